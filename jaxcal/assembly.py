@@ -1,0 +1,273 @@
+"""Predictions and targets to a pairwise statistic with its features: the front of every Stein test.
+
+Everything is brought to the units of the targets' own spread first, so that no result depends on
+metres or nanometres; bandwidths follow by the median heuristic in those units.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple, TypedDict
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Int
+
+from jaxcal import checks, nulls, preconditioners
+from jaxcal.kernels import points
+from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.points import Constant, Gaussian
+from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors
+from jaxcal.models import Scores, Standardized, Units
+from jaxcal.nulls import Outcome
+from jaxcal.pairwise.stein import Stein, SteinFeatures
+from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
+from jaxcal.scores import is_distribution, scores_at
+from jaxcal.typing import Key, Points, Precondition, Scalar
+
+
+class Setup(eqx.Module):
+    """The choices of a Stein test. Everything static changes the program; nothing else does."""
+
+    distance: Any
+    prediction_kernel: Any
+    target_kernel: Any
+    base: Any  # None, points [m, d], or a distribution, in the units of the targets
+    n_nodes: int = eqx.field(static=True)
+    precondition: Precondition = eqx.field(static=True)
+    standardize: bool = eqx.field(static=True)
+    components: bool = eqx.field(static=True)
+
+
+class Options(TypedDict, total=False):
+    """Options of every Stein test and estimate, by name; `kccsd_test` explains them."""
+
+    distance: Any
+    prediction_kernel: Any
+    target_kernel: Any
+    base: Any
+    n_nodes: int
+    precondition: Precondition
+    standardize: bool
+
+
+def set_up(
+    ys: Array,
+    *,
+    distance: Any = Fisher(),
+    prediction_kernel: Any = Gaussian(),
+    target_kernel: Any = Gaussian(),
+    base: Any = None,
+    n_nodes: int = 10,
+    precondition: Precondition = None,
+    standardize: bool = True,
+    coordinates: bool = False,
+) -> Setup:
+    """The choices of a test, checked. Raises ValueError or TypeError with the argument's name."""
+    if not points.is_smooth(target_kernel):
+        raise ValueError(
+            "target_kernel: a Stein test differentiates it twice, and Laplace has no derivative "
+            "at 0; use Matern52 or a smoother kernel"
+        )
+    if precondition not in (None, "isotropic", "diagonal", "full"):
+        raise ValueError(
+            f"precondition: wanted None, 'isotropic', 'diagonal' or 'full', got {precondition!r}"
+        )
+    if precondition == "full" and coordinates:
+        raise ValueError(
+            "coordinates=True with precondition='full' would mix the coordinates it keeps apart: "
+            "use 'diagonal'"
+        )
+    if not isinstance(n_nodes, int) or n_nodes < 1:
+        raise ValueError(f"n_nodes: wanted at least 1 base point, got {n_nodes!r}")
+    if base is not None and not is_distribution(base):
+        base = checks.floats(base, "base")
+        if base.ndim == 0 or base.shape[1:] != ys.shape[1:]:
+            raise ValueError(
+                f"base: wanted points of shape [m{''.join(f', {e}' for e in ys.shape[1:])}] in the "
+                f"units of the targets, or a distribution, got shape {base.shape}"
+            )
+    return Setup(
+        distance,
+        prediction_kernel,
+        target_kernel,
+        base,
+        n_nodes=n_nodes,
+        precondition=precondition,
+        standardize=standardize,
+        components=coordinates,
+    )
+
+
+class Assembled(NamedTuple):
+    """A statistic, what the engine sees of the data, and what was noticed on the way."""
+
+    pairwise: Stein
+    features: SteinFeatures
+    bandwidths: dict[str, Scalar]
+    identical_predictions: Array
+    identical_targets: Array
+    constant_coordinates: Int[Array, ""]
+    clamped: Int[Array, ""]
+
+
+def assemble(key: Key, predictions: Any, targets: Array, setup: Setup) -> Assembled:
+    """Scores, features, bandwidths and kernels of one data set; traced once per shape.
+
+    Gradients flow through scores and features; units, base points, preconditioner and bandwidths
+    count as constants.
+    """
+    base_key, feature_key, prediction_key, target_key = jax.random.split(key, 4)
+    n, event = targets.shape[0], targets.shape[1:]
+    ys = targets.reshape(n, -1)
+    units = jax.lax.stop_gradient(Units.of(ys) if setup.standardize else Units.unchanged(ys))
+    own = Standardized(predictions, units, event)
+    ts = units.points(ys)
+
+    distance = setup.distance
+    needed = distance.needs_nodes or setup.precondition is not None
+    nodes = _nodes(base_key, predictions, setup, units, ts) if needed else None
+    scores, values = scores_at(own, ts, nodes)
+    at_nodes = None if values is None else NodeScores(nodes, values)
+    if isinstance(distance, Vectors) and setup.standardize:
+        distance = Vectors(Units.of(distance.values).points(distance.values))
+    described = distance.features(feature_key, own, at_nodes)
+
+    preconditioner, clamped = None, jnp.zeros((), jnp.int32)
+    if setup.precondition is not None:
+        found = preconditioners.precision_root(*_known(at_nodes), setup.precondition)
+        preconditioner, clamped = jax.lax.stop_gradient(found)
+
+    frozen = jax.lax.stop_gradient(described)
+    prediction_bandwidth, farthest = median_heuristic(prediction_key, distance, frozen)
+    target_bandwidth, spread = median_heuristic(target_key, Vectors(ts), jax.lax.stop_gradient(ts))
+    pairwise = Stein(
+        points.with_bandwidth(setup.target_kernel, target_bandwidth),
+        points.with_bandwidth(setup.prediction_kernel, prediction_bandwidth),
+        _without_data(distance),
+        dimension=ts.shape[1],
+        components=setup.components,
+    )
+    chosen = {
+        "target": (setup.target_kernel, target_bandwidth),
+        "prediction": (setup.prediction_kernel, prediction_bandwidth),
+    }
+    return Assembled(
+        pairwise,
+        # differences alone matter: centred targets keep their digits
+        SteinFeatures(ts - jnp.mean(ts, axis=0), scores, described, preconditioner),
+        {name: value for name, (kernel, value) in chosen.items() if points.needs_bandwidth(kernel)},
+        (farthest == 0) & (not isinstance(setup.prediction_kernel, Constant)),
+        spread == 0,
+        jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
+        clamped,
+    )
+
+
+def _nodes(key: Key, predictions: Any, setup: Setup, units: Units, ts: Points) -> Points | None:
+    """Base points [m, d] in the units of the test."""
+    d = ts.shape[1]
+    if isinstance(predictions, Scores):
+        given = predictions.nodes
+        if given is None:
+            return None
+        return units.points(given.reshape(-1, d))
+    if setup.base is None:
+        return jax.random.normal(key, (setup.n_nodes, d), ts.dtype)
+    if is_distribution(setup.base):
+        drawn = setup.base.sample(key, (setup.n_nodes,))
+        return units.points(drawn.reshape(setup.n_nodes, d).astype(ts.dtype))
+    return units.points(setup.base.reshape(-1, d).astype(ts.dtype))
+
+
+def _known(at_nodes: NodeScores | None) -> NodeScores:
+    if at_nodes is None or at_nodes.nodes is None:
+        raise ValueError(
+            "precondition needs the base points themselves: give Scores.at_nodes and Scores.nodes"
+        )
+    return at_nodes
+
+
+def _without_data(distance: Any) -> Any:
+    return Vectors(distance.values[:0]) if isinstance(distance, Vectors) else distance
+
+
+@partial(jax.jit, static_argnames=("tile", "mesh"))
+def estimate(
+    key: Key,
+    predictions: Any,
+    targets: Array,
+    setup: Setup,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> Estimate:
+    """Assemble and walk once, without bootstrap columns."""
+    made = assemble(key, predictions, targets, setup)
+    n = targets.shape[0]
+    none = jnp.zeros((n, 0), made.features.ys.dtype)
+    sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
+    total = jnp.sum(sums.total)
+    return Estimate(total / (n * (n - 1)), (total + jnp.sum(sums.diagonal)) / n**2)
+
+
+@partial(jax.jit, static_argnames=("test", "tile", "mesh"))
+def run(
+    key: Key,
+    predictions: Any,
+    targets: Array,
+    setup: Setup,
+    null: nulls.Null,
+    *,
+    test: str,
+    tile: int,
+    mesh: Mesh | None,
+) -> TestResult:
+    """Assemble, walk once, and put the result together."""
+    setup_key, null_key = jax.random.split(key)
+    made = assemble(setup_key, predictions, targets, setup)
+    outcome = null(null_key, made.pairwise, made.features, tile=tile, mesh=mesh)
+    return _result(made, outcome, targets, test, type(null).__name__, setup.components)
+
+
+def _result(
+    made: Assembled, found: Outcome, targets: Array, test: str, null: str, components: bool
+) -> TestResult:
+    def missing(tree: Any) -> Array:
+        counts = [jnp.sum(~jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+        return jnp.sum(jnp.stack(counts))
+
+    contributions = found.contributions[0]
+    n = contributions.size
+    coordinates = None
+    if components:
+        # one coordinate has one channel, which is the statistic itself
+        rows = slice(1, None) if found.p_value.size > 1 else slice(None)
+        p = found.p_value[rows]
+        coordinates = Coordinates(found.estimate[rows], p, nulls.holm(p), found.contributions[rows])
+    diagnostics = Diagnostics(
+        nonfinite_targets=missing(targets),
+        nonfinite_scores=missing(made.features.scores),
+        nonfinite_features=missing((made.features.predictions, made.features.preconditioner)),
+        identical_predictions=made.identical_predictions,
+        identical_targets=made.identical_targets,
+        constant_coordinates=made.constant_coordinates,
+        clamped=made.clamped,
+        largest_share=largest_share(contributions),
+    )
+    return TestResult(
+        estimate=found.estimate[0],
+        biased=found.biased[0],
+        # twice the standard error of the mean of E[h | observation i], which is n times its share
+        standard_error=2 * jnp.std(contributions, ddof=1) * n**0.5,
+        statistic=found.statistic[0],
+        p_value=found.p_value[0],
+        null_samples=found.samples[0],
+        bandwidths=made.bandwidths,
+        contributions=contributions,
+        coordinates=coordinates,
+        diagnostics=diagnostics,
+        test=test,
+        null=null,
+    )

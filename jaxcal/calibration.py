@@ -1,0 +1,90 @@
+"""Is the model calibrated? KCCSD: scores of the predictions, and a kernel on the predictions."""
+
+from typing import Any, Unpack
+
+from jax.sharding import Mesh
+
+from jaxcal import assembly, checks
+from jaxcal.assembly import Options
+from jaxcal.kernels.points import Gaussian
+from jaxcal.kernels.predictions import Fisher
+from jaxcal.nulls import Null, Wild
+from jaxcal.quadratic import TILE
+from jaxcal.results import Estimate, TestResult
+from jaxcal.typing import Key, Precondition
+
+
+def kccsd_test(
+    key: Key,
+    predictions: Any,
+    targets: Any,
+    *,
+    distance: Any = Fisher(),
+    prediction_kernel: Any = Gaussian(),
+    target_kernel: Any = Gaussian(),
+    null: Null = Wild(),
+    base: Any = None,
+    n_nodes: int = 10,
+    precondition: Precondition = None,
+    standardize: bool = True,
+    coordinates: bool = False,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> TestResult:
+    r"""Test that predictions are calibrated: that targets are draws from them.
+
+    The null hypothesis is P(Y | prediction) = prediction. Densities may be unnormalized: only
+    scores are used. ``predictions``: an `Unnormalized`, a numpyro distribution with batch shape
+    [n], `Scores`, or a pytree with ``scores(ys)``. ``targets``: [n], [n, d] or [n, ...].
+
+    ``distance`` between predictions and a radial ``prediction_kernel`` on it; ``target_kernel``
+    twice differentiable. Kernels without a bandwidth get the median heuristic. With
+    ``standardize`` targets and scores are first brought to mean 0 and standard deviation 1 in each
+    coordinate, so results do not depend on units; bandwidths given by hand are then in standard
+    deviations. ``base``: base measure of the Fisher distances as points [m, d] or a numpyro
+    distribution, both in the units of the targets; by default ``n_nodes`` standard normal points
+    in the units of the test.
+
+    ``precondition``: "isotropic", "diagonal" or "full" puts each prediction on the scale of its
+    own spread, by the kernel k(p, p') M_p^T M_p' with M_p the inverse root of a precision that is
+    estimated from the scores at the base points. It is valid because M_p is a function of the
+    prediction alone: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0 for any such matrix, well
+    estimated or not. It gains power where predictions differ in width.
+
+    ``coordinates=True`` also splits the statistic over target coordinates, each with its own
+    p-value, at d times the cost. ``null``: see `jaxcal.nulls`; the default wild bootstrap needs
+    independent observations, `DependentWild` is for time series.
+
+    Cost: n (m + 1) scores and n^2 (b + m d) multiplications for b draws; memory O(tile^2 + n b).
+    NaN or infinite scores or targets give p = NaN and a sentence in ``result.warnings()``. Raises
+    ValueError or TypeError for shapes and types, naming the argument.
+    Source: Glaser, Widmann, Lindsten and Gretton (2023), Algorithm 1, eq. 9 and 10, App. A.
+    """
+    checks.key(key)
+    ys = checks.targets(targets)
+    predictions = checks.predictions(predictions, ys)
+    setup = assembly.set_up(
+        ys,
+        distance=distance,
+        prediction_kernel=prediction_kernel,
+        target_kernel=target_kernel,
+        base=base,
+        n_nodes=n_nodes,
+        precondition=precondition,
+        standardize=standardize,
+        coordinates=coordinates,
+    )
+    return assembly.run(key, predictions, ys, setup, null, test="KCCSD test", tile=tile, mesh=mesh)
+
+
+def kccsd(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+    """Estimate the squared KCCSD without testing; arguments and units as in `kccsd_test`.
+
+    The key draws base points, and pairs for the bandwidths where n > 100. Differentiable in the
+    predictions' parameters; units, base points, preconditioner and bandwidths count as constants.
+    Cost: n (m + 1) scores and n^2 m d multiplications.
+    """
+    checks.key(key)
+    ys = checks.targets(targets)
+    predictions = checks.predictions(predictions, ys)
+    return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))

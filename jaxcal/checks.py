@@ -1,0 +1,151 @@
+"""Errors while shapes are known: what was wanted, what came, and for which argument."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxcal.models import Draws, Scores, Unnormalized
+from jaxcal.scores import is_distribution, score
+
+
+def key(value: Any) -> None:
+    """A typed random key, or TypeError."""
+    if not (hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)):
+        raise TypeError(
+            f"key: wanted a typed random key such as jax.random.key(0), got {_say(value)}"
+        )
+    if value.shape != ():
+        raise ValueError(f"key: wanted one key, got a batch of shape {value.shape}")
+
+
+def floats(value: Any, name: str) -> Array:
+    """An array of float32 or float64 (a list, NumPy array or CPU tensor too), or TypeError."""
+    if hasattr(value, "detach"):  # a torch tensor, which may carry a graph
+        value = value.detach().cpu().numpy()
+    try:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: wanted a rectangular array of numbers ({error})") from None
+    if array.dtype in (jnp.float16, jnp.bfloat16):
+        raise TypeError(
+            f"{name}: {array.dtype} keeps about three digits, fewer than the cancellation inside "
+            f"the statistic needs; convert to float32"
+        )
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        hint = (
+            "; if these are measurements convert them to float, but counts and classes have no "
+            "score"
+            if jnp.issubdtype(array.dtype, jnp.integer)
+            else ""
+        )
+        raise TypeError(f"{name}: wanted float32 or float64, got {array.dtype}{hint}")
+    return jnp.asarray(array)
+
+
+def targets(value: Any) -> Array:
+    """Targets [n] or [n, ...event] with n >= 2."""
+    ys = floats(value, "targets")
+    if ys.ndim == 0 or ys.shape[0] < 2:
+        raise ValueError(
+            f"targets: wanted at least 2 observations, shape [n] or [n, d], got shape {ys.shape}"
+        )
+    if ys.size == 0:
+        raise ValueError(f"targets: wanted at least one coordinate, got shape {ys.shape}")
+    return ys
+
+
+def predictions(value: Any, ys: Array) -> Any:
+    """Predictions that match the targets one to one; arrays inside become JAX arrays."""
+    n = ys.shape[0]
+    if isinstance(value, Scores):
+        return _scores(value, ys)
+    if isinstance(value, (np.ndarray, jax.Array, list, tuple)):
+        raise TypeError(
+            f"predictions: got {_say(value)}. Wrap arrays to say what they are: "
+            f"jaxcal.Scores(array) for scores at the targets, jaxcal.Draws(array) for draws"
+        )
+    if is_distribution(value):
+        event = tuple(value.event_shape)
+        if tuple(value.batch_shape) not in ((n,), ()) or event != ys.shape[1:]:
+            raise ValueError(
+                f"predictions: wanted a distribution with batch shape ({n},) and event shape "
+                f"{ys.shape[1:]} to match targets of shape {ys.shape}, got batch shape "
+                f"{tuple(value.batch_shape)} and event shape {event}"
+                + ("; .to_event(1) makes the last batch axis an event" if not event else "")
+            )
+        return value
+    if isinstance(value, Unnormalized) and value.in_axes == 0:
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value.params):
+            if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != n:
+                raise ValueError(
+                    f"predictions: params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}; "
+                    f"wanted a leading axis of n={n} predictions, or in_axes to say which "
+                    f"parameters are shared"
+                )
+    if isinstance(value, Draws):
+        raise TypeError(
+            "predictions: a Stein test needs scores, which draws do not give; pass a density, a "
+            "distribution or Scores"
+        )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+        if not isinstance(leaf, (jax.Array, np.ndarray, float, int)):
+            raise TypeError(
+                f"predictions: {type(value).__name__}{jax.tree_util.keystr(path)} is "
+                f"{_say(leaf)}; wanted a pytree of arrays such as an equinox.Module with a method "
+                f"scores(ys)"
+            )
+    try:
+        shape = jax.eval_shape(score, value, ys).shape
+    except TypeError as error:
+        if "scalar-output" in str(error):
+            raise TypeError(
+                f"predictions: log_density(params, y) must return one number for one target "
+                f"({error})"
+            ) from None
+        raise
+    if shape != ys.shape:
+        raise ValueError(f"predictions: scores have shape {shape}, targets {ys.shape}")
+    return value
+
+
+def _scores(value: Scores, ys: Array) -> Scores:
+    at_targets = floats(value.at_targets, "Scores.at_targets")
+    if at_targets.shape != ys.shape:
+        raise ValueError(
+            f"Scores.at_targets: wanted the shape of the targets {ys.shape}, got {at_targets.shape}"
+        )
+    at_nodes = nodes = None
+    if value.at_nodes is not None:
+        at_nodes = floats(value.at_nodes, "Scores.at_nodes")
+        n, event = ys.shape[0], ys.shape[1:]
+        if at_nodes.ndim != ys.ndim + 1 or (at_nodes.shape[0], *at_nodes.shape[2:]) != (n, *event):
+            raise ValueError(
+                f"Scores.at_nodes: wanted shape ({n}, m{''.join(f', {e}' for e in event)}), one "
+                f"row an observation and the scores at m base points, got {at_nodes.shape}"
+            )
+    if value.nodes is not None:
+        nodes = floats(value.nodes, "Scores.nodes")
+        m = None if at_nodes is None else at_nodes.shape[1]
+        if nodes.shape[1:] != ys.shape[1:] or (m is not None and nodes.shape[0] != m):
+            raise ValueError(
+                f"Scores.nodes: wanted the m={m} base points of at_nodes, each of shape "
+                f"{ys.shape[1:]}, got {nodes.shape}"
+            )
+    return Scores(at_targets, at_nodes, nodes)
+
+
+def rows(value: Any, n: int, name: str) -> Array:
+    """Vectors [n, q], or [n] for one number each."""
+    array = floats(value, name)
+    if array.ndim == 0 or array.shape[0] != n:
+        raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {array.shape}")
+    return array.reshape(n, -1)
+
+
+def _say(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array of shape {tuple(value.shape)} and type {value.dtype}"
+    return f"{type(value).__name__} {value!r}"[:80]

@@ -1,0 +1,116 @@
+"""Do targets follow the model at all? KSD for one density, KCSD for a density given each input."""
+
+from typing import Any, Unpack
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from jaxcal import assembly, checks
+from jaxcal.assembly import Options
+from jaxcal.kernels.points import Constant
+from jaxcal.kernels.predictions import Vectors
+from jaxcal.models import Unnormalized
+from jaxcal.nulls import Null, Wild
+from jaxcal.quadratic import TILE
+from jaxcal.results import Estimate, TestResult
+from jaxcal.typing import Key
+
+
+def kcsd_test(
+    key: Key,
+    predictions: Any,
+    targets: Any,
+    inputs: Any,
+    *,
+    null: Null = Wild(),
+    coordinates: bool = False,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+    **options: Unpack[Options],
+) -> TestResult:
+    """Test that each prediction is the law of its target GIVEN the input, the stronger question.
+
+    A forecast that ignores part of the input can be calibrated and fail here. ``inputs``: vectors
+    [n, q] (or learned features of the inputs), brought to standard units like the targets.
+    Everything else as in `kccsd_test`; ``prediction_kernel`` then acts on the inputs.
+    Source: Jitkrittum, Kanagawa and Schoelkopf (2020); Glaser et al. (2023), eq. 6.
+    """
+    predictions, ys, options = _conditional(key, predictions, targets, inputs, options)
+    setup = assembly.set_up(ys, coordinates=coordinates, **options)
+    return assembly.run(key, predictions, ys, setup, null, test="KCSD test", tile=tile, mesh=mesh)
+
+
+def kcsd(
+    key: Key, predictions: Any, targets: Any, inputs: Any, **options: Unpack[Options]
+) -> Estimate:
+    """Estimate the squared KCSD without testing; arguments as in `kcsd_test`."""
+    predictions, ys, options = _conditional(key, predictions, targets, inputs, options)
+    return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+
+
+def ksd_test(
+    key: Key,
+    model: Any,
+    targets: Any,
+    *,
+    null: Null = Wild(),
+    coordinates: bool = False,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+    **options: Unpack[Options],
+) -> TestResult:
+    """Test that targets are draws from ONE density, known up to its constant.
+
+    ``model``: a function log_density(y), a numpyro distribution with empty batch shape,
+    `Scores`, or anything with ``scores(ys)``. Everything else as in `kccsd_test`.
+    Source: Chwialkowski, Strathmann and Gretton (2016); Liu, Lee and Jordan (2016).
+    """
+    predictions, ys, options = _single(key, model, targets, options)
+    setup = assembly.set_up(ys, coordinates=coordinates, **options)
+    return assembly.run(key, predictions, ys, setup, null, test="KSD test", tile=tile, mesh=mesh)
+
+
+def ksd(key: Key, model: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+    """Estimate the squared KSD without testing; arguments as in `ksd_test`."""
+    predictions, ys, options = _single(key, model, targets, options)
+    return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+
+
+def _conditional(
+    key: Key, predictions: Any, targets: Any, inputs: Any, options: Options
+) -> tuple[Any, Array, Options]:
+    checks.key(key)
+    ys = checks.targets(targets)
+    known = checks.rows(inputs, ys.shape[0], "inputs")
+    return (
+        checks.predictions(predictions, ys),
+        ys,
+        Options(distance=Vectors(known)) | options,
+    )
+
+
+def _single(key: Key, model: Any, targets: Any, options: Options) -> tuple[Any, Array, Options]:
+    checks.key(key)
+    ys = checks.targets(targets)
+    if callable(model) and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
+        model = Unnormalized(_ignore_parameters(model), None, in_axes=None)
+    nothing = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
+    alone = Options(distance=nothing, prediction_kernel=Constant())
+    return checks.predictions(model, ys), ys, alone | options
+
+
+class _ignore_parameters:
+    """``log_density(y)`` as ``log_density(params, y)``; equal where the function is the same."""
+
+    def __init__(self, log_density: Any):
+        self.log_density = log_density
+
+    def __call__(self, params: None, y: Array) -> Array:
+        return self.log_density(y)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ignore_parameters) and other.log_density == self.log_density
+
+    def __hash__(self) -> int:
+        return hash(self.log_density)

@@ -1,0 +1,17 @@
+"""What a prediction can be: an unnormalized density, precomputed scores, draws, a distribution."""
+
+from jaxcal.models.arrays import Draws, Scores
+from jaxcal.models.moments import gaussian_moments
+from jaxcal.models.sampling import draws
+from jaxcal.models.standardized import Standardized, Units
+from jaxcal.models.unnormalized import Unnormalized
+
+__all__ = [
+    "Draws",
+    "Scores",
+    "Standardized",
+    "Units",
+    "Unnormalized",
+    "draws",
+    "gaussian_moments",
+]

@@ -1,0 +1,51 @@
+"""Predictions in the units of the data, so that no result depends on metres or nanometres."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.typing import Point, Points
+
+
+class Units(eqx.Module):
+    """The affine change of units ``t = (y - center) / scale``, one scale a coordinate, [d]."""
+
+    center: Point
+    scale: Point
+
+    @classmethod
+    def of(cls, ys: Points) -> "Units":
+        """Mean and standard deviation of the targets; a constant coordinate keeps scale 1."""
+        deviation = jnp.std(ys, axis=0)
+        # a coordinate all of whose values agree to rounding has no scale of its own
+        floor = jnp.finfo(ys.dtype).eps * jnp.max(jnp.abs(ys), axis=0)
+        return cls(jnp.mean(ys, axis=0), jnp.where(deviation > floor, deviation, 1.0))
+
+    @classmethod
+    def unchanged(cls, ys: Points) -> "Units":
+        """The identity: targets stay in the units they came in."""
+        d = ys.shape[1]
+        return cls(jnp.zeros(d, ys.dtype), jnp.ones(d, ys.dtype))
+
+    def points(self, ys: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        """Targets in the new units."""
+        return (ys - self.center) / self.scale
+
+    def scores(self, values: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        """Scores in the new units: the chain rule."""
+        return values * self.scale
+
+    def original(self, ts: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
+        """Back to the units of the data."""
+        return self.center + self.scale * ts
+
+
+class Standardized(eqx.Module):
+    """Any predictions over targets of shape ``event``, seen as predictions over vectors [d] in
+    the given units. What they offer (scores, moments, draws) is asked for in these units."""
+
+    predictions: Any
+    units: Units
+    event: tuple[int, ...] = eqx.field(static=True)

@@ -1,0 +1,1 @@
+"""h(i, j) of two observations, for one pair and in blocks."""

@@ -1,0 +1,240 @@
+r"""h(i, j) of the Stein tests: written for one pair, and as blocks made of matrix products.
+
+For a kernel l on targets and scores s, the Stein kernel of two observations is
+
+.. math:: h = l\, s^\top s' + s^\top \nabla_{y'} l + s'^\top \nabla_y l
+              + \mathrm{tr}\, \nabla_y \nabla_{y'} l
+
+(Glaser et al. 2023, eq. 10). A matrix M that depends on the prediction alone may replace s by M s
+and the derivative by M times the derivative (an operator-valued kernel k M^T M', their App. A).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernels import points
+from jaxcal.kernels.predictions import gram_block
+from jaxcal.typing import Features, Point, PointKernel, Points, Scalar
+
+
+class SteinFeatures(NamedTuple):
+    """What the engine sees of n observations: targets and scores [n, d], the features of the
+    predictions, and the preconditioner: None, [n], [n, d] or [n, d, d]."""
+
+    ys: Points
+    scores: Points
+    predictions: Features
+    preconditioner: Array | None = None
+
+
+def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Point) -> Scalar:
+    r""":math:`l s_x^\top s_y + s_x^\top \nabla_y l + s_y^\top \nabla_x l + tr \nabla_x\nabla_y l`.
+
+    The definition for one pair, by autodiff, for any twice differentiable kernel l. Points and
+    scores [d]; units of score squared; cost O(d^2). Not finite where a score is not.
+    Source: Glaser et al. (2023), eq. 10.
+    """
+    k = kernel(x, y)
+    k_x, k_y = jax.grad(kernel, argnums=(0, 1))(x, y)
+    k_xy = jax.jacfwd(jax.grad(kernel, argnums=0), argnums=1)(x, y)
+    return k * score_x @ score_y + score_x @ k_y + score_y @ k_x + jnp.trace(k_xy)
+
+
+def stein_components(
+    kernel: PointKernel,
+    x: Point,
+    y: Point,
+    score_x: Point,
+    score_y: Point,
+    m_x: Float[Array, "d d"],
+    m_y: Float[Array, "d d"],
+) -> Point:
+    r"""The Stein kernel with :math:`s \to M s, \nabla \to M \nabla`, split over its d components.
+
+    :math:`h_q = l (M s)_q (M's')_q + (M s)_q (M' \nabla' l)_q + (M's')_q (M \nabla l)_q
+    + (M \nabla \nabla' l M'^\top)_{qq}`; with M = I their sum is `stein`.
+    """
+    k = kernel(x, y)
+    k_x, k_y = jax.grad(kernel, argnums=(0, 1))(x, y)
+    k_xy = jax.jacfwd(jax.grad(kernel, argnums=0), argnums=1)(x, y)
+    u, v = m_x @ score_x, m_y @ score_y
+    return k * u * v + u * (m_y @ k_y) + v * (m_x @ k_x) + jnp.sum((m_x @ k_xy) * m_y, axis=1)
+
+
+def operator_stein(
+    operator: Callable[[Point, Point], Float[Array, "d d"]],
+    x: Point,
+    y: Point,
+    score_x: Point,
+    score_y: Point,
+) -> Scalar:
+    r"""The Stein kernel of an operator-valued kernel, by autodiff, for one pair of observations.
+
+    ``operator(x, y)[i, j]`` is :math:`A_{ij} = (K_{ij}(p, p') l(x, \cdot))(y)`, and
+    :math:`h = s_y^\top A s_x + s_y^\top (A \nabla_x) + (\nabla_y^\top A) s_x
+    + \nabla_y^\top A \nabla_x`, with :math:`(A\nabla_x)_i = \sum_j \partial_{x_j} A_{ij}` and
+    :math:`(\nabla_y^\top A)_j = \sum_i \partial_{y_i} A_{ij}`. Cost O(d^4).
+    Source: Glaser et al. (2023), eq. A.1.
+    """
+    a = operator(x, y)
+    a_x = jax.jacfwd(operator, argnums=0)(x, y)
+    a_y = jax.jacfwd(operator, argnums=1)(x, y)
+    a_yx = jax.jacfwd(jax.jacfwd(operator, argnums=1), argnums=0)(x, y)
+    mixed = score_y @ jnp.einsum("ijj->i", a_x) + jnp.einsum("iji->j", a_y) @ score_x
+    return score_y @ a @ score_x + mixed + jnp.einsum("ijij->", a_yx)
+
+
+def _derivatives(f: Callable[[Array], Array], u: Array) -> tuple[Array, Array, Array]:
+    """f, f' and f'' of an elementwise function, by scalar autodiff."""
+
+    def slope(u: Array) -> tuple[Array, Array]:
+        return jax.jvp(f, (u,), (jnp.ones_like(u),))
+
+    (value, first), (_, second) = jax.jvp(slope, (u,), (jnp.ones_like(u),))
+    return value, first, second
+
+
+def _radial_block(f: Callable[[Array], Array], a: SteinFeatures, b: SteinFeatures) -> Array:
+    r"""h of l = f(r^2) as three matrix products:
+    :math:`f s^\top s' + 2 f' (s' - s)^\top (y - y') - 2 d f' - 4 r^2 f''`."""
+    r2 = points.squared_distances(a.ys, b.ys)
+    value, first, second = _derivatives(f, r2)
+    own_a = jnp.sum(a.scores * a.ys, -1, keepdims=True)
+    own_b = jnp.sum(b.scores * b.ys, -1, keepdims=True)
+    left = jnp.concatenate([a.scores, a.ys, -own_a, -jnp.ones_like(own_a)], -1)
+    right = jnp.concatenate([b.ys, b.scores, jnp.ones_like(own_b), own_b], -1)
+    cross = left @ right.T
+    d = a.ys.shape[-1]
+    return value * (a.scores @ b.scores.T) + 2 * first * (cross - d) - 4 * r2 * second
+
+
+def _component_blocks(
+    f: Callable[[Array], Array], lengths: Array, a: SteinFeatures, b: SteinFeatures
+) -> Array:
+    r"""[d, r, c] blocks of l = f(u), u = sum ((y - y') / lengths)^2, component by component.
+
+    With t = y / lengths, N = M / lengths, u = M s, a_q = N_q (t - t'), b_q = N'_q (t - t'):
+    h_q = f u_q u'_q + 2 f' (u'_q a_q - u_q b_q) - 2 f' N_q N'_q - 4 f'' a_q b_q.
+    """
+    ts, us = a.ys / lengths, b.ys / lengths
+    value, first, second = _derivatives(f, points.squared_distances(ts, us))
+    # the rows N_q of N = M / lengths as [d, n, d], and (M s)_q as [d, n]
+    n_a, s_a = _rows(a, lengths)
+    n_b, s_b = _rows(b, lengths)
+
+    def component(n_a: Array, s_a: Array, n_b: Array, s_b: Array) -> Array:
+        along_a = jnp.sum(n_a * ts, -1)[:, None] - n_a @ us.T
+        along_b = ts @ n_b.T - jnp.sum(n_b * us, -1)
+        s_a, s_b = s_a[:, None], s_b[None, :]
+        return (
+            value * s_a * s_b
+            + 2 * first * (s_b * along_a - s_a * along_b - n_a @ n_b.T)
+            - 4 * second * along_a * along_b
+        )
+
+    return jax.lax.map(lambda q: component(*q), (n_a, s_a, n_b, s_b))
+
+
+def _matrices(features: SteinFeatures) -> Float[Array, "n d d"]:
+    """The preconditioner of every observation as a matrix."""
+    n, d = features.ys.shape
+    eye = jnp.eye(d, dtype=features.ys.dtype)
+    m = features.preconditioner
+    if m is None or m.ndim == 1:  # one number an observation multiplies k instead
+        return jnp.broadcast_to(eye, (n, d, d))
+    return m[:, :, None] * eye if m.ndim == 2 else m
+
+
+def _rows(features: SteinFeatures, lengths: Array) -> tuple[Array, Array]:
+    m = _matrices(features)
+    return jnp.swapaxes(m / lengths, 0, 1), jnp.einsum("nqe,ne->qn", m, features.scores)
+
+
+class Stein(eqx.Module):
+    """Pairwise statistic k(p, p') h of KCCSD, KCSD and KSD.
+
+    ``components=True`` keeps the d components apart as channels; their sum is the statistic.
+    Radial target kernels (one bandwidth or one a dimension) become matrix products and cost
+    O(d + q) per pair for q-dimensional embeddings; any other twice differentiable kernel goes
+    through autodiff, O(d^2) per pair.
+    """
+
+    target_kernel: Any
+    prediction_kernel: Any
+    distance: Any
+    dimension: int = eqx.field(static=True)
+    components: bool = eqx.field(default=False, static=True)
+
+    @property
+    def channels(self) -> int:
+        return self.dimension if self.components else 1
+
+    def block(self, rows: SteinFeatures, cols: SteinFeatures) -> Float[Array, "c r s"]:
+        k = gram_block(self.prediction_kernel, self.distance, rows.predictions, cols.predictions)
+        m = rows.preconditioner
+        if m is not None and m.ndim == 1:
+            assert cols.preconditioner is not None
+            k = k * m[:, None] * cols.preconditioner
+        return k * self._target_block(rows, cols)
+
+    def diagonal(self, features: SteinFeatures) -> Float[Array, "c n"]:
+        def own(one: SteinFeatures) -> Array:
+            single = jax.tree.map(lambda leaf: leaf[None], one)
+            return self.block(single, single)[:, 0, 0]
+
+        return jnp.moveaxis(jax.vmap(own)(features), 0, 1)
+
+    def _target_block(self, rows: SteinFeatures, cols: SteinFeatures) -> Array:
+        kernel, m = self.target_kernel, rows.preconditioner
+        plain = not self.components and (m is None or m.ndim == 1)
+        radial = points.profile(kernel)
+        if radial is not None and plain:
+            return _radial_block(radial, rows, cols)[None]
+        if radial is not None:
+            blocks = _component_blocks(radial, jnp.ones((), rows.ys.dtype), rows, cols)
+        elif isinstance(kernel, points.RADIAL):
+            blocks = _component_blocks(kernel.shape, kernel.bandwidth, rows, cols)
+        else:
+            blocks = self._autodiff_block(rows, cols)
+        return blocks if self.components else jnp.sum(blocks, axis=0, keepdims=True)
+
+    def _autodiff_block(self, rows: SteinFeatures, cols: SteinFeatures) -> Array:
+        def pair(a, b):
+            return stein_components(self.target_kernel, a[0], b[0], a[1], b[1], a[2], b[2])
+
+        left = (rows.ys, rows.scores, _matrices(rows))
+        right = (cols.ys, cols.scores, _matrices(cols))
+        return jnp.moveaxis(points.gram(pair, left, right), -1, 0)
+
+
+class OperatorStein(eqx.Module):
+    """Pairwise statistic of an operator-valued kernel, by autodiff: the general form.
+
+    ``operator(p, q, x, y)`` returns A [d, d] for the prediction features p, q (one observation
+    each) and targets x, y. Cost O(d^4) per pair: for small d, and for checking special forms.
+    """
+
+    operator: Callable[..., Array]
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def block(self, rows: SteinFeatures, cols: SteinFeatures) -> Float[Array, "c r s"]:
+        def pair(a: SteinFeatures, b: SteinFeatures) -> Array:
+            bound = lambda x, y: self.operator(a.predictions, b.predictions, x, y)  # noqa: E731
+            return operator_stein(bound, a.ys, b.ys, a.scores, b.scores)
+
+        return points.gram(pair, rows, cols)[None]
+
+    def diagonal(self, features: SteinFeatures) -> Float[Array, "c n"]:
+        def own(one: SteinFeatures) -> Array:
+            single = jax.tree.map(lambda leaf: leaf[None], one)
+            return self.block(single, single)[0, 0, 0]
+
+        return jax.vmap(own)(features)[None]

@@ -1,0 +1,71 @@
+r"""Matrices M_p that put every prediction on the scale of its own spread.
+
+Where predictions differ in width, sharp ones have large scores and dominate the statistic. Scores
+at the base draws alone tell the width: :math:`s_p(z) \approx -\Lambda_p (z - \mu_p)`, so the
+slope of a regression of scores on points estimates the precision, and
+:math:`M_p = \Lambda_p^{-1/2}`.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxcal.typing import Points, Precondition
+
+RANGE = 1e4  # eigenvalues further than this factor from the typical precision are clamped
+
+
+class Preconditioner(NamedTuple):
+    """``values`` [n], [n, d] or [n, d, d]; ``clamped`` []: how many predictions were clamped."""
+
+    values: Array
+    clamped: Int[Array, ""]
+
+
+def precision_root(
+    nodes: Points, scores: Float[Array, "n m d"], form: Precondition
+) -> Preconditioner:
+    r""":math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m base points [m, d].
+
+    ``form``: "isotropic" (one number a prediction), "diagonal" or "full" (symmetric; needs m > d).
+    Slopes that are not positive (densities that widen, or too few points) or further than a factor
+    of 1e4 from the median over predictions are clamped there, and counted. M depends on the
+    prediction only, never on its target, so the Stein identity, and with it the level of the test,
+    is untouched by how well the regression fits. Units: M is a length. Cost O(n m d^2 + n d^3).
+    """
+    m, d = nodes.shape
+    needed = d + 1 if form == "full" else 2
+    if m < needed:
+        raise ValueError(
+            f"precondition={form!r} regresses scores on base points and needs at least {needed} "
+            f"of them in {d} dimensions, got {m}: raise n_nodes"
+        )
+    z = nodes - jnp.mean(nodes, axis=0)
+    s = scores - jnp.mean(scores, axis=1, keepdims=True)
+    if form == "full":
+        slope = -jnp.linalg.lstsq(z, jnp.moveaxis(s, 1, 0).reshape(m, -1))[0]
+        slope = jnp.moveaxis(slope.reshape(d, -1, d), 1, 0)
+        slope = (slope + jnp.swapaxes(slope, 1, 2)) / 2
+        # an eigenvector basis of a matrix that is not finite does not exist: let NaN through
+        finite = jnp.all(jnp.isfinite(slope), axis=(1, 2))
+        safe = jnp.where(finite[:, None, None], slope, jnp.eye(d, dtype=slope.dtype))
+        values, vectors = jnp.linalg.eigh(safe)
+        values, clamped = _clamp(jnp.where(finite[:, None], values, jnp.nan))
+        root = jnp.einsum("nij,nj,nkj->nik", vectors, values**-0.5, vectors)
+        return Preconditioner(root, clamped)
+    products, squares = -jnp.einsum("md,nmd->nd", z, s), jnp.sum(z**2, axis=0)
+    if form == "isotropic":
+        values, clamped = _clamp(jnp.sum(products, 1, keepdims=True) / jnp.sum(squares))
+        return Preconditioner(values[:, 0] ** -0.5, clamped)
+    values, clamped = _clamp(products / squares)
+    return Preconditioner(values**-0.5, clamped)
+
+
+def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Array, ""]]:
+    finite = jnp.isfinite(precisions)
+    typical = jnp.nanmedian(jnp.where(finite & (precisions > 0), precisions, jnp.nan))
+    typical = jnp.where(jnp.isnan(typical), 1.0, typical).astype(precisions.dtype)
+    kept = jnp.clip(precisions, typical / RANGE, typical * RANGE)
+    outside = finite & (kept != precisions)
+    return kept, jnp.sum(jnp.any(outside, axis=1))

@@ -1,0 +1,216 @@
+"""The one family of results: pytrees of arrays that print as a short report."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxcal.typing import Scalar
+
+
+class Estimate(NamedTuple):
+    """Estimates of a squared discrepancy, each []: ``unbiased`` (U-statistic, may be negative) and
+    ``biased`` (V-statistic, never negative)."""
+
+    unbiased: Scalar
+    biased: Scalar
+
+
+class Coordinates(NamedTuple):
+    """The statistic split over d target coordinates: h is a sum over them.
+
+    ``estimate`` [d] sums to the result's estimate; ``p_value`` [d] is each coordinate's own;
+    ``p_adjusted`` [d] after Holm's correction for d tests; ``contributions`` [d, n].
+    """
+
+    estimate: Float[Array, " d"]
+    p_value: Float[Array, " d"]
+    p_adjusted: Float[Array, " d"]
+    contributions: Float[Array, "d n"]
+
+
+class Diagnostics(NamedTuple):
+    """What could make a result mean something else than it seems to; each of shape [].
+
+    ``nonfinite_targets``, ``nonfinite_scores``, ``nonfinite_features``: how many entries are NaN or
+    infinite. ``identical_predictions``, ``identical_targets``: no two of those compared differ.
+    ``constant_coordinates``: coordinates of the targets without spread. ``clamped``: predictions
+    whose estimated precision was clamped. ``largest_share``: the largest part that one observation
+    has in the sum of absolute contributions.
+    """
+
+    nonfinite_targets: Int[Array, ""]
+    nonfinite_scores: Int[Array, ""]
+    nonfinite_features: Int[Array, ""]
+    identical_predictions: Bool[Array, ""]
+    identical_targets: Bool[Array, ""]
+    constant_coordinates: Int[Array, ""]
+    clamped: Int[Array, ""]
+    largest_share: Scalar
+
+
+class TestResult(eqx.Module):
+    """The outcome of a test of n observations.
+
+    ``estimate`` []: unbiased estimate of the squared discrepancy; may be negative.
+    ``biased`` []: the V-statistic, never negative. ``standard_error`` []: of the estimate where the
+    model is clearly NOT calibrated; under calibration use the p-value.
+    ``statistic`` []: what the null is about. ``p_value`` []. ``null_samples`` [b]: draws of the
+    statistic under calibration, empty where the null is a formula.
+    ``bandwidths``: those used, by name, in the units of the test.
+    ``contributions`` [n]: each observation's share; they sum to the estimate.
+    ``coordinates``: the split over target coordinates, where asked for.
+    """
+
+    __test__ = False  # a result, not a pytest class
+
+    estimate: Scalar
+    biased: Scalar
+    standard_error: Scalar
+    statistic: Scalar
+    p_value: Scalar
+    null_samples: Float[Array, " b"]
+    bandwidths: dict[str, Scalar]
+    contributions: Float[Array, " n"]
+    coordinates: Coordinates | None
+    diagnostics: Diagnostics
+    test: str = eqx.field(static=True)
+    null: str = eqx.field(static=True)
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.p_value, jax.core.Tracer):
+            return []
+        return [text for text, holds in _findings(self.diagnostics) if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON. Draws of the null are left out."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: plain(item) for name, item in value.items()}
+            if hasattr(value, "_asdict"):
+                return plain(value._asdict())
+            return np.asarray(value).tolist() if hasattr(value, "shape") else value
+
+        names = [name for name in self.__dataclass_fields__ if name != "null_samples"]
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.p_value, jax.core.Tracer):
+            return f"TestResult({self.test}, traced)"
+        return _batch_report(self) if np.ndim(self.p_value) else _report(self)
+
+    __str__ = __repr__
+
+
+def _report(result: TestResult) -> str:
+    p = float(result.p_value)
+    draws = result.null_samples.shape[-1]
+    how = f"{result.null}, {draws} draws" if draws else result.null
+    verdict = "no verdict: the p-value is not a number" if np.isnan(p) else _words(p)
+    lines = [
+        f"{result.test}, n = {result.contributions.shape[-1]}",
+        f"  estimate   {float(result.estimate):.4g}   (standard error "
+        f"{float(result.standard_error):.2g} if not calibrated)",
+        f"  p-value    {p:.4g}   ({how})",
+        f"             {verdict}",
+    ]
+    used = ", ".join(f"{name} {float(value):.4g}" for name, value in result.bandwidths.items())
+    if used:
+        lines.append(f"  bandwidths {used}")
+    if result.coordinates is not None:
+        lines.append("  coordinate   estimate   p-value   p (Holm)")
+        table = zip(*(np.asarray(column) for column in result.coordinates[:3]), strict=True)
+        lines += [
+            f"  {c:10d}   {e:8.3g}   {p:7.3g}   {q:8.3g}" for c, (e, p, q) in enumerate(table)
+        ]
+    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+
+
+def _batch_report(result: TestResult) -> str:
+    p = np.asarray(result.p_value)
+    known = p[~np.isnan(p)]
+    lines = [
+        f"{p.size} results of {result.test}, batch shape {p.shape}",
+        f"  p-value <= 0.05 in {int(np.sum(known <= 0.05))}, <= 0.01 in "
+        f"{int(np.sum(known <= 0.01))}, not a number in {p.size - known.size}",
+    ]
+    if known.size:
+        estimates = np.asarray(result.estimate)
+        lines.append(
+            f"  p-values from {known.min():.4g} to {known.max():.4g}, "
+            f"estimates from {np.nanmin(estimates):.4g} to {np.nanmax(estimates):.4g}"
+        )
+    return "\n".join(lines)
+
+
+def _words(p: float) -> str:
+    if p <= 0.01:
+        return "strong evidence against calibration"
+    if p <= 0.05:
+        return "evidence against calibration at the 5 % level"
+    return "no evidence against calibration (which is not proof of it)"
+
+
+def _findings(found: Diagnostics) -> list[tuple[str, bool]]:
+    def any_of(flag: Array) -> bool:
+        return bool(np.any(np.asarray(flag)))
+
+    def number(flag: Array) -> int:
+        return int(np.sum(np.asarray(flag)))
+
+    share = float(np.max(np.asarray(found.largest_share), initial=0.0))
+    return [
+        (
+            f"{number(found.nonfinite_targets)} target values are NaN or infinite, so the p-value "
+            f"is NaN: remove or repair those observations",
+            any_of(found.nonfinite_targets),
+        ),
+        (
+            f"{number(found.nonfinite_scores)} score values at the targets are NaN or infinite, so "
+            f"the p-value is NaN: does the density reach all targets, and is it differentiable?",
+            any_of(found.nonfinite_scores),
+        ),
+        (
+            f"{number(found.nonfinite_features)} values that describe the predictions (scores at "
+            f"base points, or other features) are NaN or infinite, so the p-value is NaN: choose "
+            f"base points where every density is positive",
+            any_of(found.nonfinite_features),
+        ),
+        (
+            "all predictions compared are identical, so this asks only whether the targets follow "
+            "that one distribution",
+            any_of(found.identical_predictions),
+        ),
+        (
+            "all targets compared are identical: their spread sets the scale, so the result "
+            "says nothing",
+            any_of(found.identical_targets),
+        ),
+        (
+            f"{number(found.constant_coordinates)} target coordinates have no spread and were not "
+            f"rescaled",
+            any_of(found.constant_coordinates),
+        ),
+        (
+            f"the precision of {number(found.clamped)} predictions could not be estimated from "
+            f"their scores and was clamped; the level is kept, power may be lost",
+            any_of(found.clamped),
+        ),
+        (
+            f"one observation carries {share:.0%} of the absolute contributions: scores are heavy-"
+            f"tailed, and the result hangs on it",
+            share > 0.25,
+        ),
+    ]
+
+
+def largest_share(contributions: Float[Array, " n"]) -> Scalar:
+    """The largest part of one observation in the sum of absolute contributions; 0 where all are 0."""
+    sizes = jnp.abs(contributions)
+    total = jnp.sum(sizes)
+    return jnp.where(total > 0, jnp.max(sizes) / jnp.where(total > 0, total, 1), 0.0)

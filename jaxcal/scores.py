@@ -1,0 +1,77 @@
+"""Log density to score: the only place that differentiates a density."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.models.arrays import Scores
+from jaxcal.models.standardized import Standardized
+from jaxcal.models.unnormalized import Unnormalized
+from jaxcal.typing import HasScores, Points
+
+
+def is_distribution(predictions: Any) -> bool:
+    """Whether this behaves like a batch of numpyro distributions."""
+    return hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")
+
+
+def score(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, "n *event"]:
+    r"""Row i: the score :math:`\nabla_y \log f_i(y)` of prediction i at ``ys[i]``.
+
+    The constant of the density is never needed. Cost: one gradient of the log density per row.
+    Not finite where the log density or its gradient is not.
+    """
+    if isinstance(predictions, Standardized):
+        original = predictions.units.original(ys).reshape(-1, *predictions.event)
+        values = score(predictions.predictions, original)
+        return predictions.units.scores(values.reshape(ys.shape))
+    if isinstance(predictions, Unnormalized):
+        gradient = jax.grad(predictions.log_density, argnums=1)
+        return jax.vmap(gradient, in_axes=(predictions.in_axes, 0))(predictions.params, ys)
+    if is_distribution(predictions):
+        return jax.grad(lambda y: jnp.sum(predictions.log_prob(y)))(ys)
+    if isinstance(predictions, HasScores):
+        return predictions.scores(ys)
+    raise TypeError(
+        f"predictions: cannot get scores from {type(predictions).__name__}. Pass a numpyro "
+        f"distribution with batch shape [n], jaxcal.Unnormalized(log_density, params), "
+        f"jaxcal.Scores(arrays), or a pytree with a method scores(ys)"
+    )
+
+
+def scores_at(
+    predictions: Any, ys: Points, nodes: Points | None
+) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
+    """Scores at the targets [n, d] and, with nodes [m, d], at the base points [n, m, d].
+
+    One gradient is traced; the points are walked one at a time, so that the intermediates of a
+    large network are held for n points, not n (m + 1). Cost: n (m + 1) gradients.
+    """
+    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    if isinstance(held, Scores):
+        return _given(predictions, held, ys, nodes is not None)
+    if nodes is None:
+        return score(predictions, ys), None
+    everywhere = jnp.broadcast_to(nodes[:, None, :], (nodes.shape[0], *ys.shape))
+    points = jnp.concatenate([ys[None], everywhere.astype(ys.dtype)])
+    values = jax.lax.map(lambda y: score(predictions, y), points)
+    return values[0], jnp.moveaxis(values[1:], 0, 1)
+
+
+def _given(predictions: Any, held: Scores, ys: Points, want_nodes: bool):
+    n, d = ys.shape
+    at_targets = held.at_targets.reshape(n, d)
+    at_nodes = held.at_nodes
+    if want_nodes and at_nodes is None:
+        raise ValueError(
+            "Scores.at_nodes is missing: the Fisher distance between predictions needs the "
+            "scores at base points, shape [n, m, d]; give them, or another distance"
+        )
+    if at_nodes is not None:
+        at_nodes = at_nodes.reshape(n, -1, d)
+    if isinstance(predictions, Standardized):
+        at_targets = predictions.units.scores(at_targets)
+        at_nodes = None if at_nodes is None else predictions.units.scores(at_nodes)
+    return at_targets, at_nodes

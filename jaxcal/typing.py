@@ -1,0 +1,67 @@
+"""The words every stage shares: array shapes and the protocols functions ask for."""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from jaxtyping import Array, Float, PyTree
+from jaxtyping import Key as _Key
+
+Scalar: TypeAlias = Float[Array, ""]
+Vector: TypeAlias = Float[Array, " n"]
+Point: TypeAlias = Float[Array, " d"]
+Points: TypeAlias = Float[Array, "n d"]
+Matrix: TypeAlias = Float[Array, "n m"]
+Key: TypeAlias = _Key[Array, ""]
+Features: TypeAlias = PyTree[Array]  # every leaf has a leading axis n: one entry an observation
+LogDensity: TypeAlias = Callable[[Any, Array], Array]
+Precondition: TypeAlias = Literal["isotropic", "diagonal", "full"] | None
+
+
+@runtime_checkable
+class PointKernel(Protocol):
+    """A positive definite kernel of two single points."""
+
+    def __call__(self, x: Array, y: Array, /) -> Array: ...
+
+
+@runtime_checkable
+class HasScores(Protocol):
+    """A batch of n predictions: row i of ``scores(ys)`` is the score of prediction i at ``ys[i]``."""
+
+    def scores(self, ys: Array, /) -> Array: ...
+
+
+@runtime_checkable
+class Pairwise(Protocol):
+    """A symmetric function h of two observations, on blocks of observations.
+
+    ``features`` are computed once and are all that the engine slices. ``block`` takes the features
+    of r rows and of c columns and returns shape ``[channels, r, c]``; h is the sum over channels.
+    ``diagonal`` returns h of every observation with itself, shape ``[channels, n]``.
+    """
+
+    @property
+    def channels(self) -> int: ...
+
+    def block(self, rows: Features, cols: Features, /) -> Float[Array, "c r s"]: ...
+
+    def diagonal(self, features: Features, /) -> Float[Array, "c n"]: ...
+
+
+@runtime_checkable
+class Distance(Protocol):
+    """A distance between predictions: features once per prediction, then squared distances.
+
+    ``features`` gets the predictions in the units of the test and, where ``needs_nodes``, their
+    scores at base points. ``squared_distances`` of the features of r and of c predictions has shape ``[r, c]``;
+    ``paired`` compares row by row and has shape ``[r]``.
+    """
+
+    @property
+    def needs_nodes(self) -> bool: ...
+
+    def features(self, key: Key, predictions: Any, at_nodes: Any, /) -> Features: ...
+
+    def squared_distances(self, rows: Features, cols: Features, /) -> Float[Array, "r c"]: ...
+
+    def paired(self, rows: Features, cols: Features, /) -> Float[Array, " r"]: ...

@@ -1,0 +1,22 @@
+"""Strict in tests: float64, no silent promotion of ranks, fixed keys, checked annotations."""
+
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "allow")
+# programs that several tests share are compiled once a machine, not once a test
+jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "jaxcal-tests"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+hypothesis.settings.register_profile("jaxcal", derandomize=True, deadline=None, max_examples=30)
+hypothesis.settings.load_profile("jaxcal")
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(20230721)
