@@ -136,7 +136,12 @@ def assemble(key: Key, predictions: Any, targets: Array, setup: Setup) -> Assemb
 
     preconditioner, clamped = None, jnp.zeros((), jnp.int32)
     if setup.precondition is not None:
-        found = preconditioners.precision_root(*_known(at_nodes), setup.precondition)
+        if nodes is None or values is None:
+            raise ValueError(
+                "precondition needs scores at base points and those points: give Scores.at_nodes "
+                "and Scores.nodes"
+            )
+        found = preconditioners.precision_root(nodes, values, setup.precondition)
         preconditioner, clamped = jax.lax.stop_gradient(found)
 
     frozen = jax.lax.stop_gradient(described)
@@ -179,14 +184,6 @@ def _nodes(key: Key, predictions: Any, setup: Setup, units: Units, ts: Points) -
         drawn = setup.base.sample(key, (setup.n_nodes,))
         return units.points(drawn.reshape(setup.n_nodes, d).astype(ts.dtype))
     return units.points(setup.base.reshape(-1, d).astype(ts.dtype))
-
-
-def _known(at_nodes: NodeScores | None) -> NodeScores:
-    if at_nodes is None or at_nodes.nodes is None:
-        raise ValueError(
-            "precondition needs the base points themselves: give Scores.at_nodes and Scores.nodes"
-        )
-    return at_nodes
 
 
 def _without_data(distance: Any) -> Any:

@@ -3,9 +3,9 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.typing import Scalar
@@ -82,7 +82,7 @@ class TestResult(eqx.Module):
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.p_value, jax.core.Tracer):
+        if isinstance(self.p_value, Tracer):
             return []
         return [text for text, holds in _findings(self.diagnostics) if holds]
 
@@ -100,7 +100,7 @@ class TestResult(eqx.Module):
         return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
 
     def __repr__(self) -> str:
-        if isinstance(self.p_value, jax.core.Tracer):
+        if isinstance(self.p_value, Tracer):
             return f"TestResult({self.test}, traced)"
         return _batch_report(self) if np.ndim(self.p_value) else _report(self)
 
@@ -210,7 +210,7 @@ def _findings(found: Diagnostics) -> list[tuple[str, bool]]:
 
 
 def largest_share(contributions: Float[Array, " n"]) -> Scalar:
-    """The largest part of one observation in the sum of absolute contributions; 0 where all are 0."""
+    """The largest part of one observation in the sum of absolute contributions; 0 if all are 0."""
     sizes = jnp.abs(contributions)
     total = jnp.sum(sizes)
     return jnp.where(total > 0, jnp.max(sizes) / jnp.where(total > 0, total, 1), 0.0)

@@ -26,7 +26,7 @@ class PointKernel(Protocol):
 
 @runtime_checkable
 class HasScores(Protocol):
-    """A batch of n predictions: row i of ``scores(ys)`` is the score of prediction i at ``ys[i]``."""
+    """A batch of n predictions; row i of ``scores(ys)`` is the score of prediction i at ys[i]."""
 
     def scores(self, ys: Array, /) -> Array: ...
 
@@ -53,8 +53,8 @@ class Distance(Protocol):
     """A distance between predictions: features once per prediction, then squared distances.
 
     ``features`` gets the predictions in the units of the test and, where ``needs_nodes``, their
-    scores at base points. ``squared_distances`` of the features of r and of c predictions has shape ``[r, c]``;
-    ``paired`` compares row by row and has shape ``[r]``.
+    scores at base points. ``squared_distances`` of the features of r and of c predictions has
+    shape ``[r, c]``; ``paired`` compares row by row and has shape ``[r]``.
     """
 
     @property

@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.typing import Features, PointKernel, Scalar
@@ -21,18 +22,14 @@ Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
 
 def _bandwidth(value: Any) -> Any:
     """A positive, finite scalar or vector; tracers pass, since their value is not known yet."""
-    if value is None or not isinstance(value, (int, float, list, tuple, np.ndarray, jax.Array)):
-        return value
-    array = jnp.asarray(
-        value, dtype=jnp.result_type(float) if not hasattr(value, "dtype") else None
-    )
+    if not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic, jax.Array)):
+        return value  # None, or a placeholder of a transformation
+    array = jnp.asarray(value)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(jnp.result_type(float))
     if array.ndim > 1:
         raise ValueError(f"bandwidth: a scalar or one length per dimension, got {array.shape}")
-    if not isinstance(array, jax.core.Tracer) and not bool(
-        jnp.all((array > 0) & (array < jnp.inf))
-    ):
+    if not isinstance(array, Tracer) and not bool(jnp.all((array > 0) & (array < jnp.inf))):
         raise ValueError(f"bandwidth: lengths must be positive and finite, got {value}")
     return array
 
@@ -207,8 +204,11 @@ def profile(kernel: Any) -> Callable[[Array], Array] | None:
         case Scaled(scale=scale, kernel=inner):
             f = profile(inner)
             return None if f is None else lambda r2: scale * f(r2)
-        case _ if isinstance(kernel, RADIAL) and jnp.ndim(kernel.bandwidth) == 0:
-            return lambda r2: kernel.shape(r2 / kernel.bandwidth**2)
+        case _ if isinstance(kernel, RADIAL):
+            length = kernel.bandwidth
+            if length is None or length.ndim:
+                return None
+            return lambda r2: kernel.shape(r2 / length**2)
         case _:
             return None
 
