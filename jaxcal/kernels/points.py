@@ -24,6 +24,8 @@ def _bandwidth(value: Any) -> Any:
     """A positive, finite scalar or vector; tracers pass, since their value is not known yet."""
     if not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic, jax.Array)):
         return value  # None, or a placeholder of a transformation
+    if isinstance(value, int):
+        value = float(value)  # one program for 1 and 1.0
     array = jnp.asarray(value)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         array = array.astype(jnp.result_type(float))
@@ -32,6 +34,11 @@ def _bandwidth(value: Any) -> Any:
     if not isinstance(array, Tracer) and not bool(jnp.all((array > 0) & (array < jnp.inf))):
         raise ValueError(f"bandwidth: lengths must be positive and finite, got {value}")
     return array
+
+
+def _exponent(value: Any, name: str) -> None:
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name}: wanted a positive, finite number, got {value}")
 
 
 class _Algebra:
@@ -73,6 +80,9 @@ class IMQ(_Algebra, eqx.Module):
     bandwidth: Bandwidth = eqx.field(default=None, converter=_bandwidth)
     beta: float = eqx.field(default=0.5, static=True)
 
+    def __check_init__(self):
+        _exponent(self.beta, "beta")
+
     def shape(self, u: Array) -> Array:
         return (1 + u) ** (-self.beta)
 
@@ -85,6 +95,9 @@ class RationalQuadratic(_Algebra, eqx.Module):
 
     bandwidth: Bandwidth = eqx.field(default=None, converter=_bandwidth)
     alpha: float = eqx.field(default=1.0, static=True)
+
+    def __check_init__(self):
+        _exponent(self.alpha, "alpha")
 
     def shape(self, u: Array) -> Array:
         return (1 + u / (2 * self.alpha)) ** (-self.alpha)
