@@ -259,7 +259,7 @@ def _is_none(leaf: Any) -> bool:
     return leaf is None
 
 
-def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Array, "n m"]:
+def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Array, "n m ..."]:
     """``[k(x_i, y_j)]``: the definition, lifted once. Cost: n m evaluations of the kernel."""
     return jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(ys))(xs)
 
