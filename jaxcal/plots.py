@@ -1,0 +1,172 @@
+"""Figures of one test result. Matplotlib is imported on use, and no window ever opens.
+
+Each function draws on ``ax``, or on a new figure of its own, and returns the axes: in a script
+save by ``ax.figure.savefig("name.png")``. Greys and line styles carry the meaning, not colours.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from jaxcal.results import TestResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLACK, DARK, LIGHT = "black", "0.35", "0.75"
+
+
+def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
+    """Where the statistic lies among its draws under calibration, with the 5 % threshold.
+
+    A null that is a formula has no draws, and a result that is not a number has no place among
+    them: the figure then says so.
+    """
+    ax = _axes(result, ax)
+    draws, statistic = np.asarray(result.null_samples), float(result.statistic)
+    ax.set(
+        xlabel=f"statistic of the {result.test} (squared discrepancy)",
+        ylabel="draws under calibration (number)",
+    )
+    if not draws.size:
+        p = f"statistic {statistic:.3g}, p = {float(result.p_value):.3g}"
+        return _say(ax, f"the {result.null} null is a formula and has no draws:\n{p}")
+    if not (np.all(np.isfinite(draws)) and np.isfinite(statistic)):
+        return _say(ax, "the statistic is not a finite number:\nno verdict")
+    bins = min(40, max(5, draws.size // 10))
+    ax.hist(draws, bins=bins, color=LIGHT, label=f"if calibrated ({result.null})")
+    ax.axvline(
+        np.quantile(draws, 0.95), color=DARK, linestyle="--", label="95 % of draws to the left"
+    )
+    ax.axvline(
+        statistic, color=BLACK, linewidth=2, label=f"observed, p = {float(result.p_value):.2g}"
+    )
+    _legend_above(ax)
+    return ax
+
+
+def contributions(
+    result: TestResult,
+    x: Shaped[Any, " n"] | None = None,
+    *,
+    label: str = "observation, in the order given",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Each observation's part of the estimate over an input or time ``x`` [n], with running mean.
+
+    The parts are multiplied by n, so that their mean is the estimate. Where the running mean (over
+    a tenth of the observations, nearest in ``x``) is far above 0, the model is off there. ``x``
+    holds numbers or dates (``datetime64``); ``label`` names it and its unit.
+    """
+    ax = _axes(result, ax)
+    parts = np.asarray(result.contributions)
+    n = parts.size
+    where = np.arange(n) if x is None else np.asarray(x)
+    if where.shape != (n,):
+        raise ValueError(f"x: wanted one value an observation, shape ({n},), got {where.shape}")
+    ax.set(xlabel=label, ylabel="n times contribution to estimate")
+    if not np.all(np.isfinite(parts)):
+        return _say(ax, "contributions are not finite numbers:\nno verdict")
+    order = np.argsort(where, kind="stable")
+    parts, where = n * parts[order], where[order]
+    width = max(1, n // 10)
+    ax.axhline(0, color=DARK, linewidth=0.8)
+    low, high, outside = _crowd(parts)
+    one = f"one observation ({outside} outside)" if outside else "one observation"
+    ax.plot(where, parts, ".", color=LIGHT, markersize=4, label=one)
+    ax.plot(where, _running_mean(parts, width), color=BLACK, label=f"mean of {width}")
+    ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
+    if outside:
+        ax.set_ylim(low, high)
+    if np.issubdtype(where.dtype, np.datetime64):
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator()
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    _legend_above(ax)
+    return ax
+
+
+def coordinates(
+    result: TestResult, names: Sequence[str] | None = None, *, ax: "Axes | None" = None
+) -> "Axes":
+    """The estimate split over target coordinates, each bar with its p-value after Holm.
+
+    ``names``: one a coordinate. Needs a test that ran with ``coordinates=True``.
+    """
+    ax = _axes(result, ax)
+    if result.coordinates is None:
+        raise ValueError("this result is not split: run the test with coordinates=True")
+    estimates = np.asarray(result.coordinates.estimate)
+    adjusted = np.asarray(result.coordinates.p_adjusted)
+    d = estimates.size
+    names = [f"coordinate {c}" for c in range(d)] if names is None else list(names)
+    if len(names) != d:
+        raise ValueError(f"names: wanted one a coordinate, {d}, got {len(names)}")
+    ax.set(xlabel="part of the estimate (squared discrepancy)")
+    ax.set_yticks(range(d), names)
+    ax.set_ylim(d - 0.4, -0.6)  # the first coordinate on top, as in a table
+    if not np.all(np.isfinite(estimates)):
+        return _say(ax, "estimates are not finite numbers:\nno verdict")
+    greys = [DARK if p <= 0.05 else LIGHT for p in adjusted]
+    ax.barh(range(d), estimates, height=0.6, color=greys)
+    ax.axvline(0, color=BLACK, linewidth=0.8)
+    for c, (estimate, p) in enumerate(zip(estimates, adjusted, strict=True)):
+        ax.annotate(
+            f"p = {p:.2g}",
+            (max(float(estimate), 0.0), c),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    ax.margins(x=0.25)
+    ax.set_title("p-values after Holm; dark: at most 0.05", fontsize="medium")
+    return ax
+
+
+def _running_mean(values: Float[np.ndarray, " n"], width: int) -> Float[np.ndarray, " n"]:
+    """Mean of ``width`` neighbours in the given order, of fewer at the ends."""
+    window = np.ones(width)
+    counts = np.convolve(np.ones(values.size), window, mode="same")
+    return np.convolve(values, window, mode="same") / counts
+
+
+def _crowd(values: Float[np.ndarray, " n"]) -> tuple[float, float, int]:
+    """Limits that keep all but a few extremes readable, and how many values lie outside them."""
+    low, high = np.quantile(values, [0.005, 0.995])
+    low, high = float(low - 0.4 * (high - low)), float(high + 0.4 * (high - low))
+    return low, high, int(np.sum((values < low) | (values > high)))
+
+
+def _axes(result: TestResult, ax: "Axes | None") -> "Axes":
+    if np.ndim(result.p_value):
+        raise ValueError(
+            f"a figure shows one result, got a batch of shape {np.shape(result.p_value)}: take "
+            f"one by jax.tree.map(lambda leaf: leaf[0], results)"
+        )
+    if ax is None:
+        from matplotlib.figure import Figure
+
+        ax = Figure(figsize=(6.4, 4), layout="constrained").subplots()
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _legend_above(ax: "Axes") -> None:
+    ax.legend(
+        frameon=False,
+        fontsize="small",
+        ncols=3,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        columnspacing=1.2,
+        handlelength=1.6,
+    )
+
+
+def _say(ax: "Axes", text: str) -> "Axes":
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
+    return ax

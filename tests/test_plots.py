@@ -1,0 +1,129 @@
+"""Figures show the numbers of the result, say so where there are none, and open no window."""
+
+import io
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxcal
+from jaxcal import plots
+
+N = 60
+
+
+@pytest.fixture(scope="module")
+def result():
+    """Predictions N(x, I), of which the first coordinate is off by one."""
+    x_key, noise_key, node_key = jax.random.split(jax.random.key(1), 3)
+    xs = jax.random.normal(x_key, (N, 2))
+    ys = xs + jax.random.normal(noise_key, (N, 2)) + jnp.array([1.0, 0.0])
+    nodes = jax.random.normal(node_key, (5, 2))
+    scores = jaxcal.Scores(xs - ys, xs[:, None] - nodes, nodes)
+    return jaxcal.kccsd_test(jax.random.key(2), scores, ys, coordinates=True)
+
+
+def without_numbers(result):
+    broken = jax.tree.map(
+        lambda a: jnp.full_like(a, jnp.nan) if jnp.issubdtype(a.dtype, jnp.floating) else a, result
+    )
+    return broken
+
+
+def test_the_histogram_holds_every_draw_and_the_statistic(result):
+    ax = plots.null_histogram(result)
+    assert sum(bar.get_height() for bar in ax.patches) == result.null_samples.size
+    threshold, observed = ax.lines
+    assert observed.get_xdata()[0] == pytest.approx(float(result.statistic))
+    assert threshold.get_xdata()[0] == pytest.approx(np.quantile(result.null_samples, 0.95))
+    assert "KCCSD" in ax.get_xlabel()
+    assert "number" in ax.get_ylabel()
+    assert any("p = " in text.get_text() for text in ax.get_legend().get_texts())
+
+
+def test_contributions_average_to_the_estimate_in_any_order(result):
+    x = np.random.default_rng(0).permutation(N).astype(float)
+    ax = plots.contributions(result, x, label="temperature (°C)")
+    _, points, mean, estimate = ax.lines
+    assert np.all(np.diff(points.get_xdata()) > 0)
+    assert np.mean(points.get_ydata()) == pytest.approx(float(result.estimate))
+    first = int(np.argmin(x))
+    assert points.get_ydata()[0] == pytest.approx(N * float(result.contributions[first]))
+    around = points.get_ydata()[27:33]  # N // 10 neighbours of the point 30
+    assert mean.get_ydata()[30] == pytest.approx(np.mean(around))
+    assert estimate.get_ydata()[0] == pytest.approx(float(result.estimate))
+    assert ax.get_xlabel() == "temperature (°C)"
+
+
+def test_contributions_over_dates_are_labelled_as_dates(result):
+    ax = plots.contributions(result, np.datetime64("2015-01-01") + np.arange(N), label="day")
+    ax.figure.savefig(io.BytesIO())
+    assert any("Feb" in tick.get_text() for tick in ax.get_xticklabels())
+
+
+def test_one_extreme_observation_is_counted_where_it_leaves_the_picture(result):
+    parts = result.contributions.at[3].set(100.0)
+    ax = plots.contributions(eqx.tree_at(lambda r: r.contributions, result, parts))
+    assert ax.get_ylim()[1] < N * 100
+    assert any("1 outside" in text.get_text() for text in ax.get_legend().get_texts())
+
+
+def test_coordinates_show_estimates_and_adjusted_p_values(result):
+    ax = plots.coordinates(result, ["tmax", "tmin"])
+    widths = [bar.get_width() for bar in ax.patches]
+    np.testing.assert_allclose(widths, result.coordinates.estimate)
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["tmax", "tmin"]
+    assert [text.get_text() for text in ax.texts] == [
+        f"p = {float(p):.2g}" for p in result.coordinates.p_adjusted
+    ]
+    shades = [bar.get_facecolor()[0] for bar in ax.patches]
+    assert shades[0] < shades[1], "the coordinate that is off is darker"
+
+
+@pytest.mark.parametrize(
+    "draw", [plots.null_histogram, plots.contributions, plots.coordinates], ids=lambda f: f.__name__
+)
+def test_a_result_that_is_not_a_number_says_so(result, draw):
+    ax = draw(without_numbers(result))
+    assert any("no verdict" in text.get_text() for text in ax.texts)
+    ax.figure.savefig(io.BytesIO())
+
+
+def test_a_null_without_draws_says_so(result):
+    empty = eqx.tree_at(lambda r: r.null_samples, result, jnp.zeros(0))
+    assert any("formula" in text.get_text() for text in plots.null_histogram(empty).texts)
+
+
+def test_figures_go_where_they_are_told(result):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots(1, 3)
+    assert plots.null_histogram(result, ax=axes[0]) is axes[0]
+    assert plots.contributions(result, ax=axes[1]) is axes[1]
+    assert plots.coordinates(result, ax=axes[2]) is axes[2]
+
+
+def test_wrong_arguments_are_named(result):
+    with pytest.raises(ValueError, match=r"x: wanted one value an observation, shape \(60,\)"):
+        plots.contributions(result, np.arange(3))
+    with pytest.raises(ValueError, match="names: wanted one a coordinate, 2, got 1"):
+        plots.coordinates(result, ["tmax"])
+    whole = eqx.tree_at(lambda r: r.coordinates, result, None)
+    with pytest.raises(ValueError, match="coordinates=True"):
+        plots.coordinates(whole)
+    batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
+    with pytest.raises(ValueError, match="a figure shows one result"):
+        plots.null_histogram(batch)
+
+
+def test_importing_jaxcal_and_its_plots_stays_light():
+    code = (
+        "import sys, jaxcal, jaxcal.plots; "
+        "print([m for m in ('matplotlib', 'numpyro', 'optax') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
