@@ -1,0 +1,160 @@
+"""The studies: the runner resumes without losing or repeating a cell, and every study runs."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+STUDIES = ["preconditioning"]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("_".join(path.with_suffix("").parts[-3:]), path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+runner = load(EXPERIMENTS / "runner.py")
+
+
+class Interrupted(Exception):
+    pass
+
+
+def study(*, stop_after=None, reverse=False, measured=("draw", "count"), paired=()):
+    """Six cells that draw one number each; raises after ``stop_after`` of them."""
+    calls = []
+
+    def measure(cell, key):
+        if len(calls) == stop_after:
+            raise Interrupted
+        calls.append(dict(cell))
+        return dict.fromkeys(measured, float(jax.random.normal(key))) | {"count": cell["n"]}
+
+    cells = [{"null": null, "n": n} for null in ("a", "b,c") for n in (8, 16, 32)]
+    made = runner.Study(cells[::-1] if reverse else cells, measured, measure, 1, paired)
+    return made, calls
+
+
+def whole(path):
+    runner.run(study()[0], path, progress=False)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("k", [0, 1, 5])
+def test_an_interrupted_study_continues_where_it_stopped(tmp_path, k):
+    path = tmp_path / "new" / "results.csv"
+    first, done = study(stop_after=k)
+    with pytest.raises(Interrupted):
+        runner.run(first, path, progress=False)
+    second, rest = study()
+    runner.run(second, path, progress=False)
+    assert done + rest == list(second.cells)
+    assert path.read_text() == whole(tmp_path / "whole.csv")
+    third, nothing = study()
+    runner.run(third, path, progress=False)
+    assert nothing == []
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        '"b,c",32,1.2',  # a number cut off
+        '"b,c",32,1.25,3',  # the whole row, its line's end missing
+        '"b,c',
+        '"b,c",32,1.2\n',  # a column missing
+        '"b,c",32,1.2x,32\n',
+        "\x00\x00\x00",
+    ],
+)
+def test_a_corrupt_last_line_is_named_and_measured_again(tmp_path, left):
+    path, text = tmp_path / "results.csv", whole(tmp_path / "whole.csv")
+    path.write_text("".join(text.splitlines(keepends=True)[:-1]) + left)
+    again, calls = study()
+    with pytest.warns(UserWarning, match=r"results\.csv: the last line .* is incomplete"):
+        runner.run(again, path, progress=False)
+    assert calls == [{"null": "b,c", "n": 32}]
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("left", ["", "null,n,dr"])
+def test_a_header_that_was_cut_off_starts_the_file_again(tmp_path, left):
+    path, text = tmp_path / "results.csv", whole(tmp_path / "whole.csv")
+    path.write_text(left)
+    with pytest.warns(UserWarning, match="incomplete"):
+        runner.run(study()[0], path, progress=False)
+    assert path.read_text() == text
+
+
+def test_a_file_of_another_study_is_refused_and_kept(tmp_path):
+    path = tmp_path / "results.csv"
+    text = whole(path)
+    with pytest.raises(ValueError, match=r"results\.csv has columns .*'draw', 'count'"):
+        runner.run(study(measured=("other", "count"))[0], path, progress=False)
+    lines = text.splitlines(keepends=True)
+    for wrong, message in [
+        (["c,8,1,8\n"], "line 8: a cell that this study does not have"),
+        ([lines[1]], "line 8: the cell .* for the second time"),
+        (["half\n", "a,8,1,8\n"], "line 8: not a row of this study"),
+    ]:
+        path.write_text("".join(lines + wrong))
+        with pytest.raises(ValueError, match=message):
+            runner.run(study()[0], path, progress=False)
+        assert path.read_text() == "".join(lines + wrong)
+
+
+def test_seeds_depend_on_the_cell_and_not_on_the_order(tmp_path):
+    whole(tmp_path / "forward.csv")
+    runner.run(study(reverse=True)[0], tmp_path / "backward.csv", progress=False)
+    forward, backward = (
+        {tuple(row.values()) for row in runner.read(tmp_path / f"{name}.csv")}
+        for name in ("forward", "backward")
+    )
+    assert forward == backward
+    assert len({row[2] for row in forward}) == 6  # all draws differ
+
+
+def test_paired_cells_see_the_same_data():
+    made, _ = study(paired=("null",))
+    keys = jax.random.key_data(jax.numpy.stack([made.key(cell) for cell in made.cells]))
+    assert (keys[:3] == keys[3:]).all()
+    assert len({tuple(key.tolist()) for key in keys[:3]}) == 3
+
+
+def test_a_study_needs_different_cells_of_the_same_names():
+    def make(cells):
+        return runner.Study(cells, ("x",), lambda cell, key: {"x": 0}, 1)
+
+    with pytest.raises(ValueError, match="at least one cell"):
+        make([])
+    with pytest.raises(ValueError, match="two cells of the study are the same"):
+        make([{"n": 1}, {"n": 1}])
+    with pytest.raises(ValueError, match="same names"):
+        make([{"n": 1}, {"m": 2}])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_runs_at_smoke_size_and_plots(tmp_path, name):
+    path = tmp_path / "results.csv"
+    load(EXPERIMENTS / name / "run.py").main(["--quick", "--output", str(path)])
+    rows = runner.read(path)
+    assert rows
+    assert all(int(row["not_a_number"]) == 0 for row in rows)
+    figure = load(EXPERIMENTS / name / "plot.py").main([str(path)])
+    assert figure.parent == tmp_path
+    assert figure.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_committed_results_are_those_of_the_study(name):
+    module = load(EXPERIMENTS / name / "run.py")
+    made = module.make(module.Config())
+    held = runner.read(EXPERIMENTS / name / "results.csv")
+    assert {runner.identity({c: row[c] for c in made.names}) for row in held} == {
+        runner.identity(cell) for cell in made.cells
+    }
