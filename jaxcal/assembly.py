@@ -236,7 +236,6 @@ def _result(
         return jnp.sum(jnp.stack(counts))
 
     contributions = found.contributions[0]
-    n = contributions.size
     coordinates = None
     if components:
         # one coordinate has one channel, which is the statistic itself
@@ -256,8 +255,7 @@ def _result(
     return TestResult(
         estimate=found.estimate[0],
         biased=found.biased[0],
-        # twice the standard error of the mean of E[h | observation i], which is n times its share
-        standard_error=2 * jnp.std(contributions, ddof=1) * n**0.5,
+        standard_error=found.standard_error[0],
         statistic=found.statistic[0],
         p_value=found.p_value[0],
         null_samples=found.samples[0],

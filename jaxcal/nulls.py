@@ -2,7 +2,7 @@ r"""The law of the statistic under calibration: weights for the engine's one pas
 
 Every null is degenerate here: under calibration :math:`E\,h(x, X') = 0` for every x. p-values of
 resampling nulls count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the
-test has its level for every number of draws. NaN in the statistic or a draw gives p = NaN.
+test has its level for every number of draws. Where the statistic or a draw is not finite, p is NaN.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -20,7 +20,8 @@ from jaxcal.typing import Features, Key, Pairwise
 
 class Outcome(NamedTuple):
     """One test a row: row 0 is the statistic itself; where h has several channels (components),
-    rows 1.. are theirs. ``contributions`` [r, n] sum to ``estimate`` [r]."""
+    rows 1.. are theirs. ``contributions`` [r, n] sum to ``estimate`` [r]; ``standard_error`` [r] is
+    that of the estimate where the model is clearly not calibrated."""
 
     estimate: Float[Array, " r"]
     biased: Float[Array, " r"]
@@ -28,6 +29,7 @@ class Outcome(NamedTuple):
     p_value: Float[Array, " r"]
     samples: Float[Array, "r b"]
     contributions: Float[Array, "r n"]
+    standard_error: Float[Array, " r"]
 
 
 @runtime_checkable
@@ -53,15 +55,15 @@ def _draws(value: Any) -> int:
 
 
 def p_value(statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Float[Array, " r"]:
-    """``(1 + #{samples >= statistic}) / (1 + b)`` for each row, NaN where anything is NaN."""
+    """``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN where one is not finite."""
     exceeding = jnp.sum(samples >= statistic[:, None], axis=1)
     p = (1 + exceeding) / jnp.asarray(1 + samples.shape[1], statistic.dtype)
-    return _unless_nan(p, statistic, samples)
+    return _if_finite(p, statistic, samples)
 
 
-def _unless_nan(p: Array, statistic: Array, samples: Array) -> Array:
-    bad = jnp.isnan(statistic) | jnp.any(jnp.isnan(samples), axis=1)
-    return jnp.where(bad, jnp.nan, p)
+def _if_finite(p: Array, statistic: Array, samples: Array) -> Array:
+    good = jnp.isfinite(statistic) & jnp.all(jnp.isfinite(samples), axis=1)
+    return jnp.where(good, p, jnp.nan)
 
 
 def _with_total(by_channel: Array) -> Array:
@@ -102,7 +104,9 @@ class _Rows(NamedTuple):
 
     def outcome(self, statistic: Array, p: Array, samples: Array) -> Outcome:
         contributions = self.row_sums / (self.n * (self.n - 1))
-        return Outcome(self.unbiased, self.biased, statistic, p, samples, contributions)
+        # twice the standard error of the mean of E[h | observation i], which is n times its share
+        error = 2 * jnp.std(contributions, axis=1, ddof=1) * self.n**0.5
+        return Outcome(self.unbiased, self.biased, statistic, p, samples, contributions, error)
 
 
 def signs(key: Key, n: int, b: int, dtype: Any) -> Float[Array, "n b"]:
@@ -217,7 +221,7 @@ class Gamma(eqx.Module):
         statistic = n * rows.biased
         p = gammaincc(mean**2 / variance, jnp.maximum(statistic, 0) * mean / variance)
         samples = jnp.zeros((p.shape[0], 0), p.dtype)
-        return rows.outcome(statistic, _unless_nan(p, statistic, samples), samples)
+        return rows.outcome(statistic, _if_finite(p, statistic, samples), samples)
 
 
 class BlockNormal(eqx.Module):
@@ -243,14 +247,17 @@ class BlockNormal(eqx.Module):
         means, diagonal = _with_total(sums.means), _with_total(sums.diagonal)
         m = means.shape[1]
         estimate = jnp.mean(means, axis=1)
-        statistic = estimate * m**0.5 / jnp.std(means, axis=1, ddof=1)
+        error = jnp.std(means, axis=1, ddof=1) / m**0.5
+        statistic = estimate / error
+        samples = jnp.zeros((means.shape[0], 0), means.dtype)
         return Outcome(
             estimate,
             ((size - 1) * estimate + jnp.mean(diagonal[:, : m * size], axis=1)) / size,
             statistic,
-            ndtr(-statistic),
-            jnp.zeros((means.shape[0], 0), means.dtype),
+            _if_finite(ndtr(-statistic), statistic, samples),
+            samples,
             _with_total(sums.row_sums) / (m * size * (size - 1)),
+            error,
         )
 
 
@@ -274,7 +281,7 @@ class Bound(eqx.Module):
         u = jnp.maximum(rows.unbiased, 0)
         p = jnp.exp(-(rows.n // 2) * u**2 / (2 * self.largest**2))
         samples = jnp.zeros((p.shape[0], 0), p.dtype)
-        return rows.outcome(rows.unbiased, _unless_nan(p, rows.unbiased, samples), samples)
+        return rows.outcome(rows.unbiased, _if_finite(p, rows.unbiased, samples), samples)
 
 
 def holm(p_values: Float[Array, " d"]) -> Float[Array, " d"]:

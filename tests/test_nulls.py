@@ -1,0 +1,360 @@
+"""Each null against its definition in NumPy: formulas, exact laws, and what is never a verdict."""
+
+import itertools
+from functools import partial
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcal import nulls
+from jaxcal.nulls import BlockNormal, Bound, DependentWild, Gamma, Multinomial, Spectrum, Wild
+
+close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
+
+
+class Products(eqx.Module):
+    """h_c(i, j) = <phi_i^c, phi_j^c>, features [n, c, q]: positive semidefinite."""
+
+    channels: int = eqx.field(static=True, default=1)
+
+    def block(self, rows, cols):
+        return jnp.einsum("icq,jcq->cij", rows, cols)
+
+    def diagonal(self, features):
+        return jnp.einsum("icq,icq->ci", features, features)
+
+
+class Pairs(eqx.Module):
+    """Channel c is 1 for the pair of observations (first[c], second[c]) and 0 elsewhere."""
+
+    first: tuple[int, ...] = eqx.field(static=True)
+    second: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def channels(self):
+        return len(self.first)
+
+    def block(self, rows, cols):
+        a, b = (jnp.asarray(x, float)[:, None, None] for x in (self.first, self.second))
+        i, j = rows[:, None], cols[None, :]
+        return (((i == a) & (j == b)) | ((i == b) & (j == a))).astype(float)
+
+    def diagonal(self, features):
+        return jnp.zeros((self.channels, features.shape[0]))
+
+
+@eqx.filter_jit
+def apply(null, key, pairwise, features, tile=512):
+    return null(key, pairwise, features, tile=tile)
+
+
+def data(n=20, channels=1, q=3, shift=0.0, seed=0):
+    phi = np.random.default_rng(seed).normal(size=(n, channels, q)) + shift
+    return phi, np.einsum("icq,jcq->cij", phi, phi)
+
+
+def rows(h):
+    """The matrices behind the rows of an outcome: the sum, then the channels where several."""
+    return [h.sum(0), *h] if len(h) > 1 else [h[0]]
+
+
+ALL = [
+    Wild(19), DependentWild(19), Multinomial(19), Spectrum(19), Gamma(), BlockNormal(), Bound(50.0)
+]  # fmt: skip
+RESAMPLING = ALL[:4]
+names = {"ids": lambda null: type(null).__name__}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("null", [a for a in ALL if not isinstance(a, BlockNormal)], **names)
+def test_estimates_and_contributions(null, channels, key):
+    phi, h = data(channels=channels)
+    got = apply(null, key, Products(channels), jnp.asarray(phi))
+    close(got.estimate, [oracles.u_statistic(one) for one in rows(h)])
+    close(got.biased, [oracles.v_statistic(one) for one in rows(h)])
+    n = len(phi)
+    close(
+        got.contributions,
+        [(one.sum(1) - np.diag(one)) / (n * (n - 1)) for one in rows(h)],
+    )
+    close(got.contributions.sum(1), got.estimate)
+    assert got.p_value.shape == got.statistic.shape == got.estimate.shape
+
+
+@pytest.mark.parametrize("null", RESAMPLING, **names)
+def test_p_value_counts_the_observed_statistic(null, key):
+    for shift in (0.0, 1.0):
+        phi, _ = data(channels=2, shift=shift)
+        got = apply(null, key, Products(2), jnp.asarray(phi))
+        assert got.samples.shape == (3, 19)
+        exceed = np.sum(np.asarray(got.samples) >= np.asarray(got.statistic)[:, None], axis=1)
+        close(got.p_value, (1 + exceed) / 20)
+    assert np.all(got.p_value == 1 / 20)  # the clear shift: as small as 19 draws can say
+
+
+def test_p_value_in_numbers():
+    got = nulls.p_value(jnp.asarray([2.0, 5.0, 0.0]), jnp.asarray([[1.0, 2.0, 3.0]] * 3))
+    close(got, [3 / 4, 1 / 4, 1.0])
+
+
+@pytest.mark.parametrize(("n", "b"), [(1, 1), (9, 31), (2, 32), (3, 33), (5, 70)])
+def test_signs_have_the_asked_shape_and_are_signs(n, b):
+    w = np.asarray(nulls.signs(jax.random.key(0), n, b, jnp.float32))
+    assert w.shape == (n, b)
+    assert w.dtype == np.float32
+    assert set(np.unique(w)) <= {-1.0, 1.0}
+
+
+def test_signs_are_independent(key):
+    w = np.asarray(nulls.signs(key, 12, 20_000, jnp.float64))
+    moments = w @ w.T / w.shape[1]  # 66 correlations of standard error 1 / sqrt(20 000)
+    assert np.abs(moments - np.eye(12)).max() < 5 / np.sqrt(20_000)
+    assert np.abs(w.mean(1)).max() < 5 / np.sqrt(20_000)
+    between = w[:, :64].T @ w[:, :64]  # draws of the same word: 64 columns of 12 signs
+    assert np.abs(between - np.diag(np.diag(between))).mean() < 12**0.5
+
+
+def test_wild_samples_are_the_dense_forms(key):
+    phi, h = data(channels=2)
+    got = apply(Wild(50), key, Products(2), jnp.asarray(phi), 7)
+    w = np.asarray(nulls.signs(key, 20, 50, jnp.float64))
+    close(got.samples, [oracles.quadratic_forms(one, w) / (20 * 19) for one in rows(h)])
+    close(got.statistic, got.estimate)
+
+
+def counts_of(samples, values):
+    """How often each distinct value of an exactly enumerated law was drawn, and its chance."""
+    levels, chances = np.unique(np.round(values, 10), return_counts=True)
+    where = np.searchsorted(levels, np.round(samples, 10) - 1e-9)
+    close(levels[where], samples, atol=1e-8)  # nothing but values of the law
+    return np.bincount(where, minlength=len(levels)), chances / chances.sum()
+
+
+def test_law_of_the_wild_bootstrap_is_the_enumerated_one(key):
+    phi, h = data(n=6)
+    every = np.array(list(itertools.product([-1, 1], repeat=6))).T
+    law = oracles.quadratic_forms(h[0], every) / 30
+    for null in (Wild(20_000), DependentWild(20_000, flip=0.5)):
+        got = apply(null, key, Products(), jnp.asarray(phi))
+        seen, chance = counts_of(np.asarray(got.samples[0]), law)
+        assert scipy.stats.chisquare(seen, chance * 20_000).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("flip", [0.05, 0.2, 0.5, None])
+def test_signs_of_the_dependent_bootstrap_are_a_stationary_chain(flip, key):
+    n, b = 30, 20_000
+    first, lag = (0, 0, 0, 3, 11, 20), (1, 3, 10, 1, 5, 9)
+    pairwise = Pairs(first, tuple(i + t for i, t in zip(first, lag, strict=True)))
+    got = apply(DependentWild(b, flip), key, pairwise, jnp.arange(n, dtype=float))
+    together = np.asarray(got.samples[1:]) * n * (n - 1) / 2  # w_i w_j of each draw
+    close(np.abs(together), 1.0)
+    chance = n ** (-1 / 3) if flip is None else flip
+    wanted = (1 - 2 * chance) ** np.array(lag)
+    assert np.abs(together.mean(1) - wanted).max() < 5 / np.sqrt(b)
+
+
+def test_small_series_flip_at_most_half_the_time(key):
+    got = apply(DependentWild(2000), key, Pairs((0,), (1,)), jnp.arange(3, dtype=float))
+    assert abs(np.mean(np.asarray(got.samples[0]) * 3)) < 5 / np.sqrt(2000)
+
+
+@pytest.mark.parametrize("flip", [0.0, -0.1, 0.6, float("nan")])
+def test_flip_is_a_probability_up_to_one_half(flip):
+    with pytest.raises(ValueError, match="flip"):
+        DependentWild(flip=flip)
+
+
+def arcones_gine(h, drawn):
+    """2/n sum_{i<j} of the doubly centred kernel at a resample, term by term."""
+    n = len(h)
+    total = 0.0
+    for i, j in itertools.combinations(range(n), 2):
+        a, b = drawn[i], drawn[j]
+        total += h[a, b] - h[a].mean() - h[:, b].mean() + h.mean()
+    return 2 / n * total
+
+
+def test_multinomial_is_the_doubly_centred_bootstrap(key):
+    phi, h = data(n=4)
+    h = h[0]
+    n, b = 4, 20_000
+    every = np.array([arcones_gine(h, d) for d in itertools.product(range(n), repeat=n)])
+    # dividing by n - 1 and moving the constant V to the other side
+    u, v = oracles.u_statistic(h), oracles.v_statistic(h)
+    law = every / (n - 1) - v
+    np.testing.assert_allclose(law.mean(), -v)  # exactly, over all 256 resamples
+    got = apply(Multinomial(b), key, Products(), jnp.asarray(phi))
+    close(got.statistic, [n / (n - 1) * u - v])
+    seen, chance = counts_of(np.asarray(got.samples[0]), law)
+    assert scipy.stats.chisquare(seen, chance * b).pvalue > 1e-4
+    tail = np.mean(every >= n * u - 1e-12)
+    assert abs(float(got.p_value[0]) - tail) < 5 * np.sqrt(tail * (1 - tail) / b) + 1 / b
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_multinomial_samples_average_to_minus_the_biased_estimate(channels, key):
+    phi, _ = data(channels=channels, seed=3)
+    got = apply(Multinomial(20_000), key, Products(channels), jnp.asarray(phi), 7)
+    samples = np.asarray(got.samples)
+    error = samples.std(1) / np.sqrt(20_000)
+    assert np.all(np.abs(samples.mean(1) + np.asarray(got.biased)) < 5 * error)
+
+
+def test_spectrum_has_the_law_of_the_eigenvalues(key):
+    phi, h = data(n=40, channels=2)
+    got = apply(Spectrum(5000), key, Products(2), jnp.asarray(phi))
+    rng = np.random.default_rng(8)
+    for one, samples in zip(rows(h), np.asarray(got.samples), strict=True):
+        values = np.linalg.eigvalsh(one / 40)
+        simulated = (rng.chisquare(1, size=(20_000, 40)) - 1) @ values
+        assert scipy.stats.ks_2samp(40 * samples, simulated).pvalue > 1e-4
+        # its two moments: 0 and 2 sum of squared eigenvalues
+        spread = np.sqrt(2 * np.sum(values**2))
+        assert abs(np.mean(40 * samples)) < 5 * spread / np.sqrt(5000)
+        close(np.std(40 * samples), spread, rtol=0.15)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_gamma_is_the_fitted_gamma_law(channels, key):
+    for shift in (0.0, 0.3):
+        phi, h = data(n=30, channels=channels, shift=shift)
+        got = apply(Gamma(), key, Products(channels), jnp.asarray(phi), 7)
+        assert got.samples.shape == (len(rows(h)), 0)
+        for k, one in enumerate(rows(h)):
+            mean = np.trace(one) / 30
+            off = one[~np.eye(30, dtype=bool)]
+            variance = 2 * np.mean(off**2)
+            statistic = 30 * oracles.v_statistic(one)
+            close(got.statistic[k], statistic)
+            law = scipy.stats.gamma(mean**2 / variance, scale=variance / mean)
+            close(got.p_value[k], law.sf(statistic), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [2, 3, 10, None])
+def test_block_normal_is_the_studentized_mean_of_blocks(size, key):
+    n = 23
+    phi, h = data(n=n, channels=2, shift=0.1)
+    got = apply(BlockNormal(size), key, Products(2), jnp.asarray(phi))
+    size = size or 4  # the integer part of the square root of 23
+    m = n // size
+    for k, one in enumerate(rows(h)):
+        parts = [one[i * size : (i + 1) * size, i * size : (i + 1) * size] for i in range(m)]
+        eta = np.array([oracles.u_statistic(part) for part in parts])
+        statistic = np.sqrt(m) * eta.mean() / eta.std(ddof=1)
+        close(got.estimate[k], eta.mean())
+        close(got.biased[k], np.mean([oracles.v_statistic(part) for part in parts]))
+        close(got.statistic[k], statistic)
+        close(got.p_value[k], scipy.stats.norm.sf(statistic))
+        close(got.standard_error[k], eta.std(ddof=1) / np.sqrt(m))
+        close(got.contributions[k].sum(), eta.mean())
+        assert np.all(got.contributions[k][m * size :] == 0)
+
+
+@pytest.mark.parametrize(("n", "size"), [(3, 2), (20, 11), (20, 20)])
+def test_block_normal_needs_two_blocks(n, size, key):
+    with pytest.raises(ValueError, match="two blocks"):
+        BlockNormal(size)(key, Products(), jnp.asarray(data(n=n)[0]))
+
+
+@pytest.mark.parametrize("size", [1, 0, -2])
+def test_block_normal_needs_blocks_of_two(size, key):
+    with pytest.raises(ValueError, match="size"):
+        BlockNormal(size)(key, Products(), jnp.asarray(data()[0]))
+
+
+def test_bound_is_hoeffdings(key):
+    for shift in (0.0, 1.0):
+        phi, h = data(n=21, shift=shift)
+        got = apply(Bound(9.0), key, Products(), jnp.asarray(phi))
+        # P(U >= u) <= exp(-2 floor(n/2) u^2 / (b - a)^2), values in [a, b] = [-9, 9]
+        u = max(oracles.u_statistic(h[0]), 0)
+        close(got.p_value[0], np.exp(-2 * 10 * u**2 / 18**2))
+
+
+@pytest.mark.parametrize("largest", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_bound_is_positive_and_finite(largest):
+    with pytest.raises(ValueError, match="largest"):
+        Bound(largest)
+
+
+@pytest.mark.parametrize("kind", [Wild, DependentWild, Multinomial, Spectrum])
+@pytest.mark.parametrize("b", [0, -1, 2.5, True, None])
+def test_the_number_of_draws_is_a_positive_integer(kind, b):
+    with pytest.raises(ValueError, match="n_draws"):
+        kind(b)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("null", ALL, **names)
+def test_what_is_not_finite_is_never_a_verdict(null, bad, key):
+    phi, _ = data(n=20, q=1)
+    phi[3] = bad
+    got = apply(null, key, Products(), jnp.asarray(phi))
+    assert np.all(np.isnan(got.p_value))
+
+
+@pytest.mark.parametrize("null", [a for a in ALL if not isinstance(a, BlockNormal)], **names)
+def test_two_observations_with_an_infinite_pair_are_never_a_verdict(null, key):
+    # one pair: statistic and samples are infinite without ever being NaN
+    got = apply(null, key, Products(), jnp.asarray([[[np.inf]], [[1.0]]]))
+    assert np.all(np.isnan(got.p_value))
+
+
+def test_blocks_without_spread_are_never_a_verdict(key):
+    got = apply(BlockNormal(2), key, Products(), jnp.ones((20, 1, 1)))
+    assert np.isnan(got.p_value[0])
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.06])
+def test_resampling_nulls_agree_on_large_data(shift, key):
+    n, b = 400, 4000
+    phi, h = data(n=n, q=4, shift=shift, seed=11)
+    u = oracles.u_statistic(h[0])
+    values = np.linalg.eigvalsh(h[0] / n)
+    simulated = (np.random.default_rng(9).chisquare(1, size=(50_000, n)) - 1) @ values
+    wanted = np.mean(simulated >= n * u)
+    for null in (Wild(b), DependentWild(b, flip=0.5), Multinomial(b), Spectrum(b)):
+        got = float(apply(null, key, Products(), jnp.asarray(phi)).p_value[0])
+        # Monte Carlo error of both, and 1 % for what n = 400 leaves of the limit
+        assert abs(got - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / b) + 0.01, type(null)
+
+
+def test_a_key_decides_the_draws(key):
+    phi = jnp.asarray(data()[0])
+    for null in RESAMPLING:
+        one, again = (apply(null, key, Products(), phi).samples for _ in range(2))
+        other = apply(null, jax.random.key(1), Products(), phi).samples
+        np.testing.assert_array_equal(one, again)
+        assert not np.array_equal(one, other)
+
+
+holm = jax.jit(nulls.holm)
+
+
+def test_holm_in_numbers():
+    # .01 * 4, .02 * 3, .03 * 2, .5: running maxima .04, .06, .06, .5
+    got = nulls.holm(jnp.asarray([0.03, 0.01, 0.5, 0.02]))
+    close(got, [0.06, 0.04, 0.5, 0.06])
+    close(nulls.holm(jnp.asarray([0.6, 0.7])), [1.0, 1.0])
+    close(nulls.holm(jnp.asarray([0.3])), [0.3])
+    assert np.all(np.isnan(nulls.holm(jnp.asarray([0.1, jnp.nan]))))
+
+
+@given(p=st.lists(st.floats(0, 1), min_size=5, max_size=5))
+def test_holm_is_the_step_down_rule(p):
+    adjusted = np.asarray(holm(jnp.asarray(p)))
+    for level in (0.01, 0.05, 0.3):
+        order = np.argsort(p, kind="stable")
+        rejected = np.zeros(len(p), bool)
+        for step, i in enumerate(order):
+            if p[i] * (len(p) - step) > level:
+                break
+            rejected[i] = True
+        np.testing.assert_array_equal(adjusted <= level, rejected)
