@@ -123,6 +123,7 @@ def coordinates(
             va="center",
         )
     ax.margins(x=0.25)
+    ax.locator_params(axis="x", nbins=5)
     ax.set_title("p-values after Holm; dark: at most 0.05", fontsize="medium")
     return ax
 
@@ -168,5 +169,7 @@ def _legend_above(ax: "Axes") -> None:
 
 
 def _say(ax: "Axes", text: str) -> "Axes":
+    ax.set_xticks([])
+    ax.set_yticks([])
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
     return ax

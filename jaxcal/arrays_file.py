@@ -1,0 +1,176 @@
+"""Arrays that another language or library saved as .npz, checked one by one.
+
+Everything wrong with a file is a `BadFile` with one sentence that names the file, the array and
+what was wanted, because the reader may never have seen Python.
+"""
+
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+KNOWN = ("targets", "scores", "node_scores", "nodes", "features")
+SHAPES = {"scores": "n d", "node_scores": "n m d", "nodes": "m d", "features": "n q"}
+MEANING = {
+    "scores": ", one score a target",
+    "node_scores": ", for each target the scores of its prediction at the same m points",
+    "nodes": ", the m points of 'node_scores'",
+    "features": ", one row a target",
+}
+# what a damaged or hostile archive makes the readers of zip and npy raise
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    ValueError,
+    OSError,
+    EOFError,
+    KeyError,
+    RuntimeError,  # encrypted, or compressed in a way that Python cannot undo
+    MemoryError,  # a header that claims more numbers than there is memory
+)
+
+
+class BadFile(Exception):
+    """One sentence about a file that cannot be used."""
+
+
+class TestArrays(NamedTuple):
+    """What a test needs, all of one float type; either ``node_scores`` or ``features`` is there.
+
+    ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d]; ``features``
+    [n, q]. ``ignored``: names of arrays in the file that are not used.
+    """
+
+    __test__ = False  # arrays, not a pytest class
+
+    targets: Float[np.ndarray, "n d"]
+    scores: Float[np.ndarray, "n d"]
+    node_scores: Float[np.ndarray, "n m d"] | None
+    nodes: Float[np.ndarray, "m d"] | None
+    features: Float[np.ndarray, "n q"] | None
+    ignored: tuple[str, ...]
+
+
+def read(path: Path, dtype: str | None = None) -> TestArrays:
+    """Read and check ``path``; ``dtype`` converts, by default the widest type in the file stays.
+
+    Scores may hold NaN or infinity, which the test reports; everything else must be finite. Where
+    d = 1 the last axis may be left out. Raises BadFile.
+    """
+    raw, others = _load(path)
+    arrays = {name: _floats(path, name, array) for name, array in raw.items()}
+    held = "the file holds " + (", ".join(sorted([*arrays, *others])) or "no arrays")
+    for name in ("targets", "scores"):
+        if name not in arrays:
+            raise BadFile(f"{path}: the array '{name}' is missing; {held}")
+    if ("node_scores" in arrays) == ("features" in arrays):
+        which = "both" if "features" in arrays else "neither"
+        raise BadFile(
+            f"{path}: to tell predictions apart, one of the arrays 'node_scores' and 'features' "
+            f"is wanted, got {which}; {held}"
+        )
+    if "features" in arrays and arrays.pop("nodes", None) is not None:
+        others = (*others, "nodes")
+    kind = np.dtype(dtype) if dtype else np.result_type(*arrays.values())
+    with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite below
+        arrays = {name: array.astype(kind) for name, array in arrays.items()}
+    for name in ("targets", "nodes", "features"):
+        if name in arrays and (bad := int(np.sum(~np.isfinite(arrays[name])))):
+            raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite in {kind}")
+    return _shaped(path, arrays, others)
+
+
+def _load(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """The arrays with a known name, and the names of the others, which are not read."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        raise BadFile(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise BadFile(f"{path}: a folder; wanted a .npz file") from None
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be opened ({error.strerror})") from None
+    with file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except UNREADABLE:
+            raise BadFile(
+                f"{path}: not a whole .npz archive (cut off, damaged, or another kind of file)"
+            ) from None
+        if isinstance(archive, np.ndarray):
+            raise BadFile(
+                f"{path}: one array without a name (.npy); wanted a .npz file with named arrays"
+            )
+        found = {name: _member(path, archive, name) for name in KNOWN if name in archive}
+        return found, tuple(name for name in archive.files if name not in KNOWN)
+
+
+def _member(path: Path, archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    try:
+        array = archive[name]
+    except UNREADABLE as error:
+        if "allow_pickle" in str(error):
+            raise BadFile(
+                f"{path}: '{name}' holds pickled objects, which are never loaded; save it as "
+                f"numbers, float32 or float64"
+            ) from None
+        raise BadFile(f"{path}: the array '{name}' is damaged and cannot be read") from None
+    if not isinstance(array, np.ndarray):
+        raise BadFile(f"{path}: '{name}' is not an array")
+    return array
+
+
+def _floats(path: Path, name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+        hint = {
+            "i": "; convert measurements to float64, but counts and classes have no score",
+            "u": "; convert measurements to float64, but counts and classes have no score",
+            "f": "; the statistic needs about seven digits",
+        }.get(array.dtype.kind, "")
+        raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted float32 or float64{hint}")
+    return array
+
+
+def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...]) -> TestArrays:
+    """Every array with its full number of axes, and lengths that agree."""
+    targets = arrays["targets"]
+    if targets.ndim not in (1, 2) or targets.size == 0:
+        raise BadFile(
+            f"{path}: 'targets' has shape {targets.shape}; wanted [n, d], or [n] where a target is "
+            f"one number"
+        )
+    if (n := targets.shape[0]) < 2:
+        raise BadFile(f"{path}: 'targets' holds {n} observation; a test needs at least 2")
+    lengths = {"n": n, "d": targets.size // n}
+    full = {"targets": targets.reshape(n, -1)}
+    for name, axes in SHAPES.items():
+        if name in arrays:
+            full[name] = _fitted(path, name, arrays[name], axes.split(), lengths)
+    return TestArrays(
+        full["targets"],
+        full["scores"],
+        full.get("node_scores"),
+        full.get("nodes"),
+        full.get("features"),
+        ignored,
+    )
+
+
+def _fitted(
+    path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
+) -> np.ndarray:
+    """The array with these axes; lengths seen for the first time are noted for later arrays."""
+    given = array.shape
+    if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
+        array = array[..., None]
+    agrees = [lengths.get(axis, got) == got for axis, got in zip(axes, array.shape, strict=False)]
+    if array.ndim != len(axes) or array.size == 0 or not all(agrees):
+        wanted = ", ".join(f"{lengths.get(axis, axis)}" for axis in axes)
+        raise BadFile(f"{path}: '{name}' has shape {given}; wanted [{wanted}]{MEANING[name]}")
+    lengths.update(zip(axes, array.shape, strict=True))
+    return array

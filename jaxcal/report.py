@@ -1,0 +1,74 @@
+"""The work of ``python -m jaxcal test``: arrays to a result, to JSON and to a figure."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxcal import nulls, plots
+from jaxcal.arrays_file import TestArrays
+from jaxcal.calibration import kccsd_test
+from jaxcal.kernels.predictions import Fisher, Vectors
+from jaxcal.models import Scores
+from jaxcal.results import TestResult
+
+
+class Unusable(Exception):
+    """One sentence about options that do not fit the data."""
+
+
+def run(
+    arrays: TestArrays, *, null: str, draws: int | None, coordinates: bool, seed: int
+) -> TestResult:
+    """The KCCSD test of arrays, computed in the type they have. Raises Unusable."""
+    law = getattr(nulls, null)
+    chosen = law() if draws is None else law(n_draws=draws)
+    # float64 for as long as this lasts: a program may, an import may not
+    with jax.enable_x64(arrays.targets.dtype == "float64"):
+        node_scores, nodes, features = (
+            None if array is None else jnp.asarray(array)
+            for array in (arrays.node_scores, arrays.nodes, arrays.features)
+        )
+        try:
+            result = kccsd_test(
+                jax.random.key(seed),
+                Scores(jnp.asarray(arrays.scores), node_scores, nodes),
+                arrays.targets,
+                distance=Fisher() if features is None else Vectors(features),
+                null=chosen,
+                coordinates=coordinates,
+            )
+        except ValueError as error:  # such as too few observations for blocks
+            raise Unusable(" ".join(str(error).split())) from None
+        return jax.block_until_ready(result)
+
+
+def write_json(result: TestResult, path: Path, settings: dict[str, Any]) -> None:
+    """Every number of the result but the draws of the null; what is not finite becomes null."""
+    text = json.dumps(_finite(settings | result.to_dict()), indent=2, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def write_figure(result: TestResult, path: Path) -> None:
+    """The null, the contributions and, where there are any, the coordinates side by side."""
+    from matplotlib.figure import Figure
+
+    panels = 2 if result.coordinates is None else 3
+    figure = Figure(figsize=(5.2 * panels, 4), layout="constrained")
+    axes = figure.subplots(1, panels)
+    plots.null_histogram(result, ax=axes[0])
+    plots.contributions(result, ax=axes[1])
+    if result.coordinates is not None:
+        plots.coordinates(result, ax=axes[2])
+    figure.savefig(path, dpi=150)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

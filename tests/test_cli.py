@@ -1,0 +1,327 @@
+"""``python -m jaxcal test``: reports for good files, one sentence and status 2 for bad ones."""
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+import jaxcal
+from jaxcal.__main__ import main
+
+N, D, M = 60, 2, 5
+ONE_PROGRAM = ["--coordinates", "--draws", "99"]  # compiled once for several tests
+
+
+def arrays(d=D, kind=np.float64):
+    """Predictions N(x, I), of which the first coordinate is off by one."""
+    random = np.random.default_rng(0)
+    xs = random.normal(size=(N, d))
+    ys = xs + random.normal(size=(N, d)) + np.eye(d)[0]
+    nodes = random.normal(size=(M, d))
+    found = {"targets": ys, "scores": xs - ys, "node_scores": xs[:, None] - nodes, "nodes": nodes}
+    return {name: array.astype(kind) for name, array in found.items()}
+
+
+def with_features():
+    found = arrays()
+    del found["node_scores"], found["nodes"]
+    return found | {"features": found["scores"] + found["targets"]}
+
+
+@pytest.fixture
+def save(tmp_path):
+    def saved(content, name="mine.npz"):
+        path = tmp_path / name
+        np.savez(path, **content)
+        return str(path)
+
+    return saved
+
+
+def refused(capsys, *argv):
+    """The sentence of a run that must fail."""
+    try:
+        status = main(["test", *argv])
+    except SystemExit as stop:  # argparse
+        status = stop.code
+    captured = capsys.readouterr()
+    assert status == 2
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert "Traceback" not in captured.err
+    assert lines[-1].startswith("jaxcal")
+    return lines[-1]
+
+
+def test_the_report_is_that_of_the_function(save, capsys):
+    content = arrays()
+    assert main(["test", save(content), "--seed", "3", *ONE_PROGRAM]) == 0
+    wanted = jaxcal.kccsd_test(
+        jax.random.key(3),
+        jaxcal.Scores(content["scores"], content["node_scores"], content["nodes"]),
+        content["targets"],
+        null=jaxcal.nulls.Wild(n_draws=99),
+        coordinates=True,
+    )
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(wanted)
+    assert captured.err == ""
+
+
+def test_features_describe_predictions(save, capsys):
+    content = with_features()
+    assert main(["test", save(content)]) == 0
+    wanted = jaxcal.kccsd_test(
+        jax.random.key(0),
+        jaxcal.Scores(content["scores"]),
+        content["targets"],
+        distance=jaxcal.kernels.Vectors(jax.numpy.asarray(content["features"])),
+    )
+    assert capsys.readouterr().out.strip() == str(wanted)
+
+
+def test_json_and_figure_are_written(save, tmp_path, capsys):
+    out, figure = tmp_path / "result.json", tmp_path / "result.png"
+    argv = ["test", save(arrays()), "--json", str(out), "--figure", str(figure), *ONE_PROGRAM]
+    assert main(argv) == 0
+    result = json.loads(out.read_text())
+    assert result["seed"] == 0
+    assert result["test"] == "KCCSD test"
+    assert 0 < result["p_value"] < 0.05
+    assert sum(result["contributions"]) == pytest.approx(result["estimate"])
+    assert len(result["coordinates"]["p_adjusted"]) == D
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_missing_scores_give_a_flagged_report_and_no_verdict(save, tmp_path, capsys):
+    content, out, figure = arrays(), tmp_path / "r.json", tmp_path / "r.png"
+    content["scores"][3, 1] = np.nan
+    content["node_scores"][0, 0, 0] = np.inf
+    assert (
+        main(["test", save(content), "--json", str(out), "--figure", str(figure), *ONE_PROGRAM])
+        == 0
+    )
+    report = capsys.readouterr().out
+    assert "p-value    nan" in report
+    assert "no verdict" in report
+    assert "1 score values" in report
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    result = json.loads(out.read_text(), parse_constant=refuse)
+    assert result["p_value"] is None
+    assert result["warnings"]
+    assert figure.stat().st_size > 0
+
+
+@pytest.mark.parametrize("null", ["dependent", "multinomial", "spectrum", "gamma", "block"])
+def test_every_null_can_be_chosen(save, null, capsys):
+    assert main(["test", save(with_features()), "--null", null]) == 0
+    names = {"dependent": "DependentWild", "block": "BlockNormal"}
+    assert names.get(null, null.capitalize()) in capsys.readouterr().out
+
+
+def test_the_type_in_the_file_is_the_type_of_the_computation(save, tmp_path, monkeypatch):
+    from jaxcal import report
+
+    seen = []
+    kept = report.kccsd_test
+    monkeypatch.setattr(
+        report, "kccsd_test", lambda *a, **k: seen.append(kept(*a, **k)) or seen[-1]
+    )
+    narrow, wide = save(arrays(kind=np.float32), "a.npz"), save(arrays(), "b.npz")
+    for argv in [[narrow], [wide], [wide, "--dtype", "float32"], [narrow, "--dtype", "float64"]]:
+        assert main(["test", *argv, *ONE_PROGRAM]) == 0
+    assert [str(r.estimate.dtype) for r in seen] == ["float32", "float64", "float32", "float64"]
+
+
+def test_the_program_computes_in_float64_where_the_file_does(save, tmp_path):
+    out = tmp_path / "r.json"
+    path = save(arrays())
+    argv = [sys.executable, "-m", "jaxcal", "test", path, "--json", str(out)]
+    found = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+    assert found.stdout.startswith("KCCSD test, n = 60")
+    content = arrays()
+    wanted = jaxcal.kccsd(
+        jax.random.split(jax.random.key(0))[0],
+        jaxcal.Scores(content["scores"], content["node_scores"], content["nodes"]),
+        content["targets"],
+    )
+    assert json.loads(out.read_text())["estimate"] == pytest.approx(
+        float(wanted.unbiased), rel=1e-10
+    )
+
+
+def test_other_languages_shapes_and_byte_orders_are_read(save, capsys):
+    full = arrays(d=1)
+    short = {name: array.squeeze(-1) for name, array in full.items()}
+    foreign = {name: np.asfortranarray(array.astype(">f8")) for name, array in full.items()}
+    reports = []
+    for name, content in [("full", full), ("short", short), ("foreign", foreign)]:
+        assert main(["test", save(content, f"{name}.npz")]) == 0
+        reports.append(capsys.readouterr().out)
+    assert reports[0] == reports[1] == reports[2]
+
+
+def test_arrays_that_are_not_used_are_named(save, capsys):
+    content = arrays() | {"dates": np.array(["monday"] * N)}
+    assert main(["test", save(content)]) == 0
+    assert "'dates' is not used" in capsys.readouterr().err
+
+
+def changed(**changes):
+    content = arrays() | changes
+    return {name: array for name, array in content.items() if array is not None}
+
+
+BAD = {
+    "no targets": (changed(targets=None), "'targets' is missing; the file holds node_scores"),
+    "no scores": (changed(scores=None), "'scores' is missing"),
+    "nothing about predictions": (changed(node_scores=None), "'node_scores' and 'features'"),
+    "two descriptions": (changed(features=np.ones((N, 1))), "got both"),
+    "no arrays": ({}, "the file holds no arrays"),
+    "objects": (changed(targets=np.array([None] * N)), "'targets' holds pickled objects"),
+    "float16": (changed(scores=np.ones((N, D), np.float16)), "'scores' is float16; wanted float32"),
+    "integers": (changed(targets=np.ones((N, D), int)), "'targets' is int64"),
+    "complex": (changed(nodes=np.ones((M, D), complex)), "'nodes' is complex128"),
+    "words": (changed(targets=np.array(["a"] * N)), "'targets' is <U1"),
+    "nan targets": (
+        changed(targets=np.full((N, D), np.nan)),
+        "'targets' holds 120 values that are",
+    ),
+    "nan nodes": (changed(nodes=np.full((M, D), np.nan)), "'nodes' holds 10 values that are NaN"),
+    "one observation": ({k: a[:1] for k, a in arrays().items()}, "'targets' holds 1 observation"),
+    "no observation": (changed(targets=np.ones((0, D))), "'targets' has shape (0, 2)"),
+    "a number": (changed(targets=np.float64(1)), "'targets' has shape ()"),
+    "pictures": (changed(targets=np.ones((N, 3, 3))), "'targets' has shape (60, 3, 3); wanted [n,"),
+    "short scores": (
+        changed(scores=np.ones((N - 1, D))),
+        "'scores' has shape (59, 2); wanted [60,",
+    ),
+    "flat scores": (changed(scores=np.ones(N)), "'scores' has shape (60,); wanted [60, 2]"),
+    "flat nodes": (changed(node_scores=np.ones((N, M))), "'node_scores' has shape (60, 5); wanted"),
+    "axes swapped": (
+        changed(node_scores=np.ones((M, N, D))),
+        "'node_scores' has shape (5, 60, 2); wanted [60, m, 2]",
+    ),
+    "other nodes": (changed(nodes=np.ones((M + 1, D))), "'nodes' has shape (6, 2); wanted [5, 2]"),
+    "no nodes": (changed(node_scores=np.ones((N, 0, D)), nodes=None), "'node_scores' has shape"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_array_is_named_in_one_sentence(save, capsys, name):
+    content, wanted = BAD[name]
+    sentence = refused(capsys, save(content))
+    assert wanted in sentence
+    assert "mine.npz" in sentence
+
+
+@pytest.mark.parametrize(
+    ("features", "wanted"),
+    [
+        (np.ones((N - 1, 3)), "'features' has shape (59, 3); wanted [60, q]"),
+        (np.full((N, 3), np.inf), "'features' holds 180 values that are NaN or infinite"),
+        (np.ones(()), "'features' has shape ()"),
+    ],
+)
+def test_bad_features_are_named(save, capsys, features, wanted):
+    assert wanted in refused(capsys, save(with_features() | {"features": features}))
+
+
+def test_numbers_too_large_for_the_asked_type_are_refused(save, capsys):
+    path = save(changed(targets=np.full((N, D), 1e300)))
+    assert "infinite in float32" in refused(capsys, path, "--dtype", "float32")
+
+
+def cut_off(data):
+    return data[: len(data) // 2]
+
+
+def flip(data):
+    """One byte inside the numbers of ``targets``, which only the checksum can notice."""
+    at = data.index(b"NUMPY") + 300
+    return data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]
+
+
+def damage_header(data):
+    return data.replace(b"'descr': '<f8'", b"'descr': '<q!'", 1)
+
+
+def claim_too_much(data):
+    return data.replace(b"(60, 2), }" + b" " * 10, b"(600000000000, 2), }", 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "wanted"),
+    [
+        (cut_off, "not a whole .npz archive"),
+        (lambda data: b"", "not a whole .npz archive"),
+        (lambda data: b"targets,scores\n1,2\n", "not a whole .npz archive"),
+        (lambda data: b"PK\x03\x04 and then nothing", "not a whole .npz archive"),
+        (flip, "'targets' is damaged"),
+        (damage_header, "'targets' is damaged"),
+        (claim_too_much, "'targets' is damaged"),
+    ],
+    ids=["cut off", "empty", "text", "zip head", "flipped byte", "header", "huge header"],
+)
+def test_a_damaged_file_is_named(save, tmp_path, capsys, damage, wanted):
+    original = save(arrays())
+    path = tmp_path / "damaged.npz"
+    with open(original, "rb") as file:
+        path.write_bytes(damage(file.read()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sentence = refused(capsys, str(path))
+    assert wanted in sentence
+    assert "damaged.npz" in sentence
+
+
+def test_pickles_single_arrays_folders_and_missing_files_are_refused(tmp_path, capsys):
+    pickle = tmp_path / "pickle.npz"
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with open(pickle, "wb") as file:
+        np.save(file, np.array([{}]), allow_pickle=True)
+    for path, wanted in [
+        (pickle, "not a whole .npz archive"),
+        (tmp_path / "one.npy", "one array without a name"),
+        (tmp_path, "a folder"),
+        (tmp_path / "absent.npz", "no such file"),
+    ]:
+        sentence = refused(capsys, str(path))
+        assert wanted in sentence
+        assert str(path) in sentence
+
+
+def test_options_that_cannot_work_are_refused_before_the_work(save, tmp_path, capsys):
+    path = save(arrays())
+    few = save({name: array[:3] for name, array in with_features().items()}, "few.npz")
+    for argv, wanted in [
+        ([path, "--draws", "0"], "wanted a whole number >= 1, got '0'"),
+        ([path, "--seed", "x"], "wanted a whole number >= 0, got 'x'"),
+        ([path, "--null", "magic"], "invalid choice: 'magic'"),
+        ([path, "--null", "gamma", "--draws", "9"], "--draws: the gamma null"),
+        ([path, "--json", str(tmp_path / "no" / "r.json")], "does not exist"),
+        ([path, "--figure", str(tmp_path)], "is a folder"),
+        ([few, "--null", "block"], "needs at least two blocks"),
+    ]:
+        assert wanted in refused(capsys, *argv)
+
+
+def test_a_kind_of_figure_nobody_draws_is_named(save, tmp_path, capsys):
+    assert main(["test", save(with_features()), "--figure", str(tmp_path / "figure.xyz")]) == 2
+    assert re.search(r"jaxcal: .*xyz", capsys.readouterr().err)
+
+
+def test_the_program_fails_with_one_sentence_and_status_2(tmp_path):
+    argv = [sys.executable, "-m", "jaxcal", "test", str(tmp_path / "absent.npz")]
+    found = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 2
+    assert found.stdout == ""
+    assert found.stderr.strip() == f"jaxcal: {tmp_path / 'absent.npz'}: no such file"
