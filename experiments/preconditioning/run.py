@@ -32,7 +32,7 @@ class Config:
     seed: int = 20230721
 
 
-QUICK = Config(data_sets=20, sizes=(16,), forms=("none", "isotropic"), units=("original",))
+QUICK = Config(data_sets=20, sizes=(16,), forms=("isotropic",), units=("original",))
 
 
 def hgm(key: jax.Array, n: int, delta: float, calibrated: jax.Array):
