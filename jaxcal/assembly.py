@@ -24,7 +24,7 @@ from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.scores import is_distribution, scores_at
-from jaxcal.typing import Key, Points, Precondition, Scalar
+from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
 
 
 class Setup(eqx.Module):
@@ -90,8 +90,8 @@ def set_up(
             )
     return Setup(
         distance,
-        prediction_kernel,
-        target_kernel,
+        points.as_kernel(prediction_kernel),
+        points.as_kernel(target_kernel),
         base,
         n_nodes=n_nodes,
         precondition=precondition,
@@ -170,7 +170,7 @@ def assemble(key: Key, predictions: Any, targets: Array, setup: Setup) -> Assemb
     )
 
 
-def _nodes(key: Key, predictions: Any, setup: Setup, units: Units, ts: Points) -> Points | None:
+def _nodes(key: Key, predictions: Any, setup: Setup, units: Units, ts: Points) -> Nodes | None:
     """Base points [m, d] in the units of the test."""
     d = ts.shape[1]
     if isinstance(predictions, Scores):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal.typing import Points, Precondition
+from jaxcal.typing import Nodes, Precondition
 
 RANGE = 1e4  # eigenvalues further than this factor from the typical precision are clamped
 
@@ -24,7 +24,7 @@ class Preconditioner(NamedTuple):
 
 
 def precision_root(
-    nodes: Points, scores: Float[Array, "n m d"], form: Precondition
+    nodes: Nodes, scores: Float[Array, "n m d"], form: Precondition
 ) -> Preconditioner:
     r""":math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m base points [m, d].
 

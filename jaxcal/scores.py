@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from jaxcal.models.arrays import Scores
 from jaxcal.models.standardized import Standardized
 from jaxcal.models.unnormalized import Unnormalized
-from jaxcal.typing import HasScores, Points
+from jaxcal.typing import HasScores, Nodes, Points
 
 
 def is_distribution(predictions: Any) -> bool:
@@ -42,7 +42,7 @@ def score(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, "n *ev
 
 
 def scores_at(
-    predictions: Any, ys: Points, nodes: Points | None
+    predictions: Any, ys: Points, nodes: Nodes | None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
     """Scores at the targets [n, d] and, with nodes [m, d], at the base points [n, m, d].
 

@@ -10,6 +10,7 @@ Scalar: TypeAlias = Float[Array, ""]
 Vector: TypeAlias = Float[Array, " n"]
 Point: TypeAlias = Float[Array, " d"]
 Points: TypeAlias = Float[Array, "n d"]
+Nodes: TypeAlias = Float[Array, "m d"]  # base points
 Matrix: TypeAlias = Float[Array, "n m"]
 Key: TypeAlias = _Key[Array, ""]
 Features: TypeAlias = PyTree[Array]  # every leaf has a leading axis n: one entry an observation

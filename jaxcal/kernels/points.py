@@ -168,11 +168,26 @@ class Constant(_Algebra, eqx.Module):
         return jnp.ones((), jnp.result_type(x))
 
 
+class Function(_Algebra, eqx.Module):
+    """A plain function of two points as a kernel; compared by identity, so pass a named one."""
+
+    function: Callable[..., Array] = eqx.field(static=True)
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return self.function(x, y)
+
+
+def as_kernel(value: Any) -> Any:
+    """Kernels as they are; a plain function, which is no pytree, as a `Function`."""
+    plain = callable(value) and jax.tree_util.all_leaves([value])
+    return Function(value) if plain else value
+
+
 class Sum(_Algebra, eqx.Module):
     """``k1(x, y) + k2(x, y)``."""
 
-    left: Any
-    right: Any
+    left: Any = eqx.field(converter=as_kernel)
+    right: Any = eqx.field(converter=as_kernel)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return self.left(x, y) + self.right(x, y)
@@ -181,8 +196,8 @@ class Sum(_Algebra, eqx.Module):
 class Product(_Algebra, eqx.Module):
     """``k1(x, y) k2(x, y)``."""
 
-    left: Any
-    right: Any
+    left: Any = eqx.field(converter=as_kernel)
+    right: Any = eqx.field(converter=as_kernel)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return self.left(x, y) * self.right(x, y)
@@ -192,7 +207,7 @@ class Scaled(_Algebra, eqx.Module):
     """``scale k(x, y)``, scale > 0."""
 
     scale: Scalar = eqx.field(converter=_bandwidth)
-    kernel: Any
+    kernel: Any = eqx.field(converter=as_kernel)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return self.scale * self.kernel(x, y)
