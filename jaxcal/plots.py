@@ -28,7 +28,7 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     draws, statistic = np.asarray(result.null_samples), float(result.statistic)
     ax.set(
         xlabel=f"statistic of the {result.test} (squared discrepancy)",
-        ylabel="draws under calibration (number)",
+        ylabel=f"number of {result.null} draws",
     )
     if not draws.size:
         p = f"statistic {statistic:.3g}, p = {float(result.p_value):.3g}"
@@ -36,10 +36,8 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     if not (np.all(np.isfinite(draws)) and np.isfinite(statistic)):
         return _say(ax, "the statistic is not a finite number:\nno verdict")
     bins = min(40, max(5, draws.size // 10))
-    ax.hist(draws, bins=bins, color=LIGHT, label=f"if calibrated ({result.null})")
-    ax.axvline(
-        np.quantile(draws, 0.95), color=DARK, linestyle="--", label="95 % of draws to the left"
-    )
+    ax.hist(draws, bins=bins, color=LIGHT, label="if calibrated")
+    ax.axvline(np.quantile(draws, 0.95), color=DARK, linestyle="--", label="95 % quantile")
     ax.axvline(
         statistic, color=BLACK, linewidth=2, label=f"observed, p = {float(result.p_value):.2g}"
     )

@@ -1,0 +1,131 @@
+"""The demonstration's report in words. Nothing here computes more than sums of what was tested."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from jaxcal.demo.days import SEASONS, Days, season
+from jaxcal.results import TestResult
+
+TARGETS = ("highest", "lowest")
+
+
+def opening(fitted: Days, tested: Days) -> str:
+    """The question and the data."""
+    return f"""\
+Can the uncertainty of these weather forecasts be trusted?
+
+  place      Seattle, daily, 2012 to 2015 (NOAA, public domain)
+  input      today's highest and lowest temperature, precipitation, wind, time of year
+  target     tomorrow's highest and lowest temperature (°C)
+  fitted on  {_span(fitted)}
+  tested on  {_span(tested)}, never seen before
+"""
+
+
+def section(
+    name: str,
+    independent: TestResult,
+    dependent: TestResult,
+    shifts: Float[np.ndarray, "4 2"],
+    dates: Shaped[np.ndarray, " n"],
+) -> str:
+    """One forecaster: how badly, how surely, and where. ``shifts`` by season and target, in °C."""
+    estimate = float(dependent.estimate)
+    lines = [
+        f"\n{name}",
+        f"  estimate  {estimate:.4f}   squared discrepancy, 0 if calibrated "
+        f"(standard error {float(dependent.standard_error):.4f})",
+        f"  p-value   {float(dependent.p_value):.3f}    days may depend on each other "
+        f"(dependent wild bootstrap)",
+        f"            {float(independent.p_value):.3f}    days taken as independent "
+        f"(wild bootstrap)",
+        "\n  temperature   estimate    share   p (Holm): dependent   independent",
+    ]
+    both = (dependent.coordinates, independent.coordinates)
+    assert both[0] is not None
+    assert both[1] is not None
+    lines += [
+        f"  {target:11s}   {part:8.4f}   {_share(part, estimate)}   {p:19.3f}   {q:11.3f}"
+        for target, part, p, q in zip(
+            TARGETS,
+            both[0].estimate.tolist(),
+            both[0].p_adjusted.tolist(),
+            both[1].p_adjusted.tolist(),
+            strict=True,
+        )
+    ]
+    lines.append("\n  season   days   estimate    share   shift of highest, lowest (°C)")
+    for word, days, part, (highest, lowest) in zip(
+        SEASONS, _days(dates), by_season(dependent, dates).tolist(), shifts, strict=True
+    ):
+        lines.append(
+            f"  {word:6s}   {days:4d}   {part:8.4f}   {_share(part, estimate)}   "
+            f"{highest:+16.1f}   {lowest:+6.1f}"
+        )
+    return "\n".join(lines + [f"  warning: {text}" for text in dependent.warnings()])
+
+
+def conclusion(results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"]) -> str:
+    """What follows, at the 5 % level of the test that allows for dependence."""
+    kept = round(dates.size ** (1 / 3))
+    notes = f"""
+How to read this
+  Days are dependent: what one day lacks, the next often lacks too. The dependent wild bootstrap
+  keeps its signs for {kept} days on average and allows for that: go by its p-value.
+  Shares are parts of the estimate and may be negative. Seasons have no p-value of their own, and
+  shares of an estimate that is not significant are noise.
+  Shift: how far the days lie above (+) or below (-) their forecasts, to first order, from scores.
+  The two estimates rest on different distances between predictions: they do not rank the models.
+
+What to conclude"""
+    return "\n".join([notes, *(_advice(name, result, dates) for name, result in results)])
+
+
+def by_season(result: TestResult, dates: Shaped[np.ndarray, " n"]) -> Float[np.ndarray, " 4"]:
+    """The estimate as a sum over the four `SEASONS`."""
+    parts = np.asarray(result.contributions)
+    return np.bincount(season(dates), weights=parts, minlength=len(SEASONS))
+
+
+def _advice(name: str, result: TestResult, dates: Shaped[np.ndarray, " n"]) -> str:
+    p = float(result.p_value)
+    if np.isnan(p):
+        return f"  {name}: no verdict, the p-value is not a number."
+    if p > 0.05:
+        return (
+            f"  {name}: {dates.size} days show no evidence against its uncertainty (p = {p:.3f}).\n"
+            f"    That is not proof: a smaller error than these days can show may be there."
+        )
+    assert result.coordinates is not None
+    adjusted = np.asarray(result.coordinates.p_adjusted)
+    found = [target for target, q in zip(TARGETS, adjusted, strict=True) if q <= 0.05]
+    where = " and ".join(found) + " temperature" if found else "neither temperature alone"
+    return (
+        f"  {name}: do not take its uncertainty at face value (p = {p:.3f}).\n"
+        f"    The error shows in: {where}.\n"
+        f"    Shares by season: {_seasons(result, dates)}.\n"
+        f"    Look there first, mend the model, and test it again on days it has not seen."
+    )
+
+
+def _seasons(result: TestResult, dates: Shaped[np.ndarray, " n"]) -> str:
+    """Seasons and their shares, the largest first."""
+    parts, whole = by_season(result, dates), float(result.estimate)
+    return ", ".join(
+        f"{SEASONS[place]} {_share(float(parts[place]), whole).strip()}"
+        for place in np.argsort(-parts)
+    )
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:4.0f} %" if whole > 0 else "     -"
+
+
+def _days(dates: Shaped[np.ndarray, " n"]) -> list[int]:
+    return np.bincount(season(dates), minlength=len(SEASONS)).tolist()
+
+
+def _span(days: Days) -> str:
+    return f"{days.dates[0]} to {days.dates[-1]} ({days.dates.size} days)"

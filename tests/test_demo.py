@@ -1,0 +1,193 @@
+"""The demonstration runs from data to figure, says what it found, and learns what it claims to."""
+
+import dataclasses
+import io
+import re
+from contextlib import redirect_stdout
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxcal
+from jaxcal import demo
+from jaxcal.__main__ import main
+from jaxcal.data import seattle_weather
+from jaxcal.demo import words
+from jaxcal.demo.days import SEASONS, forecasts, season
+from jaxcal.demo.forecasters import Energy, Regression
+from jaxcal.demo.story import shifts
+from jaxcal.demo.training import score_matching_loss, train
+from jaxcal.scores import score
+
+
+@pytest.fixture(scope="module")
+def days():
+    return forecasts(seattle_weather())
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """The report, the results and the figure of a small run."""
+    output, text = tmp_path_factory.mktemp("demo") / "figure.png", io.StringIO()
+    with redirect_stdout(text):
+        verdicts = demo.run(output, draws=50, rounds=3)
+    return text.getvalue(), verdicts, output
+
+
+def test_inputs_are_those_of_the_day_before(days):
+    weather = seattle_weather()
+    at = int(np.flatnonzero(weather.dates == np.datetime64("2013-07-01"))[0])
+    place = int(np.flatnonzero(days.dates == np.datetime64("2013-07-02"))[0])
+    assert days.inputs[place, 0] == np.float32(weather.temp_max[at])
+    assert days.inputs[place, 2] == np.float32(weather.precipitation[at] ** 0.5)
+    assert days.targets[place, 1] == np.float32(weather.temp_min[at + 1])
+    assert days.inputs[place, 5] < -0.9, "the cosine of the time of year is lowest in July"
+
+
+def test_seasons_are_whole_months():
+    dates = np.array(
+        ["2014-12-01", "2015-02-28", "2015-03-01", "2015-08-31", "2015-11-30"], "M8[D]"
+    )
+    assert [SEASONS[place] for place in season(dates)] == [
+        "winter",
+        "winter",
+        "spring",
+        "summer",
+        "autumn",
+    ]
+
+
+def test_training_and_test_days_do_not_overlap(days, shown):
+    text, verdicts, _ = shown
+    assert "fitted on  2012-01-02 to 2014-12-31 (1095 days)" in text
+    assert "tested on  2015-01-01 to 2015-12-31 (365 days)" in text
+    assert verdicts[0].dependent.contributions.size == 365
+
+
+def test_the_report_holds_the_numbers_of_the_results(shown):
+    text, verdicts, _ = shown
+    assert [v.name for v in verdicts] == ["Gaussian regression", "Energy-based model"]
+    for verdict in verdicts:
+        section = text.split(f"\n{verdict.name}\n")[1]
+        assert f"estimate  {float(verdict.dependent.estimate):.4f}" in section
+        rows = section.splitlines()
+        assert f"{float(verdict.dependent.p_value):.3f} " in rows[1]
+        assert "dependent wild bootstrap" in rows[1]
+        assert f"{float(verdict.independent.p_value):.3f} " in rows[2]
+        assert "independent" in rows[2]
+        for place, target in enumerate(("highest", "lowest")):
+            row = next(row for row in rows if row.startswith(f"  {target} "))
+            assert f"{float(verdict.dependent.coordinates.estimate[place]):.4f}" in row
+            assert f"{float(verdict.dependent.coordinates.p_adjusted[place]):.3f}" in row
+        shares = [re.search(rf"{word}.* (-?\d+) %", section) for word in SEASONS]
+        if float(verdict.dependent.estimate) > 0:
+            assert sum(int(share[1]) for share in shares) == pytest.approx(100, abs=3)
+    assert "Days are dependent" in text
+    assert "What to conclude" in text
+
+
+def test_both_nulls_share_the_estimate_and_its_seasons(shown):
+    for verdict in shown[1]:
+        independent, dependent = verdict.independent, verdict.dependent
+        assert float(independent.estimate) == pytest.approx(float(dependent.estimate), rel=1e-5)
+        assert (independent.null, dependent.null) == ("Wild", "DependentWild")
+        assert dependent.estimate.dtype == np.float32
+        dates = np.datetime64("2015-01-01") + np.arange(365)
+        parts = words.by_season(dependent, dates)
+        assert parts.sum() == pytest.approx(float(dependent.estimate), rel=1e-4)
+        winter = np.r_[0:59, 334:365]
+        wanted = np.sum(np.asarray(dependent.contributions)[winter])
+        assert parts[0] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_figure_is_saved(shown):
+    assert shown[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_shift_of_gaussians_is_the_mean_error(days):
+    tested = days.within("2015-01-01", "2015-12-31")
+    regression = Regression.fit(jnp.asarray(days.inputs), jnp.asarray(days.targets))
+    predictions = regression.predict(jnp.asarray(tested.inputs))
+    errors = tested.targets - np.asarray(predictions.mean)
+    wanted = [errors[season(tested.dates) == place].mean(axis=0) for place in range(4)]
+    np.testing.assert_allclose(shifts(predictions, tested), wanted, atol=1e-3)
+
+
+def test_advice_follows_the_p_value(shown):
+    result, dates = shown[1][0].dependent, np.datetime64("2015-01-01") + np.arange(365)
+
+    def advice(p):
+        changed = eqx.tree_at(lambda r: r.p_value, result, jnp.asarray(p))
+        return words.conclusion([("Model", changed)], dates).split("What to conclude")[1]
+
+    assert "do not take" in advice(0.01)
+    assert "no evidence" in advice(0.2)
+    assert "not proof" in advice(0.2)
+    assert "no verdict" in advice(jnp.nan)
+    assert "do not take" not in advice(jnp.nan)
+
+
+def test_the_score_matching_loss_is_its_formula(days):
+    """For a Gaussian, s = -P (t - m): the loss is the mean of |s|^2 / 2 minus tr P."""
+    xs, ts = jnp.asarray(days.inputs[:20]), jnp.asarray(days.targets[:20]) / 10
+    energy = Energy.create(jax.random.key(0), xs, ts)
+    root = jnp.array([[1.5, 0.0], [0.7, 0.8]], jnp.float32)
+    energy = dataclasses.replace(energy, root=root)  # its network starts at 0
+    precision = root @ root.T
+    scores = (jax.vmap(energy.center)(xs) - ts) @ precision
+    wanted = jnp.mean(jnp.sum(scores**2, axis=1)) / 2 - jnp.trace(precision)
+    np.testing.assert_allclose(score_matching_loss(energy, xs, ts), wanted, rtol=1e-5)
+
+
+def test_training_starts_at_the_regression_and_learns_what_it_lacks():
+    """Targets of two modes: the regression cannot have them, the energy learns their scores."""
+    x_key, side_key, noise_key, start_key, train_key = jax.random.split(jax.random.key(0), 5)
+    xs = jax.random.normal(x_key, (1500, 1), jnp.float32)
+    side = jax.random.rademacher(side_key, (1500, 1), jnp.float32)
+    ys = xs + side + 0.5 * jax.random.normal(noise_key, (1500, 1), jnp.float32)
+    start = Energy.create(start_key, xs, ys)
+    gap = xs - ys  # two normals of standard deviation 1/2 around x + 1 and x - 1
+    truth = 4 * gap + 4 * jnp.tanh(-4 * gap)
+
+    def error(predictions):
+        return float(jnp.mean((score(predictions, ys) - truth) ** 2))
+
+    regression = Regression.fit(xs, ys).predict(xs)
+    assert error(start.predict(xs)) == pytest.approx(error(regression), rel=1e-3)
+    parts = ((xs[:1000], ys[:1000]), (xs[1000:], ys[1000:]))
+    found = train(train_key, start, *parts, rounds=30, resolution=0.01, rate=3e-3)
+    assert error(found.energy.predict(xs)) < error(regression) / 4
+    assert int(found.best_round) == int(jnp.argmin(found.validation_loss))
+
+
+def test_the_energy_is_a_log_density_that_jaxcal_takes(days):
+    xs, ys = jnp.asarray(days.inputs[:50]), jnp.asarray(days.targets[:50])
+    energy = Energy.create(jax.random.key(0), xs, ys)
+    predictions = energy.predict(xs)
+    assert isinstance(predictions, jaxcal.Unnormalized)
+    got = score(predictions, ys)
+    wanted = jax.grad(energy, argnums=1)(xs[7], ys[7])
+    np.testing.assert_allclose(got[7], wanted, rtol=1e-5)
+
+
+def test_the_command_saves_where_it_is_told(tmp_path, monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(demo, "run", lambda output, **options: seen.append((output, options)))
+    assert main(["demo", "--output", str(tmp_path / "a.png"), "--seed", "4", "--rounds", "2"]) == 0
+    assert seen == [(tmp_path / "a.png", {"seed": 4, "draws": 500, "rounds": 2})]
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--output", str(tmp_path / "no" / "a.png")])
+    assert stop.value.code == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_figure_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, capsys):
+    def full(output, **options):
+        raise OSError(28, "No space left on device", str(output))
+
+    monkeypatch.setattr(demo, "run", full)
+    assert main(["demo", "--output", str(tmp_path / "a.png")]) == 2
+    assert capsys.readouterr().err == f"jaxcal: {tmp_path / 'a.png'}: No space left on device\n"
