@@ -145,7 +145,7 @@ def _batch_report(result: TestResult) -> str:
             f"  p-values from {known.min():.4g} to {known.max():.4g}, "
             f"estimates from {np.nanmin(estimates):.4g} to {np.nanmax(estimates):.4g}"
         )
-    return "\n".join(lines)
+    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
 
 
 def _words(p: float) -> str:

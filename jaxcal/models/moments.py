@@ -41,7 +41,7 @@ def gaussian_moments(predictions: Any) -> Moments:
     )
 
 
-def _expand(array: Array, predictions: Any, shape: tuple[int, ...]) -> Array:
+def _expand(array: Any, predictions: Any, shape: tuple[int, ...]) -> Array:
     array = jnp.asarray(array)
     if array.shape and not predictions.event_shape:
         array = array[..., None]  # scalar targets become vectors of length 1

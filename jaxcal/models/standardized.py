@@ -21,7 +21,10 @@ class Units(eqx.Module):
         deviation = jnp.std(ys, axis=0)
         # a coordinate all of whose values agree to rounding has no scale of its own
         floor = jnp.finfo(ys.dtype).eps * jnp.max(jnp.abs(ys), axis=0)
-        return cls(jnp.mean(ys, axis=0), jnp.where(deviation > floor, deviation, 1.0))
+        spread = (jnp.max(ys, axis=0) > jnp.min(ys, axis=0)) & (deviation > floor)
+        # NaN stays NaN: only a spread that is known to be none is replaced
+        none = ~spread & ~jnp.isnan(deviation)
+        return cls(jnp.mean(ys, axis=0), jnp.where(none, 1.0, deviation))
 
     @classmethod
     def unchanged(cls, ys: Points) -> "Units":

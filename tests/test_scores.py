@@ -1,0 +1,197 @@
+"""Scores against closed forms and finite differences."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from jaxcal.models import Scores, Standardized, Units, Unnormalized
+from jaxcal.scores import is_distribution, score, scores_at
+
+N, D = 5, 3
+RNG = np.random.default_rng(0)
+YS = jnp.asarray(RNG.normal(size=(N, D)))
+MEAN = jnp.asarray(RNG.normal(size=(N, D)))
+DEVIATION = jnp.asarray(RNG.uniform(0.5, 2, size=(N, D)))
+ROOT = jnp.asarray(np.tril(RNG.normal(size=(N, D, D)), -1) + np.diag([1.0, 0.7, 1.4]))
+close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+
+
+def gaussian(params, y):
+    return -jnp.sum(((y - params["mean"]) / params["deviation"]) ** 2) / 2
+
+
+def with_constant(params, y):
+    mean, deviation = params["mean"], params["deviation"]
+    constant = jnp.sum(jnp.exp(mean)) - 17.0 * jnp.sum(jnp.log(deviation))
+    return gaussian(params, y) + constant
+
+
+PARAMS = {"mean": MEAN, "deviation": DEVIATION}
+GAUSSIAN_SCORES = -(YS - MEAN) / DEVIATION**2
+
+
+def test_score_of_an_unnormalized_density():
+    close(score(Unnormalized(gaussian, PARAMS), YS), GAUSSIAN_SCORES)
+
+
+def test_the_constant_is_never_needed():
+    one, other = (score(Unnormalized(f, PARAMS), YS) for f in (gaussian, with_constant))
+    np.testing.assert_array_equal(one, other)
+
+
+def energy(net, x, y):
+    hidden = jnp.tanh(net["w"] @ y + net["v"] * x)
+    return jnp.sum(hidden) - jnp.sum(y**4)
+
+
+def test_shared_parameters_by_in_axes():
+    net = {"w": jnp.asarray(RNG.normal(size=(4, D))), "v": jnp.asarray(RNG.normal(size=4))}
+    xs = jnp.arange(5.0)
+    shared = Unnormalized(lambda p, y: energy(*p, y), (net, xs), in_axes=((None, 0)))
+    got = score(shared, YS)
+    for i in range(N):
+        slope = 1 - np.tanh(net["w"] @ YS[i] + net["v"] * xs[i]) ** 2
+        close(got[i], slope @ net["w"] - 4 * YS[i] ** 3)
+    by_leaf = Unnormalized(lambda p, y: energy(p[0], p[1], y), (net, xs), in_axes=(None, 0))
+    close(score(by_leaf, YS), got)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda leaves: SimpleTree(*leaves)])
+def test_parameters_are_any_pytree(kind):
+    params = kind([MEAN, DEVIATION])
+
+    def density(params, y):
+        mean, deviation = jax.tree.leaves(params)
+        return gaussian({"mean": mean, "deviation": deviation}, y)
+
+    close(score(Unnormalized(density, params), YS), GAUSSIAN_SCORES)
+
+
+class SimpleTree(eqx.Module):
+    mean: jax.Array
+    deviation: jax.Array
+
+
+def test_normal():
+    close(score(dist.Normal(MEAN, DEVIATION).to_event(1), YS), GAUSSIAN_SCORES)
+    scalar = dist.Normal(MEAN[:, 0], DEVIATION[:, 0])
+    close(score(scalar, YS[:, 0]), GAUSSIAN_SCORES[:, 0])
+
+
+def test_one_distribution_for_all():
+    got = score(dist.Normal(MEAN[0], DEVIATION[0]).to_event(1), YS)
+    close(got, -(YS - MEAN[0]) / DEVIATION[0] ** 2)
+
+
+def test_multivariate_normal():
+    got = score(dist.MultivariateNormal(MEAN, scale_tril=ROOT), YS)
+    precision = np.linalg.inv(ROOT @ np.swapaxes(ROOT, 1, 2))
+    close(got, -np.einsum("nij,nj->ni", precision, YS - MEAN), rtol=1e-8)
+
+
+def test_student():
+    nu = jnp.asarray([1.0, 2.0, 3.5, 10.0, 100.0])
+    y, loc, scale = YS[:, 0], MEAN[:, 0], DEVIATION[:, 0]
+    got = score(dist.StudentT(nu, loc, scale), y)
+    close(got, -(nu + 1) * (y - loc) / (nu * scale**2 + (y - loc) ** 2))
+
+
+def test_mixture_of_gaussians():
+    weights = RNG.dirichlet(np.ones(2), size=N)
+    loc, scale = RNG.normal(size=(N, 2)), RNG.uniform(0.5, 2, size=(N, 2))
+    mixture = dist.MixtureSameFamily(
+        dist.Categorical(probs=jnp.asarray(weights)), dist.Normal(jnp.asarray(loc), scale)
+    )
+    y = np.asarray(YS[:, :1])
+    parts = weights * np.exp(-((y - loc) ** 2) / 2 / scale**2) / scale
+    wanted = np.sum(parts * -(y - loc) / scale**2, 1) / np.sum(parts, 1)
+    close(score(mixture, YS[:, 0]), wanted)
+
+
+def test_event_shapes():
+    shape = (N, 2, 3)
+    mean, ys = (jnp.asarray(RNG.normal(size=shape)) for _ in range(2))
+    wanted = -(ys - mean) / 4
+    close(score(dist.Normal(mean, 2.0).to_event(2), ys), wanted)
+    close(score(Unnormalized(lambda m, y: -jnp.sum((y - m) ** 2) / 8, mean), ys), wanted)
+    flat = Standardized(
+        dist.Normal(mean, 2.0).to_event(2), Units.unchanged(ys.reshape(N, 6)), (2, 3)
+    )
+    close(score(flat, ys.reshape(N, 6)), wanted.reshape(N, 6))
+
+
+def test_standardized_scores_follow_the_chain_rule():
+    """t = (y - c) / a has log density log f(c + a t) + const: its gradient by differences."""
+    units = Units(jnp.asarray([1.0, -2.0, 0.3]), jnp.asarray([0.1, 3.0, 1e3]))
+    own = Standardized(Unnormalized(gaussian, PARAMS), units, (D,))
+    ts = units.points(YS)
+    close(units.original(ts), YS)
+    got = score(own, ts)
+    close(got, GAUSSIAN_SCORES * units.scale)
+    for i in range(N):
+        for q in range(D):
+            step = np.eye(D)[q] * 1e-6
+            params = {name: leaf[i] for name, leaf in PARAMS.items()}
+            values = [
+                gaussian(params, units.center + units.scale * (ts[i] + sign * step))
+                for sign in (1, -1)
+            ]
+            np.testing.assert_allclose(got[i, q], (values[0] - values[1]) / 2e-6, rtol=1e-4)
+
+
+def test_scores_at_targets_and_base_points():
+    nodes = jnp.asarray(RNG.normal(size=(4, D)))
+    own, at_nodes = scores_at(Unnormalized(gaussian, PARAMS), YS, nodes)
+    close(own, GAUSSIAN_SCORES)
+    assert at_nodes.shape == (N, 4, D)
+    close(at_nodes, -(nodes - MEAN[:, None]) / DEVIATION[:, None] ** 2)
+    alone, nothing = scores_at(Unnormalized(gaussian, PARAMS), YS, None)
+    close(alone, own)
+    assert nothing is None
+
+
+def test_given_scores_change_units_like_computed_ones():
+    nodes = jnp.asarray(RNG.normal(size=(4, D)))
+    units = Units.of(YS)
+    computed = Standardized(Unnormalized(gaussian, PARAMS), units, (D,))
+    own, at_nodes = scores_at(Unnormalized(gaussian, PARAMS), YS, nodes)
+    given = Standardized(Scores(own, at_nodes, nodes), units, (D,))
+    for a, b in zip(
+        scores_at(computed, units.points(YS), units.points(nodes)),
+        scores_at(given, units.points(YS), units.points(nodes)),
+        strict=True,
+    ):
+        close(a, b)
+
+
+def test_a_model_with_scores_of_its_own():
+    class Own(eqx.Module):
+        def scores(self, ys):
+            return -ys
+
+    close(score(Own(), YS), -YS)
+
+
+def test_what_has_no_score_says_so():
+    with pytest.raises(TypeError, match="cannot get scores from SimpleNamespace"):
+        score(SimpleNamespace(), YS)
+
+
+def test_what_counts_as_a_distribution():
+    assert is_distribution(dist.Normal(0.0, 1.0))
+    assert not is_distribution(Unnormalized(gaussian, PARAMS))
+
+
+def test_a_score_that_is_not_finite_comes_through():
+    def cliff(params, y):
+        return jnp.log(y[0])
+
+    got = score(Unnormalized(cliff, jnp.zeros(N)), YS.at[1, 0].set(0.0))
+    assert np.isinf(got[1, 0])
+    assert np.all(np.isfinite(np.delete(np.asarray(got), 1, 0)))
