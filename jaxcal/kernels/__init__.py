@@ -1,5 +1,7 @@
-"""Kernels on targets and vectors, distances between predictions, and the bandwidth rule."""
+"""Kernels on targets and vectors, distances between predictions, and the bandwidth rules."""
 
+from jaxcal.kernels.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
+from jaxcal.kernels.mmd import MMD
 from jaxcal.kernels.points import (
     IMQ,
     Constant,
@@ -8,15 +10,29 @@ from jaxcal.kernels.points import (
     Matern52,
     RationalQuadratic,
 )
-from jaxcal.kernels.predictions import Fisher, Vectors
+from jaxcal.kernels.predictions import (
+    Fisher,
+    GradientKernel,
+    KernelFisher,
+    SlicedWasserstein,
+    Vectors,
+)
 
 __all__ = [
     "IMQ",
+    "MMD",
+    "Bures",
     "Constant",
     "Fisher",
     "Gaussian",
+    "GaussianFisher",
+    "GaussianKernelFisher",
+    "GradientKernel",
+    "KernelFisher",
     "Laplace",
     "Matern52",
     "RationalQuadratic",
+    "SlicedWasserstein",
     "Vectors",
+    "Wasserstein",
 ]

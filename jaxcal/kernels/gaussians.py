@@ -1,0 +1,182 @@
+"""Distances between Gaussian predictions in closed form: Fisher, kernelized Fisher, Wasserstein.
+
+They take numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
+shape [n], and raise TypeError for anything else.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal import embeddings
+from jaxcal.embeddings import BaseCov, Cov, safe_sqrt
+from jaxcal.kernels.bandwidths import spread_of_gaussians
+from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred
+from jaxcal.models import Standardized, gaussian_moments
+from jaxcal.typing import Features, Key, Point, Points
+
+
+def moments(predictions: Any) -> tuple[Points, Cov]:
+    """Means [n, d] and (co)variances of n Gaussian predictions, or an error that says why not."""
+    mean, cov = gaussian_moments(predictions)
+    if mean.ndim != 2:
+        raise ValueError(
+            f"predictions: wanted Gaussians with batch shape [n] on numbers or vectors, got means "
+            f"of shape {mean.shape}; .expand([n]) repeats one prediction, .to_event(1) makes the "
+            f"last batch axis an event"
+        )
+    return mean, cov
+
+
+def optional_floats(value: Any) -> Any:
+    """None, or a floating-point array."""
+    if not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic, jax.Array)):
+        return value  # None, or a placeholder of a transformation
+    array = jnp.asarray(value)
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+
+
+def _base(predictions: Any, mean: Any, cov: Any, like: Points) -> tuple[Point, BaseCov]:
+    """Mean and (co)variance of the base measure in the units of the predictions."""
+    d, dtype = like.shape[1], like.dtype
+    if mean is not None and mean.shape not in ((), (d,)):
+        raise ValueError(f"mean: wanted a number or a vector of length {d}, got {mean.shape}")
+    if cov is not None and cov.shape not in ((), (d,), (d, d)):
+        raise ValueError(
+            f"cov: wanted a variance, {d} variances or a covariance [{d}, {d}], got {cov.shape}"
+        )
+    m = jnp.zeros(d, dtype) if mean is None else jnp.broadcast_to(mean, (d,))
+    s = jnp.ones(d, dtype) if cov is None else jnp.broadcast_to(cov, (d, d)[: max(cov.ndim, 1)])
+    if isinstance(predictions, Standardized):
+        scale = predictions.units.scale
+        m = m if mean is None else predictions.units.points(m)
+        if cov is not None:
+            s = s / (scale[:, None] * scale if s.ndim == 2 else scale**2)
+    return m.astype(dtype), s.astype(dtype)
+
+
+class GaussianFisher(_Euclidean, eqx.Module):
+    r"""Generalized Fisher divergence (GFD) of Gaussian predictions, exactly: no base points.
+
+    :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
+    with precisions :math:`\Lambda` and base measure N(m, S): ``mean`` and ``cov`` (a variance, one
+    a coordinate, or a matrix), in the units of the targets like ``base`` of a test; by default
+    standard normal in the units of the test. Cost O(n d), for full covariances O(n d^3).
+    """
+
+    mean: Any = eqx.field(default=None, converter=optional_floats)
+    cov: Any = eqx.field(default=None, converter=optional_floats)
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        mu, sigma = moments(predictions)
+        base = _base(predictions, self.mean, self.cov, mu)
+        return centred(embeddings.gaussian_fisher(mu, sigma, *base))
+
+
+class GaussianKernelFisher(_Euclidean, eqx.Module):
+    r"""Kernelized Fisher divergence (KGFD) of Gaussian predictions with a Gaussian ground kernel.
+
+    ``mean`` and ``cov`` of the base measure as in `GaussianFisher`. ``bandwidth`` of the ground
+    kernel ``exp(-|x - y|^2 / (2 g^2))``, one length or one a coordinate, in the units of the test;
+    by default the second-order heuristic. For base N(0, b^2 I) and isotropic Gaussians the squared
+    distance is :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2}
+    (\sigma_p^{-2} - \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`.
+    Where all covariances are equal it is GFD times a constant, and a kernel on it with the median
+    heuristic is the same kernel.
+    """
+
+    mean: Any = eqx.field(default=None, converter=optional_floats)
+    cov: Any = eqx.field(default=None, converter=optional_floats)
+    bandwidth: Any = eqx.field(default=None, converter=optional_floats)
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        mu, sigma = moments(predictions)
+        base = _base(predictions, self.mean, self.cov, mu)
+        length = self.bandwidth
+        if length is None:
+            length = spread_of_gaussians(key, mu, sigma)
+        lengths = as_lengths(length, mu, "bandwidth")
+        return centred(embeddings.gaussian_kernel_fisher(mu, sigma, *base, lengths))
+
+
+def as_lengths(length: Array, like: Points, name: str) -> Point:
+    """A bandwidth as one length a coordinate."""
+    d = like.shape[1]
+    if length.shape not in ((), (d,)):
+        raise ValueError(f"{name}: wanted one length or {d}, got shape {length.shape}")
+    return jnp.broadcast_to(length, (d,)).astype(like.dtype)
+
+
+class Wasserstein(_Euclidean, eqx.Module):
+    r"""2-Wasserstein distance of Gaussian predictions, as a distance of vectors.
+
+    :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact where the covariances
+    commute (numbers, independent coordinates, isotropic), an upper bound of W2 squared elsewhere,
+    and always a distance that makes positive definite kernels. `Bures` is W2 itself. In the units
+    of the test. Cost O(n d), for full covariances O(n d^3).
+    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        return centred(embeddings.wasserstein(*moments(predictions)))
+
+
+class GaussianRoots(NamedTuple):
+    """Means [n, d] and symmetric roots of the covariances, standard deviations [n, d] or [n, d, d].
+
+    ``size`` [n]: the trace of the covariance.
+    """
+
+    mean: Points
+    root: Cov
+    size: Float[Array, " n"]
+
+
+class Bures(eqx.Module):
+    r"""2-Wasserstein distance of Gaussian predictions with any covariances, pair by pair.
+
+    :math:`\|\mu - \mu'\|^2 + tr(\Sigma + \Sigma' - 2 (\Sigma'^{1/2} \Sigma \Sigma'^{1/2})^{1/2})`.
+    Where covariances do not commute this is not a distance of vectors, and ``exp(-W^2 / 2 s^2)``
+    need not be positive definite: a test statistic built on it can be negative under any data.
+    Prefer `Wasserstein`, which agrees with it where they commute. Cost O(n^2 d^3).
+    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        mean, cov = moments(predictions)
+        mean = centred(mean)
+        if cov.ndim == 2:
+            return GaussianRoots(mean, safe_sqrt(cov), jnp.sum(cov, axis=-1))
+        size = jnp.trace(cov, axis1=1, axis2=2)
+        return GaussianRoots(mean, embeddings.psd_root(cov), size)
+
+    def squared_distances(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, "r c"]:
+        return by_rows(_bures, rows, cols)
+
+    def paired(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, " r"]:
+        return jax.vmap(_bures)(rows, cols)
+
+
+def by_rows(pair: Any, rows: Features, cols: Features) -> Float[Array, "r c"]:
+    """``[pair(row, col)]``, a row at a time: the intermediates of c pairs are held, not of r c."""
+    return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
+
+
+def _bures(p: GaussianRoots, q: GaussianRoots) -> Array:
+    shift = jnp.sum((p.mean - q.mean) ** 2)
+    if p.root.ndim == 1:
+        return shift + jnp.sum((p.root - q.root) ** 2)
+    product = p.root @ q.root
+    # (R' Sigma R')^1/2 has the singular values of R R' for eigenvalues
+    overlap = jnp.sum(safe_sqrt(jnp.linalg.eigvalsh(product.T @ product)))
+    return shift + jnp.maximum(p.size + q.size - 2 * overlap, 0)
