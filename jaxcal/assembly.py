@@ -70,6 +70,12 @@ def set_up(
             "target_kernel: a Stein test differentiates it twice, and Laplace has no derivative "
             "at 0; use Matern52 or a smoother kernel"
         )
+    for lengths in points.lengths(target_kernel):
+        if lengths.size != (d := ys[0].size):
+            raise ValueError(
+                f"target_kernel: a bandwidth of {lengths.size} lengths for targets of {d} "
+                f"coordinates"
+            )
     if precondition not in (None, "isotropic", "diagonal", "full"):
         raise ValueError(
             f"precondition: wanted None, 'isotropic', 'diagonal' or 'full', got {precondition!r}"
@@ -83,7 +89,7 @@ def set_up(
         raise ValueError(f"n_nodes: wanted at least 1 base point, got {n_nodes!r}")
     if base is not None and not is_distribution(base):
         base = checks.floats(base, "base")
-        if base.ndim == 0 or base.shape[1:] != ys.shape[1:]:
+        if base.ndim == 0 or base.shape[0] < 1 or base.shape[1:] != ys.shape[1:]:
             raise ValueError(
                 f"base: wanted points of shape [m{''.join(f', {e}' for e in ys.shape[1:])}] in the "
                 f"units of the targets, or a distribution, got shape {base.shape}"
@@ -129,6 +135,11 @@ def assemble(key: Key, predictions: Any, targets: Array, setup: Setup) -> Assemb
     needed = distance.needs_nodes or setup.precondition is not None
     nodes = _nodes(base_key, predictions, setup, units, ts) if needed else None
     scores, values = scores_at(own, ts, nodes)
+    if needed and values is None:
+        raise ValueError(
+            "Scores.at_nodes is missing: the Fisher distance between predictions and precondition "
+            "need the scores at base points, shape [n, m, d]; give them, or another distance"
+        )
     at_nodes = None if values is None else NodeScores(nodes, values)
     if isinstance(distance, Vectors) and setup.standardize:
         distance = Vectors(Units.of(distance.values).points(distance.values))

@@ -51,7 +51,7 @@ def scores_at(
     """
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(held, Scores):
-        return _given(predictions, held, ys, nodes is not None)
+        return _given(predictions, held, ys)
     if nodes is None:
         return score(predictions, ys), None
     everywhere = jnp.broadcast_to(nodes[:, None, :], (nodes.shape[0], *ys.shape))
@@ -60,15 +60,10 @@ def scores_at(
     return values[0], jnp.moveaxis(values[1:], 0, 1)
 
 
-def _given(predictions: Any, held: Scores, ys: Points, want_nodes: bool):
+def _given(predictions: Any, held: Scores, ys: Points):
     n, d = ys.shape
     at_targets = held.at_targets.reshape(n, d)
     at_nodes = held.at_nodes
-    if want_nodes and at_nodes is None:
-        raise ValueError(
-            "Scores.at_nodes is missing: the Fisher distance between predictions needs the "
-            "scores at base points, shape [n, m, d]; give them, or another distance"
-        )
     if at_nodes is not None:
         at_nodes = at_nodes.reshape(n, -1, d)
     if isinstance(predictions, Standardized):

@@ -251,6 +251,13 @@ def is_smooth(kernel: Any) -> bool:
     return not isinstance(kernel, Laplace) and all(map(is_smooth, _children(kernel)))
 
 
+def lengths(kernel: Any) -> list[Array]:
+    """The bandwidths inside the kernel that are one length a dimension."""
+    own = getattr(kernel, "bandwidth", None) if isinstance(kernel, RADIAL) else None
+    inner = [found for child in _children(kernel) for found in lengths(child)]
+    return inner if own is None or own.ndim == 0 else [own]
+
+
 def needs_bandwidth(kernel: Any) -> bool:
     """Whether some part of the kernel leaves its bandwidth to a heuristic."""
     own = isinstance(kernel, RADIAL) and kernel.bandwidth is None
