@@ -41,6 +41,7 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     ax.axvline(
         statistic, color=BLACK, linewidth=2, label=f"observed, p = {float(result.p_value):.2g}"
     )
+    ax.locator_params(axis="x", nbins=6)
     _legend_above(ax)
     return ax
 

@@ -27,8 +27,8 @@ RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahre
 
 
 class Verdict(NamedTuple):
-    """One forecaster under two nulls, which share the estimate and its parts; and, by season and
-    target, how far the days lie above their forecasts, in degrees Celsius."""
+    """One forecaster under two nulls, split over coordinates where days may be dependent; and, by
+    season and target, how far the days lie above their forecasts, in degrees Celsius."""
 
     name: str
     independent: TestResult
@@ -93,12 +93,12 @@ def _trained(start_key: Any, train_key: Any, fitted: Days, rounds: int) -> Energ
 
 
 def _tests(key: Any, predictions: Any, tested: Days, draws: int) -> tuple[TestResult, TestResult]:
-    """The same test under a null for independent days and under one for dependent days."""
-
-    def under(null: Any) -> TestResult:
-        return kccsd_test(key, predictions, tested.targets, null=null, coordinates=True)
-
-    return jax.block_until_ready((under(Wild(draws)), under(DependentWild(draws))))
+    """The test as if days were independent, and the one that allows for their dependence."""
+    independent = kccsd_test(key, predictions, tested.targets, null=Wild(draws))
+    dependent = kccsd_test(
+        key, predictions, tested.targets, null=DependentWild(draws), coordinates=True
+    )
+    return jax.block_until_ready((independent, dependent))
 
 
 def shifts(predictions: Any, tested: Days) -> Float[np.ndarray, "4 2"]:

@@ -41,18 +41,15 @@ def section(
         f"(dependent wild bootstrap)",
         f"            {float(independent.p_value):.3f}    days taken as independent "
         f"(wild bootstrap)",
-        "\n  temperature   estimate    share   p (Holm): dependent   independent",
+        "\n  temperature   estimate    share   p (Holm)",
     ]
-    both = (dependent.coordinates, independent.coordinates)
-    assert both[0] is not None
-    assert both[1] is not None
+    assert dependent.coordinates is not None
     lines += [
-        f"  {target:11s}   {part:8.4f}   {_share(part, estimate)}   {p:19.3f}   {q:11.3f}"
-        for target, part, p, q in zip(
+        f"  {target:11s}   {part:8.4f}   {_share(part, estimate)}   {p:8.3f}"
+        for target, part, p in zip(
             TARGETS,
-            both[0].estimate.tolist(),
-            both[0].p_adjusted.tolist(),
-            both[1].p_adjusted.tolist(),
+            dependent.coordinates.estimate.tolist(),
+            dependent.coordinates.p_adjusted.tolist(),
             strict=True,
         )
     ]
