@@ -8,7 +8,7 @@ import jax
 import pytest
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-STUDIES = ["preconditioning", "precision"]
+STUDIES = ["level", "preconditioning", "precision"]
 
 
 def load(path):
