@@ -1,0 +1,172 @@
+"""The shape of the package: one-way imports, a light start, docstrings, no global side effects."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import pytest
+
+import jaxcal
+
+PACKAGE = Path(jaxcal.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# from the words every stage shares to the command line; a module may import itself and what is
+# to its left
+ORDER = ["typing", "batching", "results", "models", "scores", "checks", "embeddings", "kernels"]
+ORDER += ["pairwise", "quadratic", "nulls", "preconditioners", "assembly", "calibration"]
+ORDER += ["goodness_of_fit", "arrays_file", "plots", "report", "data", "demo"]
+ORDER += ["__init__", "__main__"]
+HEAVY = {"numpyro", "optax", "matplotlib", "torch", "scipy", "sbi", "arviz", "pandas"}
+MAY_BE_HEAVY = {"plots", "demo"}  # reached through functions that import them
+
+
+def stage(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def name(path):
+    return str(path.relative_to(PACKAGE))
+
+
+def imported_stages(tree):
+    """The parts of jaxcal that a module names, whatever the form of the import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = alias.name.split(".")
+                if parts[0] == "jaxcal":
+                    yield parts[1] if len(parts) > 1 else "__init__"
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            parts = (node.module or "").split(".")
+            if parts[0] != "jaxcal":
+                continue
+            if len(parts) > 1:
+                yield parts[1]
+            else:
+                yield from (a.name if a.name in ORDER else "__init__" for a in node.names)
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("import jaxcal.nulls", ["nulls"]),
+        ("from jaxcal import nulls, kccsd_test", ["nulls", "__init__"]),
+        ("from jaxcal.kernels.points import gram", ["kernels"]),
+        ("def f():\n    import jaxcal", ["__init__"]),
+        ("import jax\nfrom jax import numpy", []),
+    ],
+)
+def test_the_reader_of_imports_reads_every_form(source, wanted):
+    assert list(imported_stages(ast.parse(source))) == wanted
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_imports_follow_the_data_flow(path):
+    here = stage(path)
+    assert here in ORDER, f"say in ORDER where {here} belongs"
+    for there in imported_stages(ast.parse(path.read_text())):
+        assert ORDER.index(there) <= ORDER.index(here), f"{here} imports {there}"
+
+
+def at_import(tree):
+    """Imports that run when the module is imported: those outside of functions."""
+    todo = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").split(".")[0]
+        todo.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_heavy_libraries_are_imported_where_they_are_used(path):
+    if stage(path) in MAY_BE_HEAVY:
+        pytest.skip("imported by nothing at start")
+    assert not HEAVY & set(at_import(ast.parse(path.read_text())))
+
+
+def test_a_fresh_import_is_light_and_changes_nothing():
+    code = """
+        import json, sys
+        import jax
+        before = dict(jax.config.values)
+        import jaxcal
+        changed = [k for k, v in jax.config.values.items() if k in before and before[k] != v]
+        print(json.dumps([sorted(sys.modules), changed]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    loaded, changed = json.loads(done.stdout)
+    assert "jaxcal.calibration" in loaded
+    assert not {"numpyro", "optax", "matplotlib", "torch"} & set(loaded)
+    assert not [module for module in loaded if module.startswith("jaxcal.demo")]
+    assert changed == []
+
+
+DERIVATIVES = {"grad", "value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "hessian", "linearize"}
+# scores of densities; kernels and their profiles; the engine's own backward pass; training
+DIFFERENTIATE = {
+    "scores.py",
+    "pairwise/stein.py",
+    "kernels/predictions.py",
+    "batching.py",
+    "demo/training.py",
+}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_only_scores_differentiates_a_density(path):
+    tree = ast.parse(path.read_text())
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    derivatives = {node.attr for node in attributes if ast.unparse(node.value) == "jax"}
+    if not derivatives & DERIVATIVES:
+        return
+    assert name(path) in DIFFERENTIATE
+    if name(path) != "scores.py" and stage(path) != "demo":
+        assert not {node.attr for node in attributes} & {"log_prob", "log_density"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_public_names_have_docstrings(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree), "the module"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+@pytest.mark.parametrize("public", jaxcal.__all__)
+def test_exported_names_exist_and_are_documented(public):
+    assert inspect.getdoc(getattr(jaxcal, public))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_no_module_sets_global_configuration(path):
+    calls = [
+        ast.unparse(node.func)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    ]
+    if stage(path) not in ("__main__", "demo"):
+        assert not [call for call in calls if call.endswith("config.update")]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name)
+def test_modules_hold_one_idea(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_tests_run_in_float64():
+    assert jax.config.read("jax_enable_x64")
