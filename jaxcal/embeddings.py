@@ -63,9 +63,8 @@ def gaussian_fisher(
     low = jnp.linalg.cholesky(cov)
     eye = jnp.broadcast_to(jnp.eye(d, dtype=cov.dtype), cov.shape)
     precision = jax.scipy.linalg.cho_solve((low, True), eye)
-    rooted = jnp.sqrt(base_cov)[:, None] * precision
-    if base_cov.ndim == 2:
-        rooted = psd_root(base_cov) @ precision
+    wide = base_cov.ndim == 2
+    rooted = psd_root(base_cov) @ precision if wide else jnp.sqrt(base_cov)[:, None] * precision
     shift = jnp.einsum("nij,nj->ni", precision, mean - base_mean)
     return jnp.concatenate([rooted.reshape(n, d * d), shift], axis=-1)
 

@@ -30,7 +30,7 @@ def pairs(key: Key, n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"],
         return jnp.asarray(i), jnp.asarray(j)
     i = np.arange(most) % n if n <= most else np.arange(most) * n // most
     step = 1 + jnp.floor(jax.random.uniform(key, (most,), jnp.float32) * (n - 1)).astype(int)
-    return jnp.asarray(i), (i + jnp.minimum(step, n - 1)) % n
+    return jnp.asarray(i), jnp.asarray((i + jnp.minimum(step, n - 1)) % n)
 
 
 def positive_median(values: Float[Array, " p"]) -> Scalar:
@@ -102,9 +102,8 @@ def second_order_heuristic(
     except TypeError:
         held = predictions.predictions if isinstance(predictions, Standardized) else predictions
         given = held.samples.shape[1] if isinstance(held, Draws) else MAX_DRAWS
-        return spread_of_draws(
-            pair_key, draws(draw_key, predictions, min(given, MAX_DRAWS)), most=most
-        )
+        samples = draws(draw_key, predictions, min(given, MAX_DRAWS))
+        return spread_of_draws(pair_key, samples.reshape(*samples.shape[:2], -1), most=most)
     return spread_of_gaussians(pair_key, *moments, most=most)
 
 

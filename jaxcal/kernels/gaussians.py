@@ -15,19 +15,19 @@ from jaxtyping import Array, Float
 from jaxcal import embeddings
 from jaxcal.embeddings import BaseCov, Cov, safe_sqrt
 from jaxcal.kernels.bandwidths import spread_of_gaussians
-from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred
+from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred, check_batch
 from jaxcal.models import Standardized, gaussian_moments
 from jaxcal.typing import Features, Key, Point, Points
 
 
 def moments(predictions: Any) -> tuple[Points, Cov]:
     """Means [n, d] and (co)variances of n Gaussian predictions, or an error that says why not."""
+    check_batch(predictions.predictions if isinstance(predictions, Standardized) else predictions)
     mean, cov = gaussian_moments(predictions)
     if mean.ndim != 2:
         raise ValueError(
             f"predictions: wanted Gaussians with batch shape [n] on numbers or vectors, got means "
-            f"of shape {mean.shape}; .expand([n]) repeats one prediction, .to_event(1) makes the "
-            f"last batch axis an event"
+            f"of shape {mean.shape}; .to_event(1) makes the last batch axis an event"
         )
     return mean, cov
 

@@ -16,13 +16,13 @@ from jaxcal import embeddings
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, second_order_heuristic
 from jaxcal.models import Draws, Standardized, draws
-from jaxcal.typing import Features, Key, Points, Scalar
+from jaxcal.typing import Features, Key, Nodes, Scalar
 
 
 class NodeScores(NamedTuple):
     """Scores of n predictions at m base points: ``nodes`` [m, d], ``values`` [n, m, d]."""
 
-    nodes: Points | None
+    nodes: Nodes | None
     values: Float[Array, "n m d"]
 
 
@@ -130,7 +130,7 @@ def with_ground_bandwidth(kernel: Any, bandwidth: Array) -> Any:
     return points.with_bandwidth(kernel, bandwidth)
 
 
-def _ground_bandwidth(key: Key, predictions: Any, nodes: Points) -> Scalar:
+def _ground_bandwidth(key: Key, predictions: Any, nodes: Nodes) -> Scalar:
     try:
         found = second_order_heuristic(key, predictions)
     except (TypeError, NotImplementedError):  # neither moments nor a sampler
@@ -148,22 +148,29 @@ def check_draws(n_draws: Any) -> None:
         raise ValueError(f"n_draws: wanted None or a positive number of draws, got {n_draws!r}")
 
 
+def check_batch(predictions: Any) -> None:
+    """ValueError where one distribution stands for all observations."""
+    if getattr(predictions, "batch_shape", None) == ():
+        raise ValueError(
+            "predictions: this distance wants one distribution an observation, batch shape [n], "
+            "got batch shape (): use .expand([n])"
+        )
+
+
 def drawn(key: Key, predictions: Any, n_draws: int | None) -> Float[Array, "n m d"]:
     """Draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-    if n_draws is None:
-        if not isinstance(held, Draws):
-            raise TypeError(
-                f"n_draws: say how many draws of each prediction to take, since "
-                f"{type(held).__name__} does not come with its own"
-            )
-        n_draws = held.samples.shape[1]
-    if getattr(held, "batch_shape", None) == ():
-        raise ValueError(
-            "predictions: wanted one distribution an observation, batch shape [n], got batch "
-            "shape (): use .expand([n])"
+    if n_draws is None and not isinstance(held, Draws):
+        raise TypeError(
+            f"n_draws: say how many draws of each prediction to take, since "
+            f"{type(held).__name__} does not come with its own"
         )
-    samples = draws(key, predictions, n_draws)
+    check_batch(held)
+    samples = draws(key, predictions, held.samples.shape[1] if n_draws is None else n_draws)
+    # samplers may draw in the widest type there is, whatever the type of their parameters
+    kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
+    floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
+    samples = samples.astype(jnp.result_type(*floating) if floating else samples.dtype)
     return samples.reshape(*samples.shape[:2], -1)
 
 
