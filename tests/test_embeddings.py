@@ -156,6 +156,7 @@ def test_psd_root_and_its_derivative():
     root = embeddings.psd_root(jnp.asarray(matrix))
     np.testing.assert_allclose(root, scipy.linalg.sqrtm(matrix), rtol=1e-9)
 
+    @jax.jit
     def probe(a):
         return embeddings.psd_root(jnp.asarray(a + a.T) / 2)
 

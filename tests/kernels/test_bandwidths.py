@@ -12,11 +12,11 @@ from jaxcal.kernels import bandwidths
 from jaxcal.kernels.bandwidths import (
     positive_median,
     second_order_heuristic,
-    spread_of_draws,
-    spread_of_gaussians,
 )
 from jaxcal.models import Draws, Standardized, Units, Unnormalized
 
+spread_of_draws = jax.jit(bandwidths.spread_of_draws, static_argnames="most")
+spread_of_gaussians = jax.jit(bandwidths.spread_of_gaussians, static_argnames="most")
 isotropic_median = jax.jit(bandwidths._isotropic_median, static_argnames="d")
 
 
@@ -70,7 +70,7 @@ def test_heuristic_is_the_median_over_pairs(key):
     wanted = np.median([mixture_median(*a, 2) for a in zip(shift, variance[i], variance[j])])  # noqa: B905
     diagonal = jnp.asarray(np.repeat(variance[:, None], 2, axis=1))
     for cov in (diagonal, diagonal[:, :, None] * jnp.eye(2)):
-        found = jax.jit(spread_of_gaussians)(key, jnp.asarray(mean), cov)
+        found = spread_of_gaussians(key, jnp.asarray(mean), cov)
         np.testing.assert_allclose(found, wanted, rtol=1e-7)
 
 
@@ -93,7 +93,7 @@ def test_heuristic_of_other_gaussians_and_of_draws_agree_with_brute_force(key):
     wanted = np.median(medians)
     # one median of 32^2 distances has a standard error of about 10 % (1.25 * 0.45 / sqrt(32)),
     # and the median over 190 pairs of 20 predictions of about 10 % / sqrt(20) = 2.3 %
-    found = jax.jit(spread_of_gaussians)(key, jnp.asarray(mean), jnp.asarray(cov))
+    found = spread_of_gaussians(key, jnp.asarray(mean), jnp.asarray(cov))
     np.testing.assert_allclose(found, wanted, rtol=0.1)
     samples = jnp.asarray(np.stack([one[0, :64] for one in z]))
     np.testing.assert_allclose(spread_of_draws(key, samples), wanted, rtol=0.1)
@@ -139,7 +139,7 @@ def test_dispatch_uses_moments_then_draws(key):
 
 def test_many_predictions_cost_no_more_pairs(key):
     mean = jax.random.normal(key, (3000, 1))
-    found = jax.jit(spread_of_gaussians)(key, mean, jnp.ones((3000, 1)))
+    found = spread_of_gaussians(key, mean, jnp.ones((3000, 1)))
     all_pairs = spread_of_gaussians(key, mean[:200], jnp.ones((200, 1)), most=200 * 199 // 2)
     np.testing.assert_allclose(found, all_pairs, rtol=0.1)
     shapes = [

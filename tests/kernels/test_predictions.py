@@ -63,6 +63,11 @@ def at_nodes(key, predictions, m):
 
 
 @eqx.filter_jit
+def described(distance, key, predictions, nodes):
+    return distance.features(key, predictions, nodes)
+
+
+@eqx.filter_jit
 def squared(distance, key, predictions, m=5):
     nodes = at_nodes(key, predictions, m) if distance.needs_nodes else None
     features = distance.features(key, predictions, nodes)
@@ -106,7 +111,7 @@ def test_fisher_of_draws_converges_to_the_closed_form(key):
     standard_error = jnp.std(terms) / len(terms) ** 0.5
     exact = squared(GaussianFisher(), key, predictions)[0, 1]
     assert standard_error < 0.03 * exact
-    features = Fisher().features(key, predictions, nodes)
+    features = described(Fisher(), key, predictions, nodes)
     assert abs(jnp.sum((features[0] - features[1]) ** 2) - exact) < 4 * standard_error
 
 
@@ -114,7 +119,7 @@ def test_kernel_fisher_of_draws_converges_to_the_closed_form(key):
     predictions, m = general_gaussians(2, 2), 700
     nodes = at_nodes(key, predictions, m)
     exact = squared(GaussianKernelFisher(bandwidth=1.3), key, predictions)[0, 1]
-    features = KernelFisher(Gaussian(1.3)).features(key, predictions, nodes)
+    features = described(KernelFisher(Gaussian(1.3)), key, predictions, nodes)
     found = jnp.sum((features[0] - features[1]) ** 2)
     delta = np.asarray(nodes.values[0] - nodes.values[1])
     z = np.asarray(nodes.nodes)
@@ -177,7 +182,7 @@ def test_mmd_of_draws_is_the_distance_of_the_samples(key):
 def test_mmd_of_draws_converges_to_the_closed_form(key):
     predictions, m, repeats = general_gaussians(2, 2), 200, 12
     exact = squared(MMD(Gaussian(1.5)), key, predictions)[0, 1]
-    own = MMD(Gaussian(1.5)).features(key, predictions, None).own
+    own = described(MMD(Gaussian(1.5)), key, predictions, None).own
 
     def once(key):
         return squared(MMD(Gaussian(1.5), n_draws=m), key, predictions)[0, 1]
@@ -226,10 +231,10 @@ def test_speed_of_langevin_flows_is_kernel_fisher_with_the_gradient_kernel(key):
     scores = (mean[:, None] - nodes) / variance[:, None]
     # weights m w_k on the scores turn the mean over nodes into the quadrature
     weighted = NodeScores(jnp.asarray(nodes), jnp.asarray(scores * (weights * len(nodes))[:, None]))
-    features = KernelFisher(GradientKernel(kernel)).features(key, later, weighted)
+    features = described(KernelFisher(GradientKernel(kernel)), key, later, weighted)
     divergence = jnp.sqrt(jnp.sum((features[0] - features[1]) ** 2))
     np.testing.assert_allclose(speed, divergence, rtol=1e-3)
-    scalar = KernelFisher(kernel).features(key, later, weighted)
+    scalar = described(KernelFisher(kernel), key, later, weighted)
     assert abs(jnp.sqrt(jnp.sum((scalar[0] - scalar[1]) ** 2)) / speed - 1) > 0.1
 
 
@@ -247,7 +252,7 @@ def test_scores_are_blind_to_the_proportions_of_separated_modes(key):
     _, values = scores_at(Unnormalized(two_modes, shares), jnp.zeros((2, 1)), nodes)
     # the base measure covers both modes, and yet
     for distance in (Fisher(), KernelFisher(Gaussian(2.0))):
-        features = distance.features(key, None, NodeScores(nodes, values))
+        features = described(distance, key, None, NodeScores(nodes, values))
         assert distance.squared_distances(features, features)[0, 1] < 1e-12
     right = jax.random.uniform(key, (2, 400, 1)) < shares[:, None, None]
     samples = jax.random.normal(key, (2, 400, 1)) + jnp.where(right, 8.0, -8.0)
@@ -345,7 +350,7 @@ def test_open_ground_bandwidths_follow_the_second_order_heuristic(key, monkeypat
         (gradient(), gradient(chosen), predictions),
         (KernelFisher(IMQ()), KernelFisher(IMQ(of_nodes)), scores),
     ]:
-        features = [distance.features(key, held, nodes) for distance in (opened, given)]
+        features = [described(distance, key, held, nodes) for distance in (opened, given)]
         pairs = [(f, jax.tree.map(lambda a: a[::-1], f)) for f in features]
         found, wanted = opened.paired(*pairs[0]), given.paired(*pairs[1])
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
