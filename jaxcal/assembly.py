@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
+from jaxtyping import Key as _Key
 
 from jaxcal import checks, nulls, preconditioners
+from jaxcal.batching import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
@@ -25,6 +27,8 @@ from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.scores import is_distribution, scores_at
 from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
+
+Keys = _Key[Array, "3"]  # for base points, features of the predictions, and pairs
 
 
 class Setup(eqx.Module):
@@ -118,13 +122,13 @@ class Assembled(NamedTuple):
     clamped: Int[Array, ""]
 
 
-def assemble(key: Key, predictions: Any, targets: Array, setup: Setup) -> Assembled:
+def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Assembled:
     """Scores, features, bandwidths and kernels of one data set; traced once per shape.
 
     Gradients flow through scores and features; units, base points, preconditioner and bandwidths
     count as constants.
     """
-    base_key, feature_key, prediction_key, target_key = jax.random.split(key, 4)
+    base_key, feature_key, pair_key = keys
     n, event = targets.shape[0], targets.shape[1:]
     ys = targets.reshape(n, -1)
     units = jax.lax.stop_gradient(Units.of(ys) if setup.standardize else Units.unchanged(ys))
@@ -156,8 +160,8 @@ def assemble(key: Key, predictions: Any, targets: Array, setup: Setup) -> Assemb
         preconditioner, clamped = jax.lax.stop_gradient(found)
 
     frozen = jax.lax.stop_gradient(described)
-    prediction_bandwidth, farthest = median_heuristic(prediction_key, distance, frozen)
-    target_bandwidth, spread = median_heuristic(target_key, Vectors(ts), jax.lax.stop_gradient(ts))
+    prediction_bandwidth, farthest = median_heuristic(pair_key, distance, frozen)
+    target_bandwidth, spread = median_heuristic(pair_key, Vectors(ts), jax.lax.stop_gradient(ts))
     pairwise = Stein(
         points.with_bandwidth(setup.target_kernel, target_bandwidth),
         points.with_bandwidth(setup.prediction_kernel, prediction_bandwidth),
@@ -212,7 +216,7 @@ def estimate(
     mesh: Mesh | None = None,
 ) -> Estimate:
     """Assemble and walk once, without bootstrap columns."""
-    made = assemble(key, predictions, targets, setup)
+    made = assemble(jax.random.split(key, 4)[:3], predictions, targets, setup)
     n = targets.shape[0]
     none = jnp.zeros((n, 0), made.features.ys.dtype)
     sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
@@ -233,10 +237,14 @@ def run(
     mesh: Mesh | None,
 ) -> TestResult:
     """Assemble, walk once, and put the result together."""
-    setup_key, null_key = jax.random.split(key)
-    made = assemble(setup_key, predictions, targets, setup)
-    outcome = null(null_key, made.pairwise, made.features, tile=tile, mesh=mesh)
-    return _result(made, outcome, targets, test, type(null).__name__, setup.components)
+
+    def one(key: Key, predictions: Any, targets: Array, setup: Setup, null: nulls.Null):
+        keys = jax.random.split(key, 4)
+        made = assemble(keys[:3], predictions, targets, setup)
+        outcome = null(keys[3], made.pairwise, made.features, tile=tile, mesh=mesh)
+        return _result(made, outcome, targets, test, type(null).__name__, setup.components)
+
+    return one_at_a_time(one)(key, predictions, targets, setup, null)
 
 
 def _result(

@@ -77,6 +77,8 @@ def predictions(value: Any, ys: Array) -> Any:
                 + ("; .to_event(1) makes the last batch axis an event" if not event else "")
             )
         return value
+    if isinstance(value, Unnormalized):
+        value = value.arrays_only()
     if isinstance(value, Unnormalized) and value.in_axes == 0:
         for path, leaf in jax.tree_util.tree_leaves_with_path(value.params):
             if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != n:

@@ -207,7 +207,8 @@ class Gamma(eqx.Module):
     r"""Two moments: n V against a Gamma law of mean tr H / n and variance 2 mean of h^2.
 
     No draws, so the cheapest null of the full statistic; an approximation whose error does not
-    vanish with n. Source: Gretton et al. (2009).
+    vanish with n: a Gamma law is never more skewed than the limit law, so far in the tail (at the
+    1 % level) it rejects somewhat too often. Source: Gretton et al. (2009).
     """
 
     def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:

@@ -29,10 +29,10 @@ def precision_root(
     r""":math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m base points [m, d].
 
     ``form``: "isotropic" (one number a prediction), "diagonal" or "full" (symmetric; needs m > d).
-    Slopes that are not positive (densities that widen, or too few points) or further than a factor
-    of 1e4 from the median over predictions are clamped there, and counted. M depends on the
-    prediction only, never on its target, so the Stein identity, and with it the level of the test,
-    is untouched by how well the regression fits. Units: M is a length. Cost O(n m d^2 + n d^3).
+    Slopes that are not positive (densities that widen, or too few points) become the median over
+    predictions, those further than a factor of 1e4 from it are clamped there; both are counted. M
+    never sees a target, so the Stein identity, and with it the level of the test, is untouched by
+    how well the regression fits. Units: M is a length. Cost O(n m d^2 + n d^3).
     """
     m, d = nodes.shape
     needed = d + 1 if form == "full" else 2
@@ -66,6 +66,8 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
     finite = jnp.isfinite(precisions)
     typical = jnp.nanmedian(jnp.where(finite & (precisions > 0), precisions, jnp.nan))
     typical = jnp.where(jnp.isnan(typical), 1.0, typical).astype(precisions.dtype)
-    kept = jnp.clip(precisions, typical / RANGE, typical * RANGE)
+    # a slope of the wrong sign says nothing about the width: the typical one is the best guess
+    likely = jnp.where(precisions > 0, precisions, typical)
+    kept = jnp.clip(jnp.where(finite, likely, precisions), typical / RANGE, typical * RANGE)
     outside = finite & (kept != precisions)
     return kept, jnp.sum(jnp.any(outside, axis=1))

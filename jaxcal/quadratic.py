@@ -2,7 +2,8 @@ r"""THE engine: one walk over blocks of H accumulates every sum over pairs that 
 
 H is never held. Blocks above the diagonal are computed once and count twice. For n observations,
 b weight columns and tiles of side t the walk costs n^2 b flops (plus the blocks themselves) and
-O(t^2 + n b) memory; up to one tile it is a single fused program that ``vmap`` turns into a batch.
+O(t^2 + n b) memory; up to one tile it is a single fused program. ``vmap`` over data sets or models
+is one program too, which on a CPU walks them one at a time, in cache.
 """
 
 from functools import partial
@@ -14,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
+from jaxcal.batching import one_at_a_time
 from jaxcal.typing import Features, Pairwise, Scalar
 
 TILE = 512  # a float32 tile is 1 MiB: it stays in a core's second-level cache
@@ -72,17 +74,29 @@ def quadratic_sums(
         raise ValueError(f"weights: wanted one row an observation, n={n}, got {weights.shape}")
     if tile < 1:
         raise ValueError(f"tile: wanted a positive number of observations, got {tile}")
+    walk = partial(_sums, squares=squares, tile=tile, mesh=mesh)
+    return one_at_a_time(walk)(pairwise, features, weights)
+
+
+def _sums(
+    pairwise: Pairwise,
+    features: Features,
+    weights: Array,
+    *,
+    squares: bool,
+    tile: int,
+    mesh: Mesh | None,
+) -> QuadraticSums:
+    n, b = weights.shape
     diagonal = pairwise.diagonal(features)
     columns = _columns(weights, diagonal.dtype)
-    devices = 1 if mesh is None else mesh.size
-    side = _side(n, tile, devices)
+    side = _side(n, tile, 1 if mesh is None else mesh.size)
     if side >= n:
         whole = _tile(pairwise, features, features, columns, columns, 0, squares)
         forms, row_sums, squared = whole.forms, whole.row_sums, whole.squares
     else:
         walk = partial(_walk, pairwise, n=n, side=side, squares=squares)
         forms, row_sums, squared = _spread(walk, mesh, -(-n // side))(features, columns)
-    b = weights.shape[1]
     return QuadraticSums(
         total=forms[:, 0],
         diagonal=diagonal,
@@ -118,7 +132,9 @@ def _side(n: int, tile: int, devices: int) -> int:
 
 def _tile(pairwise, rows, cols, weights_i, weights_j, offset, squares) -> _Tile:
     """The sums of one tile; ``offset`` is the row number of its first row minus its column's."""
-    h = pairwise.block(rows, cols)
+    # the products inside a block cancel: the reduced precision some devices prefer is not enough
+    with jax.default_matmul_precision("highest"):
+        h = pairwise.block(rows, cols)
     side = jnp.arange(h.shape[-1])
     h = jnp.where(side[: h.shape[-2], None] + offset == side, 0, h)
     hw = h @ weights_j

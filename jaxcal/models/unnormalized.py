@@ -1,8 +1,10 @@
 """Densities known up to their constant."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, PyTree
 
 from jaxcal.typing import LogDensity
@@ -23,3 +25,28 @@ class Unnormalized(eqx.Module):
     log_density: LogDensity = eqx.field(static=True)
     params: PyTree[Array]
     in_axes: Any = eqx.field(default=0, static=True)
+
+    def arrays_only(self) -> "Unnormalized":
+        """The same predictions with parameters that are arrays alone.
+
+        Networks keep functions among their leaves (the activation of an ``equinox.nn.MLP``); these
+        move into the log density.
+        """
+        arrays, rest = eqx.partition(self.params, eqx.is_array_like)
+        leaves, tree = jax.tree.flatten(rest)
+        if not leaves:
+            return self
+        return Unnormalized(_Completed(self.log_density, tuple(leaves), tree), arrays, self.in_axes)
+
+
+@dataclass(frozen=True)
+class _Completed:
+    """A log density whose parameters lack the leaves held here; equal where these are."""
+
+    log_density: LogDensity
+    leaves: tuple[Any, ...]
+    tree: Any
+
+    def __call__(self, params: Any, y: Array) -> Array:
+        rest = jax.tree.unflatten(self.tree, self.leaves)
+        return self.log_density(eqx.combine(params, rest), y)
