@@ -197,9 +197,6 @@ def _log_chi2_tail(x: Array, k: int) -> Array:
     return logsumexp(terms, axis=-1)
 
 
-NODES, WEIGHTS = np.polynomial.legendre.leggauss(48)
-
-
 def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
     r"""log P(|X| <= r) for X ~ N(mu, s^2 I_d), |mu| = ``shift``: the noncentral chi distribution.
 
@@ -213,12 +210,13 @@ def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
         upper, lower = log_ndtr(r - a), log_ndtr(-r - a)
         return upper + jnp.log(-jnp.expm1(jnp.minimum(lower - upper, 0)))
     low, high = jnp.maximum(-r, jnp.minimum(a, r) - 9), jnp.minimum(r, a + 9)
-    angle = np.pi / 2 * NODES
+    nodes, weights = np.polynomial.legendre.leggauss(48)
+    angle = np.pi / 2 * nodes
     middle, half = (low + high) / 2, (high - low) / 2
     x = middle[:, None] + half[:, None] * np.sin(angle).astype(r.dtype)
     across = jnp.maximum((r[:, None] - x) * (r[:, None] + x), 0)
     inside = jnp.log(-jnp.expm1(jnp.minimum(_log_chi2_tail(across, d - 1), 0)))
-    steps = np.log(WEIGHTS * np.cos(angle) * np.pi / 2 / np.sqrt(2 * np.pi)).astype(r.dtype)
+    steps = np.log(weights * np.cos(angle) * np.pi / 2 / np.sqrt(2 * np.pi)).astype(r.dtype)
     return jnp.log(half) + logsumexp(inside - (x - a[:, None]) ** 2 / 2 + steps, axis=-1)
 
 

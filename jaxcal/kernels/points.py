@@ -171,7 +171,7 @@ class Constant(_Algebra, eqx.Module):
 class Function(_Algebra, eqx.Module):
     """A plain function of two points as a kernel; compared by identity, so pass a named one."""
 
-    function: Callable[..., Array] = eqx.field(static=True)
+    function: Any = eqx.field(static=True)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return self.function(x, y)

@@ -23,7 +23,7 @@ class Unnormalized(eqx.Module):
     """
 
     log_density: LogDensity = eqx.field(static=True)
-    params: PyTree[Array]
+    params: PyTree
     in_axes: Any = eqx.field(default=0, static=True)
 
     def arrays_only(self) -> "Unnormalized":

@@ -1,0 +1,280 @@
+"""Speed and size as ratios to the machine's own matrix product, measured in the same process.
+
+python experiments/benchmarks/run.py [--quick] prints a table and writes results.csv. Each part runs
+in a fresh process, so that memory and first calls are its own.
+"""
+
+import argparse
+import csv
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+D, NODES, DRAWS = 5, 10, 500
+
+
+def best(function, *args, repeats=3):
+    """Seconds of the fastest of a few calls, after one that compiles."""
+    import jax
+
+    jax.block_until_ready(function(*args))
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(function(*args))
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def product_rate():
+    """Flops a second of a 4096 x 4096 x 4096 float32 matrix product."""
+    import jax
+    import jax.numpy as jnp
+
+    side = 4096
+    a = jax.random.normal(jax.random.key(0), (side, side), jnp.float32)
+    return 2 * side**3 / best(jax.jit(lambda a: a @ a), a)
+
+
+def peak():
+    """Largest resident memory of this process so far, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def gaussian(mean, y):
+    """The log density of a unit Gaussian, without its constant."""
+    return -((y - mean) ** 2).sum() / 2
+
+
+def data(n, batch=()):
+    """Inputs and calibrated targets, [*batch, n, d]."""
+    import jax
+
+    x = jax.random.normal(jax.random.key(1), (*batch, n, D))
+    return x, x + jax.random.normal(jax.random.key(2), x.shape)
+
+
+def jaxcal_test(key, x, y):
+    """The test as users call it."""
+    import jaxcal
+
+    return jaxcal.kccsd_test(key, jaxcal.Unnormalized(gaussian, x), y).p_value
+
+
+def obvious_test(key, x, y):
+    """The equations written down: autodiff for each pair, a dense H, a quadratic form a draw."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxcal.kernels.points import gram
+    from jaxcal.pairwise.stein import stein
+
+    node_key, sign_key = jax.random.split(key)
+    n = y.shape[0]
+    z = jax.random.normal(node_key, (NODES, D))
+    score = jax.grad(gaussian, argnums=1)
+    own = jax.vmap(score)(x, y)
+    at_nodes = jax.vmap(lambda m: jax.vmap(lambda node: score(m, node))(z))(x)
+
+    def fisher(a, b):
+        return jnp.mean(jnp.sum((a - b) ** 2, -1))
+
+    def bandwidth(squared):
+        distances = jnp.sqrt(squared[jnp.triu_indices(n, 1)])
+        some = distances[:: max(1, distances.size // 5000)]
+        return jnp.median(some)
+
+    gfd = gram(fisher, at_nodes, at_nodes)
+    sigma = jnp.maximum(bandwidth(gfd), 1e-6)
+    ell = bandwidth(gram(lambda a, b: jnp.sum((a - b) ** 2), y, y))
+
+    def target(a, b):
+        return jnp.exp(-jnp.sum((a - b) ** 2) / (2 * ell**2))
+
+    h = gram(lambda a, b: stein(target, a[0], b[0], a[1], b[1]), (y, own), (y, own))
+    h = h * jnp.exp(-gfd / (2 * sigma**2))
+    h = h - jnp.diag(jnp.diag(h))
+    w = jax.random.rademacher(sign_key, (DRAWS, n), jnp.float32)
+    draws = jax.vmap(lambda w: w @ h @ w)(w)
+    return (1 + jnp.sum(draws >= jnp.sum(h))) / (1 + DRAWS)
+
+
+def part_idle(quick):
+    """Memory of a process that has started JAX and multiplied two small matrices."""
+    import jax.numpy as jnp
+
+    import jaxcal  # noqa: F401
+
+    (jnp.ones((8, 8)) @ jnp.ones((8, 8))).block_until_ready()
+    return {"peak MiB": peak()}
+
+
+def part_single(quick, n):
+    """One data set of n observations; n^2 b useful flops, symmetry used."""
+    import jax
+
+    x, y = data(n)
+    seconds = best(jaxcal_test, jax.random.key(0), x, y, repeats=3 if n < 20000 else 1)
+    memory = peak()
+    rate = product_rate()
+    return {"share of product rate": n**2 * DRAWS / seconds / rate, "peak MiB": memory}
+
+
+def part_single_obvious(quick, n):
+    import jax
+
+    x, y = data(n)
+    function = jax.jit(obvious_test)
+    seconds = best(function, jax.random.key(0), x, y)
+    memory = peak()
+    return {"seconds x rate": seconds * product_rate(), "peak MiB": memory}
+
+
+def part_single_same(quick, n):
+    """The same quantity for jaxcal, so that the two can be divided."""
+    import jax
+
+    x, y = data(n)
+    seconds = best(jaxcal_test, jax.random.key(0), x, y)
+    memory = peak()
+    return {"seconds x rate": seconds * product_rate(), "peak MiB": memory}
+
+
+def part_speedup(quick, n, batch):
+    """jaxcal and the obvious way in one process, by turns."""
+    import jax
+
+    x, y = data(n, (batch,) if batch else ())
+    keys = jax.random.split(jax.random.key(0), batch) if batch else jax.random.key(0)
+    ours, theirs = jaxcal_test, jax.jit(obvious_test)
+    if batch:
+        ours = jax.jit(jax.vmap(jaxcal_test))
+        theirs = jax.jit(lambda *args: jax.lax.map(lambda a: obvious_test(*a), args))
+    pairs = [(best(ours, keys, x, y), best(theirs, keys, x, y, repeats=1)) for _ in range(2)]
+    mine, other = (min(column) for column in zip(*pairs, strict=True))
+    flops = max(batch, 1) * n**2 * DRAWS
+    return {"times faster": other / mine, "share of product rate": flops / mine / product_rate()}
+
+
+def part_batch(quick, n, batch):
+    """Many models at once by vmap: the whole test, and the engine's pass alone."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxcal import nulls
+    from jaxcal.kernels import Fisher, Gaussian
+    from jaxcal.pairwise.stein import Stein, SteinFeatures
+
+    x, y = data(n, (batch,))
+    keys = jax.random.split(jax.random.key(0), batch)
+    whole = best(jax.jit(jax.vmap(jaxcal_test)), keys, x, y)
+    pairwise = Stein(Gaussian(jnp.float32(3)), Gaussian(jnp.float32(2)), Fisher(), dimension=D)
+    described = jnp.tile(x - y, (1, 1, NODES)) / NODES**0.5
+    features = SteinFeatures(y, x - y, described)
+    null = nulls.Wild(DRAWS)
+    engine = best(jax.jit(jax.vmap(lambda k, f: null(k, pairwise, f).p_value)), keys, features)
+    flops, rate = batch * n**2 * DRAWS, product_rate()
+    return {
+        "share of product rate": flops / whole / rate,
+        "engine's share": flops / engine / rate,
+    }
+
+
+def part_first(quick, obvious):
+    """The first p-value of a fresh process at n = 256, and where its time goes."""
+    start = time.perf_counter()
+    import jax
+
+    jax_there = time.perf_counter()
+    if not obvious:
+        import jaxcal
+        from jaxcal import assembly
+
+    ready = time.perf_counter()
+    x, y = jax.block_until_ready(data(256))
+    key = jax.random.key(0)
+    begin = time.perf_counter()
+    if obvious:
+        jax.block_until_ready(jax.jit(obvious_test)(key, x, y))
+        return {"first call s": time.perf_counter() - begin}
+    jax.block_until_ready(jaxcal_test(key, x, y))
+    first = time.perf_counter() - begin
+    jax.clear_caches()
+    setup = assembly.set_up(y)
+    null = jaxcal.nulls.Wild(DRAWS)
+    predictions = jaxcal.Unnormalized(gaussian, x)
+    t0 = time.perf_counter()
+    traced = assembly.run.trace(
+        key, predictions, y, setup, null, test="KCCSD test", tile=512, mesh=None
+    )
+    t1 = time.perf_counter()
+    lowered = traced.lower()
+    t2 = time.perf_counter()
+    compiled = lowered.compile()
+    t3 = time.perf_counter()
+    jax.block_until_ready(compiled(key, predictions, y, setup, null))
+    t4 = time.perf_counter()
+    return {
+        "import jax s": jax_there - start,
+        "import jaxcal s": ready - jax_there,
+        "first call s": first,
+        "trace s": t1 - t0,
+        "lower s": t2 - t1,
+        "compile s": t3 - t2,
+        "run s": t4 - t3,
+    }
+
+
+PARTS = {
+    "idle process": (part_idle, {}),
+    "n = 8192": (part_single, {"n": 8192}),
+    "n = 65536": (part_single, {"n": 65536}),
+    "1000 models x 256": (part_batch, {"n": 256, "batch": 1000}),
+    "n = 4096 against the obvious way": (part_speedup, {"n": 4096, "batch": 0}),
+    "100 sets x 256 against the obvious way": (part_speedup, {"n": 256, "batch": 100}),
+    "n = 4096, memory": (part_single_same, {"n": 4096}),
+    "n = 4096, memory, the obvious way": (part_single_obvious, {"n": 4096}),
+    "first p-value": (part_first, {"obvious": False}),
+    "first p-value, the obvious way": (part_first, {"obvious": True}),
+}
+QUICK = {
+    "idle process": {},
+    "n = 8192": {"n": 700},
+    "1000 models x 256": {"n": 64, "batch": 4},
+    "100 sets x 256 against the obvious way": {"n": 64, "batch": 3},
+    "first p-value": {"obvious": False},
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        function, sizes = PARTS[options.part]
+        sizes = QUICK[options.part] if options.quick else sizes
+        print(json.dumps(function(options.quick, **sizes)))
+        return
+    rows = []
+    for name in QUICK if options.quick else PARTS:
+        command = [sys.executable, __file__, "--part", name] + ["--quick"] * options.quick
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{name} failed:\n{done.stderr}")
+        for quantity, value in json.loads(done.stdout.splitlines()[-1]).items():
+            rows.append({"part": name, "quantity": quantity, "value": f"{value:.4g}"})
+            print(f"{name:42s} {quantity:24s} {value:10.3g}", flush=True)
+    if not options.quick:
+        with open(FOLDER / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, ["part", "quantity", "value"])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal.batching import one_at_a_time
+
+
+def f(key, x, k):
+    return {"a": jnp.sum(jnp.sin(x)) * k + jax.random.normal(key), "b": jnp.argmax(x)}
+
+
+WALKING = one_at_a_time(f)
+XS = jnp.linspace(0, 1, 12).reshape(3, 4)
+
+
+def test_vmap_equals_the_function_on_each_entry(key):
+    batched = jax.jit(jax.vmap(WALKING, in_axes=(None, 0, None)))(key, XS, 2.0)
+    alone = [f(key, x, 2.0) for x in XS]
+    np.testing.assert_allclose(batched["a"], [one["a"] for one in alone])
+    np.testing.assert_array_equal(batched["b"], [one["b"] for one in alone])
+    nested = jax.vmap(jax.vmap(WALKING, in_axes=(None, 0, None)), in_axes=(None, 0, None))
+    np.testing.assert_allclose(nested(key, XS[None], 2.0)["a"][0], batched["a"])
+
+
+def test_vmap_walks_the_batch_on_a_cpu(key):
+    jaxpr = str(jax.make_jaxpr(jax.vmap(WALKING, in_axes=(None, 0, None)))(key, XS, 2.0))
+    walks = "scan" in jaxpr or "while" in jaxpr
+    assert walks == (jax.default_backend() == "cpu")
+
+
+def test_reverse_mode_goes_through_alone_and_in_batches(key):
+    def loss(x):
+        return WALKING(key, x, 2.0)["a"]
+
+    expected = 2 * jnp.cos(XS)
+    np.testing.assert_allclose(jax.grad(loss)(XS[0]), expected[0])
+    np.testing.assert_allclose(jax.vmap(jax.grad(loss))(XS), expected)
+    summed = jax.grad(lambda xs: jnp.sum(jax.vmap(loss)(xs)))(XS)
+    np.testing.assert_allclose(summed, expected)
+
+
+def test_arguments_that_are_no_arrays_are_held_fixed():
+    apply = one_at_a_time(lambda function, x: function(x))
+    np.testing.assert_allclose(jax.vmap(lambda x: apply(jnp.sin, x))(XS), jnp.sin(XS))
