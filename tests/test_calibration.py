@@ -466,7 +466,7 @@ class TestPreconditioner:
         rng = np.random.default_rng(8)
         z = rng.normal(size=(6, 2))
         precision = np.ones((10, 2))
-        precision[2] = -1.0  # widens
+        precision[2] = -1.0  # widens: gets the typical precision
         precision[5] = 1e9  # far from the others
         precision[7] = 1e-9
         scores = -precision[:, None] * z
@@ -474,7 +474,7 @@ class TestPreconditioner:
         assert int(got.clamped) == 3
         values = got.values if form != "full" else np.einsum("nii->ni", got.values)
         wanted = np.ones(10)
-        wanted[[2, 5, 7]] = 1e2, 1e-2, 1e2
+        wanted[[5, 7]] = 1e-2, 1e2
         close(
             np.asarray(values).reshape(10, -1).T,
             np.broadcast_to(wanted, (1 if form == "isotropic" else 2, 10)),
