@@ -23,7 +23,7 @@ from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors
 from jaxcal.models import Scores, Standardized, Units
 from jaxcal.nulls import Outcome
 from jaxcal.pairwise.stein import Stein, SteinFeatures
-from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.scores import is_distribution, scores_at
 from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
@@ -221,7 +221,7 @@ def estimate(
     none = jnp.zeros((n, 0), made.features.ys.dtype)
     sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
     total = jnp.sum(sums.total)
-    return Estimate(total / (n * (n - 1)), (total + jnp.sum(sums.diagonal)) / n**2)
+    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
 
 @partial(jax.jit, static_argnames=("test", "tile", "mesh"))

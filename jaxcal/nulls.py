@@ -14,7 +14,14 @@ from jax.scipy.special import gammaincc, ndtr
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jaxcal.quadratic import TILE, QuadraticSums, block_sums, count, quadratic_sums
+from jaxcal.quadratic import (
+    TILE,
+    QuadraticSums,
+    block_sums,
+    count,
+    ordered_pairs,
+    quadratic_sums,
+)
 from jaxcal.typing import Features, Key, Pairwise
 
 
@@ -94,8 +101,8 @@ class _Rows(NamedTuple):
             squares = jnp.concatenate([sums.all_squares[None], rest])
         return cls(
             n,
-            total / (n * (n - 1)),
-            (total + jnp.sum(diagonal, axis=1)) / n**2,
+            total / ordered_pairs(n),
+            (total + jnp.sum(diagonal, axis=1)) / float(n**2),
             diagonal,
             _with_total(sums.row_sums),
             _with_total(sums.forms),
@@ -103,7 +110,7 @@ class _Rows(NamedTuple):
         )
 
     def outcome(self, statistic: Array, p: Array, samples: Array) -> Outcome:
-        contributions = self.row_sums / (self.n * (self.n - 1))
+        contributions = self.row_sums / ordered_pairs(self.n)
         # twice the standard error of the mean of E[h | observation i], which is n times its share
         error = 2 * jnp.std(contributions, axis=1, ddof=1) * self.n**0.5
         return Outcome(self.unbiased, self.biased, statistic, p, samples, contributions, error)
@@ -128,7 +135,7 @@ class Wild(eqx.Module):
     def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
         w = signs(key, count(features), self.n_draws, _dtype(features))
         rows = _Rows.of(quadratic_sums(pairwise, features, w, tile=tile, mesh=mesh))
-        samples = rows.forms / (rows.n * (rows.n - 1))
+        samples = rows.forms / ordered_pairs(rows.n)
         return rows.outcome(rows.unbiased, p_value(rows.unbiased, samples), samples)
 
 
@@ -157,7 +164,7 @@ class DependentWild(eqx.Module):
         parity = (jnp.cumsum(flips, axis=0) % 2).astype(_dtype(features))
         w = (1 - 2 * parity) * signs(start, 1, self.n_draws, _dtype(features))
         rows = _Rows.of(quadratic_sums(pairwise, features, w, tile=tile, mesh=mesh))
-        samples = rows.forms / (rows.n * (rows.n - 1))
+        samples = rows.forms / ordered_pairs(rows.n)
         return rows.outcome(rows.unbiased, p_value(rows.unbiased, samples), samples)
 
 
@@ -179,7 +186,7 @@ class Multinomial(eqx.Module):
         rows = _Rows.of(quadratic_sums(pairwise, features, counts, tile=tile, mesh=mesh))
         a = n / (n - 1)
         pairs = rows.forms + rows.diagonal @ (counts**2 - counts)
-        samples = (a * pairs - 2 * (rows.row_sums + rows.diagonal) @ counts) / n**2
+        samples = (a * pairs - 2 * (rows.row_sums + rows.diagonal) @ counts) / float(n**2)
         statistic = a * rows.unbiased - rows.biased
         return rows.outcome(statistic, p_value(statistic, samples), samples)
 
@@ -199,7 +206,7 @@ class Spectrum(eqx.Module):
         n = count(features)
         g = jax.random.normal(key, (n, self.n_draws), _dtype(features))
         rows = _Rows.of(quadratic_sums(pairwise, features, g, tile=tile, mesh=mesh))
-        samples = (rows.forms + rows.diagonal @ (g**2 - 1)) / n**2
+        samples = (rows.forms + rows.diagonal @ (g**2 - 1)) / float(n**2)
         return rows.outcome(rows.unbiased, p_value(rows.unbiased, samples), samples)
 
 
@@ -218,7 +225,7 @@ class Gamma(eqx.Module):
         rows = _Rows.of(sums)
         assert rows.squares is not None
         mean = jnp.sum(rows.diagonal, axis=1) / n
-        variance = 2 * rows.squares / (n * (n - 1))
+        variance = 2 * rows.squares / ordered_pairs(n)
         statistic = n * rows.biased
         p = gammaincc(mean**2 / variance, jnp.maximum(statistic, 0) * mean / variance)
         samples = jnp.zeros((p.shape[0], 0), p.dtype)
@@ -257,7 +264,7 @@ class BlockNormal(eqx.Module):
             statistic,
             _if_finite(ndtr(-statistic), statistic, samples),
             samples,
-            _with_total(sums.row_sums) / (m * size * (size - 1)),
+            _with_total(sums.row_sums) / (m * ordered_pairs(size)),
             error,
         )
 

@@ -115,6 +115,11 @@ def count(features: Features) -> int:
     return counts.pop()
 
 
+def ordered_pairs(n: int) -> float:
+    """n (n - 1), as a float: from n = 46,342 on it is no 32-bit integer."""
+    return float(n * (n - 1))
+
+
 def _columns(weights: Array, dtype: jnp.dtype) -> Array:
     """A column of ones (the statistic itself), the draws, and zeros up to a multiple of LANES."""
     n, b = weights.shape
@@ -251,7 +256,7 @@ def block_sums(pairwise: Pairwise, features: Features, size: int) -> BlockSums:
     sums = jax.lax.map(one, blocks, batch_size=batch) if m > batch else jax.vmap(one)(blocks)
     row_sums = jnp.moveaxis(sums, 0, 1)
     return BlockSums(
-        means=jnp.sum(row_sums, axis=-1) / (size * (size - 1)),
+        means=jnp.sum(row_sums, axis=-1) / ordered_pairs(size),
         diagonal=diagonal,
         row_sums=jnp.pad(row_sums.reshape(-1, m * size), ((0, 0), (0, n - m * size))),
     )
