@@ -28,7 +28,7 @@ from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, large
 from jaxcal.scores import is_distribution, scores_at
 from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
 
-Keys = _Key[Array, "3"]  # for base points, features of the predictions, and pairs
+Keys = _Key[Array, "2"]  # for base points, and for features of the predictions
 
 
 class Setup(eqx.Module):
@@ -128,7 +128,7 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
     Gradients flow through scores and features; units, base points, preconditioner and bandwidths
     count as constants.
     """
-    base_key, feature_key, pair_key = keys
+    base_key, feature_key = keys
     n, event = targets.shape[0], targets.shape[1:]
     ys = targets.reshape(n, -1)
     units = jax.lax.stop_gradient(Units.of(ys) if setup.standardize else Units.unchanged(ys))
@@ -160,8 +160,8 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         preconditioner, clamped = jax.lax.stop_gradient(found)
 
     frozen = jax.lax.stop_gradient(described)
-    prediction_bandwidth, farthest = median_heuristic(pair_key, distance, frozen)
-    target_bandwidth, spread = median_heuristic(pair_key, Vectors(ts), jax.lax.stop_gradient(ts))
+    prediction_bandwidth, farthest = median_heuristic(distance, frozen)
+    target_bandwidth, spread = median_heuristic(Vectors(ts), jax.lax.stop_gradient(ts))
     pairwise = Stein(
         points.with_bandwidth(setup.target_kernel, target_bandwidth),
         points.with_bandwidth(setup.prediction_kernel, prediction_bandwidth),
@@ -216,7 +216,7 @@ def estimate(
     mesh: Mesh | None = None,
 ) -> Estimate:
     """Assemble and walk once, without bootstrap columns."""
-    made = assemble(jax.random.split(key, 4)[:3], predictions, targets, setup)
+    made = assemble(jax.random.split(key, 3)[:2], predictions, targets, setup)
     n = targets.shape[0]
     none = jnp.zeros((n, 0), made.features.ys.dtype)
     sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
@@ -239,9 +239,9 @@ def run(
     """Assemble, walk once, and put the result together."""
 
     def one(key: Key, predictions: Any, targets: Array, setup: Setup, null: nulls.Null):
-        keys = jax.random.split(key, 4)
-        made = assemble(keys[:3], predictions, targets, setup)
-        outcome = null(keys[3], made.pairwise, made.features, tile=tile, mesh=mesh)
+        keys = jax.random.split(key, 3)
+        made = assemble(keys[:2], predictions, targets, setup)
+        outcome = null(keys[2], made.pairwise, made.features, tile=tile, mesh=mesh)
         return _result(made, outcome, targets, test, type(null).__name__, setup.components)
 
     return one_at_a_time(one)(key, predictions, targets, setup, null)

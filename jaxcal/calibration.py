@@ -80,8 +80,9 @@ def kccsd_test(
 def kccsd(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
     """Estimate the squared KCCSD without testing; arguments and units as in `kccsd_test`.
 
-    The key draws base points, and pairs for the bandwidths where n > 100. Differentiable in the
-    predictions' parameters; units, base points, preconditioner and bandwidths count as constants.
+    The key draws base points, and from the predictions where the distance needs draws.
+    Differentiable in the predictions' parameters; units, base points, preconditioner and
+    bandwidths count as constants.
     Cost: n (m + 1) scores and n^2 m d multiplications.
     """
     checks.key(key)

@@ -23,14 +23,18 @@ MAX_PREDICTION_PAIRS = 200
 MAX_DRAWS = 32  # of each prediction of a pair: 32^2 distances
 
 
-def pairs(key: Key, n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
-    """Pairs of different observations: all, or ``most`` drawn at random where n is large."""
+def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
+    """Pairs of different observations: all, or ``most`` of them where n is large.
+
+    Which ones depends on n alone, drawn once with a fixed seed: a bandwidth is a function of the
+    data, and no random numbers are compiled into a test for its sake.
+    """
     if n * (n - 1) // 2 <= most:
         i, j = np.triu_indices(n, 1)
-        return jnp.asarray(i), jnp.asarray(j)
-    i = np.arange(most) % n if n <= most else np.arange(most) * n // most
-    step = 1 + jnp.floor(jax.random.uniform(key, (most,), jnp.float32) * (n - 1)).astype(int)
-    return jnp.asarray(i), jnp.asarray((i + jnp.minimum(step, n - 1)) % n)
+    else:
+        i = np.arange(most) % n if n <= most else np.arange(most) * n // most
+        j = (i + np.random.default_rng(n).integers(1, n, most)) % n
+    return jnp.asarray(i), jnp.asarray(j)
 
 
 def positive_median(values: Float[Array, " p"]) -> Scalar:
@@ -66,7 +70,7 @@ def _ranked(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Float[Array,
 
 
 def median_heuristic(
-    key: Key, distance: Distance, features: Any, *, most: int = MAX_PAIRS
+    distance: Distance, features: Any, *, most: int = MAX_PAIRS
 ) -> tuple[Scalar, Scalar]:
     """Bandwidth for a kernel on a distance, and the largest distance among the pairs looked at.
 
@@ -75,7 +79,7 @@ def median_heuristic(
     not; a largest distance of 0 says that all observations looked at coincide.
     """
     n = jax.tree.leaves(features)[0].shape[0]
-    i, j = pairs(key, n, most=most)
+    i, j = pairs(n, most=most)
     squared = distance.paired(
         jax.tree.map(lambda a: a[i], features), jax.tree.map(lambda a: a[j], features)
     )
@@ -96,20 +100,17 @@ def second_order_heuristic(
     Raises TypeError for predictions with neither Gaussian moments nor draws.
     Source: Glaser et al. (2023), Section 6.
     """
-    pair_key, draw_key = jax.random.split(key)
     try:
         moments = gaussian_moments(predictions)
     except TypeError:
         held = predictions.predictions if isinstance(predictions, Standardized) else predictions
         given = held.samples.shape[1] if isinstance(held, Draws) else MAX_DRAWS
-        samples = draws(draw_key, predictions, min(given, MAX_DRAWS))
-        return spread_of_draws(pair_key, samples.reshape(*samples.shape[:2], -1), most=most)
-    return spread_of_gaussians(pair_key, *moments, most=most)
+        samples = draws(key, predictions, min(given, MAX_DRAWS))
+        return spread_of_draws(samples.reshape(*samples.shape[:2], -1), most=most)
+    return spread_of_gaussians(key, *moments, most=most)
 
 
-def spread_of_draws(
-    key: Key, samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTION_PAIRS
-) -> Scalar:
+def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTION_PAIRS) -> Scalar:
     """The second-order heuristic from m >= 2 draws of each prediction, of which 32 are used."""
     n, m, _ = samples.shape
     if n < 2 or m < 2:
@@ -117,7 +118,7 @@ def spread_of_draws(
             f"the ground bandwidth by heuristic needs at least 2 predictions and 2 draws of each, "
             f"got n={n}, m={m}: give the ground kernel a bandwidth"
         )
-    i, j = pairs(key, n, most=most)
+    i, j = pairs(n, most=most)
     samples = jax.lax.stop_gradient(samples[:, :MAX_DRAWS])
     return positive_median(jax.vmap(_median_distance)(samples[i], samples[j]))
 
@@ -154,8 +155,7 @@ def spread_of_gaussians(
             f"the ground bandwidth by heuristic needs at least 2 predictions, got n={n}: give the "
             f"ground kernel a bandwidth"
         )
-    pair_key, draw_key = jax.random.split(key)
-    i, j = pairs(pair_key, n, most=most)
+    i, j = pairs(n, most=most)
     mean, cov = jax.lax.stop_gradient((mean, cov))
     variance = jnp.mean(cov if cov.ndim == 2 else jnp.diagonal(cov, axis1=1, axis2=2), axis=-1)
 
@@ -167,7 +167,7 @@ def spread_of_gaussians(
         return positive_median(computed())
 
     def drawn() -> Array:
-        noise = jax.random.normal(draw_key, (2, i.size, MAX_DRAWS, d), mean.dtype)
+        noise = jax.random.normal(key, (2, i.size, MAX_DRAWS, d), mean.dtype)
         root = jnp.sqrt(cov)[:, None] if cov.ndim == 2 else psd_root(cov)
 
         def sample(k: Array, noise: Array) -> Array:

@@ -69,11 +69,10 @@ class MMD(eqx.Module):
         held = predictions.predictions if isinstance(predictions, Standardized) else predictions
         if self.n_draws is None and not isinstance(held, Draws):
             return self._laws(key, predictions)
-        draw_key, pair_key = jax.random.split(key)
-        samples = drawn(draw_key, predictions, self.n_draws)
+        samples = drawn(key, predictions, self.n_draws)
         length = jnp.ones((), samples.dtype)
         if points.needs_bandwidth(self.ground):
-            length = spread_of_draws(pair_key, samples)
+            length = spread_of_draws(samples)
         samples = samples - jax.lax.stop_gradient(jnp.mean(samples, axis=(0, 1)))
         kernel = with_ground_bandwidth(self.ground, length)
         own = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)

@@ -136,7 +136,7 @@ def _ground_bandwidth(key: Key, predictions: Any, nodes: Nodes) -> Scalar:
     except (TypeError, NotImplementedError):  # neither moments nor a sampler
         if len(nodes) < 2:
             return jnp.ones((), nodes.dtype)  # no distance to measure, and none to scale
-        found, _ = median_heuristic(key, Vectors(nodes), nodes)
+        found, _ = median_heuristic(Vectors(nodes), nodes)
     return jax.lax.stop_gradient(found).astype(nodes.dtype)
 
 

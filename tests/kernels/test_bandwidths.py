@@ -96,7 +96,7 @@ def test_heuristic_of_other_gaussians_and_of_draws_agree_with_brute_force(key):
     found = spread_of_gaussians(key, jnp.asarray(mean), jnp.asarray(cov))
     np.testing.assert_allclose(found, wanted, rtol=0.1)
     samples = jnp.asarray(np.stack([one[0, :64] for one in z]))
-    np.testing.assert_allclose(spread_of_draws(key, samples), wanted, rtol=0.1)
+    np.testing.assert_allclose(spread_of_draws(samples), wanted, rtol=0.1)
 
 
 def test_mixture_proportions_are_a_quarter_a_quarter_and_a_half():
@@ -110,16 +110,16 @@ def test_mixture_proportions_are_a_quarter_a_quarter_and_a_half():
 
 def test_degenerate_cases_follow_the_median_heuristic(key):
     same = jnp.ones((5, 6, 2))
-    assert spread_of_draws(key, same) == 1.0
+    assert spread_of_draws(same) == 1.0
     assert spread_of_gaussians(key, same[:, 0], jnp.zeros((5, 2))) == 1.0
     one_differs = same.at[0].set(4.0)  # most pairs are at distance 0: the others decide
-    assert spread_of_draws(key, one_differs) == positive_median(
+    assert spread_of_draws(one_differs) == positive_median(
         jnp.asarray([0.0] * 6 + [np.sqrt(18) / 2] * 4)
     )
     for d in (1, 2):
         mean = jnp.zeros((5, d)).at[2].set(jnp.nan)
         assert jnp.isnan(spread_of_gaussians(key, mean, jnp.ones((5, d))))
-    assert jnp.isnan(spread_of_draws(key, same.at[0, 0, 0].set(jnp.nan)))
+    assert jnp.isnan(spread_of_draws(same.at[0, 0, 0].set(jnp.nan)))
 
 
 def test_dispatch_uses_moments_then_draws(key):
@@ -155,4 +155,4 @@ def test_too_few_predictions_or_draws_are_named(key):
     with pytest.raises(ValueError, match="n=1"):
         spread_of_gaussians(key, jnp.zeros((1, 2)), jnp.ones((1, 2)))
     with pytest.raises(ValueError, match="m=1"):
-        spread_of_draws(key, jnp.zeros((4, 1, 2)))
+        spread_of_draws(jnp.zeros((4, 1, 2)))

@@ -269,7 +269,7 @@ def test_kernel_fisher_is_fisher_in_one_dimension_with_equal_variances(dtype, ke
     def gram(distance):
         features = distance.features(key, predictions, None)
         assert features.dtype == dtype
-        bandwidth, _ = bandwidths.median_heuristic(key, distance, features)
+        bandwidth, _ = bandwidths.median_heuristic(distance, features)
         return gram_block(Gaussian(bandwidth), distance, features, features)
 
     grams = [gram(GaussianFisher()), gram(GaussianKernelFisher())]
