@@ -138,7 +138,10 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
     distance = setup.distance
     needed = distance.needs_nodes or setup.precondition is not None
     nodes = _nodes(base_key, predictions, setup, units, ts) if needed else None
-    scores, values = scores_at(own, ts, nodes)
+    # at the targets as they came: a score next to the edge of a density is not the one on it
+    raw = Standardized(predictions, Units.unchanged(ys), event)
+    scores, values = scores_at(raw, ys, None if nodes is None else units.original(nodes))
+    scores, values = units.scores(scores), None if values is None else units.scores(values)
     if needed and values is None:
         raise ValueError(
             "Scores.at_nodes is missing: the Fisher distance between predictions and precondition "

@@ -61,6 +61,7 @@ def kccsd_test(
     Source: Glaser, Widmann, Lindsten and Gretton (2023), Algorithm 1, eq. 9 and 10, App. A.
     """
     checks.key(key)
+    checks.null(null)
     ys = checks.targets(targets)
     predictions = checks.predictions(predictions, ys)
     setup = assembly.set_up(

@@ -21,6 +21,12 @@ def key(value: Any) -> None:
         raise ValueError(f"key: wanted one key, got a batch of shape {value.shape}")
 
 
+def null(value: Any) -> None:
+    """A null distribution ready to use, or TypeError."""
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(f"null: wanted one such as jaxcal.nulls.Wild(500), got {_say(value)}")
+
+
 def floats(value: Any, name: str) -> Array:
     """An array of float32 or float64 (a list, NumPy array or CPU tensor too), or TypeError."""
     if hasattr(value, "detach"):  # a torch tensor, which may carry a graph

@@ -36,6 +36,7 @@ def kcsd_test(
     Everything else as in `kccsd_test`; ``prediction_kernel`` then acts on the inputs.
     Source: Jitkrittum, Kanagawa and Schoelkopf (2020); Glaser et al. (2023), eq. 6.
     """
+    checks.null(null)
     predictions, ys, options = _conditional(key, predictions, targets, inputs, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
     return assembly.run(key, predictions, ys, setup, null, test="KCSD test", tile=tile, mesh=mesh)
@@ -66,6 +67,7 @@ def ksd_test(
     `Scores`, or anything with ``scores(ys)``. Everything else as in `kccsd_test`.
     Source: Chwialkowski, Strathmann and Gretton (2016); Liu, Lee and Jordan (2016).
     """
+    checks.null(null)
     predictions, ys, options = _single(key, model, targets, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
     return assembly.run(key, predictions, ys, setup, null, test="KSD test", tile=tile, mesh=mesh)

@@ -337,3 +337,23 @@ def test_functions_need_keys_and_data_by_position():
     with pytest.raises(TypeError):
         kccsd_test(MODEL, YS)
     assert jaxcal.kccsd_test is kccsd_test
+
+
+@pytest.mark.parametrize("null", [jaxcal.nulls.Wild, "wild", None])
+def test_a_null_that_is_none_is_refused(key, null):
+    ys = jnp.zeros((5, 1)).at[0, 0].set(1.0)
+    predictions = jaxcal.Unnormalized(_positive, jnp.zeros(5))
+    with pytest.raises(TypeError, match=r"null: wanted one such as jaxcal\.nulls\.Wild\(500\)"):
+        jaxcal.kccsd_test(key, predictions, ys, null=null)
+
+
+def _positive(center, y):
+    return jnp.sum(jnp.log(y)) - jnp.sum((y - center) ** 2)
+
+
+def test_a_target_on_the_edge_of_its_density_is_no_verdict(key):
+    ys = jax.random.uniform(key, (30, 1)).at[3, 0].set(0.0)
+    nodes = jnp.linspace(0.1, 2, 10)[:, None]
+    result = jaxcal.kccsd_test(key, jaxcal.Unnormalized(_positive, jnp.zeros(30)), ys, base=nodes)
+    assert jnp.isnan(result.p_value)
+    assert "1 score values at the targets" in str(result)
