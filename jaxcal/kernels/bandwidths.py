@@ -80,9 +80,13 @@ def median_heuristic(
     """
     n = jax.tree.leaves(features)[0].shape[0]
     i, j = pairs(n, most=most)
-    squared = distance.paired(
-        jax.tree.map(lambda a: a[i], features), jax.tree.map(lambda a: a[j], features)
-    )
+
+    def between(pair: tuple[Array, Array]) -> Scalar:
+        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], features) for k in pair)
+        return distance.paired(rows, cols)[0]
+
+    # the loop makes the compiler store the features: fused, it makes them anew for every pair
+    squared = jax.lax.map(between, (i, j), batch_size=512)
     squared = jnp.maximum(squared, 0)
     return positive_median(jnp.sqrt(squared)), jnp.sqrt(jnp.max(squared))
 
