@@ -127,7 +127,7 @@ class Wild(eqx.Module):
     r"""Wild bootstrap: :math:`\frac{1}{n(n-1)} \sum_{i\neq j} w_i w_j h_{ij}` with random signs w.
 
     For independent observations. Cost n^2 n_draws flops in the engine's pass.
-    Source: Glaser et al. (2023), Section 5.
+    Source: Glaser et al. (2023), Section 6.
     """
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)

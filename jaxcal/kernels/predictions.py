@@ -83,7 +83,7 @@ class KernelFisher(_Euclidean, eqx.Module):
 
     Cost O(n m^2 d) on top of the n m scores. Blind, like GFD, to the mixing proportions of
     well-separated modes.
-    Source: Glaser et al. (2023), Section 4.
+    Source: Glaser et al. (2023), Section 4.2.
     """
 
     ground: Any = eqx.field(default=None, converter=ground_kernel)
