@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal.models import Draws, Scores, Unnormalized
@@ -151,6 +152,57 @@ def rows(value: Any, n: int, name: str) -> Array:
     if array.ndim == 0 or array.shape[0] != n:
         raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {array.shape}")
     return array.reshape(n, -1)
+
+
+def probabilities(value: Any, name: str = "predictions") -> Array:
+    """Class probabilities [n, m], each row >= 0 with sum 1 to rounding, or ValueError.
+
+    Values are looked at outside of jit only: inside, rows of another sum pass.
+    """
+    array = floats(value, name)
+    if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 2:
+        raise ValueError(
+            f"{name}: wanted class probabilities of shape [n, m], one row an observation and one "
+            f"column a class (two columns for two classes), got shape {array.shape}"
+        )
+    if isinstance(array, Tracer):
+        return array
+    rows = np.asarray(array)
+    _first_row(~np.all(np.isfinite(rows), axis=1), name, "holds NaN or infinite values")
+    _first_row(np.any(rows < 0, axis=1), name, "holds a negative probability")
+    sums = rows.sum(axis=1)
+    far = np.abs(sums - 1) > max(1e-6, 100 * rows.shape[1] * float(np.finfo(rows.dtype).eps))
+    _first_row(far, name, "does not sum to 1 (are these logits? softmax them; or divide each row)")
+    return array
+
+
+def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
+    """Classes 0, .., m - 1, shape [n], as int32, or an error that says what came instead."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    if array.dtype == bool:
+        array = array.astype(np.int32)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"{name}: wanted integer classes 0, .., {m - 1}, got {array.dtype}")
+    if array.shape != (n,):
+        raise ValueError(
+            f"{name}: wanted one class an observation, shape ({n},), got {array.shape}"
+            + ("; take the argmax of one-hot rows" if array.shape == (n, m) else "")
+        )
+    if not isinstance(array, Tracer):
+        low, high = int(array.min()), int(array.max())
+        if low == 1 and high == m:
+            raise ValueError(f"{name}: classes 1, .., {m} were given; subtract 1, they start at 0")
+        if low < 0 or high >= m:
+            raise ValueError(f"{name}: wanted classes 0, .., {m - 1}, got {low} to {high}")
+    return jnp.asarray(array).astype(jnp.int32)
+
+
+def _first_row(bad: np.ndarray, name: str, what: str) -> None:
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows do")
 
 
 def _say(value: Any) -> str:

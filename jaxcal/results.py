@@ -52,6 +52,27 @@ class Diagnostics(NamedTuple):
     largest_share: Scalar
 
 
+class Interval(NamedTuple):
+    """An interval that holds the true value with probability ``level``, ends each []."""
+
+    low: Scalar
+    high: Scalar
+    level: float
+
+
+def plain(value: Any) -> Any:
+    """Arrays and tuples as the numbers and lists of JSON; nested, names kept."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, eqx.Module):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return np.asarray(value).tolist() if hasattr(value, "shape") else value
+
+
 class TestResult(eqx.Module):
     """The outcome of a test of n observations.
 
@@ -88,14 +109,6 @@ class TestResult(eqx.Module):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON. Draws of the null are left out."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {name: plain(item) for name, item in value.items()}
-            if hasattr(value, "_asdict"):
-                return plain(value._asdict())
-            return np.asarray(value).tolist() if hasattr(value, "shape") else value
-
         names = [name for name in self.__dataclass_fields__ if name != "null_samples"]
         return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
 

@@ -19,8 +19,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # from the words every stage shares to the command line; a module may import itself and what is
 # to its left
 ORDER = ["typing", "batching", "results", "models", "scores", "checks", "embeddings", "kernels"]
-ORDER += ["pairwise", "quadratic", "nulls", "preconditioners", "assembly", "calibration"]
-ORDER += ["goodness_of_fit", "arrays_file", "plots", "report", "data", "demo"]
+ORDER += ["kernel_means", "pairwise", "quadratic", "nulls", "preconditioners", "assembly"]
+ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "ucme", "coverage", "measures"]
+ORDER += ["ckce", "squared_ce", "distance", "simulators", "plots", "sbi"]
+ORDER += ["arrays_file", "report", "data", "demo"]
 ORDER += ["__init__", "__main__"]
 HEAVY = {"numpyro", "optax", "matplotlib", "torch", "scipy", "sbi", "arviz", "pandas"}
 MAY_BE_HEAVY = {"plots", "demo"}  # reached through functions that import them

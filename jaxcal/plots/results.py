@@ -1,8 +1,4 @@
-"""Figures of one test result. Matplotlib is imported on use, and no window ever opens.
-
-Each function draws on ``ax``, or on a new figure of its own, and returns the axes: in a script
-save by ``ax.figure.savefig("name.png")``. Greys and line styles carry the meaning, not colours.
-"""
+"""Figures of one test result: its null, its contributions, its coordinates."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
 from jaxcal.results import TestResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-BLACK, DARK, LIGHT = "black", "0.35", "0.75"
 
 
 def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
@@ -32,9 +27,9 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     )
     if not draws.size:
         p = f"statistic {statistic:.3g}, p = {float(result.p_value):.3g}"
-        return _say(ax, f"the {result.null} null is a formula and has no draws:\n{p}")
+        return say(ax, f"the {result.null} null is a formula and has no draws:\n{p}")
     if not (np.all(np.isfinite(draws)) and np.isfinite(statistic)):
-        return _say(ax, "the statistic is not a finite number:\nno verdict")
+        return say(ax, "the statistic is not a finite number:\nno verdict")
     bins = min(40, max(5, draws.size // 10))
     ax.hist(draws, bins=bins, color=LIGHT, label="if calibrated")
     ax.axvline(np.quantile(draws, 0.95), color=DARK, linestyle="--", label="95 % quantile")
@@ -42,7 +37,7 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         statistic, color=BLACK, linewidth=2, label=f"observed, p = {float(result.p_value):.2g}"
     )
     ax.locator_params(axis="x", nbins=6)
-    _legend_above(ax)
+    legend_above(ax)
     return ax
 
 
@@ -67,7 +62,7 @@ def contributions(
         raise ValueError(f"x: wanted one value an observation, shape ({n},), got {where.shape}")
     ax.set(xlabel=label, ylabel="n times contribution to estimate")
     if not np.all(np.isfinite(parts)):
-        return _say(ax, "contributions are not finite numbers:\nno verdict")
+        return say(ax, "contributions are not finite numbers:\nno verdict")
     order = np.argsort(where, kind="stable")
     parts, where = n * parts[order], where[order]
     width = max(1, n // 10)
@@ -85,7 +80,7 @@ def contributions(
         locator = AutoDateLocator()
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    _legend_above(ax)
+    legend_above(ax)
     return ax
 
 
@@ -109,7 +104,7 @@ def coordinates(
     ax.set_yticks(range(d), names)
     ax.set_ylim(d - 0.4, -0.6)  # the first coordinate on top, as in a table
     if not np.all(np.isfinite(estimates)):
-        return _say(ax, "estimates are not finite numbers:\nno verdict")
+        return say(ax, "estimates are not finite numbers:\nno verdict")
     greys = [DARK if p <= 0.05 else LIGHT for p in adjusted]
     ax.barh(range(d), estimates, height=0.6, color=greys)
     ax.axvline(0, color=BLACK, linewidth=0.8)
@@ -147,28 +142,4 @@ def _axes(result: TestResult, ax: "Axes | None") -> "Axes":
             f"a figure shows one result, got a batch of shape {np.shape(result.p_value)}: take "
             f"one by jax.tree.map(lambda leaf: leaf[0], results)"
         )
-    if ax is None:
-        from matplotlib.figure import Figure
-
-        ax = Figure(figsize=(6.4, 4), layout="constrained").subplots()
-    ax.spines[["top", "right"]].set_visible(False)
-    return ax
-
-
-def _legend_above(ax: "Axes") -> None:
-    ax.legend(
-        frameon=False,
-        fontsize="small",
-        ncols=3,
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        columnspacing=1.2,
-        handlelength=1.6,
-    )
-
-
-def _say(ax: "Axes", text: str) -> "Axes":
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
-    return ax
+    return axes(ax)

@@ -1,0 +1,9 @@
+"""Figures. Matplotlib is imported on use, and no window ever opens.
+
+Each function draws on ``ax``, or on a new figure of its own, and returns the axes: in a script
+save by ``ax.figure.savefig("name.png")``. Greys and line styles carry the meaning, not colours.
+"""
+
+from jaxcal.plots.results import contributions, coordinates, null_histogram
+
+__all__ = ["contributions", "coordinates", "null_histogram"]

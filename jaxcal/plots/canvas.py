@@ -1,0 +1,39 @@
+"""What all figures share: greys, axes without a box, a legend above, a sentence instead of data."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BLACK, DARK, LIGHT = "black", "0.35", "0.75"
+
+
+def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
+    """The axes given, or those of a new figure of this size in inches; no box, no window."""
+    if ax is None:
+        from matplotlib.figure import Figure
+
+        ax = Figure(figsize=size, layout="constrained").subplots()
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def legend_above(ax: "Axes") -> None:
+    """A legend in one row that never covers the data."""
+    ax.legend(
+        frameon=False,
+        fontsize="small",
+        ncols=3,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        columnspacing=1.2,
+        handlelength=1.6,
+    )
+
+
+def say(ax: "Axes", text: str) -> "Axes":
+    """Axes that hold a sentence, where there is nothing to draw."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
+    return ax
