@@ -1,0 +1,109 @@
+"""Class probabilities and labels to a regression problem: inputs, outcomes and their residuals.
+
+Every notion of calibration says that the outcome has the input as its conditional mean. What
+differs is which inputs and outcomes: see `canonical`, `top_label`, `class_wise`, `binary`.
+Source: Gruber and Bach (2025), eq. 6 to 9, and Sec. 3.1 for the residuals.
+"""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+
+Notion = Literal["canonical", "top-label", "class-wise"]
+NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise")
+
+
+class Reduced(eqx.Module):
+    """A notion of calibration as a regression: is E[outcome | input] = input?
+
+    ``inputs`` and ``outcomes`` have shape [n, d]: d classes for the canonical notion, d = 1 for the
+    scalar ones. The class-wise notion is one scalar problem a class, so a leading axis of m
+    problems: [m, n, 1]. ``residuals`` D = inputs - outcomes have mean 0 given the input if and only
+    if the notion holds.
+    """
+
+    inputs: Float[Array, "*problems n d"]
+    outcomes: Float[Array, "*problems n d"]
+    notion: str = eqx.field(static=True)
+
+    @property
+    def residuals(self) -> Float[Array, "*problems n d"]:
+        return self.inputs - self.outcomes
+
+    @property
+    def n(self) -> int:
+        return self.inputs.shape[-2]
+
+    def take(self, rows: Any) -> "Reduced":
+        """The observations with these numbers (or in this slice)."""
+        return Reduced(self.inputs[..., rows, :], self.outcomes[..., rows, :], self.notion)
+
+    def problems(self) -> list["Reduced"]:
+        """The problems one by one: m for the class-wise notion, otherwise this one."""
+        if self.inputs.ndim == 2:
+            return [self]
+        pairs = zip(self.inputs, self.outcomes, strict=True)
+        return [Reduced(inputs, outcomes, self.notion) for inputs, outcomes in pairs]
+
+
+def reduce(probabilities: Any, labels: Any, notion: Notion) -> Reduced:
+    """The problem of a notion, by name; see the functions of the same names."""
+    if notion not in NOTIONS:
+        raise ValueError(f"notion: wanted one of {', '.join(NOTIONS)}, got {notion!r}")
+    functions = {"canonical": canonical, "top-label": top_label, "class-wise": class_wise}
+    return functions[notion](probabilities, labels)
+
+
+def canonical(probabilities: Any, labels: Any) -> Reduced:
+    """P(Y = i | f(X) = p) = p_i for all classes i: the whole vector, shape [n, m].
+
+    ``probabilities`` [n, m] with rows of sum 1, ``labels`` [n] in 0, .., m - 1; ValueError or
+    TypeError otherwise. Two classes as a canonical problem count everything twice: squared errors
+    are 2 and risks 4 times those of `binary`.
+    """
+    p, y = _checked(probabilities, labels)
+    return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
+
+
+def top_label(probabilities: Any, labels: Any) -> Reduced:
+    """P(Y = argmax f | max f = c) = c: is the confidence the accuracy? Shape [n, 1].
+
+    Where several classes share the largest probability, the first of them is the prediction.
+    """
+    p, y = _checked(probabilities, labels)
+    correct = (jnp.argmax(p, axis=1) == y).astype(p.dtype)
+    return Reduced(jnp.max(p, axis=1)[:, None], correct[:, None], "top-label")
+
+
+def class_wise(probabilities: Any, labels: Any) -> Reduced:
+    """P(Y = k | f_k(X) = c) = c for each class k: m scalar problems, shape [m, n, 1].
+
+    The class-wise error is the SUM of the squared errors of these problems.
+    """
+    whole = canonical(probabilities, labels)
+    return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
+
+
+def binary(confidences: Any, outcomes: Any) -> Reduced:
+    """P(Y = 1 | f(X) = c) = c for probabilities [n] of an event that happened (1) or not (0)."""
+    c = checks.floats(confidences, "confidences")
+    if c.ndim != 1 or c.shape[0] < 1:
+        raise ValueError(f"confidences: wanted one probability an event, [n], got shape {c.shape}")
+    if not isinstance(c, Tracer):
+        values = np.asarray(c)
+        if not np.all((values >= 0) & (values <= 1)):  # also where NaN
+            raise ValueError("confidences: wanted probabilities between 0 and 1")
+    z = checks.labels(outcomes, c.shape[0], 2, "outcomes").astype(c.dtype)
+    return Reduced(c[:, None], z[:, None], "binary")
+
+
+def _checked(probabilities: Any, labels: Any) -> tuple[Array, Array]:
+    p = checks.probabilities(probabilities, "probabilities")
+    return p, checks.labels(labels, p.shape[0], p.shape[1], "labels")

@@ -1,0 +1,73 @@
+"""Notions of calibration as residuals: by hand on small examples, and errors on bad input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcal.squared_ce import binary, canonical, class_wise, reduce, top_label
+
+P = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.25, 0.25, 0.5], [0.4, 0.4, 0.2]])
+Y = [0, 2, 2, 1]
+
+
+def test_the_canonical_residual_is_the_probability_vector_minus_the_one_hot_label():
+    found = canonical(P, Y)
+    np.testing.assert_array_equal(found.inputs, P)
+    np.testing.assert_array_equal(found.outcomes, np.eye(3)[Y])
+    np.testing.assert_allclose(found.residuals[1], [0.2, 0.5, -0.7])
+    assert found.problems() == [found]
+
+
+def test_the_top_label_residual_is_confidence_minus_correctness_and_ties_go_to_the_first_class():
+    found = top_label(P, Y)
+    np.testing.assert_array_equal(found.inputs[:, 0], [0.7, 0.5, 0.5, 0.4])
+    np.testing.assert_array_equal(found.outcomes[:, 0], [1, 0, 1, 0])  # row 3: a tie, class 0
+
+
+def test_the_class_wise_problems_are_the_columns_of_the_canonical_one():
+    found = class_wise(P, Y)
+    assert found.residuals.shape == (3, 4, 1)
+    for k, problem in enumerate(found.problems()):
+        np.testing.assert_array_equal(problem.residuals[:, 0], canonical(P, Y).residuals[:, k])
+        np.testing.assert_array_equal(problem.inputs, binary(P[:, k], np.array(Y) == k).inputs)
+
+
+@pytest.mark.parametrize("notion", ["canonical", "top-label", "class-wise"])
+def test_observations_are_taken_along_their_axis_and_under_jit(notion):
+    rows = np.array([2, 0])
+    taken = reduce(P, Y, notion).take(rows)
+    direct = reduce(P[rows], np.array(Y)[rows], notion)
+    np.testing.assert_array_equal(taken.residuals, direct.residuals)
+    assert taken.n == 2
+    jitted = jax.jit(lambda p, y: reduce(p, y, notion))(jnp.asarray(P), jnp.asarray(Y))
+    np.testing.assert_array_equal(jitted.residuals, reduce(P, Y, notion).residuals)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: reduce(P, Y, "classwise"), "notion: wanted one of canonical, top-label, class-w"),
+        (lambda: canonical(np.log(P), Y), "probabilities: row 0 holds a negative"),
+        (lambda: canonical(P * 2, Y), "probabilities: row 0 does not sum to 1"),
+        (lambda: top_label(P[:, 0], Y), "probabilities: wanted class probabilities of shape"),
+        (lambda: top_label(P, [0, 1, 2, 3]), "labels: wanted classes 0, .., 2, got 0 to 3"),
+        (lambda: top_label(P, [1, 1, 2, 3]), "labels: classes 1, .., 3 were given"),
+        (lambda: canonical(P, np.eye(3)[Y].astype(int)), "take the argmax of one-hot rows"),
+        (lambda: canonical(P, [0]), "labels: wanted one class an observation"),
+        (lambda: binary([0.5, 1.5], [0, 1]), "confidences: wanted probabilities between 0 and 1"),
+        (lambda: binary([0.5, np.nan], [0, 1]), "confidences: wanted probabilities between"),
+        (lambda: binary(P, Y), "confidences: wanted one probability an event"),
+        (lambda: binary([0.5, 0.5], [0, 2]), "outcomes: wanted classes 0, .., 1"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_labels_that_are_not_integers_and_half_precision_are_refused():
+    with pytest.raises(TypeError, match="labels: wanted integer classes"):
+        canonical(P, [0.0, 1.0, 2.0, 1.0])
+    with pytest.raises(TypeError, match="float16"):
+        canonical(P.astype(np.float16), Y)
