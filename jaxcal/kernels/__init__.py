@@ -7,6 +7,7 @@ from jaxcal.kernels.points import (
     Constant,
     Gaussian,
     Laplace,
+    Linear,
     Matern52,
     RationalQuadratic,
 )
@@ -17,12 +18,14 @@ from jaxcal.kernels.predictions import (
     SlicedWasserstein,
     Vectors,
 )
+from jaxcal.kernels.simplex import Euclidean, TotalVariation
 
 __all__ = [
     "IMQ",
     "MMD",
     "Bures",
     "Constant",
+    "Euclidean",
     "Fisher",
     "Gaussian",
     "GaussianFisher",
@@ -30,9 +33,11 @@ __all__ = [
     "GradientKernel",
     "KernelFisher",
     "Laplace",
+    "Linear",
     "Matern52",
     "RationalQuadratic",
     "SlicedWasserstein",
+    "TotalVariation",
     "Vectors",
     "Wasserstein",
 ]

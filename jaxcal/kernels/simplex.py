@@ -1,0 +1,123 @@
+"""Predictions over classes: their probability vectors, and distances between those.
+
+A prediction is a row of probabilities, numpyro's ``Categorical`` (by probabilities or logits) or
+``Bernoulli``, which counts as the two classes (0, 1). An embedding of your own is
+`jaxcal.kernels.Vectors`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.kernels.predictions import NodeScores, _Euclidean, check_batch
+from jaxcal.typing import Features, Key
+
+AT_ONCE = 16  # classes a step: enough to keep a core busy, few enough to compile quickly
+
+
+def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
+    """Class probabilities [n, m] of n predictions over m classes 0, .., m - 1.
+
+    Raises TypeError for predictions that are not over classes, ValueError for shapes and, outside
+    of jit, for rows that are no probabilities.
+    """
+    base = predictions
+    while type(base).__name__ == "ExpandedDistribution":
+        base = base.base_dist
+    kind = type(base).__name__
+    if kind.startswith(("Categorical", "Bernoulli")) and hasattr(predictions, "batch_shape"):
+        check_batch(predictions)
+        shape = tuple(predictions.batch_shape)
+        if len(shape) != 1:
+            raise ValueError(
+                f"predictions: wanted a {kind} with batch shape [n], got batch shape {shape}"
+            )
+        given = jnp.asarray(base.probs)
+        if kind.startswith("Bernoulli"):
+            given = jnp.broadcast_to(given, shape)
+            given = jnp.stack([1 - given, given], axis=-1)
+        return checks.probabilities(jnp.broadcast_to(given, (*shape, given.shape[-1])))
+    if hasattr(predictions, "log_prob") or hasattr(predictions, "scores"):
+        raise TypeError(
+            f"predictions: this distance compares predictions over classes: probabilities [n, m], "
+            f"numpyro Categorical or Bernoulli; got {type(predictions).__name__}"
+        )
+    return checks.probabilities(predictions)
+
+
+def by_class(
+    term: Callable[[Array, Array], Array], rows: Float[Array, "r m"], cols: Float[Array, "c m"]
+) -> Float[Array, "r c"]:
+    """Sum over classes of ``term(row, col)``, [r, c]: nothing of shape [r, c, m] is ever held."""
+    (r, m), c = rows.shape, cols.shape[0]
+
+    def some(left: Float[Array, "k r"], right: Float[Array, "k c"]) -> Array:
+        return sum((term(p[:, None], q) for p, q in zip(left, right, strict=True)), start=0.0)
+
+    whole = m // AT_ONCE if m > AT_ONCE else 0
+    left, right = rows.T, cols.T
+    rest = slice(whole * AT_ONCE, m)
+    if not whole:
+        return some(left, right)
+
+    @jax.checkpoint  # the backward pass computes the terms again instead of keeping m blocks
+    def step(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + some(*part), None
+
+    parts = tuple(a[: rest.start].reshape(whole, AT_ONCE, -1) for a in (left, right))
+    total, _ = jax.lax.scan(step, jnp.zeros((r, c), rows.dtype), parts)
+    return total + some(left[rest], right[rest]) if rest.start < m else total
+
+
+class TotalVariation(eqx.Module):
+    r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
+
+    ``Laplace`` on it is :math:`\exp(-TV / l)`, positive definite because the sum of absolute
+    differences is; ``Gaussian`` on it need not be. Cost per pair O(m) for m classes, without a
+    matrix product; memory for r rows and c columns O(r c + m (r + c)).
+    Source: the class kernel of Widmann et al. (2019), as in Widmann et al. (2021), App. E.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        return class_probabilities(predictions)
+
+    def squared_distances(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
+        return (by_class(_gap, rows, cols) / 2) ** 2
+
+    def paired(self, rows: Array, cols: Array) -> Float[Array, " r"]:
+        return (jnp.sum(jnp.abs(rows - cols), axis=-1) / 2) ** 2
+
+
+class Euclidean(_Euclidean, eqx.Module):
+    r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
+
+    Makes positive definite kernels with every radial kernel. Up to 16 classes are subtracted one
+    by one, so that equal predictions are at distance 0 exactly; more go through one matrix
+    product, which leaves noise of about eps^1/2 in small distances.
+    Source: Widmann et al. (2021), App. E.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        return class_probabilities(predictions)
+
+    def squared_distances(self, rows: Array, cols: Array) -> Array:
+        if rows.shape[-1] <= AT_ONCE:
+            return by_class(_squared_gap, rows, cols)
+        return super().squared_distances(rows, cols)
+
+
+def _gap(p: Array, q: Array) -> Array:
+    return jnp.abs(p - q)
+
+
+def _squared_gap(p: Array, q: Array) -> Array:
+    return (p - q) ** 2
