@@ -168,6 +168,13 @@ class Constant(_Algebra, eqx.Module):
         return jnp.ones((), jnp.result_type(x))
 
 
+class Linear(_Algebra, eqx.Module):
+    """``k = x . y``: makes linear functions of the points reproducible; not of their distance."""
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return jnp.sum(x * y)
+
+
 class Function(_Algebra, eqx.Module):
     """A plain function of two points as a kernel; compared by identity, so pass a named one."""
 

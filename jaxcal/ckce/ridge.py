@@ -1,0 +1,59 @@
+"""The ridge of CKCE: a number, or a schedule that depends on n; and a choice by cross-validation.
+
+Values of CKCE are comparable at equal n, ridge and kernel only.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal.typing import Scalar
+
+Ridge: TypeAlias = Any  # None, a positive number, or a function of n that returns one
+
+
+def fourth_root(n: int) -> float:
+    """``n^(-1/4)``, which equates the two terms of the estimator's rate. Source: Section 2.3."""
+    return float(n) ** -0.25
+
+
+def ridge_at(ridge: Ridge, n: int, dtype: Any) -> Scalar:
+    """The ridge for n observations; ValueError unless positive and finite.
+
+    None is n^(-1/4). Under a transformation a value that is not known yet passes.
+    """
+    schedule: Callable[[int], Any] = fourth_root if ridge is None else ridge
+    value = schedule(n) if callable(schedule) else schedule
+    if isinstance(value, bool) or not isinstance(
+        value, (int, float, np.ndarray, np.generic, jax.Array)
+    ):
+        raise TypeError(
+            f"ridge: wanted None for n^(-1/4), a positive number, or a function of n, got "
+            f"{type(value).__name__} {value!r}"[:160]
+        )
+    array = jnp.asarray(value).astype(dtype)
+    if array.shape != ():
+        raise ValueError(
+            f"ridge: wanted one number, got shape {array.shape}; `ckce_path` takes several"
+        )
+    if not isinstance(array, Tracer) and not 0 < float(array) < np.inf:
+        raise ValueError(
+            f"ridge: wanted a positive, finite number, got {float(array)}: without a ridge the "
+            f"regression of residuals on predictions fits noise exactly"
+        )
+    return array
+
+
+def ridges_at(ridges: Any, dtype: Any) -> Float[Array, " r"]:
+    """Several ridges, shape [r], each positive and finite, or ValueError."""
+    array = jnp.asarray(ridges).astype(dtype)
+    if array.ndim != 1 or array.size < 1:
+        raise ValueError(f"ridges: wanted numbers of shape [r], got shape {array.shape}")
+    if not isinstance(array, Tracer) and not bool(jnp.all((array > 0) & (array < jnp.inf))):
+        raise ValueError(f"ridges: wanted positive, finite numbers, got {np.asarray(array)}")
+    return array
