@@ -1,0 +1,159 @@
+"""Executed notebooks from their sources: one command makes them, and one says whether they agree.
+
+    python notebooks/build.py [NAME ...]            execute sources, write NAME.ipynb beside NAME.py
+    python notebooks/build.py --check [NAME ...]    compare them without running; exit 1 where not
+
+A source is a Python script in the percent format (``# %%`` starts a cell) that also runs as it is.
+Making needs the extra ``notebooks``; comparing needs jupytext alone and takes seconds.
+"""
+
+import argparse
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+LARGEST = 500_000  # bytes of one executed notebook
+SECONDS = 900  # for one cell
+# what a machine leaves in outputs: its folders, addresses in memory
+TRACES = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|usr|opt|work|Users)/\S+|\b0x[0-9a-f]{6,}\b")
+
+
+def sources(names: Sequence[str] = ()) -> list[Path]:
+    """The notebooks' sources, all or those named (``first_steps`` or a path to it)."""
+    known = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.name != "build.py"}
+    wanted = [Path(name).stem for name in names] or list(known)
+    if missing := [name for name in wanted if name not in known]:
+        raise SystemExit(f"no notebook {', '.join(missing)} here; there are {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+def read(source: Path) -> Any:
+    """A source as a notebook that was not run: cells with fixed names, and nothing of a machine."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages below jupytext
+        import jupytext
+
+        notebook = jupytext.read(source, fmt="py:percent")
+    for k, cell in enumerate(notebook.cells):
+        cell.id, cell.metadata = f"cell-{k:02d}", {}
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python", "file_extension": ".py"},
+    }
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
+
+
+def execute(notebook: Any, folder: Path) -> Any:
+    """Run all cells in a fresh process on the CPU, at the notebook's full size."""
+    import os
+
+    from nbclient import NotebookClient
+
+    environment = {k: v for k, v in os.environ.items() if k not in ("JAXCAL_QUICK", "MPLBACKEND")}
+    environment |= {"JAX_PLATFORMS": "cpu"}
+    client = NotebookClient(
+        notebook,
+        timeout=SECONDS,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute(env=environment)
+    return notebook
+
+
+def make(source: Path) -> Path:
+    """Execute one source and write the notebook; a notebook with a fault is not written."""
+    import nbformat
+
+    notebook = execute(read(source), source.parent)
+    for cell in notebook.cells:
+        cell.metadata = {}
+        for output in cell.get("outputs", ()):
+            output.metadata = {} if "metadata" in output else None
+            if output.metadata is None:
+                del output["metadata"]
+    text = nbformat.writes(notebook, version=nbformat.NO_CONVERT) + "\n"
+    if found := outputs_faults(notebook) + size_faults(text):
+        raise SystemExit("\n".join(f"{source.name}: {fault}" for fault in found))
+    target = source.with_suffix(".ipynb")
+    target.write_text(text, encoding="utf-8")
+    return target
+
+
+def check(source: Path) -> list[str]:
+    """What is wrong with the executed notebook of one source; empty where nothing is."""
+    import nbformat
+
+    target = source.with_suffix(".ipynb")
+    again = f"run python notebooks/build.py {source.stem}"
+    if not target.exists():
+        return [f"{target.name} is missing: {again}"]
+    text = target.read_text(encoding="utf-8")
+    held, wanted = nbformat.reads(text, as_version=4), read(source)
+    faults = outputs_faults(held) + size_faults(text)
+    if len(held.cells) != len(wanted.cells):
+        faults.append(f"{len(held.cells)} cells, its source has {len(wanted.cells)}: {again}")
+    for k, (ours, theirs) in enumerate(zip(held.cells, wanted.cells, strict=False)):
+        if (ours.cell_type, ours.source) != (theirs.cell_type, theirs.source):
+            first = theirs.source.partition("\n")[0]
+            faults.append(f"cell {k} is not that of the source ({first!r}): {again}")
+    return [f"{target.name}: {fault}" for fault in faults]
+
+
+def outputs_faults(notebook: Any) -> list[str]:
+    """Cells that did not run in order, errors, warnings, and traces of the machine."""
+    faults = []
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for k, cell in enumerate(code, start=1):
+        if cell.execution_count != k:
+            faults.append(f"code cell {k} has the number {cell.execution_count}: not run in order")
+        for output in cell.outputs:
+            if output.output_type == "error":
+                faults.append(f"code cell {k} raised {output.ename}: {output.evalue}")
+            elif output.get("name") == "stderr":
+                faults.append(f"code cell {k} wrote to stderr: {output.text.strip()!r}")
+            words = "".join(map(str, (output.get("text", ""), text_of(output))))
+            faults += [f"code cell {k} shows {t!r}" for t in sorted(set(TRACES.findall(words)))]
+    return faults
+
+
+def text_of(output: Any) -> str:
+    """The words of an output; images are left out."""
+    kinds = output.get("data", {})
+    return " ".join(str(kinds[kind]) for kind in kinds if kind.startswith("text/"))
+
+
+def size_faults(text: str) -> list[str]:
+    size = len(text.encode())
+    return [f"{size} bytes, more than {LARGEST}"] if size > LARGEST else []
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks; all by default")
+    parser.add_argument("--check", action="store_true", help="compare without running")
+    chosen = parser.parse_args(arguments)
+    paths = sources(chosen.names)
+    if not chosen.check:
+        for source in paths:
+            target = make(source)
+            print(f"{target.name}: {target.stat().st_size // 1000} kB")
+        return 0
+    faults = [fault for source in paths for fault in check(source)]
+    if not chosen.names:
+        known = {path.stem for path in paths}
+        for target in sorted(FOLDER.glob("*.ipynb")):
+            if target.stem not in known:
+                faults.append(f"{target.name} has no source {target.stem}.py")
+    print("\n".join(faults) or f"{len(paths)} notebooks agree with their sources")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

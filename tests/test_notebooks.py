@@ -1,0 +1,105 @@
+"""Executed notebooks are those of their sources, and the check that says so can fail."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+nbformat = pytest.importorskip("nbformat", reason="comparing notebooks needs jupytext")
+pytest.importorskip("jupytext")
+
+spec = importlib.util.spec_from_file_location("notebooks_build", NOTEBOOKS / "build.py")
+assert spec is not None
+assert spec.loader is not None
+build = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = build
+spec.loader.exec_module(build)
+
+SOURCE = """# %% [markdown]
+# # A title
+#
+# and a line
+
+# %%
+x = 2
+
+
+# %%
+print(x)
+"""
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A source and its notebook as if it had been run."""
+    source = tmp_path / "story.py"
+    source.write_text(SOURCE)
+    notebook = build.read(source)
+    notebook.cells[1].execution_count, notebook.cells[2].execution_count = 1, 2
+    notebook.cells[2].outputs = [nbformat.v4.new_output("stream", name="stdout", text="2\n")]
+    write(source, notebook)
+    return source, notebook
+
+
+def write(source, notebook):
+    source.with_suffix(".ipynb").write_text(nbformat.writes(notebook))
+
+
+@pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
+def test_every_executed_notebook_is_that_of_its_source(source):
+    assert build.check(source) == []
+
+
+def test_every_notebook_has_a_source_and_a_line_in_the_readme():
+    names = {source.stem for source in build.sources()}
+    assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} <= names
+    told = (NOTEBOOKS / "README.md").read_text()
+    assert [name for name in sorted(names) if f"| `{name}` |" not in told] == []
+
+
+def test_a_notebook_that_agrees_passes(made):
+    assert build.check(made[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("x = 2", "x = 3"), ("and a line", "and another"), ("# %%\nprint(x)\n", "")],
+)
+def test_a_changed_source_is_found(made, old, new):
+    source, _ = made
+    source.write_text(SOURCE.replace(old, new))
+    assert any("run python notebooks/build.py story" in fault for fault in build.check(source))
+
+
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        (("stream", {"name": "stderr", "text": "W0000 no accelerator"}), "wrote to stderr"),
+        (("error", {"ename": "ValueError", "evalue": "x", "traceback": []}), "raised ValueError"),
+        (("stream", {"name": "stdout", "text": "in /home/someone/file\n"}), "/home/someone"),
+        (("display_data", {"data": {"text/plain": "<f at 0x7f12ab34cd>"}}), "0x7f12ab34cd"),
+        (("display_data", {"data": {"image/png": "A" * 600_000}}), "more than 500000"),
+    ],
+)
+def test_outputs_that_must_not_be_committed_are_found(made, output, says):
+    source, notebook = made
+    kind, content = output
+    notebook.cells[2].outputs = [nbformat.v4.new_output(kind, **content)]
+    write(source, notebook)
+    assert any(says in fault for fault in build.check(source))
+
+
+def test_a_notebook_that_was_not_run_in_order_is_found(made):
+    source, notebook = made
+    notebook.cells[2].execution_count = 7
+    write(source, notebook)
+    assert any("not run in order" in fault for fault in build.check(source))
+    source.with_suffix(".ipynb").unlink()
+    assert build.check(source) == ["story.ipynb is missing: run python notebooks/build.py story"]
+
+
+def test_a_name_that_is_no_notebook_is_refused():
+    with pytest.raises(SystemExit, match=r"no notebook nothing here; there are .*first_steps"):
+        build.main(["--check", "nothing"])
