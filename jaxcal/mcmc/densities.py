@@ -1,0 +1,75 @@
+"""The log density of each prediction at a point of its own."""
+
+from typing import Any
+
+import jax
+from jaxtyping import Array, Float
+
+from jaxcal.models import Unnormalized
+from jaxcal.scores import is_distribution
+
+
+def log_densities(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, " n"]:
+    """Entry i: the log density of prediction i at ``ys[i]``, known up to a constant of i.
+
+    ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n] or []. Raises
+    TypeError for predictions that offer scores or draws alone. Not finite where the density is not.
+    """
+    if isinstance(predictions, Unnormalized):
+        density = jax.vmap(predictions.log_density, in_axes=(predictions.in_axes, 0))
+        return density(predictions.params, ys)
+    if is_distribution(predictions):
+        return predictions.log_prob(ys)
+    raise TypeError(
+        f"predictions: cannot get log densities from {type(predictions).__name__}. Pass a numpyro "
+        f"distribution with batch shape [n] or jaxcal.Unnormalized(log_density, params)"
+    )
+
+
+def layout(
+    predictions: Any, event_shape: int | tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...]]:
+    """How many predictions there are and the shape of one target; checked against each other.
+
+    Raises ValueError or TypeError with what was wanted and what came.
+    """
+    if isinstance(event_shape, int):
+        event_shape = (event_shape,)
+    if is_distribution(predictions):
+        batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
+        if len(batch) != 1:
+            raise ValueError(
+                f"predictions: wanted a distribution with batch shape [n], got {batch}"
+                + ("; .to_event(1) makes the last batch axis an event" if len(batch) > 1 else "")
+            )
+        if event_shape is not None and tuple(event_shape) != event:
+            raise ValueError(f"event_shape: got {event_shape} for targets of shape {event}")
+        _on_all_of_space(predictions)
+        return batch[0], event
+    if not isinstance(predictions, Unnormalized):
+        raise TypeError(
+            f"predictions: MCMC needs log densities, which {type(predictions).__name__} does not "
+            f"give; pass a numpyro distribution with batch shape [n] or "
+            f"jaxcal.Unnormalized(log_density, params)"
+        )
+    if event_shape is None:
+        raise ValueError(
+            "event_shape: an unnormalized density does not say what its targets look like; pass "
+            "event_shape=d for vectors of length d, or () for numbers"
+        )
+    count = jax.vmap(lambda params: 0.0, in_axes=(predictions.in_axes,))
+    return jax.eval_shape(count, predictions.params).shape[0], tuple(event_shape)
+
+
+def _on_all_of_space(predictions: Any) -> None:
+    from numpyro.distributions import constraints
+
+    support = predictions.support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    if support not in (constraints.real, constraints.real_vector, constraints.real_matrix):
+        raise ValueError(
+            f"predictions: {type(predictions).__name__} lives on {support}, and MCMC here walks "
+            f"all of space; numpyro distributions can be sampled directly, or transform the target "
+            f"to the whole line first"
+        )

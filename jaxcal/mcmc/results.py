@@ -1,0 +1,112 @@
+"""Draws with the evidence for and against them."""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal.models import Draws
+from jaxcal.results import plain
+
+SETTLED = 1.1  # split R-hat up to here counts as settled
+FEW = 0.05  # the share of predictions that may miss a threshold by chance
+
+
+class McmcDraws(eqx.Module):
+    """m draws from each of n predictions; pass ``.draws`` where draws are wanted.
+
+    ``samples`` [n, m, d], in units of the targets; neighbours along m come from different chains.
+    ``rhat`` [n]: split R-hat of the last half of all steps, the worst coordinate; NaN where fewer
+    than 8 steps were made. ``acceptance`` [n]: mean probability over that half. ``ess`` [n]:
+    effective size of the m draws, worst coordinate; NaN for fewer than 4 draws a chain.
+    ``divergences`` [n]: steps after warm-up whose energy error was beyond 1000. ``step`` [n]: mean
+    step at the end, in units of the target divided by the adapted scale.
+    """
+
+    samples: Float[Array, "n m d"]
+    rhat: Float[Array, " n"]
+    acceptance: Float[Array, " n"]
+    ess: Float[Array, " n"]
+    divergences: Int[Array, " n"]
+    step: Float[Array, " n"]
+    sampler: str = eqx.field(static=True)
+    chains: int = eqx.field(static=True)
+    steps: int = eqx.field(static=True)
+    event_shape: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def draws(self) -> Draws:
+        """The samples as the draws that distances and tests accept."""
+        return Draws(self.samples)
+
+    def warnings(self) -> list[str]:
+        """Sentences about draws that are not good enough for a valid SKCE test."""
+        if isinstance(self.samples, Tracer):
+            return []
+        rhat, accepted = np.asarray(self.rhat), np.asarray(self.acceptance)
+        broken = int(np.sum(~np.isfinite(np.asarray(self.samples)).all(axis=(-2, -1))))
+        divergent = int(np.sum(np.asarray(self.divergences) > 0))
+        short = self.steps < 8
+        unsettled = float(np.mean(~(rhat <= SETTLED)))
+        low, high = float(np.mean(accepted < 0.1)), float(np.mean(accepted > 0.99))
+        found = [
+            (f"draws of {broken} predictions are NaN or infinite", broken > 0),
+            (
+                f"{self.steps} steps are too few to see whether the chains have settled; where "
+                f"they have not, SKCE with these draws loses its level",
+                short,
+            ),
+            (
+                f"the chains of {unsettled:.0%} of the predictions have not settled (R-hat above "
+                f"{SETTLED}): SKCE with these draws can reject calibrated models; make more steps, "
+                f"adapt the step, or use kccsd_test, which needs no draws",
+                not short and unsettled > FEW,
+            ),
+            (
+                f"for {low:.0%} of the predictions fewer than 1 step in 10 is accepted: the step "
+                f"is too large, or the start is far from the density",
+                low > FEW,
+            ),
+            (
+                f"for {high:.0%} of the predictions nearly every step is accepted and the chains "
+                f"have not settled: the step is too small",
+                not short and high > FEW and unsettled > FEW,
+            ),
+            (
+                f"the paths of {divergent} predictions diverged: the density has places that the "
+                f"step is too large for",
+                divergent > 0,
+            ),
+        ]
+        return [text for text, holds in found if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON. The samples are left out."""
+        names = [name for name in self.__dataclass_fields__ if name != "samples"]
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.samples, Tracer):
+            return f"McmcDraws({self.sampler}, traced)"
+        n, m, d = self.samples.shape[-3:]
+        batch = self.samples.shape[:-3]
+        lines = [
+            f"{m} draws of {d} coordinates from each of {n} predictions by {self.sampler}"
+            + (f", batch shape {batch}" if batch else ""),
+            f"  {self.chains} chains of {self.steps} steps",
+            f"  R-hat       {_range(self.rhat)}",
+            f"  acceptance  {_range(self.acceptance)}",
+            f"  effective   {_range(self.ess)} draws",
+        ]
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def _range(values: Array) -> str:
+    known = np.asarray(values)[~np.isnan(np.asarray(values))]
+    if not known.size:
+        return "unknown"
+    return f"median {np.median(known):.3g}, from {known.min():.3g} to {known.max():.3g}"

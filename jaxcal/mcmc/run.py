@@ -1,0 +1,233 @@
+"""n predictions times c chains, walked side by side in one program."""
+
+from functools import partial
+from typing import Any, Protocol, Unpack, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.assembly import Options
+from jaxcal.calibration import kccsd_test
+from jaxcal.mcmc.densities import layout, log_densities
+from jaxcal.mcmc.diagnostics import Path, effective_size, split_rhat
+from jaxcal.mcmc.results import McmcDraws
+from jaxcal.mcmc.samplers import NUTS
+from jaxcal.models import Unnormalized
+from jaxcal.results import TestResult
+from jaxcal.scores import is_distribution, score
+from jaxcal.typing import Key
+
+LANES = "predictions"  # the axis along which all predictions take a step together
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Settings that make one of numpyro's kernels for a potential, minus a log density."""
+
+    def kernel(self, potential: Any, /) -> Any: ...
+
+
+def mcmc_draws(
+    key: Key,
+    predictions: Any,
+    *,
+    n_draws: int = 20,
+    sampler: Sampler = NUTS(),
+    n_chains: int = 4,
+    n_warmup: int = 300,
+    thin: int = 5,
+    event_shape: int | tuple[int, ...] | None = None,
+    start: Any = None,
+) -> McmcDraws:
+    """``n_draws`` draws from each of n predictions whose densities need no constant.
+
+    ``predictions``: an `Unnormalized` (then say ``event_shape``, the shape of one target) or a
+    numpyro distribution with batch shape [n] on all of space. ``sampler``: `MALA`, `HMC` or
+    `NUTS`. Each of ``n_chains`` chains makes ``n_warmup`` steps, during which an adapting sampler
+    tunes itself, then keeps one draw every ``thin`` steps; ``n_draws`` counts all chains together.
+    ``start``: where chains begin, a distribution over targets or an array [n_chains, n, ...];
+    by default a standard normal draw, which is far off where targets are (choose a wider start
+    then).
+
+    A test with these draws is valid where each draw follows its prediction; draws of one
+    prediction may depend on each other. So what matters is that the chains have settled:
+    ``result.warnings()`` says where they have not, and `check_draws` tests it.
+
+    For the setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1,
+    n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
+
+    Cost: n_chains (n_warmup + thin n_draws / n_chains) evaluations of all n densities and scores,
+    times the leapfrog steps; memory of n n_draws targets. One program for every key and step size.
+    Computed in the default float type; draws come in the type of the predictions. Raises ValueError
+    or TypeError for shapes and types, naming the argument.
+    """
+    checks.key(key)
+    if isinstance(predictions, Unnormalized):
+        predictions = predictions.arrays_only()
+    for name, value, least in (
+        ("n_draws", n_draws, 1),
+        ("n_chains", n_chains, 1),
+        ("n_warmup", n_warmup, 0),
+        ("thin", thin, 1),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name}: wanted a whole number of at least {least}, got {value!r}")
+    if n_draws % n_chains:
+        raise ValueError(
+            f"n_draws: wanted as many from each of n_chains={n_chains} chains, got {n_draws}"
+        )
+    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
+        raise TypeError(f"sampler: wanted one such as jaxcal.mcmc.MALA(0.1), got {sampler!r}")
+    n, event = layout(predictions, event_shape)
+    dtype = jnp.result_type(float)
+    shape = jax.eval_shape(log_densities, predictions, jnp.zeros((n, *event), dtype)).shape
+    if shape != (n,):
+        raise ValueError(
+            f"predictions: log_density(params, y) must return one number for one target of shape "
+            f"{event}, got shape {shape[1:]}"
+        )
+    if start is not None and not is_distribution(start):
+        start = checks.floats(start, "start")
+        if start.shape != (n_chains, n, *event):
+            raise ValueError(
+                f"start: wanted one point a chain and prediction, shape {(n_chains, n, *event)}, "
+                f"or a distribution over targets of shape {event}, got shape {start.shape}"
+            )
+    if is_distribution(start) and (
+        tuple(start.event_shape) != event or tuple(start.batch_shape) not in ((), (n,))
+    ):
+        raise ValueError(
+            f"start: wanted a distribution with batch shape ({n},) or () and event shape {event}, "
+            f"got batch shape {tuple(start.batch_shape)} and event shape {tuple(start.event_shape)}"
+        )
+    return _run(
+        key,
+        predictions,
+        sampler,
+        start,
+        n=n,
+        event=event,
+        chains=n_chains,
+        kept=n_draws // n_chains,
+        warmup=n_warmup,
+        thin=thin,
+    )
+
+
+def check_draws(
+    key: Key, predictions: Any, draws: McmcDraws, **options: Unpack[Options]
+) -> TestResult:
+    """Test that draws come from their predictions, with the sharpness of a calibration test.
+
+    One draw of each prediction stands in for its target in `kccsd_test`, which needs scores alone:
+    a small p-value says that the chains have not settled, and that SKCE with these draws would
+    reject calibrated models of this size. Options as in `kccsd_test`.
+    """
+    ys = draws.samples[:, 0].reshape(-1, *draws.event_shape)
+    return kccsd_test(key, predictions, ys, **options)
+
+
+@partial(jax.jit, static_argnames=("n", "event", "chains", "kept", "warmup", "thin"))
+def _run(
+    key: Key,
+    predictions: Any,
+    sampler: Any,
+    start: Any,
+    *,
+    n: int,
+    event: tuple[int, ...],
+    chains: int,
+    kept: int,
+    warmup: int,
+    thin: int,
+) -> McmcDraws:
+    start_key, chain_key = jax.random.split(key)
+    begin = _begin(start_key, start, (chains, n, *event))
+    kernel = sampler.kernel(_potential(predictions))
+    keys = jax.random.split(chain_key, (chains, n))
+    steps = warmup + thin * kept
+
+    def everywhere(function: Any) -> Any:
+        return jax.vmap(jax.vmap(function, axis_name=LANES))
+
+    def step(t: Array, carry: Any) -> Any:
+        state, held, path, accepted, diverged = carry
+        state = everywhere(lambda state: kernel.sample(state, (), {}))(state)
+        # the last of the steps that share a slot stays there; warm-up steps leave no trace
+        held = held.at[jnp.maximum(t - warmup, 0) // thin].set(state.z)
+        late = t >= steps - steps // 2
+        return (
+            state,
+            held,
+            path.add(state.z, t, steps),
+            accepted + late * state.accept_prob,
+            diverged + (t >= warmup) * state.diverging,
+        )
+
+    state = everywhere(lambda key, z: kernel.init(key, warmup, z, (), {}))(keys, begin)
+    carry = (
+        state,
+        jnp.zeros((kept, *begin.shape), begin.dtype),
+        Path.empty(begin),
+        jnp.zeros((chains, n), begin.dtype),
+        jnp.zeros((chains, n), jnp.int32),
+    )
+    state, held, path, accepted, diverged = jax.lax.fori_loop(0, steps, step, carry)
+    late = max(steps // 2, 1)
+    rhat, size = split_rhat(path, steps), effective_size(held)
+    samples = jnp.moveaxis(held.reshape(kept * chains, n, -1), 0, 1)
+    return McmcDraws(
+        samples=samples.astype(_dtype(predictions)),
+        rhat=jnp.max(rhat.reshape(n, -1), axis=1),
+        acceptance=jnp.mean(accepted, axis=0) / late,
+        ess=jnp.min(size.reshape(n, -1), axis=1),
+        divergences=jnp.sum(diverged, axis=0),
+        step=jnp.mean(state.adapt_state.step_size, axis=0),
+        sampler=type(sampler).__name__,
+        chains=chains,
+        steps=steps,
+        event_shape=event,
+    )
+
+
+def _potential(predictions: Any) -> Any:
+    """The potential of one prediction, as every lane of ``LANES`` sees its own.
+
+    All lanes step together, so the densities and scores of all predictions are computed at once,
+    by the functions that do so for every test.
+    """
+
+    @jax.custom_vjp
+    def potential(y: Array) -> Float[Array, ""]:
+        return -log_densities(predictions, jax.lax.all_gather(y, LANES))[jax.lax.axis_index(LANES)]
+
+    def forward(y: Array) -> tuple[Array, Array]:
+        ys, lane = jax.lax.all_gather(y, LANES), jax.lax.axis_index(LANES)
+        return -log_densities(predictions, ys)[lane], score(predictions, ys)[lane]
+
+    def backward(score_here: Array, cotangent: Array) -> tuple[Array]:
+        return (-cotangent * score_here,)
+
+    potential.defvjp(forward, backward)
+    return potential
+
+
+def _begin(key: Key, start: Any, shape: tuple[int, ...]) -> Array:
+    dtype = jnp.result_type(float)
+    if start is None:
+        return jax.random.normal(key, shape, dtype)
+    if is_distribution(start):
+        lead = shape[: len(shape) - len(start.event_shape) - len(start.batch_shape)]
+        return start.sample(key, lead).astype(dtype)
+    return start.astype(dtype)
+
+
+def _dtype(predictions: Any) -> Any:
+    floats = [
+        leaf
+        for leaf in jax.tree.leaves(predictions)
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    ]
+    return jnp.result_type(*floats) if floats else jnp.result_type(float)

@@ -1,0 +1,95 @@
+r"""Which Markov chain: settings only; numpyro's kernels do the work.
+
+With ``adapt`` the step is tuned during warm-up towards ``target`` acceptance (and for HMC and NUTS
+a scale for each coordinate as well); without it every step is the one given.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.typing import Scalar
+
+
+def _positive(value: Any) -> Float[Array, ""]:
+    step = jnp.asarray(value, jnp.result_type(float))
+    if step.ndim:
+        raise ValueError(f"step: wanted one number, got shape {step.shape}")
+    if isinstance(value, (int, float)) and not value > 0:
+        raise ValueError(f"step: wanted a positive number, got {value}")
+    return step
+
+
+class MALA(eqx.Module):
+    r"""Metropolis-adjusted Langevin: propose :math:`y + \sigma^2 s(y) + \sqrt2 \sigma \epsilon`.
+
+    ``step`` is sigma, in units of the target. It is Hamiltonian Monte Carlo with one leapfrog step
+    of length :math:`\sqrt2 \sigma`. One score a step.
+    Source: Roberts and Tweedie (1996); the form of Glaser et al. (2023), Section 6.
+    """
+
+    step: Scalar = eqx.field(default=0.5, converter=_positive)
+    adapt: bool = eqx.field(default=True, static=True)
+    target: float = eqx.field(default=0.574, static=True)
+
+    def kernel(self, potential: Any) -> Any:
+        """numpyro's kernel for a potential (minus a log density)."""
+        from numpyro.infer import HMC as Hamiltonian
+
+        return Hamiltonian(
+            potential_fn=potential,
+            step_size=2**0.5 * self.step,
+            num_steps=1,
+            trajectory_length=None,
+            adapt_step_size=self.adapt,
+            adapt_mass_matrix=False,
+            target_accept_prob=self.target,
+        )
+
+
+class HMC(eqx.Module):
+    """Hamiltonian Monte Carlo with ``leapfrogs`` steps of length ``step`` a proposal."""
+
+    step: Scalar = eqx.field(default=0.5, converter=_positive)
+    leapfrogs: int = eqx.field(default=8, static=True)
+    adapt: bool = eqx.field(default=True, static=True)
+    target: float = eqx.field(default=0.8, static=True)
+
+    def kernel(self, potential: Any) -> Any:
+        """numpyro's kernel for a potential (minus a log density)."""
+        from numpyro.infer import HMC as Hamiltonian
+
+        return Hamiltonian(
+            potential_fn=potential,
+            step_size=self.step,
+            num_steps=self.leapfrogs,
+            trajectory_length=None,
+            adapt_step_size=self.adapt,
+            adapt_mass_matrix=self.adapt,
+            target_accept_prob=self.target,
+        )
+
+
+class NUTS(eqx.Module):
+    """The no-U-turn sampler; at most 2^depth scores a proposal, and as many for every chain as for
+    the slowest, since chains walk side by side."""
+
+    step: Scalar = eqx.field(default=0.5, converter=_positive)
+    depth: int = eqx.field(default=6, static=True)
+    adapt: bool = eqx.field(default=True, static=True)
+    target: float = eqx.field(default=0.8, static=True)
+
+    def kernel(self, potential: Any) -> Any:
+        """numpyro's kernel for a potential (minus a log density)."""
+        from numpyro.infer import NUTS as NoUTurn
+
+        return NoUTurn(
+            potential_fn=potential,
+            step_size=self.step,
+            max_tree_depth=self.depth,
+            adapt_step_size=self.adapt,
+            adapt_mass_matrix=self.adapt,
+            target_accept_prob=self.target,
+        )
