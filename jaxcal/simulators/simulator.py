@@ -1,0 +1,71 @@
+"""What every simulator offers: a prior, draws of an observation, and its likelihood."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from jaxcal.typing import Key, Point, Scalar
+
+
+class Pairs(NamedTuple):
+    """n independent pairs: parameters ``thetas`` [n, d] from the prior, observations ``xs``
+    [n, q] simulated from them."""
+
+    thetas: Float[Array, "n d"]
+    xs: Float[Array, "n q"]
+
+
+def _as_partial(function: Callable[..., Array]) -> Partial:
+    """A pytree whose leaves are the arrays a function was bound to."""
+    return function if isinstance(function, Partial) else Partial(function)
+
+
+class Simulator(eqx.Module):
+    """A problem of simulation-based inference: prior, simulator, and what is known of it.
+
+    ``prior``: a numpyro distribution over vectors [d]. ``draw(key, theta)``: one observation [q].
+    ``log_likelihood(theta, x)`` []: up to a term without theta. ``names``: the d parameters.
+    ``draw_posterior(key, x, m)``: m exact draws [m, d], where known. ``edge``: a sentence where
+    the exact posterior has a jump that no transform of the prior's support removes, so that Stein
+    tests do not apply to it; empty otherwise.
+    """
+
+    name: str = eqx.field(static=True)
+    prior: Any
+    draw: Callable[..., Array] = eqx.field(converter=_as_partial)
+    log_likelihood: Callable[..., Array] = eqx.field(converter=_as_partial)
+    names: tuple[str, ...] = eqx.field(static=True)
+    draw_posterior: Callable[..., Array] | None = eqx.field(default=None, static=True)
+    edge: str = eqx.field(default="", static=True)
+
+    def pairs(self, key: Key, n: int) -> Pairs:
+        """n independent pairs from the joint law of parameters and observations."""
+        prior_key, draw_key = jax.random.split(key)
+        thetas = self.prior.sample(prior_key, (n,))
+        return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))
+
+    def log_posterior(self, theta: Point, x: Point) -> Scalar:
+        """log prior + log likelihood of one pair: the posterior up to its constant."""
+        return self.prior.log_prob(theta) + self.log_likelihood(theta, x)
+
+
+def box(low: float, high: float, d: int) -> Any:
+    """The uniform distribution over [low, high]^d."""
+    import numpyro.distributions as dist
+
+    return dist.Uniform(jnp.full(d, low), jnp.full(d, high)).to_event(1)
+
+
+def numbered(d: int) -> tuple[str, ...]:
+    """Names theta_1, .., theta_d."""
+    return tuple(f"theta_{i + 1}" for i in range(d))
+
+
+def normal_log_density(z: Array) -> Array:
+    """log N(z; 0, 1), with its constant."""
+    return -(z**2 + jnp.log(2 * jnp.pi)) / 2

@@ -1,0 +1,140 @@
+"""Simulators: likelihoods are those of the draws, exact posteriors those of prior and likelihood."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from scipy.integrate import solve_ivp
+
+from jaxcal import simulators
+from jaxcal.simulators import dynamics, glm
+
+MAKERS = {name: getattr(simulators, name) for name in simulators.__all__ if name.islower()}
+SHAPES = {
+    "bernoulli_glm": (10, 10),
+    "gaussian_linear": (10, 10),
+    "gaussian_linear_uniform": (10, 10),
+    "gaussian_mixture": (2, 2),
+    "lotka_volterra": (4, 20),
+    "sir": (2, 10),
+    "slcp": (5, 8),
+    "two_moons": (2, 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_pairs_have_the_shapes_of_the_benchmark_and_positive_likelihood(key, name):
+    made = MAKERS[name]()
+    thetas, xs = jax.jit(made.pairs, static_argnums=1)(key, 50)
+    assert (thetas.shape[1], xs.shape[1]) == SHAPES[name]
+    assert len(made.names) == thetas.shape[1]
+    assert np.all(np.isfinite(jax.jit(jax.vmap(made.log_posterior))(thetas, xs)))
+    assert np.all(made.prior.support(thetas))
+
+
+def total_mass(made, theta, grid):
+    """The integral over two-dimensional observations."""
+    area = (grid[1] - grid[0]) ** 2
+    points = jnp.stack(jnp.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    values = jax.jit(jax.vmap(made.log_likelihood, in_axes=(None, 0)))(theta, points)
+    return float(jnp.sum(jnp.exp(values)) * area)
+
+
+def test_likelihoods_integrate_to_one():
+    theta = jnp.asarray([0.3, -0.2])
+    moons = total_mass(simulators.two_moons(), theta, jnp.linspace(-0.6, 0.6, 1200))
+    assert moons == pytest.approx(1, abs=2e-3)  # the grid cuts across the edges
+    mixture = total_mass(simulators.gaussian_mixture(), theta, jnp.linspace(-8, 8, 1200))
+    assert mixture == pytest.approx(1, abs=1e-6)
+
+
+def test_moments_of_the_moons_are_those_of_the_draws(key):
+    made, theta = simulators.two_moons(), jnp.asarray([-0.4, 0.1])
+    xs = jax.vmap(made.draw, in_axes=(0, None))(jax.random.split(key, 20_000), theta)
+    grid = jnp.linspace(-0.5, 0.7, 1200)
+    points = jnp.stack(jnp.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    density = jnp.exp(jax.vmap(made.log_likelihood, in_axes=(None, 0))(theta, points))
+    mean = density @ points / jnp.sum(density)
+    errors = jnp.std(xs, axis=0) / np.sqrt(20_000)
+    assert np.all(np.abs(jnp.mean(xs, axis=0) - mean) < 4.5 * errors + 1e-3)
+
+
+def test_slcp_is_the_density_of_four_gaussian_points(key):
+    made = simulators.slcp()
+    theta = jnp.asarray([0.7, -1.1, -1.5, 0.8, 0.6])
+    x = made.draw(key, theta)
+    s1, s2, rho = theta[2] ** 2, theta[3] ** 2, jnp.tanh(theta[4])
+    cov = np.array([[s1**2, rho * s1 * s2], [rho * s1 * s2, s2**2]]) + 1e-6 * np.eye(2)
+    law = scipy.stats.multivariate_normal(np.asarray(theta[:2]), cov)
+    wanted = law.logpdf(np.asarray(x).reshape(4, 2)).sum()
+    assert float(made.log_likelihood(theta, x)) == pytest.approx(wanted, abs=1e-9)
+    xs = jax.vmap(made.draw, in_axes=(0, None))(jax.random.split(key, 20_000), theta)
+    np.testing.assert_allclose(np.cov(xs[:, :2].T), cov, rtol=0.05)
+
+
+def test_the_glm_depends_on_spikes_through_its_statistics(key):
+    made = simulators.bernoulli_glm()
+    design = np.asarray(glm.design_matrix(jnp.asarray(np.random.default_rng(42).normal(size=100))))
+    spikes = np.asarray(jax.random.bernoulli(key, 0.4, (100,)), float)
+    thetas = np.asarray(made.prior.sample(key, (2,)))
+    p = 1 / (1 + np.exp(-thetas @ design.T))
+    direct = scipy.stats.bernoulli.logpmf(spikes, p).sum(axis=1)
+    ours = [float(made.log_likelihood(theta, jnp.asarray(spikes @ design))) for theta in thetas]
+    np.testing.assert_allclose(np.diff(ours), np.diff(direct), rtol=1e-9)  # up to no constant
+    np.testing.assert_allclose(ours, direct, rtol=1e-9)
+
+
+def test_the_epidemic_solves_its_equations_and_counts_binomially(key):
+    made, theta = simulators.sir(), jnp.asarray([0.5, 0.12])
+
+    def slope(t, y):
+        s, i, r = y
+        return [-0.5 * s * i / 1e6, 0.5 * s * i / 1e6 - 0.12 * i, 0.12 * i]
+
+    times = 17 * np.arange(10)
+    start = [1e6 - 1, 1, 0]
+    solved = solve_ivp(slope, (0, 160), start, t_eval=times, rtol=1e-9, atol=1e-7)
+    infected = solved.y[1] / 1e6
+    np.testing.assert_allclose(np.exp(dynamics._log_infected(theta)), infected, rtol=2e-4)
+    xs = [made.draw(k, theta) for k in jax.random.split(key, 2)]
+    wanted = [scipy.stats.binom.logpmf(x, 1000, infected).sum() for x in np.asarray(xs)]
+    choices = [scipy.special.gammaln([1001, *(x + 1), *(1001 - x)]) for x in np.asarray(xs)]
+    constant = [10 * c[0] - c[1:].sum() for c in choices]
+    ours = [float(made.log_likelihood(theta, x)) for x in xs]
+    np.testing.assert_allclose(np.add(ours, constant), wanted, rtol=2e-3)
+
+
+def test_predators_and_prey_solve_their_equations(key):
+    made, theta = simulators.lotka_volterra(), jnp.asarray([0.9, 0.05, 0.8, 0.04])
+
+    def slope(t, y):
+        return [0.9 * y[0] - 0.05 * y[0] * y[1], 0.04 * y[0] * y[1] - 0.8 * y[1]]
+
+    solved = solve_ivp(slope, (0, 20), [30, 1], t_eval=2.1 * np.arange(10), rtol=1e-9, atol=1e-9)
+    center = np.log(solved.y).reshape(-1)
+    np.testing.assert_allclose(dynamics._log_populations(theta), center, atol=1e-4)
+    x = made.draw(key, theta)
+    wanted = scipy.stats.lognorm.logpdf(np.asarray(x), 0.1, scale=np.exp(center)).sum()
+    assert float(made.log_likelihood(theta, x)) == pytest.approx(wanted, abs=0.05)
+
+
+EXACT = ["gaussian_linear", "gaussian_linear_uniform", "gaussian_mixture", "two_moons"]
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_draws_rank_the_truth_uniformly(key, name):
+    """Simulation-based calibration of the sampler itself: ranks among 19 draws, 1000 pairs."""
+    made = MAKERS[name]()
+    pair_key, draw_key = jax.random.split(key)
+    thetas, xs = made.pairs(pair_key, 1000)
+    keys = jax.random.split(draw_key, 1000)
+    draws = jax.jit(jax.vmap(lambda k, x: made.draw_posterior(k, x, 19)))(keys, xs)
+    assert np.all(made.prior.support(draws))
+    ranks = np.asarray(jnp.sum(draws[..., 0] < thetas[:, None, 0], axis=1))
+    assert scipy.stats.chisquare(np.bincount(ranks, minlength=20)).pvalue > 1e-4
+    # and so does a function of both coordinates, the likelihood
+    likelihood = jax.jit(jax.vmap(jax.vmap(made.log_likelihood, (0, None)), (0, 0)))
+    own = likelihood(thetas[:, None], xs)[:, 0]
+    ranks = np.asarray(jnp.sum(likelihood(draws, xs) < own[:, None], axis=1))
+    assert scipy.stats.chisquare(np.bincount(ranks, minlength=20)).pvalue > 1e-4
