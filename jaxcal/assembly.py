@@ -1,11 +1,12 @@
 """Predictions and targets to a pairwise statistic with its features: the front of every Stein test.
 
+`run` and `estimate` serve every test that is a mean of h: they ask the setup to assemble itself.
 Everything is brought to the units of the targets' own spread first, so that no result depends on
 metres or nanometres; bandwidths follow by the median heuristic in those units.
 """
 
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -26,7 +27,7 @@ from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.scores import is_distribution, scores_at
-from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
+from jaxcal.typing import Key, Nodes, Pairwise, Points, Precondition, Scalar
 
 Keys = _Key[Array, "2"]  # for base points, and for features of the predictions
 
@@ -42,6 +43,10 @@ class Setup(eqx.Module):
     precondition: Precondition = eqx.field(static=True)
     standardize: bool = eqx.field(static=True)
     components: bool = eqx.field(static=True)
+
+    def assemble(self, keys: Keys, predictions: Any, targets: Array) -> "Assembled":
+        """Features, bandwidths and the pairwise statistic of one data set."""
+        return assemble(keys, predictions, targets, self)
 
 
 class Options(TypedDict, total=False):
@@ -113,13 +118,31 @@ def set_up(
 class Assembled(NamedTuple):
     """A statistic, what the engine sees of the data, and what was noticed on the way."""
 
-    pairwise: Stein
-    features: SteinFeatures
+    pairwise: Pairwise
+    features: Any
     bandwidths: dict[str, Scalar]
     identical_predictions: Array
     identical_targets: Array
     constant_coordinates: Int[Array, ""]
     clamped: Int[Array, ""]
+    nonfinite_scores: Int[Array, ""]
+    nonfinite_features: Int[Array, ""]
+
+
+@runtime_checkable
+class Assembles(Protocol):
+    """The choices of a test, which make its statistic from the data."""
+
+    @property
+    def components(self) -> bool: ...
+
+    def assemble(self, keys: Keys, predictions: Any, targets: Array, /) -> Assembled: ...
+
+
+def not_finite(tree: Any) -> Int[Array, ""]:
+    """How many entries of a pytree are NaN or infinite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.sum(jnp.asarray([jnp.sum(~jnp.isfinite(leaf)) for leaf in leaves], int))
 
 
 def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Assembled:
@@ -185,6 +208,8 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         spread == 0,
         jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
         clamped,
+        not_finite(scores),
+        not_finite((described, preconditioner)),
     )
 
 
@@ -213,15 +238,15 @@ def estimate(
     key: Key,
     predictions: Any,
     targets: Array,
-    setup: Setup,
+    setup: Assembles,
     *,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> Estimate:
     """Assemble and walk once, without bootstrap columns."""
-    made = assemble(jax.random.split(key, 3)[:2], predictions, targets, setup)
+    made = setup.assemble(jax.random.split(key, 3)[:2], predictions, targets)
     n = targets.shape[0]
-    none = jnp.zeros((n, 0), made.features.ys.dtype)
+    none = jnp.zeros((n, 0))
     sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
     total = jnp.sum(sums.total)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
@@ -232,7 +257,7 @@ def run(
     key: Key,
     predictions: Any,
     targets: Array,
-    setup: Setup,
+    setup: Assembles,
     null: nulls.Null,
     *,
     test: str,
@@ -241,9 +266,9 @@ def run(
 ) -> TestResult:
     """Assemble, walk once, and put the result together."""
 
-    def one(key: Key, predictions: Any, targets: Array, setup: Setup, null: nulls.Null):
+    def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: nulls.Null):
         keys = jax.random.split(key, 3)
-        made = assemble(keys[:2], predictions, targets, setup)
+        made = setup.assemble(keys[:2], predictions, targets)
         outcome = null(keys[2], made.pairwise, made.features, tile=tile, mesh=mesh)
         return _result(made, outcome, targets, test, type(null).__name__, setup.components)
 
@@ -253,10 +278,6 @@ def run(
 def _result(
     made: Assembled, found: Outcome, targets: Array, test: str, null: str, components: bool
 ) -> TestResult:
-    def missing(tree: Any) -> Array:
-        counts = [jnp.sum(~jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
-        return jnp.sum(jnp.stack(counts))
-
     contributions = found.contributions[0]
     coordinates = None
     if components:
@@ -265,9 +286,9 @@ def _result(
         p = found.p_value[rows]
         coordinates = Coordinates(found.estimate[rows], p, nulls.holm(p), found.contributions[rows])
     diagnostics = Diagnostics(
-        nonfinite_targets=missing(targets),
-        nonfinite_scores=missing(made.features.scores),
-        nonfinite_features=missing((made.features.predictions, made.features.preconditioner)),
+        nonfinite_targets=not_finite(targets),
+        nonfinite_scores=made.nonfinite_scores,
+        nonfinite_features=made.nonfinite_features,
         identical_predictions=made.identical_predictions,
         identical_targets=made.identical_targets,
         constant_coordinates=made.constant_coordinates,

@@ -1,0 +1,64 @@
+r"""Kernels on classes averaged over class probabilities: with the Gram matrix Lambda of the
+classes, :math:`\kappa_1(p, y) = (\Lambda p)_y` and :math:`\kappa_2(p, q) = p^\top \Lambda q`.
+
+The four terms together are :math:`(e_y - p)^\top \Lambda (e_{y'} - p')`, which is what is
+computed: no difference of large numbers. Source: Widmann, Lindsten and Zachariah (2021), App. E.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means.dispatch import Made, pair
+from jaxcal.kernel_means.laws import Classes
+from jaxcal.kernels.classes import ClassGram, Delta
+
+
+class ClassMeans(eqx.Module):
+    """Products with the Gram matrix of the classes; None is the identity."""
+
+    matrix: Float[Array, "m m"] | None
+
+    def _times(self, vectors: Array) -> Array:
+        return vectors if self.matrix is None else vectors @ self.matrix.astype(vectors.dtype)
+
+    def first(self, rows: Classes, ys: Array) -> Array:
+        return self._times(rows.probabilities)[:, ys]
+
+    def second(self, rows: Classes, cols: Classes) -> Array:
+        return self._times(rows.probabilities) @ cols.probabilities.T
+
+    def own(self, features: Classes) -> Array:
+        return jnp.sum(self._times(features.probabilities) * features.probabilities, axis=-1)
+
+    def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
+        """The four terms at once, [r, c]."""
+        return self._times(_residuals(rows, ys)) @ _residuals(cols, others).T
+
+    def own_residual(self, features: Classes, ys: Array) -> Array:
+        """The four terms of each observation with itself, [n]."""
+        residuals = _residuals(features, ys)
+        return jnp.sum(self._times(residuals) * residuals, axis=-1)
+
+
+def _residuals(law: Classes, ys: Array) -> Array:
+    p = law.probabilities
+    return jax.nn.one_hot(ys, p.shape[-1], dtype=p.dtype) - p
+
+
+@pair(Delta, Classes)
+def delta_over_classes(kernel: Delta, law: Classes) -> Made:
+    """Two classes agree or do not."""
+    return law, ClassMeans(None)
+
+
+@pair(ClassGram, Classes)
+def gram_over_classes(kernel: ClassGram, law: Classes) -> Made:
+    """Any similarity of classes."""
+    if kernel.matrix.shape[0] != (m := law.probabilities.shape[-1]):
+        raise ValueError(
+            f"target_kernel: a Gram matrix of {kernel.matrix.shape[0]} classes for probabilities "
+            f"of {m}"
+        )
+    return law, ClassMeans(kernel.matrix)

@@ -1,0 +1,173 @@
+r"""Kernel means of predictions: :math:`\kappa_1(p, y) = E k(Z, y)` and
+:math:`\kappa_2(p, q) = E k(Z, Z')` for independent Z ~ p, Z' ~ q.
+
+Which formula serves is decided by the kernel and the law of the predictions. Adding a pair is one
+function with the decorator `pair`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means.laws import Particles, law_of
+from jaxcal.kernels import points
+from jaxcal.kernels.predictions import drawn
+from jaxcal.models import Draws, Standardized
+from jaxcal.typing import Features, Key
+
+
+@runtime_checkable
+class Formulas(Protocol):
+    """kappa_1 and kappa_2 of slices of features; ``own`` is kappa_2 of each row with itself."""
+
+    def first(self, rows: Any, ys: Array, /) -> Array: ...
+
+    def second(self, rows: Any, cols: Any, /) -> Array: ...
+
+    def own(self, features: Any, /) -> Array: ...
+
+
+Made = tuple[Any, Formulas]
+_PAIRS: dict[tuple[type, type], Callable[[Any, Any], Made]] = {}
+
+
+def pair(kernel: type, law: type) -> Callable[[Callable[[Any, Any], Made]], Any]:
+    """Say how to average kernels of this class over laws of this class.
+
+    The function gets the kernel and the law, and returns what is computed once a prediction (a
+    pytree with leading axis n) and the `Formulas` that work on slices of it. ``object`` stands for
+    any class; the nearest class wins, the kernel's first.
+    """
+
+    def add(make: Callable[[Any, Any], Made]) -> Callable[[Any, Any], Made]:
+        _PAIRS[kernel, law] = make
+        return make
+
+    return add
+
+
+def find(kernel: Any, law: Any) -> Callable[[Any, Any], Made] | None:
+    """The function that averages this kernel over this law, or None."""
+    for above in type(kernel).__mro__:
+        for under in type(law).__mro__:
+            if (above, under) in _PAIRS:
+                return _PAIRS[above, under]
+    return None
+
+
+def make(kernel: Any, law: Any) -> Made:
+    """Features and formulas; TypeError where nothing averages this kernel over this law."""
+    found = find(kernel, law)
+    if found is None:
+        raise NoClosedForm(
+            f"no kernel mean of {type(kernel).__name__} over {type(law).__name__} in closed form"
+        )
+    return found(kernel, law)
+
+
+def own_by_second(formulas: Any, features: Features) -> Float[Array, " n"]:
+    """kappa_2 of each prediction with itself, one at a time."""
+
+    def one(single: Features) -> Array:
+        alone = jax.tree.map(lambda leaf: leaf[None], single)
+        return formulas.second(alone, alone)[0, 0]
+
+    return jax.vmap(one)(features)
+
+
+class KernelMeans(eqx.Module):
+    """Averages of a kernel over n predictions; ``features`` are computed once a prediction.
+
+    ``rows`` and ``cols`` are slices of ``features``; targets are [c, d], or classes [c].
+    """
+
+    kernel: Any
+    features: Any
+    formulas: Any
+
+    def first(self, rows: Features, ys: Array) -> Float[Array, "r c"]:
+        """``E k(Z_i, y_j)``, Z_i ~ p_i."""
+        return self.formulas.first(rows, ys)
+
+    def second(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        """``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j.
+
+        From draws, a prediction paired with itself here meets its own draws; `own` does not.
+        """
+        return self.formulas.second(rows, cols)
+
+    def own(self, features: Features) -> Float[Array, " n"]:
+        """``E k(Z_i, Z_i')`` for independent Z_i, Z_i' ~ p_i: the diagonal of `second`."""
+        return self.formulas.own(features)
+
+    def gram(self, ys: Array, others: Array) -> Float[Array, "r c"]:
+        """``k(y_i, y_j)``."""
+        return gram(self.kernel, ys, others)
+
+    def empty(self) -> "KernelMeans":
+        """The same averages without the features, for those who carry these themselves."""
+        return eqx.tree_at(lambda m: m.features, self, None, is_leaf=lambda x: x is None)
+
+
+def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
+    """``[k(y_i, y_j)]``: one matrix product where the kernel is radial or one of classes."""
+    if hasattr(kernel, "gram"):
+        return kernel.gram(ys, others)
+    radial = points.profile(kernel)
+    if radial is not None:
+        return radial(points.squared_distances(ys, others))
+    lengths = getattr(kernel, "bandwidth", None)
+    if isinstance(kernel, points.RADIAL) and lengths is not None:
+        return kernel.shape(points.squared_distances(ys / lengths, others / lengths))
+    return points.gram(kernel, ys, others)
+
+
+def kernel_means(
+    kernel: Any, predictions: Any, *, key: Key | None = None, n_draws: int | None = None
+) -> KernelMeans:
+    """Averages of a kernel over n predictions.
+
+    In closed form where there is one for this kernel and these predictions (distributions with
+    batch shape [n], class probabilities as `laws.Classes`, each possibly inside a
+    `jaxcal.models.Standardized`); from all draws of `jaxcal.Draws`; otherwise from ``n_draws``
+    (64 by default) of each prediction, for which ``key`` is needed. From m draws the averages are
+    unbiased, with a standard error of at most 1 / m^1/2 for kernels bounded by 1. With ``n_draws``
+    the closed form is passed over.
+
+    Raises TypeError where there is neither closed form nor sampler, or no key for it; ValueError
+    where the kernel has no bandwidth yet.
+    """
+    if points.needs_bandwidth(kernel):
+        raise ValueError(
+            f"kernel: {kernel} has no bandwidth yet, and its averages need one: give it one"
+        )
+    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    if isinstance(held, Draws):
+        law = Particles(drawn(key, predictions, n_draws))  # type: ignore[arg-type]
+        return KernelMeans(kernel, *make(kernel, law))
+    law = law_of(predictions) if n_draws is None else None
+    if law is not None and find(kernel, law) is not None:
+        try:
+            return KernelMeans(kernel, *make(kernel, law))
+        except NoClosedForm:
+            pass
+    if key is None:
+        raise TypeError(
+            f"key: the average of {type(kernel).__name__} over {type(held).__name__} has no "
+            f"closed form here and is taken from draws: give a key"
+        )
+    law = Particles(drawn(key, predictions, 64 if n_draws is None else n_draws))
+    return KernelMeans(kernel, *make(kernel, law))
+
+
+class NoClosedForm(TypeError):
+    """Raised by a pair function for parameters it cannot serve: draws are taken instead."""
+
+
+def check_dimension(ys: Array, d: int) -> None:
+    """ValueError where targets and predictions differ in dimension."""
+    if ys.ndim != 2 or ys.shape[1] != d:
+        raise ValueError(f"targets: wanted shape [c, {d}] to match the predictions, got {ys.shape}")

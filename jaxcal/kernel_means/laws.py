@@ -1,0 +1,186 @@
+"""What kernel means need of a prediction: its law as arrays, whatever object it came as.
+
+A law has a leading axis n on every leaf; its points are vectors [d]. Adding a distribution is one
+function with the decorator `law`, found by the name of the distribution's class, so that no
+library of distributions is imported here.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.models import Standardized, Units
+
+
+class Normals(NamedTuple):
+    """``mean`` [n, d]; ``cov`` [n, d] variances of independent coordinates, or [n, d, d]."""
+
+    mean: Float[Array, "*n d"]
+    cov: Float[Array, "*nd d"]
+
+
+class Laplaces(NamedTuple):
+    """Independent coordinates of density ``exp(-abs(y - loc) / scale) / (2 scale)``, [n, d]."""
+
+    loc: Float[Array, "*n d"]
+    scale: Float[Array, "*n d"]
+
+
+class Mixtures(NamedTuple):
+    """``weights`` [n, k] and the law of the k components, leaves [n, k, ...]."""
+
+    weights: Float[Array, "n k"]
+    parts: Any
+
+
+class Classes(NamedTuple):
+    """``probabilities`` [n, m] of the classes 0, .., m - 1."""
+
+    probabilities: Float[Array, "n m"]
+
+
+class Particles(NamedTuple):
+    """``points`` [n, m, d]: independent draws from each prediction."""
+
+    points: Float[Array, "n m d"]
+
+
+class Nodes(NamedTuple):
+    """``points`` [n, m, d] and ``weights`` [n, m] of a quadrature rule for each prediction."""
+
+    points: Float[Array, "n m d"]
+    weights: Float[Array, "n m"]
+
+
+_LAWS: dict[str, Callable[[Any, Any], Any]] = {}
+
+
+def law(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
+    """Say how to read distributions whose class has one of these names.
+
+    The function gets the distribution without its wrappers, and the distribution as it came,
+    whose batch and event shape are the ones that count. It returns a law, or None.
+    """
+
+    def add(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        _LAWS.update(dict.fromkeys(names, read))
+        return read
+
+    return add
+
+
+def law_of(predictions: Any) -> Any:
+    """The law of n predictions in closed form, or None where only draws will do."""
+    if isinstance(predictions, Standardized):
+        found = law_of(predictions.predictions)
+        return None if found is None else _in_units(found, predictions.units)
+    if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes)):
+        return predictions
+    base = predictions
+    while type(base).__name__ in ("Independent", "ExpandedDistribution"):
+        base = base.base_dist
+    read = _LAWS.get(type(base).__name__)
+    return None if read is None else read(base, predictions)
+
+
+def _in_units(found: Any, units: Units) -> Any:
+    """The law of (Y - center) / scale."""
+    scale = units.scale
+    match found:
+        case Normals(mean, cov):
+            wide = cov.ndim > mean.ndim
+            square = scale[:, None] * scale if wide else scale**2
+            return Normals(units.points(mean), cov / square)
+        case Laplaces(loc, spread):
+            return Laplaces(units.points(loc), spread / scale)
+        case Mixtures(weights, parts):
+            inner = _in_units(parts, units)
+            return None if inner is None else Mixtures(weights, inner)
+        case Particles(points):
+            return Particles(units.points(points))
+        case Nodes(points, weights):
+            return Nodes(units.points(points), weights)
+    return None
+
+
+def _whole(array: Any, whole: Any) -> Array:
+    """A parameter of one number a coordinate as [*batch, d]."""
+    shape = (*whole.batch_shape, *whole.event_shape)
+    flat = jnp.broadcast_to(array, shape)
+    return flat.reshape(*whole.batch_shape, -1)
+
+
+@law("Normal")
+def _normal(base: Any, whole: Any) -> Normals:
+    return Normals(_whole(base.loc, whole), _whole(base.scale, whole) ** 2)
+
+
+@law("MultivariateNormal")
+def _multivariate_normal(base: Any, whole: Any) -> Normals | None:
+    if len(whole.event_shape) != 1:
+        return None
+    mean = _whole(base.loc, whole)
+    return Normals(mean, jnp.broadcast_to(base.covariance_matrix, (*mean.shape, mean.shape[-1])))
+
+
+@law("Laplace")
+def _laplace(base: Any, whole: Any) -> Laplaces:
+    return Laplaces(_whole(base.loc, whole), _whole(base.scale, whole))
+
+
+def _mixing(base: Any, whole: Any) -> Array | None:
+    """The weights [n, k] of a mixture, or None where the mixture is inside a wrapper."""
+    if base is not whole:
+        return None
+    probabilities = base.mixing_distribution.probs
+    return jnp.broadcast_to(probabilities, (*whole.batch_shape, probabilities.shape[-1]))
+
+
+@law("MixtureSameFamily")
+def _mixture(base: Any, whole: Any) -> Mixtures | None:
+    weights, parts = _mixing(base, whole), law_of(base.component_distribution)
+    if weights is None or parts is None:
+        return None
+    return Mixtures(weights, parts)
+
+
+@law("MixtureGeneral")
+def _general_mixture(base: Any, whole: Any) -> Mixtures | None:
+    weights = _mixing(base, whole)
+    parts = [law_of(part) for part in base.component_distributions]
+    if weights is None or any(part is None for part in parts):
+        return None
+    if len({type(part) for part in parts}) != 1:
+        return None
+    if isinstance(parts[0], Normals) and len({part.cov.ndim for part in parts}) > 1:
+        parts = [_full(part) for part in parts]
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(part)] for part in parts]
+    if any(shape != shapes[0] for shape in shapes):
+        return None
+    return Mixtures(weights, jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *parts))
+
+
+def _full(normals: Normals) -> Normals:
+    mean, cov = normals
+    if cov.ndim > mean.ndim:
+        return normals
+    return Normals(mean, cov[..., None] * jnp.eye(cov.shape[-1], dtype=cov.dtype))
+
+
+@law("CategoricalProbs", "CategoricalLogits")
+def _categorical(base: Any, whole: Any) -> Classes | None:
+    probabilities = base.probs
+    if whole.event_shape:
+        return None
+    return Classes(jnp.broadcast_to(probabilities, (*whole.batch_shape, probabilities.shape[-1])))
+
+
+@law("BernoulliProbs", "BernoulliLogits")
+def _bernoulli(base: Any, whole: Any) -> Classes | None:
+    if whole.event_shape:
+        return None
+    p = jnp.broadcast_to(base.probs, whole.batch_shape)
+    return Classes(jnp.stack([1 - p, p], axis=-1))

@@ -1,0 +1,121 @@
+r"""Mixtures by bilinearity, and sums and multiples of kernels by linearity.
+
+:math:`\kappa_1(\sum_a w_a p_a, y) = \sum_a w_a \kappa_1(p_a, y)` and
+:math:`\kappa_2 = \sum_{ab} w_a w'_b \kappa_2(p_a, p'_b)`.
+Source: Widmann, Lindsten and Zachariah (2021), App. D.3.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means.dispatch import Formulas, Made, make, own_by_second, pair
+from jaxcal.kernel_means.laws import Mixtures
+from jaxcal.kernels.points import Scaled, Sum
+
+
+class Weighted(NamedTuple):
+    """``weights`` [n, k] and the components' features, leaves [n, k, ...]."""
+
+    weights: Float[Array, "n k"]
+    parts: Any
+
+
+class OfMixtures(eqx.Module):
+    """k k' times the cost of the components' formulas, one pair of components at a time."""
+
+    inner: Formulas
+
+    def first(self, rows: Weighted, ys: Array) -> Array:
+        @jax.checkpoint
+        def step(total: Array, part: tuple[Any, Array]) -> tuple[Array, None]:
+            features, weight = part
+            return total + weight[:, None] * self.inner.first(features, ys), None
+
+        start = jnp.zeros((rows.weights.shape[0], ys.shape[0]), rows.weights.dtype)
+        return jax.lax.scan(step, start, _by_component(rows))[0]
+
+    def second(self, rows: Weighted, cols: Weighted) -> Array:
+        k, other = rows.weights.shape[1], cols.weights.shape[1]
+        left, right = _by_component(rows), _by_component(cols)
+
+        @jax.checkpoint
+        def step(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
+            a, b = (jax.tree.map(lambda leaf, i=i: leaf[i], side) for i, side in _sides(pair))
+            between = self.inner.second(a[0], b[0])
+            return total + a[1][:, None] * b[1] * between, None
+
+        def _sides(pair: tuple[Array, Array]):
+            return (pair[0], left), (pair[1], right)
+
+        i, j = jnp.divmod(jnp.arange(k * other), other)
+        start = jnp.zeros((rows.weights.shape[0], cols.weights.shape[0]), rows.weights.dtype)
+        return jax.lax.scan(step, start, (i, j))[0]
+
+    def own(self, features: Weighted) -> Array:
+        return own_by_second(self, features)
+
+
+def _by_component(features: Weighted) -> tuple[Any, Array]:
+    """Leaves [k, n, ...]."""
+    swapped = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), features)
+    return swapped.parts, swapped.weights
+
+
+@pair(object, Mixtures)
+def over_mixtures(kernel: Any, law: Mixtures) -> Made:
+    """Any kernel that has a closed form over the components."""
+    n, k = law.weights.shape
+    flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), law.parts)
+    features, inner = make(kernel, flat)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(n, k, *leaf.shape[1:]), features)
+    return Weighted(law.weights, parts), OfMixtures(inner)
+
+
+class OfSum(eqx.Module):
+    """Of k1 + k2."""
+
+    left: Formulas
+    right: Formulas
+
+    def first(self, rows: tuple[Any, Any], ys: Array) -> Array:
+        return self.left.first(rows[0], ys) + self.right.first(rows[1], ys)
+
+    def second(self, rows: tuple[Any, Any], cols: tuple[Any, Any]) -> Array:
+        return self.left.second(rows[0], cols[0]) + self.right.second(rows[1], cols[1])
+
+    def own(self, features: tuple[Any, Any]) -> Array:
+        return self.left.own(features[0]) + self.right.own(features[1])
+
+
+class OfMultiple(eqx.Module):
+    """Of scale k."""
+
+    scale: Array
+    inner: Formulas
+
+    def first(self, rows: Any, ys: Array) -> Array:
+        return self.scale * self.inner.first(rows, ys)
+
+    def second(self, rows: Any, cols: Any) -> Array:
+        return self.scale * self.inner.second(rows, cols)
+
+    def own(self, features: Any) -> Array:
+        return self.scale * self.inner.own(features)
+
+
+@pair(Sum, object)
+def of_sum(kernel: Sum, law: Any) -> Made:
+    """Both parts need a closed form."""
+    (left, one), (right, other) = make(kernel.left, law), make(kernel.right, law)
+    return (left, right), OfSum(one, other)
+
+
+@pair(Scaled, object)
+def of_multiple(kernel: Scaled, law: Any) -> Made:
+    """The kernel inside needs a closed form."""
+    features, inner = make(kernel.kernel, law)
+    return features, OfMultiple(kernel.scale, inner)

@@ -1,0 +1,137 @@
+r"""Gaussian kernel averaged over normal predictions.
+
+With :math:`k = \exp(-\frac12 \sum_i (x_i - y_i)^2 / l_i^2)`, G = diag(l^2):
+
+.. math:: \kappa_1 = |I + G^{-1}\Sigma|^{-1/2} \exp(-\tfrac12 (\mu - y)^\top (G + \Sigma)^{-1}
+          (\mu - y)),
+
+and :math:`\kappa_2` the same with :math:`\mu - \mu'` and :math:`\Sigma + \Sigma'`: the difference
+of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2021), App. D.1,
+with gamma = 1 / (2 l^2).
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
+from jaxcal.kernel_means.laws import Normals
+from jaxcal.kernels.gaussians import by_rows
+from jaxcal.kernels.points import Gaussian
+from jaxcal.typing import Point, Points, Scalar
+
+UNROLLED = 8  # coordinates whose divisions are written out side by side
+
+
+class FullNormals(NamedTuple):
+    """Normals with matrices: also the inverse of G + Sigma, flat, and the log of kappa_1's peak."""
+
+    mean: Points
+    cov: Float[Array, "n d d"]
+    precision: Float[Array, "n dd"]
+    log_peak: Float[Array, " n"]
+
+
+class Diagonal(eqx.Module):
+    """Independent coordinates: O(d) a pair, kappa_1 as one matrix product."""
+
+    squares: Point  # l^2 of each coordinate
+
+    def first(self, rows: Normals, ys: Array) -> Array:
+        mean, cov = rows
+        check_dimension(ys, mean.shape[-1])
+        width = self.squares + cov
+        log_peak = -jnp.sum(jnp.log1p(cov / self.squares), -1, keepdims=True) / 2
+        # -1/2 sum (mu - y)^2 / width, as one product
+        left = jnp.concatenate(
+            [mean / width, -1 / (2 * width), log_peak - _half(mean**2 / width)], -1
+        )
+        right = jnp.concatenate([ys, ys**2, jnp.ones_like(ys[:, :1])], -1)
+        return jnp.exp(jnp.minimum(left @ right.T, log_peak))
+
+    def second(self, rows: Normals, cols: Normals) -> Array:
+        shape = (rows.mean.shape[0], cols.mean.shape[0])
+        exponent = jnp.zeros(shape, rows.mean.dtype)
+        volume = jnp.ones(shape, rows.mean.dtype)
+        d = rows.mean.shape[-1]
+        if d <= UNROLLED:
+            for q in range(d):
+                exponent, volume = self._coordinate(rows, cols, q, exponent, volume)
+        else:
+
+            def step(q: int, held: tuple[Array, Array]) -> tuple[Array, Array]:
+                one = jnp.ones((), rows.mean.dtype)
+                exponent, ratio = self._coordinate(rows, cols, q, held[0], one)
+                return exponent, held[1] + jnp.log(ratio)
+
+            exponent, log_volume = jax.lax.fori_loop(
+                0, d, step, (exponent, jnp.zeros_like(exponent))
+            )
+            return jnp.exp(-(exponent + log_volume) / 2)
+        return jnp.exp(-exponent / 2) * jax.lax.rsqrt(volume)
+
+    def _coordinate(self, rows, cols, q, exponent, volume):
+        square = self.squares[q]
+        width = (square + rows.cov[:, q])[:, None] + cols.cov[:, q]
+        shift = rows.mean[:, q][:, None] - cols.mean[:, q]
+        return exponent + shift * (shift / width), volume * (width / square)
+
+    def own(self, features: Normals) -> Array:
+        return jnp.exp(-jnp.sum(jnp.log1p(2 * features.cov / self.squares), axis=-1) / 2)
+
+
+class Full(eqx.Module):
+    """Any covariances: kappa_1 as one matrix product of width d^2, kappa_2 in O(d^3) a pair."""
+
+    squares: Point
+
+    def first(self, rows: FullNormals, ys: Array) -> Array:
+        r, d = rows.mean.shape
+        check_dimension(ys, d)
+        matrices = rows.precision.reshape(r, d, d)
+        pulled = jnp.einsum("nij,nj->ni", matrices, rows.mean)
+        peak = rows.log_peak[:, None]
+        base = peak - _half(pulled * rows.mean)
+        left = jnp.concatenate([pulled, -rows.precision / 2, base], -1)
+        outer = (ys[:, :, None] * ys[:, None, :]).reshape(-1, d * d)
+        right = jnp.concatenate([ys, outer, jnp.ones_like(ys[:, :1])], -1)
+        return jnp.exp(jnp.minimum(left @ right.T, peak))
+
+    def second(self, rows: FullNormals, cols: FullNormals) -> Array:
+        return by_rows(self._pair, rows, cols)
+
+    def _pair(self, p: FullNormals, q: FullNormals) -> Scalar:
+        low = jnp.linalg.cholesky(jnp.diag(self.squares) + p.cov + q.cov)
+        white = jax.scipy.linalg.solve_triangular(low, p.mean - q.mean, lower=True)
+        log_ratio = jnp.log(jnp.diagonal(low)) - jnp.log(self.squares) / 2
+        return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
+
+    def own(self, features: FullNormals) -> Array:
+        return own_by_second(self, features)
+
+
+def _half(terms: Array) -> Array:
+    return jnp.sum(terms, axis=-1, keepdims=True) / 2
+
+
+@pair(Gaussian, Normals)
+def gaussian_over_normals(kernel: Gaussian, law: Normals) -> Made:
+    """Closed form for any covariances and one bandwidth, or one a coordinate."""
+    d = law.mean.shape[-1]
+    lengths = kernel.bandwidth
+    assert lengths is not None
+    if lengths.shape not in ((), (1,), (d,)):
+        raise ValueError(
+            f"kernel: a bandwidth of {lengths.size} lengths for predictions of {d} coordinates"
+        )
+    squares = jnp.broadcast_to(lengths**2, (d,)).astype(law.mean.dtype)
+    if law.cov.ndim == law.mean.ndim:
+        return law, Diagonal(squares)
+    low = jnp.linalg.cholesky(jnp.diag(squares) + law.cov)
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=law.cov.dtype), law.cov.shape)
+    precision = jax.scipy.linalg.cho_solve((low, True), eye).reshape(-1, d * d)
+    roots = jnp.log(jnp.diagonal(low, axis1=-2, axis2=-1)) - jnp.log(squares) / 2
+    return FullNormals(law.mean, law.cov, precision, -jnp.sum(roots, axis=-1)), Full(squares)

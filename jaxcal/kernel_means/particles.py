@@ -1,0 +1,89 @@
+r"""Any kernel averaged over points: independent draws of each prediction, or quadrature nodes.
+
+From m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predictions,
+:math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`; for a prediction with itself the sum runs
+over different draws, so that every average is unbiased. Nodes have weights instead.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxcal.kernel_means.dispatch import Made, check_dimension, gram, own_by_second, pair
+from jaxcal.kernel_means.laws import Nodes, Particles
+from jaxcal.kernels.points import Scaled, Sum
+
+
+class FromDraws(eqx.Module):
+    """O(m) a target and O(m^2) a pair, walked prediction by prediction."""
+
+    kernel: Any
+
+    def first(self, rows: Particles, ys: Array) -> Array:
+        check_dimension(ys, rows.points.shape[-1])
+        return jax.lax.map(lambda p: jnp.mean(gram(self.kernel, p, ys), axis=0), rows.points)
+
+    def second(self, rows: Particles, cols: Particles) -> Array:
+        c, m, d = cols.points.shape
+        flat = cols.points.reshape(c * m, d)
+
+        def one(p: Array) -> Array:
+            return jnp.mean(jnp.mean(gram(self.kernel, p, flat), axis=0).reshape(c, m), axis=1)
+
+        return jax.lax.map(one, rows.points)
+
+    def own(self, features: Particles) -> Array:
+        m = features.points.shape[1]
+
+        def one(p: Array) -> Array:
+            between = gram(self.kernel, p, p)
+            return (jnp.sum(between) - jnp.trace(between)) / (m * (m - 1))
+
+        return jax.lax.map(one, features.points)
+
+
+class FromNodes(eqx.Module):
+    """Weighted sums over the nodes."""
+
+    kernel: Any
+
+    def first(self, rows: Nodes, ys: Array) -> Array:
+        check_dimension(ys, rows.points.shape[-1])
+        return jax.lax.map(lambda p: p.weights @ gram(self.kernel, p.points, ys), rows)
+
+    def second(self, rows: Nodes, cols: Nodes) -> Array:
+        c, m, d = cols.points.shape
+        flat = cols.points.reshape(c * m, d)
+
+        def one(p: Nodes) -> Array:
+            between = p.weights @ gram(self.kernel, p.points, flat)
+            return jnp.sum(between.reshape(c, m) * cols.weights, axis=1)
+
+        return jax.lax.map(one, rows)
+
+    def own(self, features: Nodes) -> Array:
+        return own_by_second(self, features)
+
+
+@pair(Sum, Particles)
+@pair(Scaled, Particles)
+@pair(object, Particles)
+def over_draws(kernel: Any, law: Particles) -> Made:
+    """Any kernel; at least two draws of each prediction."""
+    if law.points.shape[1] < 2:
+        raise ValueError(
+            f"predictions: averages over two independent draws need at least 2 draws of each "
+            f"prediction, got {law.points.shape[1]}"
+        )
+    return law, FromDraws(kernel)
+
+
+@pair(Sum, Nodes)
+@pair(Scaled, Nodes)
+@pair(object, Nodes)
+def over_nodes(kernel: Any, law: Nodes) -> Made:
+    """Any kernel that the quadrature rule integrates well."""
+    return law, FromNodes(kernel)

@@ -1,0 +1,64 @@
+"""Kernels on classes 0, .., m - 1."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal.typing import Scalar
+
+
+class Delta(eqx.Module):
+    """``1`` where two classes agree, ``0`` where they differ."""
+
+    def __call__(self, x: Int[Array, ""], y: Int[Array, ""]) -> Scalar:
+        return (x == y).astype(jnp.result_type(float))
+
+    def gram(self, xs: Int[Array, " n"], ys: Int[Array, " m"]) -> Float[Array, "n m"]:
+        """``[k(x_i, y_j)]``."""
+        return (xs[:, None] == ys).astype(jnp.result_type(float))
+
+
+def _gram_matrix(value: Any) -> Any:
+    if not isinstance(value, (list, tuple, np.ndarray, jax.Array)):
+        return value  # a placeholder of a transformation
+    matrix = jnp.asarray(value)
+    if not jnp.issubdtype(matrix.dtype, jnp.floating):
+        matrix = matrix.astype(jnp.result_type(float))
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
+        raise ValueError(f"matrix: wanted a Gram matrix of shape [m, m], got {matrix.shape}")
+    if isinstance(matrix, Tracer):
+        return matrix
+    held = np.asarray(matrix)
+    if not np.all(np.isfinite(held)):
+        raise ValueError("matrix: the Gram matrix of the classes has NaN or infinite entries")
+    largest = max(float(np.max(np.abs(held), initial=0)), float(np.finfo(held.dtype).tiny))
+    slack = 100 * held.shape[-1] * float(np.finfo(held.dtype).eps) * largest
+    if np.max(np.abs(held - np.swapaxes(held, -1, -2))) > slack:
+        raise ValueError("matrix: the Gram matrix of the classes is not symmetric")
+    if (low := float(np.linalg.eigvalsh(held).min())) < -slack:
+        raise ValueError(
+            f"matrix: the Gram matrix of the classes is not positive semidefinite, its smallest "
+            f"eigenvalue is {low:.3g}"
+        )
+    return matrix
+
+
+class ClassGram(eqx.Module):
+    """``matrix[x, y]``: any positive semidefinite similarity [m, m] of m classes.
+
+    Strictly positive definite matrices see every difference between two laws of classes.
+    """
+
+    matrix: Float[Array, "m m"] = eqx.field(converter=_gram_matrix)
+
+    def __call__(self, x: Int[Array, ""], y: Int[Array, ""]) -> Scalar:
+        return self.matrix[x, y]
+
+    def gram(self, xs: Int[Array, " n"], ys: Int[Array, " m"]) -> Float[Array, "n m"]:
+        """``[k(x_i, y_j)]``."""
+        return self.matrix[xs][:, ys]

@@ -1,0 +1,119 @@
+r"""h(i, j) of the kernel calibration error: targets against what the predictions expected.
+
+.. math:: h = k_P(p, p')\, h_Y, \qquad h_Y = k(y, y') - E k(Z, y') - E k(y, Z') + E k(Z, Z')
+
+with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). It is the
+inner product of :math:`k(y, \cdot) - E k(Z, \cdot)` with the same of the other observation, and
+its mean over y ~ p is 0 whatever the other observation is.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means import KernelMeans
+from jaxcal.kernels import points
+from jaxcal.kernels.predictions import gram_block
+from jaxcal.typing import Features
+
+
+class Observed(NamedTuple):
+    """n observations: targets [n, d] or classes [n], and the features of their kernel means."""
+
+    ys: Array
+    law: Features
+
+
+class SKCEFeatures(NamedTuple):
+    """`Observed`, and the features of the predictions for the distance between them."""
+
+    ys: Array
+    law: Features
+    predictions: Features
+
+
+def residual_block(means: KernelMeans, rows: Any, cols: Any) -> Float[Array, "r c"]:
+    r""":math:`h_Y` of r rows and c columns of observations, each with ``ys`` and ``law``.
+
+    :math:`\langle \xi_i, \xi_j \rangle` with :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`. From draws
+    the block is right for different observations only; the diagonal is `residual_diagonal`.
+    Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
+    """
+    if hasattr(means.formulas, "residual"):
+        return means.formulas.residual(rows.law, rows.ys, cols.law, cols.ys)
+    across = means.first(rows.law, cols.ys) + means.first(cols.law, rows.ys).T
+    return (means.gram(rows.ys, cols.ys) - across) + means.second(rows.law, cols.law)
+
+
+def residual_diagonal(means: KernelMeans, features: Any) -> Float[Array, " n"]:
+    """h_Y of each observation with itself; from draws, of independent draws."""
+    if hasattr(means.formulas, "own_residual"):
+        return means.formulas.own_residual(features.law, features.ys)
+
+    def known(ys: Array, law: Features) -> Array:
+        y, p = ys[None], jax.tree.map(lambda leaf: leaf[None], law)
+        return means.gram(y, y)[0, 0] - 2 * means.first(p, y)[0, 0]
+
+    return jax.vmap(known)(features.ys, features.law) + means.own(features.law)
+
+
+class SKCE(eqx.Module):
+    """Pairwise statistic of SKCE with a tensor product of kernels; features: `SKCEFeatures`.
+
+    Cost a pair: one kernel on predictions, one on targets, and the kernel means.
+    """
+
+    prediction_kernel: Any
+    distance: Any
+    means: KernelMeans
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def block(self, rows: SKCEFeatures, cols: SKCEFeatures) -> Float[Array, "c r s"]:
+        k = gram_block(self.prediction_kernel, self.distance, rows.predictions, cols.predictions)
+        return (k * residual_block(self.means, rows, cols))[None]
+
+    def diagonal(self, features: SKCEFeatures) -> Float[Array, "c n"]:
+        def own(one: Features) -> Array:
+            alone = jax.tree.map(lambda leaf: leaf[None], one)
+            return gram_block(self.prediction_kernel, self.distance, alone, alone)[0, 0]
+
+        return (jax.vmap(own)(features.predictions) * residual_diagonal(self.means, features))[None]
+
+
+class MatrixSKCE(eqx.Module):
+    r"""Pairwise statistic of SKCE for classes and any kernel k((p, y), (p', y')).
+
+    ``operator(p, q)`` returns the matrix :math:`K_{yy'} = k((p, y), (q, y'))`, [m, m], of two
+    probability vectors, and :math:`h = (e_y - p)^\top K (e_{y'} - p')`. Features: `Observed` with
+    the probabilities [n, m] as ``law``. Cost O(m^2) a pair.
+    Source: Widmann, Lindsten and Zachariah (2021), App. E.
+    """
+
+    operator: Callable[[Array, Array], Array]
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def block(self, rows: Observed, cols: Observed) -> Float[Array, "c r s"]:
+        def one(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
+            return a[1] @ self.operator(a[0], b[0]) @ b[1]
+
+        return points.gram(one, _with_residuals(rows), _with_residuals(cols))[None]
+
+    def diagonal(self, features: Observed) -> Float[Array, "c n"]:
+        p, residuals = _with_residuals(features)
+        return jax.vmap(lambda p, e: e @ self.operator(p, p) @ e)(p, residuals)[None]
+
+
+def _with_residuals(observed: Observed) -> tuple[Array, Array]:
+    p = observed.law
+    assert isinstance(p, jax.Array)
+    return p, jax.nn.one_hot(observed.ys, p.shape[-1], dtype=p.dtype) - jnp.asarray(p)
