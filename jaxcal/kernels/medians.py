@@ -15,7 +15,11 @@ from jaxcal.typing import Distance, Features, Scalar
 TILE = 512
 LANE = 10  # bits of a counting word for one end: a column of a tile is shorter than 2^10
 SAMPLE = 1 << 14  # pairs that suggest where to begin
-OFFSETS = {6: np.asarray([-3.0, -1.0, 0.0, 1.0, 3.0]), 3: np.asarray([-1.5, 1.5])}
+# where to count, by how many ends a word has room for: first in standard errors of the sample's
+# median, then in those of a linear guess between the ends, and as shares of the way between them
+FIRST = {6: (-3.0, -1.0, 0.0, 1.0, 3.0), 3: (-2.0, 2.0)}
+NEXT = {6: (-2.0, 0.0, 2.0), 3: (-1.5, 1.5)}
+SHARES = {6: (0.25, 0.75), 3: ()}
 
 
 class _Search(NamedTuple):
@@ -34,7 +38,7 @@ def exact_median(distance: Distance, features: Features, *, tile: int = TILE) ->
     The mean of the two middle distances where their number is even; where the median is 0, that
     of the positive distances; 1 where all are 0; NaN where a feature is not finite. Passes over
     tiles count the distances up to several ends at once, and the ends close in on the median:
-    about six passes of n^2 / 2 distances, at most one a bit. Memory O(tile^2).
+    about eight passes of n^2 / 2 distances, at most one a bit. Memory O(tile^2).
     Raises ValueError if n < 2, and where there are more pairs than integers to count them with.
     `jaxcal.kernels.bandwidths.median_heuristic` looks at some of the pairs instead.
     """
@@ -52,52 +56,60 @@ def exact_median(distance: Distance, features: Features, *, tile: int = TILE) ->
         )
     walk = partial(_over_pairs, distance, features, min(tile, n))
     sample = _sampled(distance, features)
-    offsets = jnp.asarray(OFFSETS[jnp.iinfo(word).bits // LANE], sample.dtype)
+    dtype, ends_at_once = sample.dtype, jnp.iinfo(word).bits // LANE
+    first, later, shares = (
+        jnp.asarray(table[ends_at_once], dtype) for table in (FIRST, NEXT, SHARES)
+    )
 
-    zero, most = jnp.zeros((), sample.dtype), jnp.asarray(jnp.finfo(sample.dtype).max)
-    zeros = _up_to(walk, zero[None], word)[0]
-    first = jnp.where(zeros > total // 2, zeros, 0)
-    below = first + (total - first) // 2  # the number of distances before the upper middle one
+    middle = (sample.size + first * sample.size**0.5) / 2
+    guesses = sample[jnp.clip(middle.astype(int), 0, sample.size - 1)]
+    ends = jnp.concatenate([jnp.zeros(1, dtype), guesses])
+    counts = _up_to(walk, ends, word)
+    zeros = counts[0]
+    least = jnp.where(zeros > total // 2, zeros, 0)
+    below = least + (total - least) // 2  # the number of distances before the upper middle one
 
-    def narrow(state: _Search, ends: Float[Array, " e"]) -> _Search:
-        counts = _up_to(walk, ends, word)
-        low = jnp.argmax(jnp.where(counts <= below, ends, -1))
-        high = jnp.argmin(jnp.where(counts > below, ends, jnp.inf))
-        up = (counts[low] <= below) & (ends[low] > state.low)
-        down = (counts[high] > below) & (ends[high] < state.high)
-        return _Search(
-            jnp.where(up, ends[low], state.low),
-            jnp.where(down, ends[high], state.high),
-            jnp.where(up, counts[low], state.up_to_low),
-            jnp.where(down, counts[high], state.up_to_high),
-        )
+    def step(state: _Search) -> _Search:
+        inside = (state.up_to_high - state.up_to_low).astype(dtype)
+        rank = (below - state.up_to_low).astype(dtype) + later * jnp.sqrt(inside) / 2
+        share = jnp.concatenate([jnp.clip(rank / inside, 0, 1), shares])
+        low, high = _bits(state.low), _bits(state.high)
+        guesses = _bits(state.low + share * (state.high - state.low))
+        ends = jnp.append(guesses, low + (high - low) // 2)  # halving the bits always gets there
+        ends = jax.lax.bitcast_convert_type(jnp.clip(ends, low + 1, high - 1), dtype)
+        return _narrowed(state, below, ends, _up_to(walk, ends, word))
 
     def unfinished(state: _Search) -> Array:
         return (state.up_to_low != below) & (_bits(state.high) - _bits(state.low) > 1)
 
-    def step(state: _Search) -> _Search:
-        inside = (state.up_to_high - state.up_to_low).astype(sample.dtype)
-        rank = (below - state.up_to_low).astype(sample.dtype) + offsets * jnp.sqrt(inside) / 2
-        share = jnp.clip(rank / inside, 0, 1)
-        low, high = _bits(state.low), _bits(state.high)
-        guesses = _bits(state.low + share * (state.high - state.low))
-        ends = jnp.append(guesses, low + (high - low) // 2)  # halving the bits always gets there
-        ends = jnp.clip(ends, low + 1, high - 1)
-        return narrow(state, jax.lax.bitcast_convert_type(ends, sample.dtype))
-
-    begin = sample.size * (below.astype(sample.dtype) / total) + offsets * sample.size**0.5 / 2
-    guesses = sample[jnp.clip(begin.astype(int), 0, sample.size - 1)]
-    start = _Search(zero, most, zeros, jnp.asarray(total, word))
-    found = jax.lax.while_loop(unfinished, step, narrow(start, guesses))
+    largest = jnp.asarray(jnp.finfo(dtype).max)
+    start = _Search(jnp.zeros((), dtype), largest, zeros, jnp.asarray(total, word))
+    found = jax.lax.while_loop(unfinished, step, _narrowed(start, below, ends, counts))
 
     before, after = _neighbours(walk, found.low)
     # where no end stood between the two middle distances, they are equal
     upper = jnp.sqrt(after)
     lower = jnp.where(found.up_to_low == below, jnp.sqrt(before), upper)
-    median = jnp.where((total - first) % 2 == 0, (lower + upper) / 2, upper)
+    median = jnp.where((total - least) % 2 == 0, (lower + upper) / 2, upper)
     median = jnp.where(zeros == total, 1.0, median)
     finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(features)])
     return jnp.where(jnp.all(finite), median, jnp.nan)
+
+
+def _narrowed(
+    state: _Search, below: UInt[Array, ""], ends: Float[Array, " e"], counts: UInt[Array, " e"]
+) -> _Search:
+    """The nearest ends on the two sides of the median, among the old ones and these."""
+    low = jnp.argmax(jnp.where(counts <= below, ends, -1))
+    high = jnp.argmin(jnp.where(counts > below, ends, jnp.inf))
+    up = (counts[low] <= below) & (ends[low] > state.low)
+    down = (counts[high] > below) & (ends[high] < state.high)
+    return _Search(
+        jnp.where(up, ends[low], state.low),
+        jnp.where(down, ends[high], state.high),
+        jnp.where(up, counts[low], state.up_to_low),
+        jnp.where(down, counts[high], state.up_to_high),
+    )
 
 
 def _sampled(distance: Distance, features: Features) -> Float[Array, " s"]:
@@ -135,8 +147,8 @@ def _over_pairs(
         real = (i[:, None] < j) & (j < n)
         return add(carry, jnp.where(real, squared, jnp.inf)), None
 
-    above = tuple(jnp.asarray(k) for k in np.triu_indices(tiles))
-    return jax.lax.scan(step, start, above)[0]
+    i, j = np.triu_indices(tiles)
+    return jax.lax.scan(step, start, (jnp.asarray(i), jnp.asarray(j)))[0]
 
 
 def _up_to(walk: Callable[..., Any], ends: Float[Array, " e"], word: Any) -> UInt[Array, " e"]:

@@ -6,6 +6,7 @@ A prediction is a row of probabilities, numpyro's ``Categorical`` (by probabilit
 """
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -57,7 +58,8 @@ def by_class(
     (r, m), c = rows.shape, cols.shape[0]
 
     def some(left: Float[Array, "k r"], right: Float[Array, "k c"]) -> Array:
-        return sum((term(p[:, None], q) for p, q in zip(left, right, strict=True)), start=0.0)
+        terms = [term(p[:, None], q) for p, q in zip(left, right, strict=True)]
+        return reduce(jnp.add, terms)
 
     whole = m // AT_ONCE if m > AT_ONCE else 0
     left, right = rows.T, cols.T
