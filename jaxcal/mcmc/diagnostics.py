@@ -63,7 +63,7 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
     Antithetic draws can count for more than t c, up to t c log10(t c): few draws would otherwise
     claim any number. NaN for fewer than 4 draws a chain or draws without variance.
-    Source: Gelman et al., Bayesian Data Analysis (2013), eq. 11.7 and 11.8; the upper end is that of
+    Source: Gelman et al., Bayesian Data Analysis (2013), eq. 11.7 and 11.8; the upper end is from
     Vehtari et al. (2021), Rank-normalization, folding, and localization.
     """
     t, c = draws.shape[:2]

@@ -33,6 +33,7 @@ class McmcDraws(eqx.Module):
     step: Float[Array, " n"]
     sampler: str = eqx.field(static=True)
     chains: int = eqx.field(static=True)
+    warmup: int = eqx.field(static=True)
     steps: int = eqx.field(static=True)
     event_shape: tuple[int, ...] = eqx.field(static=True)
 
@@ -47,7 +48,8 @@ class McmcDraws(eqx.Module):
             return []
         rhat, accepted = np.asarray(self.rhat), np.asarray(self.acceptance)
         broken = int(np.sum(~np.isfinite(np.asarray(self.samples)).all(axis=(-2, -1))))
-        divergent = int(np.sum(np.asarray(self.divergences) > 0))
+        often = FEW * self.chains * (self.steps - self.warmup)
+        divergent = float(np.mean(np.asarray(self.divergences) > often))
         short = self.steps < 8
         unsettled = float(np.mean(~(rhat <= SETTLED)))
         low, high = float(np.mean(accepted < 0.1)), float(np.mean(accepted > 0.99))
@@ -75,9 +77,9 @@ class McmcDraws(eqx.Module):
                 not short and high > FEW and unsettled > FEW,
             ),
             (
-                f"the paths of {divergent} predictions diverged: the density has places that the "
-                f"step is too large for",
-                divergent > 0,
+                f"for {divergent:.0%} of the predictions more than 1 step in 20 diverged: the density "
+                f"has places that the step is too large for",
+                divergent > FEW,
             ),
         ]
         return [text for text, holds in found if holds]
@@ -95,7 +97,7 @@ class McmcDraws(eqx.Module):
         lines = [
             f"{m} draws of {d} coordinates from each of {n} predictions by {self.sampler}"
             + (f", batch shape {batch}" if batch else ""),
-            f"  {self.chains} chains of {self.steps} steps",
+            f"  {self.chains} chains of {self.steps} steps, {self.warmup} of them warm-up",
             f"  R-hat       {_range(self.rhat)}",
             f"  acceptance  {_range(self.acceptance)}",
             f"  effective   {_range(self.ess)} draws",

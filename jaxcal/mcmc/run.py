@@ -88,25 +88,11 @@ def mcmc_draws(
             f"predictions: log_density(params, y) must return one number for one target of shape "
             f"{event}, got shape {shape[1:]}"
         )
-    if start is not None and not is_distribution(start):
-        start = checks.floats(start, "start")
-        if start.shape != (n_chains, n, *event):
-            raise ValueError(
-                f"start: wanted one point a chain and prediction, shape {(n_chains, n, *event)}, "
-                f"or a distribution over targets of shape {event}, got shape {start.shape}"
-            )
-    if is_distribution(start) and (
-        tuple(start.event_shape) != event or tuple(start.batch_shape) not in ((), (n,))
-    ):
-        raise ValueError(
-            f"start: wanted a distribution with batch shape ({n},) or () and event shape {event}, "
-            f"got batch shape {tuple(start.batch_shape)} and event shape {tuple(start.event_shape)}"
-        )
     return _run(
         key,
         predictions,
         sampler,
-        start,
+        _checked_start(start, n_chains, n, event),
         n=n,
         event=event,
         chains=n_chains,
@@ -187,6 +173,7 @@ def _run(
         step=jnp.mean(state.adapt_state.step_size, axis=0),
         sampler=type(sampler).__name__,
         chains=chains,
+        warmup=warmup,
         steps=steps,
         event_shape=event,
     )
@@ -212,6 +199,26 @@ def _potential(predictions: Any) -> Any:
 
     potential.defvjp(forward, backward)
     return potential
+
+
+def _checked_start(start: Any, chains: int, n: int, event: tuple[int, ...]) -> Any:
+    if start is None:
+        return None
+    if is_distribution(start):
+        batch, shape = tuple(start.batch_shape), tuple(start.event_shape)
+        if shape != event or batch not in ((), (n,)):
+            raise ValueError(
+                f"start: wanted a distribution with batch shape ({n},) or () and event shape "
+                f"{event}, got batch shape {batch} and event shape {shape}"
+            )
+        return start
+    start = checks.floats(start, "start")
+    if start.shape != (chains, n, *event):
+        raise ValueError(
+            f"start: wanted one point a chain and prediction, shape {(chains, n, *event)}, or a "
+            f"distribution over targets of shape {event}, got shape {start.shape}"
+        )
+    return start
 
 
 def _begin(key: Key, start: Any, shape: tuple[int, ...]) -> Array:

@@ -36,10 +36,9 @@ class MALA(eqx.Module):
 
     def kernel(self, potential: Any) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
-        from numpyro.infer import HMC as Hamiltonian
-
-        return Hamiltonian(
-            potential_fn=potential,
+        return _hamiltonian(
+            "HMC",
+            potential,
             step_size=2**0.5 * self.step,
             num_steps=1,
             trajectory_length=None,
@@ -59,10 +58,9 @@ class HMC(eqx.Module):
 
     def kernel(self, potential: Any) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
-        from numpyro.infer import HMC as Hamiltonian
-
-        return Hamiltonian(
-            potential_fn=potential,
+        return _hamiltonian(
+            "HMC",
+            potential,
             step_size=self.step,
             num_steps=self.leapfrogs,
             trajectory_length=None,
@@ -83,13 +81,18 @@ class NUTS(eqx.Module):
 
     def kernel(self, potential: Any) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
-        from numpyro.infer import NUTS as NoUTurn
-
-        return NoUTurn(
-            potential_fn=potential,
+        return _hamiltonian(
+            "NUTS",
+            potential,
             step_size=self.step,
             max_tree_depth=self.depth,
             adapt_step_size=self.adapt,
             adapt_mass_matrix=self.adapt,
             target_accept_prob=self.target,
         )
+
+
+def _hamiltonian(name: str, potential: Any, **settings: Any) -> Any:
+    import numpyro.infer
+
+    return getattr(numpyro.infer, name)(potential_fn=potential, **settings)

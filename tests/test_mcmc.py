@@ -1,0 +1,316 @@
+"""MCMC draws have the law of their prediction, and say so where they do not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.diagnostics
+import numpyro.distributions as dist
+import pytest
+from scipy import integrate, stats
+
+import jaxcal
+from jaxcal import mcmc
+from jaxcal.mcmc.diagnostics import Path, effective_size, split_rhat
+from jaxcal.models import Unnormalized
+from jaxcal.results import TestResult
+
+N = 64
+RNG = np.random.default_rng(3)
+CENTERS = jnp.asarray(RNG.normal(size=(N, 2)))
+WIDTHS = jnp.asarray(RNG.uniform(0.5, 2, size=(N, 2)))
+
+
+def quartic(params, y):
+    center, width = params
+    return -jnp.sum(((y - center) / width) ** 4)
+
+
+def normal(params, y):
+    center, width = params
+    return -jnp.sum(((y - center) / width) ** 2) / 2
+
+
+def second_moment(log_density):
+    """E y^2 / E 1 of an even density on the line, by quadrature."""
+    one, two = (
+        integrate.quad(lambda y, p=p: y**p * np.exp(log_density(y)), -np.inf, np.inf)[0]
+        for p in (0, 2)
+    )
+    return two / one
+
+
+QUARTIC = Unnormalized(quartic, (CENTERS, WIDTHS))
+SAMPLERS = [mcmc.MALA(), mcmc.HMC(), mcmc.NUTS(depth=4), mcmc.MALA(0.5, adapt=False)]
+
+
+@functools.cache
+def drawn(k):
+    return mcmc.mcmc_draws(
+        jax.random.key(k), QUARTIC, sampler=SAMPLERS[k], event_shape=2, thin=10, n_draws=40
+    )
+
+
+@pytest.mark.parametrize("k", range(4), ids=["MALA", "HMC", "NUTS", "fixed MALA"])
+def test_draws_have_the_moments_of_an_unnormalized_density(k):
+    result = drawn(k)
+    assert result.samples.shape == (N, 40, 2)
+    z = np.asarray((result.samples - CENTERS[:, None]) / WIDTHS[:, None])
+    spread = second_moment(lambda y: -(y**4))
+    # predictions are independent, so their means over draws give the standard error
+    for values, wanted in ((z, 0.0), (z**2, spread), (np.sign(z) * z**2, 0.0)):
+        means = values.mean(axis=(1, 2))
+        assert abs(means.mean() - wanted) < 4.5 * means.std(ddof=1) / N**0.5
+        assert means.std(ddof=1) / N**0.5 < 0.05
+    assert result.warnings() == []
+    assert float(jnp.median(result.rhat)) < 1.05
+
+
+def test_mala_proposes_what_the_paper_writes(key):
+    """One step from given points is either the proposal y + s^2 score + sqrt(2) s eps, or none."""
+    step, start = 0.4, jnp.broadcast_to(CENTERS + 0.3, (1, N, 2))
+    params = (CENTERS, WIDTHS)
+    keys = jax.random.split(key, 200)
+    once = functools.partial(
+        mcmc.mcmc_draws,
+        predictions=Unnormalized(normal, params),
+        sampler=mcmc.MALA(step, adapt=False),
+        n_draws=1,
+        n_chains=1,
+        n_warmup=0,
+        thin=1,
+        start=start,
+        event_shape=2,
+    )
+    moved = np.asarray(jax.lax.map(lambda key: once(key).samples[:, 0], keys))
+    score = -(np.asarray(start[0]) - CENTERS) / WIDTHS**2
+    noise = (moved - start[0] - step**2 * score) / (2**0.5 * step)
+    rejected = np.all(moved == np.asarray(start[0]), axis=-1)
+    assert 0.002 < rejected.mean() < 0.1  # most are accepted, so noise is nearly normal
+    kept = np.asarray(noise)[~rejected]
+    assert stats.kstest(kept[:, 0], "norm").pvalue > 1e-4
+    assert abs(np.corrcoef(kept.T)[0, 1]) < 4 / len(kept) ** 0.5
+    # and it is exactly reversible: acceptance as by the formula of Metropolis and Hastings
+    proposed = np.asarray(moved)
+
+    def log_q(to, at):
+        drift = at - step**2 * (at - CENTERS) / WIDTHS**2
+        return -np.sum((to - drift) ** 2, -1) / (4 * step**2)
+
+    def log_p(y):
+        return -np.sum(((y - CENTERS) / WIDTHS) ** 2, -1) / 2
+
+    at = np.asarray(start[0])
+    ratio = log_p(proposed) + log_q(at, proposed) - log_p(at) - log_q(proposed, at)
+    # 1 / acceptance of an accepted proposal averages to the number of all proposals: E[1{acc}/a]=1
+    weights = np.where(rejected, 0.0, 1 / np.minimum(1, np.exp(ratio)))
+    assert abs(weights.mean() - 1) < 4.5 * weights.std() / weights.size**0.5
+
+
+def test_numpyro_distributions_are_sampled_at_every_prediction(key):
+    mean, root = jnp.asarray(RNG.normal(size=(N, 2))), jnp.asarray([[1.0, 0.0], [0.8, 0.6]])
+    full = dist.MultivariateNormal(mean, scale_tril=root)
+    settings = {"sampler": mcmc.MALA(0.7), "n_draws": 40, "thin": 10}
+    z = np.asarray(mcmc.mcmc_draws(key, full, **settings).samples - mean[:, None])
+    outer = np.einsum("nmi,nmj->nij", z, z) / 40
+    error = outer.std(axis=0, ddof=1) / N**0.5
+    assert np.all(np.abs(outer.mean(0) - root @ root.T) < 4.5 * error)
+    assert np.all(np.abs(z.mean((0, 1))) < 4.5 * z.mean(1).std(0, ddof=1) / N**0.5)
+
+    mixture = dist.MixtureSameFamily(
+        dist.Categorical(jnp.broadcast_to(jnp.array([0.3, 0.7]), (N, 2))),
+        dist.Normal(jnp.stack([mean[:, 0], mean[:, 0] + 2], 1), 1.0),
+    )
+    z = np.asarray(mcmc.mcmc_draws(key, mixture, **settings).samples[..., 0] - mean[:, :1])
+    assert z.shape == (N, 40)
+    means = z.mean(1)
+    assert abs(means.mean() - 1.4) < 4.5 * means.std(ddof=1) / N**0.5
+
+
+def test_one_key_one_result_and_neighbours_are_independent():
+    settings = {"sampler": SAMPLERS[0], "event_shape": 2, "thin": 10, "n_draws": 40}
+    again = mcmc.mcmc_draws(jax.random.key(0), QUARTIC, **settings)
+    np.testing.assert_array_equal(again.samples, drawn(0).samples)
+    other = mcmc.mcmc_draws(jax.random.key(1), QUARTIC, **settings)
+    assert np.all(np.asarray(other.samples) != np.asarray(again.samples))
+    z = np.asarray((again.samples - CENTERS[:, None])[:, :4, 0])  # the first draw of each chain
+    correlation = np.corrcoef(z.T)[np.triu_indices(4, 1)]
+    assert np.all(np.abs(correlation) < 4.5 / N**0.5)
+
+
+def test_a_thousand_predictions_compile_once_for_all_keys_and_steps():
+    traces = []
+
+    def counted(center, y):
+        traces.append(None)
+        return -((y - center) ** 2) / 2
+
+    centers = jnp.linspace(-1, 1, 1000)
+    for seed, step in ((0, 0.5), (1, 0.5), (2, 0.7)):
+        result = mcmc.mcmc_draws(
+            jax.random.key(seed),
+            Unnormalized(counted, centers),
+            sampler=mcmc.MALA(step),
+            event_shape=(),
+            n_draws=2,
+            n_chains=2,
+            n_warmup=20,
+        )
+        if seed == 0:
+            first = len(traces)
+        shape_checks = len(traces) - first  # the shape of one density is looked at in each call
+    assert result.samples.shape == (1000, 2, 1)
+    assert shape_checks <= 2
+
+
+def test_untuned_chains_are_flagged_and_tuned_ones_are_not(key):
+    far = Unnormalized(normal, (CENTERS + 8, jnp.ones((N, 2))))
+    settings = {"n_draws": 2, "n_chains": 2, "n_warmup": 39, "thin": 1, "event_shape": 2}
+    slow = mcmc.mcmc_draws(key, far, sampler=mcmc.MALA(0.1, adapt=False), **settings)
+    text = " ".join(slow.warnings())
+    assert "have not settled" in text
+    assert "too small" in text
+    assert "not settled" in repr(slow)
+    assert float(mcmc.check_draws(key, far, slow).p_value) < 0.01
+    stuck = mcmc.mcmc_draws(
+        key,
+        Unnormalized(quartic, (CENTERS, WIDTHS / 50)),
+        sampler=mcmc.MALA(5.0, adapt=False),
+        **settings,
+    )
+    assert "fewer than 1 step in 10 is accepted" in " ".join(stuck.warnings())
+    assert np.all(np.isinf(stuck.rhat) | (stuck.rhat > 1.1))
+    short = mcmc.mcmc_draws(key, far, **(settings | {"n_warmup": 3, "sampler": mcmc.MALA()}))
+    assert np.all(np.isnan(short.rhat))
+    assert "too few to see" in " ".join(short.warnings())
+
+
+def test_draws_that_settled_pass_the_check():
+    def p(k):
+        checked = mcmc.check_draws(jax.random.key(9), QUARTIC, drawn(k))
+        assert isinstance(checked, TestResult)
+        return float(checked.p_value)
+
+    assert min(p(0), p(1)) > 1e-3
+
+
+def test_r_hat_and_effective_size_are_those_of_numpyro():
+    t, c, n = 40, 3, 5
+    noise = RNG.normal(size=(t, c, n, 2))
+    walk = np.empty_like(noise)
+    walk[0] = noise[0]
+    for k in range(1, t):
+        walk[k] = 0.6 * walk[k - 1] + noise[k]
+    path = Path.empty(jnp.asarray(walk[0]))
+    for k in range(t):
+        path = path.add(jnp.asarray(walk[k]), jnp.asarray(k), t)
+    chains_first = np.moveaxis(walk, 1, 0)
+    half = numpyro.diagnostics.split_gelman_rubin(chains_first[:, t // 2 :])
+    np.testing.assert_allclose(split_rhat(path, t), half, rtol=1e-10)
+    size = numpyro.diagnostics.effective_sample_size(chains_first)
+    np.testing.assert_allclose(effective_size(jnp.asarray(walk)), size, rtol=1e-10)
+    longer = RNG.normal(size=(20_000, 1, 1))
+    for k in range(1, 20_000):
+        longer[k] += 0.6 * longer[k - 1]
+    # an autoregression of coefficient a has an autocorrelation time of (1 + a) / (1 - a) = 4
+    assert float(effective_size(jnp.asarray(longer))[0]) == pytest.approx(5000, rel=0.15)
+
+
+def test_results_print_batched_traced_and_as_a_dictionary(key):
+    result = drawn(0)
+    assert "40 draws of 2 coordinates from each of 64 predictions by MALA" in repr(result)
+    held = result.to_dict()
+    assert held["warnings"] == []
+    assert len(held["rhat"]) == N
+    assert "samples" not in held
+    assert isinstance(result.draws, jaxcal.Draws)
+
+    @jax.jit
+    def inside(key):
+        traced = mcmc.mcmc_draws(
+            key, QUARTIC, sampler=mcmc.MALA(), event_shape=2, n_warmup=4, n_draws=4
+        )
+        assert "traced" in repr(traced)
+        assert traced.warnings() == []
+        return traced
+
+    many = jax.vmap(inside)(jax.random.split(key, 2))
+    assert "batch shape (2,)" in repr(many)
+
+
+def test_draws_come_in_the_type_of_the_predictions(key):
+    single = Unnormalized(quartic, (CENTERS.astype(jnp.float32), WIDTHS.astype(jnp.float32)))
+    result = mcmc.mcmc_draws(key, single, sampler=mcmc.MALA(), event_shape=2, n_draws=4, n_warmup=4)
+    assert result.samples.dtype == jnp.float32
+
+
+def energy(net, x, y):
+    return -jnp.sum(net[0] * (y - net[1] @ x) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_draws": 3}, "as many from each of n_chains=4"),
+        ({"n_draws": 0}, "n_draws: wanted a whole number of at least 1, got 0"),
+        ({"thin": 1.5}, "thin: wanted a whole number"),
+        ({"event_shape": None}, "event_shape: an unnormalized density does not say"),
+        ({"start": jnp.zeros((4, N, 3))}, r"start: .* shape \(4, 64, 2\)"),
+        ({"start": dist.Normal(0.0, 1.0)}, r"event shape \(2,\), got batch shape \(\)"),
+        ({"predictions": dist.Gamma(jnp.ones(N), 1.0), "event_shape": None}, "lives on"),
+        ({"predictions": dist.Categorical(jnp.ones((N, 3)) / 3), "event_shape": None}, "lives on"),
+        ({"predictions": dist.Normal(0.0, 1.0), "event_shape": None}, r"batch shape \[n\]"),
+        (
+            {"predictions": Unnormalized(lambda p, y: -((y - p) ** 2), CENTERS)},
+            "must return one number",
+        ),
+    ],
+)
+def test_wrong_values_are_named(key, wrong, message):
+    settings = {"predictions": QUARTIC, "event_shape": 2} | wrong
+    with pytest.raises(ValueError, match=message):
+        mcmc.mcmc_draws(key, **settings)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"key": 0}, "key: wanted a typed random key"),
+        ({"sampler": mcmc.MALA}, "sampler: wanted one such as"),
+        ({"predictions": jaxcal.Scores(CENTERS)}, "MCMC needs log densities"),
+        ({"predictions": np.zeros((3, 2))}, "MCMC needs log densities"),
+    ],
+)
+def test_wrong_types_are_named(key, wrong, message):
+    settings = {"key": key, "predictions": QUARTIC, "event_shape": 2} | wrong
+    with pytest.raises(TypeError, match=message):
+        mcmc.mcmc_draws(**settings)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0])
+def test_a_step_is_positive(step):
+    with pytest.raises(ValueError, match="wanted a positive number"):
+        mcmc.MALA(step)
+
+
+def test_a_density_without_numbers_is_flagged(key):
+    broken = Unnormalized(quartic, (CENTERS, WIDTHS.at[0].set(jnp.nan)))
+    result = mcmc.mcmc_draws(
+        key, broken, sampler=mcmc.MALA(0.5, adapt=False), event_shape=2, n_draws=4, n_warmup=20
+    )
+    assert not np.any(result.rhat[0] < 1.1)
+    assert np.all(np.isfinite(result.samples[1:]))
+
+
+def test_shared_weights_serve_all_predictions(key):
+    xs = jnp.asarray(RNG.normal(size=(N, 3)))
+    net = (jnp.asarray(0.5), jnp.asarray(RNG.normal(size=(2, 3))))
+
+    def log_density(params, y):
+        return energy(params[0], params[1], y)
+
+    shared = Unnormalized(log_density, (net, xs), in_axes=(None, 0))
+    result = mcmc.mcmc_draws(key, shared, sampler=mcmc.MALA(), event_shape=2, n_draws=20, thin=10)
+    means = np.asarray(result.samples.mean(1) - xs @ net[1].T)
+    assert np.all(np.abs(means.mean(0)) < 4.5 * means.std(0, ddof=1) / N**0.5)
