@@ -1,0 +1,165 @@
+"""Where a model is off: the estimate as a mean over parts of the inputs, or of any two variables.
+
+The witness of a kernel test is the function whose mean over the observations is the estimate;
+its value at observation i is n times that observation's contribution.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, legend_above, say
+from jaxcal.plots.results import _axes
+from jaxcal.results import TestResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEAST = 4  # observations in a cell of a map that is drawn
+
+
+class Parts(NamedTuple):
+    """The witness over k groups of observations: mean, its standard error, number; each [k].
+
+    Means weighted by the numbers average to the estimate.
+    """
+
+    mean: Float[np.ndarray, " k"]
+    error: Float[np.ndarray, " k"]
+    number: Int[np.ndarray, " k"]
+
+
+def witness(
+    result: TestResult,
+    x: Any,
+    *,
+    bins: int = 10,
+    label: str = "input",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """The witness over an input ``x`` [n], averaged in ``bins`` of equally many observations.
+
+    Text or truth values make one bar a group instead. Bars are two standard errors either way, of
+    the mean of that bin alone: they say which parts stand out, and are no test of them (that is
+    the p-value of a test run on those observations). ``label`` names x and its unit.
+    """
+    ax = _axes(result, ax)
+    parts, where = _checked(result, x, groups=True)
+    ax.set(xlabel=label, ylabel="witness (squared discrepancy)")
+    if not np.all(np.isfinite(parts)):
+        return say(ax, "contributions are not finite numbers:\nno verdict")
+    grouped = not np.issubdtype(where.dtype, np.number)
+    if grouped:
+        names, group = np.unique(where, return_inverse=True)
+        at, reach = np.arange(len(names), dtype=float), None
+        ax.set_xticks(at, [str(name) for name in names])
+    else:
+        group, at, reach = _quantile_bins(where.astype(float), _bins(bins))
+    found = mean_parts(parts, group, len(at))
+    ax.axhline(0, color=DARK, linewidth=0.8)
+    ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
+    if grouped:
+        ax.bar(at, found.mean, width=0.6, color=LIGHT)
+    ax.errorbar(
+        at,
+        found.mean,
+        2 * found.error,
+        reach,
+        color=BLACK,
+        linestyle="none",
+        marker="o",
+        markersize=4.5,
+        elinewidth=1,
+        label="mean of a group" if grouped else f"mean of about {len(parts) // len(at)}",
+    )
+    legend_above(ax)
+    return ax
+
+
+def witness_map(
+    result: TestResult,
+    x: Any,
+    y: Any,
+    *,
+    bins: int = 10,
+    labels: tuple[str, str] = ("input", "target"),
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """The witness over two variables, such as two inputs, or an input and the target.
+
+    The plane is cut into ``bins`` by ``bins`` cells; dark cells have a large mean, white ones none
+    or a negative one. Cells with fewer than 4 observations are left out, and crossed. ``labels``
+    name the variables and their units.
+    """
+    ax = _axes(result, ax)
+    (parts, across), (_, upward) = _checked(result, x), _checked(result, y, "y")
+    ax.set(xlabel=labels[0], ylabel=labels[1])
+    if not np.all(np.isfinite(parts)):
+        return say(ax, "contributions are not finite numbers:\nno verdict")
+    _bins(bins)
+    (column, x_edges), (row, y_edges) = _equal_bins(across, bins), _equal_bins(upward, bins)
+    found = mean_parts(parts, row * bins + column, bins * bins)
+    shown = np.where(found.number >= LEAST, found.mean, np.nan).reshape(bins, bins)
+    top = float(np.nanmax(shown, initial=0.0))
+    ax.set_facecolor("white")
+    ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
+    crossed = ax.fill_between(
+        x_edges[[0, -1]], *y_edges[[0, -1]], facecolor="white", edgecolor="0.8", hatch="xxxx"
+    )
+    crossed.set_linewidth(0)
+    mesh = ax.pcolormesh(
+        x_edges, y_edges, np.maximum(shown, 0), cmap="Greys", vmin=0, vmax=top or 1.0
+    )
+    ax.figure.colorbar(mesh, ax=ax, label="mean witness (squared discrepancy)")
+    ax.set_title(f"crossed: fewer than {LEAST} observations", fontsize="medium")
+    return ax
+
+
+def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
+    """Mean and its standard error in each of k groups; NaN where a group has none, or just one."""
+    number = np.bincount(group, minlength=k)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.bincount(group, parts, minlength=k) / number
+        squares = np.bincount(group, (parts - mean[group]) ** 2, minlength=k)
+        error = np.sqrt(squares / (number - 1.0) / number)
+    return Parts(mean, np.where(number > 1, error, np.nan), number)
+
+
+def _quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The bin of every value, the median of each bin, and how far it reaches below and above."""
+    starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
+    group = np.searchsorted(starts, where, side="right") - 1
+    held = [where[group == k] for k in range(len(starts))]
+    at = np.asarray([np.median(values) for values in held])
+    ends = np.asarray([[values.min(), values.max()] for values in held]).T
+    return group, at, np.abs(ends - at)
+
+
+def _equal_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    low, high = float(where.min()), float(where.max())
+    edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
+    return np.clip(np.searchsorted(edges, where, side="right") - 1, 0, bins - 1), edges
+
+
+def _checked(
+    result: TestResult, x: Any, name: str = "x", *, groups: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """n times the contributions, and the variable that they are shown over."""
+    parts, where = np.asarray(result.contributions), np.asarray(x)
+    if where.shape != parts.shape:
+        raise ValueError(
+            f"{name}: wanted one value an observation, shape ({parts.size},), got {where.shape}"
+        )
+    if np.issubdtype(where.dtype, np.number):
+        if not np.all(np.isfinite(where)):
+            raise ValueError(f"{name}: wanted finite numbers, got NaN or infinity among them")
+    elif not (groups and where.dtype.kind in "USTb"):
+        raise ValueError(f"{name}: wanted numbers{' or text' * groups}, got {where.dtype}")
+    return parts.size * parts.astype(float), where
+
+
+def _bins(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"bins: wanted a positive number of them, got {value!r}")
+    return value

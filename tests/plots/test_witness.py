@@ -1,0 +1,123 @@
+"""The witness over groups and cells is the estimate, taken apart."""
+
+import io
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxcal
+from jaxcal.plots.witness import LEAST, mean_parts, witness, witness_map
+
+N = 120
+
+
+@pytest.fixture(scope="module")
+def held():
+    """Predictions N(x, 1), wrong by 2 where x > 0.5; the result, inputs and targets."""
+    x_key, noise_key, node_key = jax.random.split(jax.random.key(1), 3)
+    xs = jax.random.uniform(x_key, (N, 1), minval=-1)
+    ys = xs + jax.random.normal(noise_key, (N, 1)) + 2.0 * (xs > 0.5)
+    nodes = jax.random.normal(node_key, (5, 1))
+    scores = jaxcal.Scores(xs - ys, xs[:, None] - nodes, nodes)
+    result = jaxcal.kccsd_test(jax.random.key(2), scores, ys, null=jaxcal.nulls.Wild(50))
+    return result, np.asarray(xs[:, 0]), np.asarray(ys[:, 0])
+
+
+def drawn(ax):
+    line = ax.containers[-1][0]
+    return line.get_xdata(), line.get_ydata()
+
+
+def test_bins_hold_equally_many_and_average_to_the_estimate(held):
+    result, xs, _ = held
+    ax = witness(result, xs, bins=6, label="dose (mg)")
+    at, means = drawn(ax)
+    assert np.all(np.diff(at) > 0)
+    assert np.mean(means) == pytest.approx(float(result.estimate))  # 20 in every bin
+    assert np.argmax(means) >= 4, "the fault is at large inputs"
+    assert ax.get_xlabel() == "dose (mg)"
+    ax.figure.savefig(io.BytesIO())
+
+
+def test_bars_are_two_standard_errors(held):
+    result, xs, _ = held
+    ax = witness(result, xs, bins=6)
+    _, _, bars = ax.containers[-1]
+    segments = next(b for b in bars if np.ptp(b.get_segments()[0][:, 1]) > 0).get_segments()
+    parts = N * np.asarray(result.contributions)[np.argsort(xs)][:20]
+    error = np.std(parts, ddof=1) / 20**0.5
+    assert np.ptp(segments[0][:, 1]) == pytest.approx(4 * error)
+
+
+def test_text_makes_one_bar_a_group(held):
+    result, xs, _ = held
+    where = np.where(xs > 0.5, "late", "early")
+    ax = witness(result, where, label="half")
+    _, means = drawn(ax)
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["early", "late"]
+    parts = N * np.asarray(result.contributions)
+    np.testing.assert_allclose(means, [parts[where == g].mean() for g in ("early", "late")])
+
+
+def test_the_map_is_the_estimate_taken_apart(held):
+    result, xs, ys = held
+    ax = witness_map(result, xs, ys, bins=5, labels=("input (s)", "target (m)"))
+    mesh = ax.collections[-1]
+    shown = np.ma.filled(mesh.get_array(), np.nan).ravel()
+    column = np.clip(((xs - xs.min()) / np.ptp(xs) * 5).astype(int), 0, 4)
+    row = np.clip(((ys - ys.min()) / np.ptp(ys) * 5).astype(int), 0, 4)
+    parts = N * np.asarray(result.contributions)
+    for cell in range(25):
+        inside = row * 5 + column == cell
+        if np.sum(inside) < LEAST:
+            assert np.isnan(shown[cell])
+        else:
+            assert shown[cell] == pytest.approx(max(0, parts[inside].mean()))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("input (s)", "target (m)")
+    ax.figure.savefig(io.BytesIO())
+
+
+def test_means_weighted_by_numbers_are_the_estimate(held):
+    result, xs, _ = held
+    found = mean_parts(N * np.asarray(result.contributions), (xs > 0.2).astype(int), 3)
+    total = np.nansum(found.mean * found.number) / N
+    assert total == pytest.approx(float(result.estimate))
+    assert np.isnan(found.mean[2])
+    assert np.isnan(found.error[2])
+
+
+@pytest.mark.parametrize("x", [np.zeros(N), np.arange(N) % 2, np.repeat([0.0, 1.0], [N - 1, 1])])
+def test_few_different_values_make_few_bins(held, x):
+    for bins in (1, 10, 1000):
+        ax = witness(held[0], x, bins=bins)
+        assert len(drawn(ax)[0]) <= max(1, len(np.unique(x)))
+    witness_map(held[0], x, x, bins=3).figure.savefig(io.BytesIO())
+
+
+def test_a_result_that_is_not_a_number_says_so(held):
+    result, xs, ys = held
+    broken = eqx.tree_at(lambda r: r.contributions, result, jnp.full(N, jnp.nan))
+    for ax in (witness(broken, xs), witness_map(broken, xs, ys)):
+        assert any("no verdict" in text.get_text() for text in ax.texts)
+
+
+def test_wrong_arguments_are_named(held):
+    result, xs, ys = held
+    with pytest.raises(ValueError, match=r"x: wanted one value an observation, shape \(120,\)"):
+        witness(result, xs[:3])
+    with pytest.raises(ValueError, match=r"y: wanted one value an observation"):
+        witness_map(result, xs, ys[:, None])
+    with pytest.raises(ValueError, match="x: wanted finite numbers"):
+        witness(result, np.full(N, np.nan))
+    with pytest.raises(ValueError, match="x: wanted numbers or text, got datetime64"):
+        witness(result, np.datetime64("2015-01-01") + np.arange(N))
+    with pytest.raises(ValueError, match="y: wanted numbers, got <U"):
+        witness_map(result, xs, ["a"] * N)
+    with pytest.raises(ValueError, match="bins: wanted a positive number"):
+        witness(result, xs, bins=0)
+    batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
+    with pytest.raises(ValueError, match="a figure shows one result"):
+        witness(batch, xs)
