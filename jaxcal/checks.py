@@ -191,7 +191,8 @@ def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
             + ("; take the argmax of one-hot rows" if array.shape == (n, m) else "")
         )
     if not isinstance(array, Tracer):
-        low, high = int(array.min()), int(array.max())
+        held = np.asarray(array)  # a value, also while something else is traced
+        low, high = int(held.min()), int(held.max())
         if low == 1 and high == m:
             raise ValueError(f"{name}: classes 1, .., {m} were given; subtract 1, they start at 0")
         if low < 0 or high >= m:

@@ -36,24 +36,23 @@ def ridge_at(ridge: Ridge, n: int, dtype: Any) -> Scalar:
             f"ridge: wanted None for n^(-1/4), a positive number, or a function of n, got "
             f"{type(value).__name__} {value!r}"[:160]
         )
-    array = jnp.asarray(value).astype(dtype)
-    if array.shape != ():
+    if np.shape(value) != ():
         raise ValueError(
-            f"ridge: wanted one number, got shape {array.shape}; `ckce_path` takes several"
+            f"ridge: wanted one number, got shape {np.shape(value)}; `ckce_path` takes several"
         )
-    if not isinstance(array, Tracer) and not 0 < float(array) < np.inf:
+    if not isinstance(value, Tracer) and not 0 < float(value) < np.inf:
         raise ValueError(
-            f"ridge: wanted a positive, finite number, got {float(array)}: without a ridge the "
+            f"ridge: wanted a positive, finite number, got {float(value)}: without a ridge the "
             f"regression of residuals on predictions fits noise exactly"
         )
-    return array
+    return jnp.asarray(value).astype(dtype)
 
 
 def ridges_at(ridges: Any, dtype: Any) -> Float[Array, " r"]:
     """Several ridges, shape [r], each positive and finite, or ValueError."""
-    array = jnp.asarray(ridges).astype(dtype)
-    if array.ndim != 1 or array.size < 1:
-        raise ValueError(f"ridges: wanted numbers of shape [r], got shape {array.shape}")
-    if not isinstance(array, Tracer) and not bool(jnp.all((array > 0) & (array < jnp.inf))):
-        raise ValueError(f"ridges: wanted positive, finite numbers, got {np.asarray(array)}")
-    return array
+    held = ridges if isinstance(ridges, Tracer) else np.asarray(ridges)
+    if held.ndim != 1 or held.size < 1:
+        raise ValueError(f"ridges: wanted numbers of shape [r], got shape {held.shape}")
+    if not isinstance(held, Tracer) and not np.all((held > 0) & (held < np.inf)):
+        raise ValueError(f"ridges: wanted positive, finite numbers, got {held}")
+    return jnp.asarray(held).astype(dtype)

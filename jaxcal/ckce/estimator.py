@@ -1,0 +1,296 @@
+r"""CKCE: the conditional kernel calibration error of class probabilities, exact.
+
+A model is calibrated where the law of the label given the prediction is the prediction. CKCE is
+the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators; unlike an
+ECE or SKCE it is not an average over the predictions that happened to be made.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal.batching import one_at_a_time
+from jaxcal.ckce import kernels, solve
+from jaxcal.ckce.kernels import simplex_kernel
+from jaxcal.ckce.residuals import checked, class_root, noise, residuals
+from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
+from jaxcal.results import largest_share, plain
+from jaxcal.typing import Scalar
+
+COMPARABLE = "comparable only at equal n, ridge and kernel"
+
+
+class Approximation(eqx.Module):
+    """``how`` the Gram matrix was replaced, by how many features or steps (``size``), and the
+    ``error`` that was left: the share of its trace, or the relative residual of the solve."""
+
+    how: str = eqx.field(static=True)
+    size: Int[Array, ""]
+    error: Scalar
+
+
+class CKCE(eqx.Module):
+    """An estimate of CKCE from n observations, at one ridge and kernel.
+
+    ``estimate`` []: a squared norm, never negative but for rounding. ``standard_error`` []: where
+    the model is clearly not calibrated. ``contributions`` [n] sum to the estimate. ``influence``
+    [n]: how the estimate moves with an observation's weight; differences of models have the
+    standard error std(influence_1 - influence_2) / sqrt(n). ``bandwidths``: those used, by name.
+    ``nonfinite`` []: how many entries of the predictions are not finite. ``distinct`` []: whether
+    some prediction differs from the first. ``approximation``: None where the value is exact.
+    """
+
+    estimate: Scalar
+    standard_error: Scalar
+    contributions: Float[Array, " n"]
+    influence: Float[Array, " n"]
+    ridge: Scalar
+    bandwidths: dict[str, Scalar]
+    nonfinite: Int[Array, ""]
+    distinct: Array
+    approximation: Approximation | None = None
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this value says; empty where nothing does."""
+        if isinstance(self.estimate, Tracer):
+            return []
+        bad = int(np.sum(np.asarray(self.nonfinite)))
+        estimates = np.asarray(self.estimate)
+        share = float(np.max(np.asarray(jax.vmap(largest_share)(_rows(self.contributions)))))
+        found = [
+            (f"{bad} entries of the predictions are NaN or infinite, so CKCE is NaN", bad > 0),
+            (
+                "CKCE is not finite although the predictions are: the ridge is below rounding, "
+                "take a larger one or float64",
+                bad == 0 and not np.all(np.isfinite(estimates)),
+            ),
+            (
+                "all predictions are identical: CKCE compares that one distribution with the "
+                "frequencies of the targets",
+                not np.all(np.asarray(self.distinct)),
+            ),
+            (f"one observation carries {share:.0%} of the absolute contributions", share > 0.25),
+        ]
+        return [text for text, holds in found if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        return plain(self) | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.estimate, Tracer):
+            return "CKCE(traced)"
+        n = self.contributions.shape[-1]
+        if np.ndim(self.estimate):
+            values = np.asarray(self.estimate)
+            lines = [
+                f"{values.size} values of CKCE, batch shape {values.shape}, n = {n}",
+                f"  estimates from {np.nanmin(values):.4g} to {np.nanmax(values):.4g}",
+            ]
+        else:
+            used = "".join(f", {k} bandwidth {float(v):.4g}" for k, v in self.bandwidths.items())
+            lines = [
+                f"CKCE, n = {n}",
+                f"  estimate   {float(self.estimate):.4g}   (standard error "
+                f"{float(self.standard_error):.2g} if not calibrated)",
+                f"  at         ridge {float(self.ridge):.4g}{used}; {COMPARABLE}",
+            ]
+            if self.approximation is not None:
+                by = self.approximation
+                lines.append(f"  by         {by.how}, {int(by.size)}, error {float(by.error):.2g}")
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+class Problem(NamedTuple):
+    """A checked data set: probabilities, labels, kernel, root of the class similarity, ridge."""
+
+    q: Float[Array, "n m"]
+    labels: Int[Array, " n"]
+    kernel: Any
+    root: Float[Array, "m m"] | None
+    ridge: Scalar
+    bandwidth: Scalar | None
+
+
+def problem(
+    predictions: Any,
+    targets: Any,
+    prediction_kernel: Any,
+    similarity: Any,
+    ridge: Ridge,
+    bandwidth: Any,
+) -> Problem:
+    """Every argument checked, or an error with its name."""
+    q, labels = checked(predictions, targets)
+    kernels.check_bandwidth(kernels.points.as_kernel(prediction_kernel), q.shape[1])
+    return Problem(
+        q,
+        labels,
+        kernels.points.as_kernel(prediction_kernel),
+        class_root(similarity, q.shape[1], q.dtype),
+        ridge_at(ridge, q.shape[0], q.dtype),
+        None if bandwidth is None else positive(bandwidth, q.dtype),
+    )
+
+
+def positive(value: Any, dtype: Any) -> Scalar:
+    """A positive, finite bandwidth as an array, or ValueError."""
+    if np.shape(value) != () or not (isinstance(value, Tracer) or 0 < float(value) < np.inf):
+        raise ValueError(f"bandwidth: wanted one positive, finite number, got {value!r}"[:120])
+    return jnp.asarray(value).astype(dtype)
+
+
+def ckce(
+    predictions: Any,
+    targets: Any,
+    *,
+    prediction_kernel: Any = simplex_kernel(),
+    similarity: Any = None,
+    ridge: Ridge = None,
+    bandwidth: Any = None,
+) -> CKCE:
+    r"""The conditional kernel calibration error of class probabilities, from labels.
+
+    :math:`Tr(A^{-1} D A^{-1} K)` with K the Gram matrix of the predictions, A = K + n ridge I and
+    D the products of the residuals :math:`e_y - q`: the squared norm of the ridge regression of
+    residuals on predictions. 0 for a calibrated model and infinitely many observations; at finite
+    n the noise of the labels adds `null_mean`, and the ridge shrinks what the predictions say
+    little about. Values are comparable at equal n, ridge and kernel only.
+
+    ``predictions`` [n, m]: class probabilities. ``targets`` [n]: classes from 0.
+    ``prediction_kernel``: on probability vectors, linear plus Gaussian by default; open bandwidths
+    take ``bandwidth``, or the median distance of these predictions (give one number for all models
+    that you compare, or use `compare`). ``similarity`` [m, m]: Gram matrix of the classes, by
+    default that of equality. ``ridge``: a number, a function of n, or None for n^(-1/4).
+
+    Cost n^3 / 3 + O(n^2 m) multiplications, memory n^2; for more than some 10,000 observations see
+    `ckce_low_rank`. Differentiable in the predictions, also where they coincide; bandwidths count
+    as constants. Raises ValueError or TypeError naming the argument.
+    Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Section 3.1.
+    """
+    made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
+    return _ckce(made)
+
+
+@jax.jit
+def _ckce(made: Problem) -> CKCE:
+    return one_at_a_time(_exact)(made)
+
+
+def _exact(made: Problem) -> CKCE:
+    kernel, bandwidths = kernels.fill(made.kernel, made.q, made.bandwidth)
+    gram = kernels.square_gram(kernel, made.q)
+    return result(solve.fit(gram, residuals(*made[:2], made.root), made.ridge), made, bandwidths)
+
+
+def result(
+    fit: solve.Fit,
+    made: Problem,
+    bandwidths: dict[str, Scalar],
+    approximation: Approximation | None = None,
+) -> CKCE:
+    """A fit with what was noticed about its predictions ``made.q``."""
+    n = fit.influence.size
+    error = jnp.sqrt(jnp.mean(fit.influence**2) / n)
+    return CKCE(
+        fit.estimate,
+        error,
+        fit.contributions,
+        fit.influence,
+        made.ridge,
+        bandwidths,
+        jnp.sum(~jnp.isfinite(made.q)),
+        jnp.any(made.q != made.q[:1]),
+        approximation,
+    )
+
+
+def ckce_path(
+    predictions: Any,
+    targets: Any,
+    ridges: Any,
+    *,
+    prediction_kernel: Any = simplex_kernel(),
+    similarity: Any = None,
+    bandwidth: Any = None,
+) -> Float[Array, " r"]:
+    """CKCE at every one of ``ridges`` [r], from one eigendecomposition: about 9 n^3 operations.
+
+    Never increasing in the ridge. Other arguments as in `ckce`.
+    """
+    made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    return _path(made, ridges_at(ridges, made.q.dtype))
+
+
+@jax.jit
+def _path(made: Problem, ridges: Array) -> Array:
+    kernel, _ = kernels.fill(made.kernel, made.q, made.bandwidth)
+    gram = kernels.square_gram(kernel, made.q)
+    return solve.path(gram, residuals(*made[:2], made.root), ridges)
+
+
+def cross_validated_ridge(
+    predictions: Any,
+    targets: Any,
+    ridges: Any,
+    *,
+    prediction_kernel: Any = simplex_kernel(),
+    similarity: Any = None,
+    bandwidth: Any = None,
+) -> tuple[Scalar, Float[Array, " r"]]:
+    """The ridge with the least leave-one-out error of predicting labels, and all errors [r].
+
+    Regresses the labels on the predictions, the operator that CKCE compares with the model.
+    The ridge found depends on the model: compare models at one common ridge.
+    Source: Section 2.3 mentions it, after Gruenewaelder et al. (2012); not used in the paper.
+    """
+    made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    return _validated(made, ridges_at(ridges, made.q.dtype))
+
+
+@jax.jit
+def _validated(made: Problem, ridges: Array) -> tuple[Scalar, Array]:
+    kernel, _ = kernels.fill(made.kernel, made.q, made.bandwidth)
+    gram = kernels.square_gram(kernel, made.q)
+    labels = residuals(jnp.zeros_like(made.q), made.labels, made.root)
+    errors = solve.left_out_errors(gram, labels, ridges)
+    return ridges[jnp.argmin(errors)], errors
+
+
+def null_mean(
+    predictions: Any,
+    *,
+    prediction_kernel: Any = simplex_kernel(),
+    similarity: Any = None,
+    ridge: Ridge = None,
+    bandwidth: Any = None,
+) -> Scalar:
+    r"""The exact mean of the estimate where labels are drawn from these predictions.
+
+    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)`, of the order n^(-1/2) at the default
+    ridge: what a perfectly calibrated model scores on average. Cost 7/3 n^3.
+    """
+    zeros = jnp.zeros(len(predictions), jnp.int32)
+    made = problem(predictions, zeros, prediction_kernel, similarity, ridge, bandwidth)
+    return _null_mean(made)
+
+
+@jax.jit
+def _null_mean(made: Problem) -> Scalar:
+    def one(made: Problem) -> Scalar:
+        kernel, _ = kernels.fill(made.kernel, made.q, made.bandwidth)
+        w = solve.null_weights(kernels.square_gram(kernel, made.q), made.ridge)
+        return jnp.sum(jnp.diagonal(w) * noise(made.q, made.root))
+
+    return one_at_a_time(one)(made)
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])

@@ -1,0 +1,161 @@
+r"""Features whose products are, or approximate, the kernel on predictions: F F^T instead of K.
+
+`Fourier`: random cosines and sines. `Nystroem`: projections on landmarks, which is what incomplete
+Cholesky gives. With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`,
+and F is made block by block, so memory does not grow with n.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float
+
+from jaxcal.ckce import kernels, solve
+from jaxcal.typing import Scalar
+
+TILE = 2048
+FeatureMap = Callable[[Array], Array]
+
+
+class Fourier(eqx.Module):
+    r"""``[q, D^-1/2 cos(w_r . q), D^-1/2 sin(w_r . q)]``, length m + 2 D, of the simplex kernel.
+
+    The linear part is exact; the Gaussian part has the right mean and variance O(1 / D) over
+    ``normals`` [m, D], standard normal draws, w = normals / bandwidth. Models that are compared
+    share the normals. Source: Moskvichev and Sejdinovic, App. B.
+    """
+
+    normals: Float[Array, "m D"]
+    bandwidth: Scalar
+
+    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
+        with jax.default_matmul_precision("highest"):
+            phase = q @ (self.normals / self.bandwidth)
+        scale = self.normals.shape[1] ** -0.5
+        return jnp.concatenate([q, scale * jnp.cos(phase), scale * jnp.sin(phase)], axis=1)
+
+
+class Nystroem(eqx.Module):
+    r"""``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
+
+    ``used`` [r] says which landmarks count. ``low`` [r, r]: the factor L.
+    """
+
+    kernel: Any
+    landmarks: Float[Array, "r m"]
+    low: Float[Array, "r r"]
+    used: Bool[Array, " r"]
+
+    @classmethod
+    def at(cls, kernel: Any, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]) -> "Nystroem":
+        """The map for these landmarks, which must be distinct where they are used."""
+        block = kernels.square_gram(kernel, landmarks)
+        both = used[:, None] & used
+        block = jnp.where(both, block, jnp.eye(len(used), dtype=block.dtype))
+        return cls(kernel, landmarks, jnp.linalg.cholesky(block), used)
+
+    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
+        block = jnp.where(self.used, kernels.gram(self.kernel, q, self.landmarks), 0)
+        with jax.default_matmul_precision("highest"):
+            return jax.scipy.linalg.solve_triangular(self.low, block.T, lower=True).T
+
+
+class _Sums(NamedTuple):
+    products: Float[Array, "p p"]  # F^T F
+    moments: Float[Array, "p q"]  # F^T R
+    kept: Scalar  # the trace of F F^T
+
+
+def primal_fit(
+    features: FeatureMap,
+    points: Float[Array, "n m"],
+    residuals: Float[Array, "n p"],
+    ridge: Scalar,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> tuple[solve.Fit, Scalar]:
+    r"""CKCE of the kernel F F^T in two passes over blocks of rows, and the trace of F F^T.
+
+    :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`; the second pass gives contributions and
+    influence. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2) beyond what is given. ``mesh``:
+    devices that share the rows. Source: App. B, where the cost of forming F^T F is left out.
+    """
+    n = points.shape[0]
+    # a row that counts 0 fills the last block
+    side = min(tile, -(-n // (1 if mesh is None else mesh.size)))
+    missing = -n % (side * (1 if mesh is None else mesh.size))
+    real = jnp.arange(n + missing) < n
+    padded = [jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals)]
+    rows = (*padded, real.astype(points.dtype))
+
+    @partial(_over_rows, mesh=mesh, reduce=True)
+    def gather(features: FeatureMap, rows: Any) -> _Sums:
+        @jax.checkpoint
+        def step(sums: _Sums, block: Any) -> tuple[_Sums, None]:
+            x, r, weight = block
+            f = features(x) * weight[:, None]
+            new = _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
+            return jax.tree.map(jnp.add, sums, new), None
+
+        blocks = _blocks(rows, side)
+        p = jax.eval_shape(features, blocks[0][0]).shape[1]
+        q, dtype = blocks[1].shape[-1], blocks[1].dtype
+        start = _Sums(jnp.zeros((p, p), dtype), jnp.zeros((p, q), dtype), jnp.zeros((), dtype))
+        return jax.lax.scan(step, start, blocks)[0]
+
+    with jax.default_matmul_precision("highest"):
+        sums = gather(features, rows)
+        low = solve.factor(
+            (sums.products + sums.products.T) / 2, ridge * (n / sums.products.shape[0])
+        )
+        theta = solve.solve(low, sums.moments)
+        along = solve.solve(low, theta)
+
+        @partial(_over_rows, mesh=mesh, reduce=False)
+        def spread(given: Any, rows: Any) -> tuple[Array, Array]:
+            features, theta, along, ridge = given
+
+            def one(block: Any) -> tuple[Array, Array]:
+                x, r, _ = block
+                f = features(x)
+                fitted = f @ theta
+                b = (r - fitted) / (n * ridge)
+                return jnp.sum(b * fitted, axis=1), jnp.sum((f @ along) * b, axis=1)
+
+            found = jax.lax.map(one, _blocks(rows, side))
+            return found[0].reshape(-1), found[1].reshape(-1)
+
+        contributions, pull = spread((features, theta, along, ridge), rows)
+    contributions, pull = contributions[:n], pull[:n]
+    influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
+    return solve.Fit(jnp.sum(theta**2), contributions, influence), sums.kept
+
+
+def _blocks(rows: Any, side: int) -> Any:
+    return jax.tree.map(lambda a: a.reshape(-1, side, *a.shape[1:]), rows)
+
+
+def _over_rows(function: Callable[[Any, Any], Any], *, mesh: Mesh | None, reduce: bool) -> Any:
+    """``function(shared, rows)`` with the rows shared out among the devices of the mesh."""
+    if mesh is None:
+        return function
+    axes = tuple(mesh.axis_names)
+
+    def local(shared: Any, rows: Any) -> Any:
+        found = function(shared, rows)
+        return jax.tree.map(lambda a: jax.lax.psum(a, axes), found) if reduce else found
+
+    split, whole = PartitionSpec(axes), PartitionSpec()
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(whole, split),
+        out_specs=whole if reduce else split,
+        check_vma=False,
+    )

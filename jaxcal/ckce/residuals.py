@@ -1,0 +1,92 @@
+r"""What is left of the targets once the predictions are taken away: the rows of R, D = R R^T."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal import checks
+from jaxcal.embeddings import psd_root
+from jaxcal.typing import Key
+
+Probabilities = Float[Array, "n m"]
+Labels = Int[Array, " n"]
+
+
+def checked(predictions: Any, targets: Any) -> tuple[Probabilities, Labels]:
+    """Class probabilities [n, m] and classes [n], or an error that names the argument."""
+    q = checks.probabilities(predictions)
+    n, m = q.shape
+    return q, checks.labels(targets, n, m)
+
+
+def class_root(similarity: Any, m: int, dtype: Any) -> Float[Array, "m m"] | None:
+    r"""A root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`; None is identity.
+
+    ``similarity``: None (classes agree or do not), an array [m, m], or a kernel on classes with an
+    attribute ``matrix``. Raises ValueError unless it is symmetric and positive semidefinite.
+    """
+    matrix = getattr(similarity, "matrix", similarity)
+    if matrix is None or type(similarity).__name__ == "Delta":
+        return None
+    if np.shape(matrix) != (m, m):
+        raise ValueError(
+            f"similarity: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "
+            f"{np.shape(matrix)}"
+        )
+    if not isinstance(matrix, Tracer):
+        held = np.asarray(matrix, np.dtype(dtype))
+        slack = 100 * m * float(np.finfo(held.dtype).eps) * max(float(np.abs(held).max()), 1e-30)
+        if not np.all(np.isfinite(held)):
+            raise ValueError("similarity: holds NaN or infinite values")
+        if np.abs(held - held.T).max() > slack:
+            raise ValueError("similarity: a Gram matrix is symmetric, this is not")
+        if (low := float(np.linalg.eigvalsh(held).min())) < -slack:
+            raise ValueError(
+                f"similarity: a Gram matrix is positive semidefinite, this has the eigenvalue "
+                f"{low:.3g}"
+            )
+    return psd_root(jnp.asarray(matrix).astype(dtype))
+
+
+def residuals(
+    q: Probabilities, labels: Labels, root: Float[Array, "m m"] | None = None
+) -> Float[Array, "n m"]:
+    r"""Rows :math:`S^\top (e_{y_i} - q_i)`, so that their products are the entries of D.
+
+    :math:`D_{ij} = \ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`
+    :math:`= (e_{y_i} - q_i)^\top \Lambda (e_{y_j} - q_j)`, never as a difference of large numbers.
+    Source: Moskvichev and Sejdinovic, Section 3.1.
+    """
+    plain = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - q
+    return plain if root is None else plain @ root
+
+
+def sampled_residuals(
+    key: Key,
+    q: Probabilities,
+    labels: Labels,
+    root: Float[Array, "m m"] | None = None,
+    *,
+    n_draws: int = 1,
+) -> Float[Array, "n m"]:
+    """As `residuals`, with the mean of ``n_draws`` classes drawn from each prediction for q.
+
+    For comparison only: the average over the draws exceeds the exact value by `null_mean` divided
+    by ``n_draws``. Source: Section 3.1, which replaces draws by their means.
+    """
+    drawn = jax.random.categorical(key, jnp.log(q), axis=1, shape=(n_draws, q.shape[0]))
+    counts = jax.vmap(lambda z: jax.nn.one_hot(z, q.shape[1], dtype=q.dtype))(drawn)
+    plain = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - jnp.mean(counts, axis=0)
+    return plain if root is None else plain @ root
+
+
+def noise(q: Probabilities, root: Float[Array, "m m"] | None = None) -> Float[Array, " n"]:
+    r"""The mean of :math:`\|r_i\|^2` where the class is drawn from the prediction:
+    :math:`\sum_y q_{iy} \Lambda_{yy} - q_i^\top \Lambda q_i`, which is :math:`1 - \|q_i\|^2`."""
+    if root is None:
+        return 1 - jnp.sum(q**2, axis=1)
+    return q @ jnp.sum(root**2, axis=1) - jnp.sum((q @ root) ** 2, axis=1)
