@@ -14,14 +14,16 @@ from jaxcal import assembly, checks
 from jaxcal.assembly import Assembled, Keys, not_finite
 from jaxcal.kernel_means import KernelMeans, kernel_means, law_of
 from jaxcal.kernel_means.embedding import MeanEmbedding
-from jaxcal.kernel_means.laws import Classes, Laplaces, Mixtures, Normals
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.gaussians import Wasserstein
+from jaxcal.kernels.laplaces import LaplaceWasserstein
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.kernels.predictions import NodeScores, Vectors
+from jaxcal.kernels.simplex import Euclidean
 from jaxcal.models import Draws, Scores, Standardized, Units, Unnormalized
+from jaxcal.models.laws import Classes, Laplaces, Mixtures, Normals
 from jaxcal.nulls import Null, Wild
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.quadratic import TILE
@@ -30,6 +32,7 @@ from jaxcal.scores import is_distribution, scores_at
 from jaxcal.typing import Key
 
 NODES = 10  # base points for a distance that compares scores
+DISTANCES = {Normals: Wasserstein, Laplaces: LaplaceWasserstein}
 
 
 class Setup(eqx.Module):
@@ -53,7 +56,7 @@ class Setup(eqx.Module):
 
     def _classes(self, keys: Keys, predictions: Classes, ys: Array) -> Assembled:
         p = predictions.probabilities
-        distance = Vectors(p) if self.distance is None else self.distance
+        distance = Euclidean() if self.distance is None else self.distance
         described = distance.features(keys[1], p, None)
         means = kernel_means(self.target_kernel, predictions)
         return self._together(distance, described, means, ys, {}, jnp.all(ys == ys[0]), 0)
@@ -169,8 +172,8 @@ def set_up(
         target_kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
         if distance is None:
-            distance = Wasserstein() if isinstance(known, Normals) else MeanEmbedding()
-        default = points.Laplace() if _single_laplace(known) else Gaussian()
+            distance = DISTANCES.get(type(known), MeanEmbedding)()
+        default = points.L1Laplace() if isinstance(known, Laplaces) else Gaussian()
         target_kernel = points.as_kernel(default if target_kernel is None else target_kernel)
         for lengths in points.lengths(target_kernel):
             if lengths.size != (d := ys[0].size):
@@ -180,10 +183,6 @@ def set_up(
                 )
     kernel = points.as_kernel(prediction_kernel)
     return predictions, ys, Setup(distance, kernel, target_kernel, n_draws, standardize)
-
-
-def _single_laplace(known: Any) -> bool:
-    return isinstance(known, Laplaces) and known.loc.shape[-1] == 1
 
 
 def _class_kernel(kernel: Any, m: int) -> Any:
@@ -201,8 +200,10 @@ def _class_kernel(kernel: Any, m: int) -> Any:
 
 def _observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
     """Class probabilities with classes, or predictions over vectors with floats."""
-    if isinstance(predictions, (np.ndarray, jax.Array, list, tuple)) and not hasattr(
-        predictions, "_fields"
+    if isinstance(predictions, Classes):
+        return _classes(predictions.probabilities, targets, "predictions")
+    if isinstance(predictions, (np.ndarray, jax.Array, list, tuple)) or hasattr(
+        predictions, "detach"
     ):
         return _classes(predictions, targets, "predictions")
     if is_distribution(predictions):
@@ -232,8 +233,8 @@ def _observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
             f"does not give: use kccsd_test, or draw from the densities by MCMC and pass "
             f"jaxcal.Draws"
         )
-    if is_distribution(predictions) and tuple(predictions.batch_shape) == ():
-        predictions = predictions.expand((n,))
+    if getattr(predictions, "batch_shape", None) == ():
+        predictions = getattr(predictions, "expand")((n,))  # noqa: B009
     return checks.predictions(predictions, ys), ys
 
 
@@ -244,7 +245,8 @@ def _integers(targets: Any) -> bool:
 def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]:
     p = checks.floats(predictions, name)
     if p.ndim == 1:
-        if not isinstance(p, Tracer) and not bool(jnp.all((p >= 0) & (p <= 1))):
+        held = None if isinstance(p, Tracer) else np.asarray(p)
+        if held is not None and not np.all((held >= 0) & (held <= 1)):
             raise ValueError(f"{name}: wanted the probability of class 1, in [0, 1], for each")
         p = jnp.stack([1 - p, p], axis=-1)
     if p.ndim == 2 and not _integers(targets):
@@ -253,7 +255,7 @@ def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]
             f"integer classes; got {checks._say(targets)}. Wrap draws as jaxcal.Draws(array)"
         )
     p = checks.probabilities(p, name)
-    ys = checks.labels(targets, *p.shape)
+    ys = checks.labels(targets, p.shape[0], p.shape[1])
     if len(ys) < 2:
         raise ValueError(f"targets: wanted at least 2 observations, got shape {ys.shape}")
     return Classes(p), ys

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernel_means.dispatch import Made, pair
-from jaxcal.kernel_means.laws import Classes
 from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.models.laws import Classes
 
 
 class ClassMeans(eqx.Module):

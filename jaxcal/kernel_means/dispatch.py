@@ -12,10 +12,10 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means.laws import Particles, law_of
 from jaxcal.kernels import points
 from jaxcal.kernels.predictions import drawn
 from jaxcal.models import Draws, Standardized
+from jaxcal.models.laws import Particles, law_of
 from jaxcal.typing import Features, Key
 
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernel_means.dispatch import Formulas, Made, make, own_by_second, pair
-from jaxcal.kernel_means.laws import Mixtures
 from jaxcal.kernels.points import Scaled, Sum
+from jaxcal.models.laws import Mixtures
 
 
 class Weighted(NamedTuple):

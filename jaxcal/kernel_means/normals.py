@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
-from jaxcal.kernel_means.laws import Normals
 from jaxcal.kernels.gaussians import by_rows
 from jaxcal.kernels.points import Gaussian
+from jaxcal.models.laws import Normals
 from jaxcal.typing import Point, Points, Scalar
 
 UNROLLED = 8  # coordinates whose divisions are written out side by side

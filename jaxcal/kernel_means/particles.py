@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal.kernel_means.dispatch import Made, check_dimension, gram, own_by_second, pair
-from jaxcal.kernel_means.laws import Nodes, Particles
 from jaxcal.kernels.points import Scaled, Sum
+from jaxcal.models.laws import Nodes, Particles
 
 
 class FromDraws(eqx.Module):

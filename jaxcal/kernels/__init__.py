@@ -1,14 +1,18 @@
 """Kernels on targets and vectors, distances between predictions, and the bandwidth rules."""
 
+from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
+from jaxcal.kernels.laplaces import LaplaceWasserstein
 from jaxcal.kernels.mmd import MMD
 from jaxcal.kernels.points import (
     IMQ,
     Constant,
     Gaussian,
+    L1Laplace,
     Laplace,
     Linear,
     Matern52,
+    PowerExponential,
     RationalQuadratic,
 )
 from jaxcal.kernels.predictions import (
@@ -24,7 +28,9 @@ __all__ = [
     "IMQ",
     "MMD",
     "Bures",
+    "ClassGram",
     "Constant",
+    "Delta",
     "Euclidean",
     "Fisher",
     "Gaussian",
@@ -32,9 +38,12 @@ __all__ = [
     "GaussianKernelFisher",
     "GradientKernel",
     "KernelFisher",
+    "L1Laplace",
     "Laplace",
+    "LaplaceWasserstein",
     "Linear",
     "Matern52",
+    "PowerExponential",
     "RationalQuadratic",
     "SlicedWasserstein",
     "TotalVariation",

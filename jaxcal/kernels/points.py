@@ -161,6 +161,48 @@ class Laplace(_Algebra, eqx.Module):
         return _radial(self, x, y)
 
 
+class PowerExponential(_Algebra, eqx.Module):
+    r"""``exp(-r^power)``, r the distance in bandwidths, 0 < power <= 2.
+
+    With bandwidth :math:`\lambda^{-1/\nu}` the prediction kernel :math:`\exp(-\lambda d^\nu)`:
+    positive definite for every distance of vectors. Power 1 is `Laplace`; power 2 is a Gaussian of
+    bandwidth 1 / sqrt(2). Not differentiable where x = y, unless the power is 2.
+    Source: Widmann, Lindsten and Zachariah (2021), eq. 4.
+    """
+
+    bandwidth: Bandwidth = eqx.field(default=None, converter=_bandwidth)
+    power: float = eqx.field(default=1.0, static=True)
+
+    def __check_init__(self):
+        if not 0 < self.power <= 2:
+            raise ValueError(
+                f"power: wanted 0 < power <= 2, where exp(-r^power) is positive definite, got "
+                f"{self.power}"
+            )
+
+    def shape(self, u: Array) -> Array:
+        positive = u > 0
+        powered = jnp.where(positive, u, 1.0) ** (self.power / 2)
+        return jnp.exp(-jnp.where(positive, powered, jnp.where(u <= 0, 0.0, u)))
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return _radial(self, x, y)
+
+
+class L1Laplace(_Algebra, eqx.Module):
+    r"""``exp(-sum_i abs(x_i - y_i) / l_i)``: a product over coordinates, where `Laplace` is radial.
+
+    The two agree in one dimension. Not differentiable where a coordinate of x and y agrees.
+    """
+
+    bandwidth: Bandwidth = eqx.field(default=None, converter=_bandwidth)
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        if self.bandwidth is None:
+            raise ValueError("L1Laplace has no bandwidth yet: give one, or let a test choose it")
+        return jnp.exp(-jnp.sum(jnp.abs(x - y) / self.bandwidth))
+
+
 class Constant(_Algebra, eqx.Module):
     """``k = 1``: forgets its arguments. Between predictions it turns KCCSD into KSD."""
 
@@ -220,7 +262,8 @@ class Scaled(_Algebra, eqx.Module):
         return self.scale * self.kernel(x, y)
 
 
-RADIAL = (Gaussian, IMQ, RationalQuadratic, Matern52, Laplace)
+RADIAL = (Gaussian, IMQ, RationalQuadratic, Matern52, Laplace, PowerExponential)
+SCALED = (*RADIAL, L1Laplace)  # with a bandwidth of their own
 
 
 def profile(kernel: Any) -> Callable[[Array], Array] | None:
@@ -255,19 +298,21 @@ def _children(kernel: Any) -> list[Any]:
 
 def is_smooth(kernel: Any) -> bool:
     """False where the kernel is known not to be twice differentiable at x = y."""
-    return not isinstance(kernel, Laplace) and all(map(is_smooth, _children(kernel)))
+    if isinstance(kernel, PowerExponential):
+        return kernel.power == 2
+    return not isinstance(kernel, (Laplace, L1Laplace)) and all(map(is_smooth, _children(kernel)))
 
 
 def lengths(kernel: Any) -> list[Array]:
     """The bandwidths inside the kernel that are one length a dimension."""
-    own = getattr(kernel, "bandwidth", None) if isinstance(kernel, RADIAL) else None
+    own = getattr(kernel, "bandwidth", None) if isinstance(kernel, SCALED) else None
     inner = [found for child in _children(kernel) for found in lengths(child)]
     return inner if own is None or own.ndim == 0 else [own]
 
 
 def needs_bandwidth(kernel: Any) -> bool:
     """Whether some part of the kernel leaves its bandwidth to a heuristic."""
-    own = isinstance(kernel, RADIAL) and kernel.bandwidth is None
+    own = isinstance(kernel, SCALED) and kernel.bandwidth is None
     return own or any(map(needs_bandwidth, _children(kernel)))
 
 
@@ -278,7 +323,7 @@ def with_bandwidth(kernel: Any, bandwidth: Array) -> Any:
             return type(kernel)(with_bandwidth(left, bandwidth), with_bandwidth(right, bandwidth))
         case Scaled(scale=scale, kernel=inner):
             return Scaled(scale, with_bandwidth(inner, bandwidth))
-        case _ if isinstance(kernel, RADIAL) and kernel.bandwidth is None:
+        case _ if isinstance(kernel, SCALED) and kernel.bandwidth is None:
             return eqx.tree_at(lambda k: k.bandwidth, kernel, bandwidth, is_leaf=_is_none)
         case _:
             return kernel

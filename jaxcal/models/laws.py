@@ -1,4 +1,4 @@
-"""What kernel means need of a prediction: its law as arrays, whatever object it came as.
+"""The law of a prediction as arrays, whatever object it came as: what closed forms start from.
 
 A law has a leading axis n on every leaf; its points are vectors [d]. Adding a distribution is one
 function with the decorator `law`, found by the name of the distribution's class, so that no
@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.models import Standardized, Units
+from jaxcal.models.standardized import Standardized, Units
 
 
 class Normals(NamedTuple):
@@ -106,6 +106,11 @@ def _in_units(found: Any, units: Units) -> Any:
     return None
 
 
+def _spread(scale: Array) -> Array:
+    """A scale, or NaN where it is negative: no distribution has that."""
+    return jnp.where(scale < 0, jnp.nan, scale)
+
+
 def _whole(array: Any, whole: Any) -> Array:
     """A parameter of one number a coordinate as [*batch, d]."""
     shape = (*whole.batch_shape, *whole.event_shape)
@@ -115,7 +120,7 @@ def _whole(array: Any, whole: Any) -> Array:
 
 @law("Normal")
 def _normal(base: Any, whole: Any) -> Normals:
-    return Normals(_whole(base.loc, whole), _whole(base.scale, whole) ** 2)
+    return Normals(_whole(base.loc, whole), _spread(_whole(base.scale, whole)) ** 2)
 
 
 @law("MultivariateNormal")
@@ -128,7 +133,7 @@ def _multivariate_normal(base: Any, whole: Any) -> Normals | None:
 
 @law("Laplace")
 def _laplace(base: Any, whole: Any) -> Laplaces:
-    return Laplaces(_whole(base.loc, whole), _whole(base.scale, whole))
+    return Laplaces(_whole(base.loc, whole), _spread(_whole(base.scale, whole)))
 
 
 def _mixing(base: Any, whole: Any) -> Array | None:

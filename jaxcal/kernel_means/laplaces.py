@@ -1,0 +1,159 @@
+r"""Laplacian kernel averaged over Laplace predictions, without branches that lose digits.
+
+A coordinate of the kernel is :math:`e^{-\gamma z}`, of a prediction a density with rate
+:math:`\alpha = 1/\beta`. Convolutions multiply factors :math:`1 / (r^2 + t^2)` over the rates r,
+whose product is a divided difference, in r squared, of the transform of
+:math:`G(r) = e^{-rz} / (2r)`:
+
+.. math:: \kappa_1 = -2\gamma\alpha^2\, G[\alpha^2, \gamma^2], \qquad
+          \kappa_2 = 2\gamma\alpha^2\alpha'^2\, G[\alpha^2, \alpha'^2, \gamma^2].
+
+Written from the smallest rate up these are sums of positive terms, with
+:math:`E_1(x) = (1 - e^{-x}) / x` and the second divided difference :math:`E_2` of
+:math:`e^{-x}` at 0, x, y, so rates that agree, nearly or exactly, cost no digits. The printed
+formulas of Widmann, Lindsten and Zachariah (2021), App. D.2, are the same functions; they divide by
+:math:`\beta^2\gamma^2 - 1` and its like.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxcal.kernel_means.dispatch import (
+    Made,
+    NoClosedForm,
+    check_dimension,
+    own_by_second,
+    pair,
+)
+from jaxcal.kernels.points import L1Laplace, Laplace
+from jaxcal.models.laws import Laplaces
+from jaxcal.typing import Point
+
+TERMS = 18  # of the series of E_2 where both arguments are below 1: 1 / 20! is below 1e-18
+
+
+def _e1(x: Array) -> Array:
+    """``(1 - exp(-x)) / x`` for x >= 0, 1 at 0."""
+    small = x < 1e-4
+    far = jnp.where(small, 1.0, x)
+    return jnp.where(small, 1 - x / 2 + x**2 / 6, -jnp.expm1(-far) / far)
+
+
+def _e2(x: Array, y: Array) -> Array:
+    """The second divided difference of ``exp(-x)`` at 0, x, y, for 0 <= x <= y."""
+    small = y < 1
+    a, b = jnp.where(small, x, 0.0), jnp.where(small, y, 0.0)
+    series, symmetric, power, factor = jnp.zeros_like(a), jnp.ones_like(a), jnp.ones_like(a), 0.5
+    for k in range(TERMS):
+        series = series + factor * symmetric
+        power = power * b
+        symmetric = power + a * symmetric  # sum of a^i b^j over i + j = k + 1
+        factor = -factor / (k + 3)
+    far_y = jnp.where(small, 1.0, y)
+    far_x = jnp.where(small, 0.0, x)
+    far = (_e1(far_x) - jnp.exp(-far_x) * _e1(far_y - far_x)) / far_y
+    return jnp.where(small, series, far)
+
+
+def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
+    r"""``E exp(-gamma |Z - y|)`` at distance z = abs(loc - y) >= 0, for rates alpha and gamma.
+
+    :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`, r <= R the two rates.
+    """
+    low = jnp.minimum(alpha, gamma)
+    gap = jnp.abs(alpha - gamma)
+    return alpha / (alpha + gamma) * jnp.exp(-low * z) * (1 + low * z * _e1(gap * z))
+
+
+def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
+    r"""``E exp(-gamma |Z - Z'|)`` at distance z >= 0 of the locations, for rates alpha, beta.
+
+    With the three rates in order :math:`r_0 \le r_1 \le r_2`, f = G as a function of the rate, and
+    divided differences in the rate itself,
+    :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) /
+    ((r_1 + r_2)(r_0 + r_2))`.
+    """
+    least, most = jnp.minimum(alpha, beta), jnp.maximum(alpha, beta)
+    low, high = jnp.minimum(least, gamma), jnp.maximum(most, gamma)
+    middle = jnp.maximum(least, jnp.minimum(most, gamma))
+    x, y = (middle - low) * z, (high - low) * z
+    once = _e1(x)
+    # 2 r0 r1 r2 e^(r0 z) times -f[r0, r1] / (r0 + r1), and times f[r0, r1, r2]
+    slope = high * (1 + low * z * once) / (low + middle)
+    bend = 1 + low * z * (once + middle * z * _e2(x, y))
+    ratio = (alpha / (middle + high)) * (beta / (low + high))
+    return ratio * jnp.exp(-low * z) * (slope + bend)
+
+
+class Products(eqx.Module):
+    """A product over coordinates; about four exponentials a coordinate of a pair."""
+
+    gamma: Point
+
+    def _rates(self, rows: Laplaces) -> Array:
+        # a scale below rounding is that of a point mass, whose rate would be infinite
+        least = jnp.finfo(rows.scale.dtype).eps / self.gamma
+        floored = jnp.where(rows.scale < least, least, rows.scale)
+        return 1 / floored
+
+    def first(self, rows: Laplaces, ys: Array) -> Array:
+        check_dimension(ys, rows.loc.shape[-1])
+        rates = self._rates(rows)
+
+        def coordinate(loc: Array, alpha: Array, y: Array, gamma: Array) -> Array:
+            return first_average(jnp.abs(loc[:, None] - y), alpha[:, None], gamma)
+
+        return _product(coordinate, (rows.loc.T, rates.T, ys.T, self.gamma))
+
+    def second(self, rows: Laplaces, cols: Laplaces) -> Array:
+        left, right = self._rates(rows), self._rates(cols)
+
+        def coordinate(loc: Array, alpha: Array, other: Array, beta: Array, gamma: Array) -> Array:
+            shift = jnp.abs(loc[:, None] - other)
+            return second_average(shift, alpha[:, None], beta[None, :], gamma)
+
+        return _product(coordinate, (rows.loc.T, left.T, cols.loc.T, right.T, self.gamma))
+
+    def own(self, features: Laplaces) -> Array:
+        return own_by_second(self, features)
+
+
+def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...]) -> Array:
+    """The product over the leading axis, one coordinate at a time."""
+    total = coordinate(*(part[0] for part in by_coordinate))
+    if by_coordinate[0].shape[0] == 1:
+        return total
+
+    @jax.checkpoint
+    def step(total: Array, one: tuple[Array, ...]) -> tuple[Array, None]:
+        return total * coordinate(*one), None
+
+    return jax.lax.scan(step, total, tuple(part[1:] for part in by_coordinate))[0]
+
+
+@pair(L1Laplace, Laplaces)
+def l1_laplace_over_laplaces(kernel: L1Laplace, law: Laplaces) -> Made:
+    """Closed form for any scales, one bandwidth or one a coordinate."""
+    d = law.loc.shape[-1]
+    assert kernel.bandwidth is not None
+    if kernel.bandwidth.shape not in ((), (1,), (d,)):
+        raise ValueError(
+            f"kernel: a bandwidth of {kernel.bandwidth.size} lengths for predictions of {d} "
+            f"coordinates"
+        )
+    return law, Products(jnp.broadcast_to(1 / kernel.bandwidth, (d,)).astype(law.loc.dtype))
+
+
+@pair(Laplace, Laplaces)
+def laplace_over_laplaces(kernel: Laplace, law: Laplaces) -> Made:
+    """In one dimension the same kernel."""
+    if law.loc.shape[-1] != 1:
+        raise NoClosedForm(
+            "the radial Laplace kernel has no closed form over Laplace predictions of several "
+            "coordinates: L1Laplace has"
+        )
+    return l1_laplace_over_laplaces(L1Laplace(kernel.bandwidth), law)

@@ -1,0 +1,119 @@
+r"""IMQ, rational quadratic, Matern 5/2 and Laplace kernels averaged over normal predictions.
+
+Each is a Gaussian kernel of random precision (Schoenberg): with S ~ Gamma(shape, 1),
+
+.. math:: (1 + u)^{-\beta} = E e^{-S u}, \qquad
+          (1 + u / 2\alpha)^{-\alpha} = E e^{-S u / 2 \alpha}, \qquad
+          \mathrm{Matern}_\nu(u) = E e^{-\nu u / 2 S},
+
+with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). So their
+kernel means are averages of those of Gaussian kernels, here by the trapezoidal rule in x with
+:math:`S = \exp(x - e^{-x})`, whose integrands fall off twice exponentially on both sides.
+
+Stated error, absolute, for kernels of height 1, all distances and variances, in float64: below
+1e-7 (IMQ with beta = 1/2: 1e-9; beta >= 1, Matern 5/2: below 1e-9).
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means.dispatch import Formulas, Made, pair
+from jaxcal.kernel_means.normals import gaussian_over_normals
+from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
+from jaxcal.models.laws import Normals
+
+NODES = {True: 48, False: 32}  # of the rule, for shapes below 1 and others
+CUT = 1e-9  # where the rule's weights are left out, as a share of the largest
+
+
+def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes s > 0 and weights of sum 1: E f(S) for S ~ Gamma(shape, 1) and smooth, bounded f."""
+    wide = np.linspace(-8, 8, 4001)
+    heights = _log_height(wide, shape)
+    inside = wide[heights > math.log(CUT) + heights.max()]
+    x = np.linspace(inside[0], inside[-1], NODES[shape < 1])
+    weights = np.exp(_log_height(x, shape))
+    return np.exp(x - np.exp(-x)), weights / weights.sum()
+
+
+def _log_height(x: np.ndarray, shape: float) -> np.ndarray:
+    """The log of the Gamma density at s = exp(x - e^-x) times ds/dx, but for a constant."""
+    log_s = x - np.exp(-x)
+    return shape * log_s - np.exp(log_s) + np.log1p(np.exp(-x))
+
+
+def gaussians_of(kernel: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Squared lengths, in squared bandwidths, and weights of the Gaussian kernels in a kernel."""
+    match kernel:
+        case IMQ(beta=beta):
+            s, weights = gamma_rule(beta)
+            return 1 / (2 * s), weights
+        case RationalQuadratic(alpha=alpha):
+            s, weights = gamma_rule(alpha)
+            return alpha / s, weights
+        case Matern52():
+            s, weights = gamma_rule(2.5)
+            return s / 2.5, weights
+        case Laplace():
+            s, weights = gamma_rule(0.5)
+            return 2 * s, weights
+    raise TypeError(f"{type(kernel).__name__} is no scale mixture of Gaussian kernels known here")
+
+
+class ScaleMixture(eqx.Module):
+    """As many times the cost of one Gaussian kernel as there are nodes, one node at a time."""
+
+    weights: Float[Array, " q"]
+    inner: Formulas  # leaves [q, ...]
+    own_features: bool = eqx.field(static=True)  # whether features are [n, q, ...], one a node
+
+    def first(self, rows: Any, ys: Array) -> Array:
+        return self._sum(lambda formulas, p: formulas.first(p, ys), rows)
+
+    def second(self, rows: Any, cols: Any) -> Array:
+        return self._sum(lambda formulas, p, q: formulas.second(p, q), rows, cols)
+
+    def own(self, features: Any) -> Array:
+        return self._sum(lambda formulas, p: formulas.own(p), features)
+
+    def _sum(self, one: Any, *sides: Any) -> Array:
+        arrays, rest = eqx.partition(self.inner, eqx.is_array)
+
+        def at(q: Array) -> Array:
+            formulas = eqx.combine(jax.tree.map(lambda leaf: leaf[q], arrays), rest)
+            if not self.own_features:
+                return one(formulas, *sides)
+            return one(formulas, *(jax.tree.map(lambda leaf: leaf[:, q], s) for s in sides))
+
+        @jax.checkpoint
+        def step(total: Array, q: Array) -> tuple[Array, None]:
+            return total + self.weights[q] * at(q), None
+
+        like = jax.eval_shape(at, jnp.zeros((), jnp.int32))
+        start = jnp.zeros(like.shape, like.dtype)
+        return jax.lax.scan(step, start, jnp.arange(self.weights.size))[0]
+
+
+@pair(IMQ, Normals)
+@pair(RationalQuadratic, Normals)
+@pair(Matern52, Normals)
+@pair(Laplace, Normals)
+def scale_mixture_over_normals(kernel: Any, law: Normals) -> Made:
+    """A weighted sum of Gaussian kernels, each in closed form."""
+    squares, weights = gaussians_of(kernel)
+    dtype = law.mean.dtype
+    lengths = jnp.sqrt(jnp.asarray(squares, dtype))
+    bandwidths = jnp.broadcast_to(kernel.bandwidth, law.mean.shape[-1:]).astype(dtype)
+    made = [gaussian_over_normals(Gaussian(length * bandwidths), law) for length in lengths]
+    formulas = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(inner for _, inner in made))
+    diagonal = law.cov.ndim == law.mean.ndim
+    features = (
+        law if diagonal else jax.tree.map(lambda *a: jnp.stack(a, 1), *(own for own, _ in made))
+    )
+    return features, ScaleMixture(jnp.asarray(weights, dtype), formulas, not diagonal)
