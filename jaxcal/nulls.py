@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.quadratic import (
     TILE,
+    BlockSums,
     QuadraticSums,
     block_sums,
     count,
@@ -80,6 +81,14 @@ def _with_total(by_channel: Array) -> Array:
     return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
 
 
+def _squares(sums: QuadraticSums | BlockSums) -> Array | None:
+    """Sums of squares, that of the sum over channels first."""
+    if sums.squares is None or sums.all_squares is None:
+        return None
+    rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]
+    return jnp.concatenate([sums.all_squares[None], rest])
+
+
 class _Rows(NamedTuple):
     """The engine's sums with their total as row 0, divided by what makes them averages."""
 
@@ -95,10 +104,7 @@ class _Rows(NamedTuple):
     def of(cls, sums: QuadraticSums) -> "_Rows":
         n = sums.diagonal.shape[1]
         total, diagonal = _with_total(sums.total), _with_total(sums.diagonal)
-        squares = None
-        if sums.squares is not None and sums.all_squares is not None:
-            rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]
-            squares = jnp.concatenate([sums.all_squares[None], rest])
+        squares = _squares(sums)
         return cls(
             n,
             total / ordered_pairs(n),
@@ -244,29 +250,71 @@ class BlockNormal(eqx.Module):
     size: int | None = eqx.field(default=None, static=True)
 
     def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
-        n = count(features)
-        size = max(2, int(n**0.5)) if self.size is None else self.size
-        if n // max(size, 1) < 2:
-            raise ValueError(
-                f"the block test needs at least two blocks: n={n} observations and block size "
-                f"{size} make {n // max(size, 1)}; use smaller blocks or another null"
-            )
+        size = _block_size(self.size, count(features), least=2)
         sums = block_sums(pairwise, features, size)
-        means, diagonal = _with_total(sums.means), _with_total(sums.diagonal)
-        m = means.shape[1]
-        estimate = jnp.mean(means, axis=1)
-        error = jnp.std(means, axis=1, ddof=1) / m**0.5
-        statistic = estimate / error
-        samples = jnp.zeros((means.shape[0], 0), means.dtype)
-        return Outcome(
-            estimate,
-            ((size - 1) * estimate + jnp.mean(diagonal[:, : m * size], axis=1)) / size,
-            statistic,
-            _if_finite(ndtr(-statistic), statistic, samples),
-            samples,
-            _with_total(sums.row_sums) / (m * ordered_pairs(size)),
-            error,
+        error = _block_error(sums)
+        return _block_outcome(sums, size, error, error)
+
+
+class BlockSquares(eqx.Module):
+    r"""Blocks of observations with the variance that calibration implies, and a normal limit.
+
+    Under calibration the estimate of a block has variance :math:`2 E h^2 / (B (B - 1))`, so the
+    statistic is :math:`\sqrt{m B (B - 1)}\,\bar\eta / \sqrt{2 \hat v}`, with :math:`\hat v` the
+    mean of :math:`h_{ij}^2` over the pairs within the m blocks of size B. Where `BlockNormal` takes
+    the spread of the m estimates this takes that of all pairs, so it serves few, large blocks (one
+    will do, but then the limit law is not normal and `Spectrum` or `Wild` is right). Conservative
+    for blocks of 2 in small samples. ``size=None`` as in `BlockNormal`. Cost O(n size).
+    Source: Widmann et al. (2021), Remark B.3, with the variance of Corollary B.1 (Corollary B.5
+    prints it without the factor 2).
+    """
+
+    size: int | None = eqx.field(default=None, static=True)
+
+    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
+        size = _block_size(self.size, count(features), least=1)
+        sums = block_sums(pairwise, features, size, squares=True)
+        squares = _squares(sums)
+        assert squares is not None
+        m, pairs = sums.means.shape[1], ordered_pairs(size)
+        null_error = jnp.sqrt(2 * squares / (m * pairs)) / (m * pairs) ** 0.5
+        error = _block_error(sums) if m > 1 else jnp.full_like(null_error, jnp.nan)
+        return _block_outcome(sums, size, null_error, error)
+
+
+def _block_size(size: int | None, n: int, *, least: int) -> int:
+    """The size of the blocks, of which there are at least so many; or ValueError."""
+    size = max(2, int(n**0.5)) if size is None else size
+    if n // max(size, 1) < least:
+        wanted = "two blocks" if least == 2 else "one block"
+        raise ValueError(
+            f"the block test needs at least {wanted}: n={n} observations and block size "
+            f"{size} make {n // max(size, 1)}; use smaller blocks or another null"
         )
+    return size
+
+
+def _block_error(sums: BlockSums) -> Array:
+    """The standard error of the mean over blocks, from their spread."""
+    means = _with_total(sums.means)
+    return jnp.std(means, axis=1, ddof=1) / means.shape[1] ** 0.5
+
+
+def _block_outcome(sums: BlockSums, size: int, null_error: Array, error: Array) -> Outcome:
+    means, diagonal = _with_total(sums.means), _with_total(sums.diagonal)
+    m = means.shape[1]
+    estimate = jnp.mean(means, axis=1)
+    statistic = estimate / null_error
+    samples = jnp.zeros((means.shape[0], 0), means.dtype)
+    return Outcome(
+        estimate,
+        ((size - 1) * estimate + jnp.mean(diagonal[:, : m * size], axis=1)) / size,
+        statistic,
+        _if_finite(ndtr(-statistic), statistic, samples),
+        samples,
+        _with_total(sums.row_sums) / (m * ordered_pairs(size)),
+        error,
+    )
 
 
 class Bound(eqx.Module):

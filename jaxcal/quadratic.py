@@ -228,14 +228,20 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
 
 class BlockSums(NamedTuple):
     """``means`` [c, m]: the mean of h_ij over i != j within each of m blocks; ``diagonal`` [c, n];
-    ``row_sums`` [c, n]: sums within the blocks, 0 for observations left over."""
+    ``row_sums`` [c, n]: sums within the blocks, 0 for observations left over. ``squares`` [c]: sum
+    of h_ij^2 over i != j within the blocks, ``all_squares`` []: the same for the sum of the
+    channels; where asked."""
 
     means: Float[Array, "c m"]
     diagonal: Float[Array, "c n"]
     row_sums: Float[Array, "c n"]
+    squares: Float[Array, " c"] | None = None
+    all_squares: Scalar | None = None
 
 
-def block_sums(pairwise: Pairwise, features: Features, size: int) -> BlockSums:
+def block_sums(
+    pairwise: Pairwise, features: Features, size: int, *, squares: bool = False
+) -> BlockSums:
     """Means of h within consecutive blocks of ``size`` observations: O(n size) evaluations of h.
 
     The last n mod size observations are left out. Raises ValueError unless 2 <= size <= n.
@@ -248,15 +254,20 @@ def block_sums(pairwise: Pairwise, features: Features, size: int) -> BlockSums:
 
     diagonal = pairwise.diagonal(features)
 
-    def one(block: Features) -> Array:
+    def one(block: Features) -> tuple[Array, Array]:
         columns = _columns(jnp.zeros((size, 0)), diagonal.dtype)
-        return _tile(pairwise, block, block, columns, columns, 0, False).row_sums
+        found = _tile(pairwise, block, block, columns, columns, 0, squares)
+        return found.row_sums, found.squares
 
     batch = max(1, TILE**2 // size**2)
-    sums = jax.lax.map(one, blocks, batch_size=batch) if m > batch else jax.vmap(one)(blocks)
+    sums, squared = (
+        jax.lax.map(one, blocks, batch_size=batch) if m > batch else jax.vmap(one)(blocks)
+    )
     row_sums = jnp.moveaxis(sums, 0, 1)
     return BlockSums(
         means=jnp.sum(row_sums, axis=-1) / ordered_pairs(size),
         diagonal=diagonal,
         row_sums=jnp.pad(row_sums.reshape(-1, m * size), ((0, 0), (0, n - m * size))),
+        squares=jnp.sum(squared, axis=0)[:-1] if squares else None,
+        all_squares=jnp.sum(squared, axis=0)[-1] if squares else None,
     )
