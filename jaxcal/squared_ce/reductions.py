@@ -41,6 +41,12 @@ class Reduced(eqx.Module):
     def n(self) -> int:
         return self.inputs.shape[-2]
 
+    @property
+    def brier(self) -> Float[Array, "*problems"]:
+        """The mean of |D|^2, by problem: the Brier score of the class probabilities (canonical) or
+        of the confidence."""
+        return jnp.mean(jnp.sum(self.residuals**2, axis=-1), axis=-1)
+
     def take(self, rows: Any) -> "Reduced":
         """The observations with these numbers (or in this slice)."""
         return Reduced(self.inputs[..., rows, :], self.outcomes[..., rows, :], self.notion)
@@ -53,8 +59,8 @@ class Reduced(eqx.Module):
         return [Reduced(inputs, outcomes, self.notion) for inputs, outcomes in pairs]
 
 
-def reduce(probabilities: Any, labels: Any, notion: Notion) -> Reduced:
-    """The problem of a notion, by name; see the functions of the same names."""
+def reduce(probabilities: Any, labels: Any, notion: str) -> Reduced:
+    """The problem of a `Notion`, by name; see the functions of the same names."""
     if notion not in NOTIONS:
         raise ValueError(f"notion: wanted one of {', '.join(NOTIONS)}, got {notion!r}")
     functions = {"canonical": canonical, "top-label": top_label, "class-wise": class_wise}

@@ -1,0 +1,162 @@
+r"""Bins of confidences: the mean residual of a bin is the estimated residual inside it.
+
+Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. Scalar notions only.
+Source: Gruber and Bach (2025), eq. 10, 23, 24; the debiased form is that of Kumar, Liang and Ma
+(2019), which subtracts the variance of a bin's accuracy.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxcal.squared_ce.estimators import Setting, scalar_only
+from jaxcal.squared_ce.functions import Factors
+from jaxcal.squared_ce.reductions import Reduced
+
+AS_RUN = tuple(range(5, 91, 5))  # the authors' code; the paper's text says up to 100
+PRINTED = tuple(range(5, 101, 5))
+
+
+def _counts(value: Any) -> tuple[int, ...]:
+    counts = tuple(value) if isinstance(value, (tuple, list, range, np.ndarray)) else (value,)
+    for count in counts:
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+            raise ValueError(f"counts: wanted numbers of bins, at least 1, got {value!r}")
+    if not counts:
+        raise ValueError("counts: wanted at least one number of bins")
+    return tuple(int(count) for count in counts)
+
+
+def _edges(value: Any) -> Any:
+    if value is None:
+        return None
+    edges = np.asarray(value, np.float64)
+    if edges.ndim != 1 or edges.size < 2 or edges[0] > 0 or edges[-1] < 1:
+        raise ValueError(f"edges: wanted at least two, from 0 (or below) to 1, got {value!r}")
+    if not np.all(np.diff(edges) > 0):
+        raise ValueError(f"edges: wanted increasing numbers, got {value!r}")
+    return tuple(edges.tolist())
+
+
+class Bins(eqx.Module):
+    """Binned calibration functions; the number of bins is the hyperparameter.
+
+    ``counts``: the numbers of bins to try. ``equal_mass``: edges at quantiles of the training
+    inputs instead of equal widths. ``edges``: one given set of edges instead of both. ``debiased``:
+    subtract acc (1 - acc) / (n_b - 1) where both inputs are in the same bin; h may then be
+    negative, and is 0 inside a bin of one observation. ``empty``: the residual in bins without
+    training data; None takes the mean residual of all.
+
+    ``Bins(15)`` is the usual fixed choice. Cost O(n) a candidate.
+    """
+
+    counts: tuple[int, ...] = eqx.field(default=AS_RUN, static=True, converter=_counts)
+    equal_mass: bool = eqx.field(default=False, static=True)
+    edges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_edges)
+    debiased: bool = eqx.field(default=False, static=True)
+    empty: float | None = eqx.field(default=None, static=True)
+
+    @property
+    def name(self) -> str:
+        kind = "mass " if self.equal_mass else ""
+        what = f"{len(self.edges) - 1} given " if self.edges is not None else ""
+        number = f"{self.counts[0]} " if not what and len(self.counts) == 1 else ""
+        return f"{'debiased ' if self.debiased else ''}{what or number}{kind}bins"
+
+    def grid(self, problem: Reduced) -> list[Setting]:
+        if self.edges is not None:
+            return [{"bins": float(len(self.edges) - 1)}]
+        return [{"bins": float(count)} for count in self.counts]
+
+    def fit(self, train: Reduced, shared: list[Any]) -> "FittedBins":
+        scalar_only(train, self.name)
+        return _fit(self, train)
+
+
+class BinSettings(NamedTuple):
+    """Of c candidates with at most m bins: ``edges`` [c, m + 1] padded by infinity, ``counts`` [c],
+    ``residuals`` [c, m] and ``noise`` [c, m], what the debiased form subtracts."""
+
+    edges: Float[Array, "*c e"]
+    counts: Int[Array, "*c"]
+    residuals: Float[Array, "*c m"]
+    noise: Float[Array, "*c m"]
+
+
+class FittedBins(eqx.Module):
+    """Bins of one training set, all candidates."""
+
+    settings: BinSettings
+    debiased: bool = eqx.field(static=True)
+
+    @property
+    def is_product(self) -> bool:
+        return not self.debiased
+
+    def features(self, inputs: Float[Array, "n 1"]) -> Float[Array, " n"]:
+        return inputs[:, 0]
+
+    def factors(self, features: Float[Array, " n"], setting: BinSettings) -> Factors:
+        which = bin_numbers(features, setting.edges, setting.counts)
+        own = jnp.where(jnp.isfinite(features), setting.residuals[which], jnp.nan)[:, None]
+        if not self.debiased:
+            return Factors(own, own)
+        inside = jax.nn.one_hot(which, setting.residuals.shape[0], dtype=own.dtype)
+        left = jnp.concatenate([own, inside], axis=1)
+        return Factors(left, jnp.concatenate([own, -inside * setting.noise], axis=1))
+
+
+def bin_numbers(
+    confidences: Float[Array, " n"], edges: Float[Array, " e"], count: Array
+) -> Int[Array, " n"]:
+    """The bin (b_{m-1}, b_m] of each confidence, from 0; 0 itself is in the first bin."""
+    return jnp.clip(jnp.searchsorted(edges, confidences, side="left") - 1, 0, count - 1)
+
+
+def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Array]:
+    """Edges of every candidate, padded by infinity to one length, and their numbers of bins."""
+    if bins.edges is not None:
+        rows = [jnp.asarray(bins.edges, confidences.dtype)]
+    elif bins.equal_mass:
+        rows = [_quantile_edges(confidences, count) for count in bins.counts]
+    else:
+        rows = [jnp.asarray(np.linspace(0, 1, m + 1), confidences.dtype) for m in bins.counts]
+    longest = max(row.size for row in rows)
+    padded = [jnp.pad(row, (0, longest - row.size), constant_values=jnp.inf) for row in rows]
+    return jnp.stack(padded), jnp.asarray([row.size - 1 for row in rows])
+
+
+def _quantile_edges(confidences: Float[Array, " n"], count: int) -> Array:
+    """Edges between which equally many confidences lie, up to ties, which share a bin."""
+    inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="higher")
+    ends = jnp.asarray([0.0, 1.0], confidences.dtype)
+    return jnp.concatenate([ends[:1], inner.astype(confidences.dtype), ends[1:]])
+
+
+@eqx.filter_jit
+def _fit(bins: Bins, train: Reduced) -> FittedBins:
+    confidences, outcomes = train.inputs[:, 0], train.outcomes[:, 0]
+    edges, counts = _all_edges(bins, confidences)
+    everything = jnp.mean(train.residuals)
+    if bins.empty is not None:
+        everything = jnp.asarray(bins.empty, everything.dtype)
+
+    def one(edges: Array, count: Array) -> BinSettings:
+        which = bin_numbers(confidences, edges, count)
+        table = jnp.stack([jnp.ones_like(outcomes), train.residuals[:, 0], outcomes])
+        held, gaps, hits = jax.vmap(
+            lambda row: jax.ops.segment_sum(row, which, num_segments=edges.size - 1)
+        )(table)
+        some = jnp.maximum(held, 1)
+        residuals = jnp.where(held > 0, gaps / some, everything)
+        accuracy = hits / some
+        noise = accuracy * (1 - accuracy) / jnp.maximum(held - 1, 1)
+        # one observation says nothing about its own noise: h is 0 there
+        noise = jnp.where(held == 1, residuals**2, noise)
+        return BinSettings(edges, count, residuals, noise)
+
+    return FittedBins(jax.vmap(one)(edges, counts), bins.debiased)

@@ -1,0 +1,180 @@
+"""What every estimator of a calibration function offers: candidates, fitted together.
+
+An estimator has a grid of candidates of its hyperparameter. ``fit`` sees one training set and
+returns all candidates at once, so that what they share (a factorisation) is computed once. At an
+evaluation set again ``features`` are computed once, and ``factors`` once a candidate.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
+from jaxcal.squared_ce.reductions import Reduced
+from jaxcal.squared_ce.risk import risk_of_factors
+
+Setting = dict[str, float]
+
+
+@runtime_checkable
+class Fitted(Protocol):
+    """All candidates of one estimator on one training set.
+
+    ``settings``: a pytree whose leaves have a leading axis of candidates; ``factors`` takes one
+    entry of it. ``is_product``: h is a product of residuals, so that both factors are the residual.
+    """
+
+    @property
+    def settings(self) -> PyTree[Array]: ...
+
+    @property
+    def is_product(self) -> bool: ...
+
+    def features(self, inputs: Array, /) -> PyTree[Array]: ...
+
+    def factors(self, features: PyTree[Array], setting: PyTree[Array], /) -> Factors: ...
+
+
+@runtime_checkable
+class Estimator(Protocol):
+    """A class of calibration functions with a grid of candidates.
+
+    ``grid(problem)``: what the candidates are called, in the order of ``Fitted.settings``.
+    ``fit(train, shared)``: ``shared`` is a list that the estimators of one training set pass along;
+    a kernel ridge leaves its factorisation there for the next one.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def grid(self, problem: Reduced, /) -> list[Setting]: ...
+
+    def fit(self, train: Reduced, shared: list[Any], /) -> Fitted: ...
+
+
+class Candidate(eqx.Module):
+    """One candidate of a fitted estimator as a calibration function."""
+
+    fitted: Any
+    setting: PyTree[Array]
+
+    def factors(self, inputs: Array) -> Factors:
+        return self.fitted.factors(self.fitted.features(inputs), self.setting)
+
+
+def candidate(fitted: Fitted, i: int) -> Candidate:
+    """The i-th candidate."""
+    return Candidate(fitted, jax.tree.map(lambda leaf: leaf[i], fitted.settings))
+
+
+def fit_one(estimator: Estimator, train: Reduced) -> Candidate:
+    """The only candidate of an estimator whose grid has one; ValueError where it has more."""
+    if (c := len(estimator.grid(train))) != 1:
+        raise ValueError(f"{estimator.name} has {c} candidates; give it one, or tune it")
+    return candidate(estimator.fit(train, []), 0)
+
+
+class AtData(eqx.Module):
+    """All c candidates at an evaluation set of n observations.
+
+    ``rows`` [c, n]: row means of the risk, whose mean is the candidate's risk. ``diagonal`` [c, n]:
+    h(p_i, p_i). ``finite`` [c, n]: observations where h is finite. ``residuals`` [c, n, d]: the
+    estimated residuals, where h is a product of them, else None.
+    """
+
+    rows: Float[Array, "c n"]
+    diagonal: Float[Array, "c n"]
+    finite: Bool[Array, "c n"]
+    residuals: Float[Array, "c n d"] | None
+
+
+@eqx.filter_jit
+def at_validation(fitted: Any, problem: Reduced) -> AtData:
+    """Risk, diagonal and residuals of every candidate, one after another."""
+    return _at(fitted, problem, True)
+
+
+@eqx.filter_jit
+def at_test(fitted: Any, problem: Reduced) -> AtData:
+    """As `at_validation`, without the risks, which are not needed there (NaN)."""
+    return _at(fitted, problem, False)
+
+
+def _at(fitted: Any, problem: Reduced, with_risk: bool) -> AtData:
+    features = fitted.features(problem.inputs)
+    residuals = problem.residuals
+
+    def one(setting: Any) -> AtData:
+        factors = fitted.factors(features, setting)
+        missing = jnp.full(residuals.shape[:1], jnp.nan, residuals.dtype)
+        return AtData(
+            rows=risk_of_factors(residuals, factors).rows if with_risk else missing,
+            diagonal=on_diagonal(factors),
+            finite=finite_rows(factors),
+            residuals=factors.left if fitted.is_product else None,
+        )
+
+    return jax.lax.map(one, fitted.settings)
+
+
+def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
+    """The hyperparameters whose chosen value is the smallest or the largest that was tried."""
+    found = []
+    for name, value in grid[chosen].items():
+        tried = sorted({setting[name] for setting in grid})
+        if len(tried) > 1 and value in (tried[0], tried[-1]):
+            found.append(name)
+    return found
+
+
+def scalar_only(train: Reduced, name: str) -> None:
+    """ValueError for vector inputs, where intervals of confidences are meant."""
+    if train.inputs.ndim != 2 or train.inputs.shape[1] != 1:
+        raise ValueError(
+            f"{name}: bins divide confidences, inputs of shape [n, 1], got {train.inputs.shape}; "
+            f"the canonical error has no binned estimator here"
+        )
+
+
+def positive(values: Any, name: str) -> tuple[float, ...]:
+    """Positive, finite numbers as a tuple, at least one."""
+    array = np.atleast_1d(np.asarray(values, np.float64))
+    if array.ndim != 1 or not array.size or not np.all((array > 0) & (array < np.inf)):
+        raise ValueError(f"{name}: wanted positive, finite numbers, got {values!r}")
+    return tuple(array.tolist())
+
+
+class Zero(eqx.Module):
+    """``h = 0``: "the classifier is calibrated". Its risk is what an estimator has to go below."""
+
+    @property
+    def name(self) -> str:
+        return "zero"
+
+    def grid(self, problem: Reduced) -> list[Setting]:
+        return [{}]
+
+    def fit(self, train: Reduced, shared: list[Any]) -> "FittedZero":
+        return FittedZero(jnp.zeros((1, train.inputs.shape[-1]), train.inputs.dtype))
+
+
+class FittedZero(eqx.Module):
+    """The residual 0 everywhere."""
+
+    settings: Float[Array, "1 d"]
+
+    @property
+    def is_product(self) -> bool:
+        return True
+
+    def features(self, inputs: Array) -> Array:
+        return inputs
+
+    def factors(self, features: Array, setting: Array) -> Factors:
+        zeros = jnp.broadcast_to(setting, features.shape)
+        return Factors(zeros, zeros)

@@ -1,0 +1,95 @@
+r"""Calibration functions with parameters: h(p, p') = r_theta(p) . r_theta(p').
+
+The risk is quadratic in r, so it is flat wherever r = 0 and cannot tell r from -r: a descent from
+one start may end at "calibrated" or in a false minimum. Hence a grid, or several starts.
+Source: Gruber and Bach (2025), Sec. 5.1 (a grid of temperatures).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.scipy.optimize
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal.squared_ce.estimators import Setting
+from jaxcal.squared_ce.functions import Factors
+from jaxcal.squared_ce.reductions import Reduced
+from jaxcal.squared_ce.risk import one_problem, risk_of_factors
+
+
+class Parametric(eqx.Module):
+    """A family of residuals ``residual(theta, inputs)``, [n, d] to [n, d]; differentiable in theta.
+
+    ``thetas`` [c] or [c, q]: the candidates. ``descend=True`` takes them as starts, from each of
+    which BFGS lowers the risk on the training data; the validation data then choose among the ends.
+    Pass a named function: equal lambdas are compiled again.
+    """
+
+    residual: Callable[[Any, Array], Array] = eqx.field(static=True)
+    thetas: np.ndarray = eqx.field(converter=np.asarray)
+    descend: bool = eqx.field(default=False, static=True)
+
+    def __check_init__(self):
+        thetas = np.asarray(self.thetas)
+        if thetas.ndim not in (1, 2) or not thetas.size or not np.all(np.isfinite(thetas)):
+            raise ValueError(
+                f"thetas: wanted finite candidates, [c] or [c, q], got shape {thetas.shape}"
+            )
+
+    @property
+    def name(self) -> str:
+        return getattr(self.residual, "__name__", "parametric")
+
+    def grid(self, problem: Reduced) -> list[Setting]:
+        what = "start" if self.descend else "theta"
+        if self.thetas.ndim == 1:
+            return [{what: float(theta)} for theta in self.thetas]
+        return [
+            {f"{what}[{k}]": float(value) for k, value in enumerate(theta)} for theta in self.thetas
+        ]
+
+    def fit(self, train: Reduced, shared: list[Any]) -> "FittedParametric":
+        one_problem(train)
+        thetas = jnp.asarray(self.thetas, train.inputs.dtype)
+        if self.descend:
+            thetas = _descend(self.residual, thetas, train)
+        return FittedParametric(self.residual, thetas)
+
+
+class FittedParametric(eqx.Module):
+    """The family at all candidates."""
+
+    residual: Callable[[Any, Array], Array] = eqx.field(static=True)
+    settings: Float[Array, "c *q"]
+
+    @property
+    def is_product(self) -> bool:
+        return True
+
+    def features(self, inputs: Array) -> Array:
+        return inputs
+
+    def factors(self, features: Array, setting: Array) -> Factors:
+        found = self.residual(setting, features)
+        return Factors(found, found)
+
+
+@eqx.filter_jit
+def _descend(residual: Callable[[Any, Array], Array], starts: Array, train: Reduced) -> Array:
+    """The ends of BFGS from each start, on the training risk in units of that of h = 0."""
+    zero = jnp.zeros_like(train.residuals)
+    unit = risk_of_factors(train.residuals, Factors(zero, zero)).value
+
+    def one(start: Array) -> Array:
+        def relative(flat: Array) -> Array:
+            found = residual(flat.reshape(start.shape), train.inputs)
+            return risk_of_factors(train.residuals, Factors(found, found)).value / unit
+
+        end = jax.scipy.optimize.minimize(relative, start.reshape(-1), method="BFGS")
+        return end.x.reshape(start.shape)
+
+    return jax.lax.map(one, starts)

@@ -1,0 +1,167 @@
+r"""The risk of a calibration function: how far h is from the products of residuals.
+
+.. math:: \hat R(h) = \frac{1}{n(n-1)} \sum_{i \ne j} (\langle D_i, D_j\rangle - h(p_i, p_j))^2
+
+is unbiased for a function h that was fitted on OTHER data, and its mean is smallest at the true
+one: R(h) - R(h*) = E (h - h*)^2. Source: Gruber and Bach (2025), eq. 17 and 20.
+
+The gain to be had is small: for a scalar notion R(0) - R(h*) is the fourth power of the error. In
+float32 risks of good functions differ by less than rounding: prefer float64.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.squared_ce.functions import CalibrationFunction, Factors, on_diagonal
+from jaxcal.squared_ce.reductions import Reduced
+from jaxcal.typing import Key, Matrix, Scalar
+
+
+class Risk(NamedTuple):
+    """``value`` []: the U-statistic. ``rows`` [n]: for each observation the mean of its n - 1
+    pairs; their mean is the value."""
+
+    value: Scalar
+    rows: Float[Array, " n"]
+
+    @property
+    def standard_error(self) -> Scalar:
+        """By the jackknife: conservative, also where the statistic is degenerate. NaN for n = 2."""
+        return jackknife(self.rows)
+
+
+def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
+    r"""The jackknife's standard error of a U-statistic of order 2 from its row means [n].
+
+    Without observation i the statistic is (n U - 2 m_i) / (n - 2).
+    """
+    n = rows.shape[-1]
+    if n < 3:
+        return jnp.full(rows.shape[:-1], jnp.nan, rows.dtype)
+    gaps = rows - jnp.mean(rows, axis=-1, keepdims=True)
+    return 2 / (n - 2) * jnp.sqrt((n - 1) / n * jnp.sum(gaps**2, axis=-1))
+
+
+def risk(h: CalibrationFunction, problem: Reduced) -> Risk:
+    """The empirical risk on one problem, at the lower of the two costs: n r^2 or n^2 r."""
+    one_problem(problem)
+    return risk_of_factors(problem.residuals, h.factors(problem.inputs))
+
+
+def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
+    """As `risk`, from residuals and the factors of h at the same observations."""
+    n, d = residuals.shape
+    if d + factors.left.shape[1] < n:
+        return risk_by_moments(residuals, factors)
+    return risk_by_pairs(residuals, factors)
+
+
+def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
+    r"""All pairs from second moments, exact, in O(n (d + r)^2):
+
+    .. math:: |D^T D|^2 - 2 \langle D^T L, D^T R\rangle + \langle L^T L, R^T R\rangle
+              - \sum_i (|D_i|^2 - h_{ii})^2.
+
+    Large terms cancel: float64 keeps about ten digits of the risk, float32 three.
+    """
+    n = _at_least_two(residuals)
+    left, right = factors
+    with jax.default_matmul_precision("highest"):
+        pure = jnp.sum((residuals @ (residuals.T @ residuals)) * residuals, axis=1)
+        cross = jnp.sum((residuals @ (residuals.T @ right)) * left, axis=1)
+        own = jnp.sum((left @ (right.T @ right)) * left, axis=1)
+    gaps = jnp.sum(residuals**2, axis=1) - on_diagonal(factors)
+    rows = (pure - 2 * cross + own - gaps**2) / (n - 1)
+    return Risk(jnp.mean(rows), rows)
+
+
+class _PairFeatures(NamedTuple):
+    residuals: Float[Array, "n d"]
+    left: Float[Array, "n r"]
+    right: Float[Array, "n r"]
+
+
+class SquaredGaps(eqx.Module):
+    """``(<D_i, D_j> - h(p_i, p_j))^2`` for the engine: features are residuals and factors."""
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def block(self, rows: _PairFeatures, cols: _PairFeatures) -> Float[Array, "1 r s"]:
+        targets = rows.residuals @ cols.residuals.T
+        return ((targets - rows.left @ cols.right.T) ** 2)[None]
+
+    def diagonal(self, features: _PairFeatures) -> Float[Array, "1 n"]:
+        own = jnp.sum(features.left * features.right, axis=1)
+        return ((jnp.sum(features.residuals**2, axis=1) - own) ** 2)[None]
+
+
+def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int = TILE) -> Risk:
+    """All pairs, block by block through the one engine: O(n^2 (d + r) / 2), memory O(tile^2)."""
+    n = _at_least_two(residuals)
+    features = _PairFeatures(residuals, factors.left, factors.right)
+    none = jnp.zeros((n, 0), residuals.dtype)
+    sums = quadratic_sums(SquaredGaps(), features, none, tile=tile)
+    return Risk(sums.total[0] / ordered_pairs(n), sums.row_sums[0] / (n - 1))
+
+
+def risk_of_gram(residuals: Float[Array, "n d"], gram: Matrix) -> Risk:
+    """The definition, for any symmetric matrix of values h(p_i, p_j); O(n^2) memory."""
+    n = _at_least_two(residuals)
+    if gram.shape != (n, n):
+        raise ValueError(f"gram: wanted one row and column an observation, {n}, got {gram.shape}")
+    gaps = (residuals @ residuals.T - gram) ** 2
+    rows = (jnp.sum(gaps, axis=1) - jnp.diag(gaps)) / (n - 1)
+    return Risk(jnp.mean(rows), rows)
+
+
+def consecutive_risk(residuals: Float[Array, "n d"], factors: Factors) -> Scalar:
+    """The n - 1 pairs (i, i + 1) alone: unbiased, O(n (d + r)), for observations in random order.
+
+    Its variance is about that of n / 2 independent pairs, much more than that of `risk`.
+    """
+    _at_least_two(residuals)
+    first = jnp.arange(residuals.shape[0] - 1)
+    return _mean_of_pairs(residuals, factors, first, first + 1)
+
+
+def random_pairs_risk(
+    key: Key, residuals: Float[Array, "n d"], factors: Factors, *, n_pairs: int
+) -> Scalar:
+    """``n_pairs`` pairs i != j drawn with replacement: unbiased, O(n_pairs (d + r))."""
+    n = _at_least_two(residuals)
+    if n_pairs < 1:
+        raise ValueError(f"n_pairs: wanted at least 1, got {n_pairs}")
+    first_key, step_key = jax.random.split(key)
+    first = jax.random.randint(first_key, (n_pairs,), 0, n)
+    second = (first + jax.random.randint(step_key, (n_pairs,), 1, n)) % n
+    return _mean_of_pairs(residuals, factors, first, second)
+
+
+def one_problem(problem: Reduced) -> None:
+    """ValueError for a class-wise problem, which is several."""
+    if problem.inputs.ndim != 2:
+        raise ValueError(
+            f"problem: wanted one, inputs of shape [n, d], got {problem.inputs.shape}; "
+            f"take the class-wise problems one by one: problem.problems()"
+        )
+
+
+def _mean_of_pairs(residuals: Array, factors: Factors, i: Array, j: Array) -> Scalar:
+    targets = jnp.sum(residuals[i] * residuals[j], axis=1)
+    values = jnp.sum(factors.left[i] * factors.right[j], axis=1)
+    return jnp.mean((targets - values) ** 2)
+
+
+def _at_least_two(residuals: Array) -> int:
+    if residuals.ndim != 2 or residuals.shape[0] < 2:
+        raise ValueError(
+            f"residuals: wanted at least 2 observations, shape [n, d], got {residuals.shape}"
+        )
+    return residuals.shape[0]
