@@ -1,0 +1,1 @@
+"""Distance from calibration of binary predictions."""

@@ -1,0 +1,165 @@
+r"""What every measure starts from: predictions v of P(y = 1), labels y, weights of total 1.
+
+With :math:`\rho_i = w_i (y_i - v_i)` most measures depend on the signed measure
+:math:`\sum_i \rho_i \delta_{v_i}` alone (`Residuals`); the others need the mass of both labels at
+each different prediction (`Atoms`).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal import checks
+from jaxcal.typing import Vector
+
+
+class Binary(NamedTuple):
+    """``v`` [n] in [0, 1], ``y`` [n] in [0, 1] (0 or 1, or a mean of such), ``w`` [n] of sum 1."""
+
+    v: Vector
+    y: Vector
+    w: Vector
+
+
+class Residuals(NamedTuple):
+    """``v`` [n] ascending and ``rho`` [n], the residuals w (y - v) in that order."""
+
+    v: Vector
+    rho: Vector
+
+
+class Atoms(NamedTuple):
+    """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
+    (v, 0) and (v, 1). ``index`` [n] is the atom of each observation. Where ties leave room, padding
+    atoms of no mass stand at the end, at the largest v."""
+
+    v: Float[Array, " m"]
+    p0: Float[Array, " m"]
+    p1: Float[Array, " m"]
+    index: Int[Array, " n"]
+
+    @property
+    def mass(self) -> Float[Array, " m"]:
+        """P(v = v_i)."""
+        return self.p0 + self.p1
+
+    @property
+    def rho(self) -> Float[Array, " m"]:
+        """E[(y - v) 1(v = v_i)]."""
+        return self.p1 * (1 - self.v) - self.p0 * self.v
+
+
+def binary(p: Any, y: Any, weights: Any = None) -> Binary:
+    """Predictions, labels and weights, checked. Raises ValueError or TypeError by name.
+
+    Values are looked at outside of jit only. Inside, a prediction or label that is NaN or outside
+    [0, 1], or a negative weight, makes every residual NaN.
+    """
+    v = checks.floats(p, "predictions")
+    if v.ndim == 2:
+        raise ValueError(
+            f"predictions: wanted one probability of label 1 an observation, shape [n], got shape "
+            f"{v.shape}; for class probabilities use top_label or class_wise first"
+        )
+    if v.ndim != 1 or v.shape[0] < 1:
+        raise ValueError(f"predictions: wanted shape [n] with n >= 1, got shape {v.shape}")
+    y = _labels(y, v)
+    w = jnp.ones_like(v) if weights is None else _weights(weights, v)
+    _look(v, "predictions", "probabilities in [0, 1]; are these logits or percentages?")
+    _look(y, "targets", "labels 0 or 1 (or means of such)")
+    good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
+    return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))
+
+
+def _labels(value: Any, v: Array) -> Array:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    y = value if isinstance(value, jax.Array) else np.asarray(value)
+    if not (jnp.issubdtype(y.dtype, jnp.number) or y.dtype == bool):
+        raise TypeError(f"targets: wanted labels 0 or 1, got type {y.dtype}")
+    if y.shape != v.shape:
+        raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
+    return jnp.asarray(y).astype(v.dtype)
+
+
+def _weights(value: Any, v: Array) -> Array:
+    w = jnp.asarray(value).astype(v.dtype)
+    if w.shape != v.shape:
+        raise ValueError(f"weights: wanted one an observation, {v.shape}, got {w.shape}")
+    if not isinstance(w, Tracer):
+        held = np.asarray(w)
+        if not np.all(np.isfinite(held) & (held >= 0)) or not held.sum() > 0:
+            raise ValueError("weights: wanted finite numbers >= 0, not all of them 0")
+    return w
+
+
+def _look(array: Array, name: str, wanted: str) -> None:
+    if isinstance(array, Tracer):
+        return
+    held = np.asarray(array)
+    bad = ~((held >= 0) & (held <= 1))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"{name}: wanted {wanted}; entry {row} is {held[row]}, and {int(bad.sum())} of "
+            f"{held.size} are out of range or NaN"
+        )
+
+
+def residuals(data: Binary) -> Residuals:
+    """Residuals in ascending order of the prediction; ties stay apart. Cost: one sort."""
+    rho = data.w * (data.y - data.v)
+    return Residuals(*jax.lax.sort((data.v, rho), num_keys=1, is_stable=False))
+
+
+def atoms(data: Binary) -> Atoms:
+    """Ties merged, shapes kept: as many atoms as observations, those left over without mass."""
+    n = data.v.size
+    order = jnp.argsort(data.v)
+    v, y, w = data.v[order], data.y[order], data.w[order]
+    new = jnp.concatenate([jnp.zeros(1, bool), v[1:] != v[:-1]])
+    group = jnp.cumsum(new)
+
+    def add(values: Array) -> Array:
+        return jax.ops.segment_sum(values, group, n, indices_are_sorted=True)
+
+    first = jnp.full(n, n - 1).at[group[::-1]].set(jnp.arange(n)[::-1])
+    index = jnp.zeros_like(group).at[order].set(group)
+    return Atoms(v[first], add(w * (1 - y)), add(w * y), index)
+
+
+def positive(found: Atoms) -> Atoms:
+    """Outside of jit: the atoms that have mass, as NumPy arrays; ``index`` as it was."""
+    v, p0, p1, index = (np.asarray(leaf) for leaf in found)
+    held = p0 + p1 > 0
+    held |= np.isnan(p0 + p1)
+    moved = np.cumsum(held) - 1
+    return Atoms(v[held], p0[held], p1[held], np.maximum(moved, 0)[index])  # pyright: ignore
+
+
+def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
+    """A finite distribution of (v, y) as predictions, fractional labels and weights."""
+    v, p0, p1 = (jnp.asarray(a) for a in (v, p0, p1))
+    mass = p0 + p1
+    return v, jnp.where(mass > 0, p1 / jnp.where(mass > 0, mass, 1), 0), mass
+
+
+def top_label(probabilities: Any, labels: Any) -> tuple[Array, Array]:
+    """The largest probability [n] and whether its class came true [n]: confidence calibration.
+
+    ``probabilities`` [n, m], ``labels`` [n] classes from 0. Of equal largest the first counts.
+    """
+    ps = checks.probabilities(probabilities)
+    ys = checks.labels(labels, *ps.shape)
+    return jnp.max(ps, axis=1), (jnp.argmax(ps, axis=1) == ys).astype(ps.dtype)
+
+
+def class_wise(probabilities: Any, labels: Any) -> tuple[Array, Array]:
+    """Each class against the rest: predictions [m, n] and labels [m, n], one row a class."""
+    ps = checks.probabilities(probabilities)
+    ys = checks.labels(labels, *ps.shape)
+    return ps.T, (jnp.arange(ps.shape[1])[:, None] == ys).astype(ps.dtype)
