@@ -49,7 +49,7 @@ class Simulator(eqx.Module):
         thetas = self.prior.sample(prior_key, (n,))
         return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))
 
-    def log_posterior(self, theta: Point, x: Point) -> Scalar:
+    def log_posterior(self, theta: Point, x: Float[Array, " q"]) -> Scalar:
         """log prior + log likelihood of one pair: the posterior up to its constant."""
         return self.prior.log_prob(theta) + self.log_likelihood(theta, x)
 

@@ -1,4 +1,4 @@
-"""Simulators: likelihoods are those of the draws, exact posteriors those of prior and likelihood."""
+"""Likelihoods are those of the draws, exact posteriors those of prior and likelihood."""
 
 import jax
 import jax.numpy as jnp
@@ -77,8 +77,8 @@ def test_the_glm_depends_on_spikes_through_its_statistics(key):
     made = simulators.bernoulli_glm()
     design = np.asarray(glm.design_matrix(jnp.asarray(np.random.default_rng(42).normal(size=100))))
     spikes = np.asarray(jax.random.bernoulli(key, 0.4, (100,)), float)
-    thetas = np.asarray(made.prior.sample(key, (2,)))
-    p = 1 / (1 + np.exp(-thetas @ design.T))
+    thetas = made.prior.sample(key, (2,))
+    p = 1 / (1 + np.exp(-np.asarray(thetas) @ design.T))
     direct = scipy.stats.bernoulli.logpmf(spikes, p).sum(axis=1)
     ours = [float(made.log_likelihood(theta, jnp.asarray(spikes @ design))) for theta in thetas]
     np.testing.assert_allclose(np.diff(ours), np.diff(direct), rtol=1e-9)  # up to no constant

@@ -1,0 +1,29 @@
+"""Posteriors of simulation-based inference: bring your own, from JAX, numpyro, torch or arrays."""
+
+from jaxcal.sbi.checkup import examine, kccsd_test, kcsd_test
+from jaxcal.sbi.diagnosis import Diagnosis, Witness, diagnose
+from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
+from jaxcal.sbi.pairs import ScoredPairs, score_pairs
+from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
+from jaxcal.sbi.report import Examination, PosteriorResult
+from jaxcal.sbi.space import Space
+from jaxcal.sbi.torch_posterior import TorchPosterior
+
+__all__ = [
+    "Diagnosis",
+    "Examination",
+    "GuidePosterior",
+    "JaxPosterior",
+    "NumpyroPosterior",
+    "PosteriorResult",
+    "ScoredPairs",
+    "Space",
+    "TorchPosterior",
+    "Witness",
+    "chunked_scores",
+    "diagnose",
+    "examine",
+    "kccsd_test",
+    "kcsd_test",
+    "score_pairs",
+]

@@ -1,0 +1,156 @@
+"""Tests of a posterior from its simulated pairs: each arrow composed, nothing new computed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxcal import calibration, checks, goodness_of_fit, nulls
+from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.sbi.pairs import ScoredPairs, score_pairs
+from jaxcal.sbi.report import Examination, PosteriorResult
+from jaxcal.typing import Key
+
+MOST_FEATURES = 50  # more than these are not searched for trends
+
+
+def kccsd_test(
+    posterior: Any,
+    thetas: Any = None,
+    xs: Any = None,
+    *,
+    key: Key,
+    prior: Any = None,
+    bounds: Any = None,
+    names: Any = None,
+    n_nodes: int = 10,
+    null: nulls.Null = nulls.Wild(),
+    coordinates: bool = True,
+    **options: Any,
+) -> PosteriorResult:
+    """Is the posterior calibrated? From n pairs (theta from the prior, x simulated from theta).
+
+    ``posterior``, ``thetas``, ``xs``, ``prior``, ``bounds``, ``names``, ``n_nodes``: see
+    `score_pairs`; or a `ScoredPairs` alone, whose scores are known. The kernel compares posteriors
+    by their scores at draws of the prior; ``options`` are those of `jaxcal.kccsd_test`. Needs no
+    draws from the posterior and no constant: n (n_nodes + 1) scores. Parameters with bounds are
+    brought to the whole line first. The prior itself passes this test: ask `kcsd_test` too, or
+    `examine`. Errors as in `score_pairs`; NaN scores give p = NaN and a sentence.
+    Source: Glaser et al. (2023), Section 3; for the prior as base measure Section 4.1.
+    """
+    checks.key(key)
+    pairs = _pairs(posterior, thetas, xs, key, prior, bounds, None, names, n_nodes)
+    test_key, split_key = jax.random.split(jax.random.fold_in(key, 1))
+    result = calibration.kccsd_test(
+        test_key, pairs.scores, pairs.thetas, null=null, coordinates=coordinates, **options
+    )
+    found = _diagnose(split_key, pairs, conditional=False)
+    return PosteriorResult(result, found, pairs.features, "calibrated", pairs.names, pairs.notes)
+
+
+def kcsd_test(
+    posterior: Any,
+    thetas: Any = None,
+    xs: Any = None,
+    *,
+    key: Key,
+    summaries: Any = None,
+    prior: Any = None,
+    bounds: Any = None,
+    names: Any = None,
+    n_nodes: int = 10,
+    null: nulls.Null = nulls.Wild(),
+    coordinates: bool = True,
+    **options: Any,
+) -> PosteriorResult:
+    """Is it the posterior given x? The stronger question; the kernel compares observations.
+
+    ``summaries`` [n, q]: learned or chosen features of xs; images and long series want them.
+    Everything else as in `kccsd_test`. Also looks for trends of the errors along each feature.
+    Source: Jitkrittum et al. (2020); Glaser et al. (2023), Section 2.
+    """
+    pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
+    test_key, split_key = jax.random.split(jax.random.fold_in(key, 2))
+    result = goodness_of_fit.kcsd_test(
+        test_key,
+        pairs.scores,
+        pairs.thetas,
+        pairs.features.astype(pairs.thetas.dtype),
+        null=null,
+        coordinates=coordinates,
+        **options,
+    )
+    found = _diagnose(split_key, pairs, conditional=True)
+    return PosteriorResult(result, found, pairs.features, "conditional", pairs.names, pairs.notes)
+
+
+def examine(
+    posterior: Any,
+    thetas: Any = None,
+    xs: Any = None,
+    *,
+    key: Key,
+    summaries: Any = None,
+    prior: Any = None,
+    bounds: Any = None,
+    names: Any = None,
+    n_nodes: int = 10,
+    coverage: Any = None,
+    **options: Any,
+) -> Examination:
+    """Both questions from one set of scores; arguments as in `kccsd_test` and `kcsd_test`.
+
+    ``coverage``: a result of `jaxcal.coverage` to show beside them.
+    """
+    pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
+    return Examination(
+        kccsd_test(pairs, key=key, **options), kcsd_test(pairs, key=key, **options), coverage
+    )
+
+
+def _pairs(
+    posterior: Any,
+    thetas: Any,
+    xs: Any,
+    key: Key,
+    prior: Any,
+    bounds: Any,
+    summaries: Any,
+    names: Any,
+    n_nodes: int,
+) -> ScoredPairs:
+    if isinstance(posterior, ScoredPairs):
+        checks.key(key)
+        return posterior
+    if thetas is None or xs is None:
+        raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")
+    checks.key(key)
+    return score_pairs(
+        posterior,
+        thetas,
+        xs,
+        key=jax.random.fold_in(key, 0),
+        prior=prior,
+        bounds=bounds,
+        summaries=summaries,
+        names=names,
+        n_nodes=n_nodes,
+    )
+
+
+def _diagnose(key: Key, pairs: ScoredPairs, *, conditional: bool) -> Diagnosis:
+    n, q = pairs.features.shape
+    features = pairs.features.astype(pairs.thetas.dtype)
+    known: Array = pairs.scores.at_nodes.reshape(n, -1)
+    if conditional:  # the posterior is a function of x, so both are known
+        known = jnp.concatenate([known, features], axis=1)
+    searched = features if q <= MOST_FEATURES else None
+    return diagnose(
+        key,
+        pairs.thetas,
+        pairs.scores.at_targets,
+        known,
+        searched,
+        conditional=conditional,
+    )

@@ -1,0 +1,170 @@
+r"""Too high or too low, too wide or too narrow: simple functions put into Stein's identity.
+
+If every posterior p is right given what is conditioned on (its own scores, or x), then for any
+function f with :math:`E_p|f s_p| < \infty` that fades out at infinity,
+:math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0`. With f = 1 this is about the mean, with
+:math:`f = \theta_k - c` about the spread, and with either times a function of x about a region.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import ndtr
+from jaxtyping import Array, Float
+
+from jaxcal.nulls import holm
+from jaxcal.typing import Key
+
+FOLDS, LANDMARKS = 5, 200
+
+
+class Witness(NamedTuple):
+    """Means of a witness over the pairs, standard errors, p-values (normal), and Holm's."""
+
+    mean: Array
+    error: Array
+    p_value: Array
+    p_adjusted: Array
+
+
+class Diagnosis(eqx.Module):
+    r"""Which parameter, which way, and for which observations.
+
+    ``bias`` [d]: of the score :math:`s_k`, over its root mean square: how far the posterior lies
+    too high, in units of the parameter's actual spread about it. ``spread`` [d]: of
+    :math:`1 + s_k (\theta_k - c_k)`; for Gaussian posteriors 1 - (actual variance / claimed), so
+    negative where they are overconfident; c_k is a regression of theta_k on what is conditioned
+    on, fitted to other pairs. p-values of both together after Holm.
+    ``bias_trend``, ``spread_trend`` [d, q]: the same times the rank of feature j, from -1 to 1;
+    valid where the question is conditional, and None otherwise; corrected together.
+    ``thirds`` [2, 3]: bias, and spread, of the parameter with the strongest trend, in the lowest,
+    middle and highest third of that feature; ``strongest`` [2]: the parameter and the feature.
+    """
+
+    bias: Witness
+    spread: Witness
+    bias_trend: Witness | None
+    spread_trend: Witness | None
+    strongest: Array | None
+    thirds: Float[Array, "2 3"] | None
+
+    def sd_ratio(self) -> Float[Array, " d"]:
+        """Claimed over actual standard deviation, as for Gaussian posteriors; NaN if not below
+        what any Gaussian could give."""
+        actual = 1 - self.spread.mean
+        return jnp.where(actual > 0, jnp.abs(actual) ** -0.5, jnp.nan)
+
+
+@partial(jax.jit, static_argnames="conditional")
+def diagnose(
+    key: Key,
+    thetas: Float[Array, "n d"],
+    scores: Float[Array, "n d"],
+    known: Float[Array, "n p"],
+    features: Float[Array, "n q"] | None,
+    *,
+    conditional: bool,
+) -> Diagnosis:
+    """Witnesses of free parameters and their scores; ``known``: what is conditioned on.
+
+    ``features``: those to look for trends along; used only where ``conditional``. p-values are
+    normal approximations: from about a hundred pairs on. Cost O(n 300^2).
+    """
+    centers = cross_fitted_means(key, known, thetas)
+    scale = jnp.sqrt(jnp.mean(scores**2, axis=0))
+    first = scores / jnp.where(scale > 0, scale, 1)
+    second = 1 + scores * (thetas - centers)
+    d = thetas.shape[1]
+    both = _witness(jnp.concatenate([first, second], axis=1))
+    bias, spread = (Witness(*(column[part] for column in both)) for part in _halves(d))
+    if not conditional or features is None:
+        return Diagnosis(bias, spread, None, None, None, None)
+    n, q = features.shape
+    ranks = jnp.argsort(jnp.argsort(features, axis=0), axis=0)
+    g = (2 * ranks.astype(thetas.dtype) + 1 - n) / n
+    products = [(w[:, :, None] * g[:, None, :]).reshape(n, d * q) for w in (first, second)]
+    trends = _witness(jnp.concatenate(products, axis=1))
+    trend = [Witness(*(column[part].reshape(d, q) for column in trends)) for part in _halves(d * q)]
+    z = jnp.abs(trends.mean / jnp.where(trends.error > 0, trends.error, jnp.inf))
+    which = jnp.argmax(z) % (d * q)
+    k, j = which // q, which % q
+    third = jnp.clip((3 * ranks[:, j]) // n, 0, 2)
+    inside = (third[None] == jnp.arange(3)[:, None]).astype(thetas.dtype)
+    thirds = jnp.stack([inside @ w[:, k] / jnp.sum(inside, axis=1) for w in (first, second)])
+    return Diagnosis(bias, spread, trend[0], trend[1], jnp.stack([k, j]), thirds)
+
+
+def _halves(size: int) -> tuple[slice, slice]:
+    return slice(0, size), slice(size, None)
+
+
+def _witness(values: Float[Array, "n k"]) -> Witness:
+    """Means over n, and two-sided p-values of their being 0, corrected for k of them."""
+    mean = jnp.mean(values, axis=0)
+    error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(len(values), values.dtype))
+    z = jnp.abs(mean) / jnp.where(error > 0, error, 1)
+    p = jnp.where(error > 0, 2 * ndtr(-z), jnp.where(jnp.isnan(z), jnp.nan, 1.0))
+    return Witness(mean, error, p, holm(p))
+
+
+def cross_fitted_means(
+    key: Key, known: Float[Array, "n p"], thetas: Float[Array, "n d"]
+) -> Float[Array, "n d"]:
+    """A regression of theta on ``known``, each pair predicted from the other folds.
+
+    Ridge regression on the features, bent by arcsinh so that outliers keep their places, and on
+    Gaussian kernels about some of them; the penalty is chosen by generalized cross-validation
+    inside the folds it is fitted to. A prediction never saw its own theta, which keeps Stein's
+    identity exact however well it fits.
+    """
+    n = len(thetas)
+    z = jnp.arcsinh(_standard(known))
+    landmarks = z[: min(LANDMARKS, n)]
+    gaps = _squares(z, landmarks)
+    width = jnp.median(gaps)
+    kernels = jnp.exp(-gaps / jnp.where(width > 0, width, 1))
+    parts = [jnp.ones((n, 1), z.dtype), z] if z.shape[1] <= LANDMARKS else [jnp.ones((n, 1))]
+    phi = jnp.concatenate([*parts, kernels], axis=1)
+    fold = jax.random.permutation(key, jnp.arange(n) % FOLDS)
+
+    def fit(k: Array) -> Array:
+        rows = (fold != k).astype(phi.dtype)
+        count = jnp.sum(rows)
+        center = rows @ thetas / count
+        scale = jnp.sqrt(rows @ (thetas - center) ** 2 / count)
+        ts = (thetas - center) / jnp.where(scale > 0, scale, 1)
+        values, vectors = jnp.linalg.eigh((phi * rows[:, None]).T @ phi / count)
+        along = (ts * rows[:, None]).T @ (phi @ vectors) / count  # [d, p]
+        penalties = 10.0 ** jnp.linspace(-6, 1, 15, dtype=phi.dtype)
+
+        def error(penalty: Array) -> Array:
+            """Squared error per degree of freedom left, one a target."""
+            used = jnp.sum(jnp.maximum(values, 0) / (jnp.maximum(values, 0) + penalty))
+            shrunk = 1 / (jnp.maximum(values, 0) + penalty)
+            power = jnp.sum(ts**2 * rows[:, None], axis=0) / count
+            fitted = jnp.sum(along**2 * (2 * shrunk - values * shrunk**2), axis=1)
+            return (power - fitted) / jnp.maximum(1 - used / count, 1e-3) ** 2
+
+        best = penalties[jnp.argmin(jax.vmap(error)(penalties), axis=0)]  # [d]
+        weights = vectors @ (along / (jnp.maximum(values, 0) + best[:, None])).T
+        return center + scale * (phi @ weights)
+
+    fitted = jax.lax.map(fit, jnp.arange(FOLDS))  # [folds, n, d]
+    own = jnp.take_along_axis(fitted, fold[None, :, None], axis=0)[0]
+    return jax.lax.stop_gradient(own)
+
+
+def _standard(values: Array) -> Array:
+    """About the median, in units of the median distance from it."""
+    gaps = values - jnp.median(values, axis=0)
+    scale = jnp.median(jnp.abs(gaps), axis=0)
+    scale = jnp.where(scale > 0, scale, jnp.std(values, axis=0))
+    return gaps / jnp.where(scale > 0, scale, 1)
+
+
+def _squares(a: Array, b: Array) -> Array:
+    cross = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1) - 2 * a @ b.T
+    return jnp.maximum(cross, 0)

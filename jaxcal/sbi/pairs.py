@@ -1,0 +1,286 @@
+"""A posterior and its simulated pairs, as what every test needs: scores on the whole space."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.models import Scores
+from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
+from jaxcal.sbi.posteriors import ArrayPosterior, JaxPosterior, Posterior, as_array, is_tensor
+from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
+from jaxcal.sbi.torch_posterior import TorchPosterior
+from jaxcal.typing import Key
+
+
+class ScoredPairs(eqx.Module):
+    """n pairs ready for tests, on the whole space.
+
+    ``thetas`` [n, d]: free parameters. ``scores``: of their posteriors there, and at base points.
+    ``features`` [n, q]: the observations, or summaries of them. ``space``: from which bounds the
+    parameters were freed. ``names``: of the d parameters. ``notes``: sentences on what was done
+    and on what may be wrong with the pairs.
+    """
+
+    thetas: Float[Array, "n d"]
+    scores: Scores
+    features: Float[Array, "n q"]
+    space: Space
+    names: tuple[str, ...] = eqx.field(static=True)
+    notes: tuple[str, ...] = eqx.field(static=True)
+
+
+def score_pairs(
+    posterior: Any,
+    thetas: Any,
+    xs: Any,
+    *,
+    key: Key,
+    prior: Any = None,
+    bounds: Any = None,
+    summaries: Any = None,
+    names: Any = None,
+    n_nodes: int = 10,
+) -> ScoredPairs:
+    """Scores of n posteriors at their parameters and at base points drawn from the prior.
+
+    ``posterior``: a JAX function, network or flow (`JaxPosterior`), a posterior, potential or
+    function of torch (`TorchPosterior`), a `NumpyroPosterior`, `GuidePosterior`, or
+    `jaxcal.Scores` in the units of 1 / theta. ``thetas`` [n, d] from the prior, ``xs`` [n, ..]
+    simulated from them; tensors and lists too.
+
+    ``prior``: base measure, and where it has bounds, the space that parameters are freed from: a
+    numpyro or torch distribution, a function ``prior(key, m)``, or draws [m, d]. A posterior that
+    carries its prior needs none. Without any, the first ``n_nodes`` pairs are given up and their
+    parameters, which are draws of the prior, become the base points. ``bounds``: (low, high), where
+    the prior does not say. ``summaries`` [n, q]: of xs, for what asks about x. Raises ValueError or
+    TypeError with the argument's name; NaN scores are reported, not dropped.
+    """
+    checks.key(key)
+    if not isinstance(n_nodes, int) or n_nodes < 1:
+        raise ValueError(f"n_nodes: wanted at least 1 base point, got {n_nodes!r}")
+    made = as_posterior(posterior, thetas)
+    prior = getattr(made, "prior", None) if prior is None else prior
+    values, xs = _paired(thetas, xs)
+    n, d = values.shape
+    names = _names(names if names is not None else getattr(made, "names", None), d)
+    features = _features(xs if summaries is None else summaries, n)
+    space = space_of(prior, bounds, d, values.dtype)
+    check_inside(space, values)
+    notes = _duplicates(values, features) + _about_space(space, prior, bounds, values, names)
+
+    if isinstance(made, ArrayPosterior):
+        scores = made.scored(values, xs, None)
+        made_scores = _arrays(scores, n, d)
+        nodes = made_scores.nodes
+        if nodes is not None:
+            check_inside(space, nodes)
+    else:
+        nodes = _nodes(key, prior, made, n_nodes, d, values.dtype)
+        if nodes is None:
+            if n < n_nodes + 2:
+                raise ValueError(
+                    f"thetas: {n} pairs are too few to give up n_nodes={n_nodes} of them as base "
+                    f"points: pass prior=, or fewer n_nodes"
+                )
+            nodes, values, features = values[:n_nodes], values[n_nodes:], features[n_nodes:]
+            xs = jax.tree.map(lambda leaf: leaf[n_nodes:], xs)
+            notes += (
+                f"no prior was given: the parameters of the first {n_nodes} pairs are the base "
+                f"points, and these pairs were not tested",
+            )
+        check_inside(space, nodes)
+        made_scores = made.scored(values, xs, nodes)
+    notes += _about_scores(made_scores)
+    freed = _free(space, values, made_scores)
+    return ScoredPairs(space.free(values), freed, features, space, names, notes)
+
+
+def as_posterior(posterior: Any, thetas: Any = None) -> Posterior:
+    """What the user has, as something with scores."""
+    if isinstance(posterior, Scores):
+        return ArrayPosterior(posterior)
+    if isinstance(posterior, (JaxPosterior, ArrayPosterior)) or hasattr(posterior, "scored"):
+        return posterior
+    of_torch = type(posterior).__module__.split(".")[0] in ("torch", "sbi")
+    sampled = hasattr(posterior, "potential_fn") or hasattr(posterior, "posterior_estimator")
+    if of_torch or sampled or hasattr(posterior, "set_x"):
+        return TorchPosterior(posterior)
+    if is_tensor(posterior) or isinstance(posterior, (np.ndarray, jax.Array, list, tuple)):
+        raise TypeError(
+            "posterior: got an array: wrap scores as jaxcal.Scores(at_targets, at_nodes, nodes) to "
+            "say what they are"
+        )
+    if callable(posterior) and is_tensor(thetas):
+        return TorchPosterior(posterior)
+    if callable(posterior) or hasattr(posterior, "log_prob"):
+        return JaxPosterior(posterior)
+    raise TypeError(
+        f"posterior: cannot get scores from {type(posterior).__name__}: pass log_prob(theta, x), "
+        f"an sbi posterior or potential, a NumpyroPosterior, or jaxcal.Scores"
+    )
+
+
+def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
+    values = as_array(thetas, "thetas")
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2 or len(values) < 2 or values.shape[1] < 1:
+        raise ValueError(
+            f"thetas: wanted parameters of shape [n, d] with n >= 2, got {values.shape}"
+        )
+    if not np.all(np.isfinite(np.asarray(values))):
+        bad = int(np.sum(~np.all(np.isfinite(np.asarray(values)), axis=1)))
+        raise ValueError(f"thetas: {bad} rows hold NaN or infinite values: remove those pairs")
+    whole = np.asarray(values)
+    if len(values) > 10 and np.all(whole == np.round(whole)):
+        raise ValueError(
+            "thetas: all values are whole numbers; a discrete parameter has no score: sum it "
+            "out of the posterior, or test the other parameters alone"
+        )
+    held = xs if isinstance(xs, dict) else {"xs": xs}
+    arrays = {name: as_array(value, "xs") for name, value in held.items()}
+    for array in arrays.values():
+        if array.ndim == 0 or len(array) != len(values):
+            raise ValueError(
+                f"thetas and xs: wanted one x for every theta, got {len(values)} thetas and xs of "
+                f"shape {array.shape}: is the simulation's batch axis first?"
+            )
+    return values, arrays if isinstance(xs, dict) else arrays["xs"]
+
+
+def _features(xs: Any, n: int) -> Array:
+    flat = [as_array(x, "summaries").reshape(len(x), -1) for x in jax.tree.leaves(xs)]
+    features = jnp.concatenate(flat, axis=1)
+    if len(features) != n:
+        raise ValueError(f"summaries: wanted n={n} rows, one a pair, got {len(features)}")
+    return features
+
+
+def _names(names: Any, d: int) -> tuple[str, ...]:
+    if names is None:
+        return tuple(f"theta_{k + 1}" for k in range(d))
+    names = tuple(str(name) for name in names)
+    if len(names) != d:
+        raise ValueError(f"names: wanted one a parameter, {d}, got {len(names)}")
+    return names
+
+
+def _nodes(key: Key, prior: Any, made: Any, m: int, d: int, dtype: Any) -> Array | None:
+    """m draws of the prior, [m, d], or None where there is none to draw from."""
+    if isinstance(made, NumpyroPosterior) and prior is None:
+        return made.draw_nodes(key, m).astype(dtype)
+    if prior is None:
+        return None
+    if hasattr(prior, "sample"):
+        if type(prior).__module__.split(".")[0] in ("torch", "sbi"):
+            drawn = _draw_torch(key, prior, m)
+        else:
+            drawn = prior.sample(key, (m,))
+    elif callable(prior):
+        drawn = prior(key, m)
+    else:
+        drawn = as_array(prior, "prior")[:m]
+    nodes = as_array(drawn, "prior").astype(dtype)
+    nodes = nodes[:, None] if nodes.ndim == 1 else nodes
+    if nodes.ndim != 2 or nodes.shape[1] != d:
+        raise ValueError(
+            f"prior: wanted draws of shape [m, {d}] to match thetas, got {nodes.shape}"
+        )
+    return nodes
+
+
+def _draw_torch(key: Key, prior: Any, m: int) -> Any:
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(int(jax.random.bits(key, dtype=jnp.uint32)))
+        return prior.sample((m,))
+
+
+def _arrays(scores: Scores, n: int, d: int) -> Scores:
+    at = as_array(scores.at_targets, "Scores.at_targets")
+    if at.reshape(len(at), -1).shape != (n, d):
+        raise ValueError(
+            f"Scores.at_targets: wanted the shape of the thetas ({n}, {d}), got {at.shape}"
+        )
+    if scores.at_nodes is None or scores.nodes is None:
+        raise ValueError(
+            "Scores: the kernel on posteriors needs scores at base points too: give at_nodes "
+            "[n, m, d] and nodes [m, d], the same m draws of the prior for every posterior"
+        )
+    at_nodes, nodes = as_array(scores.at_nodes, "Scores.at_nodes"), as_array(scores.nodes, "nodes")
+    nodes = nodes.reshape(len(nodes), -1)
+    if at_nodes.size != n * nodes.size or nodes.shape[1] != d:
+        raise ValueError(
+            f"Scores.at_nodes: wanted shape ({n}, {len(nodes)}, {d}), got {at_nodes.shape}"
+        )
+    return Scores(at.reshape(n, d), at_nodes.reshape(n, -1, d), nodes)
+
+
+@jax.jit
+def _free(space: Space, thetas: Array, scores: Scores) -> Scores:
+    nodes = space.free(scores.nodes)
+    at = space.scores(space.free(thetas), scores.at_targets)
+    return Scores(at, space.scores(nodes, scores.at_nodes), nodes)
+
+
+def _duplicates(thetas: Array, features: Array) -> tuple[str, ...]:
+    def repeated(array: Array) -> int:
+        return len(array) - len(np.unique(np.asarray(array), axis=0))
+
+    notes = []
+    if count := repeated(thetas):
+        notes.append(
+            f"{count} of {len(thetas)} rows of thetas repeat another: pairs must be independent, "
+            f"and repeated ones make p-values too small: keep one simulation of each parameter"
+        )
+    elif count := repeated(features):
+        notes.append(
+            f"{count} of {len(features)} rows of xs repeat another: if several parameters share "
+            f"one observation, pairs are not independent and p-values too small: keep one of each "
+            f"(with discrete observations repeats do no harm)"
+        )
+    return tuple(notes)
+
+
+def _about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tuple[str, ...]):
+    bounded = [name for name, known in zip(names, space.bounded, strict=True) if known]
+    if bounded:
+        listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
+        return (
+            f"{listed} with bounds: tested after a change to the whole line (logit between two "
+            f"bounds, log from one), scores with the log-Jacobian, since a density with an edge "
+            f"violates the identity that the test rests on",
+        )
+    if getattr(prior, "support", None) is not None or bounds is not None:
+        return ()
+    if even := evenly_filled(thetas):
+        return (
+            f"{names[even[0]]} fills an interval evenly, as under a uniform prior, but no bounds "
+            f"are known: a density with an edge violates the identity that the test rests on; pass "
+            f"prior= (a distribution) or bounds=(low, high)",
+        )
+    return ()
+
+
+def _about_scores(scores: Scores) -> tuple[str, ...]:
+    bad = int(np.sum(~np.all(np.isfinite(np.asarray(scores.at_targets)), axis=1)))
+    at_nodes = np.asarray(scores.at_nodes)
+    bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
+    notes = []
+    if bad:
+        notes.append(
+            f"{bad} posteriors have a NaN or infinite score at their own parameter: is their "
+            f"density positive and differentiable wherever the prior is?"
+        )
+    if bad_nodes:
+        notes.append(
+            f"{bad_nodes} posteriors have NaN or infinite scores at base points drawn from the "
+            f"prior: do they return NaN outside a smaller box? Pass a prior= that they all cover"
+        )
+    return tuple(notes)

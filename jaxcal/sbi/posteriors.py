@@ -1,0 +1,153 @@
+"""Posteriors as they come from JAX: functions, networks, flows, arrays; scores without holding
+what a million of them need at once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal.models import Scores, Unnormalized
+from jaxcal.scores import score
+
+BATCH = 4096  # gradients under way at once
+
+
+@runtime_checkable
+class Posterior(Protocol):
+    """Anything with scores: the gradient in theta of log p(theta_i | x_i), row by row.
+
+    ``thetas`` [n, d], ``xs`` [n, ..], ``nodes`` [m, d] base points or None. Returns scores at the
+    thetas and, where there are nodes, at every node for every x.
+    """
+
+    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores: ...
+
+
+@dataclass(frozen=True)
+class _Swapped:
+    """``log_prob(theta, x)`` as ``log_density(x, theta)``; equal where the function is the same."""
+
+    log_prob: Callable[..., Array]
+
+    def __call__(self, x: Any, theta: Array) -> Array:
+        return self.log_prob(theta, x)
+
+
+def _call(params: Any, theta: Array) -> Array:
+    network, x = params
+    return network(theta, x)
+
+
+def _flow(params: Any, theta: Array) -> Array:
+    flow, x = params
+    return flow.log_prob(theta, condition=x)
+
+
+class JaxPosterior(eqx.Module):
+    """A posterior given by its log density, normalized or not.
+
+    ``log_prob``: a function ``log_prob(theta, x)`` of one theta [d] and one x; a network (pytree of
+    arrays) called in the same way; or a flow with ``log_prob(theta, condition=x)``, as in flowjax.
+    ``batch``: gradients under way at once.
+    """
+
+    log_prob: Any
+    batch: int = eqx.field(default=BATCH, static=True)
+
+    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+        return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
+
+
+def chunked_scores(
+    log_prob: Any,
+    thetas: Float[Array, "n d"],
+    xs: Any,
+    nodes: Float[Array, "m d"] | None = None,
+    *,
+    batch: int = BATCH,
+) -> Scores:
+    """Scores of n posteriors at their own theta and at shared base points, in chunks.
+
+    ``log_prob`` as in `JaxPosterior`; ``xs``: an array or pytree with leading axis n. Intermediates
+    of ``batch`` gradients are held at a time: a million posteriors cost the memory of their scores.
+    One program a shape and function. Cost n (m + 1) gradients. Returns `jaxcal.Scores` in the
+    units of 1 / theta. Not finite where the log density or its gradient is not.
+    """
+    if batch < 1:
+        raise ValueError(f"batch: wanted a positive number of gradients, got {batch}")
+    if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
+        density, network = _flow, log_prob
+    elif eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
+        density, network = _Swapped(log_prob), None
+    else:
+        density, network = _call, log_prob
+    arrays, rest = eqx.partition(network, eqx.is_array)
+    at, at_nodes = _chunked(density, arrays, _Static(rest), thetas, xs, nodes, batch=batch)
+    return Scores(at, at_nodes, nodes)
+
+
+class _Static(eqx.Module):
+    """The parts of a network that are no arrays, as one static thing."""
+
+    rest: Any = eqx.field(static=True)
+
+    def __init__(self, rest: Any):
+        leaves, tree = jax.tree.flatten(rest)
+        self.rest = (tuple(leaves), tree)
+
+    def tree(self) -> Any:
+        leaves, tree = self.rest
+        return jax.tree.unflatten(tree, leaves)
+
+
+@partial(jax.jit, static_argnums=0, static_argnames="batch")
+def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
+    network = eqx.combine(arrays, static.tree())
+
+    def one(row: Any) -> tuple[Array, Array]:
+        theta, x = row
+        everywhere = theta[None] if nodes is None else jnp.concatenate([theta[None], nodes])
+        params = x if network is None else (network, x)
+        model = Unnormalized(density, params, in_axes=None).arrays_only()
+        values = score(model, everywhere)
+        return values[0], values[1:]
+
+    points = 1 if nodes is None else 1 + len(nodes)
+    size = min(max(1, batch // points), len(thetas))
+    at, at_nodes = jax.lax.map(one, (thetas, xs), batch_size=size)
+    return at, None if nodes is None else at_nodes
+
+
+class ArrayPosterior(eqx.Module):
+    """Scores that were computed elsewhere, in the units of 1 / theta."""
+
+    scores: Scores
+
+    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+        return self.scores
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a tensor of torch, or behaves like one."""
+    return hasattr(value, "detach") and hasattr(value, "numpy")
+
+
+def as_array(value: Any, name: str) -> Array:
+    """Numbers of any library as a JAX array of float32 or float64; integers become floats."""
+    if is_tensor(value):
+        value = value.detach().cpu().numpy()
+    try:
+        array = value if isinstance(value, jax.Array) else np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: wanted a rectangular array of numbers ({error})") from None
+    if array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer):
+        array = array.astype(jnp.result_type(float))
+    if array.dtype not in (jnp.float32, jnp.float64):
+        raise TypeError(f"{name}: wanted float32 or float64, got {array.dtype}")
+    return jnp.asarray(array)

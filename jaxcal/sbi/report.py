@@ -1,0 +1,172 @@
+"""What is said of a posterior: the question, the verdict, and where it is off."""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+from jaxcal.results import TestResult, plain
+from jaxcal.sbi.diagnosis import Diagnosis
+
+QUESTIONS = {
+    "calibrated": "calibrated? Among pairs that get the same posterior, are parameters draws from "
+    "it? (The prior passes; it fails the other question.)",
+    "conditional": "right for each x? Given x, is the parameter a draw from the posterior? (The "
+    "prior fails.)",
+}
+
+
+class PosteriorResult(eqx.Module):
+    """The outcome of one test of a posterior, and its diagnosis.
+
+    ``test``: the `jaxcal.TestResult`. ``diagnosis``: which parameter, and which way.
+    ``features`` [n, q]: observations or summaries, in the order of the contributions.
+    ``question``: "calibrated" or "conditional". ``notes``: sentences on what was done to the
+    parameters, and on what may be wrong with the pairs.
+    """
+
+    __test__ = False
+
+    test: TestResult
+    diagnosis: Diagnosis
+    features: Array
+    question: str = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    notes: tuple[str, ...] = eqx.field(static=True)
+
+    @property
+    def p_value(self) -> Array:
+        """The p-value of the test, []."""
+        return self.test.p_value
+
+    @property
+    def contributions(self) -> Array:
+        """Each pair's share of the estimate, [n]."""
+        return self.test.contributions
+
+    def warnings(self) -> list[str]:
+        """Sentences on anything that limits what this says; the change of space is one."""
+        return [*self.notes, *self.test.warnings()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        return {
+            "question": self.question,
+            "names": list(self.names),
+            "test": self.test.to_dict(),
+            "diagnosis": plain(self.diagnosis),
+            "warnings": self.warnings(),
+        }
+
+    def findings(self) -> list[str]:
+        """Sentences on parameters and regions of x whose witnesses are significant after Holm."""
+        return _findings(self)
+
+    def __repr__(self) -> str:
+        if isinstance(self.test.p_value, Tracer):
+            return f"PosteriorResult({self.question}, traced)"
+        head, *rest = repr(self.test).split("\n")
+        lines = [head, f"  question   {QUESTIONS[self.question]}"]
+        lines += [line for line in rest if not line.startswith("  warning")]
+        if np.ndim(self.test.p_value) == 0:
+            lines += _table(self)
+            lines += [f"  finding: {text}" for text in self.findings()]
+        return "\n".join(lines + [f"  note: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+class Examination(eqx.Module):
+    """Both questions about one posterior, on the same pairs and scores; and its coverage.
+
+    ``calibration``, ``conditional``: a `PosteriorResult` each. ``coverage``: how often
+    highest-density regions of each level hold the parameter, where draws were given.
+    """
+
+    calibration: PosteriorResult
+    conditional: PosteriorResult
+    coverage: Any
+
+    def verdict(self) -> str:
+        """One sentence from both p-values, each at the 2.5 % level (5 % for both together)."""
+        calibrated, right = (
+            float(part.p_value) > 0.025 for part in (self.calibration, self.conditional)
+        )
+        if np.isnan(float(self.calibration.p_value) + float(self.conditional.p_value)):
+            return "no verdict: a p-value is not a number"
+        if calibrated and right:
+            return "no evidence against the posterior (which is not proof of it)"
+        if calibrated:
+            return (
+                "calibrated as far as can be seen, but not the posterior given x: it leaves out "
+                "information in x, or errors of different x cancel"
+            )
+        return "not calibrated, so not the posterior given x either"
+
+    def warnings(self) -> list[str]:
+        """Sentences of both results, each once."""
+        return list(dict.fromkeys(self.calibration.warnings() + self.conditional.warnings()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        coverage = self.coverage
+        return {
+            "verdict": self.verdict(),
+            "calibration": self.calibration.to_dict(),
+            "conditional": self.conditional.to_dict(),
+            "coverage": coverage.to_dict() if hasattr(coverage, "to_dict") else plain(coverage),
+        }
+
+    def __repr__(self) -> str:
+        if isinstance(self.calibration.p_value, Tracer):
+            return "Examination(traced)"
+        parts = [f"verdict: {self.verdict()}", repr(self.calibration), repr(self.conditional)]
+        return "\n\n".join(parts + ([repr(self.coverage)] if self.coverage is not None else []))
+
+    __str__ = __repr__
+
+
+def _table(result: PosteriorResult) -> list[str]:
+    d = result.diagnosis
+    ratio = np.asarray(d.sd_ratio())
+    columns = [np.asarray(part) for part in (d.bias.mean, d.bias.p_adjusted, d.spread.p_adjusted)]
+    wide = max(9, *(len(name) for name in result.names))
+    lines = [f"  {'parameter':{wide}}  too high by   p (Holm)   claimed / actual sd   p (Holm)"]
+    for name, high, p, r, q in zip(
+        result.names, columns[0], columns[1], ratio, columns[2], strict=True
+    ):
+        lines.append(f"  {name:{wide}}  {high:+7.2f} sd   {p:8.3g}   {r:19.2f}   {q:8.3g}")
+    return lines
+
+
+def _findings(result: PosteriorResult) -> list[str]:
+    d, found = result.diagnosis, []
+    ratio = np.asarray(d.sd_ratio())
+    for k, name in enumerate(result.names):
+        if float(d.bias.p_adjusted[k]) <= 0.05:
+            mean, error = float(d.bias.mean[k]), float(d.bias.error[k])
+            side = "high" if mean > 0 else "low"
+            found.append(f"{name} is too {side} by {abs(mean):.2f} +- {error:.2f} of its spread")
+        if float(d.spread.p_adjusted[k]) <= 0.05:
+            mean = float(d.spread.mean[k])
+            word = "underconfident (too wide)" if mean > 0 else "overconfident (too narrow)"
+            if mean < -20:
+                said = "; a few pairs far outside their posteriors dominate"
+            else:
+                said = f": claimed / actual sd about {ratio[k]:.2f}" if ratio[k] > 0 else ""
+            found.append(f"{name} is {word}{said}")
+    if d.bias_trend is None or d.spread_trend is None or d.thirds is None:
+        return found
+    trends = [float(np.min(np.asarray(t.p_adjusted))) for t in (d.bias_trend, d.spread_trend)]
+    if min(trends) <= 0.05 and d.strongest is not None:
+        k, j = (int(i) for i in np.asarray(d.strongest))
+        bias, spread = np.asarray(d.thirds)
+        actual = ", ".join(f"{b:+.2f}" for b in bias)
+        shares = ", ".join(f"{1 - s:.2f}" for s in spread)
+        found.append(
+            f"errors change with x[{j}], most in {result.names[k]}: in its lowest, middle and "
+            f"highest third too high by {actual} sd, actual / claimed variance {shares}"
+        )
+    return found

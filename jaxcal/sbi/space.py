@@ -1,0 +1,176 @@
+r"""Parameters with bounds, brought to the whole space.
+
+The identity behind Stein tests, :math:`E_p[l s_p + \nabla l] = 0`, is an integration by parts: its
+boundary term vanishes on the whole space and not at the edge of a uniform prior. Each bounded
+parameter is therefore replaced by an increasing function of itself with all numbers as values,
+and each density by that of the new parameter, with its log-Jacobian.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+
+Rows = Float[Array, "*batch d"]
+
+
+class Space(eqx.Module):
+    r"""d parameters between ``low`` and ``high``, each [d], infinite where there is no bound.
+
+    The free parameter u of theta is the logit of (theta - low) / (high - low) between two bounds,
+    log(theta - low) above one, -log(high - theta) below one, and theta itself without: always
+    increasing, so that "too high" means the same before and after.
+    """
+
+    low: Float[Array, " d"]
+    high: Float[Array, " d"]
+
+    @property
+    def bounded(self) -> np.ndarray:
+        """Which parameters have a bound, [d]."""
+        return np.isfinite(np.asarray(self.low)) | np.isfinite(np.asarray(self.high))
+
+    def free(self, thetas: Rows) -> Rows:
+        """Free parameters; infinite on a bound, NaN beyond it."""
+        above, below, both = self._kinds()
+        low, high = self._finite()
+        up, down = jnp.log(thetas - low), jnp.log(high - thetas)
+        return jnp.where(
+            both, up - down, jnp.where(above, up, jnp.where(below, -down, thetas))
+        ).astype(thetas.dtype)
+
+    def bound(self, us: Rows) -> Rows:
+        """The inverse of `free`."""
+        above, below, both = self._kinds()
+        low, high = self._finite()
+        share = 1 / (1 + jnp.exp(-us))
+        return jnp.where(
+            both,
+            low + (high - low) * share,
+            jnp.where(above, low + jnp.exp(us), jnp.where(below, high - jnp.exp(-us), us)),
+        ).astype(us.dtype)
+
+    def scores(self, us: Rows, values: Rows) -> Rows:
+        r"""Scores of the free parameters from scores ``values`` of the bounded ones.
+
+        With theta = g(u): :math:`g'(u) s(g(u)) + (\log g')'(u)`, coordinate by coordinate.
+        """
+        above, below, both = self._kinds()
+        low, high = self._finite()
+        share = 1 / (1 + jnp.exp(-us))
+        slope = jnp.where(
+            both,
+            (high - low) * share * (1 - share),
+            jnp.where(above, jnp.exp(us), jnp.where(below, jnp.exp(-us), 1.0)),
+        )
+        change = jnp.where(both, 1 - 2 * share, jnp.where(above, 1.0, jnp.where(below, -1.0, 0.0)))
+        return (slope * values + change).astype(values.dtype)
+
+    def _kinds(self) -> tuple[Array, Array, Array]:
+        above, below = jnp.isfinite(self.low), jnp.isfinite(self.high)
+        return above, below, above & below
+
+    def _finite(self) -> tuple[Array, Array]:
+        """Bounds with a harmless number where there is none."""
+        return (
+            jnp.where(jnp.isfinite(self.low), self.low, 0.0),
+            jnp.where(jnp.isfinite(self.high), self.high, 1.0),
+        )
+
+
+def space_of(prior: Any, bounds: Any, d: int, dtype: Any) -> Space:
+    """The space of the parameters: that of ``bounds`` (low, high), else of the prior's support.
+
+    The prior may be a numpyro or torch distribution over vectors [d], or None (no bounds known).
+    Raises ValueError for discrete parameters and for supports that are no box.
+    """
+    if bounds is not None:
+        if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+            raise ValueError("bounds: wanted (low, high), each a number or one a parameter")
+        low, high = (_wide(edge, d, dtype) for edge in bounds)
+    else:
+        support = getattr(prior, "support", None)
+        edges = [] if support is None else list(_edges(support))
+        if not edges:
+            edges = [(-np.inf, np.inf)]
+        if len(edges) > 1 and sum(np.size(low) for low, _ in edges) == d:
+            low = np.concatenate([np.atleast_1d(low) for low, _ in edges])
+            high = np.concatenate([np.atleast_1d(high) for _, high in edges])
+        else:
+            low, high = edges[0]
+        low, high = _wide(low, d, dtype), _wide(high, d, dtype)
+    if not np.all(np.asarray(low) < np.asarray(high)):
+        raise ValueError(f"bounds: each low must be below its high, got {low} and {high}")
+    return Space(low, high)
+
+
+def _wide(edge: Any, d: int, dtype: Any) -> Array:
+    array = np.asarray(edge.detach().cpu() if hasattr(edge, "detach") else edge, float)
+    if array.shape not in ((), (1,), (d,)):
+        raise ValueError(f"bounds: wanted one number or {d}, one a parameter, got {array.shape}")
+    return jnp.asarray(np.broadcast_to(array, (d,)), dtype)
+
+
+def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
+    """The bounds that a constraint of numpyro or torch names, one pair a block of parameters."""
+    if getattr(support, "is_discrete", False):
+        raise ValueError(
+            "prior: some parameters are discrete, and a discrete parameter has no score: sum it "
+            "out of the density, or test the other parameters alone"
+        )
+    for inside in ("base_constraint", "_base_constraint"):
+        if hasattr(support, inside):
+            yield from _edges(getattr(support, inside))
+            return
+    if hasattr(support, "cseq"):  # torch's cat and stack
+        lengths = getattr(support, "lengths", [1] * len(support.cseq))
+        for part, length in zip(support.cseq, lengths, strict=True):
+            for low, high in _edges(part):
+                yield (
+                    np.broadcast_to(np.asarray(low, float), (length,)),
+                    np.broadcast_to(np.asarray(high, float), (length,)),
+                )
+        return
+    low = getattr(support, "lower_bound", None)
+    high = getattr(support, "upper_bound", None)
+    kind = type(support).__name__.lower().strip("_")
+    if low is None and high is None and not kind.startswith(("real", "dependent")):
+        raise ValueError(
+            f"prior: its support ({kind}) is no box of intervals: pass a numpyro model through "
+            f"jaxcal.sbi.NumpyroPosterior, which transforms any support, or transform thetas "
+            f"and log_prob to the whole space yourself"
+        )
+    yield (-np.inf if low is None else low), (np.inf if high is None else high)
+
+
+def check_inside(space: Space, thetas: Array) -> None:
+    """ValueError where parameters lie on or beyond a bound."""
+    values = np.asarray(thetas)
+    outside = (values <= np.asarray(space.low)) | (values >= np.asarray(space.high))
+    if outside.any():
+        rows = outside.any(axis=1)
+        which = int(np.argmax(outside.any(axis=0)))
+        raise ValueError(
+            f"thetas: {int(rows.sum())} of {rows.size} rows lie on or beyond a bound, first in "
+            f"parameter {which} ({float(space.low[which]):g} to {float(space.high[which]):g}): "
+            f"does the prior's support fit the simulations, or were values rounded?"
+        )
+
+
+def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
+    """Parameters whose values look as if drawn evenly between two bounds.
+
+    The range of n >= 200 draws from a density that fades out is more than 3.6 standard deviations;
+    that of a uniform density is 3.46.
+    """
+    values = np.asarray(checks.floats(thetas, "thetas"), float)
+    if len(values) < 200:
+        return []
+    spread = values.std(axis=0)
+    ranges = np.ptp(values, axis=0) / np.where(spread > 0, spread, np.inf)
+    return [int(k) for k in np.flatnonzero((ranges > 3) & (ranges < 3.6))]
