@@ -1,19 +1,15 @@
-"""Is the model calibrated? SKCE: kernel means of the predictions in the place of their scores."""
+"""Predictions and targets to the pairwise statistic of SKCE, with its features and bandwidths."""
 
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
-from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import assembly, checks
 from jaxcal.assembly import Assembled, Keys, not_finite
-from jaxcal.kernel_means import KernelMeans, kernel_means, law_of
-from jaxcal.kernel_means.embedding import MeanEmbedding
+from jaxcal.kernel_means import KernelMeans, MeanEmbedding, kernel_means, law_of
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.classes import ClassGram, Delta
@@ -22,14 +18,11 @@ from jaxcal.kernels.laplaces import LaplaceWasserstein
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.kernels.predictions import NodeScores, Vectors
 from jaxcal.kernels.simplex import Euclidean
-from jaxcal.models import Draws, Scores, Standardized, Units, Unnormalized
-from jaxcal.models.laws import Classes, Laplaces, Mixtures, Normals
-from jaxcal.nulls import Null, Wild
+from jaxcal.models import Draws, Standardized, Units
+from jaxcal.models.laws import Classes, Laplaces, Normals
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
-from jaxcal.quadratic import TILE
-from jaxcal.results import Estimate, TestResult
-from jaxcal.scores import is_distribution, scores_at
-from jaxcal.typing import Key
+from jaxcal.scores import scores_at
+from jaxcal.skce.observations import check_law, observations
 
 NODES = 10  # base points for a distance that compares scores
 DISTANCES = {Normals: Wasserstein, Laplaces: LaplaceWasserstein}
@@ -161,13 +154,13 @@ def set_up(
     standardize: bool = True,
 ) -> tuple[Any, Array, Setup]:
     """Predictions, targets and choices, checked; errors name the argument."""
-    predictions, ys = _observations(predictions, targets)
+    predictions, ys = observations(predictions, targets)
     if n_draws is not None and (
         isinstance(n_draws, bool) or not isinstance(n_draws, int) or n_draws < 2
     ):
         raise ValueError(f"n_draws: wanted None or at least 2 draws, got {n_draws!r}")
     known = predictions if isinstance(predictions, Classes) else law_of(predictions)
-    _check_law(known)
+    check_law(known)
     if isinstance(predictions, Classes):
         target_kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
@@ -196,150 +189,3 @@ def _class_kernel(kernel: Any, m: int) -> Any:
             f"{type(kernel).__name__}"
         )
     return kernel
-
-
-def _observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
-    """Class probabilities with classes, or predictions over vectors with floats."""
-    if isinstance(predictions, Classes):
-        return _classes(predictions.probabilities, targets, "predictions")
-    if isinstance(predictions, (np.ndarray, jax.Array, list, tuple)) or hasattr(
-        predictions, "detach"
-    ):
-        return _classes(predictions, targets, "predictions")
-    if is_distribution(predictions):
-        known = law_of(predictions)
-        if isinstance(known, Classes):
-            return _classes(known.probabilities, targets, "predictions")
-        if known is None and _integers(targets):
-            targets = jnp.asarray(targets).astype(float)
-    ys = checks.targets(targets)
-    n, event = ys.shape[0], ys.shape[1:]
-    if isinstance(predictions, Draws):
-        samples = checks.floats(predictions.samples, "Draws.samples")
-        if samples.ndim != ys.ndim + 1 or (samples.shape[0], *samples.shape[2:]) != (n, *event):
-            raise ValueError(
-                f"Draws.samples: wanted shape ({n}, m{''.join(f', {e}' for e in event)}), m draws "
-                f"of each prediction, got {samples.shape}"
-            )
-        if samples.shape[1] < 4:
-            raise ValueError(
-                f"Draws.samples: wanted at least 4 draws of each prediction, half for the distance "
-                f"between predictions and half for their means, got {samples.shape[1]}"
-            )
-        return Draws(samples), ys
-    if isinstance(predictions, (Unnormalized, Scores)):
-        raise TypeError(
-            f"predictions: SKCE needs kernel means or draws, which {type(predictions).__name__} "
-            f"does not give: use kccsd_test, or draw from the densities by MCMC and pass "
-            f"jaxcal.Draws"
-        )
-    if getattr(predictions, "batch_shape", None) == ():
-        predictions = getattr(predictions, "expand")((n,))  # noqa: B009
-    return checks.predictions(predictions, ys), ys
-
-
-def _integers(targets: Any) -> bool:
-    return not hasattr(targets, "detach") and np.asarray(targets).dtype.kind in "iub"
-
-
-def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]:
-    p = checks.floats(predictions, name)
-    if p.ndim == 1:
-        held = None if isinstance(p, Tracer) else np.asarray(p)
-        if held is not None and not np.all((held >= 0) & (held <= 1)):
-            raise ValueError(f"{name}: wanted the probability of class 1, in [0, 1], for each")
-        p = jnp.stack([1 - p, p], axis=-1)
-    if p.ndim == 2 and not _integers(targets):
-        raise TypeError(
-            f"targets: an array of predictions is taken as class probabilities, whose targets are "
-            f"integer classes; got {checks._say(targets)}. Wrap draws as jaxcal.Draws(array)"
-        )
-    p = checks.probabilities(p, name)
-    ys = checks.labels(targets, p.shape[0], p.shape[1])
-    if len(ys) < 2:
-        raise ValueError(f"targets: wanted at least 2 observations, got shape {ys.shape}")
-    return Classes(p), ys
-
-
-def _check_law(known: Any) -> None:
-    if isinstance(known, Mixtures):
-        checks.probabilities(known.weights, "predictions: the weights of the mixture")
-
-
-def skce_test(
-    key: Key,
-    predictions: Any,
-    targets: Any,
-    *,
-    distance: Any = None,
-    prediction_kernel: Any = Gaussian(),
-    target_kernel: Any = None,
-    null: Null = Wild(),
-    n_draws: int | None = None,
-    standardize: bool = True,
-    tile: int = TILE,
-    mesh: Mesh | None = None,
-) -> TestResult:
-    r"""Test that predictions are calibrated: that targets are draws from them.
-
-    The null hypothesis is P(Y | prediction) = prediction. ``predictions``: a numpyro distribution
-    with batch shape [n] (Normal, MultivariateNormal, Laplace and mixtures of these in closed form,
-    Categorical and Bernoulli; any other through draws), class probabilities [n, m], probabilities
-    [n] of class 1, or `jaxcal.Draws`. ``targets``: [n], [n, d] or [n, ...]; integer classes
-    0, .., m - 1 for class probabilities.
-
-    The kernel is ``prediction_kernel`` on a ``distance`` of the predictions times
-    ``target_kernel``; open bandwidths follow the median heuristic. By default the distance is
-    2-Wasserstein for normals, Euclidean for class probabilities, and the distance of the kernel
-    means (MMD with the target kernel) for all others; the target kernel is Gaussian, for
-    one-dimensional Laplace predictions the Laplace kernel, for classes `Delta`; a Gram matrix
-    [m, m] of the classes will do too. With ``standardize`` targets are first brought to standard
-    deviation 1 in each coordinate, and bandwidths given by hand are in standard deviations.
-
-    ``n_draws`` takes kernel means from that many draws of each prediction instead of a closed
-    form. Draws that were given (`jaxcal.Draws`) are divided: half of them serve the distance, half
-    the kernel means, as the weight of a pair must not depend on the errors of its means.
-
-    The kernel of the paper's experiments is ``standardize=False, target_kernel=Gaussian(1.0),
-    prediction_kernel=Laplace(1.0)``. ``null``: see `jaxcal.nulls`.
-
-    Cost: n^2 (b + d) multiplications for b draws of the null and closed forms, memory
-    O(tile^2 + n b). NaN or infinite parameters or targets give p = NaN and a sentence in
-    ``result.warnings()``. Raises ValueError or TypeError for shapes, types, probabilities and
-    classes, naming the argument.
-    Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4.
-    """
-    checks.key(key)
-    checks.null(null)
-    predictions, ys, setup = set_up(
-        predictions,
-        targets,
-        distance=distance,
-        prediction_kernel=prediction_kernel,
-        target_kernel=target_kernel,
-        n_draws=n_draws,
-        standardize=standardize,
-    )
-    return assembly.run(key, predictions, ys, setup, null, test="SKCE test", tile=tile, mesh=mesh)
-
-
-def skce(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
-    """Estimate the squared kernel calibration error; arguments and units as in `skce_test`.
-
-    The key is used where draws are needed only. Differentiable in the predictions' parameters;
-    units and bandwidths count as constants. Cost O(n^2).
-    """
-    checks.key(key)
-    predictions, ys, setup = set_up(predictions, targets, **options)
-    return assembly.estimate(key, predictions, ys, setup)
-
-
-def kce(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) -> Array:
-    """Estimate the kernel calibration error: the square root of the biased SKCE, shape [].
-
-    Its derivative at 0 is 0. NaN where the biased SKCE is negative, which closed forms and
-    positive definite kernels exclude.
-    """
-    biased = skce(key, predictions, targets, **options).biased
-    none = biased == 0
-    return jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, biased)))

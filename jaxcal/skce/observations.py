@@ -1,0 +1,83 @@
+"""What comes in to an SKCE test, checked: predictions that match their targets."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+from jaxcal import checks
+from jaxcal.models import Draws, Scores, Unnormalized
+from jaxcal.models.laws import Classes, Mixtures, law_of
+from jaxcal.scores import is_distribution
+
+
+def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
+    """Class probabilities with classes, or predictions over vectors with floats."""
+    if isinstance(predictions, Classes):
+        return _classes(predictions.probabilities, targets, "predictions")
+    if isinstance(predictions, (np.ndarray, jax.Array, list, tuple)) or hasattr(
+        predictions, "detach"
+    ):
+        return _classes(predictions, targets, "predictions")
+    if is_distribution(predictions):
+        known = law_of(predictions)
+        if isinstance(known, Classes):
+            return _classes(known.probabilities, targets, "predictions")
+        if known is None and _integers(targets):
+            targets = jnp.asarray(targets).astype(float)
+    ys = checks.targets(targets)
+    n, event = ys.shape[0], ys.shape[1:]
+    if isinstance(predictions, Draws):
+        samples = checks.floats(predictions.samples, "Draws.samples")
+        if samples.ndim != ys.ndim + 1 or (samples.shape[0], *samples.shape[2:]) != (n, *event):
+            raise ValueError(
+                f"Draws.samples: wanted shape ({n}, m{''.join(f', {e}' for e in event)}), m draws "
+                f"of each prediction, got {samples.shape}"
+            )
+        if samples.shape[1] < 4:
+            raise ValueError(
+                f"Draws.samples: wanted at least 4 draws of each prediction, half for the distance "
+                f"between predictions and half for their means, got {samples.shape[1]}"
+            )
+        return Draws(samples), ys
+    if isinstance(predictions, (Unnormalized, Scores)):
+        raise TypeError(
+            f"predictions: SKCE needs kernel means or draws, which {type(predictions).__name__} "
+            f"does not give: use kccsd_test, or draw from the densities by MCMC and pass "
+            f"jaxcal.Draws"
+        )
+    if getattr(predictions, "batch_shape", None) == ():
+        predictions = getattr(predictions, "expand")((n,))  # noqa: B009
+    return checks.predictions(predictions, ys), ys
+
+
+def _integers(targets: Any) -> bool:
+    return not hasattr(targets, "detach") and np.asarray(targets).dtype.kind in "iub"
+
+
+def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]:
+    p = checks.floats(predictions, name)
+    if p.ndim == 1:
+        held = None if isinstance(p, Tracer) else np.asarray(p)
+        if held is not None and not np.all((held >= 0) & (held <= 1)):
+            raise ValueError(f"{name}: wanted the probability of class 1, in [0, 1], for each")
+        p = jnp.stack([1 - p, p], axis=-1)
+    if p.ndim == 2 and not _integers(targets):
+        raise TypeError(
+            f"targets: an array of predictions is taken as class probabilities, whose targets are "
+            f"integer classes; got {checks._say(targets)}. Wrap draws as jaxcal.Draws(array)"
+        )
+    p = checks.probabilities(p, name)
+    ys = checks.labels(targets, p.shape[0], p.shape[1])
+    if len(ys) < 2:
+        raise ValueError(f"targets: wanted at least 2 observations, got shape {ys.shape}")
+    return Classes(p), ys
+
+
+def check_law(known: Any) -> None:
+    """ValueError for parameters that no law has, where values are known."""
+    if isinstance(known, Mixtures):
+        checks.probabilities(known.weights, "predictions: the weights of the mixture")
