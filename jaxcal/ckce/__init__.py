@@ -1,1 +1,64 @@
-"""CKCE."""
+"""CKCE: which model is calibrated best, by comparing conditional mean operators."""
+
+from jaxcal.ckce.compare import Comparison, Differences, compare, pooled_bandwidth
+from jaxcal.ckce.competing import (
+    BrierSplit,
+    Reliability,
+    Scores,
+    brier_split,
+    ece,
+    jkce,
+    reliability,
+    scores,
+)
+from jaxcal.ckce.conjugate import ckce_conjugate
+from jaxcal.ckce.estimator import CKCE, ckce, ckce_path, cross_validated_ridge, null_mean
+from jaxcal.ckce.groups import ByGroup, ckce_by_group, ckce_given
+from jaxcal.ckce.kernels import Equal, simplex_kernel
+from jaxcal.ckce.large import ckce_fourier, ckce_low_rank
+from jaxcal.ckce.null import ckce_test
+from jaxcal.ckce.operators import (
+    ConditionalMean,
+    conditional_mean,
+    inner_product,
+    squared_distance,
+)
+from jaxcal.ckce.ranking import Trials, drawn_trials, shift_curves, subsample_trials, wilson
+
+__all__ = [
+    "CKCE",
+    "BrierSplit",
+    "ByGroup",
+    "Comparison",
+    "ConditionalMean",
+    "Differences",
+    "Equal",
+    "Reliability",
+    "Scores",
+    "Trials",
+    "brier_split",
+    "ckce",
+    "ckce_by_group",
+    "ckce_conjugate",
+    "ckce_fourier",
+    "ckce_given",
+    "ckce_low_rank",
+    "ckce_path",
+    "ckce_test",
+    "compare",
+    "conditional_mean",
+    "cross_validated_ridge",
+    "drawn_trials",
+    "ece",
+    "inner_product",
+    "jkce",
+    "null_mean",
+    "pooled_bandwidth",
+    "reliability",
+    "scores",
+    "shift_curves",
+    "simplex_kernel",
+    "squared_distance",
+    "subsample_trials",
+    "wilson",
+]

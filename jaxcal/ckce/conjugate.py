@@ -101,8 +101,8 @@ def ckce_conjugate(
     """`ckce` by conjugate gradients, without holding the Gram matrix.
 
     Cost n^2 (m + q) a step, memory O(tile^2 + n m). Stops at a relative residual of ``tolerance``
-    (100 eps by default) or after ``steps``; ``result.approximation`` says what it took. Differentiable in
-    reverse mode, by solving once more. Other arguments as in `ckce`; the route is ours.
+    (100 eps by default) or after ``steps``; ``result.approximation`` says what it took.
+    Differentiable in reverse mode, by solving once more. Other arguments as in `ckce`.
     """
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     whole_number(steps, "steps")

@@ -1,0 +1,349 @@
+r"""Which of several models is calibrated best? Every pairwise difference, with its uncertainty.
+
+All models see the same observations, so observations are drawn again for all models together:
+differences are known far better than the values themselves.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal import checks
+from jaxcal.batching import one_at_a_time
+from jaxcal.ckce import kernels, solve
+from jaxcal.ckce.estimator import COMPARABLE, positive
+from jaxcal.ckce.features import Nystroem
+from jaxcal.ckce.kernels import simplex_kernel
+from jaxcal.ckce.large import pivots, whole_number
+from jaxcal.ckce.residuals import class_root, residuals
+from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.kernels import points
+from jaxcal.kernels.bandwidths import MAX_PAIRS, pairs, positive_median
+from jaxcal.results import plain
+from jaxcal.typing import Key, Scalar
+
+
+class Differences(NamedTuple):
+    """Of every pair, each [M, M]: row model minus column model, so negative favours the row.
+
+    ``estimate``; the ends ``low`` and ``high`` of its interval; ``p_value`` of no difference, and
+    ``p_adjusted`` for all pairs together (the largest standardized difference, so it accounts for
+    their dependence). The diagonal holds 0 and p = 1.
+    """
+
+    estimate: Float[Array, "M M"]
+    low: Float[Array, "M M"]
+    high: Float[Array, "M M"]
+    p_value: Float[Array, "M M"]
+    p_adjusted: Float[Array, "M M"]
+
+
+class Comparison(eqx.Module):
+    """CKCE of M models on the same n observations, and all their differences.
+
+    ``estimate`` [M]: CKCE, never negative. ``corrected`` [M]: without the products of observations
+    with themselves, so that a calibrated model scores 0 on average; differences are of these.
+    ``low``, ``high`` [M]: intervals of ``corrected``. ``differences``: see `Differences`.
+    ``first`` [M]: in what share of the resampled data sets each model was the best.
+    ``bandwidths`` [M], ``ridge`` []. ``left_out`` [M]: share of each Gram matrix's trace that the
+    low rank leaves out.
+    """
+
+    estimate: Float[Array, " M"]
+    corrected: Float[Array, " M"]
+    low: Float[Array, " M"]
+    high: Float[Array, " M"]
+    differences: Differences
+    first: Float[Array, " M"]
+    bandwidths: Float[Array, " M"]
+    ridge: Scalar
+    left_out: Float[Array, " M"]
+    names: tuple[str, ...] = eqx.field(static=True)
+    n: int = eqx.field(static=True)
+    n_draws: int = eqx.field(static=True)
+    level: float = eqx.field(static=True)
+
+    def ranking(self) -> list[str]:
+        """The names of the models, best calibrated first, by ``corrected``."""
+        return [self.names[i] for i in np.argsort(np.asarray(self.corrected), kind="stable")]
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this comparison says."""
+        if isinstance(self.corrected, Tracer):
+            return []
+        widths, left = np.asarray(self.bandwidths), np.asarray(self.left_out)
+        bad = [
+            name for name, value in zip(self.names, self.corrected, strict=True) if value != value
+        ]
+        pairs = len(self.names) * (len(self.names) - 1) // 2
+        found = [
+            (
+                "every model has a bandwidth of its own, so the values are norms in different "
+                f"spaces: CKCE is {COMPARABLE}",
+                bool(np.any(widths != widths[0])),
+            ),
+            (
+                f"the low rank leaves out up to {left.max():.1%} of the kernel: take a larger rank",
+                bool(np.any(left > 0.01)),
+            ),
+            (f"not a number for {', '.join(bad)}: the predictions hold NaN", bool(bad)),
+            (
+                f"{self.n_draws} draws cannot give p-values below {1 / (1 + self.n_draws):.2g}, "
+                f"with {pairs} pairs to look at: take more",
+                self.n_draws < 99,
+            ),
+        ]
+        return [text for text, holds in found if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        return plain(self) | {"ranking": self.ranking(), "warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.corrected, Tracer):
+            return f"Comparison(of {len(self.names)} models, traced)"
+        if np.ndim(self.corrected) != 1:
+            return f"Comparisons of {len(self.names)} models, batch {np.shape(self.ridge)}"
+        return "\n".join(_report(self) + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def _report(found: Comparison) -> list[str]:
+    wide = max(5, *(len(name) for name in found.names))
+    order = np.argsort(np.asarray(found.corrected), kind="stable")
+    lines = [
+        f"CKCE of {len(found.names)} models, n = {found.n}, ridge {float(found.ridge):.4g}: "
+        f"{COMPARABLE}",
+        f"  {'model':{wide}s}   corrected   {found.level:.0%} interval          CKCE   best in",
+    ]
+    for i in order:
+        low, high = float(found.low[i]), float(found.high[i])
+        lines.append(
+            f"  {found.names[i]:{wide}s}   {float(found.corrected[i]):9.3g}   "
+            f"[{low:8.3g}, {high:8.3g}]   {float(found.estimate[i]):7.3g}   "
+            f"{float(found.first[i]):6.1%}"
+        )
+    p = np.asarray(found.differences.p_adjusted)
+    lines.append("  each against the next, p-value adjusted for all pairs:")
+    for a, b in pairwise(order):
+        gap = float(found.differences.estimate[a, b])
+        says = "better" if p[a, b] <= 1 - found.level else "no difference shown"
+        lines.append(f"  {found.names[a]} - {found.names[b]}: {gap:.3g}, p = {p[a, b]:.3g}, {says}")
+    return lines
+
+
+def compare(
+    key: Key,
+    models: Any,
+    targets: Any,
+    *,
+    n_draws: int = 999,
+    level: float = 0.95,
+    rank: int = 128,
+    prediction_kernel: Any = simplex_kernel(),
+    similarity: Any = None,
+    ridge: Ridge = None,
+    bandwidth: Any = "pooled",
+) -> Comparison:
+    r"""Every pairwise difference in CKCE of M models, with intervals and adjusted p-values.
+
+    ``models``: a mapping from names to class probabilities [n, m], a sequence of them, or an array
+    [M, n, m]; ``targets`` [n]: classes. One n, one ridge and one kernel serve all: ``bandwidth`` is
+    the median distance "pooled" over all models, a number, or "own", a median each.
+
+    Differences are of CKCE without the products of observations with themselves,
+    :math:`\sum_{i \ne j} W_{ij} r_i^\top r_j`, W = A^-1 K A^-1: label noise, which differs between
+    models, adds nothing to it on average. They are resampled over observations, drawn with
+    replacement for all models together: the interval is the difference minus the quantiles of
+    its centred draws, the p-value counts centred draws at least as large, and the adjusted one
+    compares with the largest standardized draw over all pairs. Where both models of a pair are
+    calibrated the draws vary too much, and the test is conservative. p >= 1 / (n_draws + 1).
+
+    Gram matrices have rank at most ``rank``, by incomplete Cholesky; what that leaves out is
+    reported. Cost M n rank^2 n_draws multiplications; models are walked by vmap.
+    The paper ranks models and has no intervals; the method is ours.
+    """
+    checks.key(key)
+    names, stack = _stacked(models)
+    _, n, m = stack.shape
+    if n < 3:
+        raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
+    labels = checks.labels(targets, n, m)
+    if not 0 < level < 1:
+        raise ValueError(f"level: wanted a number in (0, 1), got {level!r}")
+    own = isinstance(bandwidth, str) and bandwidth == "own"
+    kernel = points.as_kernel(prediction_kernel)
+    kernels.check_bandwidth(kernel, m)
+    if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
+        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
+    if own:
+        width = None
+    elif isinstance(bandwidth, str):
+        width = pooled_bandwidth(stack)
+    else:
+        width = positive(bandwidth, stack.dtype)
+    found = _compare(
+        key,
+        stack,
+        labels,
+        kernel,
+        class_root(similarity, m, stack.dtype),
+        ridge_at(ridge, n, stack.dtype),
+        width,
+        n_draws=whole_number(n_draws, "n_draws"),
+        rank=min(whole_number(rank, "rank"), n),
+        level=float(level),
+    )
+    return Comparison(**found, names=names, n=n, n_draws=n_draws, level=float(level))
+
+
+def pooled_bandwidth(models: Float[Array, "M n m"]) -> Scalar:
+    """The median distance of two predictions of the same model, over all models together.
+
+    Where that is 0, the median of the positive distances; 1 where all are 0.
+    """
+    i, j = pairs(models.shape[1], most=MAX_PAIRS)
+    held = jax.lax.stop_gradient(models)
+    squared = jax.vmap(lambda q: jnp.sum((q[i] - q[j]) ** 2, axis=-1))(held)
+    return positive_median(jnp.sqrt(squared).ravel())
+
+
+def _stacked(models: Any) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
+    if isinstance(models, Mapping):
+        names, each = [str(name) for name in models], list(models.values())
+    elif isinstance(models, Sequence) or getattr(models, "ndim", 0) == 3:
+        names, each = [f"model {i}" for i in range(len(models))], list(models)
+    else:
+        raise TypeError(
+            f"models: wanted a mapping from names to probabilities [n, m], a list of them, or an "
+            f"array [M, n, m], got {type(models).__name__}"
+        )
+    if len(each) < 2:
+        raise ValueError(f"models: wanted at least 2 models to compare, got {len(each)}")
+    arrays = [
+        checks.probabilities(q, f"models[{name}]") for name, q in zip(names, each, strict=True)
+    ]
+    if len({a.shape for a in arrays}) > 1:
+        shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))
+        raise ValueError(
+            f"models: CKCE is {COMPARABLE}, so all models must predict the same observations and "
+            f"classes; got {shapes}"
+        )
+    return tuple(names), jnp.stack(arrays)
+
+
+class _Replicated(NamedTuple):
+    estimate: Scalar
+    corrected: Scalar
+    draws: Float[Array, " b"]
+    bandwidth: Scalar
+    left_out: Scalar
+
+
+def _replicated(
+    q: Array,
+    labels: Array,
+    counts: Array,
+    kernel: Any,
+    root: Any,
+    ridge: Array,
+    width: Any,
+    *,
+    rank: int,
+) -> _Replicated:
+    """One model: its value, and its values under ``counts`` [b, n] of every observation."""
+    n = q.shape[0]
+    kernel, bandwidths = kernels.fill(kernel, q, width)
+    tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
+    chosen, used = pivots(kernel, q, rank, tolerance)
+    features = Nystroem.at(kernel, q[chosen], used)(q)
+    left = residuals(q, labels, root)
+    with jax.default_matmul_precision("highest"):
+
+        def value(weights: Array) -> tuple[Array, Array]:
+            heavy = features * weights[:, None]
+            low = solve.factor(heavy.T @ features, ridge * (n / rank))
+            return low, jnp.sum(solve.solve(low, heavy.T @ left) ** 2)
+
+        low, estimate = value(jnp.ones(n, q.dtype))
+        # W_ii |r_i|^2, W = F (F'F + n ridge)^-2 F'
+        own = jnp.sum(solve.solve(low, features.T) ** 2, axis=0) * jnp.sum(left**2, axis=1)
+        draws = jax.lax.map(lambda c: value(c)[1] - (c**2) @ own, counts)
+    whole = jnp.sum(kernels.gram_diagonal(kernel, q))
+    left_out = jnp.maximum(1 - jnp.sum(features**2) / whole, 0)
+    used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
+    return _Replicated(estimate, estimate - jnp.sum(own), draws, used_width, left_out)
+
+
+@partial(jax.jit, static_argnames=("n_draws", "rank", "level"))
+def _compare(
+    key: Key,
+    stack: Float[Array, "M n m"],
+    labels: Int[Array, " n"],
+    kernel: Any,
+    root: Any,
+    ridge: Scalar,
+    width: Any,
+    *,
+    n_draws: int,
+    rank: int,
+    level: float,
+) -> dict[str, Any]:
+    n = stack.shape[1]
+    drawn = jax.random.randint(key, (n_draws, n), 0, n)
+    counts = jax.vmap(lambda i: jnp.bincount(i, length=n))(drawn).astype(stack.dtype)
+
+    @one_at_a_time
+    def one(q: Array, shared: tuple[Any, ...]) -> _Replicated:
+        return _replicated(q, *shared, rank=rank)
+
+    shared = (labels, counts, kernel, root, ridge, width)
+    made = jax.vmap(lambda q: one(q, shared))(stack)
+    tails = jnp.asarray([(1 - level) / 2, (1 + level) / 2])
+
+    def interval(value: Array, centred: Array) -> tuple[Array, Array]:
+        ends = jnp.quantile(centred, tails, axis=-1)
+        return value - ends[1], value - ends[0]
+
+    centred = made.draws - jnp.mean(made.draws, axis=1, keepdims=True)
+    low, high = interval(made.corrected, centred)
+    gaps = centred[:, None] - centred
+    estimate = made.corrected[:, None] - made.corrected
+    best = jnp.argmin(made.draws, axis=0)
+    return {
+        "estimate": made.estimate,
+        "corrected": made.corrected,
+        "low": low,
+        "high": high,
+        "differences": _differences(estimate, gaps, *interval(estimate, gaps)),
+        "first": jnp.mean(best == jnp.arange(stack.shape[0])[:, None], axis=1).astype(stack.dtype),
+        "bandwidths": made.bandwidth,
+        "ridge": ridge,
+        "left_out": made.left_out,
+    }
+
+
+def _differences(
+    estimate: Float[Array, "M M"], gaps: Float[Array, "M M b"], low: Array, high: Array
+) -> Differences:
+    """p-values of no difference from the centred draws of every pair."""
+    b = gaps.shape[-1]
+    spread = jnp.std(gaps, axis=-1)
+    scale = jnp.where(spread > 0, spread, 1)
+    largest = jnp.max(jnp.abs(gaps) / scale[..., None], axis=(0, 1))
+    size = jnp.abs(estimate)
+    p = (1 + jnp.sum(jnp.abs(gaps) >= size[..., None], axis=-1)) / (1 + b)
+    adjusted = (1 + jnp.sum(largest >= (size / scale)[..., None], axis=-1)) / (1 + b)
+    # NaN never becomes a verdict
+    good = jnp.isfinite(size) & jnp.isfinite(spread)
+    p, adjusted = (jnp.where(good, a, jnp.nan) for a in (p, jnp.maximum(p, adjusted)))
+    return Differences(estimate, low, high, p, adjusted)

@@ -1,0 +1,140 @@
+"""How reliably a measure ranks models: many small data sets, and measures along a shift."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.ckce.large import whole_number
+from jaxcal.results import Interval
+from jaxcal.typing import Key
+
+Measure = Callable[[Array, Array], Array]  # probabilities [n, m], labels [n] -> a number
+
+
+class Trials(eqx.Module):
+    """``values`` [trials, measures, M]: what each measure gave each model in each trial."""
+
+    values: Float[Array, "t s M"]
+    measures: tuple[str, ...] = eqx.field(static=True)
+
+    def wins(self, measure: str) -> Float[Array, "M M"]:
+        """In what share of the trials the row model scored strictly below the column model."""
+        found = self.values[:, self.measures.index(measure)]
+        return jnp.mean(found[:, :, None] < found[:, None, :], axis=0)
+
+    def in_order(self, measure: str, order: Sequence[int]) -> Float[Array, " t"]:
+        """1 for every trial that put all models into this order, lowest first; else 0."""
+        found = self.values[:, self.measures.index(measure)][:, jnp.asarray(order)]
+        return jnp.all(found[:, 1:] > found[:, :-1], axis=1).astype(found.dtype)
+
+
+def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a proportion; it never leaves [0, 1]. Source: App. C.1."""
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"successes: wanted 0 <= successes <= trials, got {successes} of {trials}")
+    z = jax.scipy.special.ndtri((1 + level) / 2)
+    share = jnp.asarray(successes / trials)
+    wide = 1 + z**2 / trials
+    middle = (share + z**2 / (2 * trials)) / wide
+    half = z * jnp.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / wide
+    return Interval(jnp.maximum(middle - half, 0), jnp.minimum(middle + half, 1), level)
+
+
+def subsample_trials(
+    key: Key,
+    models: Float[Array, "M n m"],
+    targets: Any,
+    measures: Mapping[str, Measure],
+    *,
+    size: int,
+    trials: int,
+) -> Trials:
+    """Every measure of every model on ``trials`` subsets of ``size`` observations.
+
+    Subsets are drawn without replacement and are the same for all models and measures; each
+    measure is one program, walked over trials and models. Source: Section 5.1.2.
+    """
+    checks.key(key)
+    n = models.shape[1]
+    if not 1 < size <= n:
+        raise ValueError(f"size: wanted 2 <= size <= n={n}, got {size!r}")
+    labels = checks.labels(targets, n, models.shape[2])
+    keys = jax.random.split(key, whole_number(trials, "trials"))
+    rows = jax.lax.map(lambda k: jax.random.permutation(k, n)[:size], keys)
+    found = [_on_subsets(measure, models, labels, rows) for measure in measures.values()]
+    return Trials(jnp.stack(found, axis=1), tuple(measures))
+
+
+@partial(jax.jit, static_argnums=0)
+def _on_subsets(measure: Measure, models: Array, labels: Array, rows: Array) -> Array:
+    def trial(chosen: Array) -> Array:
+        return jax.lax.map(lambda q: measure(q[chosen], labels[chosen]), models)
+
+    return jax.lax.map(trial, rows)
+
+
+class Drawn(NamedTuple):
+    """Models [M, n, m] and labels [n] of one data set."""
+
+    models: Float[Array, "M n m"]
+    labels: Array
+
+
+def drawn_trials(
+    key: Key,
+    make: Callable[[Array], Drawn],
+    measures: Mapping[str, Measure],
+    *,
+    trials: int,
+) -> Trials:
+    """Every measure of every model on ``trials`` data sets that ``make(key)`` draws.
+
+    Source: Section 5.1.1.
+    """
+    checks.key(key)
+    keys = jax.random.split(key, whole_number(trials, "trials"))
+    found = [_on_draws(make, measure, keys) for measure in measures.values()]
+    return Trials(jnp.stack(found, axis=1), tuple(measures))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _on_draws(make: Callable[[Array], Drawn], measure: Measure, keys: Array) -> Array:
+    def trial(key: Array) -> Array:
+        models, labels = make(key)
+        return jax.lax.map(lambda q: measure(q, labels), models)
+
+    return jax.lax.map(trial, keys)
+
+
+def shift_curves(
+    key: Key,
+    make: Callable[[Array, Array], Drawn],
+    shifts: Any,
+    measures: Mapping[str, Measure],
+    *,
+    trials: int,
+) -> Float[Array, "a t s M"]:
+    """Measures along a shift: [shifts, trials, measures, M] from data sets ``make(key, shift)``.
+
+    All measures and all shifts of a trial use the same key. Source: Section 5.2.
+    """
+    checks.key(key)
+    keys = jax.random.split(key, whole_number(trials, "trials"))
+    places = jnp.asarray(shifts, float)
+    found = [_along(make, measure, keys, places) for measure in measures.values()]
+    return jnp.stack(found, axis=2)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _along(make: Any, measure: Measure, keys: Array, places: Array) -> Array:
+    def trial(key: Array, shift: Array) -> Array:
+        models, labels = make(key, shift)
+        return jax.lax.map(lambda q: measure(q, labels), models)
+
+    return jax.lax.map(lambda a: jax.lax.map(lambda k: trial(k, a), keys), places)
