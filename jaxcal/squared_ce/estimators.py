@@ -87,10 +87,10 @@ class AtData(eqx.Module):
     estimated residuals, where h is a product of them, else None.
     """
 
-    rows: Float[Array, "c n"]
-    diagonal: Float[Array, "c n"]
-    finite: Bool[Array, "c n"]
-    residuals: Float[Array, "c n d"] | None
+    rows: Float[Array, "*c n"]
+    diagonal: Float[Array, "*c n"]
+    finite: Bool[Array, "*c n"]
+    residuals: Float[Array, "*c n d"] | None
 
 
 @eqx.filter_jit

@@ -42,7 +42,7 @@ class Ridges(eqx.Module):
     multipliers: tuple[float, ...] = eqx.field(
         static=True, converter=lambda v: positive(v, "multipliers")
     )
-    power: float = eqx.field(static=True)
+    power: float = eqx.field(static=True, converter=float)
 
     def effective(self, n: int) -> tuple[float, ...]:
         return tuple(multiplier * float(n) ** self.power for multiplier in self.multipliers)
@@ -202,7 +202,7 @@ def _shared(
 ) -> Spectral:
     """The factorisation another estimator left for these kernels and this rank, or a new one."""
     for known, known_rank, made in shared:
-        if known_rank == rank and eqx.tree_equal(known, kernels) is True:
+        if known_rank == rank and bool(eqx.tree_equal(known, kernels)):
             return made
     one_problem(train)
     made = spectral(kernels, train, rank)

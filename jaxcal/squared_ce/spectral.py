@@ -116,7 +116,7 @@ def pivoted_cholesky(kernel: Any, xs: Float[Array, "n q"], rank: int) -> Landmar
 
     def step(j: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         left, factor, pivots = state
-        pivot = jnp.argmax(left)
+        pivot = jnp.argmax(left).astype(jnp.int32)
         column = kernel_matrix(kernel, xs, xs[pivot][None])[:, 0] - factor @ factor[pivot]
         enough = left[pivot] <= tolerance
         column = jnp.where(enough, 0.0, column / jnp.sqrt(jnp.where(enough, 1.0, left[pivot])))

@@ -260,7 +260,7 @@ def test_confidences_of_exactly_1_bring_no_nan(dtype):
         (0.310722774, 1.33166903, 2.20133044, 0.310722774),
         (6.58610633, 3.46637175, 0.0106128892, 6.58610633),
     ]
-    rtol = 1e-8 if dtype == np.float64 else 1e-4
+    rtol = 2e-8 if dtype == np.float64 else 1e-4
     np.testing.assert_allclose(found, golden, rtol=rtol)
     ratio = queries - fit_one(KernelDensity(0.1), train).factors(queries).left
     np.testing.assert_allclose(ratio[:, 0], (0.5, 0.39533362, 0.60378155), rtol=rtol)
@@ -380,7 +380,9 @@ def test_ridges_at_their_limits():
 
 
 def test_kkr_may_be_negative_on_the_diagonal_and_products_of_residuals_may_not():
-    train, queries = small(4, 40, 200, 3)
+    p = np.random.default_rng(4).dirichlet(np.ones(3), 240)
+    labels = (np.random.default_rng(5).random((240, 1)) > np.cumsum(p, axis=1)).sum(1)
+    train, queries = canonical(p[:40], labels[:40]), canonical(p[40:], labels[40:])
     shared = []
     h = at_test(kkr(0.001).fit(train, shared), queries).diagonal
     assert 0.02 < float(np.mean(np.asarray(h) < 0)) < 0.5
@@ -468,19 +470,23 @@ def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
     problem = canonical(made.probabilities, made.labels)
     grid = Parametric(temperature_residual, 2.0 ** np.linspace(-5, 4.9, 34))
     seen = at_validation(grid.fit(problem, []), problem)
-    best = grid.grid(problem)[int(jnp.argmin(jnp.mean(seen.rows, axis=1)))]["theta"]
+    curve = np.asarray(jnp.mean(seen.rows, axis=1))
+    best = grid.grid(problem)[int(np.argmin(curve))]["theta"]
+    valley = np.flatnonzero((curve[1:-1] < curve[:-2]) & (curve[1:-1] < curve[2:])) + 1
+    false, true = (grid.grid(problem)[i]["theta"] for i in valley)
+    assert 0.1 < false < 0.25  # the wrong sign of the residual lowers the risk too
+    assert true == best
     assert 0.8 < best < 1.25
-    descent = Parametric(temperature_residual, np.array([0.1, 0.5, 2.0]), descend=True)
+    descent = Parametric(temperature_residual, np.array([0.3, 0.5, 2.0]), descend=True)
     fitted = descent.fit(problem, [])
     ends = np.asarray(fitted.settings)
     found = jnp.mean(at_validation(fitted, problem).rows, axis=1)
-    best_risk = jnp.min(jnp.mean(seen.rows, axis=1))
-    assert float(found[1]) <= float(best_risk) + 1e-12
-    assert 0.8 < ends[1] < 1.25
-    # the start below the stationary point at 0.3 ends in the false minimum near 0.16
-    assert 0.1 < ends[0] < 0.25
+    assert np.all(np.abs(ends[1:] - best) < 0.1)
+    assert float(found[1]) <= float(jnp.min(jnp.mean(seen.rows, axis=1))) + 1e-12
+    # the residual 0 at theta = 0.3 is stationary, though it is no minimum
+    assert ends[0] == pytest.approx(0.3)
     assert float(found[0]) > float(found[1]) + 3e-4
-    assert descent.grid(problem)[0] == {"start": 0.1}
+    assert descent.grid(problem)[0] == {"start": 0.3}
 
 
 def test_edges_of_grids_are_named():
