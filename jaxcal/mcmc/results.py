@@ -77,8 +77,8 @@ class McmcDraws(eqx.Module):
                 not short and high > FEW and unsettled > FEW,
             ),
             (
-                f"for {divergent:.0%} of the predictions more than 1 step in 20 diverged: the density "
-                f"has places that the step is too large for",
+                f"for {divergent:.0%} of the predictions over 1 step in 20 diverged: the step is "
+                f"too large for some places of the density",
                 divergent > FEW,
             ),
         ]

@@ -1,0 +1,168 @@
+r"""Do highest-density regions hold as many targets as they promise? For unnormalized densities.
+
+The region of level q of a prediction is :math:`\{y : f(y) \ge c\}` with probability q. A target
+lies in it where :math:`P(f(Z) > f(y)) \le q` for a draw Z of the prediction, so densities up to
+their constant and draws are all it takes.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal import checks
+from jaxcal.mcmc import McmcDraws, log_densities
+from jaxcal.models import Draws, Unnormalized
+from jaxcal.results import plain
+from jaxcal.typing import Scalar
+
+
+class Coverage(eqx.Module):
+    """How many of n targets lie in regions of growing level; under calibration half lie in half.
+
+    ``levels`` [q]: probabilities of the regions. ``observed`` [q]: share of targets inside.
+    ``ranks`` [n]: how many of a prediction's ``draws`` have a higher density than its target.
+    ``p_uniform`` []: for "every level holds its share", which calibration implies.
+    ``p_conservative`` []: for "every level holds at least its share": a small value says that
+    regions are too small. Both are valid for every n. ``unknown`` []: how many targets met a
+    density that is NaN; then shares and p-values are NaN.
+    """
+
+    levels: Float[Array, " q"]
+    observed: Float[Array, " q"]
+    ranks: Int[Array, " n"]
+    p_uniform: Scalar
+    p_conservative: Scalar
+    unknown: Int[Array, ""]
+    draws: int = eqx.field(static=True)
+
+    def band(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Ends [q] of the binomial band of each share under calibration, level by level."""
+        import scipy.stats
+
+        n = self.ranks.shape[-1]
+        low, high = scipy.stats.binom.interval(level, n, np.asarray(self.levels))
+        return low / n, high / n
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.observed, Tracer):
+            return []
+        unknown, n = int(np.sum(np.asarray(self.unknown))), self.ranks.shape[-1]
+        found = []
+        if unknown:
+            found.append(
+                f"{unknown} targets met a density that is NaN, at the target or at a draw, so "
+                f"there is no verdict: does the density reach all targets?"
+            )
+        if n < 30:
+            found.append(f"only {n} targets: even a gross excess could be chance")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON. Ranks are left out."""
+        names = [name for name in self.__dataclass_fields__ if name != "ranks"]
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.observed, Tracer):
+            return "Coverage(traced)"
+        n, batch = self.ranks.shape[-1], self.p_uniform.shape
+        if batch:
+            p = np.asarray(self.p_conservative)
+            return f"{p.size} results of coverage, n = {n}, p (conservative) <= 0.05 in " + str(
+                int(np.sum(p <= 0.05))
+            )
+        lines = [
+            f"coverage of highest-density regions, n = {n}, {self.draws} draws each",
+            "  level     inside",
+        ]
+        for wanted in (0.5, 0.8, 0.9, 0.95):
+            k = int(np.argmin(np.abs(np.asarray(self.levels) - wanted)))
+            lines.append(f"  {float(self.levels[k]):.3f}     {float(self.observed[k]):.3f}")
+        lines += [
+            f"  p-value   {float(self.p_uniform):.3g}   (each level holds its share)",
+            f"  p-value   {float(self.p_conservative):.3g}   (each level holds at least its share)",
+        ]
+        return "\n".join(
+            list(dict.fromkeys(lines)) + [f"  warning: {text}" for text in self.warnings()]
+        )
+
+    __str__ = __repr__
+
+
+def coverage(predictions: Any, targets: Any, draws: Any) -> Coverage:
+    r"""Count how many targets lie in each prediction's highest-density region of every level.
+
+    ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n].
+    ``targets``: [n] or [n, ...]. ``draws``: m draws from each prediction as `Draws`, `McmcDraws`
+    or an array [n, m, ...]; they must be independent draws (thin a Markov chain until its
+    effective size is m), or the shares at levels near 0 and 1 grow.
+
+    With m draws and r of them above the target's density, the target is in the region of level
+    k / (m + 1) where r < k: under calibration r takes 0, .., m with equal probability, so each
+    share is unbiased, for every m. Regions that are calibrated are conservative, not the other way
+    round: where all draws have one density (a plateau), no draw is above, and everything is inside.
+
+    The p-values come from the largest gap between share and level by the inequality of Massart
+    (1990), which needs no approximation: p = 2 exp(-2 n gap^2), one-sided exp(-2 n gap^2).
+
+    Cost: n (m + 1) densities. Differentiable nowhere. NaN densities give NaN shares and p-values.
+    Raises ValueError or TypeError for shapes and types, naming the argument.
+    Source: Glaser et al. (2023), Definition 5.1 and Proposition 5.1.
+    """
+    ys = checks.targets(targets)
+    if isinstance(predictions, Unnormalized):
+        predictions = predictions.arrays_only()
+    predictions = checks.predictions(predictions, ys)
+    given = draws.draws if isinstance(draws, McmcDraws) else draws
+    array = checks.floats(given.samples if isinstance(given, Draws) else given, "draws")
+    n, event = ys.shape[0], ys.shape[1:]
+    if array.ndim == 3 and not event and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim != ys.ndim + 1 or (array.shape[0], *array.shape[2:]) != (n, *event):
+        raise ValueError(
+            f"draws: wanted m draws of each prediction, shape ({n}, m"
+            f"{''.join(f', {e}' for e in event)}), got {array.shape}"
+        )
+    if array.shape[1] < 1:
+        raise ValueError("draws: wanted at least 1 draw of each prediction, got none")
+    return _coverage(predictions, ys, array)
+
+
+@partial(jax.jit)
+def _coverage(predictions: Any, ys: Array, draws: Array) -> Coverage:
+    n, m = draws.shape[:2]
+    here = log_densities(predictions, ys)
+    there = jax.lax.map(lambda z: log_densities(predictions, z), jnp.moveaxis(draws, 1, 0))
+    ranks = jnp.sum(there > here, axis=0)
+    unknown = jnp.sum(jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0))
+    levels = jnp.arange(1, m + 1) / jnp.asarray(m + 1, ys.dtype)
+    counts = jnp.cumsum(jnp.bincount(ranks, length=m + 1))[:-1]
+    observed = jnp.where(unknown > 0, jnp.nan, counts / jnp.asarray(n, ys.dtype))
+    gaps = observed - levels
+    return Coverage(
+        levels=levels,
+        observed=observed,
+        ranks=ranks,
+        p_uniform=massart(jnp.max(jnp.abs(gaps)), n, sides=2),
+        p_conservative=massart(jnp.max(-gaps), n, sides=1),
+        unknown=unknown,
+        draws=m,
+    )
+
+
+def massart(gap: Scalar, n: int, *, sides: int) -> Scalar:
+    r"""The p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the empirical
+    distribution of n independent values and the true one, in one direction or in both.
+
+    True for every n and every law, also a discrete one, and close to exact for continuous laws.
+    Source: Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality.
+    """
+    p = sides * jnp.exp(-2 * n * jnp.maximum(gap, 0) ** 2)
+    return jnp.minimum(jnp.where(jnp.isnan(gap), jnp.nan, p), 1.0)

@@ -1,0 +1,48 @@
+"""Shares of targets inside highest-density regions against the regions' levels."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxcal.coverage import Coverage
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
+    """The share of targets inside regions of growing level, with the 95 % band of calibration.
+
+    Below the diagonal regions are too small (overconfident), above it they are too large, which
+    is called conservative.
+    """
+    if np.ndim(result.p_uniform):
+        raise ValueError(
+            f"a figure shows one result, got a batch of shape {np.shape(result.p_uniform)}: take "
+            f"one by jax.tree.map(lambda leaf: leaf[0], results)"
+        )
+    ax = axes(ax, (4.6, 4.6))
+    ax.set(
+        xlabel="level of highest-density region",
+        ylabel="share of targets inside",
+        xlim=(0, 1),
+        ylim=(0, 1),
+        aspect="equal",
+    )
+    levels, observed = np.asarray(result.levels), np.asarray(result.observed)
+    if not np.all(np.isfinite(observed)):
+        return say(ax, "densities are not numbers:\nno verdict")
+    low, high = result.band()
+    closed = np.concatenate([[0.0], levels, [1.0]])
+
+    def whole(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([[0.0], values, [1.0]])
+
+    ax.fill_between(closed, whole(low), whole(high), color=LIGHT, linewidth=0, label="95 % band")
+    ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", label="calibrated")
+    ax.plot(closed, whole(observed), color=BLACK, linewidth=1.6, label="observed")
+    p = float(result.p_conservative)
+    ax.annotate(f"p = {p:.2g} for conservative", (0.97, 0.05), xycoords="axes fraction", ha="right")
+    legend_above(ax)
+    return ax

@@ -1,0 +1,201 @@
+"""Highest-density coverage: shares are what the regions promise, and gaps are seen."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+
+import jaxcal
+from jaxcal.coverage import coverage, massart
+from jaxcal.mcmc import MALA, mcmc_draws
+from jaxcal.models import Unnormalized, draws
+from jaxcal.plots.coverage import coverage as plot
+
+N, M = 400, 19
+RNG = np.random.default_rng(5)
+CENTERS = jnp.asarray(RNG.normal(size=(N, 2)))
+
+
+def density(center, y):
+    return -jnp.sum((y - center) ** 2) / 2
+
+
+def shifted(center, y):
+    return density(center, y) + 1e3 * jnp.cos(jnp.sum(center))
+
+
+MODEL = Unnormalized(density, CENTERS)
+
+
+def targets_with(spread):
+    return CENTERS + spread * jnp.asarray(np.random.default_rng(6).normal(size=(N, 2)))
+
+
+def own_draws(m=M, seed=7):
+    return CENTERS[:, None] + jnp.asarray(np.random.default_rng(seed).normal(size=(N, m, 2)))
+
+
+def test_ranks_count_the_mass_of_higher_density():
+    """P(f(Z) > f(y)) of a normal in two dimensions is a chi-squared probability."""
+    ys, m = targets_with(1.0), 2000
+    found = coverage(MODEL, ys, own_draws(m))
+    exact = scipy.stats.chi2(2).cdf(np.sum((np.asarray(ys) - CENTERS) ** 2, axis=1))
+    error = np.sqrt(exact * (1 - exact) / m) + 1 / m
+    assert np.max(np.abs(np.asarray(found.ranks) / m - exact) / error) < 5
+    empirical = np.mean(exact[:, None] <= np.asarray(found.levels), axis=0)
+    np.testing.assert_allclose(found.observed, empirical, atol=0.03)
+
+
+@pytest.mark.parametrize("m", [1, 4, 19])
+def test_shares_are_unbiased_for_any_number_of_draws(m):
+    rng = np.random.default_rng(8)
+    n = 20_000
+    normal = dist.Normal(jnp.zeros(n), 2.0)
+    found = coverage(normal, 2 * rng.normal(size=n), 2 * rng.normal(size=(n, m, 1)))
+    low, high = scipy.stats.binom.interval(0.9999, n, np.asarray(found.levels))
+    counts = np.rint(np.asarray(found.observed) * n)
+    assert np.all((low <= counts) & (counts <= high))
+    np.testing.assert_allclose(found.levels, np.arange(1, m + 1) / (m + 1))
+
+
+def test_shares_are_counts_by_hand():
+    ys = np.array([0.5, 1.5, 3.0])
+    z = np.array([[0.1, 0.6, 2.0], [0.1, 0.6, 2.0], [0.1, 0.6, 2.0]])
+    found = coverage(dist.Normal(jnp.zeros(3), 1.0), ys, z)
+    assert found.ranks.tolist() == [1, 2, 3]  # draws nearer to the centre than the target
+    np.testing.assert_allclose(found.levels, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(found.observed, [0, 1 / 3, 2 / 3])
+
+
+def test_an_overconfident_model_is_not_conservative_and_a_timid_one_is():
+    calibrated, narrow, wide = (
+        coverage(MODEL, targets_with(s), own_draws()) for s in (1, 1.4, 0.7)
+    )
+    assert float(calibrated.p_conservative) > 0.01
+    assert float(calibrated.p_uniform) > 0.01
+    assert float(narrow.p_conservative) < 1e-6
+    assert float(wide.p_conservative) > 0.5
+    assert float(wide.p_uniform) < 1e-6
+    assert np.all(np.asarray(wide.observed) >= np.asarray(wide.levels))
+
+
+def test_p_values_keep_their_level():
+    rng = np.random.default_rng(9)
+    n, sets = 60, 2000
+    normal = dist.Normal(jnp.zeros(n), 1.0)
+
+    @jax.jit
+    @jax.vmap
+    def both(ys, z):
+        found = coverage(normal, ys, z)
+        return found.p_uniform, found.p_conservative
+
+    p = both(jnp.asarray(rng.normal(size=(sets, n))), jnp.asarray(rng.normal(size=(sets, n, 30))))
+    for values in p:
+        rejected = int(np.sum(np.asarray(values) <= 0.05))
+        assert 0.005 * sets < rejected <= scipy.stats.binom.ppf(0.9999, sets, 0.05)
+
+
+def test_massart_bounds_the_kolmogorov_distance():
+    exact = scipy.stats.kstwo(200).sf(0.1)
+    bound = float(massart(jnp.asarray(0.1), 200, sides=2))
+    assert exact <= bound < 1.2 * exact
+    assert float(massart(jnp.asarray(-0.2), 50, sides=1)) == 1.0
+    assert np.isnan(massart(jnp.asarray(jnp.nan), 50, sides=1))
+
+
+def test_constants_of_the_densities_do_not_matter():
+    ys, z = targets_with(1.0), own_draws()
+    one, two = coverage(MODEL, ys, z), coverage(Unnormalized(shifted, CENTERS), ys, z)
+    np.testing.assert_array_equal(one.ranks, two.ranks)
+
+
+def test_mcmc_draws_and_exact_draws_give_the_same_shares(key):
+    ys = targets_with(1.0)
+    made = mcmc_draws(
+        key, MODEL, sampler=MALA(), event_shape=2, n_draws=20, n_chains=20, thin=100, n_warmup=100
+    )
+    found = coverage(MODEL, ys, made)
+    exact = coverage(MODEL, ys, draws(key, dist.Normal(CENTERS, 1.0).to_event(1), 20))
+    np.testing.assert_allclose(found.observed, exact.observed, atol=4 * 0.5 / N**0.5)
+    assert float(found.p_uniform) > 0.01
+
+
+def test_results_print_and_become_dictionaries():
+    found = coverage(MODEL, targets_with(1.0), own_draws())
+    text = repr(found)
+    assert f"n = {N}, {M} draws each" in text
+    assert "holds at least its share" in text
+    assert set(found.to_dict()) >= {"levels", "observed", "p_uniform", "warnings"}
+    assert found.warnings() == []
+    few = coverage(dist.Normal(jnp.zeros(3), 1.0), np.zeros(3), np.ones((3, 4)))
+    assert "only 3 targets" in repr(few)
+
+    @jax.jit
+    def inside(ys):
+        traced = coverage(MODEL, ys, own_draws())
+        assert repr(traced) == "Coverage(traced)"
+        assert traced.warnings() == []
+        return traced
+
+    assert "2 results" in repr(jax.vmap(inside)(jnp.stack([targets_with(1.0)] * 2)))
+
+
+def test_nan_gives_no_verdict_and_infinite_log_densities_do():
+    ys = np.asarray(targets_with(1.0)).copy()
+    ys[3] = np.nan
+    found = coverage(MODEL, ys, own_draws())
+    assert int(found.unknown) == 1
+    assert np.isnan(found.p_uniform)
+    assert np.isnan(found.p_conservative)
+    assert "1 targets met a density that is NaN" in " ".join(found.warnings())
+    assert any("no verdict" in text.get_text() for text in plot(found).texts)
+
+    def cut(center, y):
+        return jnp.where(jnp.sum(y) > 1e6, -jnp.inf, density(center, y))
+
+    outside = targets_with(1.0).at[3].set(1e7)
+    found = coverage(Unnormalized(cut, CENTERS), outside, own_draws())
+    assert int(found.ranks[3]) == M
+    assert np.isfinite(found.p_uniform)
+
+
+def test_the_figure_shows_the_shares_and_the_band():
+    found = coverage(MODEL, targets_with(1.4), own_draws())
+    ax = plot(found)
+    _, observed = ax.lines
+    np.testing.assert_allclose(observed.get_ydata()[1:-1], found.observed)
+    assert "share of targets" in ax.get_ylabel()
+    low, high = found.band()
+    assert np.all(low < found.levels)
+    assert np.all(high > found.levels)
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), found)
+    with pytest.raises(ValueError, match="a figure shows one result"):
+        plot(many)
+
+
+@pytest.fixture
+def as_users_run_it():
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "z", "error", "message"),
+    [
+        (MODEL, np.zeros((N, M, 3)), ValueError, r"draws: wanted .* shape \(400, m, 2\)"),
+        (MODEL, np.zeros((N - 1, M, 2)), ValueError, "draws: wanted"),
+        (MODEL, np.zeros((N, 0, 2)), ValueError, "at least 1 draw"),
+        (MODEL, np.zeros((N, M, 2), np.int32), TypeError, "draws: wanted float32 or float64"),
+        (MODEL, None, TypeError, "draws: wanted"),
+        (jaxcal.Scores(np.zeros((N, 2))), np.zeros((N, M, 2)), TypeError, "log densities"),
+        (np.zeros((N, 2)), np.zeros((N, M, 2)), TypeError, "predictions: got"),
+    ],
+)
+def test_wrong_input_is_named(as_users_run_it, predictions, z, error, message):
+    with pytest.raises(error, match=message):
+        coverage(predictions, targets_with(1.0), z)
