@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.squared_ce.functions import CalibrationFunction, Factors, on_diagonal
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.typing import Key, Matrix, Scalar
+from jaxcal.typing import Key, Scalar
 
 
 class Risk(NamedTuple):
@@ -111,7 +111,7 @@ def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int
     return Risk(sums.total[0] / ordered_pairs(n), sums.row_sums[0] / (n - 1))
 
 
-def risk_of_gram(residuals: Float[Array, "n d"], gram: Matrix) -> Risk:
+def risk_of_gram(residuals: Float[Array, "n d"], gram: Array) -> Risk:
     """The definition, for any symmetric matrix of values h(p_i, p_j); O(n^2) memory."""
     n = _at_least_two(residuals)
     if gram.shape != (n, n):

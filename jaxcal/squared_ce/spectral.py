@@ -108,8 +108,8 @@ class Landmarks(NamedTuple):
 def pivoted_cholesky(kernel: Any, xs: Float[Array, "n q"], rank: int) -> Landmarks:
     """Landmarks chosen greedily: each next one is the point that the others explain least.
 
-    Once all points are explained to rounding, further columns are those of the identity, which
-    adds nothing. Cost O(n r^2), memory O(n r). Source: Harbrecht, Peters and Schneider (2012).
+    Once all points are explained to rounding, further ones get 1 on the diagonal of ``lower``: what
+    is left of them is of the size of rounding, and stays so. Cost O(n r^2), memory O(n r). Source: Harbrecht, Peters and Schneider (2012).
     """
     start = jax.vmap(lambda x: kernel(x, x))(xs)
     tolerance = jnp.finfo(xs.dtype).eps ** 0.75 * jnp.max(start)
@@ -128,7 +128,6 @@ def pivoted_cholesky(kernel: Any, xs: Float[Array, "n q"], rank: int) -> Landmar
     _, factor, pivots = jax.lax.fori_loop(0, rank, step, state)
     lower = jnp.tril(factor[pivots])
     unused = jnp.diag(lower) == 0
-    lower = jnp.where(unused[:, None], 0.0, lower)
     return Landmarks(xs[pivots], lower + jnp.diag(unused.astype(xs.dtype)))
 
 
