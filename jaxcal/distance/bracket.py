@@ -1,0 +1,356 @@
+r"""How far from calibrated? A certified bracket of the true distance, and what noise allows.
+
+The true distance, to the nearest calibrated predictor of the inputs, is not a function of
+predictions and labels; they pin it between a lower end and at most about its square root. Every
+measure here is one side of an inequality, so the best of them make the bracket.
+Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper constants.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.distance.binned import binned_ece
+from jaxcal.distance.intervals import (
+    _best,
+    _surrogate,
+    smallest_width,
+)
+from jaxcal.distance.laplace import _laplace
+from jaxcal.distance.lower import lower_distance
+from jaxcal.distance.predictions import Binary, atoms, binary
+from jaxcal.distance.resampling import (
+    Null,
+    Radii,
+    ascending,
+    binary_labels,
+    calibration_test,
+    kernel_statistic,
+    radii,
+)
+from jaxcal.distance.smooth import _smooth
+from jaxcal.results import Interval, plain
+from jaxcal.typing import Key, Scalar, Vector
+
+INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
+PROGRAMME_MOST = 20_000  # observations for which the lower distance is solved by default
+
+
+class Bracket(NamedTuple):
+    """The true distance is between ``low`` and ``high`` [] for these data as a population.
+
+    ``lower`` and ``upper``: every bound by the measure it comes from, each []. ``low`` is the
+    largest of the one, ``high`` the smallest of the other."""
+
+    low: Scalar
+    high: Scalar
+    lower: dict[str, Scalar]
+    upper: dict[str, Scalar]
+
+    @property
+    def sources(self) -> tuple[str, str]:
+        """Which measure makes the low end, and which the high one. Outside of jit."""
+        return (
+            max(self.lower, key=lambda name: float(self.lower[name])),
+            min(self.upper, key=lambda name: float(self.upper[name])),
+        )
+
+
+class _Measures(NamedTuple):
+    mean: Scalar
+    ece: Scalar
+    smooth: Scalar
+    kernel: Scalar
+    surrogate: Scalar
+    random: Float[Array, " k"]
+    binned: Scalar
+    interval: Scalar | None
+    lower: tuple[float, float] | None
+    witness: Vector
+
+
+def dce_bracket(
+    p: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    accuracy: float = 0.01,
+    bins: int = 15,
+    solve: bool | None = None,
+) -> Bracket:
+    """Bracket of the true distance from calibration, with the source of each end.
+
+    ``solve``: whether to solve for the lower distance (SciPy, outside of jit); by default where
+    values are concrete and n <= 20,000. Under jit and vmap the other measures make the bracket,
+    which is then up to a factor 2 wider below. The best intervals are searched for n <= 20,000.
+    """
+    return _bracket(_measure(binary(p, y, weights), accuracy, bins, solve))
+
+
+def _measure(data: Binary, accuracy: float, bins: int, solve: bool | None) -> _Measures:
+    traced = any(isinstance(leaf, Tracer) for leaf in data)
+    if solve and traced:
+        raise ValueError("solve=True runs outside of jit and vmap only")
+    n = data.v.size
+    smooth = _smooth(data)
+    surrogate = _surrogate(data, smallest_width(accuracy), False)
+    lower = None
+    if solve or (solve is None and not traced and n <= PROGRAMME_MOST):
+        found = lower_distance(data.v, data.y, weights=data.w, tol=1e-6)
+        lower = (found.low, found.high)
+    return _Measures(
+        mean=jnp.abs(jnp.sum(data.w * (data.y - data.v))),
+        ece=jnp.sum(jnp.abs(atoms(data).rho)),
+        smooth=smooth.value,
+        kernel=_laplace(data, jnp.ones((), data.v.dtype)).value,
+        surrogate=surrogate.value,
+        random=surrogate.random,
+        binned=binned_ece(data.v, data.y, weights=data.w, edges=bins).bound,
+        interval=_best(data).value if n <= INTERVALS_MOST else None,
+        lower=lower,
+        witness=smooth.witness,
+    )
+
+
+def _bracket(found: _Measures) -> Bracket:
+    lower = {
+        "half the smooth calibration error": found.smooth / 2,
+        "squared kernel calibration error": found.kernel**2,
+        "mean residual": found.mean,
+    }
+    upper = {
+        "surrogate interval calibration error": found.surrogate,
+        "binned ECE + bin width": found.binned,
+        "ECE": found.ece,
+        "smooth calibration error": from_lower(2 * found.smooth),
+    }
+    if found.interval is not None:
+        upper["interval calibration error"] = found.interval
+    if found.lower is not None:
+        low, high = (jnp.asarray(end, found.smooth.dtype) for end in found.lower)
+        lower["lower distance"] = low
+        upper["lower distance"] = from_lower(high)
+    ends = [jnp.stack(list(side.values())) for side in (lower, upper)]
+    return Bracket(jnp.max(ends[0]), jnp.min(ends[1]), lower, upper)
+
+
+def from_lower(d: Array) -> Array:
+    r"""The largest true distance that a lower distance d allows: d + 2 sqrt(2 d), at most 1."""
+    return jnp.minimum(d + 2 * jnp.sqrt(2 * jnp.maximum(d, 0)), 1)
+
+
+class DistanceResult(eqx.Module):
+    """How far binary predictions are from calibrated.
+
+    ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
+    this one for the population, with asymptotic probability ``level``. ``measures``: by name, each
+    []; ``radii``: how far those of the data and of the population may be apart, jointly.
+    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that sees the most error;
+    positive where predictions are too low. ``predictions``, ``targets``, ``weights`` [n] as given.
+    """
+
+    bracket: Bracket
+    interval: Interval
+    measures: dict[str, Scalar]
+    radii: Radii
+    p_value: Scalar
+    statistic: Scalar
+    null_samples: Float[Array, " b"]
+    witness: Vector
+    predictions: Vector
+    targets: Vector
+    weights: Vector
+    null: str = eqx.field(static=True)
+    n_resamples: int = eqx.field(static=True)
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.p_value, Tracer) or np.ndim(self.p_value):
+            return []
+        return [text for text, holds in _findings(self) if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON. Draws of the null are left out."""
+        names = [name for name in self.__dataclass_fields__ if name != "null_samples"]
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.p_value, Tracer):
+            return "DistanceResult(traced)"
+        return _batch_report(self) if np.ndim(self.p_value) else _report(self)
+
+    __str__ = __repr__
+
+
+def distance_from_calibration(
+    key: Key,
+    p: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    level: float = 0.95,
+    n_resamples: int = 200,
+    n_draws: int = 500,
+    null: Null | None = None,
+    accuracy: float = 0.01,
+    bins: int = 15,
+    solve: bool | None = None,
+) -> DistanceResult:
+    r"""How far are predictions ``p`` [n] of P(y = 1) from calibrated, given labels ``y`` [n]?
+
+    Returns a certified bracket of the true distance for the data, an interval for it in the
+    population by ``n_resamples`` bootstrap resamples, and a p-value of "calibrated" by ``n_draws``
+    draws of the squared Laplace kernel calibration error. ``null``: "redraw" draws labels from the
+    predictions (exact for independent labels; default where all labels are 0 or 1), "signs" flips
+    residuals (default where labels are means). Under jit the default is "redraw".
+
+    ``weights`` [n] >= 0; resampling treats them as part of the observation. ``accuracy`` of the
+    random intervals (smallest width), ``bins`` of the binned ECE, ``solve`` as in `dce_bracket`.
+    For classes reduce first: ``distance_from_calibration(key, *top_label(ps, ys))``. Cost: the
+    resamples, each O(n log n). Raises ValueError or TypeError naming the argument; NaN inside jit
+    gives NaN everywhere.
+    """
+    checks.key(key)
+    if not 0 < level < 1:
+        raise ValueError(f"level: wanted a probability in (0, 1), got {level}")
+    for name, value in (("n_resamples", n_resamples), ("n_draws", n_draws)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}: wanted at least 1, got {value!r}")
+    data = binary(p, y, weights)
+    if null not in (None, "redraw", "signs"):
+        raise ValueError(f"null: wanted 'redraw' or 'signs', got {null!r}")
+    traced = isinstance(data.y, Tracer)
+    if null is None:
+        null = "redraw" if traced or bool(binary_labels(data.y)) else "signs"
+    elif null == "redraw" and not traced and not bool(binary_labels(data.y)):
+        raise ValueError("null='redraw' draws labels 0 or 1, and targets hold means: use 'signs'")
+    found = _measure(data, accuracy, bins, solve)
+    ordered = ascending(*data)
+    null_key, boot_key = jax.random.split(key)
+    test = calibration_test(
+        null_key, ordered, statistic=kernel_statistic, n_draws=n_draws, null=null
+    )
+    apart = radii(
+        boot_key,
+        ordered,
+        n_resamples=n_resamples,
+        level=level,
+        k_max=found.random.size - 1,
+    )
+    measures = {
+        "ECE": found.ece,
+        "smooth": found.smooth,
+        "kernel": found.kernel,
+        "surrogate interval": found.surrogate,
+        "mean residual": found.mean,
+    }
+    if found.interval is not None:
+        measures["interval"] = found.interval
+    if found.lower is not None:
+        measures["lower distance"] = jnp.asarray(sum(found.lower) / 2, found.smooth.dtype)
+    return DistanceResult(
+        bracket=_bracket(found),
+        interval=_population(found, apart, level),
+        measures=measures,
+        radii=apart,
+        p_value=test.p_value,
+        statistic=test.statistic,
+        null_samples=test.null_samples,
+        witness=found.witness,
+        predictions=data.v,
+        targets=data.y,
+        weights=data.w,
+        null=null,
+        n_resamples=n_resamples,
+    )
+
+
+def _population(found: _Measures, apart: Radii, level: float) -> Interval:
+    """Every bound with its measure moved by its radius; ECE and best bins are left out, since they
+    cannot be estimated from a sample."""
+    low = jnp.stack(
+        [
+            (found.smooth - apart.smooth) / 2,
+            jnp.maximum(found.kernel - apart.kernel, 0) ** 2,
+            found.mean - apart.mean,
+        ]
+    )
+    widths = 2.0 ** -jnp.arange(found.random.size, dtype=found.random.dtype)
+    high = jnp.minimum(
+        jnp.min(found.random + apart.random + widths),
+        from_lower(2 * (found.smooth + apart.smooth)),
+    )
+    return Interval(jnp.maximum(jnp.max(low), 0), jnp.minimum(high, 1), level)
+
+
+def _report(result: DistanceResult) -> str:
+    bracket, p = result.bracket, float(result.p_value)
+    if np.isnan(p):
+        return "distance from calibration: no verdict, the data hold NaN or values outside [0, 1]"
+    low, high = bracket.sources
+    verdict = (
+        "strong evidence against calibration"
+        if p <= 0.01
+        else "evidence against calibration at the 5 % level"
+        if p <= 0.05
+        else "no evidence against calibration (which is not proof of it)"
+    )
+    interval = result.interval
+    how = {"redraw": "labels drawn again from the predictions", "signs": "random signs"}
+    lines = [
+        f"distance from calibration, n = {result.predictions.shape[-1]}",
+        f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
+        f"               (low end: {low}; high end: {high})",
+        f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   "
+        f"({interval.level:.0%}, {result.n_resamples} resamples)",
+        f"  p-value      {p:.4g}   ({how[result.null]}, {result.null_samples.shape[-1]} draws)",
+        f"               {verdict}",
+        "  measures     "
+        + ", ".join(f"{name} {float(value):.4g}" for name, value in result.measures.items()),
+    ]
+    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+
+
+def _batch_report(result: DistanceResult) -> str:
+    p = np.asarray(result.p_value)
+    low, high = np.asarray(result.bracket.low), np.asarray(result.bracket.high)
+    return "\n".join(
+        [
+            f"{p.size} distances from calibration, batch shape {p.shape}",
+            f"  p-value <= 0.05 in {int(np.sum(p <= 0.05))}, not a number in "
+            f"{int(np.sum(np.isnan(p)))}",
+            f"  low ends {np.nanmin(low):.4g} to {np.nanmax(low):.4g}, high ends "
+            f"{np.nanmin(high):.4g} to {np.nanmax(high):.4g}",
+        ]
+    )
+
+
+def _findings(result: DistanceResult) -> list[tuple[str, bool]]:
+    v, y, w = (np.asarray(a) for a in (result.predictions, result.targets, result.weights))
+    if not np.all(np.isfinite(v)):
+        return [("predictions, targets or weights are NaN or out of range: no verdict", True)]
+    n, held = v.size, float(1 / np.sum(w**2))
+    different = np.unique(v).size
+    return [
+        (f"{n} observations are too few for the interval, which rests on large n", n < 30),
+        (
+            "all predictions are equal, so this compares one number with the rate of label 1",
+            different == 1 and n > 1,
+        ),
+        ("all labels are equal: the data hold one class", n > 1 and bool(np.all(y == y[0]))),
+        (
+            f"the weights leave the information of {held:.0f} of {n} observations",
+            held < n / 2,
+        ),
+        (
+            "nearly all predictions differ, so ECE is the mean of |y - p| and says nothing about "
+            "calibration",
+            n > 10 and different > 0.9 * n,
+        ),
+    ]

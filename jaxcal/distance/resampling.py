@@ -1,0 +1,142 @@
+r"""Noise: what a calibrated model would show, and how far the data may be from the population.
+
+*Under calibration* labels are drawn again from the predictions, y* ~ Bernoulli(v): given the
+predictions the test is then exact for every n ("redraw"). Where labels are means, each residual
+keeps its size and gets a random sign instead ("signs"), which is exact only for residuals with
+symmetric laws and right for large n otherwise.
+
+*From data to population.* Smooth, kernel and random interval calibration errors are suprema
+:math:`\sup_w \sum_i \rho_i w(v_i)`, so data and population differ by at most the same supremum of
+their difference. The bootstrap imitates it: with counts c of a resample, that of
+:math:`(c_i / \bar c - 1) \rho_i`. This holds at and near calibration too, where resampling the
+value itself fails. No draw sorts the predictions again.
+"""
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxcal.distance.intervals import _random
+from jaxcal.distance.laplace import field, root
+from jaxcal.distance.predictions import Residuals
+from jaxcal.distance.smooth import smooth_of_residuals
+from jaxcal.nulls import p_value
+from jaxcal.typing import Key, Scalar, Vector
+
+Null = Literal["redraw", "signs"]
+BATCH = 2**22  # numbers in one step of a walk over draws
+
+
+class Sorted(NamedTuple):
+    """Predictions ascending, with their labels and weights."""
+
+    v: Vector
+    y: Vector
+    w: Vector
+
+
+def ascending(v: Vector, y: Vector, w: Vector) -> Sorted:
+    """One sort, shared by every draw."""
+    order = jnp.argsort(v)
+    return Sorted(v[order], y[order], w[order])
+
+
+def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
+    """Squared Laplace kernel calibration error of sorted residuals."""
+    return jnp.sum(rho * field(v, rho, jnp.ones((), v.dtype)))
+
+
+def smooth_statistic(v: Vector, rho: Vector) -> Scalar:
+    """Smooth calibration error of sorted residuals."""
+    return smooth_of_residuals(Residuals(v, rho)).value
+
+
+def null_draws(
+    key: Key, data: Sorted, *, statistic: Any, n_draws: int, null: Null = "redraw"
+) -> Float[Array, " b"]:
+    """Draws of a statistic of (v, residuals) if the predictions were calibrated."""
+    rho = data.w * (data.y - data.v)
+
+    def one(key: Key) -> Scalar:
+        if null == "redraw":
+            label = jax.random.bernoulli(key, data.v).astype(data.v.dtype)
+            return statistic(data.v, data.w * (label - data.v))
+        sign = jax.random.rademacher(key, rho.shape, rho.dtype)
+        return statistic(data.v, sign * rho)
+
+    return _walk(one, jax.random.split(key, n_draws), data.v.size)
+
+
+class CalibrationTest(NamedTuple):
+    """``p_value`` [] of "calibrated", ``statistic`` [] and its ``null_samples`` [b]."""
+
+    statistic: Scalar
+    p_value: Scalar
+    null_samples: Float[Array, " b"]
+
+
+@partial(jax.jit, static_argnames=("statistic", "n_draws", "null"))
+def calibration_test(
+    key: Key, data: Sorted, *, statistic: Any, n_draws: int, null: Null
+) -> CalibrationTest:
+    """Compare a statistic with its draws under calibration; the data count as one draw."""
+    value = statistic(data.v, data.w * (data.y - data.v))
+    draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
+    # a statistic equal to a draw must count as equal whatever the order of summation was
+    slack = 16 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.sum(data.w**2))
+    p = p_value((value - slack)[None], draws[None])[0]
+    return CalibrationTest(value, p, draws)
+
+
+class Radii(NamedTuple):
+    """How far data and population are apart with one joint probability: for the smooth and kernel
+    calibration errors, for RintCE(2^-k) [k], and for the mean residual."""
+
+    smooth: Scalar
+    kernel: Scalar
+    random: Float[Array, " k"]
+    mean: Scalar
+
+
+@partial(jax.jit, static_argnames=("n_resamples", "k_max"))
+def radii(key: Key, data: Sorted, *, n_resamples: int, level: float, k_max: int) -> Radii:
+    """Joint bootstrap radii: all of them hold at once with probability ``level``, for large n.
+
+    Each measure's draws are divided by their median, and the quantile is that of the largest.
+    Cost: n_resamples times O(n (log n + k)).
+    """
+    rho = data.w * (data.y - data.v)
+    widths = 2.0 ** -jnp.arange(k_max + 1, dtype=rho.dtype)
+
+    def one(key: Key) -> Float[Array, " q"]:
+        n = rho.size
+        counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n).astype(rho.dtype)
+        total = jnp.sum(counts * data.w)
+        change = (counts / jnp.where(total > 0, total, 1) - 1) * rho
+        random = jax.vmap(lambda width: _random(data.v, change, width))(widths)
+        smooth = smooth_statistic(data.v, change)
+        kernel = root(kernel_statistic(data.v, change))
+        return jnp.concatenate([jnp.stack([smooth, kernel, jnp.abs(jnp.sum(change))]), random])
+
+    # sorting inside RintCE works on 2 n numbers a width
+    draws = _walk(one, jax.random.split(key, n_resamples), 4 * data.v.size)
+    scale = jnp.median(draws, axis=0)
+    scaled = draws / jnp.where(scale > 0, scale, 1)
+    found = scale * jnp.quantile(jnp.max(scaled, axis=1), level)
+    return Radii(found[0], found[1], found[3:], found[2])
+
+
+def _walk(one: Any, keys: Any, n: int) -> Array:
+    """``vmap`` over draws, in batches that keep memory bounded."""
+    batch = min(keys.shape[0], max(1, BATCH // n))
+    if batch >= keys.shape[0]:
+        return jax.vmap(one)(keys)
+    return jax.lax.map(one, keys, batch_size=batch)
+
+
+def binary_labels(y: Vector) -> Bool[Array, ""]:
+    """Whether all labels are 0 or 1."""
+    return jnp.all((y == 0) | (y == 1))
