@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
@@ -101,7 +101,7 @@ def positive_definiteness(
     return spectrum(gram_block(kernel, distance, features, features))
 
 
-def spectrum(matrix: Float[Array, "n n"]) -> Definiteness:
+def spectrum(matrix: Array) -> Definiteness:
     """The same for a kernel matrix that you have. ValueError where it is not square."""
     matrix = jnp.asarray(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 1:

@@ -21,6 +21,7 @@ from jaxcal.models import Standardized, gaussian_moments, laplace_parameters
 from jaxcal.typing import Key
 
 TOGETHER = 64  # linear programmes of one call: the overhead of a call is shared
+MARGINALS = 1e-4  # of Sinkhorn's couplings
 TOLERANCE = 1e-10  # the finest that HiGHS takes
 
 
@@ -49,7 +50,8 @@ class Sinkhorn(eqx.Module):
     """Couplings of least cost with an entropic penalty, by ``ott-jax`` (extra ``sinkhorn``).
 
     ``epsilon``: the penalty, as a share of the mean cost of a pair. Stays in the compiled program.
-    The coupling is spread out, so distances come out too large, those of equal mixtures too.
+    The coupling is spread out, so distances come out too large, those of equal mixtures too; its
+    sums are the weights to 1e-4. NaN where that takes more than ``iterations``.
     """
 
     epsilon: float = eqx.field(default=0.01, static=True)
@@ -73,7 +75,10 @@ class Sinkhorn(eqx.Module):
             scale = jnp.mean(cost)
             scale = jnp.where(scale > 0, scale, 1)
             geometry = Geometry(cost_matrix=cost / scale, epsilon=self.epsilon)
-            return linear.solve(geometry, a=a, b=b, max_iterations=self.iterations).matrix
+            found = linear.solve(
+                geometry, a=a, b=b, threshold=MARGINALS, max_iterations=self.iterations
+            )
+            return jnp.where(jnp.asarray(found.converged), found.matrix, jnp.nan)
 
         k, m = cost.shape[-2:]
         flat = (cost.reshape(-1, k, m), left.reshape(-1, k), right.reshape(-1, m))
@@ -152,12 +157,13 @@ def components(predictions: Any) -> Components:
         vectors = _vectors(held.component_distribution, units)
     elif hasattr(held, "component_distributions"):
         weights = held.mixing_distribution.probs
-        parts = [_vectors(part, units) for part in held.component_distributions]
-        if len({part.shape for part in parts}) > 1:
+        given = held.component_distributions
+        if len({laplace_parameters(part) is None for part in given}) > 1:
             raise TypeError(
-                "predictions: the components of a mixture must be of one kind here, all with "
-                "variances or all with covariances"
+                "predictions: the components of a mixture must be all normal or all Laplace here: "
+                "the distance between one and the other has no closed form"
             )
+        parts = [_vectors(part, units) for part in given]
         vectors = jnp.stack(parts, axis=1)
     else:
         vectors = _vectors(held, units)[:, None]

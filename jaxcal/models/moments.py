@@ -7,11 +7,13 @@ from jaxtyping import Array, Float
 
 from jaxcal.models.standardized import Standardized
 
-Moments = tuple[Float[Array, "n d"], Float[Array, "n d"] | Float[Array, "n d d"]]
+Moments = tuple[Float[Array, "*n d"], Float[Array, "*nd d"]]
 
 
 def gaussian_moments(predictions: Any) -> Moments:
     """Mean [n, d], and variances [n, d] or covariances [n, d, d], of n Gaussian predictions.
+
+    Batch axes beyond the first stay: the components [n, k] of mixtures have means [n, k, d].
 
     Accepts numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal``; anything
     else raises TypeError, because a closed form for Gaussians says nothing about it.
@@ -19,7 +21,7 @@ def gaussian_moments(predictions: Any) -> Moments:
     if isinstance(predictions, Standardized):
         mean, cov = gaussian_moments(predictions.predictions)
         scale = predictions.units.scale
-        wide = cov.ndim == 3
+        wide = cov.ndim > mean.ndim
         return predictions.units.points(mean), cov / (scale[:, None] * scale if wide else scale**2)
     base = predictions
     while type(base).__name__ in ("Independent", "ExpandedDistribution"):
