@@ -39,7 +39,8 @@ class Diagnostics(NamedTuple):
     infinite. ``identical_predictions``, ``identical_targets``: no two of those compared differ.
     ``constant_coordinates``: coordinates of the targets without spread. ``clamped``: predictions
     whose estimated precision was clamped. ``largest_share``: the largest part that one observation
-    has in the sum of absolute contributions.
+    has in the sum of absolute contributions. Of tests at locations: ``collinear_features``, the
+    features say nearly the same at several of them; ``few_observations``, for so many locations.
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -50,6 +51,8 @@ class Diagnostics(NamedTuple):
     constant_coordinates: Int[Array, ""]
     clamped: Int[Array, ""]
     largest_share: Scalar
+    collinear_features: Bool[Array, ""] | None = None
+    few_observations: Bool[Array, ""] | None = None
 
 
 class Interval(NamedTuple):
@@ -218,6 +221,16 @@ def _findings(found: Diagnostics) -> list[tuple[str, bool]]:
             f"one observation carries {share:.0%} of the absolute contributions: scores are heavy-"
             f"tailed, and the result hangs on it",
             share > 0.25,
+        ),
+        (
+            "the features at the test locations are nearly collinear, and the test rejects too "
+            "often: take fewer locations, or ones farther apart",
+            found.collinear_features is not None and any_of(found.collinear_features),
+        ),
+        (
+            "there are few observations for so many test locations, and the level may not be "
+            "kept: take fewer locations",
+            found.few_observations is not None and any_of(found.few_observations),
         ),
     ]
 
