@@ -1,5 +1,56 @@
-"""Squared calibration errors of classifiers, with the estimator chosen by its risk."""
+"""Squared calibration errors of classifiers, with the estimator chosen by its risk.
 
+`calibration_error` is the whole of it: probabilities and labels in, a `Report` out. The parts are
+public too: reductions to regression problems, estimators, risks, intervals and exact laws.
+"""
+
+from jaxcal.squared_ce.binning import Bins
+from jaxcal.squared_ce.estimators import Zero
+from jaxcal.squared_ce.exact import FiniteLaw, murphy
+from jaxcal.squared_ce.intervals import compare_risks, mean_interval, one_step
+from jaxcal.squared_ce.kde import KernelDensity, leave_one_out_error, likelihood_bandwidth
+from jaxcal.squared_ce.kernel_ridge import (
+    KroneckerRidge,
+    Ridges,
+    TwoStepRidge,
+    kkr_ridges,
+    ukkr_ridges,
+)
+from jaxcal.squared_ce.nested import nested_calibration_error
+from jaxcal.squared_ce.parametric import Parametric
+from jaxcal.squared_ce.pipeline import calibration_error, default_estimators, problem_error
 from jaxcal.squared_ce.reductions import Reduced, binary, canonical, class_wise, reduce, top_label
+from jaxcal.squared_ce.report import Report, Tuned
+from jaxcal.squared_ce.risk import risk
 
-__all__ = ["Reduced", "binary", "canonical", "class_wise", "reduce", "top_label"]
+__all__ = [
+    "Bins",
+    "FiniteLaw",
+    "KernelDensity",
+    "KroneckerRidge",
+    "Parametric",
+    "Reduced",
+    "Report",
+    "Ridges",
+    "Tuned",
+    "TwoStepRidge",
+    "Zero",
+    "binary",
+    "calibration_error",
+    "canonical",
+    "class_wise",
+    "compare_risks",
+    "default_estimators",
+    "kkr_ridges",
+    "leave_one_out_error",
+    "likelihood_bandwidth",
+    "mean_interval",
+    "murphy",
+    "nested_calibration_error",
+    "one_step",
+    "problem_error",
+    "reduce",
+    "risk",
+    "top_label",
+    "ukkr_ridges",
+]

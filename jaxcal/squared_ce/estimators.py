@@ -82,9 +82,10 @@ def fit_one(estimator: Estimator, train: Reduced) -> Candidate:
 class AtData(eqx.Module):
     """All c candidates at an evaluation set of n observations.
 
-    ``rows`` [c, n]: row means of the risk, whose mean is the candidate's risk. ``diagonal`` [c, n]:
-    h(p_i, p_i). ``finite`` [c, n]: observations where h is finite. ``residuals`` [c, n, d]: the
-    estimated residuals, where h is a product of them, else None.
+    ``rows`` [c, n]: row means of the risk among the observations used, whose mean is the
+    candidate's risk; NaN at those not used. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]:
+    where h is finite. ``residuals`` [c, n, d]: the estimated residuals, where h is a product of
+    them, else None.
     """
 
     rows: Float[Array, "*c n"]
@@ -94,32 +95,39 @@ class AtData(eqx.Module):
 
 
 @eqx.filter_jit
-def at_validation(fitted: Any, problem: Reduced) -> AtData:
-    """Risk, diagonal and residuals of every candidate, one after another."""
-    return _at(fitted, problem, True)
+def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = None) -> AtData:
+    """Risk, diagonal and residuals of every candidate, one after another.
 
-
-@eqx.filter_jit
-def at_test(fitted: Any, problem: Reduced) -> AtData:
-    """As `at_validation`, without the risks, which are not needed there (NaN)."""
-    return _at(fitted, problem, False)
-
-
-def _at(fitted: Any, problem: Reduced, with_risk: bool) -> AtData:
+    The risk of a candidate is over the pairs of observations where it is finite, of those in
+    ``use``.
+    """
     features = fitted.features(problem.inputs)
     residuals = problem.residuals
 
     def one(setting: Any) -> AtData:
         factors = fitted.factors(features, setting)
-        missing = jnp.full(residuals.shape[:1], jnp.nan, residuals.dtype)
+        finite = finite_rows(factors)
         return AtData(
-            rows=risk_of_factors(residuals, factors).rows if with_risk else missing,
+            rows=rows_among(residuals, factors, finite if use is None else finite & use),
             diagonal=on_diagonal(factors),
-            finite=finite_rows(factors),
+            finite=finite,
             residuals=factors.left if fitted.is_product else None,
         )
 
     return jax.lax.map(one, fitted.settings)
+
+
+def rows_among(
+    residuals: Float[Array, "n d"], factors: Factors, use: Bool[Array, " n"]
+) -> Float[Array, " n"]:
+    """Row means of the risk over pairs of the observations in ``use``; NaN at the others."""
+    some = use[:, None]
+    held = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
+    # pairs with an observation whose residual and factors are 0 add 0
+    rows = risk_of_factors(jnp.where(some, residuals, 0), held).rows
+    others = jnp.sum(use) - 1
+    scale = (residuals.shape[0] - 1) / jnp.maximum(others, 1)
+    return jnp.where(use & (others > 0), rows * scale, jnp.nan)
 
 
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:

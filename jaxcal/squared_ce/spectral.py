@@ -109,7 +109,8 @@ def pivoted_cholesky(kernel: Any, xs: Float[Array, "n q"], rank: int) -> Landmar
     """Landmarks chosen greedily: each next one is the point that the others explain least.
 
     Once all points are explained to rounding, further ones get 1 on the diagonal of ``lower``: what
-    is left of them is of the size of rounding, and stays so. Cost O(n r^2), memory O(n r). Source: Harbrecht, Peters and Schneider (2012).
+    is left of them is of the size of rounding, and stays so.
+    Cost O(n r^2), memory O(n r). Source: Harbrecht, Peters and Schneider (2012).
     """
     start = jax.vmap(lambda x: kernel(x, x))(xs)
     tolerance = jnp.finfo(xs.dtype).eps ** 0.75 * jnp.max(start)

@@ -21,8 +21,7 @@ from jaxcal.squared_ce import binary, canonical, top_label
 from jaxcal.squared_ce.binning import Bins, bin_numbers
 from jaxcal.squared_ce.estimators import (
     Zero,
-    at_test,
-    at_validation,
+    at_data,
     candidate,
     fit_one,
     on_edge,
@@ -98,7 +97,7 @@ GOLDEN = [
 @pytest.mark.parametrize(("estimator", "values", "risk", "mean"), GOLDEN, ids=lambda v: str(v)[:4])
 def test_golden_numbers(estimator, values, risk, mean):
     fitted = estimator.fit(TRAINING, [])
-    seen = at_validation(fitted, EVALUATION)
+    seen = at_data(fitted, EVALUATION)
     np.testing.assert_allclose(jnp.mean(seen.rows, axis=1), risk, rtol=2e-9)
     np.testing.assert_allclose(jnp.mean(seen.diagonal, axis=1), mean, rtol=2e-9, atol=1e-15)
     for i, wanted in enumerate(values):
@@ -134,11 +133,11 @@ def test_bins_of_the_small_example():
 
 
 def test_one_bin_is_mean_confidence_minus_accuracy_and_all_counts_share_one_fit():
-    seen = at_test(Bins((1, 2, 5, 15)).fit(SCALAR, []), SCALAR)
+    seen = at_data(Bins((1, 2, 5, 15)).fit(SCALAR, []), SCALAR)
     gap = CONFIDENCES.mean() - CORRECT.mean()
     np.testing.assert_allclose(seen.residuals[0, :, 0], gap, rtol=1e-12)
     for i, count in enumerate((1, 2, 5, 15)):
-        alone = at_test(Bins(count).fit(SCALAR, []), SCALAR)
+        alone = at_data(Bins(count).fit(SCALAR, []), SCALAR)
         np.testing.assert_allclose(seen.residuals[i], alone.residuals[0], rtol=1e-12)
 
 
@@ -188,7 +187,7 @@ def test_the_debiased_form_has_less_bias_where_nothing_is_wrong():
         outcomes = (jax.random.uniform(z_key, (100,)) < c).astype(c.dtype)
         problem = type(problem)(c[:, None], outcomes[:, None], "binary")
         fits = [Bins(10, debiased=flag).fit(problem, []) for flag in (False, True)]
-        return jnp.stack([jnp.mean(at_test(fit, problem).diagonal) for fit in fits])
+        return jnp.stack([jnp.mean(at_data(fit, problem).diagonal) for fit in fits])
 
     found = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 2000))
     plain, debiased = jnp.mean(found, axis=0)
@@ -288,10 +287,10 @@ def test_a_wide_kernel_gives_the_class_frequencies():
 
 
 def test_many_observations_are_walked_in_blocks(monkeypatch):
-    wanted = at_test(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
+    wanted = at_data(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
     monkeypatch.setattr("jaxcal.squared_ce.kde.BLOCK", 8)
     jax.clear_caches()
-    found = at_test(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
+    found = at_data(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
@@ -340,7 +339,7 @@ def test_other_kernels_and_several_at_once():
     plain = (lambda xs, ys: rbf(xs, ys, 0.5 / 0.09), laplace, lambda xs, ys: xs @ ys.T)
     both = [kkr(0.5, 0.01, power=0, kernels=kernels), ukkr(0.5, 0.01, power=0, kernels=kernels)]
     shared = []
-    seen = [at_test(estimator.fit(train, shared), queries).diagonal for estimator in both]
+    seen = [at_data(estimator.fit(train, shared), queries).diagonal for estimator in both]
     assert len(shared) == 1  # one factorisation for both
     for i, setting in enumerate(both[0].grid(train)):
         k, ridge = plain[int(setting["kernel"])], setting["ridge"]
@@ -368,9 +367,9 @@ def test_kkr_without_ridge_on_the_kernel_that_absorbs_it_is_ukkr():
 
 def test_ridges_at_their_limits():
     train, _ = small(3, 8, 2, 3)
-    zero = at_test(Zero().fit(train, []), train)
+    zero = at_data(Zero().fit(train, []), train)
     for estimator in (kkr(1e12, power=0), ukkr(1e12, power=0)):
-        assert np.all(np.abs(at_test(estimator.fit(train, []), train).diagonal) < 1e-9)
+        assert np.all(np.abs(at_data(estimator.fit(train, []), train).diagonal) < 1e-9)
     assert np.all(zero.diagonal == 0)
     sharp = Gaussian(0.05)  # a well conditioned matrix
     products = np.asarray(train.residuals @ train.residuals.T)
@@ -384,20 +383,20 @@ def test_kkr_may_be_negative_on_the_diagonal_and_products_of_residuals_may_not()
     labels = (np.random.default_rng(5).random((240, 1)) > np.cumsum(p, axis=1)).sum(1)
     train, queries = canonical(p[:40], labels[:40]), canonical(p[40:], labels[40:])
     shared = []
-    h = at_test(kkr(0.001).fit(train, shared), queries).diagonal
+    h = at_data(kkr(0.001).fit(train, shared), queries).diagonal
     assert 0.02 < float(np.mean(np.asarray(h) < 0)) < 0.5
-    assert np.all(np.asarray(at_test(ukkr(0.001).fit(train, shared), queries).diagonal) >= 0)
-    residual = at_test(ukkr(0.001).fit(train, shared), queries).residuals
+    assert np.all(np.asarray(at_data(ukkr(0.001).fit(train, shared), queries).diagonal) >= 0)
+    residual = at_data(ukkr(0.001).fit(train, shared), queries).residuals
     assert np.linalg.matrix_rank(np.asarray(residual[0] @ residual[0].T)) <= 3
 
 
 def test_repeated_predictions_are_no_trouble():
     train = top_label(np.tile([[0.9, 0.1], [1.0, 0.0]], (20, 1)), [0, 1] * 20)
     for estimator in (KroneckerRidge(), TwoStepRidge(), KroneckerRidge(rank=5)):
-        seen = at_test(estimator.fit(train, []), train)
+        seen = at_data(estimator.fit(train, []), train)
         assert seen.finite.all()
     # at 0.9 all are right, at 1 all are wrong
-    best = at_test(ukkr(1e-8, power=0).fit(train, []), train).residuals[0, :2, 0]
+    best = at_data(ukkr(1e-8, power=0).fit(train, []), train).residuals[0, :2, 0]
     np.testing.assert_allclose(best, [-0.1, 1.0], atol=1e-5)
 
 
@@ -430,8 +429,8 @@ def test_a_low_rank_is_the_whole_kernel_where_the_kernel_has_that_rank():
     ]:
         fitted = low.fit(train, [])
         assert float(unexplained_share(fitted)) < 1e-11
-        wanted = at_test(exact.fit(train, []), queries).diagonal
-        np.testing.assert_allclose(at_test(fitted, queries).diagonal, wanted, rtol=1e-5, atol=1e-9)
+        wanted = at_data(exact.fit(train, []), queries).diagonal
+        np.testing.assert_allclose(at_data(fitted, queries).diagonal, wanted, rtol=1e-5, atol=1e-9)
 
 
 def test_a_low_rank_factor_is_the_landmarks_own_and_tells_what_it_leaves_out():
@@ -469,7 +468,7 @@ def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
     made = tempered_dirichlet(jax.random.key(8), 2000)
     problem = canonical(made.probabilities, made.labels)
     grid = Parametric(temperature_residual, 2.0 ** np.linspace(-5, 4.9, 34))
-    seen = at_validation(grid.fit(problem, []), problem)
+    seen = at_data(grid.fit(problem, []), problem)
     curve = np.asarray(jnp.mean(seen.rows, axis=1))
     best = grid.grid(problem)[int(np.argmin(curve))]["theta"]
     valley = np.flatnonzero((curve[1:-1] < curve[:-2]) & (curve[1:-1] < curve[2:])) + 1
@@ -480,7 +479,7 @@ def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
     descent = Parametric(temperature_residual, np.array([0.3, 0.5, 2.0]), descend=True)
     fitted = descent.fit(problem, [])
     ends = np.asarray(fitted.settings)
-    found = jnp.mean(at_validation(fitted, problem).rows, axis=1)
+    found = jnp.mean(at_data(fitted, problem).rows, axis=1)
     assert np.all(np.abs(ends[1:] - best) < 0.1)
     assert float(found[1]) <= float(jnp.min(jnp.mean(seen.rows, axis=1))) + 1e-12
     # the residual 0 at theta = 0.3 is stationary, though it is no minimum

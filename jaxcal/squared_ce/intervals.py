@@ -1,0 +1,110 @@
+r"""Intervals for a squared calibration error, and a paired test of two risks.
+
+Both go beyond the paper. For a residual r fitted on other data,
+
+.. math:: \psi(p, o) = 2 \langle p - o, r(p)\rangle - |r(p)|^2, \qquad
+          E\,\psi = E|r^*|^2 - E|r - r^*|^2
+
+so the mean of psi (the one-step estimate) is at most the squared error in expectation, and its
+error is of second order in that of r, where the plug-in mean of |r|^2 has one of first order.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr, ndtri
+from jaxtyping import Array, Float
+
+from jaxcal.results import Interval
+from jaxcal.squared_ce.risk import jackknife
+
+
+class OneStep(NamedTuple):
+    """``squared`` []: the one-step estimate of the squared error, which may be negative.
+
+    ``standard_error`` []. ``interval``: normal, right where the residual is estimated well (its
+    squared error small against the standard error). ``lower_bound`` []: one-sided at the same
+    level; the squared error is above it also where the residual is estimated badly.
+    """
+
+    squared: Float[Array, ""]
+    standard_error: Float[Array, ""]
+    interval: Interval
+    lower_bound: Float[Array, ""]
+
+
+class RiskDifference(NamedTuple):
+    """Is the risk of the first function lower than that of the second, on the same pairs?
+
+    ``difference`` [] first minus second; ``standard_error`` [] by the jackknife; ``p_value`` []
+    one-sided: small where the first is lower. ``interval`` two-sided.
+    """
+
+    difference: Float[Array, ""]
+    standard_error: Float[Array, ""]
+    p_value: Float[Array, ""]
+    interval: Interval
+
+
+def mean_interval(values: Float[Array, " n"], level: float = 0.95) -> Interval:
+    """The normal interval of a mean of independent values; NaN ends for n = 1."""
+    check_level(level)
+    n = values.shape[0]
+    if n < 2:
+        missing = jnp.asarray(jnp.nan, values.dtype)
+        return Interval(missing, missing, level)
+    half = ndtri((1 + level) / 2) * jnp.std(values, ddof=1) / n**0.5
+    return Interval(jnp.mean(values) - half, jnp.mean(values) + half, level)
+
+
+def one_step_terms(
+    residuals: Float[Array, "n d"], estimated: Float[Array, "n d"]
+) -> Float[Array, " n"]:
+    """psi of each observation, from its residual and the estimated one at its input."""
+    return jnp.sum(2 * residuals * estimated - estimated**2, axis=1)
+
+
+def one_step(terms: Float[Array, " n"], level: float = 0.95) -> OneStep:
+    """The one-step estimate and its intervals from the terms psi."""
+    interval = mean_interval(terms, level)
+    n = terms.shape[0]
+    error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
+    mean = jnp.mean(terms)
+    return OneStep(mean, error, interval, mean - ndtri(jnp.asarray(level)) * error)
+
+
+def compare_risks(
+    first: Float[Array, " n"], second: Float[Array, " n"], level: float = 0.95
+) -> RiskDifference:
+    """The paired test from the row means of two risks on the same observations.
+
+    Both functions have to be fitted on other data. The standard error is that of a U-statistic by
+    the jackknife, which is too large rather than too small where the two functions are nearly the
+    same. Identical functions have a difference of 0 and p = 1 / 2.
+    """
+    check_level(level)
+    if first.shape != second.shape:
+        raise ValueError(
+            f"second: wanted the observations of the first, {first.shape}, got {second.shape}"
+        )
+    gaps = first - second
+    difference, error = jnp.mean(gaps), jackknife(gaps)
+    # rounding: rows of equal functions differ in the last digits
+    same = jnp.max(jnp.abs(gaps)) <= 1e3 * jnp.finfo(gaps.dtype).eps * jnp.max(jnp.abs(first))
+    z = jnp.where(same, 0.0, difference / jnp.where(same, 1.0, error))
+    half = ndtri((1 + level) / 2) * error
+    interval = Interval(difference - half, difference + half, level)
+    return RiskDifference(difference, error, ndtr(z), interval)
+
+
+def root(interval: Interval) -> Interval:
+    """The interval of a square on the scale of its root; negative ends count as 0."""
+    low, high = (np.sqrt(np.maximum(np.asarray(end), 0)) for end in interval[:2])
+    return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
+
+
+def check_level(level: float) -> None:
+    """ValueError unless 0 < level < 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level: wanted a number between 0 and 1 such as 0.95, got {level!r}")

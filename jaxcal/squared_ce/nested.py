@@ -1,0 +1,105 @@
+"""Every observation is a test observation once: Algorithm 1 inside an outer cross-validation."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from jaxcal.results import Interval, plain
+from jaxcal.squared_ce import splits
+from jaxcal.squared_ce.intervals import mean_interval, root
+from jaxcal.squared_ce.pipeline import calibration_error
+from jaxcal.squared_ce.report import Report, in_float64
+from jaxcal.typing import Key
+
+
+class Nested(eqx.Module):
+    """One `Report` an outer fold. ``contributions`` [n]: h(p, p) of each observation under the
+    estimator selected without it, in the order of the data; NaN where it was never tested."""
+
+    reports: list[Report]
+    contributions: np.ndarray
+    level: float = eqx.field(static=True)
+
+    @property
+    def squared(self) -> float:
+        """The signed mean over all tested observations."""
+        return float(np.nanmean(self.contributions))
+
+    @property
+    def error(self) -> float:
+        """Its root; 0 where the mean is negative."""
+        return float(np.sqrt(max(self.squared, 0)))
+
+    @property
+    def interval(self) -> Interval:
+        """For ``error``: what other test data would change; folds share training data, so it is
+        somewhat too short, and like every interval of a plug-in it leaves out the fit's bias."""
+        values = self.contributions[np.isfinite(self.contributions)]
+        return root(in_float64(mean_interval, values, self.level))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        return {
+            "squared": self.squared,
+            "error": self.error,
+            "interval": plain(self.interval),
+            "reports": [report.to_dict() for report in self.reports],
+        }
+
+    def warnings(self) -> list[str]:
+        """The sentences of all outer folds, each once."""
+        return list(dict.fromkeys(text for report in self.reports for text in report.warnings()))
+
+    def __repr__(self) -> str:
+        low, high = self.interval[:2]
+        chosen = [report.selected for report in self.reports]
+        names = ", ".join(f"{name} in {chosen.count(name)}" for name in dict.fromkeys(chosen))
+        lines = [
+            f"{self.reports[0].notion} calibration error over {len(self.reports)} outer folds",
+            f"  error {self.error:.4f} ({self.level:.0%}: {float(low):.4f} to {float(high):.4f})",
+            f"  selected: {names}",
+        ]
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def nested_calibration_error(
+    key: Key,
+    probabilities: Any,
+    labels: Any,
+    *,
+    outer: Any = 5,
+    estimators: Sequence[Any] | None = None,
+    level: float = 0.95,
+    **options: Any,
+) -> Nested:
+    """`calibration_error` once an outer fold, whose validation rows are its test rows.
+
+    ``outer``: a number of folds of the shuffled rows, a splitter, or pairs of rows. ``options`` as
+    in `calibration_error`, without ``test``. Cost: that of `calibration_error` an outer fold.
+    """
+    shuffle_key, *_ = keys = jax.random.split(key)
+    p, y = np.asarray(probabilities), np.asarray(labels)
+    order = np.asarray(jax.random.permutation(shuffle_key, len(p)))
+    if not isinstance(outer, (int, np.integer)):
+        order = np.arange(len(p))  # rows of a splitter are the user's own
+    contributions = np.full(len(p), np.nan)
+    reports = []
+    for number, (_, tested) in enumerate(splits.folds(outer, p[order], y[order])):
+        rows = order[tested]
+        report = calibration_error(
+            jax.random.fold_in(keys[1], number),
+            probabilities,
+            labels,
+            estimators=estimators,
+            level=level,
+            test=rows,
+            **options,
+        )
+        contributions[rows] = report.best.contributions
+        reports.append(report)
+    return Nested(reports, contributions, level)

@@ -1,0 +1,184 @@
+r"""Algorithm 1: tune every estimator by its risk on validation folds, estimate on test rows.
+
+Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1. The test rows take no part in any
+choice: hyperparameters and the family are those of the lowest mean validation risk. The final
+function is the mean of the folds' functions h, without a refit.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxcal import checks
+from jaxcal.squared_ce import reductions, splits
+from jaxcal.squared_ce.binning import Bins
+from jaxcal.squared_ce.estimators import Estimator
+from jaxcal.squared_ce.intervals import check_level
+from jaxcal.squared_ce.kde import KernelDensity
+from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
+from jaxcal.squared_ce.reductions import Reduced
+from jaxcal.squared_ce.report import Data, Report
+from jaxcal.squared_ce.tuning import join, tune
+from jaxcal.typing import Key
+
+SCALAR_RANK, VECTOR_RANK = 64, 512  # where exact factorisations get slow
+EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
+
+
+def default_estimators(problem: Reduced) -> list[Any]:
+    """The paper's five for a scalar notion (15 bins, tuned bins, kde, kkr, ukkr), three for the
+    canonical one. For many observations the kernel ridges get a rank: at n > 1024 for scalar
+    notions, where the kernel has a numerical rank below 20, and at n > 4096 for the canonical.
+    """
+    scalar, n = problem.inputs.shape[-1] == 1, problem.n
+    if scalar:
+        rank = SCALAR_RANK if n > EXACT_SCALAR else None
+    else:
+        rank = VECTOR_RANK if n > EXACT_VECTOR else None
+    kernels = [KernelDensity(), KroneckerRidge(rank=rank), TwoStepRidge(rank=rank)]
+    return [Bins(15), Bins(), *kernels] if scalar else kernels
+
+
+def calibration_error(
+    key: Key,
+    probabilities: Any,
+    labels: Any,
+    *,
+    notion: str = "top-label",
+    estimators: Sequence[Any] | None = None,
+    folds: Any = 5,
+    test: Any = 0.2,
+    level: float = 0.95,
+    keep: bool = False,
+) -> Report:
+    """Estimate the calibration error of a classifier, the estimator being chosen by its risk.
+
+    ``probabilities`` [n, m] (softmaxed, rows of sum 1), ``labels`` [n] in 0, .., m - 1, neither
+    seen in training the classifier. ``notion``: "canonical", "top-label" or "class-wise" (the sum
+    over classes of squared scalar errors, each tuned by itself). ``estimators``: see
+    `default_estimators`. ``folds``: a number (contiguous folds of the shuffled rows; 1 for a single
+    validation set of a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of
+    rows; rows are counted within those for tuning. ``test``: the share of rows for the estimate,
+    drawn by the key, or the rows themselves. ``level``: of intervals. ``keep``: hold the fitted
+    functions in ``functions`` of each estimator, one a problem.
+
+    Everything is computed in float64, whatever JAX is set to: small ridges need it.
+    Cost: per fold one factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2),
+    and O(n_train n_valid m) a bandwidth; memory O(folds n^2) or O(folds n rank).
+    Raises ValueError or TypeError for shapes, probabilities, labels and splits, by name.
+    """
+    with jax.enable_x64(True):
+        p = _double(probabilities)
+        problem = reductions.reduce(p, labels, notion)
+        classes = np.asarray(checks.labels(labels, p.shape[0], p.shape[1], "labels"))
+        return _run(key, problem, classes, estimators, folds, test, level, keep)
+
+
+def problem_error(
+    key: Key,
+    problem: Reduced,
+    *,
+    estimators: Sequence[Any] | None = None,
+    folds: Any = 5,
+    test: Any = 0.2,
+    level: float = 0.95,
+    keep: bool = False,
+) -> Report:
+    """As `calibration_error`, for a problem made by one of the reductions, such as `binary`."""
+    with jax.enable_x64(True):
+        made = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), problem)
+        if not np.all(np.isfinite(made.inputs)):
+            raise ValueError("problem: inputs hold NaN or infinite values")
+        return _run(key, made, _classes(made), estimators, folds, test, level, keep)
+
+
+def _run(
+    key: Key,
+    problem: Reduced,
+    labels: np.ndarray,
+    estimators: Sequence[Any] | None,
+    folds: Any,
+    test: Any,
+    level: float,
+    keep: bool,
+) -> Report:
+    checks.key(key)
+    check_level(level)
+    tuning, tested = splits.hold_out(key, problem.n, test)
+    opt, final = problem.take(tuning), problem.take(tested)
+    rows = np.moveaxis(np.asarray(opt.inputs), -2, 0).reshape(opt.n, -1)
+    pairs = splits.folds(folds, rows, labels[tuning])
+    largest = opt.take(max((train for train, _ in pairs), key=len))
+    chosen = _named(default_estimators(largest) if estimators is None else estimators)
+    parts = [
+        tune(one, last, pairs, chosen, keep)
+        for one, last in zip(opt.problems(), final.problems(), strict=True)
+    ]
+    tuned = {name: join(name, [part[name] for part in parts], level, keep) for name in chosen}
+    return Report(
+        notion=problem.notion,
+        estimators=tuned,
+        selected=min(tuned, key=lambda name: np.nan_to_num(tuned[name].risk, nan=np.inf)),
+        brier=float(jnp.sum(final.brier)),
+        data=_noticed(problem, labels, tuning, pairs, len(tested)),
+    )
+
+
+def _noticed(
+    problem: Reduced,
+    labels: np.ndarray,
+    tuning: np.ndarray,
+    pairs: list[splits.Split],
+    tested: int,
+) -> Data:
+    inputs = np.asarray(problem.inputs)
+    d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
+    held = np.unique(labels)
+    of_all = problem.notion in ("canonical", "class-wise")
+    own = labels[tuning]
+    lacking = [i for i, (train, _) in enumerate(pairs) if np.unique(own[train]).size < held.size]
+    touches = np.any((inputs == 0) | (inputs == 1), axis=-1)
+    return Data(
+        tuning=len(tuning),
+        test=tested,
+        folds=len(pairs),
+        problems=1 if inputs.ndim == 2 else d,
+        saturated=int(np.sum(touches if inputs.ndim == 2 else np.any(touches, axis=0))),
+        unseen=sorted(set(range(d)) - set(held.tolist())) if of_all else [],
+        incomplete_folds=lacking,
+        identical=bool(np.all(inputs == inputs[..., :1, :])),
+    )
+
+
+def _double(probabilities: Any) -> Array:
+    """Probabilities checked in their own precision, then in float64."""
+    return checks.probabilities(probabilities, "probabilities").astype(jnp.float64)
+
+
+def _classes(problem: Reduced) -> np.ndarray:
+    """A class an observation: which outcome is 1."""
+    outcomes = np.asarray(problem.outcomes)
+    table = outcomes if outcomes.ndim == 2 else outcomes[..., 0].T
+    return np.rint(table[:, 0]).astype(int) if table.shape[1] == 1 else np.argmax(table, axis=1)
+
+
+def _named(estimators: Sequence[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for estimator in estimators:
+        if not isinstance(estimator, Estimator):
+            raise TypeError(
+                f"estimators: wanted objects with name, grid and fit, such as Bins(15), got "
+                f"{estimator!r}"
+            )
+        if estimator.name in found:
+            raise ValueError(
+                f"estimators: two are called {estimator.name!r}; try several settings in ONE grid"
+            )
+        found[estimator.name] = estimator
+    if not found:
+        raise ValueError("estimators: wanted at least one")
+    return found

@@ -1,0 +1,324 @@
+"""What tuning and estimating gives: one `Tuned` an estimator, and a `Report` that prints them."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from jaxcal.results import Interval, plain
+from jaxcal.squared_ce.estimators import Setting
+from jaxcal.squared_ce.intervals import (
+    OneStep,
+    RiskDifference,
+    compare_risks,
+    mean_interval,
+    one_step,
+    root,
+)
+
+Numbers = np.ndarray
+
+
+class Tuned(eqx.Module):
+    """One estimator after tuning, over P problems (m for class-wise, else 1), k folds, c candidates
+    and t test observations. Arrays are float64 NumPy arrays.
+
+    ``risks`` [P, k, c]: on the validation rows. ``chosen`` [P]: the candidate with the lowest mean.
+    ``contributions`` [t]: h(p, p) of the ensemble, summed over problems; their mean is the squared
+    error. ``fold_contributions`` [k, t]: the same of each fold's function. ``terms`` [t]: one-step
+    terms, where h is a product of residuals. ``test_rows`` [t]: row means of the risk of the
+    ensemble among the test observations, for the paired test only. ``edges``: hyperparameters at an
+    end of their grid, by problem. ``nonfinite_validation``, ``nonfinite_test``: observations where
+    the chosen function is not finite; the means leave them out. ``unexplained``: the largest part
+    of a kernel's trace that a low rank left out.
+    """
+
+    name: str = eqx.field(static=True)
+    grid: list[Setting]
+    risks: Numbers
+    chosen: Numbers
+    contributions: Numbers
+    fold_contributions: Numbers
+    terms: Numbers | None
+    test_rows: Numbers
+    edges: list[list[str]]
+    nonfinite_validation: int
+    nonfinite_test: int
+    unexplained: float
+    level: float = eqx.field(static=True)
+    functions: list[Any] | None = None
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The chosen hyperparameters of each problem."""
+        return [self.grid[i] for i in self.chosen]
+
+    @property
+    def fold_risks(self) -> Float[np.ndarray, " k"]:
+        """The chosen candidates' risk in each fold, summed over problems."""
+        picked = np.take_along_axis(self.risks, self.chosen[:, None, None], axis=2)
+        return picked[..., 0].sum(axis=0)
+
+    @property
+    def risk(self) -> float:
+        """The mean validation risk, by which families are compared."""
+        return float(np.mean(self.fold_risks))
+
+    @property
+    def rmse(self) -> tuple[float, float]:
+        """100 times the root of the risk as tables show it: mean over folds and standard error."""
+        roots = 100 * np.sqrt(np.maximum(self.fold_risks, 0))
+        k = roots.size
+        return float(np.mean(roots)), float(np.std(roots, ddof=1) / k**0.5) if k > 1 else np.nan
+
+    @property
+    def squared(self) -> float:
+        """The signed mean of h on the diagonal: the squared error. Negative is possible for kkr and
+        debiased bins."""
+        finite = self.contributions[np.isfinite(self.contributions)]
+        return float(np.mean(finite)) if finite.size else np.nan
+
+    @property
+    def error(self) -> float:
+        """The root, eq. 21; 0 where the square is negative."""
+        return float(np.sqrt(max(self.squared, 0))) if np.isfinite(self.squared) else np.nan
+
+    @property
+    def fold_errors(self) -> Float[np.ndarray, " k"]:
+        """The root of each fold's own estimate; the spread shows what refitting changes."""
+        return np.sqrt(np.maximum(np.nanmean(self.fold_contributions, axis=1), 0))
+
+    @property
+    def interval(self) -> Interval:
+        """For ``error``: what other test data would change, the fitted function being fixed. It
+        does NOT hold the fit's own bias: see ``one_step``."""
+        return root(in_float64(mean_interval, _finite(self.contributions), self.level))
+
+    @property
+    def one_step(self) -> OneStep | None:
+        """The estimate whose error is of second order in that of the fit, with its interval on the
+        scale of SQUARES, and a lower bound; None where h is no product of residuals."""
+        if self.terms is None:
+            return None
+        return in_float64(one_step, _finite(self.terms), self.level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON; without arrays over test observations."""
+        return plain(
+            {
+                "settings": self.settings,
+                "risk": self.risk,
+                "fold_risks": self.fold_risks,
+                "rmse": self.rmse,
+                "squared": self.squared,
+                "error": self.error,
+                "interval": self.interval,
+                "fold_errors": self.fold_errors,
+                "one_step": self.one_step,
+                "edges": self.edges,
+                "nonfinite_validation": self.nonfinite_validation,
+                "nonfinite_test": self.nonfinite_test,
+            }
+        )
+
+
+class Data(eqx.Module):
+    """What the pipeline noticed about its input: counts, and classes by number."""
+
+    tuning: int
+    test: int
+    folds: int
+    problems: int
+    saturated: int  # observations with a probability of exactly 0 or 1
+    unseen: list[int]  # classes without any label
+    incomplete_folds: list[int]  # whose training rows lack a class that others have
+    identical: bool  # all inputs are the same
+
+
+class Report(eqx.Module):
+    """All estimators after tuning. ``selected``: the one with the lowest mean validation risk; the
+    test rows had no part in that choice, so its estimate is not biased by it."""
+
+    notion: str = eqx.field(static=True)
+    estimators: dict[str, Tuned]
+    selected: str = eqx.field(static=True)
+    brier: float
+    data: Data
+
+    @property
+    def best(self) -> Tuned:
+        """The selected estimator: quote this one's estimate."""
+        return self.estimators[self.selected]
+
+    def compare(self, first: str, second: str) -> RiskDifference:
+        """Test on the test observations that the first ensemble has the lower risk.
+
+        For statements about estimators. Do not choose the estimate to quote by it: that choice is
+        made on the validation rows.
+        """
+        for name in (first, second):
+            if name not in self.estimators:
+                known = ", ".join(self.estimators)
+                raise ValueError(f"estimators: wanted one of {known}, got {name!r}")
+        rows = [self.estimators[name].test_rows for name in (first, second)]
+        both = np.isfinite(rows[0]) & np.isfinite(rows[1])
+        level = self.best.level
+        with jax.enable_x64(True):
+            found = compare_risks(jnp.asarray(rows[0][both]), jnp.asarray(rows[1][both]), level)
+            return _numpy(found)
+
+    def fold_difference(self, first: str, second: str) -> tuple[float, float]:
+        """Mean difference of validation risks over folds and its standard error (ddof 1)."""
+        gaps = self.estimators[first].fold_risks - self.estimators[second].fold_risks
+        k = gaps.size
+        return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / k**0.5) if k > 1 else np.nan
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row an estimator, lowest validation risk first, for a data frame or a CSV file."""
+        rows = []
+        for tuned in sorted(self.estimators.values(), key=lambda each: _rank(each.risk)):
+            rmse, rmse_error = tuned.rmse
+            found = tuned.one_step
+            bound = None if found is None else float(np.sqrt(max(float(found.lower_bound), 0)))
+            rows.append(
+                {
+                    "estimator": tuned.name,
+                    "rmse": rmse,
+                    "rmse_se": rmse_error,
+                    "error": tuned.error,
+                    "low": float(tuned.interval.low),
+                    "high": float(tuned.interval.high),
+                    "squared": tuned.squared,
+                    "one_step_squared": None if found is None else float(found.squared),
+                    "lower_bound": bound,
+                    "settings": "; ".join(sorted({_setting(s) for s in tuned.settings})),
+                    "edge": ", ".join(sorted({name for names in tuned.edges for name in names})),
+                }
+            )
+        return rows
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this report says."""
+        return [*_about_data(self), *(text for t in self.estimators.values() for text in _about(t))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        return {
+            "notion": self.notion,
+            "selected": self.selected,
+            "brier": self.brier,
+            "data": plain(self.data),
+            "estimators": {name: each.to_dict() for name, each in self.estimators.items()},
+            "warnings": self.warnings(),
+        }
+
+    def __repr__(self) -> str:
+        data, best = self.data, self.best
+        level = f"{best.level:.0%}"
+        lines = [
+            f"{self.notion} calibration error, tuned on {data.tuning} observations in {data.folds} "
+            f"folds, estimated on {data.test}",
+            f"  error {best.error:.4f} ({level} of test samples: {float(best.interval.low):.4f} to "
+            f"{float(best.interval.high):.4f}), by {best.name}, lowest validation risk",
+            "  estimator            100 sqrt(risk)      error   at least   chosen",
+        ]
+        for row in self.table():
+            bound = "       -" if row["lower_bound"] is None else f"{row['lower_bound']:8.4f}"
+            lines.append(
+                f"  {row['estimator']:18s} {row['rmse']:8.3f} ± {row['rmse_se']:5.3f}   "
+                f"{row['error']:8.4f}   {bound}   {_short(row['settings'])}"
+                + (f" (edge: {row['edge']})" if row["edge"] else "")
+            )
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def _about_data(report: Report) -> list[str]:
+    data = report.data
+    return [
+        text
+        for text, holds in [
+            (
+                f"no label belongs to the classes {data.unseen}: nothing can be said about them",
+                bool(data.unseen),
+            ),
+            (
+                f"the training rows of the folds {data.incomplete_folds} lack a class that other "
+                f"rows have; a stratified splitter avoids that",
+                bool(data.incomplete_folds),
+            ),
+            (
+                f"{data.saturated} observations have a probability of exactly 0 or 1; if a softmax "
+                f"in float32 made them, take it again in float64, which keeps them apart",
+                data.saturated > 0,
+            ),
+            (
+                "all predictions are the same: this asks only whether they fit the frequencies",
+                data.identical,
+            ),
+        ]
+        if holds
+    ]
+
+
+def _about(tuned: Tuned) -> list[str]:
+    edges = sorted({name for names in tuned.edges for name in names})
+    n_edges = sum(bool(names) for names in tuned.edges)
+    where = f" in {n_edges} of {len(tuned.edges)} problems" if len(tuned.edges) > 1 else ""
+    return [
+        f"{tuned.name}: {text}"
+        for text, holds in [
+            (
+                f"the chosen {', '.join(edges)} is at an end of the grid{where}; a wider grid may "
+                f"lower the risk and change the estimate",
+                bool(edges),
+            ),
+            (
+                f"h is not finite at {tuned.nonfinite_validation} validation and "
+                f"{tuned.nonfinite_test} test observations; estimates leave them out, and risks "
+                f"are compared on the observations where every estimator is finite",
+                tuned.nonfinite_validation + tuned.nonfinite_test > 0,
+            ),
+            (
+                f"the mean of h is negative ({tuned.squared:.3g}), so the error is given as 0",
+                tuned.squared < 0,
+            ),
+            (
+                f"the low rank leaves out {tuned.unexplained:.2g} of the kernel's trace; a higher "
+                f"rank may change the estimate",
+                tuned.unexplained > 1e-3,
+            ),
+        ]
+        if holds
+    ]
+
+
+def _finite(values: Numbers) -> Numbers:
+    return values[np.isfinite(values)]
+
+
+def in_float64(function: Any, values: Numbers, level: float) -> Any:
+    """A function of JAX arrays in float64, whatever the setting around it."""
+    with jax.enable_x64(True):
+        return _numpy(function(jnp.asarray(values), level))
+
+
+def _numpy(found: Any) -> Any:
+    """Arrays as NumPy arrays, which keep float64 outside of the setting; other leaves as is."""
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, found)
+
+
+def _rank(risk: float) -> float:
+    return risk if np.isfinite(risk) else np.inf
+
+
+def _setting(setting: Setting) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in setting.items())
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."

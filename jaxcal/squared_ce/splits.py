@@ -1,0 +1,103 @@
+"""Training, validation and test rows: shares, numbers of folds, or splitters made elsewhere."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxcal.typing import Key
+
+Split = tuple[np.ndarray, np.ndarray]
+VALIDATION_SHARE = 0.2  # of the rows for tuning, where there is a single fold
+
+
+def hold_out(key: Key, n: int, test: Any) -> Split:
+    """Rows for tuning, in random order, and rows for the final estimate.
+
+    ``test``: a share of the rows, or the rows themselves (numbers, or a mask of length n).
+    """
+    order = np.asarray(jax.random.permutation(key, n))
+    if isinstance(test, float):
+        if not 0 < test < 1:
+            raise ValueError(f"test: wanted a share between 0 and 1, or rows, got {test}")
+        kept = int((1 - test) * n + 1e-9)
+        return _at_least_two(order[:kept], order[kept:], "test")
+    rows = _rows(test, n, "test")
+    return _at_least_two(order[~np.isin(order, rows)], rows, "test")
+
+
+def folds(splitter: Any, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
+    """(training rows, validation rows) of each fold.
+
+    ``splitter``: a number of folds, contiguous in the order given; 1 for a single training and
+    validation set; an object with ``split(X, y)`` as scikit-learn's are; or the pairs themselves.
+    """
+    n = len(inputs)
+    if isinstance(splitter, bool):
+        raise TypeError("folds: wanted a number or a splitter, got a bool")
+    if isinstance(splitter, (int, np.integer)):
+        return _contiguous(int(splitter), n)
+    if isinstance(splitter, str) or not (
+        hasattr(splitter, "split") or isinstance(splitter, Iterable)
+    ):
+        raise TypeError(
+            f"folds: wanted a number, an object with split(X, y), or pairs of rows, got "
+            f"{type(splitter).__name__}"
+        )
+    splits: Any = splitter
+    pairs = splits.split(inputs, labels) if hasattr(splits, "split") else splits
+    found = []
+    for number, pair in enumerate(pairs):
+        name = f"fold {number}"
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise ValueError(f"{name}: wanted (training rows, validation rows)")
+        train, valid = (_rows(part, n, name) for part in pair)
+        if np.intersect1d(train, valid).size:
+            raise ValueError(
+                f"{name}: {np.intersect1d(train, valid).size} rows are both for training and for "
+                f"validation, so its risk would be too low"
+            )
+        found.append(_at_least_two(train, valid, name))
+    if not found:
+        raise ValueError("folds: the splitter gave none")
+    return found
+
+
+def _contiguous(k: int, n: int) -> list[Split]:
+    if k < 1:
+        raise ValueError(f"folds: wanted at least 1, got {k}")
+    everything = np.arange(n)
+    if k == 1:
+        kept = int((1 - VALIDATION_SHARE) * n + 1e-9)
+        return [_at_least_two(everything[:kept], everything[kept:], "fold 0")]
+    if n < 2 * k:
+        raise ValueError(
+            f"folds: {k} folds of at least 2 validation rows need {2 * k} rows for tuning, got {n}"
+        )
+    parts = np.array_split(everything, k)
+    return [(np.setdiff1d(everything, part), part) for part in parts]
+
+
+def _rows(value: Any, n: int, name: str) -> np.ndarray:
+    rows = np.asarray(value)
+    if rows.dtype == bool and rows.shape == (n,):
+        return np.flatnonzero(rows)
+    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
+        raise ValueError(
+            f"{name}: wanted row numbers, or a mask of length {n}, got {rows.dtype} of shape "
+            f"{rows.shape}"
+        )
+    if rows.size and (rows.min() < 0 or rows.max() >= n):
+        raise ValueError(f"{name}: rows go from 0 to {n - 1}, got {rows.min()} to {rows.max()}")
+    if np.unique(rows).size != rows.size:
+        raise ValueError(f"{name}: a row is listed more than once")
+    return rows
+
+
+def _at_least_two(first: np.ndarray, second: np.ndarray, name: str) -> Split:
+    if len(first) < 2 or len(second) < 2:
+        raise ValueError(
+            f"{name}: both parts need at least 2 rows, got {len(first)} and {len(second)}"
+        )
+    return first, second
