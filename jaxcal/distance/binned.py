@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.distance.predictions import atoms, binary
+from jaxcal.distance.predictions import Binary, atoms, binary
 from jaxcal.typing import Scalar, Vector
 
 
@@ -50,7 +50,11 @@ def binned_ece(
     a part in [0, 1) of a bin. Cost O(n log b). Source: eq. 4 and Def. 6.1.
     """
     data = binary(p, y, weights)
-    held = _edges(edges, shift, data.v.dtype)
+    return _binned(data, _edges(edges, shift, data.v.dtype))
+
+
+@jax.jit
+def _binned(data: Binary, held: Array) -> BinnedECE:
     b = held.size - 1
     which = jnp.clip(jnp.searchsorted(held, data.v, side="right") - 1, 0, b - 1)
     mass = jax.ops.segment_sum(data.w, which, b)

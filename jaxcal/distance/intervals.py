@@ -20,6 +20,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal.distance.predictions import Atoms, Binary, atoms, binary, positive
+from jaxcal.distance.scans import sums
 from jaxcal.results import plain
 from jaxcal.typing import Key, Scalar, Vector
 
@@ -46,7 +47,7 @@ def _random(v: Vector, rho: Vector, width: Scalar) -> Scalar:
         num_keys=1,
         is_stable=False,
     )
-    return jnp.sum(jnp.abs(jnp.cumsum(step)[:-1]) * jnp.diff(t)) / width
+    return jnp.sum(jnp.abs(sums(step)[:-1]) * jnp.diff(t)) / width
 
 
 def sampled_interval_ce(
@@ -163,7 +164,7 @@ def _best(data: Binary) -> IntervalCE:
     m = found.v.size
 
     def prefix(x: Array) -> Array:
-        return jnp.concatenate([jnp.zeros(1, x.dtype), jnp.cumsum(x)])
+        return jnp.concatenate([jnp.zeros(1, x.dtype), sums(x)])
 
     r, mass = prefix(found.rho), prefix(found.mass)
     starts = jnp.arange(m)
@@ -183,7 +184,7 @@ def _best(data: Binary) -> IntervalCE:
         return inside, j == inside
 
     _, first = jax.lax.scan(back, jnp.asarray(m), starts, reverse=True)
-    bin_of = jnp.cumsum(first) - 1
+    bin_of = sums(first.astype(jnp.int32)) - 1
     return _partition(best[m], found, bin_of)
 
 
@@ -194,7 +195,7 @@ def _partition(value: Array, found: Atoms, bin_of: Array) -> IntervalCE:
     means = ones / jnp.where(mass > 0, mass, 1)
     kappa = jnp.where(mass > 0, means, 0.0)[bin_of][found.index]
     # padding atoms may sit in bins of their own, which no observation is in
-    used = jnp.cumsum(jnp.zeros(m, jnp.int32).at[bin_of[found.index]].set(1)) - 1
+    used = sums(jnp.zeros(m, jnp.int32).at[bin_of[found.index]].set(1)) - 1
     return IntervalCE(value, used[bin_of[found.index]], kappa)
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.distance.laplace import KernelCE, _positive, root
 from jaxcal.distance.predictions import binary, residuals
+from jaxcal.distance.scans import sums
 from jaxcal.kernels.points import Laplace, gram
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.typing import Key, PointKernel, Scalar
@@ -140,8 +141,8 @@ def random_bins(
         width, shift = drawn
         bins = jnp.floor((v + shift) / width)
         # sorted, so bins are runs: numbered by their starts, whatever their number
-        run = jnp.cumsum(jnp.concatenate([jnp.zeros(1, bool), bins[1:] != bins[:-1]]))
-        sums = jax.ops.segment_sum(rho, run, v.size, indices_are_sorted=True)
-        return jnp.sum(sums**2)
+        run = sums(jnp.concatenate([jnp.zeros(1, jnp.int32), (bins[1:] != bins[:-1]) * 1]))
+        found = jax.ops.segment_sum(rho, run, v.size, indices_are_sorted=True)
+        return jnp.sum(found**2)
 
     return _sketch(jax.lax.map(one, (widths, shifts)))

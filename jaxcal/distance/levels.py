@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxcal.distance.scans import prefixes, sums
 from jaxcal.typing import Vector
 
 
@@ -32,14 +33,6 @@ class _Block(NamedTuple):
     p: Array
     q: Array
     r: Array
-
-
-class _Versions(NamedTuple):
-    """``after`` [n]: the block's matrix above each of its F, in their order; ``base`` [n]: below
-    all of them, held at the block's first slot."""
-
-    after: _Block
-    base: _Block
 
 
 def denoise(f: Vector, g: Vector) -> Vector:
@@ -67,10 +60,10 @@ def _orders(order: Int[Array, " n"], rounds: int) -> Int[Array, "rounds n"]:
 
     def split(order: Array, k: Array) -> tuple[Array, Array]:
         half = jnp.left_shift(1, k)  # of the block that ``order`` lists
-        left = (order & half) == 0
-        lefts = jnp.cumsum(left) - left - (slots >> (k + 1)) * half  # before it, in its block
+        left = ((order & half) == 0).astype(slots.dtype)
+        lefts = sums(left) - left - (slots >> (k + 1)) * half  # before it, in its block
         start = slots & ~(2 * half - 1)
-        to = jnp.where(left, start + lefts, half + slots - lefts)
+        to = jnp.where(left == 1, start + lefts, half + slots - lefts)
         return jnp.zeros_like(order).at[to].set(order, unique_indices=True), order
 
     _, orders = jax.lax.scan(split, order.astype(slots.dtype), jnp.arange(rounds)[::-1])
@@ -79,46 +72,59 @@ def _orders(order: Int[Array, " n"], rounds: int) -> Int[Array, "rounds n"]:
 
 def _up(f: Vector, g: Vector, orders: Int[Array, "rounds n"]) -> Float[Array, "4 n"]:
     """For each place but the last, the level up to which it is on, given the states of the ends of
-    the block whose middle it is: rows (0, 0), (0, 1), (1, 0), (1, 1)."""
+    the block whose middle it is: rows (0, 0), (0, 1), (1, 0), (1, 1).
+
+    The table of matrices has one row for each F of each block, in their order: the block's matrix
+    above that F; and n rows further, at the block's first slot, its matrix below all of them.
+    """
     n = f.size
     slots = jnp.arange(n)
     one = jnp.ones_like(g)
-    start = _Versions(_Block(1 + g, one, g), _Block(1 - g, one, -g))
-    ends = jnp.full(1, jnp.inf, f.dtype)
+    above, below = jnp.stack([1 + g, one, g], axis=1), jnp.stack([1 - g, one, -g], axis=1)
 
-    def merge(carry: tuple[_Versions, Array], item: tuple[Array, Array]):
-        (versions, found), (k, order) = carry, item
+    def merge(carry: tuple[Array, Array], item: tuple[Array, Array]):
+        (table, found), (k, order) = carry, item
         half = jnp.left_shift(1, k)
         first = slots & ~(2 * half - 1)
-        left = (order & half) == 0
-        lefts = jnp.cumsum(left) - (slots >> (k + 1)) * half  # in the block, up to the slot
+        other = first + half
+        left = ((order & half) == 0).astype(slots.dtype)
+        lefts = sums(left) - (slots >> (k + 1)) * half  # in the block, up to the slot
         rights = slots - first + 1 - lefts
 
         def at(side: Array, count: Array) -> _Block:
-            def pick(after: Array, base: Array) -> Array:
-                return jnp.where(count > 0, after[side + count - 1], base[side])
+            row = jnp.where(count > 0, side + count - 1, n + side)
+            return _Block(*_take(table, row).T)
 
-            return jax.tree.map(pick, versions.after, versions.base)
-
-        other = jnp.minimum(first + half, n - 1)
         a, b = at(first, lefts), at(other, rights)
-        low_a, low_b = (jax.tree.map(lambda x, i=i: x[i], versions.base) for i in (first, other))
+        low_a, low_b = (_Block(*_take(table, n + i).T) for i in (first, other))
         on, low_on = _middle(a, b), _middle(low_a, low_b)
 
         # the place in the middle of a block of this round, and the slots of that block
         middle = ((slots + 1) & (2 * half - 1)) == half
         begin = jnp.where(middle, slots + 1 - half, 0)
-        counts = jnp.pad(jnp.cumsum(on, axis=1), ((0, 0), (1, 0)))
-        count = counts[:, jnp.minimum(begin + 2 * half, n)] - counts[:, begin] + low_on[:, begin]
+        rows = tuple(on)
+        counts = jnp.stack(prefixes(_add, rows), axis=1)
+        low_on = jnp.stack(low_on, axis=1)
+        before = _take(counts, begin) - _take(jnp.stack(rows, axis=1), begin)
+        count = _take(counts, begin + 2 * half - 1) - before + _take(low_on, begin)
         # on in the first ``count`` versions, that is up to the F that ends the last of them
-        upper = f[order[jnp.clip(begin + count - 1, 0, n - 1)]]
+        upper = _take(f, _take(order, jnp.clip(begin[:, None] + count - 1, 0, n - 1)))
         level = jnp.where(count == 0, -jnp.inf, jnp.where(count > 2 * half, jnp.inf, upper))
-        found = jnp.where(middle, level, found)
-        return (_Versions(_product(a, b), _product(low_a, low_b)), found), None
+        found = jnp.where(middle[:, None], level, found)
+        both = [jnp.stack(_product(*pair), axis=1) for pair in ((a, b), (low_a, low_b))]
+        return (jnp.concatenate(both), found), None
 
-    begun = (start, jnp.broadcast_to(ends, (4, n)))
-    (_, found), _ = jax.lax.scan(merge, begun, (jnp.arange(orders.shape[0]), orders))
-    return found
+    start = (jnp.concatenate([above, below]), jnp.full((n, 4), jnp.inf, f.dtype))
+    (_, found), _ = jax.lax.scan(merge, start, (jnp.arange(orders.shape[0]), orders))
+    return found.T
+
+
+def _take(array: Array, i: Array) -> Array:
+    return array.at[i].get(mode="clip")
+
+
+def _add(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(a + b for a, b in zip(x, y, strict=True))
 
 
 def _product(a: _Block, b: _Block) -> _Block:
@@ -131,11 +137,10 @@ def _product(a: _Block, b: _Block) -> _Block:
     )
 
 
-def _middle(a: _Block, b: _Block) -> Int[Array, "4 n"]:
+def _middle(a: _Block, b: _Block) -> list[Array]:
     """Whether the place between two blocks costs less when on, by the states of their ends."""
-    left = jnp.stack([a.p, a.p, a.r - a.q, a.r - a.q])
-    right = jnp.stack([b.q, b.r - b.p, b.q, b.r - b.p])
-    return (left + right < 0).astype(jnp.int32)
+    left, right = (a.p, a.r - a.q), (b.q, b.r - b.p)
+    return [(x + y < 0).astype(jnp.int32) for x in left for y in right]
 
 
 def _down(f: Vector, found: Float[Array, "4 n"]) -> Vector:
@@ -146,8 +151,8 @@ def _down(f: Vector, found: Float[Array, "4 n"]) -> Vector:
 
     def halve(k: Array, a: Vector) -> Vector:
         half = jnp.right_shift(n, k + 1)
-        left = jnp.where(slots >= half, a[jnp.maximum(slots - half, 0)], 0)
-        right = a[jnp.minimum(slots + half, n - 1)]
+        left = jnp.where(slots >= half, _take(a, slots - half), 0)
+        right = _take(a, slots + half)
         low, high = jnp.minimum(left, right), jnp.maximum(left, right)
         between = jnp.where(left > right, falling, rising)
         level = jnp.maximum(jnp.maximum(jnp.minimum(low, on), jnp.minimum(high, between)), off)

@@ -14,6 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
+from jaxcal.distance.scans import sums
 from jaxcal.typing import Vector
 
 
@@ -116,13 +117,14 @@ def residuals(data: Binary) -> Residuals:
     return Residuals(*jax.lax.sort((data.v, rho), num_keys=1, is_stable=False))
 
 
+@jax.jit
 def atoms(data: Binary) -> Atoms:
     """Ties merged, shapes kept: as many atoms as observations, those left over without mass."""
     n = data.v.size
     order = jnp.argsort(data.v)
     v, y, w = data.v[order], data.y[order], data.w[order]
     new = jnp.concatenate([jnp.zeros(1, bool), v[1:] != v[:-1]])
-    group = jnp.cumsum(new)
+    group = sums(new.astype(jnp.int32))
 
     def add(values: Array) -> Array:
         return jax.ops.segment_sum(values, group, n, indices_are_sorted=True)

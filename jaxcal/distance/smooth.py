@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.distance.levels import denoise
 from jaxcal.distance.predictions import Binary, Residuals, binary, residuals
-from jaxcal.distance.scans import prefixes
+from jaxcal.distance.scans import least, prefixes, sums
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector
 
@@ -78,7 +78,7 @@ def smooth_of_residuals(data: Residuals) -> SmoothCE:
 @jax.custom_vjp
 def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector]]:
     g = jnp.diff(v, append=v[-1:])
-    f = jnp.cumsum(rho)
+    f = sums(rho)
     good = jnp.all(jnp.isfinite(f) & jnp.isfinite(v))
     a = denoise(f, g)
     jumps = jnp.diff(a, prepend=jnp.zeros(1, a.dtype))
@@ -120,14 +120,16 @@ def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
     def later(given: Array) -> Array:
         return jnp.concatenate([jnp.zeros(1, v.dtype), given[:-1]])
 
-    def lowest(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
+    def lowest(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, Array]:
         return x[0] + y[0], jnp.maximum(x[1] + y[0], y[1])
 
-    def highest(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
+    def highest(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, Array]:
         return x[0] + y[0], jnp.minimum(x[1] + y[0], y[1])
 
-    _, low = prefixes(lowest, (later(drop), floor))
-    _, high = prefixes(highest, (later(rise), ceiling))
+    def both(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, ...]:
+        return (*lowest(x[:2], y[:2]), *highest(x[2:], y[2:]))
+
+    _, low, _, high = prefixes(both, (later(drop), floor, later(rise), ceiling))
     high = jnp.maximum(low, high)
 
     def clips(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -138,11 +140,11 @@ def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
         )
 
     # from the last place backwards: stay where free, else undo the step; never leave the range
-    shift, least, most = prefixes(clips, (-fixed, low, high), reverse=True)
-    raw = jnp.clip(shift, least, most)
+    shift, bottom, top = prefixes(clips, (-fixed, low, high), reverse=True)
+    raw = jnp.clip(shift, bottom, top)
     # rounding may have left a slope above 1: the largest Lipschitz function below
-    from_left = jax.lax.cummin(raw - v) + v
-    from_right = jax.lax.cummin(raw + v, reverse=True) - v
+    from_left = least(raw - v) + v
+    from_right = least(raw + v, reverse=True) - v
     return jnp.clip(jnp.minimum(from_left, from_right), -1, 1)
 
 
