@@ -146,7 +146,8 @@ def kernel_means(
         )
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(held, Draws):
-        law = Particles(drawn(key, predictions, n_draws))  # type: ignore[arg-type]
+        anyhow = jax.random.key(0) if key is None else key  # given draws are taken in order
+        law = Particles(drawn(anyhow, predictions, n_draws))
         return KernelMeans(kernel, *make(kernel, law))
     law = law_of(predictions) if n_draws is None else None
     if law is not None and find(kernel, law) is not None:

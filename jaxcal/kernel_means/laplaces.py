@@ -59,14 +59,19 @@ def _e2(x: Array, y: Array) -> Array:
     return jnp.where(small, series, far)
 
 
+def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
+    """The smaller and the larger; where they agree each still has its own derivative, whole."""
+    first = a <= b
+    return jnp.where(first, a, b), jnp.where(first, b, a)
+
+
 def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
     r"""``E exp(-gamma |Z - y|)`` at distance z = abs(loc - y) >= 0, for rates alpha and gamma.
 
     :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`, r <= R the two rates.
     """
-    low = jnp.minimum(alpha, gamma)
-    gap = jnp.abs(alpha - gamma)
-    return alpha / (alpha + gamma) * jnp.exp(-low * z) * (1 + low * z * _e1(gap * z))
+    low, high = _ordered(alpha, gamma)
+    return alpha / (alpha + gamma) * jnp.exp(-low * z) * (1 + low * z * _e1((high - low) * z))
 
 
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
@@ -77,9 +82,9 @@ def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
     :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) /
     ((r_1 + r_2)(r_0 + r_2))`.
     """
-    least, most = jnp.minimum(alpha, beta), jnp.maximum(alpha, beta)
-    low, high = jnp.minimum(least, gamma), jnp.maximum(most, gamma)
-    middle = jnp.maximum(least, jnp.minimum(most, gamma))
+    least, most = _ordered(alpha, beta)
+    rest, high = _ordered(most, gamma)
+    low, middle = _ordered(least, rest)
     x, y = (middle - low) * z, (high - low) * z
     once = _e1(x)
     # 2 r0 r1 r2 e^(r0 z) times -f[r0, r1] / (r0 + r1), and times f[r0, r1, r2]

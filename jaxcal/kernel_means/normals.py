@@ -10,7 +10,7 @@ of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2
 with gamma = 1 / (2 l^2).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -62,7 +62,7 @@ class Diagonal(eqx.Module):
                 exponent, volume = self._coordinate(rows, cols, q, exponent, volume)
         else:
 
-            def step(q: int, held: tuple[Array, Array]) -> tuple[Array, Array]:
+            def step(q: Any, held: tuple[Array, Array]) -> tuple[Array, Array]:
                 one = jnp.ones((), rows.mean.dtype)
                 exponent, ratio = self._coordinate(rows, cols, q, held[0], one)
                 return exponent, held[1] + jnp.log(ratio)

@@ -80,11 +80,18 @@ class SKCE(eqx.Module):
         return (k * residual_block(self.means, rows, cols))[None]
 
     def diagonal(self, features: SKCEFeatures) -> Float[Array, "c n"]:
-        def own(one: Features) -> Array:
-            alone = jax.tree.map(lambda leaf: leaf[None], one)
-            return gram_block(self.prediction_kernel, self.distance, alone, alone)[0, 0]
+        described = features.predictions
+        radial = points.profile(self.prediction_kernel)
+        if radial is not None:
+            # at a distance of 0 exactly, which a matrix product does not give
+            own = radial(self.distance.paired(described, described))
+        else:
+            own = jax.vmap(self._alone)(described)
+        return (own * residual_diagonal(self.means, features))[None]
 
-        return (jax.vmap(own)(features.predictions) * residual_diagonal(self.means, features))[None]
+    def _alone(self, one: Features) -> Array:
+        alone = jax.tree.map(lambda leaf: leaf[None], one)
+        return gram_block(self.prediction_kernel, self.distance, alone, alone)[0, 0]
 
 
 class MatrixSKCE(eqx.Module):

@@ -1,0 +1,583 @@
+"""SKCE: the published numbers, its identities, quadrature, and its laws under calibration."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+
+import jaxcal
+from jaxcal.kernel_means import MeanEmbedding, kernel_means
+from jaxcal.kernels import (
+    ClassGram,
+    Constant,
+    Gaussian,
+    Laplace,
+    PowerExponential,
+    TotalVariation,
+    Vectors,
+    Wasserstein,
+)
+from jaxcal.nulls import BlockNormal, BlockSquares, Gamma, Multinomial, Spectrum, Wild
+from jaxcal.pairwise.skce import SKCE, MatrixSKCE, Observed, SKCEFeatures
+from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
+
+KEY = jax.random.key(0)
+PAPER = {
+    "standardize": False,
+    "distance": Wasserstein(),
+    "prediction_kernel": Laplace(1.0),
+    "target_kernel": Gaussian(1.0),
+}
+MEAN = jnp.array([0, 0.5, -1, 2, 1, 0.3])
+DEVIATION = jnp.array([1, 0.5, 0.8, 1.2, 0.3, 0.7])
+TARGETS = jnp.array([0.2, -0.4, -1.5, 2.5, 1.1, 1])
+SIX = (dist.Normal(MEAN, DEVIATION), TARGETS)
+near = partial(np.testing.assert_allclose, rtol=0, atol=1.01e-10)
+close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+
+
+def dense(mean, deviation, ys):
+    """H of the paper's kernel for one-dimensional normals, from the printed formulas, in NumPy."""
+    mean, var, ys = (np.asarray(a, float) for a in (mean, np.asarray(deviation) ** 2, ys))
+
+    def average(gap, total):
+        return (1 + total) ** -0.5 * np.exp(-(gap**2) / (2 * (1 + total)))
+
+    w2 = np.hypot(mean[:, None] - mean, np.sqrt(var)[:, None] - np.sqrt(var))
+    first = average(mean[:, None] - ys, var[:, None])
+    h = np.exp(-((ys[:, None] - ys) ** 2) / 2) - first - first.T
+    return np.exp(-w2) * (h + average(mean[:, None] - mean, var[:, None] + var))
+
+
+def test_the_published_six_points():
+    h = dense(MEAN, DEVIATION, TARGETS)
+    near(h[[0, 1, 1], [1, 5, 1]], [-0.03760703, -0.28606897, 0.52270722], atol=1e-8)
+    found = skce(KEY, *SIX, **PAPER)
+    near(found.biased, 0.0209864573)
+    near(found.unbiased, -0.0261703615)
+    near(kce(KEY, *SIX, **PAPER), 0.0209864573**0.5, atol=1e-9)
+    for size, wanted in ((2, -0.0029666461), (3, -0.0089715215), (6, -0.0261703615)):
+        near(block_estimates(KEY, *SIX, size=size, **PAPER).estimate, wanted)
+    test = partial(skce_test, KEY, *SIX, **PAPER)
+    near(test(null=BlockNormal(2)).p_value, 0.5636354768)
+    near(test(null=BlockSquares(2)).p_value, 0.5772835055)
+    near(test(null=Gamma()).p_value, 0.9120286614)
+    assert jnp.trace(h) / 6 == pytest.approx(0.2567705513, abs=1e-10)
+
+
+def test_the_published_bootstrap_sample(monkeypatch):
+    """The counts (2, 0, 1, 1, 0, 2) give T' = -.0160042927, against -.0523908911 observed."""
+    indices = jnp.array([[0, 0, 2, 3, 5, 5]])
+    pairwise, features = assembled(*SIX)
+    monkeypatch.setattr(jax.random, "randint", lambda *args, **options: indices)
+    outcome = Multinomial(1)(KEY, pairwise, features)
+    near(outcome.samples[0], -0.0160042927)
+    near(outcome.statistic, -0.0523908911)
+
+
+def assembled(predictions, ys):
+    """The pairwise statistic of the paper's kernel and its features, put together by hand."""
+    means = kernel_means(Gaussian(1.0), predictions)
+    described = Wasserstein().features(KEY, predictions, None)
+    features = SKCEFeatures(ys.reshape(len(ys), -1), means.features, described)
+    return SKCE(Laplace(1.0), Wasserstein(), means.empty()), features
+
+
+def test_the_bootstrap_has_the_conditional_mean_of_multinomial_counts():
+    pairwise, features = assembled(*SIX)
+    outcome = jax.jit(Multinomial(20000))(KEY, pairwise, features)
+    samples = outcome.samples[0]
+    error = samples.std() / 20000**0.5
+    assert abs(samples.mean() + outcome.biased[0]) < 4 * error
+
+
+def test_the_published_pairs():
+    two = dist.Normal(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.5])), jnp.array([0.5, -0.2])
+    near(skce(KEY, *two, **PAPER).unbiased, -0.0630477597)
+    pairwise, features = assembled(*two)
+    near(pairwise.diagonal(features)[0, 0], 0.2488195751)
+    two = dist.Laplace(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.5])), two[1]
+    options = {"standardize": False, "prediction_kernel": PowerExponential(1.0, power=1.0)}
+    found = skce(KEY, *two, target_kernel=Laplace(1 / 0.7), **options)
+    near(found.unbiased, -0.0500116700)
+    p = jnp.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]])
+    found = skce(KEY, p, jnp.array([0, 2]), prediction_kernel=Laplace(1.0))
+    near(found.unbiased, -0.0060055446)
+
+
+def random_six(seed=0, n=11):
+    rng = np.random.default_rng(seed)
+    mean, deviation = rng.normal(size=n), rng.uniform(0.2, 1.5, n)
+    return mean, deviation, mean + deviation * rng.normal(size=n)
+
+
+def test_estimators_are_sums_over_the_matrix_in_every_tiling():
+    mean, deviation, ys = random_six()
+    h, n = dense(mean, deviation, ys), 11
+    data = (dist.Normal(mean, deviation), jnp.asarray(ys))
+    off = h - np.diag(np.diag(h))
+    found = skce(KEY, *data, **PAPER)
+    close(found.unbiased, off.sum() / (n * (n - 1)))
+    close(found.biased, h.sum() / n**2)
+    close(found.biased, (n - 1) / n * found.unbiased + np.trace(h) / n**2)
+    assert np.linalg.eigvalsh(h).min() > -1e-12
+    for size in (2, 3, 5, 11):
+        m = n // size
+        blocks = [slice(b * size, (b + 1) * size) for b in range(m)]
+        eta = [off[b, b].sum() / (size * (size - 1)) for b in blocks]
+        estimated = block_estimates(KEY, *data, size=size, **PAPER)
+        close(estimated.blocks, eta)
+        close(estimated.estimate, np.mean(eta))
+        if m > 1:
+            close(estimated.standard_error, np.std(eta, ddof=1) / m**0.5)
+    order = np.random.default_rng(1).permutation(n)
+    shuffled = (dist.Normal(mean[order], deviation[order]), jnp.asarray(ys[order]))
+    close(skce(KEY, *shuffled, **PAPER).unbiased, found.unbiased)
+    result = skce_test(KEY, *data, tile=4, null=Wild(19), **PAPER)
+    close(result.estimate, found.unbiased)
+    close(jnp.sum(result.contributions), result.estimate)
+
+
+def test_point_masses_and_perfect_predictions():
+    mean, _, ys = random_six()
+    sharp = dist.Normal(mean, np.full(11, 1e-9))
+    options = PAPER | {"prediction_kernel": Constant()}
+    close(skce(KEY, sharp, jnp.asarray(mean), **options).biased, 0, atol=1e-9)
+    k = lambda a, b: np.exp(-((a[:, None] - b) ** 2) / 2)  # noqa: E731
+    h = k(ys, ys) - k(mean, ys) - k(ys, mean) + k(mean, mean)
+    close(skce(KEY, sharp, jnp.asarray(ys), **options).biased, h.mean(), atol=1e-9)
+
+
+def test_a_constant_prediction_kernel_or_predictor_makes_it_mmd():
+    mean, deviation, ys = random_six()
+    options = PAPER | {"prediction_kernel": Constant()}
+    found = skce(KEY, dist.Normal(mean, deviation), jnp.asarray(ys), **options)
+    means = kernel_means(Gaussian(1.0), dist.Normal(mean, deviation))
+    y = jnp.asarray(ys)[:, None]
+    mmd = means.gram(y, y).mean() - 2 * means.first(means.features, y).mean()
+    close(found.biased, mmd + means.second(means.features, means.features).mean())
+    one = dist.Normal(0.3, 1.2)
+    weighted = skce(KEY, one, jnp.asarray(ys), **PAPER)
+    close(weighted.biased, skce(KEY, one, jnp.asarray(ys), **options).biased)
+
+
+def test_wide_target_kernels_compare_means():
+    mean, deviation, ys = random_six()
+    options = PAPER | {"prediction_kernel": Constant(), "target_kernel": Gaussian(1000.0)}
+    found = skce(KEY, dist.Normal(mean, deviation), jnp.asarray(ys), **options).biased
+    np.testing.assert_allclose(found * 1000**2, np.mean(ys - mean) ** 2, rtol=1e-4)
+
+
+def test_classes_are_residuals_in_a_matrix_valued_kernel():
+    rng = np.random.default_rng(0)
+    p, ys = rng.dirichlet(np.ones(4), 9), rng.integers(0, 4, 9)
+    root = rng.normal(size=(4, 4))
+    gram = root @ root.T
+    k = np.exp(-np.linalg.norm(p[:, None] - p, axis=-1) / 0.6)
+    residual = np.eye(4)[ys] - p
+    for kernel, matrix in ((None, np.eye(4)), (ClassGram(gram), gram), (gram, gram)):
+        h = k * (residual @ matrix @ residual.T)
+        found = skce(KEY, p, ys, prediction_kernel=Laplace(0.6), target_kernel=kernel)
+        close(found.biased, h.mean())
+        general = MatrixSKCE(
+            lambda a, b, m=matrix: jnp.exp(-jnp.linalg.norm(a - b + 1e-300) / 0.6) * m
+        )
+        observed = Observed(jnp.asarray(ys), jnp.asarray(p))
+        close(general.block(observed, observed)[0] * (1 - np.eye(9)), h * (1 - np.eye(9)))
+        close(general.diagonal(observed)[0], np.diag(h))
+    categorical = skce(KEY, dist.Categorical(probs=jnp.asarray(p)), ys)
+    close(categorical.biased, skce(KEY, p, ys).biased)
+
+
+def test_two_classes_are_the_binary_form():
+    rng = np.random.default_rng(1)
+    p, ys = rng.uniform(size=12), rng.integers(0, 2, 12)
+    k = np.exp(-(2**0.5) * abs(p[:, None] - p) / 0.7)
+    h = 2 * k * np.outer(ys - p, ys - p)
+    options = {"prediction_kernel": Laplace(0.7)}
+    for predictions in (p, np.stack([1 - p, p], 1), dist.Bernoulli(probs=jnp.asarray(p))):
+        close(skce(KEY, predictions, ys, **options).biased, h.mean())
+    close(skce(KEY, p, ys.astype(bool), **options).biased, h.mean())
+    tv = skce(KEY, p, ys, distance=TotalVariation(), **options).biased
+    close(tv, (2 * np.exp(-abs(p[:, None] - p) / 0.7) * np.outer(ys - p, ys - p)).mean())
+
+
+# --- constants of the synthetic models (predictions N(c 1, 0.1^2 I), c uniform on [0, 1])
+
+
+def synthetic(key, n, d, calibrated):
+    c_key, y_key = jax.random.split(key)
+    mean = jnp.broadcast_to(jax.random.uniform(c_key, (n, 1)), (n, d))
+    true = mean if calibrated else mean.at[:, 0].set(0.1)
+    ys = true + 0.1 * jax.random.normal(y_key, (n, d))
+    return dist.Normal(mean, 0.1).to_event(1), ys
+
+
+@pytest.mark.parametrize(("d", "wanted"), [(1, 0.1107737), (10, 0.0595975)])
+def test_the_constant_of_the_uncalibrated_model_by_quadrature(d, wanted):
+    x, w = np.polynomial.legendre.leggauss(40)
+    x, w = (x + 1) / 2, w / 2
+    # the triangle c' < c, where the kernel is smooth, counts twice
+    c, other = np.repeat(x, 40), (x[:, None] * x).ravel()
+    weight = 2 * (w[:, None] * w * x[:, None]).ravel()
+
+    def laws(c, calibrated):
+        mean = np.repeat(c[:, None], d, 1)
+        if not calibrated:
+            mean[:, 0] = 0.1
+        return dist.Normal(mean, 0.1).to_event(1)
+
+    means = {
+        name: [kernel_means(Gaussian(1.0), laws(side, name == "p")) for side in (c, other)]
+        for name in ("p", "t")
+    }
+
+    def paired(one, two):
+        a, b = means[one][0], means[two][1]
+
+        def single(rows, cols):
+            alone = (jax.tree.map(lambda leaf: leaf[None], side) for side in (rows, cols))
+            return a.second(*alone)[0, 0]
+
+        return jax.vmap(single)(a.features, b.features)
+
+    h = paired("t", "t") - paired("p", "t") - paired("t", "p") + paired("p", "p")
+    value = np.sum(weight * np.exp(-(d**0.5) * np.abs(c - other)) * h)
+    np.testing.assert_allclose(value, wanted, atol=6e-8)
+
+
+@pytest.mark.parametrize(("d", "square"), [(1, 4.282e-5), (10, 1.683e-4)])
+def test_moments_of_h_under_calibration(d, square, key):
+    predictions, ys = synthetic(key, 1500, d, calibrated=True)
+    pairwise, features = assembled(predictions, ys)
+    h = pairwise.block(features, features)[0]
+    own = pairwise.diagonal(features)[0]
+    close(jnp.diag(h), own, atol=1e-9)
+    assert abs(own.mean() - (1 - 1.02 ** (-d / 2))) < 4 * own.std() / 1500**0.5
+    rows = (jnp.sum(h**2, 1) - own**2) / 1499
+    assert abs(rows.mean() - square) < 4 * 2 * rows.std() / 1500**0.5 + 1e-8
+    given = kernel_means(Gaussian(1.0), predictions)
+    close(1 - given.own(given.features), np.full(1500, 1 - 1.02 ** (-d / 2)))
+
+
+@partial(jax.jit, static_argnames=("d", "calibrated"))
+def estimates(keys, *, d, calibrated):
+    """Biased, and unbiased from blocks of 2, 4 and 16, of data sets of 16."""
+
+    def one(key):
+        data = synthetic(key, 16, d, calibrated)
+        blocks = [block_estimates(key, *data, size=b, **PAPER).estimate for b in (2, 4, 16)]
+        return jnp.stack([skce(key, *data, **PAPER).biased, *blocks])
+
+    return jax.lax.map(one, keys)
+
+
+@pytest.mark.parametrize(
+    ("d", "calibrated", "value", "own"),
+    [(1, False, 0.1107737, 0.2203), (10, True, 0.0, 0.0942692)],
+)
+def test_unbiased_estimates_are_and_the_bias_of_the_other_is_known(d, calibrated, value, own, key):
+    found = estimates(jax.random.split(key, 1500), d=d, calibrated=calibrated)
+    mean, error = found.mean(0), found.std(0) / 1500**0.5
+    assert np.all(np.abs(mean[1:] - value) < 4 * error[1:])
+    gap = found[:, 0] - found[:, 3]
+    # 1e-4: the published E h(x, x) has four digits
+    assert abs(gap.mean() - (own - value) / 16) < 4 * gap.std() / 1500**0.5 + 1e-5
+
+
+def test_the_null_law_has_its_mean_variance_and_level(key):
+    """n U under calibration: mean 0, variance 2 n / (n - 1) E h^2."""
+    n, sets = 32, 1200
+
+    @jax.jit
+    def unbiased(keys):
+        data = partial(synthetic, n=n, d=10, calibrated=True)
+        return jax.lax.map(lambda k: skce(k, *data(k), **PAPER).unbiased, keys)
+
+    u = n * unbiased(jax.random.split(key, sets))
+    assert abs(u.mean()) < 4 * u.std() / sets**0.5
+    variance = 2 * n / (n - 1) * 1.683e-4
+    spread = ((u - u.mean()) ** 2).std() / sets**0.5
+    assert abs(u.var() - variance) < 4 * spread
+
+
+# --- levels and power of the paper's tests; published levels decide the bounds
+
+NULLS = {
+    # null: published level at d = 10, n = 16, and the power of the uncalibrated model
+    "A, B = 2": (BlockNormal(2), 0.070, 0.680),
+    "A, sqrt": (BlockNormal(4), 0.091, 0.887),
+    "B, B = 2": (BlockSquares(2), 0.042, 0.493),
+    "B, sqrt": (BlockSquares(4), 0.068, 0.977),
+    "bootstrap": (Multinomial(200), 0.004, 1.00),
+    "spectrum": (Spectrum(200), 0.001, 1.00),
+    "gamma": (Gamma(), 0.052, 1.00),
+}
+
+
+@pytest.fixture(scope="module")
+def p_values():
+    """p-values [calibrated or not][null], 300 data sets each, of one program."""
+
+    @partial(jax.jit, static_argnames="calibrated")
+    def run(keys, *, calibrated):
+        def one(key):
+            data_key, test_key = jax.random.split(key)
+            pairwise, features = assembled(*synthetic(data_key, 16, 10, calibrated))
+            nulls = [null for null, *_ in NULLS.values()] + [Wild(200)]
+            return jnp.stack([null(test_key, pairwise, features).p_value[0] for null in nulls])
+
+        return jax.lax.map(one, keys)
+
+    keys = jax.random.split(jax.random.key(20210503), 300)
+    return {known: run(keys, calibrated=known) for known in (True, False)}
+
+
+def between(count, share, other, n=300):
+    """Whether a count of n is credible: binomial around either share."""
+    low = min(scipy.stats.binom.ppf(1e-4, n, q) for q in (share, other))
+    high = max(scipy.stats.binom.ppf(1 - 1e-4, n, q) for q in (share, other))
+    return low <= count <= high
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_levels_and_powers_are_the_published_ones(name, p_values):
+    """The published shares carry errors of their own: 2000 and 300 data sets."""
+    _, level, power = NULLS[name]
+    place = list(NULLS).index(name)
+    for calibrated, share, sets in ((True, level, 2000), (False, power, 300)):
+        spread = 3.9 * (max(share * (1 - share), 1e-3) / sets) ** 0.5
+        rejected = int(jnp.sum(p_values[calibrated][:, place] <= 0.05))
+        assert between(rejected, max(share - spread, 0), min(share + spread, 1))
+
+
+def test_the_wild_bootstrap_keeps_the_level_and_has_power(p_values):
+    assert int(jnp.sum(p_values[True][:, -1] <= 0.05)) <= scipy.stats.binom.ppf(0.9999, 300, 0.05)
+    assert int(jnp.sum(p_values[False][:, -1] <= 0.05)) >= 290
+
+
+# --- draws, mixtures and defaults
+
+
+def test_draws_keep_the_level_because_distance_and_means_do_not_share_them():
+    """With shared draws the mean of the estimate under calibration is positive."""
+
+    @jax.jit
+    def run(keys):
+        def one(key):
+            data_key, draw_key, key = jax.random.split(key, 3)
+            predictions, ys = synthetic(data_key, 12, 2, calibrated=True)
+            given = jaxcal.Draws(jnp.moveaxis(predictions.sample(draw_key, (6,)), 0, 1))
+            sampled = dist.StudentT(1e6, predictions.base_dist.loc, 0.1).to_event(1)
+            return jnp.stack(
+                [
+                    skce(key, given, ys).unbiased,
+                    skce(key, sampled, ys, n_draws=4).unbiased,
+                ]
+            )
+
+        return jax.lax.map(one, keys)
+
+    found = run(jax.random.split(jax.random.key(3), 1500))
+    assert np.all(np.abs(found.mean(0)) < 4 * found.std(0) / 1500**0.5)
+
+
+def test_defaults_follow_the_kind_of_prediction(key):
+    n = 40
+    mean = jax.random.normal(key, (n, 2))
+    mixing = dist.Categorical(probs=jnp.full((n, 2), 0.5))
+    parts = dist.Normal(mean[:, None] + 1, jnp.ones((n, 2, 2))).to_event(1)
+    for predictions in (
+        dist.Normal(mean, 0.5).to_event(1),
+        dist.Laplace(mean, 0.5).to_event(1),
+        dist.MultivariateNormal(mean, jnp.eye(2)),
+        dist.MixtureSameFamily(
+            mixing, dist.Normal(mean[:, None] + 1, jnp.ones((n, 2, 2))).to_event(1)
+        ),
+        dist.StudentT(5.0, mean, 0.5).to_event(1),
+    ):
+        ys = predictions.sample(jax.random.key(5))
+        good = skce_test(key, predictions, ys, null=Wild(99))
+        bad = skce_test(key, predictions, ys + 1.5, null=Wild(99))
+        assert good.p_value > 0.01
+        assert bad.p_value == 0.01
+        assert set(good.bandwidths) == {"target", "prediction"}
+        assert not good.warnings()
+
+
+def test_the_scale_of_the_targets_does_not_matter():
+    mean, deviation, ys = random_six()
+    one = skce(KEY, dist.Normal(mean, deviation), jnp.asarray(ys))
+    other = skce(KEY, dist.Normal(1e3 * mean + 7e4, 1e3 * deviation), jnp.asarray(1e3 * ys + 7e4))
+    np.testing.assert_allclose(other.unbiased, one.unbiased, rtol=1e-7)
+
+
+# --- life under jit, vmap, grad, and in single precision
+
+
+@pytest.mark.parametrize("family", ["Normal", "Laplace"])
+def test_gradients_are_those_of_differences_and_finite_where_predictions_coincide(family):
+    family = getattr(dist, family)
+    ys = jnp.array([0.2, 0.7, -1.0, 0.2])
+    kernel = Gaussian(1.0) if family is dist.Normal else Laplace(1.0)
+    options = {"standardize": False, "prediction_kernel": Laplace(1.0), "target_kernel": kernel}
+
+    @jax.jit
+    def value(mean, scale):
+        found = skce(KEY, family(mean, scale), ys, **options)
+        return found.biased + 3 * found.unbiased
+
+    gradient = jax.jit(jax.grad(value, argnums=(0, 1)))
+    same = (jnp.array([0.2, 0.2, 0.2, 0.5]), jnp.full(4, 0.8))
+    assert all(bool(jnp.all(jnp.isfinite(g))) for g in gradient(*same))
+    at = (jnp.array([0.3, 0.1, -0.2, 0.5]), jnp.array([0.8, 0.5, 1.1, 0.7]))
+    step = 1e-6 * jnp.eye(4)[1]
+    for which, g in enumerate(gradient(*at)):
+        up, down = (
+            value(*(a + sign * step if i == which else a for i, a in enumerate(at)))
+            for sign in (1, -1)
+        )
+        np.testing.assert_allclose(g[1], (up - down) / 2e-6, atol=1e-7)
+
+
+def test_kce_has_a_finite_gradient_at_zero():
+    perfect = jnp.array([0.2, 0.7, -1.0])
+    gradient = jax.grad(lambda m: kce(KEY, dist.Normal(m, 1e-12), perfect, **PAPER))(perfect)
+    assert bool(jnp.all(jnp.isfinite(gradient)))
+
+
+def test_a_batch_is_one_program_with_the_results_of_its_members(key):
+    keys = jax.random.split(key, 3)
+    p = jax.random.dirichlet(key, jnp.ones(3), (3, 12))
+    ys = jax.random.categorical(key, jnp.log(p))
+    run = partial(skce_test, null=Wild(19))
+    batch = jax.jit(jax.vmap(run))(keys, p, ys)
+    singles = [run(*one) for one in zip(keys, p, ys, strict=True)]
+    close(batch.estimate, [r.estimate for r in singles])
+    close(batch.p_value, [r.p_value for r in singles])
+    assert "3 results" in repr(batch)
+    before = jaxcal.assembly.run._cache_size()
+    run(jax.random.key(77), p[1], ys[2])
+    assert jaxcal.assembly.run._cache_size() == before
+
+
+def test_single_precision_keeps_the_estimate():
+    mean, deviation, ys = random_six(n=60)
+    found = [
+        skce(
+            KEY,
+            dist.Normal(mean.astype(t), deviation.astype(t)),
+            jnp.asarray(ys, t),
+            **(PAPER | {"prediction_kernel": Laplace(t(1)), "target_kernel": Gaussian(t(1))}),
+        )
+        for t in (np.float32, np.float64)
+    ]
+    assert found[0].unbiased.dtype == jnp.float32
+    np.testing.assert_allclose(found[0].unbiased, found[1].unbiased, atol=5e-7)
+
+
+# --- intervals
+
+
+def test_intervals_hold_the_value_of_a_miscalibrated_model(key):
+    @jax.jit
+    def run(keys):
+        def one(key):
+            data = synthetic(key, 100, 1, calibrated=False)
+            result = skce_test(key, *data, null=Gamma(), **PAPER)
+            blocks = block_estimates(key, *data, size=4, **PAPER)
+            return skce_interval(result)[:2], blocks.lower_bound(0.9)
+
+        return jax.lax.map(one, keys)
+
+    (low, high), bound = run(jax.random.split(key, 300))
+    held = int(jnp.sum((low <= 0.1107737) & (high >= 0.1107737)))
+    # the normal limit is near at n = 100: 90 % to 97 % of the intervals, 85 % to 95 % of the bounds
+    assert between(held, 0.90, 0.97)
+    assert between(int(jnp.sum(bound <= 0.1107737)), 0.85, 0.95)
+
+
+def test_block_estimates_say_what_they_are():
+    found = block_estimates(KEY, *SIX, size=4, **PAPER)
+    assert "1 blocks of 4" in repr(found)
+    assert any("last 2 of 6" in text for text in found.warnings())
+    assert found.to_dict()["size"] == 4
+    assert skce_interval(block_estimates(KEY, *SIX, **PAPER), level=0.5).level == 0.5
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("predictions", "targets", "message"),
+    [
+        ([[0.5, 0.6], [0.5, 0.5]], [0, 1], "row 0 does not sum to 1"),
+        ([[1.5, -0.5], [0.5, 0.5]], [0, 1], "negative probability"),
+        ([[0.5, 0.5], [0.5, 0.5]], [1, 2], "start at 0"),
+        ([[0.5, 0.5], [0.5, 0.5]], [0, 5], "wanted classes 0, .., 1, got 0 to 5"),
+        ([0.5, 1.2], [0, 1], "the probability of class 1"),
+        (SIX[0], TARGETS[:5], "to match targets of shape"),
+        (SIX[0], TARGETS[:, None], "to match targets of shape"),
+        (jaxcal.Draws(np.ones((6, 9, 2))), TARGETS, r"Draws.samples: wanted shape \(6, m\)"),
+        (jaxcal.Draws(np.ones((6, 2))), TARGETS, "at least 4 draws"),
+        ([[0.5, 0.5]], [0], "at least 2 observations"),
+    ],
+)
+def test_bad_data_is_named(predictions, targets, message):
+    if isinstance(predictions, list):
+        predictions, targets = np.array(predictions), np.array(targets)
+    with pytest.raises(ValueError, match=message):
+        skce_test(KEY, predictions, targets)
+
+
+def test_bad_choices_are_named():
+    p, ys = np.full((4, 3), 1 / 3), np.array([0, 1, 2, 0])
+    for error, message, call in [
+        (TypeError, "integer classes", lambda: skce_test(KEY, p, ys * 0.5)),
+        (TypeError, "Gram matrix", lambda: skce_test(KEY, p, ys, target_kernel=Gaussian(1.0))),
+        (TypeError, "MCMC", lambda: skce_test(KEY, jaxcal.Scores(TARGETS), TARGETS)),
+        (ValueError, "n_draws", lambda: skce_test(KEY, *SIX, n_draws=1)),
+        (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=7)),
+        (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=1)),
+        (ValueError, "two blocks", lambda: skce_test(KEY, *SIX, null=BlockNormal(4))),
+        (ValueError, "one block", lambda: skce_test(KEY, *SIX, null=BlockSquares(7))),
+        (ValueError, "level", lambda: skce_interval(block_estimates(KEY, *SIX), level=95)),
+        (ValueError, "0 < power <= 2", lambda: PowerExponential(1.0, power=2.5)),
+        (ValueError, "lengths", lambda: skce_test(KEY, *SIX, target_kernel=Gaussian([1.0, 2.0]))),
+    ]:
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_degenerate_predictions_are_flagged():
+    scale = jnp.array([1.0, -1.0, 1, 1, 1, 1])
+    result = skce_test(KEY, dist.Normal(MEAN, scale, validate_args=False), TARGETS, null=Wild(9))
+    assert np.isnan(result.p_value)
+    assert any("NaN" in text for text in result.warnings())
+    singular = dist.MultivariateNormal(
+        jnp.zeros((6, 2)), scale_tril=jnp.array([[1.0, 0.0], [1.0, 0.0]]), validate_args=False
+    )
+    result = skce_test(KEY, singular, jnp.stack([TARGETS, TARGETS**2], 1), null=Wild(9))
+    assert np.isfinite(result.p_value)  # a law on a line is a law
+    broken = dist.MultivariateNormal(
+        jnp.zeros((6, 2)), covariance_matrix=-jnp.eye(2), validate_args=False
+    )
+    assert np.isnan(skce_test(KEY, broken, jnp.ones((6, 2)), null=Wild(9)).p_value)
+
+
+def test_other_distances_and_vectors(key):
+    mean, deviation, ys = random_six(n=30)
+    data = (dist.Normal(mean, deviation), jnp.asarray(ys))
+    for distance in (
+        MeanEmbedding(),
+        MeanEmbedding(Gaussian(0.5)),
+        Vectors(jnp.asarray(mean)[:, None]),
+    ):
+        assert np.isfinite(skce_test(key, *data, distance=distance, null=Wild(19)).p_value)
+    assert np.isfinite(
+        skce_test(key, *data, distance=jaxcal.kernels.Fisher(), null=Wild(19)).p_value
+    )
