@@ -79,9 +79,11 @@ def median_bandwidth(xs: Points, *, most: int = MAX_PAIRS) -> Scalar:
 
     Over all pairs while there are at most ``most``, over that many of them for larger n (which
     ones depends on n alone). Where the median is 0 that of the positive distances; 1 where all
-    points coincide. Gradients stop here.
+    points coincide or there is one. Gradients stop here.
     """
     held = jax.lax.stop_gradient(xs)
+    if len(held) < 2:
+        return jnp.ones((), held.dtype)
     return median_heuristic(Vectors(held), held, most=most)[0]
 
 

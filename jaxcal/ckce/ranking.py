@@ -95,21 +95,26 @@ def drawn_trials(
 ) -> Trials:
     """Every measure of every model on ``trials`` data sets that ``make(key)`` draws.
 
-    Source: Section 5.1.1.
+    All data sets are held at once. Source: Section 5.1.1.
     """
     checks.key(key)
     keys = jax.random.split(key, whole_number(trials, "trials"))
-    found = [_on_draws(make, measure, keys) for measure in measures.values()]
+    sets = _drawn(make, keys)
+    found = [_on_sets(measure, *sets) for measure in measures.values()]
     return Trials(jnp.stack(found, axis=1), tuple(measures))
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _on_draws(make: Callable[[Array], Drawn], measure: Measure, keys: Array) -> Array:
-    def trial(key: Array) -> Array:
-        models, labels = make(key)
-        return jax.lax.map(lambda q: measure(q, labels), models)
+@partial(jax.jit, static_argnums=0)
+def _drawn(make: Callable[[Array], Drawn], keys: Array) -> Drawn:
+    return jax.lax.map(make, keys)
 
-    return jax.lax.map(trial, keys)
+
+@partial(jax.jit, static_argnums=0)
+def _on_sets(measure: Measure, models: Array, labels: Array) -> Array:
+    def one_set(each: tuple[Array, Array]) -> Array:
+        return jax.lax.map(lambda q: measure(q, each[1]), each[0])
+
+    return jax.lax.map(one_set, (models, labels))
 
 
 def shift_curves(
@@ -127,14 +132,15 @@ def shift_curves(
     checks.key(key)
     keys = jax.random.split(key, whole_number(trials, "trials"))
     places = jnp.asarray(shifts, float)
-    found = [_along(make, measure, keys, places) for measure in measures.values()]
-    return jnp.stack(found, axis=2)
+    sets = _moved(make, keys, places)
+    found = [_on_sets(measure, *sets) for measure in measures.values()]
+    return jnp.stack(found, axis=1).reshape(places.size, trials, len(found), -1)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _along(make: Any, measure: Measure, keys: Array, places: Array) -> Array:
-    def trial(key: Array, shift: Array) -> Array:
-        models, labels = make(key, shift)
-        return jax.lax.map(lambda q: measure(q, labels), models)
+@partial(jax.jit, static_argnums=0)
+def _moved(make: Callable[[Array, Array], Drawn], keys: Array, places: Array) -> Drawn:
+    def at(place: Array) -> Drawn:
+        return jax.lax.map(lambda key: make(key, place), keys)
 
-    return jax.lax.map(lambda a: jax.lax.map(lambda k: trial(k, a), keys), places)
+    sets = jax.lax.map(at, places)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), sets)

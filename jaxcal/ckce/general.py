@@ -1,0 +1,118 @@
+r"""CKCE beyond classes: any predictions with kernel means or draws, and unnormalized densities.
+
+The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, or, for a
+density known up to its constant, the Stein feature of its score at the target: both have mean 0
+given the prediction where the model is calibrated. Only their products D are needed.
+"""
+
+from functools import partial
+from typing import Any, Unpack
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxcal import assembly, checks
+from jaxcal.ckce import solve
+from jaxcal.ckce.estimator import CKCE
+from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.kernels.points import Constant
+from jaxcal.kernels.predictions import Vectors, gram_block
+from jaxcal.pairwise.skce import residual_block
+from jaxcal.pairwise.stein import Stein
+from jaxcal.skce.setup import Options as MeansOptions
+from jaxcal.skce.setup import set_up as set_up_means
+from jaxcal.typing import Key
+
+
+def ckce_means(
+    key: Key,
+    predictions: Any,
+    targets: Any,
+    *,
+    ridge: Ridge = None,
+    **options: Unpack[MeansOptions],
+) -> CKCE:
+    r"""CKCE of predictions whose kernel means or draws are known: regression, posteriors, classes.
+
+    :math:`Tr(A^{-1} D A^{-1} K)` with K a kernel on a distance between predictions and
+    :math:`D_{ij} = \ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`.
+    ``predictions``, ``targets``, ``distance``, ``prediction_kernel``, ``target_kernel``,
+    ``n_draws`` and ``standardize`` are as in `jaxcal.skce.skce_test`; so JKCE of the same kernels
+    is `jaxcal.skce.skce`. Means from S draws add about the null mean divided by S, as every draw
+    also meets itself, which keeps D positive semidefinite; prefer closed forms.
+
+    Compare models at one n, ridge and kernel: give bandwidths, ``standardize=False`` or the same
+    targets, and the same distance. Cost 5 n^3, memory O(n^2).
+    Source: Moskvichev and Sejdinovic, Section 3.2, which names regression without an experiment.
+    """
+    checks.key(key)
+    predictions, ys, setup = set_up_means(predictions, targets, **options)
+    strength = ridge_at(ridge, ys.shape[0], _dtype(predictions, ys))
+    return _estimate(key, predictions, ys, setup, strength, stein=False)
+
+
+def ckce_stein(
+    key: Key,
+    predictions: Any,
+    targets: Any,
+    *,
+    ridge: Ridge = None,
+    **options: Unpack[assembly.Options],
+) -> CKCE:
+    r"""CKCE of densities known up to their constants, from scores: no draws and no integrals.
+
+    D is the Stein kernel of the targets (`jaxcal.kccsd_test` without its kernel on predictions),
+    and K the kernel on predictions, by default Gaussian on their Fisher divergence. Residuals are
+    Stein features, so values are in units of the score squared: sharper predictions weigh more.
+    Arguments as in `jaxcal.kccsd_test`; ``precondition`` is not served. Cost 5 n^3, memory O(n^2).
+    The combination is ours.
+    """
+    checks.key(key)
+    if options.get("precondition") is not None:
+        raise ValueError("precondition: not served by ckce_stein; use jaxcal.kccsd_test")
+    ys = checks.targets(targets)
+    predictions = checks.predictions(predictions, ys)
+    setup = assembly.set_up(ys, **options)
+    strength = ridge_at(ridge, ys.shape[0], ys.dtype)
+    return _estimate(key, predictions, ys, setup, strength, stein=True)
+
+
+@partial(jax.jit, static_argnames="stein")
+def _estimate(
+    key: Key, predictions: Any, targets: Array, setup: Any, ridge: Array, *, stein: bool
+) -> CKCE:
+    made = setup.assemble(jax.random.split(key, 3)[:2], predictions, targets)
+    pairwise, features = made.pairwise, made.features
+    described = features.predictions
+    with jax.default_matmul_precision("highest"):
+        gram = gram_block(pairwise.prediction_kernel, pairwise.distance, described, described)
+        if stein:
+            empty = Vectors(jnp.zeros((0, 1), gram.dtype))
+            alone = Stein(pairwise.target_kernel, Constant(), empty, dimension=pairwise.dimension)
+            plain = features._replace(predictions=jnp.zeros((gram.shape[0], 1), gram.dtype))
+            products = alone.block(plain, plain)[0]
+        else:
+            products = residual_block(pairwise.means, features, features)
+    products = (products + products.T) / 2
+    fit = solve.fit_products((gram + gram.T) / 2, products, ridge.astype(gram.dtype))
+    error = jnp.sqrt(jnp.mean(fit.influence**2) / gram.shape[0])
+    leaves = jax.tree.leaves((described, targets))
+    floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    bad = jnp.sum(jnp.stack([jnp.sum(~jnp.isfinite(leaf)) for leaf in floats]))
+    return CKCE(
+        fit.estimate,
+        error,
+        fit.contributions,
+        fit.influence,
+        ridge,
+        made.bandwidths,
+        bad,
+        ~made.identical_predictions,
+    )
+
+
+def _dtype(predictions: Any, ys: Array) -> Any:
+    leaves = jax.tree.leaves((predictions, ys))
+    kinds = [leaf.dtype for leaf in leaves if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
+    return jnp.result_type(*kinds) if kinds else float

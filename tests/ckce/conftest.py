@@ -1,0 +1,6 @@
+"""The folder's own helpers can be imported by its tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,210 @@
+"""Other measures against their definitions, brute force, and the numbers known in closed form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+from jax.scipy.special import digamma
+
+from jaxcal.ckce import brier_split, ckce, ece, jkce, reliability, scores, synthetic
+from jaxcal.ckce.competing import cells
+from jaxcal.kernels import Linear
+
+N = problems.N
+Q, Y = problems.data()
+R = problems.one_hot(Y) - np.asarray(Q)
+
+
+def test_jkce_is_a_sum_over_pairs():
+    h = problems.simplex_gram(Q, Q, problems.median(Q)) * (R @ R.T)
+    found = jkce(Q, Y, tile=16)
+    np.testing.assert_allclose(found.biased, h.mean(), rtol=1e-9)
+    wanted = (h.sum() - np.trace(h)) / (N * (N - 1))
+    np.testing.assert_allclose(found.unbiased, wanted, rtol=1e-9)
+    v = (N - 1) / N * found.unbiased + np.trace(h) / N**2
+    np.testing.assert_allclose(found.biased, v, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "m", "printed"), [(10_000, 10, -0.0099), (200, 10, None)])
+def test_jkce_of_the_marginal_model_of_table_1(n, m, printed):
+    y = jnp.arange(n) % m
+    exact = (1 + 1 / m) * ((n / m - 1) / (n - 1) - 1 / m)
+    if printed is None:
+        found = jkce(synthetic.marginal(n, m), y).unbiased
+        np.testing.assert_allclose(found, exact, rtol=1e-8)
+    else:
+        np.testing.assert_allclose(100 * exact, printed, rtol=1e-3)
+
+
+def brute_cells(q, bins):
+    codes = np.minimum(np.floor(np.asarray(q) * bins), bins - 1).astype(int)
+    return np.unique(codes, axis=0, return_inverse=True)[1]
+
+
+@pytest.mark.parametrize(("m", "bins"), [(2, 3), (3, 3), (10, 3), (4, 10), (5, 1), (1000, 3)])
+def test_cells_are_those_of_the_whole_table(m, bins):
+    q = synthetic.dirichlet(jax.random.key(m), 60, m, 0.05 if m > 100 else 0.5)
+    found, wanted = np.asarray(cells(q, bins)), brute_cells(q, bins).ravel()
+    assert np.array_equal(found[:, None] == found, wanted[:, None] == wanted)
+    assert set(found) == set(range(found.max() + 1))
+
+
+def test_edges_of_cells_belong_to_the_upper_interval():
+    q = jnp.asarray([[0.5, 0.5], [0.49, 0.51], [1.0, 0.0], [0.0, 1.0], [0.51, 0.49]])
+    assert np.asarray(cells(q, 2)).tolist() == brute_cells(q, 2).ravel().tolist() or len(
+        set(np.asarray(cells(q, 2)).tolist())
+    ) == len(set(brute_cells(q, 2).ravel().tolist()))
+
+
+@pytest.mark.parametrize("metric", ["l1", "tv", "l2", "mmd2"])
+def test_ece_by_brute_force(metric):
+    where, wanted = brute_cells(Q, 3).ravel(), 0.0
+    for b in set(where):
+        inside = where == b
+        gap = R[inside].mean(axis=0)
+        d = {
+            "l1": np.abs(gap).sum(),
+            "tv": np.abs(gap).sum() / 2,
+            "l2": np.sqrt(np.sum(gap**2)),
+            "mmd2": np.sum(gap**2),
+        }[metric]
+        wanted += inside.mean() * d
+    np.testing.assert_allclose(ece(Q, Y, metric=metric), wanted, rtol=1e-10)
+
+
+def test_ece_of_a_thousand_classes():
+    q, y = synthetic.marginal(50, 1000), jnp.arange(50)
+    np.testing.assert_allclose(ece(q, y), 50 * (1 / 50 - 1 / 1000) + 950 / 1000, rtol=1e-9)
+    balanced = jnp.arange(20) % 10
+    np.testing.assert_allclose(ece(synthetic.marginal(20, 10), balanced), 0, atol=1e-12)
+
+
+def test_scores_and_their_split():
+    found = scores(Q, Y)
+    np.testing.assert_allclose(found.brier, np.mean(np.sum(R**2, axis=1)))
+    own = np.asarray(Q)[np.arange(N), np.asarray(Y)]
+    np.testing.assert_allclose(found.cross_entropy, -np.mean(np.log(own)))
+    np.testing.assert_allclose(found.accuracy, np.mean(np.argmax(Q, axis=1) == np.asarray(Y)))
+    np.testing.assert_allclose(
+        scores(synthetic.marginal(9, 10), Y[:9]).cross_entropy, np.log(10), rtol=1e-12
+    )
+    distinct = jnp.asarray([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.2, 0.3, 0.5]])
+    which = jax.random.randint(jax.random.key(5), (N,), 0, 3)
+    split = brier_split(distinct[which], Y)
+    np.testing.assert_allclose(split.within, 0, atol=1e-12)
+    np.testing.assert_allclose(split.calibration + split.refinement, split.brier, rtol=1e-10)
+    np.testing.assert_allclose(split.uncertainty - split.resolution, split.refinement, rtol=1e-10)
+    np.testing.assert_allclose(
+        split.calibration, ece(distinct[which], Y, bins=10, metric="mmd2"), rtol=1e-10
+    )
+    loose = brier_split(Q, Y, bins=3)
+    total = loose.calibration + loose.refinement + loose.within
+    np.testing.assert_allclose(total, loose.brier, rtol=1e-12)
+
+
+def test_reliability_statistics():
+    found = reliability(Q, Y, bins=4, label=0)
+    p, came = np.asarray(Q)[:, 0], np.asarray(Y) == 0
+    for b in range(4):
+        inside = np.minimum((p * 4).astype(int), 3) == b
+        assert int(found.counts[b]) == inside.sum()
+        if inside.any():
+            np.testing.assert_allclose(found.confidence[b], p[inside].mean(), rtol=1e-9)
+            np.testing.assert_allclose(found.accuracy[b], came[inside].mean(), rtol=1e-9)
+        else:
+            assert np.isnan(float(found.confidence[b]))
+    top = reliability(Q, Y)
+    gaps = np.asarray(top.counts) * np.abs(np.asarray(top.confidence) - np.asarray(top.accuracy))
+    np.testing.assert_allclose(top.ece, np.nansum(gaps) / N, rtol=1e-9)
+    assert not bool(jnp.any(top.counts[:3]))  # the largest of three is at least 1/3
+
+
+def test_temperatures():
+    q = jnp.asarray([[0.2, 0.3, 0.5], [0.0, 0.4, 0.6]])
+    np.testing.assert_allclose(synthetic.temperature(q, 1), q, rtol=1e-12)
+    logs = np.log(np.asarray(q[0]))
+    centred = np.exp((logs - logs.mean()) / 0.5)  # clr, scaled
+    np.testing.assert_allclose(synthetic.temperature(q, 0.5)[0], centred / centred.sum())
+    np.testing.assert_allclose(
+        synthetic.recalibration(synthetic.temperature(q, 2.0), 2.0), q, rtol=1e-10
+    )
+    with pytest.raises(ValueError, match="t: wanted a positive"):
+        synthetic.temperature(q, -1.0)
+    sharp = synthetic.dirichlet(jax.random.key(0), 20_000, 10, 0.1)
+    assert bool(jnp.all(jnp.isfinite(synthetic.temperature(sharp.astype(jnp.float32), 2.0))))
+
+
+def test_binary_temperatures_against_exact_numbers():
+    p = synthetic.binary(jnp.linspace(0.0005, 0.9995, 1000))
+    wanted = {2.0: 0.1078, 0.5: 0.1789}
+    for t, three_bins in wanted.items():
+        q = synthetic.temperature(p, t)
+        gap = p - q
+        np.testing.assert_allclose(jnp.mean(jnp.sum(jnp.abs(gap), 1)), np.log(2) - 0.5, atol=1e-4)
+        np.testing.assert_allclose(jnp.mean(jnp.sum(gap**2, 1)), 0.02286, atol=1e-4)
+        # the population's three-bin ECE: residuals replaced by their means
+        sums = jax.ops.segment_sum(gap, cells(q, 3), 3)
+        np.testing.assert_allclose(jnp.sum(jnp.abs(sums)) / 1000, three_bins, atol=3e-3)
+        c = q[:, 1]
+        np.testing.assert_allclose(p[:, 1], c**t / (c**t + (1 - c) ** t), rtol=1e-9)
+
+
+def test_the_dirichlet_model_against_exact_numbers():
+    n = 100_000
+    truth = synthetic.dirichlet(jax.random.key(0), n, 10, 0.1)
+    y = synthetic.labels(jax.random.key(1), truth)
+    found = scores(truth, y)
+    np.testing.assert_allclose(found.brier, 0.45, atol=0.005)
+    np.testing.assert_allclose(found.cross_entropy, digamma(2.0) - digamma(1.1), atol=0.012)
+    np.testing.assert_allclose(found.accuracy, 0.664, atol=0.006)
+    for t, l1, square in ((2.0, 0.395, 0.0511), (0.5, 0.303, 0.0383)):
+        gap = truth - synthetic.temperature(truth, t)
+        np.testing.assert_allclose(jnp.mean(jnp.sum(jnp.abs(gap), 1)), l1, atol=0.004)
+        np.testing.assert_allclose(jnp.mean(jnp.sum(gap**2, 1)), square, atol=0.0007)
+
+
+def test_linear_recalibration_with_a_linear_kernel():
+    m, a, epsilon, ridge, n, sets = 3, 1.0, 0.6, 0.1, 1000, 30
+    s = a / (m * a * (m * a + 1))
+
+    def one(key):
+        q_key, y_key = jax.random.split(key)
+        q = synthetic.dirichlet(q_key, n, m, a)
+        y = synthetic.labels(y_key, (1 - epsilon) * q + epsilon / m)
+        return ckce(q, y, prediction_kernel=Linear(), ridge=ridge).estimate, jkce(
+            q, y, prediction_kernel=Linear()
+        ).unbiased
+
+    values, joint = jax.lax.map(one, jax.random.split(jax.random.key(1), sets))
+    limit = epsilon**2 * (m - 1) * (s / (s + ridge)) ** 2
+    np.testing.assert_allclose(limit, 0.1488, atol=1e-4)
+    # noise adds at most (m / n) (1 - 1 / m) / (4 ridge) or so
+    assert abs(values.mean() - limit) < 4 * values.std() / sets**0.5 + 0.005
+    assert abs(joint.mean() - 0.005) < 4 * joint.std() / sets**0.5
+
+
+def test_shifted_inputs():
+    for location in (-1.0, 0.0, 0.9):
+        x = np.asarray(synthetic.truncated_normal(jax.random.key(0), 20_000, location))
+        assert x.min() >= -1
+        assert x.max() <= 1
+        from scipy.stats import kstest, truncnorm
+
+        law = truncnorm((-1 - location) / 0.25, (1 - location) / 0.25, location, 0.25)
+        assert kstest(x, law.cdf).pvalue > 1e-4
+    q, y, x = synthetic.covariate_shift(jax.random.key(1), 20_000, 0.5)
+    np.testing.assert_allclose(q[:, 1], jax.nn.sigmoid(5 * x))
+    share, wanted = np.mean(np.asarray(y)), np.mean(1 / (1 + np.exp(-np.asarray(x))))
+    assert abs(share - wanted) < 4 * 0.5 / 20_000**0.5
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="metric: wanted"):
+        ece(Q, Y, metric="max")
+    with pytest.raises(ValueError, match="bins: wanted a positive"):
+        ece(Q, Y, bins=0)
+    with pytest.raises(ValueError, match="label: wanted a class below 3"):
+        reliability(Q, Y, label=3)
+    with pytest.raises(ValueError, match="sum over pairs"):
+        jkce(Q[:1], Y[:1])

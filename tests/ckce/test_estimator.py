@@ -1,0 +1,317 @@
+"""The exact estimator against NumPy, its limits and invariances, its gradients, its errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+from problems import N
+
+from jaxcal.ckce import (
+    CKCE,
+    Equal,
+    ckce,
+    ckce_path,
+    cross_validated_ridge,
+    jkce,
+    null_mean,
+    solve,
+)
+from jaxcal.ckce.kernels import gram, median_bandwidth
+from jaxcal.ckce.residuals import class_root, residuals, sampled_residuals
+from jaxcal.kernels import Gaussian, Laplace, Linear, Matern52
+
+Q, Y = problems.data()
+GAMMA = problems.median(Q)
+K = problems.simplex_gram(Q, Q, GAMMA)
+R = problems.one_hot(Y) - np.asarray(Q)
+RIDGE = N**-0.25
+
+
+def test_equals_the_trace_formula_of_the_paper():
+    found = ckce(Q, Y)
+    wanted = problems.trace_formula(K, R @ R.T, RIDGE)
+    np.testing.assert_allclose(found.estimate, wanted, rtol=1e-10)
+    np.testing.assert_allclose(jnp.sum(found.contributions), wanted, rtol=1e-10)
+    np.testing.assert_allclose(found.ridge, RIDGE)
+    np.testing.assert_allclose(found.bandwidths["prediction"], GAMMA)
+
+
+def test_the_other_forms_agree():
+    wanted = ckce(Q, Y)
+    gram_q, left = jnp.asarray(K), jnp.asarray(R)
+    ridge = jnp.asarray(RIDGE)
+    whole = solve.fit_products(gram_q, left @ left.T, ridge)
+    np.testing.assert_allclose(whole.estimate, wanted.estimate, rtol=1e-10)
+    np.testing.assert_allclose(whole.contributions, wanted.contributions, rtol=1e-9)
+    np.testing.assert_allclose(whole.influence, wanted.influence, atol=1e-12)
+    w = solve.null_weights(gram_q, ridge)
+    np.testing.assert_allclose(jnp.sum(w * (left @ left.T)), wanted.estimate, rtol=1e-10)
+    path = ckce_path(Q, Y, [0.01, RIDGE, 1.0])
+    np.testing.assert_allclose(path[1], wanted.estimate, rtol=1e-10)
+    for ridge, value in zip([0.01, 1.0], path[jnp.asarray([0, 2])], strict=True):
+        wanted = problems.trace_formula(K, R @ R.T, ridge)
+        np.testing.assert_allclose(value, wanted, rtol=1e-9)
+
+
+def test_a_similarity_of_classes_changes_the_products_of_residuals():
+    root = np.asarray(jax.random.normal(jax.random.key(2), (3, 3)))
+    similarity = root @ root.T
+    found = ckce(Q, Y, similarity=similarity).estimate
+    q, e = np.asarray(Q), problems.one_hot(Y)
+    # entry by entry: l(y, y') - E l(Z, y') - E l(y, Z') + E l(Z, Z')
+    products = e @ similarity @ e.T - q @ similarity @ e.T - e @ similarity @ q.T
+    products = products + q @ similarity @ q.T
+    np.testing.assert_allclose(found, problems.trace_formula(K, products, RIDGE), rtol=1e-9)
+    np.testing.assert_allclose(ckce(Q, Y, similarity=np.eye(3)).estimate, ckce(Q, Y).estimate)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Gaussian(0.4),
+        Laplace(0.5),
+        Matern52(0.3) * Linear(),
+        2.0 * Gaussian(0.3) + Linear(),
+        Equal(),
+        Gaussian([0.3, 0.4, 0.5]),
+    ],
+    ids=repr,
+)
+def test_every_kernel_has_the_gram_matrix_of_its_definition(kernel):
+    xs, ys = Q[:7], Q[3:12]
+    wanted = [[float(kernel(x, y)) for y in ys] for x in xs]
+    np.testing.assert_allclose(gram(kernel, xs, ys), wanted, atol=1e-7)
+    found = ckce(Q, Y, prediction_kernel=kernel).estimate
+    whole = np.asarray(gram(kernel, Q, Q))
+    np.testing.assert_allclose(found, problems.trace_formula(whole, R @ R.T, RIDGE), rtol=1e-8)
+
+
+def test_a_constant_predictor_compares_frequencies():
+    q = jnp.tile(jnp.asarray([0.5, 0.3, 0.2]), (N, 1))
+    c, frequencies = float(jnp.sum(q[0] ** 2)) + 1, np.bincount(Y, minlength=3) / N
+    wanted = c / (c + RIDGE) ** 2 * np.sum((frequencies - np.asarray(q[0])) ** 2)
+    for bandwidth in (None, 0.01, 10.0):
+        found = ckce(q, Y, bandwidth=bandwidth)
+        np.testing.assert_allclose(found.estimate, wanted, rtol=1e-9)
+    assert "all predictions are identical" in found.warnings()[0]
+    balanced = jnp.arange(N + 2) % 3
+    assert float(ckce(jnp.full((N + 2, 3), 1 / 3), balanced).estimate) < 1e-28
+
+
+def test_limits_in_the_ridge():
+    ridges = np.geomspace(1e-3, 1e6, 30)
+    path = np.asarray(ckce_path(Q, Y, ridges))
+    assert np.all(np.diff(path) < 0)
+    brier = np.mean(np.sum(R**2, axis=1))
+    assert np.all((path >= 0) & (path <= brier / (4 * ridges)))
+    np.testing.assert_allclose(ridges[-1] ** 2 * path[-1], jkce(Q, Y).biased, rtol=1e-5)
+    # K of a coarse kernel has full rank to rounding, and ridge 0 is the pseudo-inverse
+    sharp = np.asarray(gram(Laplace(0.1), Q, Q))
+    small = ckce_path(Q, Y, [1e-12], prediction_kernel=Laplace(0.1))[0]
+    np.testing.assert_allclose(small, np.trace(np.linalg.pinv(sharp) @ R @ R.T), rtol=1e-6)
+
+
+def test_null_mean_is_the_average_over_redrawn_labels():
+    found = null_mean(Q)
+    q = np.asarray(Q)
+    w = problems.weights(K, RIDGE)
+    np.testing.assert_allclose(found, np.diag(w) @ (1 - np.sum(q**2, axis=1)), rtol=1e-9)
+    draws = jax.vmap(lambda k: problems.relabelled(k, Q))(jax.random.split(jax.random.key(3), 4000))
+    left = np.eye(3)[np.asarray(draws)] - q
+    values = np.einsum("bip,ij,bjp->b", left, w, left)
+    assert abs(values.mean() - found) < 4 * values.std() / 4000**0.5
+
+
+def test_sampled_predictions_add_the_null_mean():
+    w = jnp.asarray(problems.weights(K, RIDGE))
+    keys = jax.random.split(jax.random.key(4), 2000)
+
+    def value(key, draws):
+        left = sampled_residuals(key, Q, Y, n_draws=draws)
+        return jnp.sum(left * (w @ left))
+
+    for draws in (1, 5):
+        values = jax.vmap(lambda k, draws=draws: value(k, draws))(keys)
+        wanted = ckce(Q, Y).estimate + null_mean(Q) / draws
+        assert abs(values.mean() - wanted) < 4 * values.std() / 2000**0.5
+
+
+def test_null_mean_with_a_similarity():
+    similarity = np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 1]])
+    q, w = np.asarray(Q), problems.weights(K, RIDGE)
+    own = q @ np.diag(similarity) - np.sum(q @ similarity * q, axis=1)
+    np.testing.assert_allclose(null_mean(Q, similarity=similarity), np.diag(w) @ own, rtol=1e-9)
+
+
+def test_invariances():
+    options = {"bandwidth": 0.3, "ridge": 0.2}
+    wanted = ckce(Q, Y, **options).estimate
+    order = jax.random.permutation(jax.random.key(1), N)
+    np.testing.assert_allclose(ckce(Q[order], Y[order], **options).estimate, wanted, rtol=1e-11)
+    classes = jnp.asarray([2, 0, 1])  # class c becomes classes[c]
+    renamed = jnp.zeros_like(Q).at[:, classes].set(Q)
+    np.testing.assert_allclose(ckce(renamed, classes[Y], **options).estimate, wanted, rtol=1e-11)
+    twice = ckce(jnp.concatenate([Q, Q]), jnp.concatenate([Y, Y]), **options)
+    np.testing.assert_allclose(twice.estimate, wanted, rtol=1e-10)
+
+
+def test_repeated_predictions_equal_their_aggregated_form():
+    distinct = jnp.asarray([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.2, 0.3, 0.5]])
+    which = jax.random.randint(jax.random.key(5), (N,), 0, 3)
+    found = ckce(distinct[which], Y, bandwidth=0.4, ridge=0.1).estimate
+    share = np.bincount(which, minlength=3) / N
+    r = problems.one_hot(Y) - np.asarray(distinct)[which]
+    means = np.stack([r[which == a].mean(axis=0) for a in range(3)])
+    root = np.diag(np.sqrt(share))
+    m = root @ problems.simplex_gram(distinct, distinct, 0.4) @ root
+    inverse = np.linalg.inv(m + 0.1 * np.eye(3))
+    wanted = np.trace(means.T @ root @ inverse @ m @ inverse @ root @ means)
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_influence_is_the_derivative_in_the_weights():
+    def value(weights):
+        root = jnp.diag(jnp.sqrt(weights))
+        heavy = root @ jnp.asarray(K) @ root
+        b = jnp.linalg.solve(heavy + RIDGE * jnp.eye(N), root @ jnp.asarray(R))
+        return jnp.sum(b * (heavy @ b))
+
+    even = jnp.full(N, 1 / N)
+    slope = jax.grad(value)(even)
+    found = ckce(Q, Y)
+    np.testing.assert_allclose(found.influence, slope - slope.mean(), atol=1e-12)
+    error = np.sqrt(np.mean((slope - slope.mean()) ** 2) / N)
+    np.testing.assert_allclose(found.standard_error, error, rtol=1e-9)
+
+
+def test_gradients_are_right_and_finite_at_duplicates():
+    def value(q):
+        return ckce(q, Y, bandwidth=0.3).estimate
+
+    slope = jax.jit(jax.grad(value))
+    step = 1e-6 * (Q[::-1] - Q)  # stays on the simplex
+    wanted = (value(Q + step) - value(Q - step)) / 2e-6
+    np.testing.assert_allclose(jnp.sum(slope(Q) * step) * 1e6, wanted, rtol=1e-5)
+    same = jnp.concatenate([Q[: N // 2], Q[: N // 2]])
+    assert bool(jnp.all(jnp.isfinite(slope(same))))
+    rough = jax.grad(lambda q: ckce(q, Y, prediction_kernel=Laplace(0.3) + Matern52(0.4)).estimate)
+    assert bool(jnp.all(jnp.isfinite(rough(same))))
+    assert bool(jnp.all(jnp.isfinite(slope(jnp.full((N, 3), 1 / 3)))))
+
+
+def test_transformations_and_traces():
+    traces = []
+
+    @jax.jit
+    def value(q, y, ridge, bandwidth):
+        traces.append(0)
+        found = ckce(q, y, ridge=ridge, bandwidth=bandwidth)
+        assert repr(found) == "CKCE(traced)"
+        assert found.warnings() == []
+        return found.estimate
+
+    wanted = ckce(Q, Y, ridge=0.1, bandwidth=0.3).estimate
+    np.testing.assert_allclose(value(Q, Y, 0.1, 0.3), wanted)
+    value(Q[::-1], Y, 0.2, 0.4)
+    assert len(traces) == 1
+    both = jax.vmap(lambda q: ckce(q, Y, ridge=0.1, bandwidth=0.3))(jnp.stack([Q, Q[::-1]]))
+    assert isinstance(both, CKCE)
+    np.testing.assert_allclose(both.estimate[0], wanted)
+    assert "2 values of CKCE" in repr(both)
+    assert "comparable only at equal n, ridge and kernel" in repr(ckce(Q, Y))
+    assert ckce(Q, Y).to_dict()["warnings"] == []
+
+
+def test_float32_keeps_its_digits():
+    q = Q.astype(jnp.float32)
+    found = ckce(q / jnp.sum(q, axis=1, keepdims=True), Y)
+    assert found.estimate.dtype == jnp.float32
+    np.testing.assert_allclose(found.estimate, ckce(Q, Y).estimate, rtol=1e-4)
+
+
+def test_the_schedule_and_the_median():
+    found = ckce(Q, Y, ridge=lambda n: 1 / n)
+    np.testing.assert_allclose(found.ridge, 1 / N)
+    few = Q[:30]
+    np.testing.assert_allclose(median_bandwidth(few), problems.median(few), rtol=1e-12)
+    assert float(median_bandwidth(jnp.full((5, 3), 1 / 3))) == 1.0
+    some = jnp.concatenate([jnp.tile(Q[:1], (20, 1)), Q[1:3]])
+    assert 0 < float(median_bandwidth(some)) < 2
+
+
+def test_cross_validation_leaves_one_out():
+    ridges = [0.01, 0.1, 1.0]
+    best, errors = cross_validated_ridge(Q, Y, ridges, bandwidth=0.3)
+    k, e = problems.simplex_gram(Q, Q, 0.3), problems.one_hot(Y)
+    for ridge, error in zip(ridges, errors, strict=True):
+        gaps = []
+        for i in range(N):
+            keep = np.arange(N) != i
+            a = k[np.ix_(keep, keep)] + ridge * N * np.eye(N - 1)
+            gaps.append(np.sum((e[i] - k[i, keep] @ np.linalg.solve(a, e[keep])) ** 2))
+        np.testing.assert_allclose(error, np.mean(gaps), rtol=1e-8)
+    assert float(best) == ridges[int(np.argmin(errors))]
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf")])
+def test_ridges_that_are_none(value):
+    with pytest.raises(ValueError, match="ridge: wanted a positive, finite number"):
+        ckce(Q, Y, ridge=value)
+    with pytest.raises(ValueError, match="ridges: wanted positive, finite numbers"):
+        ckce_path(Q, Y, [0.1, value])
+
+
+def test_bad_input_is_named():
+    with pytest.raises(TypeError, match="ridge: wanted None"):
+        ckce(Q, Y, ridge="small")
+    with pytest.raises(ValueError, match="ridge: wanted one number"):
+        ckce(Q, Y, ridge=jnp.ones(2))
+    with pytest.raises(ValueError, match="does not sum to 1"):
+        ckce(3 * Q, Y)
+    with pytest.raises(ValueError, match="predictions: row 1 holds NaN"):
+        ckce(Q.at[1, 0].set(jnp.nan), Y)
+    with pytest.raises(ValueError, match="subtract 1, they start at 0"):
+        ckce(Q, Y + 1)
+    with pytest.raises(ValueError, match="one class an observation"):
+        ckce(Q, Y[1:])
+    with pytest.raises(TypeError, match="integer classes"):
+        ckce(Q, Y.astype(float))
+    with pytest.raises(TypeError, match="float16"):
+        ckce(Q.astype(jnp.float16), Y)
+    with pytest.raises(ValueError, match="bandwidth: wanted one positive"):
+        ckce(Q, Y, bandwidth=0.0)
+    with pytest.raises(ValueError, match="bandwidth of 2 lengths"):
+        ckce(Q, Y, prediction_kernel=Gaussian([1.0, 2.0]))
+    for similarity, says in (
+        (np.eye(2), r"shape \(3, 3\)"),
+        (np.triu(np.ones((3, 3))), "symmetric"),
+        (-np.eye(3), "positive semidefinite"),
+        (np.full((3, 3), np.nan), "NaN"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            ckce(Q, Y, similarity=similarity)
+
+
+def test_lists_and_one_observation():
+    assert float(ckce([[0.4, 0.6]], [1]).estimate) > 0
+    np.testing.assert_allclose(
+        ckce(np.asarray(Q).tolist(), np.asarray(Y).tolist()).estimate, ckce(Q, Y).estimate
+    )
+
+
+def test_near_duplicates_and_tiny_ridges():
+    close = Q[:1] + 1e-9 * (Q - Q[:1])
+    assert np.isfinite(float(ckce(close, Y).estimate))
+    single = ckce(jnp.tile(Q[:1], (N, 1)).astype(jnp.float32), Y, ridge=1e-12)
+    assert np.isnan(float(single.estimate)) or float(single.estimate) >= 0
+    if np.isnan(float(single.estimate)):
+        assert any("below rounding" in text for text in single.warnings())
+
+
+def test_residuals_sum_to_zero_and_roots_multiply_back():
+    np.testing.assert_allclose(jnp.sum(residuals(Q, Y), axis=1), 0, atol=1e-12)
+    similarity = np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 0]])
+    root = class_root(similarity, 3, jnp.float64)
+    assert root is not None
+    np.testing.assert_allclose(root @ root.T, similarity, atol=1e-12)

@@ -1,0 +1,161 @@
+"""Low rank, random features and conjugate gradients, each against the exact estimator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+
+from jaxcal.ckce import ckce, ckce_conjugate, ckce_fourier, ckce_low_rank, null_mean
+from jaxcal.ckce.conjugate import conjugate_gradients, gram_times
+from jaxcal.ckce.features import Fourier
+from jaxcal.ckce.kernels import simplex_kernel
+from jaxcal.ckce.large import pivots
+from jaxcal.kernels import Gaussian
+
+N = 120
+Q, Y = problems.data(1, N)
+EXACT = ckce(Q, Y)
+KERNEL = simplex_kernel(EXACT.bandwidths["prediction"])
+
+
+def close(found, rtol):
+    np.testing.assert_allclose(found.estimate, EXACT.estimate, rtol=rtol)
+    np.testing.assert_allclose(found.contributions, EXACT.contributions, atol=rtol * 1e-2)
+    np.testing.assert_allclose(found.influence, EXACT.influence, atol=rtol * 10)
+
+
+def test_incomplete_cholesky_is_exact_at_full_rank():
+    found = ckce_low_rank(Q, Y, rank=N, tile=50)
+    close(found, 1e-9)
+    assert float(found.approximation.error) < 1e-9
+    assert "incomplete Cholesky" in repr(found)
+
+
+def test_incomplete_cholesky_comes_nearer_with_its_rank():
+    errors, left = [], []
+    for rank in (3, 10, 30):
+        found = ckce_low_rank(Q, Y, rank=rank, tile=50)
+        errors.append(abs(float(found.estimate / EXACT.estimate) - 1))
+        left.append(float(found.approximation.error))
+    assert errors[2] < 1e-3 < errors[0]
+    assert left[0] > left[1] > left[2]
+
+
+def test_pivots_are_those_of_the_textbook():
+    k = np.array(problems.simplex_gram(Q, Q, float(EXACT.bandwidths["prediction"])))
+    chosen, used = pivots(KERNEL, Q, 12, 1e-12)
+    assert bool(jnp.all(used))
+    left = k.copy()  # the Schur complement, the whole matrix
+    for found in np.asarray(chosen):
+        assert int(found) == int(np.argmax(np.diag(left)))
+        left = left - np.outer(left[:, found], left[found]) / left[found, found]
+
+
+def test_a_singular_gram_matrix_stops_early():
+    same = Q[jnp.arange(N) % 5]
+    found = ckce_low_rank(same, Y, rank=40)
+    assert int(found.approximation.size) == 5
+    np.testing.assert_allclose(found.estimate, ckce(same, Y).estimate, rtol=1e-9)
+    rough = ckce_low_rank(Q, Y, rank=40, tolerance=0.05)
+    assert int(rough.approximation.size) < 40
+
+
+def test_landmarks_can_be_given():
+    np.testing.assert_allclose(
+        ckce_low_rank(Q, Y, landmarks=Q[:60], rank=60).estimate, EXACT.estimate, rtol=1e-4
+    )
+
+
+def test_devices_share_the_rows():
+    mesh = jax.make_mesh((1,), ("rows",), (jax.sharding.AxisType.Auto,))
+    alone = ckce_low_rank(Q, Y, rank=10, tile=50)
+    shared = ckce_low_rank(Q, Y, rank=10, tile=50, mesh=mesh)
+    np.testing.assert_allclose(shared.estimate, alone.estimate, rtol=1e-12)
+    np.testing.assert_allclose(shared.contributions, alone.contributions, rtol=1e-9)
+
+
+def test_low_rank_has_gradients():
+    exact = jax.grad(lambda q: ckce(q, Y, bandwidth=0.3).estimate)(Q)
+    found = jax.grad(lambda q: ckce_low_rank(q, Y, bandwidth=0.3, rank=N).estimate)(Q)
+    np.testing.assert_allclose(found, exact, atol=1e-6)
+
+
+def test_random_features_have_the_kernel_for_their_mean():
+    gamma = float(EXACT.bandwidths["prediction"])
+    wanted = problems.simplex_gram(Q[:6], Q[:6], gamma)
+    repeats = 400
+
+    def block(key, d):
+        f = Fourier(jax.random.normal(key, (3, d)), jnp.asarray(gamma))(Q[:6])
+        return f @ f.T
+
+    spread = {}
+    for d in (10, 160):
+        keys = jax.random.split(jax.random.key(d), repeats)
+        blocks = np.asarray(jax.vmap(lambda k, d=d: block(k, d))(keys))
+        spread[d] = blocks.std(axis=0)[np.triu_indices(6, 1)]
+        error = np.abs(blocks.mean(axis=0) - wanted)
+        assert np.all(error <= 5 * blocks.std(axis=0) / repeats**0.5 + 1e-12)
+    ratio = np.mean(spread[10]) / np.mean(spread[160])
+    assert 3.4 < ratio < 4.6  # sixteen times the features, a quarter of the spread
+
+
+def test_random_features_in_both_forms_come_near_the_exact_value():
+    key = jax.random.key(7)
+    primal = ckce_fourier(key, Q, Y, n_features=50)  # 103 < 120 columns
+    # what the primal form computes, written down for the dual
+    f = Fourier(jax.random.normal(key, (3, 50)), EXACT.bandwidths["prediction"])(Q)
+    left = problems.one_hot(Y) - np.asarray(Q)
+    wanted = problems.trace_formula(np.asarray(f @ f.T), left @ left.T, N**-0.25)
+    np.testing.assert_allclose(primal.estimate, wanted, rtol=1e-9)
+    np.testing.assert_allclose(jnp.sum(primal.contributions), wanted, rtol=1e-9)
+    dual = ckce_fourier(key, Q, Y, n_features=2000)
+    np.testing.assert_allclose(dual.estimate, EXACT.estimate, rtol=0.03)
+    np.testing.assert_allclose(primal.estimate, EXACT.estimate, rtol=0.15)
+
+
+def test_conjugate_gradients_are_exact_and_few():
+    found = ckce_conjugate(Q, Y, tile=50)
+    close(found, 1e-9)
+    assert int(found.approximation.size) <= 20
+    rough = ckce_conjugate(Q, Y, tile=50, tolerance=0.1)
+    assert int(rough.approximation.size) < int(found.approximation.size)
+    assert "conjugate gradients" in repr(found)
+
+
+def test_conjugate_gradients_solve_every_column():
+    a = jax.random.normal(jax.random.key(0), (20, 20))
+    a = a @ a.T + 20 * jnp.eye(20)
+    b = jax.random.normal(jax.random.key(1), (20, 3)).at[:, 1].set(0)
+    found = conjugate_gradients(lambda v: a @ v, b, tolerance=1e-12, steps=50)
+    np.testing.assert_allclose(found.x, jnp.linalg.solve(a, b), atol=1e-10)
+    stopped = conjugate_gradients(lambda v: a @ v, b, tolerance=0.0, steps=2)
+    assert int(stopped.steps) == 2
+
+
+def test_products_by_blocks():
+    v = jax.random.normal(jax.random.key(2), (N, 2))
+    k = problems.simplex_gram(Q, Q, float(EXACT.bandwidths["prediction"]))
+    for tile in (7, 50, 500):
+        np.testing.assert_allclose(gram_times(KERNEL, Q, v, tile=tile), k @ v, rtol=1e-9)
+
+
+def test_bad_sizes_are_named():
+    with pytest.raises(ValueError, match="rank: wanted a positive whole number"):
+        ckce_low_rank(Q, Y, rank=0)
+    with pytest.raises(ValueError, match="tolerance: wanted"):
+        ckce_low_rank(Q, Y, tolerance=2.0)
+    with pytest.raises(ValueError, match=r"landmarks: wanted shape \[r, 3\]"):
+        ckce_low_rank(Q, Y, landmarks=Q[:, :2])
+    with pytest.raises(TypeError, match="random features are those of simplex_kernel"):
+        ckce_fourier(jax.random.key(0), Q, Y, prediction_kernel=Gaussian())
+    with pytest.raises(TypeError, match="key: wanted"):
+        ckce_fourier(0, Q, Y)
+    with pytest.raises(ValueError, match="steps: wanted"):
+        ckce_conjugate(Q, Y, steps=0)
+
+
+def test_the_null_mean_shrinks_as_n_to_the_minus_half():
+    small, large = (float(null_mean(problems.data(2, n)[0])) for n in (50, 800))
+    assert 2.5 < small / large < 5.5  # 16 times the observations
