@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from tqdm import tqdm
 
 Cell = Mapping[str, Any]
@@ -84,6 +85,33 @@ def run(study: Study, path: Path, *, progress: bool = True) -> None:
         _append(path, [*cell.values(), *(_number(found[name]) for name in study.measured)])
 
 
+def spread(one: Callable[..., Any]) -> Callable[..., Any]:
+    """``one`` over the leading axis of its arguments, shared out among all devices, jitted.
+
+    Each device walks its data sets one at a time. Results do not depend on the number of devices.
+    """
+    mesh = jax.make_mesh((jax.device_count(),), ("sets",), (jax.sharding.AxisType.Auto,))
+    along = jax.sharding.PartitionSpec("sets")
+
+    def walk(*batched: Any) -> Any:
+        return jax.lax.map(lambda arguments: one(*arguments), batched)
+
+    shared = jax.shard_map(walk, mesh=mesh, in_specs=along, out_specs=along, check_vma=False)
+
+    @jax.jit
+    def every(*batched: Any) -> Any:
+        sets = jax.tree.leaves(batched)[0].shape[0]
+        missing = -sets % mesh.size  # the first data sets again, so that all devices have as many
+
+        def padded(leaf: jax.Array) -> jax.Array:
+            return jnp.concatenate([leaf, leaf[:missing]])
+
+        found = shared(*jax.tree.map(padded, batched))
+        return jax.tree.map(lambda leaf: leaf[:sets], found)
+
+    return every
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """The rows of a finished study, as text, for a plot."""
     with path.open(newline="") as file:
@@ -97,14 +125,19 @@ def command_line(
     folder: Path,
     arguments: Sequence[str] | None,
 ) -> Path:
-    """``run.py [--quick] [--output FILE]``: the study of one of two configurations.
+    """``run.py [--quick] [--devices K] [--output FILE]``: the study of one of two configurations.
 
-    The smoke size goes to a folder ``quick/`` that is not committed. Returns the file written.
+    The smoke size goes to a folder ``quick/`` that is not committed. ``--devices``: on a CPU, split
+    the data sets of a cell over that many devices of the host (`spread`); elsewhere `spread` uses
+    all there are. Returns the file written.
     """
     parser = argparse.ArgumentParser(description=make.__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke size, in seconds")
     parser.add_argument("--output", type=Path, help="the CSV file to continue or begin")
+    parser.add_argument("--devices", type=int, help="CPU devices to spread data sets over")
     chosen = parser.parse_args(arguments)
+    if chosen.devices is not None:
+        jax.config.update("jax_num_cpu_devices", chosen.devices)  # an error once JAX has started
     default = folder / "quick" / "results.csv" if chosen.quick else folder / "results.csv"
     path = chosen.output or default
     run(make(quick if chosen.quick else full), path)

@@ -59,10 +59,10 @@ class Setup(eqx.Module):
         ys = targets.reshape(n, -1)
         units = jax.lax.stop_gradient(Units.of(ys) if self.standardize else Units.unchanged(ys))
         ts = units.points(ys)
-        # a common offset costs no digits: everything is about the mean of the targets
-        centre = jax.lax.stop_gradient(jnp.mean(ys, axis=0))
-        about = Units(centre, units.scale)
-        own = Standardized(predictions, about, event)
+        # a common offset costs no digits: kernel means are about the mean of the targets, while
+        # distances see the units of the test, in which their base measures are
+        about = Units(jax.lax.stop_gradient(jnp.mean(ys, axis=0)), units.scale)
+        own = Standardized(predictions, units, event)
         bandwidth, spread = median_heuristic(Vectors(ts), jax.lax.stop_gradient(ts))
         kernel = points.with_bandwidth(self.target_kernel, bandwidth)
         mean_key, node_key = jax.random.split(keys[0])
@@ -76,11 +76,12 @@ class Setup(eqx.Module):
         at_nodes = None
         if distance.needs_nodes:
             nodes = jax.random.normal(node_key, (NODES, ts.shape[1]), ts.dtype)
-            values = scores_at(own, about.points(ys), nodes)[1]
+            values = scores_at(own, ts, nodes)[1]
             assert values is not None
             at_nodes = NodeScores(nodes, values)
         described = distance.features(keys[1], for_distance, at_nodes)
-        means = kernel_means(kernel, for_means, key=mean_key, n_draws=self.n_draws)
+        moved = Standardized(for_means.predictions, about, event)
+        means = kernel_means(kernel, moved, key=mean_key, n_draws=self.n_draws)
         used = {"target": bandwidth} if points.needs_bandwidth(self.target_kernel) else {}
         constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
         return self._together(

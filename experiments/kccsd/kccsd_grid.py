@@ -1,0 +1,151 @@
+"""Every series of the paper on one data set, in one walk over pairs.
+
+A series is a kernel on predictions times a statistic of the targets. Seven kernels and five
+statistics make all of them, so a block of each is computed once and their products are the
+channels of one statistic: the engine's bootstrap then serves all series with the same signs.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from jaxcal import assembly
+from jaxcal.kernel_means import kernel_means
+from jaxcal.kernels import (
+    IMQ,
+    MMD,
+    Constant,
+    Fisher,
+    Gaussian,
+    GaussianFisher,
+    GaussianKernelFisher,
+    KernelFisher,
+    Vectors,
+    Wasserstein,
+    points,
+)
+from jaxcal.kernels.predictions import gram_block
+from jaxcal.nulls import Wild
+from jaxcal.pairwise.skce import SKCE, SKCEFeatures
+from jaxcal.pairwise.stein import Stein
+from jaxcal.typing import Features, Pairwise
+
+DRAWS = 10  # base points, and draws of each prediction, of the approximate series
+DISTANCES = {
+    ("GFD", "exact"): GaussianFisher(),
+    ("KGFD", "exact"): GaussianKernelFisher(),
+    ("MMD", "exact"): MMD(),
+    ("W2", "exact"): Wasserstein(),
+    ("GFD", "approx"): Fisher(),
+    ("KGFD", "approx"): KernelFisher(),
+    ("MMD", "approx"): MMD(n_draws=DRAWS),
+}
+TARGETS = {"Gaussian": Gaussian(), "IMQ": IMQ()}
+TILE = 256  # of many channels at once
+FORM = "diagonal"  # of the preconditioner, in the series beyond the paper's
+
+
+class Series(NamedTuple):
+    test: str  # KCCSD, SKCE, or KCCSD with its preconditioner
+    distance: str
+    target: str
+    exactness: str
+
+
+def series() -> list[Series]:
+    """The paper's 24 series, and the preconditioned KCCSD."""
+    found = []
+    for distance, exactness in DISTANCES:
+        found += [Series("KCCSD", distance, target, exactness) for target in TARGETS]
+        found += [
+            Series("SKCE", distance, target, exactness)
+            for target in TARGETS
+            if (exactness, target) != ("exact", "IMQ")  # the paper has no closed form for it
+        ]
+    return [*found, Series("preconditioned KCCSD", "GFD", "Gaussian", "approx")]
+
+
+class Grid(eqx.Module):
+    """Pairwise statistic whose channels are products of a kernel on predictions and a statistic of
+    the targets; features are a tuple of those of each kernel and of each statistic."""
+
+    kernels: tuple[Any, ...]  # (kernel, distance)
+    statistics: tuple[Pairwise, ...]  # that forget the predictions
+    layout: tuple[tuple[int, int], ...] = eqx.field(static=True)
+
+    @property
+    def channels(self) -> int:
+        return len(self.layout)
+
+    def block(self, rows: Features, cols: Features) -> jax.Array:
+        k = [
+            gram_block(kernel, distance, r, c)
+            for (kernel, distance), r, c in zip(self.kernels, rows[0], cols[0], strict=True)
+        ]
+        h = [
+            statistic.block(r, c)[0]
+            for statistic, r, c in zip(self.statistics, rows[1], cols[1], strict=True)
+        ]
+        return jnp.stack([k[i] * h[j] for i, j in self.layout])
+
+    def diagonal(self, features: Features) -> jax.Array:
+        def own(one: Features) -> jax.Array:
+            single = jax.tree.map(lambda leaf: leaf[None], one)
+            return self.block(single, single)[:, 0, 0]
+
+        return jnp.moveaxis(jax.vmap(own)(features), 0, 1)
+
+
+def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid, Features]:
+    """All series of one data set, put together by the library's own front end."""
+    node_key, feature_key, mean_key = jax.random.split(key, 3)
+    keys = jnp.stack([node_key, feature_key])
+    kernels, described = {}, {}
+    for name, distance in DISTANCES.items():
+        setup = assembly.set_up(targets, distance=distance, n_nodes=DRAWS, standardize=False)
+        made = assembly.assemble(keys, predictions, targets, setup)
+        kernels[name] = (made.pairwise.prediction_kernel, made.pairwise.distance)
+        described[name] = made.features.predictions
+    n, d = targets.shape
+    forgets, nothing = Vectors(jnp.zeros((0, 1))), jnp.zeros((n, 1))  # no word of the predictions
+    statistics, features = {}, {}
+    for test, form in (("KCCSD", None), ("preconditioned KCCSD", FORM)):
+        setup = assembly.set_up(targets, n_nodes=DRAWS, precondition=form, standardize=False)
+        made = assembly.assemble(keys, predictions, targets, setup)
+        for target, kernel in TARGETS.items():
+            kernel = points.with_bandwidth(kernel, made.bandwidths["target"])
+            statistics[test, target] = Stein(kernel, Constant(), forgets, dimension=d)
+            features[test, target] = made.features._replace(predictions=nothing)
+    for one in series():
+        if one.test != "SKCE" or _statistic(one) in statistics:
+            continue
+        kernel = points.with_bandwidth(TARGETS[one.target], made.bandwidths["target"])
+        # draws of their own: the weight of a pair must not depend on the errors of its means
+        m = DRAWS if one.exactness == "approx" else None
+        means = kernel_means(kernel, predictions, key=mean_key, n_draws=m)
+        statistics[_statistic(one)] = SKCE(Constant(), forgets, means.empty())
+        features[_statistic(one)] = SKCEFeatures(targets, means.features, nothing)
+    names = [(one.distance, one.exactness) for one in series()]
+    layout = [
+        (list(kernels).index(name), list(statistics).index(_statistic(one)))
+        for name, one in zip(names, series(), strict=True)
+    ]
+    grid = Grid(tuple(kernels.values()), tuple(statistics.values()), tuple(layout))
+    return grid, (tuple(described.values()), tuple(features.values()))
+
+
+def _statistic(one: Series) -> tuple[str, ...]:
+    return one[:1] + one[2:] if one.test == "SKCE" else (one.test, one.target)
+
+
+def p_values(
+    key: jax.Array, mean: jax.Array, variance: jax.Array, targets: jax.Array, n_draws: int
+) -> jax.Array:
+    """p-value of every series for one data set of Gaussian predictions, all [n, d]."""
+    assemble_key, null_key = jax.random.split(key)
+    predictions = dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
+    grid, features = assemble(assemble_key, predictions, targets)
+    return Wild(n_draws)(null_key, grid, features, tile=TILE).p_value[1:]

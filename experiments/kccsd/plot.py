@@ -1,0 +1,131 @@
+"""Figure 1 and Figures F.1-F.12: rejection rates over n, ours filled and published ones hollow.
+
+``plot.py [results.csv] [published_curves.csv]``.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import scipy.stats
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+import figures
+import published
+import runner
+
+FOLDER = Path(__file__).parent
+STYLES = {"GFD": ("o", "-"), "KGFD": ("s", "--"), "MMD": ("^", "-."), "W2": ("D", ":")}
+LEVEL = 0.05
+
+
+def interval(count: int, trials: int) -> tuple[float, float]:
+    """Clopper and Pearson's 95 % interval of a rate."""
+    found = scipy.stats.binomtest(count, trials).proportion_ci(0.95)
+    return found.low, found.high
+
+
+def panel(axes, rows, readings, slot: int) -> None:
+    """One series over n with its binomial intervals, moved sideways so that series stay apart."""
+    marker, line = STYLES[rows[0]["distance"]]
+    preconditioned = rows[0]["test"].startswith("preconditioned")
+    color = "0.55" if preconditioned else "black"
+    shift = 2 ** (0.09 * (slot - 1.5))
+    n = [int(row["n"]) * shift for row in rows]
+    rates = [int(row["rejected_05"]) / int(row["data_sets"]) for row in rows]
+    ends = [interval(int(row["rejected_05"]), int(row["data_sets"])) for row in rows]
+    low = [rate - end[0] for rate, end in zip(rates, ends, strict=True)]
+    high = [end[1] - rate for rate, end in zip(rates, ends, strict=True)]
+    label = "preconditioned GFD" if preconditioned else rows[0]["distance"]
+    axes.errorbar(
+        n,
+        rates,
+        yerr=[low, high],
+        fmt=marker + line,
+        color=color,
+        markersize=3.5,
+        linewidth=0.9,
+        elinewidth=0.6,
+        label=label,
+    )
+    names = [
+        (*(row[c] for c in ("model", "test", "distance", "target", "exactness")), int(row["n"]))
+        for row in rows
+    ]
+    known = [(x, readings[name]) for x, name in zip(n, names, strict=True) if name in readings]
+    if known:
+        axes.plot(*zip(*known, strict=True), marker, mfc="none", mec="0.45", markersize=7)
+
+
+def draw(rows, readings, exactness: str, target: str, path: Path) -> Path:
+    """Models down, tests across, for one target kernel and one way of computing expectations."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    tests = ("KCCSD", "SKCE")
+    trials = int(rows[0]["data_sets"])
+    figure, grid = plt.subplots(
+        len(tests),
+        len(models),
+        figsize=(2.35 * len(models) + 0.6, 4.6),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for down, test in enumerate(tests):
+        for across, model in enumerate(models):
+            axes = grid[down, across]
+            figures.shade(axes, LEVEL, trials, 0.95)
+            chosen = [
+                row
+                for row in rows
+                if row["model"] == model and row["target"] == target and test in row["test"]
+            ]
+            lines = dict.fromkeys((row["test"], row["distance"]) for row in chosen)
+            for slot, (kind, distance) in enumerate(lines):
+                line = [
+                    row
+                    for row in chosen
+                    if (row["test"], row["distance"]) == (kind, distance)
+                    and (row["exactness"] == exactness or kind.startswith("preconditioned"))
+                ]
+                if line:
+                    panel(axes, line, readings, slot)
+            axes.set_xscale("log", base=2)
+            axes.set_ylim(-0.03, 1.03)
+            if not lines:
+                axes.text(0.5, 0.5, "no closed form", transform=axes.transAxes, ha="center")
+            if down == 0:
+                axes.set_title(model, fontsize=10)
+            else:
+                axes.set_xlabel("n")
+        grid[down, 0].set_ylabel(f"{test}: rejection rate")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    if readings:
+        (hollow,) = grid[0, 0].plot([], [], "o", mfc="none", mec="0.45", markersize=7)
+        handles, labels = [*handles, hollow], [*labels, "published"]
+    figure.legend(handles, labels, ncols=6, frameon=False, loc="lower center", fontsize=9)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figures.save(figure, path)
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """One figure for every target kernel and exactness; the first is Figure 1 of the paper."""
+    given = [Path(a) for a in (sys.argv[1:] if arguments is None else arguments)]
+    source = given[0] if given else FOLDER / "results.csv"
+    rows = runner.read(source)
+    readings = published.readings(given[1]) if len(given) > 1 else {}
+    first = None
+    for exactness in ("exact", "approx"):
+        for target in ("Gaussian", "IMQ"):
+            path = source.with_name(f"figure_{exactness}_{target}.png")
+            first = first or draw(rows, readings, exactness, target, path)
+            if first != path:
+                draw(rows, readings, exactness, target, path)
+    assert first is not None
+    return first
+
+
+if __name__ == "__main__":
+    main()
