@@ -1,1 +1,89 @@
-"""Distance from calibration of binary predictions."""
+"""Distance from calibration of binary predictions: measures, bounds, witnesses and their noise.
+
+Start with `distance_from_calibration`. Predictions are probabilities of label 1; for classes use
+`top_label` or `class_wise` first.
+"""
+
+from jaxcal.distance import constructions
+from jaxcal.distance.binned import BinnedECE, WeightedCE, binned_ece, ece, weighted_ce
+from jaxcal.distance.bracket import (
+    Bracket,
+    DistanceResult,
+    dce_bracket,
+    distance_from_calibration,
+)
+from jaxcal.distance.intervals import (
+    IntervalCE,
+    SurrogateCE,
+    interval_ce,
+    random_interval_ce,
+    sampled_interval_ce,
+    surrogate_interval_ce,
+)
+from jaxcal.distance.kernel import Sketch, kernel_ce, pair_sample, random_bins, random_features
+from jaxcal.distance.laplace import KernelCE, laplace_ce, laplace_witness
+from jaxcal.distance.lower import Coupling, LowerDistance, lower_distance
+from jaxcal.distance.predictions import class_wise, from_masses, top_label
+from jaxcal.distance.programmes import smooth_ce_programme
+from jaxcal.distance.sample_sizes import SampleSizes, kernel_radius, sample_sizes
+from jaxcal.distance.smece import SmoothECE, smece
+from jaxcal.distance.smooth import GridSmoothCE, SmoothCE, smooth_ce, smooth_ce_grid
+from jaxcal.distance.upper import (
+    Domain,
+    Partition,
+    is_calibrated,
+    lift_lower,
+    lift_upper,
+    true_distance,
+    upper_distance,
+)
+
+__all__ = [
+    "BinnedECE",
+    "Bracket",
+    "Coupling",
+    "DistanceResult",
+    "Domain",
+    "GridSmoothCE",
+    "IntervalCE",
+    "KernelCE",
+    "LowerDistance",
+    "Partition",
+    "SampleSizes",
+    "Sketch",
+    "SmoothCE",
+    "SmoothECE",
+    "SurrogateCE",
+    "WeightedCE",
+    "binned_ece",
+    "class_wise",
+    "constructions",
+    "dce_bracket",
+    "distance_from_calibration",
+    "ece",
+    "from_masses",
+    "interval_ce",
+    "is_calibrated",
+    "kernel_ce",
+    "kernel_radius",
+    "laplace_ce",
+    "laplace_witness",
+    "lift_lower",
+    "lift_upper",
+    "lower_distance",
+    "pair_sample",
+    "random_bins",
+    "random_features",
+    "random_interval_ce",
+    "sample_sizes",
+    "sampled_interval_ce",
+    "smece",
+    "smooth_ce",
+    "smooth_ce_grid",
+    "smooth_ce_programme",
+    "surrogate_interval_ce",
+    "top_label",
+    "true_distance",
+    "upper_distance",
+    "weighted_ce",
+]

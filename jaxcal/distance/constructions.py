@@ -124,9 +124,7 @@ def tempered(f: Array, beta: float) -> Array:
     return jax.nn.sigmoid(beta * (jnp.log(f) - jnp.log1p(-f)))
 
 
-def tempered_sample(
-    key: Key, n: int, beta: float
-) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def tempered_sample(key: Key, n: int, beta: float) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Section 10: n predictions and labels with truth uniform on (0, 1); ``beta`` above 1 is
     overconfident, below 1 underconfident, 1 calibrated."""
     truth_key, label_key = jax.random.split(key)

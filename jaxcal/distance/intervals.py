@@ -138,7 +138,9 @@ class IntervalCE(eqx.Module):
     def __repr__(self) -> str:
         if isinstance(self.value, Tracer) or self.value.ndim:
             return f"IntervalCE(batch or traced, shape {self.value.shape})"
-        return f"interval calibration error {float(self.value):.6g} by {int(self.bins.max()) + 1} bins"
+        return (
+            f"interval calibration error {float(self.value):.6g} by {int(self.bins.max()) + 1} bins"
+        )
 
 
 def interval_ce(p: Any, y: Any, *, width: str = "average", weights: Any = None) -> IntervalCE:

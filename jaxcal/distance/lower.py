@@ -182,4 +182,3 @@ def _slope(coupling: Coupling, v: Any) -> Any:
     np.add.at(found, (j, labels), coupling.mass * np.sign(coupling.v - coupling.u))
     np.add.at(mass, (j, labels), coupling.mass)
     return found / np.where(mass > 0, mass, 1)
-

@@ -143,7 +143,10 @@ def _moved(rho: Vector, order: Any, gaps: Array) -> Scalar:
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:
-    """``vmap`` over draws, in batches that keep memory bounded."""
+    """Over draws: one at a time on a CPU, which keeps them in cache and the program small;
+    elsewhere by ``vmap``, in batches that keep memory bounded."""
+    if jax.default_backend() == "cpu":
+        return jax.lax.map(one, keys)
     batch = min(keys.shape[0], max(1, BATCH // n))
     if batch >= keys.shape[0]:
         return jax.vmap(one)(keys)

@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.distance.levels import denoise
-from jaxcal.distance.predictions import Binary, Residuals, binary, residuals
+from jaxcal.distance.predictions import Binary, Residuals, binary
 from jaxcal.distance.scans import least, prefixes, sums
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector

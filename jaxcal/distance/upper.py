@@ -51,7 +51,9 @@ class Partition(eqx.Module):
 
     def __repr__(self) -> str:
         kind = "exactly" if self.exact else "at most"
-        return f"distance from calibration {kind} {self.value:.6g} by {self.groups.max() + 1} groups"
+        return (
+            f"distance from calibration {kind} {self.value:.6g} by {self.groups.max() + 1} groups"
+        )
 
 
 def true_distance(domain: Domain, *, power: float = 1.0) -> Partition:

@@ -1,0 +1,82 @@
+# %% [markdown]
+# # ECE said 0.03. How far from calibrated am I?
+#
+# A classifier's probabilities gave an expected calibration error of 0.03 with 15 bins. Is that
+# small? Would 20 bins say the same? And is a calibrated model 0.03 away, or 0.3?
+
+# %%
+import os
+
+import jax
+import jax.numpy as jnp
+from matplotlib.figure import Figure
+
+from jaxcal import distance
+from jaxcal.distance.constructions import tempered_sample, two_points
+from jaxcal.plots.distance import bracket, reliability_with_witness
+
+quick = bool(os.environ.get("JAXCAL_QUICK"))
+n = 200 if quick else 2000
+options = {"n_resamples": 20, "n_draws": 99} if quick else {}
+data_key, key = jax.random.split(jax.random.key(4))
+
+# %% [markdown]
+# The number depends on the bins. Take two kinds of cases, one predicted at just below 1/2 that
+# never comes true, one at just above that always does: an odd number of bins sees nothing, an even
+# number sees half.
+
+# %%
+v, y, w = two_points(0.01).domain.law()
+for bins in (14, 15, 20, 21):
+    print(f"{bins} bins: ECE {float(distance.binned_ece(v, y, weights=w, edges=bins).value):.3f}")
+
+# %% [markdown]
+# What is wanted is the distance to the nearest calibrated predictor: how much the probabilities
+# have to move on average. Predictions and labels alone cannot give that number, but they pin it
+# between two ends, and each end has a proof: a weight function that sees the error, or bins that
+# repair it.
+
+# %%
+print(distance.dce_bracket(v, y, weights=w).sources)
+print("smooth calibration error:", distance.smooth_ce(v, y, weights=w))
+print("best bins:              ", distance.interval_ce(v, y, weights=w))
+
+# %% [markdown]
+# Now a model. It is somewhat overconfident: the truth's log odds are multiplied by 1.3.
+
+# %%
+p, labels = tempered_sample(data_key, n, 1.3)
+ece = distance.binned_ece(p, labels, edges=15)
+print(f"15 bins: ECE {float(ece.value):.3f}; with the bins' width, {float(ece.bound):.3f}")
+result = distance.distance_from_calibration(key, p, labels, **options)
+print(result)
+
+# %% [markdown]
+# Three lines answer the question. *These data*: any calibrated predictor is at least so far, and
+# one exists at most so far. *Population*: the same with the noise of a sample. *p-value*: could a
+# calibrated model have produced this? The warning says why the plain ECE of distinct predictions
+# is worthless.
+
+# %%
+figure = Figure(figsize=(12, 5), layout="constrained")
+left, right = figure.subplots(1, 2)
+reliability_with_witness(result, ax=left)
+bracket(result, ax=right)
+figure
+
+# %% [markdown]
+# On the left the grey witness is where the smooth calibration error comes from: below the middle
+# (predictions too high) for large predictions, above it for small ones. The model claims too much
+# on both sides. The best bins also repair it: their means are calibrated on these data.
+
+# %%
+best = distance.interval_ce(p, labels)
+moved = jnp.mean(jnp.abs(p - best.recalibrated))
+print(f"{best}; recalibrating by them moves predictions by {float(moved):.3f} on average")
+
+# %% [markdown]
+# A calibrated model of the same size, for comparison. Every measure is positive on a sample; the
+# population's line begins at 0, and the p-value finds nothing.
+
+# %%
+print(distance.distance_from_calibration(key, *tempered_sample(data_key, n, 1.0), **options))

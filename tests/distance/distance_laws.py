@@ -1,0 +1,35 @@
+"""Random laws of (v, y) on six places, a shape that all property tests share."""
+
+import numpy as np
+
+from jaxcal import distance
+
+
+def random_law(seed):
+    """Predictions, mean labels and weights of 1 to 6 atoms; some on a grid, some tied, some at the
+    ends; weights of 0 are padding."""
+    rng = np.random.default_rng(seed)
+    v = rng.random(6) if seed % 3 else rng.integers(0, 9, 6) / 8
+    w = rng.random(6) * (np.arange(6) <= rng.integers(0, 6))
+    y = rng.random(6) if seed % 2 else (rng.random(6) < v**2).astype(float)
+    if seed % 5 == 0:
+        y = 0.7 * v + 0.3 * y  # near calibration
+    return v, y, w / w.sum()
+
+
+LAWS = [random_law(seed) for seed in range(40)]
+
+
+def measures(v, y, w):
+    """Everything of one law, exactly."""
+    low = distance.lower_distance(v, y, weights=w, tol=1e-8)
+    return {
+        "mean": abs(float(np.sum(w * (y - v)))),
+        "ece": float(distance.ece(v, y, weights=w)),
+        "smooth": float(distance.smooth_ce(v, y, weights=w).value),
+        "kernel": float(distance.laplace_ce(v, y, weights=w).value),
+        "interval": float(distance.interval_ce(v, y, weights=w).value),
+        "surrogate": float(distance.surrogate_interval_ce(v, y, weights=w, accuracy=None).value),
+        "lower": low.value,
+        "upper": distance.upper_distance(v, y, weights=w).value,
+    }

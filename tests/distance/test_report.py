@@ -1,0 +1,241 @@
+"""The bracket, its noise, invariances, bad input, and figures."""
+
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from jaxcal import distance
+from jaxcal.distance.constructions import tempered_population, tempered_sample
+from jaxcal.distance.resampling import ascending, calibration_test, kernel_statistic
+from jaxcal.plots import distance as plots
+
+N = 60
+FEW = {"n_resamples": 20, "n_draws": 39}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tempered_sample(jax.random.key(3), N, 3.0)
+
+
+@pytest.fixture(scope="module")
+def result(data):
+    return distance.distance_from_calibration(jax.random.key(1), *data, **FEW)
+
+
+def test_the_report_says_how_far_and_why(result):
+    text = str(result)
+    for words in ("these data", "population", "p-value", "low end: ", "drawn again", "smooth"):
+        assert words in text
+    bracket = result.bracket
+    assert 0 < float(bracket.low) <= float(bracket.high) <= 1
+    assert float(result.interval.low) <= float(bracket.low)
+    assert float(result.interval.high) >= float(bracket.high)
+    plain = result.to_dict()
+    assert plain["null"] == "redraw"
+    assert "null_samples" not in plain
+    assert any("nearly all predictions differ" in text for text in result.warnings())
+
+
+def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
+    for make in (
+        distance.constructions.quadratic_barrier,
+        distance.constructions.intervals_apart,
+        distance.constructions.two_points,
+    ):
+        for domain in (make(0.1).domain, make(0.2).domain):
+            v, y, w = domain.law()
+            found = distance.dce_bracket(v, y, weights=w)
+            true = distance.true_distance(domain).value
+            assert float(found.low) - 1e-7 <= true <= float(found.high) + 1e-7
+            assert all(float(x) <= true + 1e-7 for x in found.lower.values())
+            assert all(float(x) >= true - 1e-7 for x in found.upper.values())
+
+
+def test_jit_and_vmap_give_the_bracket_without_the_programme(data):
+    v, y = data
+    found = jax.jit(lambda v, y: distance.dce_bracket(v, y))(v, y)
+    outside = distance.dce_bracket(v, y, solve=False)
+    assert "lower distance" not in found.lower
+    assert float(found.low) == pytest.approx(float(outside.low))
+    assert float(found.high) == pytest.approx(float(outside.high))
+    with pytest.raises(ValueError, match="solve=True runs outside of jit"):
+        jax.jit(lambda v, y: distance.dce_bracket(v, y, solve=True))(v, y)
+
+
+def test_a_batch_of_results_prints(data):
+    v, y = data
+    keys = jax.random.split(jax.random.key(0), 2)
+    run = jax.vmap(lambda k: distance.distance_from_calibration(k, v, y, **FEW))
+    assert "2 distances from calibration, batch shape (2,)" in str(run(keys))
+
+
+def test_the_test_of_calibration_keeps_its_level_and_has_power():
+    def p_value(key, beta):
+        data_key, test_key = jax.random.split(key)
+        v, y = tempered_sample(data_key, 40, beta)
+        ordered = ascending(v, y, jnp.full(40, 1 / 40))
+        return calibration_test(
+            test_key, ordered, statistic=kernel_statistic, n_draws=39, null="redraw"
+        ).p_value
+
+    keys = jax.random.split(jax.random.key(5), 400)
+    p = jax.jit(jax.vmap(p_value, (0, None)))(keys, 1.0)
+    low, high = scipy.stats.binom.interval(0.9999, 400, 0.05)
+    assert low <= int(jnp.sum(p <= 0.05)) <= high
+    assert float(jnp.mean(jax.jit(jax.vmap(p_value, (0, None)))(keys, 5.0) <= 0.05)) > 0.5
+
+
+def test_means_as_labels_need_random_signs(data, key):
+    v, y = data
+    with pytest.raises(ValueError, match="null='redraw' draws labels 0 or 1"):
+        distance.distance_from_calibration(key, v, y / 2, null="redraw", **FEW)
+    found = distance.distance_from_calibration(key, v, y * 0.98 + 0.01, solve=False, **FEW)
+    assert found.null == "signs"
+
+
+def values(v, y, w):
+    return jnp.stack(
+        [
+            distance.ece(v, y, weights=w),
+            distance.smooth_ce(v, y, weights=w).value,
+            distance.laplace_ce(v, y, weights=w).value,
+            distance.interval_ce(v, y, weights=w).value,
+            distance.surrogate_interval_ce(v, y, weights=w).value,
+            distance.smece(v, y, weights=w, cells=512).value,
+        ]
+    )
+
+
+def test_order_duplicates_flips_scale_of_weights_and_padding_change_nothing():
+    rng = np.random.default_rng(0)
+    v = rng.integers(0, 9, 12) / 8
+    y, w = (rng.random(12) < 0.5).astype(float), rng.random(12)
+    run = jax.jit(values)
+    double = [np.repeat(a, 2) for a in (v, y, w)]
+    padded = [np.concatenate([a, b]) for a, b in zip((v, y, w), (v, 1 - y, 0 * w), strict=True)]
+    order = rng.permutation(24)
+    wanted = run(*double)
+    for other in (
+        padded,
+        [a[order] for a in double],
+        [double[0], double[1], 7 * double[2]],
+        [1 - double[0], 1 - double[1], double[2]],
+    ):
+        np.testing.assert_allclose(run(*other), wanted, atol=1e-12)
+    plain = distance.lower_distance(v, y, weights=w).value
+    flipped = distance.lower_distance(1 - v, 1 - y, weights=w).value
+    assert flipped == pytest.approx(plain, abs=2e-6)
+    # one by one on a batch
+    batch = [np.stack([a, b]) for a, b in zip(double, padded, strict=True)]
+    np.testing.assert_allclose(jax.vmap(run)(*batch), jnp.stack([wanted] * 2), atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_observation_and_equal_predictions(n, key):
+    v, y = np.full(n, 0.3), np.ones(n)
+    for value in values(v, y, np.ones(n)):
+        assert float(value) == pytest.approx(0.7, abs=0.35)  # smECE is smoothed
+    assert distance.lower_distance(v, y).value == pytest.approx(0.7, abs=1e-6)
+    found = distance.distance_from_calibration(key, v, y, **FEW)
+    assert any("too few" in text for text in found.warnings())
+    assert any("all labels are equal" in text for text in found.warnings()) == (n > 1)
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "options", "message"),
+    [
+        ([1.2, 0.1], [1, 0], {}, "predictions: wanted probabilities.*entry 0 is 1.2"),
+        ([0.2, np.nan], [1, 0], {}, "predictions: .*entry 1 is nan"),
+        ([0.2, 0.1], [1, 2], {}, "targets: wanted labels 0 or 1.*entry 1 is 2.0"),
+        ([0.2, 0.1], [-1, 1], {}, "targets: wanted labels 0 or 1.*entry 0 is -1.0"),
+        ([0.2, 0.1], [1, 0, 1], {}, r"targets: wanted one label an observation, \(2,\)"),
+        ([0.2, 0.1], [1, 0], {"weights": [1.0]}, r"weights: wanted one an observation"),
+        ([0.2, 0.1], [1, 0], {"weights": [-1.0, 2]}, r"weights: wanted finite numbers >= 0"),
+        ([0.2, 0.1], [1, 0], {"weights": [0.0, 0]}, r"not all of them 0"),
+        (np.zeros((3, 2)), [1, 0, 1], {}, "top_label or class_wise"),
+        (np.zeros(0), [], {}, "n >= 1"),
+    ],
+)
+def test_wrong_values_are_named(p, y, options, message):
+    with pytest.raises(ValueError, match=message):
+        distance.smooth_ce(p, y, **options)
+
+
+def test_wrong_types_are_named(key):
+    with pytest.raises(TypeError, match="predictions: float16"):
+        distance.ece(np.zeros(3, np.float16), np.zeros(3))
+    with pytest.raises(TypeError, match="targets: wanted labels 0 or 1"):
+        distance.ece(np.full(2, 0.5), ["a", "b"])
+    with pytest.raises(TypeError, match="key: wanted a typed random key"):
+        distance.distance_from_calibration(0, [0.5], [1])
+    with pytest.raises(ValueError, match="level: "):
+        distance.distance_from_calibration(key, [0.5], [1], level=95)
+    with pytest.raises(ValueError, match="bandwidth: wanted a positive"):
+        distance.laplace_ce([0.5], [1], bandwidth=0)
+    with pytest.raises(ValueError, match="width: wanted 'average' or 'max'"):
+        distance.interval_ce([0.5], [1], width="mean")
+    with pytest.raises(ValueError, match="at most 48 different predictions"):
+        distance.interval_ce(np.linspace(0, 1, 60), np.zeros(60), width="max")
+
+
+def test_not_a_number_inside_jit_is_not_a_number_outside():
+    v = jnp.array([0.1, jnp.nan, 0.4])
+    found = jax.jit(values)(v, jnp.array([0.0, 1.0, 1.0]), jnp.ones(3))
+    assert np.all(np.isnan(found))
+    out = jax.jit(values)(v.at[1].set(1.5), jnp.array([0.0, 1.0, 1.0]), jnp.ones(3))
+    assert np.all(np.isnan(out))
+
+
+def test_labels_may_be_lists_integers_or_booleans():
+    wanted = float(distance.smooth_ce([0.2, 0.9], [0.0, 1.0]).value)
+    for y in ([0, 1], [False, True], np.array([0, 1], np.uint8)):
+        assert float(distance.smooth_ce([0.2, 0.9], y).value) == pytest.approx(wanted)
+
+
+def test_float32_stays_float32_and_close():
+    v, y = (np.asarray(a, np.float32) for a in tempered_sample(jax.random.key(0), N, 2.0))
+    for name in ("smooth_ce", "laplace_ce"):
+        run = getattr(distance, name)
+        single, double = run(v, y), run(v.astype(float), y.astype(float))
+        assert single.value.dtype == jnp.float32
+        assert float(single.value) == pytest.approx(float(double.value), abs=2e-6)
+
+
+def test_classes_reduce_to_one_against_the_rest():
+    ps = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
+    confidence, right = distance.top_label(ps, [1, 2])
+    np.testing.assert_allclose(confidence, [0.5, 0.6])
+    np.testing.assert_allclose(right, [1, 0])
+    p, y = distance.class_wise(ps, [1, 2])
+    np.testing.assert_allclose(p, ps.T)
+    np.testing.assert_allclose(y, [[0, 0], [1, 0], [0, 1]])
+    found = jax.vmap(lambda p, y: distance.smooth_ce(p, y).value)(p, y)
+    assert found.shape == (3,)
+
+
+def test_sample_sizes_grow_as_the_theory_says():
+    found = distance.sample_sizes(0.01)
+    assert found.k == 8
+    assert found.surrogate == pytest.approx(1e6 + 1e4 * np.log(20))
+    radius = distance.kernel_radius(10_000)
+    v, y, w = tempered_population(2.0, points=2000).law()
+    truth = float(distance.laplace_ce(v, y, weights=w).value)
+    drawn = tempered_sample(jax.random.key(2), 10_000, 2.0)
+    assert abs(float(distance.laplace_ce(*drawn).value) - truth) < radius
+
+
+@pytest.mark.parametrize("draw", [plots.reliability_with_witness, plots.bracket])
+def test_figures_show_the_result_and_refuse_a_batch(result, draw):
+    ax = draw(result)
+    ax.figure.savefig(io.BytesIO())
+    assert "calibrat" in ax.get_xlabel() + "".join(
+        text.get_text() for text in ax.get_legend().get_texts()
+    )
+    batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
+    with pytest.raises(ValueError, match="a figure shows one result"):
+        draw(batch)
