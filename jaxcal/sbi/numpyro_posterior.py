@@ -126,7 +126,7 @@ class GuidePosterior:
 
     def log_prob(self, u: Array, params: Any) -> Array:
         """The guide's log density of one unconstrained parameter."""
-        return self.guide.get_posterior(params).log_prob(u)
+        return jnp.sum(self.guide.get_posterior(params).log_prob(u))
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         leading = {len(leaf) for leaf in jax.tree.leaves(self.params)}

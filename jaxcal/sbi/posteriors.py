@@ -110,18 +110,17 @@ class _Static(eqx.Module):
 def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
     network = eqx.combine(arrays, static.tree())
 
-    def one(row: Any) -> tuple[Array, Array]:
+    def one(row: Any) -> tuple[Array, Array | None]:
         theta, x = row
         everywhere = theta[None] if nodes is None else jnp.concatenate([theta[None], nodes])
         params = x if network is None else (network, x)
         model = Unnormalized(density, params, in_axes=None).arrays_only()
         values = score(model, everywhere)
-        return values[0], values[1:]
+        return values[0], None if nodes is None else values[1:]
 
     points = 1 if nodes is None else 1 + len(nodes)
     size = min(max(1, batch // points), len(thetas))
-    at, at_nodes = jax.lax.map(one, (thetas, xs), batch_size=size)
-    return at, None if nodes is None else at_nodes
+    return jax.lax.map(one, (thetas, xs), batch_size=size)
 
 
 class ArrayPosterior(eqx.Module):

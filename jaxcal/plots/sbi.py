@@ -1,0 +1,104 @@
+"""One figure of a posterior: verdicts, which parameter, which observations, and coverage."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.plots.results import null_histogram
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def posterior_figure(examined: Any) -> "Figure":
+    """Four panels of a `jaxcal.sbi.Examination`.
+
+    Where the statistic of the calibration test lies among its null draws; errors of each
+    parameter, with their directions; errors in thirds of the observation's feature along which
+    they change most; and the coverage of highest-density regions, where it was given, else the
+    statistic of the conditional test.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 6.6), layout="constrained")
+    grid = figure.subplots(2, 2)
+    null_histogram(examined.calibration.test, ax=grid[0, 0])
+    directions(examined.conditional, ax=grid[0, 1])
+    thirds(examined.conditional, ax=grid[1, 0])
+    if examined.coverage is None:
+        null_histogram(examined.conditional.test, ax=grid[1, 1])
+    else:
+        coverage_curve(examined.coverage, ax=grid[1, 1])
+    for letter, ax in zip("abcd", grid.flat, strict=True):
+        ax.set_title(letter, loc="left", fontweight="bold", fontsize="medium")
+    return figure
+
+
+def directions(result: Any, *, ax: "Axes | None" = None) -> "Axes":
+    """Bias and spread of every parameter with 95 % intervals; black where significant (Holm)."""
+    ax = axes(ax)
+    found, names = result.diagnosis, result.names
+    both = [found.bias, found.spread]
+    if not all(np.all(np.isfinite(np.asarray(w.mean))) for w in both):
+        return say(ax, "scores are not finite numbers:\nno verdict")
+    for w, offset, marker, label in (
+        (found.bias, -0.14, "o", "bias, sd (+: too high)"),
+        (found.spread, 0.14, "s", "spread (-: too narrow)"),
+    ):
+        mean, error, p = (np.asarray(part) for part in (w.mean, w.error, w.p_adjusted))
+        at = np.arange(len(names)) + offset
+        ax.errorbar(mean, at, xerr=1.96 * error, fmt="none", ecolor=DARK, linewidth=1)
+        for k in range(len(names)):
+            face = BLACK if p[k] <= 0.05 else "white"
+            ax.plot(mean[k], at[k], marker, color=BLACK, markerfacecolor=face, markersize=6)
+        ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
+    ax.axvline(0, color=DARK, linewidth=0.8)
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_xlabel("mean of witness (0 if right; filled: p <= 0.05 after Holm)")
+    legend_above(ax)
+    return ax
+
+
+def thirds(result: Any, *, ax: "Axes | None" = None) -> "Axes":
+    """Contributions of pairs over the feature of x along which errors change most."""
+    ax = axes(ax)
+    found = result.diagnosis
+    if found.thirds is None:
+        return say(ax, "too many features to look for trends:\npass summaries=")
+    k, j = (int(i) for i in np.asarray(found.strongest))
+    bias, spread = np.asarray(found.thirds)
+    if not np.all(np.isfinite(bias + spread)):
+        return say(ax, "scores are not finite numbers:\nno verdict")
+    x = np.asarray(result.features)[:, j]
+    edges = np.quantile(x, [0, 1 / 3, 2 / 3, 1])
+    at = [f"{a:.2g} to {b:.2g}" for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    ax.axhline(0, color=DARK, linewidth=0.8)
+    where = np.arange(3)
+    ax.bar(where - 0.2, bias, 0.36, color=DARK, label="bias, sd (+: too high)")
+    ax.bar(where + 0.2, spread, 0.36, color=LIGHT, label="spread (-: too narrow)")
+    ax.set_xticks(where, at)
+    trends = [found.bias_trend, found.spread_trend]
+    p = min(float(np.asarray(t.p_adjusted)[k, j]) for t in trends)
+    ax.set_xlabel(f"x[{j}], in thirds of the pairs (trend: p = {p:.2g} after Holm)")
+    ax.set_ylabel(f"mean of witness, {result.names[k]}")
+    legend_above(ax)
+    return ax
+
+
+def coverage_curve(coverage: Any, *, ax: "Axes | None" = None) -> "Axes":
+    """Share of parameters inside highest-density regions over their level, with its 95 % band."""
+    ax = axes(ax)
+    levels, observed = np.asarray(coverage.levels), np.asarray(coverage.observed)
+    ax.set(xlabel="level of the highest-density region", ylabel="share of parameters inside")
+    if not np.all(np.isfinite(observed)):
+        return say(ax, "densities are not finite numbers:\nno verdict")
+    low, high = coverage.band()
+    ax.fill_between(levels, low, high, color=LIGHT, linewidth=0, label="95 % band if right")
+    ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", linewidth=0.8)
+    ax.plot(levels, observed, color=BLACK, label="observed")
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    legend_above(ax)
+    return ax

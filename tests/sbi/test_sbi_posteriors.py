@@ -1,0 +1,196 @@
+"""What users bring: functions, networks, flows, numpyro models and guides, arrays."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+from jaxcal import Scores
+from jaxcal.sbi import GuidePosterior, JaxPosterior, NumpyroPosterior, chunked_scores
+from jaxcal.sbi.pairs import as_posterior
+
+N, D = 13, 2
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    keys = jax.random.split(jax.random.key(0), 3)
+    return tuple(jax.random.normal(k, (n, D)) for k, n in zip(keys, (N, N, 4), strict=True))
+
+
+def log_prob(theta, x):
+    return -jnp.sum((theta - x) ** 4) / 4
+
+
+def power(x, theta):
+    return -((theta - x) ** 3)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_scores_in_chunks_are_the_gradients(pairs, batch):
+    thetas, xs, nodes = pairs
+    found = chunked_scores(log_prob, thetas, xs, nodes, batch=batch)
+    np.testing.assert_allclose(found.at_targets, power(xs, thetas), rtol=1e-12)
+    np.testing.assert_allclose(found.at_nodes, power(xs[:, None], nodes), rtol=1e-12)
+    assert chunked_scores(log_prob, thetas, xs, batch=batch).at_nodes is None
+
+
+class Energy(eqx.Module):
+    net: eqx.nn.MLP
+
+    def __call__(self, theta, x):
+        return self.net(jnp.concatenate([theta, x]))[0]
+
+
+class Flow(eqx.Module):
+    """Shaped as flowjax's: log_prob(theta, condition=x), no batch shape."""
+
+    scale: jax.Array
+
+    def log_prob(self, theta, condition):
+        return -jnp.sum((theta - condition) ** 2) * self.scale / 2
+
+
+def test_networks_and_flows_need_no_wrapping(pairs):
+    thetas, xs, nodes = pairs
+    energy = Energy(eqx.nn.MLP(2 * D, 1, 8, 1, jnp.tanh, key=jax.random.key(1)))
+    found = as_posterior(energy).scored(thetas, xs, nodes)
+    wanted = jax.vmap(jax.grad(energy))(thetas, xs)
+    np.testing.assert_allclose(found.at_targets, wanted, rtol=1e-9)
+    flow = as_posterior(Flow(jnp.asarray(3.0))).scored(thetas, xs, nodes)
+    np.testing.assert_allclose(flow.at_nodes, 3 * (xs[:, None] - nodes), rtol=1e-9)
+
+
+def test_a_new_network_of_the_same_shape_compiles_nothing_new(pairs):
+    thetas, xs, _ = pairs
+    traces = []
+
+    class Counted(eqx.Module):
+        weight: jax.Array
+
+        def __call__(self, theta, x):
+            traces.append(1)
+            return -jnp.sum((theta - x) ** 2) * self.weight
+
+    for weight in (1.0, 2.0):
+        chunked_scores(Counted(jnp.asarray(weight)), thetas, xs)
+        first = len(traces) if weight == 1.0 else first
+    assert len(traces) == first
+
+
+def test_memory_of_a_million_posteriors_is_that_of_their_scores():
+    """Intermediates of 256 hidden units for every posterior at once would be 50 times more."""
+    n = 20_000
+
+    def wide(theta, x):
+        return jnp.sum(jnp.tanh(theta[0] * jnp.arange(256.0) + x[0]))
+
+    from jaxcal.sbi.posteriors import _chunked, _Static, _Swapped
+
+    zeros = jnp.zeros((n, 1))
+    compiled = _chunked.lower(
+        _Swapped(wide), None, _Static(None), zeros, zeros, None, batch=500
+    ).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 0.2 * n * 256 * 8
+
+
+def model(x):
+    p = numpyro.sample("p", dist.Beta(2.0, 3.0))
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.5))
+    w = numpyro.sample("w", dist.Dirichlet(jnp.ones(3)))
+    center = numpyro.deterministic("center", jnp.stack([p, rate, w[0]]))
+    numpyro.sample("x", dist.Normal(center, 0.5).to_event(1), obs=x)
+
+
+@pytest.fixture(scope="module")
+def numpyro_posterior():
+    return NumpyroPosterior(model)
+
+
+def test_a_numpyro_model_gives_scores_of_its_unconstrained_posterior(numpyro_posterior):
+    posterior = numpyro_posterior
+    assert posterior.names == ("p", "rate", "w[0]", "w[1]")
+    us, xs = posterior.pairs(jax.random.key(1), 6)
+
+    def by_hand(u, x):
+        p, rate = 1 / (1 + jnp.exp(-u[0])), jnp.exp(u[1])
+        # stick breaking: shares sigmoid(u - log(pieces left)), numpyro's simplex bijection
+        a = jax.nn.sigmoid(u[2] - jnp.log(2.0))
+        b = jax.nn.sigmoid(u[3] - jnp.log(1.0))
+        w = jnp.stack([a, (1 - a) * b, (1 - a) * (1 - b)])
+        jacobian = jnp.log(p * (1 - p)) + u[1]
+        jacobian += jnp.log(a * (1 - a)) + jnp.log((1 - a) * b * (1 - b))
+        prior = jnp.log(p) + 2 * jnp.log1p(-p) + jnp.log(rate) - 1.5 * rate
+        return prior + jacobian - jnp.sum((x - jnp.stack([p, rate, w[0]])) ** 2) / 0.5
+
+    wanted = jax.jit(jax.vmap(jax.grad(by_hand)))(us, xs)
+    found = posterior.scored(us, xs, us[:2])
+    np.testing.assert_allclose(found.at_targets, wanted, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found.at_nodes[0, 0], wanted[0], rtol=1e-8, atol=1e-8)
+
+
+def test_constrained_latents_become_the_parameters_of_the_pairs(numpyro_posterior):
+    latents = {"p": jnp.asarray([0.25]), "rate": jnp.asarray([2.0]), "w": jnp.full((1, 3), 1 / 3)}
+    u = numpyro_posterior.free(latents)
+    np.testing.assert_allclose(u[0, :2], [np.log(1 / 3), np.log(2)], rtol=1e-9)
+    np.testing.assert_allclose(u[0, 2:], 0, atol=1e-9)
+
+
+def conjugate(x):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+
+
+def test_an_amortized_guide_is_a_prediction():
+    def guide(x):
+        slope = numpyro.param("slope", 0.3)
+        numpyro.sample("mu", dist.Normal(slope * x, 0.5))
+
+    posterior = NumpyroPosterior(conjugate, guide=guide, params={"slope": jnp.asarray(0.5)})
+    us, xs = posterior.pairs(jax.random.key(2), 5)
+    found = posterior.scored(us, xs, None)
+    np.testing.assert_allclose(found.at_targets[:, 0], (0.5 * xs - us[:, 0]) / 0.25, rtol=1e-9)
+
+
+def test_autoguides_fitted_to_each_observation_are_predictions():
+    from numpyro.infer import SVI, Trace_ELBO
+    from numpyro.infer.autoguide import AutoDiagonalNormal
+
+    def positive(x):
+        rate = numpyro.sample("rate", dist.LogNormal(0.0, 1.0))
+        numpyro.sample("x", dist.Normal(jnp.log(rate), 1.0), obs=x)
+
+    guide = AutoDiagonalNormal(positive)
+    SVI(positive, guide, numpyro.optim.Adam(0.1), Trace_ELBO()).init(jax.random.key(0), 0.3)
+    params = {"auto_loc": jnp.asarray([[0.1], [0.7]]), "auto_scale": jnp.asarray([[0.5], [2.0]])}
+    us = jnp.asarray([[0.2], [0.3]])
+    found = GuidePosterior(guide, params).scored(us, jnp.zeros((2, 1)), us)
+    wanted = (params["auto_loc"] - us) / params["auto_scale"] ** 2
+    np.testing.assert_allclose(found.at_targets, wanted, rtol=1e-9)
+    with pytest.raises(ValueError, match="one fit an observation"):
+        GuidePosterior(guide, params).scored(us[:1], us[:1], None)
+
+
+def test_models_that_cannot_have_scores_are_refused():
+    def discrete(x):
+        k = numpyro.sample("k", dist.Poisson(3.0))
+        numpyro.sample("x", dist.Normal(k, 1.0), obs=x)
+
+    with pytest.raises(ValueError, match="'k' is discrete"):
+        NumpyroPosterior(discrete)
+    with pytest.raises(ValueError, match="no latent sites"):
+        NumpyroPosterior(lambda x: numpyro.sample("x", dist.Normal(), obs=x))
+    with pytest.raises(ValueError, match="no site 'y'"):
+        NumpyroPosterior(conjugate, observed="y").pairs(jax.random.key(0), 3)
+
+
+def test_arrays_and_nonsense_are_told_apart(pairs):
+    assert isinstance(as_posterior(log_prob), JaxPosterior)
+    assert as_posterior(Scores(pairs[0])).scored(*pairs[:2], None).at_targets is pairs[0]
+    with pytest.raises(TypeError, match=r"wrap scores as jaxcal\.Scores"):
+        as_posterior(pairs[0])
+    with pytest.raises(TypeError, match="cannot get scores from dict"):
+        as_posterior({})

@@ -1,0 +1,122 @@
+"""Parameters with bounds: the change to the whole space, and what is said where it is missing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
+
+INF = np.inf
+BOX = Space(jnp.asarray([-1.0, 0.0, -INF, -INF]), jnp.asarray([3.0, INF, 2.0, INF]))
+
+
+@pytest.fixture(scope="module")
+def thetas():
+    u = jax.random.normal(jax.random.key(3), (20, 4)) * 2
+    return BOX.bound(u)
+
+
+def test_free_and_bound_undo_each_other_and_increase(thetas):
+    us = BOX.free(thetas)
+    np.testing.assert_allclose(BOX.bound(us), thetas, rtol=1e-12)
+    for k in range(4):
+        assert np.all(np.diff(us[jnp.argsort(thetas[:, k]), k]) > 0)
+
+
+def test_scores_are_the_gradient_of_the_density_with_its_jacobian(thetas):
+    def log_density(theta):
+        return -jnp.sum(theta**2 * jnp.arange(1, 5)) / 3 + theta[0] * theta[3]
+
+    def free_log_density(u):
+        jacobian = jnp.diagonal(jax.jacfwd(lambda v: BOX.bound(v[None])[0])(u))
+        return log_density(BOX.bound(u[None])[0]) + jnp.sum(jnp.log(jacobian))
+
+    us = BOX.free(thetas)
+    wanted = jax.jit(jax.vmap(jax.grad(free_log_density)))(us)
+    ours = BOX.scores(us, jax.vmap(jax.grad(log_density))(thetas))
+    np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_the_identity_holds_after_the_change_and_not_before():
+    """E[s(theta) theta + 1] of U(0, 1): 1 as it came, 0 on the whole line, by quadrature."""
+    unit = Space(jnp.zeros(1), jnp.ones(1))
+    theta = (jnp.arange(20_000)[:, None] + 0.5) / 20_000
+    u = unit.free(theta)
+    s = unit.scores(u, jnp.zeros_like(theta))
+    assert float(jnp.mean(jnp.tanh(u) * s + 1 - jnp.tanh(u) ** 2)) == pytest.approx(0, abs=1e-3)
+    assert float(jnp.mean(theta * 0 + 1)) == 1  # what a uniform prior does to f = theta
+
+
+@pytest.mark.parametrize(
+    ("prior", "low", "high"),
+    [
+        (dist.Uniform(-jnp.ones(2), 2.0).to_event(1), -1, 2),
+        (dist.LogNormal(jnp.zeros(2)).to_event(1), 0, INF),
+        (dist.Beta(jnp.ones(2), 2.0).to_event(1), 0, 1),
+        (dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2)), -INF, INF),
+        (None, -INF, INF),
+        (lambda key, m: jnp.zeros((m, 2)), -INF, INF),
+    ],
+)
+def test_the_space_is_read_from_the_prior(prior, low, high):
+    space = space_of(prior, None, 2, jnp.float64)
+    np.testing.assert_array_equal(space.low, [low, low])
+    np.testing.assert_array_equal(space.high, [high, high])
+
+
+class Interval:
+    def __init__(self, low, high):
+        self.lower_bound, self.upper_bound = low, high
+
+
+class Real:
+    pass
+
+
+class Cat:
+    def __init__(self, *parts):
+        self.cseq, self.lengths = parts, [1, 2]
+
+
+class TorchLike:
+    def __init__(self, support):
+        self.support = support
+
+
+def test_blocks_of_parameters_keep_their_own_bounds():
+    space = space_of(TorchLike(Cat(Interval(0.0, 1.0), Real())), None, 3, jnp.float64)
+    np.testing.assert_array_equal(space.low, [0, -INF, -INF])
+    np.testing.assert_array_equal(space.high, [1, INF, INF])
+
+
+def test_what_has_no_box_is_refused_with_advice():
+    with pytest.raises(ValueError, match="NumpyroPosterior"):
+        space_of(dist.Dirichlet(jnp.ones(3)), None, 3, jnp.float64)
+    with pytest.raises(ValueError, match="discrete"):
+        space_of(dist.Poisson(jnp.ones(2)).to_event(1), None, 2, jnp.float64)
+    with pytest.raises(ValueError, match=r"bounds: wanted \(low, high\)"):
+        space_of(None, 3.0, 2, jnp.float64)
+    with pytest.raises(ValueError, match="below its high"):
+        space_of(None, (1.0, [0.0, 2.0]), 2, jnp.float64)
+    with pytest.raises(ValueError, match="one number or 2"):
+        space_of(None, ([0.0] * 3, 1.0), 2, jnp.float64)
+
+
+def test_parameters_on_a_bound_are_counted_and_named():
+    space = Space(jnp.zeros(2), jnp.ones(2))
+    bad = jnp.asarray([[0.5, 0.5], [0.5, 1.0], [0.2, 1.5]])
+    with pytest.raises(
+        ValueError, match="2 of 3 rows lie on or beyond a bound, first in parameter"
+    ):
+        check_inside(space, bad)
+    check_inside(space, bad[:1])
+
+
+def test_an_even_filling_is_noticed_and_a_gaussian_is_not():
+    uniform = jax.random.uniform(jax.random.key(0), (300, 1))
+    normal = jax.random.normal(jax.random.key(1), (300, 1))
+    assert evenly_filled(jnp.concatenate([normal, uniform], axis=1)) == [1]
+    assert evenly_filled(uniform[:100]) == []
+    assert evenly_filled(jnp.zeros((300, 1))) == []
