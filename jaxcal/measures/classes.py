@@ -1,0 +1,143 @@
+"""Classes: calibration errors from a conditional distribution that is known or binned."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxcal import checks
+from jaxcal.typing import Scalar, Vector
+
+
+def total_variation(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
+    """Half the sum of absolute differences."""
+    return jnp.sum(jnp.abs(p - q)) / 2
+
+
+def squared_euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
+    """Sum of squared differences."""
+    return jnp.sum((p - q) ** 2)
+
+
+Divergence = Callable[[Array, Array], Array]
+
+
+class Cells(NamedTuple):
+    """Predictions that fell into the same cell of a grid: at most n cells, unused ones weigh 0.
+
+    ``weights`` [c]: share of observations; ``predicted`` and ``observed`` [c, m]: mean prediction
+    and class frequencies inside.
+    """
+
+    weights: Float[Array, " c"]
+    predicted: Float[Array, "c m"]
+    observed: Float[Array, "c m"]
+
+
+def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+    """Confidence max p and whether the most likely class is the true one, [n] each.
+
+    Confidence calibration asks that P(correct | confidence) = confidence: the binary problem
+    of Widmann et al. (2021), Section 2. Of equal probabilities the first counts.
+    """
+    p = checks.probabilities(probabilities)
+    ys = checks.labels(labels, p.shape[0], p.shape[1])
+    return jnp.max(p, axis=1), jnp.argmax(p, axis=1) == ys
+
+
+def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:
+    """Group predictions by a grid of ``bins`` equal intervals for each class probability.
+
+    Cost O(n m log n). With many classes most cells hold one observation, and a cell of one is as
+    wrong as can be: group the reduced problem of `top_label` then.
+    """
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+        raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
+    p = checks.probabilities(probabilities)
+    n, m = p.shape
+    ys = checks.labels(labels, n, m)
+    grid = jnp.minimum(jnp.floor(p * bins), bins - 1).astype(jnp.int32)
+    _, place = jnp.unique(grid, axis=0, return_inverse=True, size=n, fill_value=-1)
+    place = place.reshape(n)
+    counts = jnp.zeros(n, p.dtype).at[place].add(1)
+    safe = jnp.maximum(counts, 1)[:, None]
+    predicted = jnp.zeros((n, m), p.dtype).at[place].add(p) / safe
+    observed = jnp.zeros((n, m), p.dtype).at[place, ys].add(1) / safe
+    return Cells(counts / n, predicted, observed)
+
+
+def calibration_error(
+    probabilities: Any,
+    labels: Any = None,
+    *,
+    conditional: Any = None,
+    divergence: Divergence = total_variation,
+    bins: int = 15,
+) -> tuple[Scalar, Scalar]:
+    r"""ECE and MCE: mean and maximum of :math:`d(P(Y | P), P)` over the predictions P.
+
+    ``probabilities`` [n, m]. Either ``conditional`` [n, m], the class probabilities that hold given
+    each prediction, or ``labels`` [n], of which class frequencies are taken in `cells`. The binned
+    estimate has a bias that does not vanish with n for fixed bins. ``divergence`` of two
+    probability vectors: `total_variation`, `squared_euclidean` or your own.
+    Source: Widmann et al. (2021), Definition B.1.
+    """
+    p = checks.probabilities(probabilities, "probabilities")
+    if (conditional is None) == (labels is None):
+        raise ValueError("give either conditional= (known) or labels (then it is binned)")
+    if conditional is not None:
+        q = checks.probabilities(conditional, "conditional")
+        if q.shape != p.shape:
+            raise ValueError(f"conditional: wanted the shape {p.shape}, got {q.shape}")
+        held = Cells(jnp.full(len(p), 1 / len(p), p.dtype), p, q)
+    else:
+        held = cells(p, labels, bins=bins)
+    gaps = jax.vmap(divergence)(held.observed, held.predicted)
+    used = held.weights > 0
+    # a divergence may be NaN between the zeros of an unused cell
+    return (
+        jnp.sum(jnp.where(used, held.weights * gaps, 0)),
+        jnp.max(jnp.where(used, gaps, -jnp.inf)),
+    )
+
+
+def ece(probabilities: Any, labels: Any = None, **options: Any) -> Scalar:
+    """Expected calibration error, []; arguments as in `calibration_error`."""
+    return calibration_error(probabilities, labels, **options)[0]
+
+
+def mce(probabilities: Any, labels: Any = None, **options: Any) -> Scalar:
+    """Maximum calibration error, []; arguments as in `calibration_error`."""
+    return calibration_error(probabilities, labels, **options)[1]
+
+
+def lp_ball_error(
+    probabilities: Any, conditional: Any, p: float, *, weights: Vector | None = None
+) -> Scalar:
+    r"""Calibration error over the unit ball of :math:`L^p`(law of predictions x counting).
+
+    With :math:`\delta = P(Y | P) - P` [n, m] and 1/p + 1/q = 1: :math:`(E \|\delta\|_q^q)^{1/q}`
+    for 1 < p < infinity, the largest :math:`|\delta|` for p = 1, :math:`E \|\delta\|_1` for
+    p = infinity. p = 2 gives the root of the squared Euclidean ECE, p = infinity twice the ECE of
+    total variation. ``weights`` [n] of sum 1: the law of the predictions, equal by default.
+    Source: Widmann et al. (2021), Theorem G.1.
+    """
+    if not p >= 1:
+        raise ValueError(f"p: wanted a number of at least 1, or infinity, got {p}")
+    rows = checks.probabilities(probabilities, "probabilities")
+    held = checks.probabilities(conditional, "conditional")
+    if held.shape != rows.shape:
+        raise ValueError(f"conditional: wanted the shape {rows.shape}, got {held.shape}")
+    n = rows.shape[0]
+    w = jnp.full(n, 1 / n, rows.dtype) if weights is None else checks.floats(weights, "weights")
+    if w.shape != (n,):
+        raise ValueError(f"weights: wanted one a prediction, shape ({n},), got {w.shape}")
+    sizes = jnp.abs(held - rows)
+    if p == 1:
+        return jnp.max(jnp.where(w[:, None] > 0, sizes, 0))
+    q = 1.0 if p == float("inf") else p / (p - 1)
+    largest = jnp.max(sizes)  # its powers underflow for p near 1
+    scale = jnp.where(largest > 0, largest, 1)
+    return scale * jnp.sum(w[:, None] * (sizes / scale) ** q) ** (1 / q)

@@ -1,0 +1,117 @@
+"""Several models' predictions as one: their mixture."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+
+WRAPPERS = ("Independent", "ExpandedDistribution")
+CLASSES = {"CategoricalProbs", "CategoricalLogits", "BernoulliProbs", "BernoulliLogits"}
+
+
+def ensemble(members: Sequence[Any], weights: Any = None) -> Any:
+    """The mixture of k models' predictions, one mixture an observation.
+
+    ``members``: k numpyro distributions with the same batch shape [n] and event shape. Those of
+    one family become ``MixtureSameFamily`` (for which kernel means have closed forms), others
+    ``MixtureGeneral``; categorical predictions and arrays of class probabilities [n, m] are
+    averaged. ``weights`` [k], of sum 1, are equal by default. Raises ValueError or TypeError for
+    shapes, weights and kinds that do not go together.
+    """
+    members = list(members)
+    if not members:
+        raise ValueError("members: wanted at least one")
+    w = _weights(weights, len(members))
+    if not all(hasattr(member, "batch_shape") for member in members):
+        arrays = [checks.probabilities(member, f"members[{k}]") for k, member in enumerate(members)]
+        _same([array.shape for array in arrays], "shape")
+        return jnp.tensordot(w.astype(arrays[0].dtype), jnp.stack(arrays), axes=1)
+    _same([(tuple(m.batch_shape), tuple(m.event_shape)) for m in members], "batch and event shape")
+    if len(members[0].batch_shape) != 1:
+        raise ValueError(
+            f"members: wanted distributions with batch shape [n], got {members[0].batch_shape}"
+        )
+    import numpyro.distributions as dist
+
+    kinds = {_kind(member) for member in members}
+    if kinds <= CLASSES:
+        law = dist.BernoulliProbs if kinds & {"BernoulliProbs", "BernoulliLogits"} else None
+        if law is not None and not all(kind.startswith("Bernoulli") for kind in kinds):
+            raise TypeError(f"members: cannot average {sorted(kinds)}")
+        probabilities = jnp.tensordot(w, jnp.stack([_probs(m) for m in members]), axes=1)
+        return (law or dist.CategoricalProbs)(probabilities)
+    n = members[0].batch_shape[0]
+    mixing = dist.Categorical(jnp.broadcast_to(w, (n, len(members))))
+    if len(kinds) == 1 and not any("Mixture" in kind for kind in kinds):
+        return dist.MixtureSameFamily(mixing, _stack(members))
+    return dist.MixtureGeneral(mixing, members)
+
+
+def _stack(members: list[Any]) -> Any:
+    """One distribution of batch shape [n, k, ..] from k of batch shape [n, ..]."""
+    first = members[0]
+    if type(first).__name__ == "Independent":
+        inner = _stack([member.base_dist for member in members])
+        return inner.to_event(first.reinterpreted_batch_ndims)
+    arguments = [_arguments(member) for member in members]
+    stacked = {
+        name: jnp.stack([given[name] for given in arguments], axis=1) for name in arguments[0]
+    }
+    return type(_bare(first))(**stacked)
+
+
+def _arguments(member: Any) -> dict[str, Array]:
+    """Parameters, each broadcast to the whole batch."""
+    base = _bare(member)
+    held = {name: base.__dict__[name] for name in base.arg_constraints if name in base.__dict__}
+    if "scale_tril" in held:  # the other forms of a covariance are made from it
+        held = {name: held[name] for name in ("loc", "scale_tril")}
+    batch = tuple(member.batch_shape)
+
+    def wide(name: str, value: Any) -> Array:
+        event = np.ndim(value) and base.arg_constraints[name].event_dim
+        tail = jnp.shape(value)[np.ndim(value) - event :] if event else ()
+        return jnp.broadcast_to(value, (*batch, *tail))
+
+    return {name: wide(name, value) for name, value in held.items()}
+
+
+def _bare(member: Any) -> Any:
+    while type(member).__name__ == "ExpandedDistribution":
+        member = member.base_dist
+    return member
+
+
+def _kind(member: Any) -> str:
+    base = member
+    while type(base).__name__ in WRAPPERS:
+        base = base.base_dist
+    return type(base).__name__
+
+
+def _probs(member: Any) -> Array:
+    probabilities = _bare(member).probs
+    if _kind(member).startswith("Bernoulli"):
+        return jnp.broadcast_to(probabilities, member.batch_shape)
+    return jnp.broadcast_to(probabilities, (*member.batch_shape, probabilities.shape[-1]))
+
+
+def _weights(weights: Any, k: int) -> Float[Array, " k"]:
+    if weights is None:
+        return jnp.full(k, 1 / k)
+    w = checks.floats(weights, "weights")
+    if w.shape != (k,):
+        raise ValueError(f"weights: wanted one a member, shape ({k},), got {w.shape}")
+    if not isinstance(w, Tracer) and (bool(jnp.any(w < 0)) or abs(float(w.sum()) - 1) > 1e-5):
+        raise ValueError(f"weights: wanted numbers >= 0 of sum 1, got {np.asarray(w).tolist()}")
+    return w
+
+
+def _same(values: list[Any], what: str) -> None:
+    if any(value != values[0] for value in values):
+        raise ValueError(f"members: wanted the same {what} for all, got {values}")

@@ -1,0 +1,65 @@
+"""Losses of predictions: negative log likelihood, squared error, pinball loss."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxcal import checks
+from jaxcal.mcmc import log_densities
+from jaxcal.measures.quantiles import LEVELS, quantiles
+from jaxcal.scores import is_distribution
+from jaxcal.typing import Scalar
+
+
+def nll(predictions: Any, targets: Any) -> Scalar:
+    """Mean negative log density of n targets, []; infinite where a target was thought impossible.
+
+    ``predictions``: a numpyro distribution with batch shape [n] (targets are classes where its
+    own are), or anything with ``log_prob``. Unnormalized densities have no likelihood.
+    """
+    if not is_distribution(predictions):
+        raise TypeError(
+            f"predictions: a likelihood needs a normalized density such as a numpyro distribution, "
+            f"got {type(predictions).__name__}"
+        )
+    return -jnp.mean(log_densities(predictions, _matching(predictions, targets)))
+
+
+def mse(predictions: Any, targets: Any) -> Scalar:
+    """Mean over n targets of the squared distance to the predicted mean, summed over coordinates.
+
+    In squared units of the targets. A mixture predicts its own mean.
+    """
+    if not hasattr(predictions, "mean") or not hasattr(predictions, "batch_shape"):
+        raise TypeError(
+            f"predictions: wanted a distribution with a mean, got {type(predictions).__name__}"
+        )
+    ys = _matching(predictions, targets)
+    squares = (ys - jnp.broadcast_to(predictions.mean, ys.shape)) ** 2
+    return jnp.sum(squares) / ys.shape[0]
+
+
+def pinball_loss(predictions: Any, targets: Any, *, levels: Any = LEVELS) -> Scalar:
+    r"""Mean over levels and targets of :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` at the quantile q.
+
+    By default over the 19 levels .05, .10, .., .95. Scalar targets; see `quantiles` for what
+    predictions may be. In units of the targets. Source: Widmann et al. (2021), App. A.3.
+    """
+    ys = checks.targets(targets)
+    ys = ys[:, 0] if ys.ndim == 2 and ys.shape[1] == 1 else ys
+    q = quantiles(predictions, levels)
+    if ys.shape != q.shape[:1]:
+        raise ValueError(f"targets: wanted one number a prediction, {q.shape[:1]}, got {ys.shape}")
+    at = jnp.asarray(levels, q.dtype).reshape(-1)
+    gap = ys[:, None] - q
+    return jnp.mean(jnp.maximum(at * gap, (at - 1) * gap))
+
+
+def _matching(predictions: Any, targets: Any) -> Array:
+    """Targets of the shape that the distribution is about."""
+    ys = jnp.asarray(targets)
+    shape = (*predictions.batch_shape, *predictions.event_shape)
+    if ys.shape != shape and not (predictions.batch_shape == () and ys.shape[1:] == shape):
+        raise ValueError(f"targets: wanted shape {shape} to match the predictions, got {ys.shape}")
+    return ys

@@ -1,0 +1,72 @@
+"""MMCE: a kernel calibration error of confidences, on the one engine over pairs."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.kernels.points import Laplace, as_kernel
+from jaxcal.kernels.predictions import Vectors, gram_block
+from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.results import Estimate
+
+
+class _Confidences(NamedTuple):
+    values: Float[Array, "n 1"]
+    residual: Float[Array, " n"]
+
+
+class _Mmce(eqx.Module):
+    """h = k(r, r') (c - r) (c' - r') for confidences r and outcomes c."""
+
+    kernel: Any
+    distance: Vectors
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def block(self, rows: _Confidences, cols: _Confidences) -> Float[Array, "c r s"]:
+        k = gram_block(self.kernel, self.distance, rows.values, cols.values)
+        return (k * rows.residual[:, None] * cols.residual)[None]
+
+    def diagonal(self, features: _Confidences) -> Float[Array, "c n"]:
+        k = jax.vmap(self.kernel)(features.values, features.values)
+        return (k * features.residual**2)[None]
+
+
+def mmce(
+    confidence: Any, correct: Any, *, kernel: Any = Laplace(0.4), tile: int = TILE
+) -> Estimate:
+    r"""Estimates of :math:`MMCE^2 = E\,k(R, R') (C - R) (C' - R')`; the MMCE is the root of
+    ``biased``.
+
+    ``confidence`` R [n] in [0, 1] and ``correct`` C [n]: booleans, or 0 and 1; for more classes
+    see `top_label`. ``kernel`` on confidences: Laplace of width 0.4 as in the paper, or any other
+    with a bandwidth. It is half the squared kernel calibration error (`jaxcal.skce`) of the binary
+    problem with that kernel on confidences; `jaxcal.skce_test` tests it.
+    Differentiable in the confidences. Cost n^2, memory O(tile^2 + n).
+    Source: Kumar, Sarawagi and Jain (2018), eq. 1; Widmann et al. (2021), App. E.
+    """
+    r = checks.floats(confidence, "confidence")
+    if r.ndim != 1 or r.shape[0] < 2:
+        raise ValueError(
+            f"confidence: wanted one probability for each of at least 2 observations, shape [n], "
+            f"got {r.shape}"
+        )
+    c = checks.labels(correct, r.shape[0], 2, "correct")
+    return _estimate(as_kernel(kernel), r, c, tile=tile)
+
+
+@partial(jax.jit, static_argnames="tile")
+def _estimate(kernel: Any, r: Array, c: Array, *, tile: int) -> Estimate:
+    n = r.shape[0]
+    features = _Confidences(r[:, None], c.astype(r.dtype) - r)
+    pairwise = _Mmce(kernel, Vectors(jnp.zeros((0, 1), r.dtype)))
+    sums = quadratic_sums(pairwise, features, jnp.zeros((n, 0), r.dtype), tile=tile)
+    total = jnp.sum(sums.total)
+    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))

@@ -1,0 +1,270 @@
+"""Scalar targets: where in its prediction does each lie, and are predicted quantiles right?"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.coverage import massart
+from jaxcal.mcmc import McmcDraws
+from jaxcal.models import Draws
+from jaxcal.results import plain
+from jaxcal.typing import Scalar
+
+LEVELS = tuple(k / 20 for k in range(1, 20))  # .05, .10, .., .95
+HALVINGS = 64  # of a bracket: more than the digits of float64
+
+
+class QuantileCalibration(eqx.Module):
+    """Shares of n targets below their predicted quantiles; calibrated quantiles hold their level.
+
+    ``levels`` [q]; ``observed`` [q]: share of targets at or below the quantile of that level.
+    ``pit`` [n]: probability integral transforms. ``p_value`` []: for "transforms are uniform",
+    valid for every n. Uniform transforms are necessary for calibration, not sufficient.
+    """
+
+    levels: Float[Array, " q"]
+    observed: Float[Array, " q"]
+    pit: Float[Array, " n"]
+    p_value: Scalar
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.pit, Tracer):
+            return []
+        unknown = int(np.sum(np.isnan(np.asarray(self.pit))))
+        if unknown:
+            return [f"{unknown} transforms are NaN, so there is no verdict"]
+        return []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON. Transforms are left out."""
+        names = [name for name in self.__dataclass_fields__ if name != "pit"]
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.pit, Tracer):
+            return "QuantileCalibration(traced)"
+        p = np.asarray(self.p_value)
+        n = self.pit.shape[-1]
+        if p.ndim:
+            return (
+                f"{p.size} results of quantile calibration, n = {n}, "
+                f"p <= 0.05 in {int(np.sum(p <= 0.05))}"
+            )
+        gaps = np.asarray(self.observed) - np.asarray(self.levels)
+        worst = 0 if np.isnan(gaps).any() else int(np.argmax(np.abs(gaps)))
+        lines = [
+            f"quantile calibration, n = {n}",
+            f"  largest gap {gaps[worst]:+.3f} at level {float(self.levels[worst]):.2f}",
+            f"  p-value     {float(p):.3g}   (transforms are uniform)",
+        ]
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
+    """Probability integral transforms F_i(y_i), one a target.
+
+    ``predictions``: a numpyro distribution of numbers with batch shape [n] that has a ``cdf``
+    (also mixtures), or draws [n, m] of each prediction (`Draws` or `McmcDraws`), of which r < y
+    make (r + 1/2) / (m + 1). For targets with atoms (counts) the transforms are not uniform even
+    if the prediction is right. Raises TypeError where there is no cdf, ValueError for shapes.
+    """
+    ys = _numbers(targets)
+    samples = _samples(predictions, ys)
+    if samples is not None:
+        below = jnp.sum(samples < ys[:, None], axis=1)
+        middle = jnp.asarray(0.5, ys.dtype)
+        found = (below + middle) / (samples.shape[1] + 1)
+        return jnp.where(jnp.isnan(ys) | jnp.any(jnp.isnan(samples), axis=1), jnp.nan, found)
+    return _cdf(_single(predictions, ys.shape[0]), ys)
+
+
+def quantile_calibration(
+    predictions: Any, targets: Any, *, levels: Any = LEVELS
+) -> QuantileCalibration:
+    r"""The curve :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`, with a p-value.
+
+    Predictions and targets as in `pit`. From m draws a share is unbiased at levels k / (m + 1),
+    and the p-value is of the largest gap at such levels; otherwise of the largest gap anywhere.
+    Source: Widmann et al. (2021), Section 5; p-value by Massart (1990).
+    """
+    ys = _numbers(targets)
+    at = _levels(levels, ys.dtype)
+    u = pit(predictions, ys)
+    n = u.shape[0]
+    unknown = jnp.any(jnp.isnan(u))
+    samples = _samples(predictions, ys)
+    if samples is None:
+        ranked = jnp.sort(u)
+        steps = jnp.arange(n + 1) / jnp.asarray(n, u.dtype)
+        gap = jnp.max(jnp.maximum(steps[1:] - ranked, ranked - steps[:-1]))
+    else:
+        m = samples.shape[1]
+        grid = jnp.arange(1, m + 1) / jnp.asarray(m + 1, u.dtype)
+        ranked = jnp.sort(u)
+        gap = jnp.max(jnp.abs(jnp.searchsorted(ranked, grid, side="right") / n - grid))
+    observed = jnp.mean(u[:, None] <= at, axis=0)
+    return QuantileCalibration(
+        at,
+        jnp.where(unknown, jnp.nan, observed),
+        u,
+        massart(jnp.where(unknown, jnp.nan, gap), n, sides=2),
+    )
+
+
+def quantiles(predictions: Any, levels: Any = LEVELS) -> Float[Array, "n q"]:
+    """Quantiles of n predictions of numbers at q levels, in units of the targets.
+
+    By the inverse cdf where there is one; for mixtures by halving the bracket between the smallest
+    and the largest quantile of the components, which holds the mixture's. Differentiable in the
+    parameters. Empirical quantiles of draws. Cost: 64 n q cdfs for a mixture.
+    """
+    samples = _samples(predictions, None)
+    if samples is not None:
+        return jnp.quantile(samples, _levels(levels, samples.dtype), axis=1).T
+    single = _single(predictions, None)
+    at = _levels(levels, jnp.result_type(float))[:, None]
+    parts = _components(single)
+    if parts is None:
+        return _inverse(single, at).T
+    ends = jnp.concatenate(
+        [
+            _inverse(part, at[..., None] if wide else at).reshape(
+                at.shape[0], single.batch_shape[0], -1
+            )
+            for part, wide in parts
+        ],
+        axis=-1,
+    )
+    low, high = jnp.min(ends, axis=-1), jnp.max(ends, axis=-1)
+
+    def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = bracket
+        middle = (low + high) / 2
+        below = _cdf(single, middle) < at
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    bracket = jax.lax.stop_gradient((low, high))
+    fixed = jax.lax.stop_gradient(jax.lax.fori_loop(0, HALVINGS, halve, bracket)[1])
+    # the derivative of a root: minus that of the cdf, divided by the density
+    slope = jax.lax.stop_gradient(jnp.exp(single.log_prob(fixed)))
+    safe = jnp.where(slope > 0, slope, 1)
+    move = -jnp.where(slope > 0, _cdf(single, fixed) / safe, 0)
+    return (fixed + move - jax.lax.stop_gradient(move)).T
+
+
+def _numbers(targets: Any) -> Float[Array, " n"]:
+    ys = checks.targets(targets)
+    if ys.ndim == 2 and ys.shape[1] == 1:
+        ys = ys[:, 0]
+    if ys.ndim != 1:
+        raise ValueError(
+            f"targets: quantiles are of numbers, one a prediction, shape [n]; got {ys.shape}. "
+            f"Vectors have no order: use jaxcal.coverage for highest-density regions"
+        )
+    return ys
+
+
+def _samples(predictions: Any, ys: Array | None) -> Float[Array, "n m"] | None:
+    """Draws [n, m], or None where the predictions are no draws."""
+    given = predictions.draws if isinstance(predictions, McmcDraws) else predictions
+    if not isinstance(given, Draws):
+        return None
+    samples = checks.floats(given.samples, "Draws.samples")
+    if samples.ndim == 3 and samples.shape[2] == 1:
+        samples = samples[:, :, 0]
+    if samples.ndim != 2 or samples.shape[1] < 1 or (ys is not None and len(samples) != len(ys)):
+        wanted = "[n, m]" if ys is None else f"({len(ys)}, m)"
+        raise ValueError(
+            f"Draws.samples: wanted m draws of a number, shape {wanted}, got {samples.shape}"
+        )
+    return samples
+
+
+def _single(predictions: Any, n: int | None) -> Any:
+    """A distribution of numbers with batch shape [n]; wrappers that hide a cdf come off."""
+    if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
+        raise TypeError(
+            f"predictions: wanted a numpyro distribution of numbers or jaxcal.Draws, got "
+            f"{type(predictions).__name__}"
+        )
+    batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
+    if event not in ((), (1,)) or len(batch) != 1 or (n is not None and batch != (n,)):
+        wanted = "[n]" if n is None else f"({n},)"
+        raise ValueError(
+            f"predictions: wanted a distribution of numbers with batch shape {wanted}, got batch "
+            f"shape {batch} and event shape {event}"
+        )
+    base = predictions
+    while type(base).__name__ in ("Independent", "ExpandedDistribution"):
+        base = base.base_dist
+    return _Wide(base, batch) if base is not predictions else base
+
+
+class _Wide(eqx.Module):
+    """A distribution inside wrappers, whose parameters may be shared by all n predictions."""
+
+    base: Any
+    batch_shape: tuple[int, ...] = eqx.field(static=True)
+
+    def _column(self, values: Array) -> Array:
+        # an event of one coordinate has parameters [n, 1]
+        return values[..., None] if len(self.base.batch_shape) == 2 else values
+
+    def _call(self, function: Any, values: Array) -> Array:
+        shape = jnp.broadcast_shapes(values.shape, self.batch_shape)
+        inner = self._column(jnp.broadcast_to(values, shape))
+        return jnp.broadcast_to(function(inner), inner.shape).reshape(shape)
+
+    def cdf(self, values: Array) -> Array:
+        return self._call(self.base.cdf, values)
+
+    def icdf(self, levels: Array) -> Array:
+        return self._call(self.base.icdf, levels)
+
+    def log_prob(self, values: Array) -> Array:
+        return self._call(self.base.log_prob, values)
+
+
+def _cdf(single: Any, values: Array) -> Array:
+    try:
+        return single.cdf(values)
+    except NotImplementedError:
+        raise TypeError(
+            f"predictions: {type(getattr(single, 'base', single)).__name__} has no cdf; pass draws "
+            f"from it as jaxcal.Draws"
+        ) from None
+
+
+def _inverse(single: Any, levels: Array) -> Array:
+    try:
+        return single.icdf(levels)
+    except NotImplementedError:
+        raise TypeError(
+            f"predictions: {type(getattr(single, 'base', single)).__name__} has no inverse cdf; "
+            f"pass draws from it as jaxcal.Draws"
+        ) from None
+
+
+def _components(single: Any) -> list[tuple[Any, bool]] | None:
+    """The components of a mixture, each with whether it has an axis of components of its own."""
+    if hasattr(single, "component_distribution"):
+        return [(single.component_distribution, True)]
+    if hasattr(single, "component_distributions"):
+        return [(part, False) for part in single.component_distributions]
+    return None
+
+
+def _levels(levels: Any, dtype: Any) -> Float[Array, " q"]:
+    at = jnp.asarray(levels, dtype).reshape(-1)
+    if not isinstance(at, Tracer) and not bool(jnp.all((at > 0) & (at < 1))):
+        raise ValueError(f"levels: wanted probabilities between 0 and 1, got {levels}")
+    return at

@@ -1,0 +1,131 @@
+"""Confidence against frequency, bin by bin: what every reliability diagram shows."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxcal import checks
+from jaxcal.results import plain
+from jaxcal.typing import Scalar
+
+Z = 1.959963984540054  # a normal variable is within this of 0 with probability .95
+
+
+class Reliability(eqx.Module):
+    """n confidences in b bins; empty bins hold NaN.
+
+    ``edges`` [b + 1]; ``confidence`` [b]: mean confidence in the bin; ``accuracy`` [b]: share that
+    came true; ``count`` [b]; ``low`` and ``high`` [b]: 95 % interval of Wilson (1927) for the
+    frequency. ``ece`` []: mean of abs(accuracy - confidence) over observations; ``mce`` []: the
+    largest over bins. Both are biased upwards where bins hold few.
+    """
+
+    edges: Float[Array, " b1"]
+    confidence: Float[Array, " b"]
+    accuracy: Float[Array, " b"]
+    count: Int[Array, " b"]
+    low: Float[Array, " b"]
+    high: Float[Array, " b"]
+    ece: Scalar
+    mce: Scalar
+
+    @property
+    def filled(self) -> Bool[Array, " b"]:
+        """Which bins hold observations."""
+        return self.count > 0
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.count, Tracer):
+            return []
+        count = np.asarray(self.count)
+        few = int(np.sum((count > 0) & (count < 10)))
+        return [f"{few} bins hold fewer than 10 observations"] if few else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON; NaN in empty bins."""
+        names = self.__dataclass_fields__
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.count, Tracer):
+            return "Reliability(traced)"
+        if np.ndim(self.ece):
+            return f"{np.size(self.ece)} reliability diagrams of {self.count.shape[-1]} bins"
+        lines = [
+            f"reliability, n = {int(np.sum(np.asarray(self.count)))}, ECE {float(self.ece):.4g}, "
+            f"MCE {float(self.mce):.4g}",
+            "  confidence   came true   95 % interval      count",
+        ]
+        columns = (self.confidence, self.accuracy, self.low, self.high, self.count)
+        for c, a, low, high, k in zip(*(np.asarray(x) for x in columns), strict=True):
+            if k:
+                lines.append(f"  {c:10.3f}   {a:9.3f}   [{low:.3f}, {high:.3f}]   {k:8d}")
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def reliability(
+    confidence: Any, correct: Any, *, bins: int = 15, equal_mass: bool = False
+) -> Reliability:
+    """Bin n confidences in [0, 1] and compare them with how often they came true.
+
+    ``confidence`` [n]: the probability of class 1, or of the class predicted (see `top_label`).
+    ``correct`` [n]: booleans, or 0 and 1. ``bins`` of equal width, or with ``equal_mass`` of equal
+    numbers of observations. A confidence on an edge belongs to the bin above it; the last bin holds
+    its upper edge. Cost O(n log bins). Raises ValueError or TypeError, naming the argument.
+    """
+    c = checks.floats(confidence, "confidence")
+    if c.ndim != 1 or c.shape[0] < 1:
+        raise ValueError(
+            f"confidence: wanted one probability an observation, shape [n], got {c.shape}; see "
+            f"jaxcal.measures.top_label for class probabilities"
+        )
+    if not isinstance(c, Tracer) and not bool(jnp.all((c >= 0) & (c <= 1))):
+        raise ValueError("confidence: wanted probabilities in [0, 1], without NaN")
+    hits = checks.labels(correct, c.shape[0], 2, "correct").astype(c.dtype)
+    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+        raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
+    edges = jnp.linspace(0, 1, bins + 1, dtype=c.dtype)
+    if equal_mass:
+        edges = jnp.quantile(c, edges).at[0].set(0).at[-1].set(1)
+    place = jnp.searchsorted(edges[1:-1], c, side="right")
+    count = jnp.zeros(bins, jnp.int32).at[place].add(1)
+    filled = count > 0
+    k = jnp.where(filled, count, 1).astype(c.dtype)
+
+    def mean(values: Array) -> Array:
+        total = jnp.zeros(bins, c.dtype).at[place].add(values)
+        return jnp.where(filled, total / k, jnp.nan)
+
+    mean_confidence, accuracy = mean(c), mean(hits)
+    low, high = wilson(accuracy, k)
+    gap = jnp.where(filled, jnp.abs(accuracy - mean_confidence), 0)
+    return Reliability(
+        edges,
+        mean_confidence,
+        accuracy,
+        count,
+        low,
+        high,
+        jnp.sum(gap * count) / c.shape[0],
+        jnp.max(gap),
+    )
+
+
+def wilson(
+    rate: Float[Array, "*b"], n: Float[Array, "*b"]
+) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
+    """The 95 % interval of Wilson (1927) for a probability of which a share ``rate`` of n came.
+
+    Unlike the normal one it stays in [0, 1] and has width at 0 and 1. NaN where the rate is.
+    """
+    middle = (rate + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    half = Z / (1 + Z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + Z**2 / (4 * n**2))
+    # the ends of 0 and 1 are exact but for rounding
+    return jnp.where(rate == 0, 0, middle - half), jnp.where(rate == 1, 1, middle + half)

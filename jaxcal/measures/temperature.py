@@ -1,0 +1,247 @@
+r"""Temperature scaling of any density: :math:`q \propto p^{1/T}` with respect to a measure.
+
+One number makes all predictions wider (T > 1) or narrower (T < 1) and leaves their means where they
+are. With respect to the Lebesgue measure for densities on space, the counting measure for classes,
+:math:`dx / (x (1 - x))` for Beta and :math:`\prod_i dx_i / x_i` for Dirichlet predictions.
+Source: Widmann et al. (2021), Appendix F.
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.measures.losses import nll
+from jaxcal.results import plain
+from jaxcal.typing import Key, Scalar
+
+
+class PowerExponential(eqx.Module):
+    r"""Multivariate power exponential: :math:`f \propto \exp(-\frac12 [(y-\mu)^\top \Sigma^{-1}
+    (y-\mu)]^\beta)`, which numpyro lacks.
+
+    ``loc`` [n, d]; ``scale_tril`` [n, d, d], a Cholesky factor of Sigma; ``beta`` > 0: 1 is the
+    normal, 1/2 the Laplace law (in one dimension of scale :math:`2 \sqrt\Sigma`), large values
+    are flat with an edge. Offers what distributions offer here: ``log_prob``, ``sample``, ``mean``.
+    Source: Gomez et al. (1998), A multivariate generalization of the power exponential family.
+    """
+
+    loc: Float[Array, "n d"]
+    scale_tril: Float[Array, "n d d"]
+    beta: Scalar = eqx.field(converter=jnp.asarray)
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return self.loc.shape[:-1]
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return self.loc.shape[-1:]
+
+    @property
+    def mean(self) -> Array:
+        return self.loc
+
+    @property
+    def covariance_matrix(self) -> Array:
+        d = self.loc.shape[-1]
+        a = 2 * self.beta
+        log_ratio = math.log(2) / self.beta + gammaln((d + 2) / a) - gammaln(d / a)
+        sigma = self.scale_tril @ jnp.swapaxes(self.scale_tril, -1, -2)
+        return jnp.exp(log_ratio) / d * sigma
+
+    def log_prob(self, ys: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
+        d = self.loc.shape[-1]
+        gap = ys - self.loc
+        root = jnp.broadcast_to(self.scale_tril, (*gap.shape, d))
+        whitened = jax.scipy.linalg.solve_triangular(root, gap[..., None], lower=True)[..., 0]
+        square = jnp.sum(whitened**2, axis=-1)
+        # a power below 1 has no derivative at 0: there it counts as flat
+        away = square > 0
+        power = jnp.where(away, jnp.where(away, square, 1.0) ** self.beta, square)
+        scale = jnp.sum(jnp.log(jnp.diagonal(self.scale_tril, axis1=-2, axis2=-1)), axis=-1)
+        a = d / (2 * self.beta)
+        constant = math.log(d) + gammaln(d / 2) - d / 2 * math.log(math.pi)
+        return constant - gammaln(1 + a) - (1 + a) * math.log(2) - scale - power / 2
+
+    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> Array:
+        shape = (*sample_shape, *self.loc.shape)
+        direction_key, size_key = jax.random.split(key)
+        normal = jax.random.normal(direction_key, shape, self.loc.dtype)
+        direction = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
+        a = shape[-1] / (2 * self.beta)
+        size = (2 * jax.random.gamma(size_key, a, shape[:-1])) ** (1 / (2 * self.beta))
+        return self.loc + jnp.einsum(
+            "...ij,...j->...i", self.scale_tril, direction * size[..., None].astype(normal.dtype)
+        )
+
+
+class TemperatureFit(eqx.Module):
+    """The temperature of least negative log likelihood on n held-out targets.
+
+    ``temperature`` []; ``before`` and ``after`` []: mean negative log likelihood at T = 1 and at
+    the temperature found; ``slope`` []: the derivative of it by log T there, 0 at an optimum.
+    """
+
+    temperature: Scalar
+    before: Scalar
+    after: Scalar
+    slope: Scalar
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.temperature, Tracer):
+            return []
+        t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
+        found = [
+            ("the likelihood is not finite, so there is no temperature", ~np.isfinite(t).all()),
+            (
+                "the search has not ended at an optimum: is every target predicted perfectly (then "
+                "any lower temperature is better), or impossible?",
+                bool(np.any(slope > 1e-2) or np.any(t < 1e-3) or np.any(t > 1e3)),
+            ),
+        ]
+        return [text for text, holds in found if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        names = self.__dataclass_fields__
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.temperature, Tracer):
+            return "TemperatureFit(traced)"
+        if np.ndim(self.temperature):
+            t = np.asarray(self.temperature)
+            return f"{t.size} temperatures from {t.min():.4g} to {t.max():.4g}"
+        t = float(self.temperature)
+        words = "predictions were too narrow" if t > 1 else "predictions were too wide"
+        lines = [
+            f"temperature {t:.4g}   ({words})",
+            f"  negative log likelihood {float(self.before):.4g} before, {float(self.after):.4g} "
+            f"after",
+        ]
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def with_temperature(predictions: Any, temperature: Any) -> Any:
+    r"""The same predictions at temperature T > 0: densities :math:`\propto p^{1/T}`.
+
+    =========================  ==========================
+    class probabilities        softmax(log p / T)
+    Categorical, Bernoulli     logits / T
+    Normal, MultivariateNormal covariance times T
+    Laplace                    scale times T
+    `PowerExponential`         Sigma times T^(1/beta)
+    Beta, Dirichlet            concentrations / T
+    =========================  ==========================
+
+    Distributions are numpyro's, also inside ``.to_event`` and ``.expand``. Raises TypeError for
+    others (the power of a mixture is no mixture), ValueError for a temperature that is not
+    positive. Source: Widmann et al. (2021), Definition F.1.
+    """
+    t = jnp.asarray(temperature)
+    if not jnp.issubdtype(t.dtype, jnp.floating):
+        t = t.astype(jnp.result_type(float))
+    if t.ndim:
+        raise ValueError(f"temperature: wanted one number, got shape {t.shape}")
+    if not isinstance(t, Tracer) and not float(t) > 0:
+        raise ValueError(f"temperature: wanted a positive number, got {float(t)}")
+    if isinstance(predictions, PowerExponential):
+        scale = t ** (1 / (2 * predictions.beta))
+        return PowerExponential(predictions.loc, scale * predictions.scale_tril, predictions.beta)
+    if not hasattr(predictions, "batch_shape"):
+        p = checks.probabilities(predictions)
+        return jax.nn.softmax(jnp.log(p) / t.astype(p.dtype), axis=-1)
+    name = type(predictions).__name__
+    if name == "Independent":
+        inner = with_temperature(predictions.base_dist, t)
+        return inner.to_event(predictions.reinterpreted_batch_ndims)
+    if name == "ExpandedDistribution":
+        return with_temperature(predictions.base_dist, t).expand(predictions.batch_shape)
+    if name not in FAMILIES:
+        raise TypeError(
+            f"predictions: at another temperature {name} is of no known family; wanted class "
+            f"probabilities, PowerExponential or numpyro's {', '.join(FAMILIES)}"
+        )
+    return FAMILIES[name](predictions, t)
+
+
+def _new(name: str, **arguments: Any) -> Any:
+    import numpyro.distributions as dist
+
+    return getattr(dist, name)(**arguments)
+
+
+def _categorical(p: Any, t: Array) -> Any:
+    return _new("CategoricalLogits", logits=p.logits / t)
+
+
+def _bernoulli(p: Any, t: Array) -> Any:
+    return _new("BernoulliLogits", logits=p.logits / t)
+
+
+FAMILIES = {
+    "CategoricalProbs": _categorical,
+    "CategoricalLogits": _categorical,
+    "BernoulliProbs": _bernoulli,
+    "BernoulliLogits": _bernoulli,
+    "Normal": lambda p, t: _new("Normal", loc=p.loc, scale=jnp.sqrt(t) * p.scale),
+    "MultivariateNormal": lambda p, t: _new(
+        "MultivariateNormal", loc=p.loc, scale_tril=jnp.sqrt(t) * p.scale_tril
+    ),
+    "Laplace": lambda p, t: _new("Laplace", loc=p.loc, scale=t * p.scale),
+    "Beta": lambda p, t: _new(
+        "Beta", concentration1=p.concentration1 / t, concentration0=p.concentration0 / t
+    ),
+    "Dirichlet": lambda p, t: _new("Dirichlet", concentration=p.concentration / t),
+}
+
+
+def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> TemperatureFit:
+    """Fit T to held-out targets by maximum likelihood, with optax's L-BFGS on log T.
+
+    ``predictions`` as in `with_temperature`; integer classes as ``targets`` of class probabilities.
+    Apply the result by ``with_temperature(predictions, fit.temperature)``, to other data than
+    these. Cost: some evaluations of the likelihood a step.
+    """
+    import optax
+
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps: wanted a whole number of at least 1, got {steps!r}")
+    if not hasattr(predictions, "batch_shape"):
+        p = checks.probabilities(predictions)
+        targets = checks.labels(targets, p.shape[0], p.shape[1])
+        predictions = _new("CategoricalLogits", logits=jnp.log(p))
+    ys = jnp.asarray(targets)
+
+    def loss(log_t: Array) -> Scalar:
+        return nll(with_temperature(predictions, jnp.exp(log_t)), ys)
+
+    search: Any = optax.lbfgs()
+    value_and_slope: Any = optax.value_and_grad_from_state(loss)
+
+    def step(_: Any, carry: Any) -> Any:
+        log_t, state = carry
+        value, slope = value_and_slope(log_t, state=state)
+        move, state = search.update(slope, state, log_t, value=value, grad=slope, value_fn=loss)
+        return jnp.clip(log_t + move, -20, 20), state
+
+    @jax.jit
+    def run() -> TemperatureFit:
+        one = jnp.zeros((), jnp.result_type(loss(jnp.zeros(()))))
+        log_t, state = jax.lax.fori_loop(0, steps, step, (one, search.init(one)))
+        value, slope = value_and_slope(log_t, state=state)
+        known = jnp.isfinite(value)
+        return TemperatureFit(jnp.where(known, jnp.exp(log_t), jnp.nan), loss(one), value, slope)
+
+    return run()

@@ -1,0 +1,73 @@
+"""Shares of targets below predicted quantiles, and the histogram of their transforms."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxcal.measures.quantiles import QuantileCalibration
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
+    """The empirical distribution of the transforms against the diagonal, with a 95 % band.
+
+    The band holds the whole curve of a calibrated model with at least that probability.
+    """
+    ax, pit = _axes(result, ax, (4.6, 4.6))
+    ax.set(
+        xlabel="level of predicted quantile",
+        ylabel="share of targets below",
+        xlim=(0, 1),
+        ylim=(0, 1),
+        aspect="equal",
+    )
+    if not np.all(np.isfinite(pit)):
+        return say(ax, "transforms are not numbers:\nno verdict")
+    n = pit.size
+    half = np.sqrt(np.log(2 / 0.05) / (2 * n))  # where the p-value is 5 %
+    line = np.array([0.0, 1.0])
+    ax.fill_between(line, line - half, line + half, color=LIGHT, linewidth=0, label="95 % band")
+    ax.plot(line, line, color=DARK, linestyle="--", label="calibrated")
+    where = np.concatenate([[0.0], np.sort(pit), [1.0]])
+    share = np.concatenate([[0.0], np.arange(1, n + 1) / n, [1.0]])
+    ax.step(where, share, where="post", color=BLACK, linewidth=1.6, label="observed")
+    ax.annotate(
+        f"p = {float(result.p_value):.2g}", (0.97, 0.05), xycoords="axes fraction", ha="right"
+    )
+    legend_above(ax)
+    return ax
+
+
+def pit_histogram(
+    result: QuantileCalibration, *, bins: int = 10, ax: "Axes | None" = None
+) -> "Axes":
+    """The histogram of the transforms: flat if calibrated, a U if predictions are too narrow.
+
+    The band holds the height of a single bar with probability 95 % under calibration.
+    """
+    import scipy.stats
+
+    ax, pit = _axes(result, ax, (5.2, 3.6))
+    ax.set(xlabel="transform F(y) of the target", ylabel="number of targets", xlim=(0, 1))
+    if not np.all(np.isfinite(pit)):
+        return say(ax, "transforms are not numbers:\nno verdict")
+    low, high = scipy.stats.binom.interval(0.95, pit.size, 1 / bins)
+    ax.hist(pit, bins=bins, range=(0, 1), color=LIGHT, edgecolor="white", label="observed")
+    ax.axhspan(low, high, facecolor="none", edgecolor=DARK, hatch="///", linewidth=0, alpha=0.6)
+    ax.axhline(pit.size / bins, color=DARK, linestyle="--", label="calibrated, with 95 % band")
+    legend_above(ax)
+    return ax
+
+
+def _axes(
+    result: QuantileCalibration, ax: "Axes | None", size: tuple[float, float]
+) -> tuple["Axes", np.ndarray]:
+    if np.ndim(result.p_value):
+        raise ValueError(
+            f"a figure shows one result, got a batch of shape {np.shape(result.p_value)}: take "
+            f"one by jax.tree.map(lambda leaf: leaf[0], results)"
+        )
+    return axes(ax, size), np.asarray(result.pit)

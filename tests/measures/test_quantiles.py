@@ -1,0 +1,254 @@
+"""Transforms, quantiles and losses against scipy, quadrature and closed forms."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.optimize
+import scipy.stats
+
+from jaxcal.measures import (
+    ensemble,
+    mse,
+    nll,
+    pinball_loss,
+    pit,
+    quantile_calibration,
+    quantiles,
+)
+from jaxcal.measures.quantiles import LEVELS
+from jaxcal.models import Draws
+from jaxcal.plots import quantiles as plots
+
+N, K = 7, 3
+RNG = np.random.default_rng(11)
+LOC, SCALE = RNG.normal(size=(N, K)), RNG.uniform(0.3, 2, size=(N, K))
+WEIGHTS = RNG.dirichlet(np.ones(K), size=N)
+YS = RNG.normal(size=N)
+MIXTURE = dist.MixtureSameFamily(
+    dist.Categorical(jnp.asarray(WEIGHTS)), dist.Normal(jnp.asarray(LOC), SCALE)
+)
+NORMAL = dist.Normal(jnp.asarray(LOC[:, 0]), SCALE[:, 0])
+
+
+def mixture_cdf(y, i):
+    return WEIGHTS[i] @ scipy.stats.norm(LOC[i], SCALE[i]).cdf(y)
+
+
+def mixture_quantile(tau, i):
+    return scipy.optimize.brentq(lambda y: mixture_cdf(y, i) - tau, -20, 20, xtol=1e-14)
+
+
+def test_transforms_are_those_of_scipy():
+    np.testing.assert_allclose(pit(NORMAL, YS), scipy.stats.norm(LOC[:, 0], SCALE[:, 0]).cdf(YS))
+    wanted = [mixture_cdf(y, i) for i, y in enumerate(YS)]
+    np.testing.assert_allclose(pit(MIXTURE, YS), wanted)
+    column = dist.Normal(jnp.asarray(LOC[:, :1]), SCALE[:, :1]).to_event(1)
+    np.testing.assert_allclose(pit(column, YS[:, None]), pit(NORMAL, YS))
+    shared = dist.Normal(0.5, 2.0).expand((N,))
+    np.testing.assert_allclose(pit(shared, YS), scipy.stats.norm(0.5, 2).cdf(YS))
+
+
+def test_quantiles_of_families_and_mixtures_are_roots():
+    levels = np.array([1e-6, 0.05, 0.5, 0.95, 1 - 1e-6])
+    for law, scipy_law in (
+        (NORMAL, scipy.stats.norm(LOC[:, :1], SCALE[:, :1])),
+        (
+            dist.Laplace(jnp.asarray(LOC[:, 0]), SCALE[:, 0]),
+            scipy.stats.laplace(LOC[:, :1], SCALE[:, :1]),
+        ),
+    ):
+        np.testing.assert_allclose(quantiles(law, levels), scipy_law.ppf(levels), rtol=1e-9)
+    found = np.asarray(quantiles(MIXTURE, levels))
+    wanted = [[mixture_quantile(tau, i) for tau in levels] for i in range(N)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+    general = dist.MixtureGeneral(
+        dist.Categorical(jnp.asarray(WEIGHTS)),
+        [dist.Normal(jnp.asarray(LOC[:, k]), SCALE[:, k]) for k in range(K)],
+    )
+    np.testing.assert_allclose(quantiles(general, levels), found, rtol=1e-12)
+    shared = dist.Normal(0.5, 2.0).expand((N,))
+    np.testing.assert_allclose(quantiles(shared, [0.3])[:, 0], scipy.stats.norm(0.5, 2).ppf(0.3))
+    column = dist.Normal(jnp.asarray(LOC[:, :1]), SCALE[:, :1]).to_event(1)
+    np.testing.assert_allclose(quantiles(column), quantiles(NORMAL))
+
+
+def test_a_mixture_of_one_component_or_of_far_ones():
+    one = ensemble([NORMAL])
+    np.testing.assert_allclose(quantiles(one), quantiles(NORMAL), rtol=1e-12)
+    far = dist.MixtureSameFamily(
+        dist.Categorical(jnp.full((1, 2), 0.5)), dist.Normal(jnp.array([[-100.0, 100.0]]), 1.0)
+    )
+    np.testing.assert_allclose(quantiles(far, [0.25, 0.75]), [[-100, 100]], atol=1e-10)
+    slope = jax.grad(
+        lambda s: quantiles(
+            dist.MixtureSameFamily(
+                dist.Categorical(jnp.full((1, 2), 0.5)),
+                dist.Normal(s * jnp.array([[-100.0, 100.0]]), 1.0),
+            ),
+            [0.5],
+        ).sum()
+    )(1.0)
+    assert np.isfinite(slope)
+
+
+def test_quantiles_are_differentiable():
+    def at(shift):
+        parts = dist.Normal(jnp.asarray(LOC) + shift * jnp.arange(K), SCALE)
+        return quantiles(
+            dist.MixtureSameFamily(dist.Categorical(jnp.asarray(WEIGHTS)), parts), [0.1, 0.7]
+        )
+
+    step = 1e-5
+    wanted = (at(step) - at(-step)) / (2 * step)
+    np.testing.assert_allclose(jax.jacobian(at)(0.0), wanted, rtol=1e-6)
+
+
+def test_calibrated_shares_and_the_level_of_the_p_value():
+    sets, n = 2000, 50
+
+    @jax.jit
+    @jax.vmap
+    def p(ys):
+        return quantile_calibration(dist.Normal(jnp.zeros(n), 1.0), ys).p_value
+
+    rejected = int(np.sum(np.asarray(p(jnp.asarray(RNG.normal(size=(sets, n))))) <= 0.05))
+    assert 0.01 * sets < rejected <= scipy.stats.binom.ppf(0.9999, sets, 0.05)
+
+
+def test_the_gap_is_that_of_kolmogorov():
+    found = quantile_calibration(NORMAL, YS)
+    distance = scipy.stats.kstest(np.asarray(pit(NORMAL, YS)), "uniform").statistic
+    np.testing.assert_allclose(found.p_value, min(1, 2 * np.exp(-2 * N * distance**2)))
+    np.testing.assert_allclose(
+        found.observed, [np.mean(np.asarray(found.pit) <= tau) for tau in LEVELS]
+    )
+    assert "largest gap" in repr(found)
+    assert len(found.to_dict()["observed"]) == 19
+
+
+def test_draws_stand_for_a_cdf():
+    n, m = 20_000, 9
+    z = RNG.normal(size=(n, m, 1))
+    found = quantile_calibration(Draws(z), RNG.normal(size=n), levels=np.arange(1, 10) / 10)
+    low, high = scipy.stats.binom.interval(0.9999, n, np.arange(1, 10) / 10)
+    counts = np.rint(np.asarray(found.observed) * n)
+    assert np.all((low <= counts) & (counts <= high))
+    assert float(found.p_value) > 1e-3
+    many = RNG.normal(size=(1, 100_000, 1))
+    np.testing.assert_allclose(quantiles(Draws(many), [0.1, 0.9]), [[-1.2816, 1.2816]], atol=0.03)
+    biased = quantile_calibration(Draws(z), RNG.normal(size=n) + 0.2)
+    assert float(biased.p_value) < 1e-6
+
+
+def test_pinball_loss_is_the_mean_over_levels_and_targets():
+    def one(tau, y, q):
+        return (1 - tau) * max(q - y, 0) + tau * max(y - q, 0)
+
+    wanted = np.mean(
+        [[one(tau, y, mixture_quantile(tau, i)) for tau in LEVELS] for i, y in enumerate(YS)]
+    )
+    np.testing.assert_allclose(pinball_loss(MIXTURE, YS), wanted, rtol=1e-10)
+    # its minimum over predictions is at the true quantile
+    y = RNG.normal(size=20_000)
+    losses = [
+        float(pinball_loss(dist.Normal(jnp.full(20_000, shift), 1.0), y, levels=[0.8]))
+        for shift in (-0.1, 0.0, 0.1)
+    ]
+    assert losses[1] == min(losses)
+
+
+def test_pinball_loss_over_all_levels_is_half_the_crps():
+    """The continuous ranked probability score of a normal is known; levels approximate it."""
+    levels = (np.arange(4000) + 0.5) / 4000
+    z = (YS - LOC[:, 0]) / SCALE[:, 0]
+    crps = SCALE[:, 0] * (
+        z * (2 * scipy.stats.norm.cdf(z) - 1) + 2 * scipy.stats.norm.pdf(z) - np.pi**-0.5
+    )
+    np.testing.assert_allclose(pinball_loss(NORMAL, YS, levels=levels), crps.mean() / 2, rtol=1e-3)
+
+
+def test_likelihood_and_squared_error():
+    density = [WEIGHTS[i] @ scipy.stats.norm(LOC[i], SCALE[i]).pdf(y) for i, y in enumerate(YS)]
+    np.testing.assert_allclose(nll(MIXTURE, YS), -np.mean(np.log(density)))
+    mean = np.sum(WEIGHTS * LOC, axis=1)
+    np.testing.assert_allclose(mse(MIXTURE, YS), np.mean((YS - mean) ** 2))
+    vectors = dist.Normal(jnp.asarray(LOC), SCALE).to_event(1)
+    ys = RNG.normal(size=(N, K))
+    np.testing.assert_allclose(
+        nll(vectors, ys), -np.mean(scipy.stats.norm(LOC, SCALE).logpdf(ys).sum(1))
+    )
+    np.testing.assert_allclose(mse(vectors, ys), np.mean(np.sum((ys - LOC) ** 2, axis=1)))
+    classes = dist.Categorical(jnp.asarray(WEIGHTS))
+    picked = RNG.integers(0, K, N)
+    np.testing.assert_allclose(
+        nll(classes, picked), -np.mean(np.log(WEIGHTS[np.arange(N), picked]))
+    )
+
+
+def test_nan_gives_no_verdict():
+    ys = YS.copy()
+    ys[0] = np.nan
+    for predictions in (NORMAL, Draws(RNG.normal(size=(N, 5)))):
+        found = quantile_calibration(predictions, ys)
+        assert np.isnan(found.p_value)
+        assert np.all(np.isnan(found.observed))
+        assert "no verdict" in repr(found)
+        assert any("no verdict" in t.get_text() for t in plots.quantile_calibration(found).texts)
+        assert any("no verdict" in t.get_text() for t in plots.pit_histogram(found).texts)
+
+
+def test_figures_show_the_transforms():
+    found = quantile_calibration(NORMAL, YS)
+    ax = plots.quantile_calibration(found)
+    np.testing.assert_allclose(ax.lines[1].get_xdata()[1:-1], np.sort(found.pit))
+    ax = plots.pit_histogram(found, bins=5)
+    assert sum(bar.get_height() for bar in ax.patches if bar.get_width() < 0.5) == N
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), found)
+    assert "2 results" in repr(many)
+    with pytest.raises(ValueError, match="a figure shows one result"):
+        plots.pit_histogram(many)
+
+
+def test_traced_results_print():
+    @jax.jit
+    def inside(ys):
+        found = quantile_calibration(NORMAL, ys)
+        assert repr(found) == "QuantileCalibration(traced)"
+        assert found.warnings() == []
+        return found
+
+    assert inside(jnp.asarray(YS)).pit.shape == (N,)
+
+
+@pytest.fixture
+def as_users_run_it():
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: pit(NORMAL, YS[:3]), ValueError, r"batch shape \(3,\), got batch shape \(7,\)"),
+        (lambda: pit(NORMAL, RNG.normal(size=(N, 2))), ValueError, "Vectors have no order"),
+        (lambda: pit(np.zeros(N), YS), TypeError, "wanted a numpyro distribution of numbers"),
+        (lambda: pit(dist.VonMises(jnp.zeros(N), 1.0), YS), TypeError, "has no cdf"),
+        (lambda: quantiles(NORMAL, [0.0, 0.5]), ValueError, "levels: wanted probabilities"),
+        (
+            lambda: quantiles(Draws(np.zeros((3, 4, 2)))),
+            ValueError,
+            "Draws.samples: wanted m draws",
+        ),
+        (lambda: pinball_loss(NORMAL, YS[:3]), ValueError, "one number a prediction"),
+        (lambda: nll(NORMAL, YS[:3]), ValueError, r"targets: wanted shape \(7,\)"),
+        (lambda: nll(Draws(np.zeros((N, 2))), YS), TypeError, "normalized density"),
+        (lambda: mse(np.zeros(N), YS), TypeError, "a distribution with a mean"),
+    ],
+)
+def test_wrong_input_is_named(as_users_run_it, call, error, message):
+    with pytest.raises(error, match=message):
+        call()
