@@ -13,6 +13,7 @@ from jaxcal.ckce.competing import (
 )
 from jaxcal.ckce.conjugate import ckce_conjugate
 from jaxcal.ckce.estimator import CKCE, ckce, ckce_path, cross_validated_ridge, null_mean
+from jaxcal.ckce.general import ckce_means, ckce_stein
 from jaxcal.ckce.groups import ByGroup, ckce_by_group, ckce_given
 from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.large import ckce_fourier, ckce_low_rank
@@ -43,7 +44,9 @@ __all__ = [
     "ckce_fourier",
     "ckce_given",
     "ckce_low_rank",
+    "ckce_means",
     "ckce_path",
+    "ckce_stein",
     "ckce_test",
     "compare",
     "conditional_mean",

@@ -1,0 +1,128 @@
+"""Figures of CKCE: models with their intervals, all differences, ridge paths, reliability."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+from jaxcal.ckce import Comparison, Reliability
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
+
+
+def comparison(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
+    """Each model's CKCE without label noise, with its interval, best calibrated on top.
+
+    0 is what a calibrated model scores on average. Intervals of two models may overlap although
+    their difference is clear: see `differences`.
+    """
+    names, order = _one(found), _order(found)
+    ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
+    ax.set(xlabel="CKCE without label noise (squared norm, no unit)")
+    if not np.all(np.isfinite(np.asarray(found.corrected))):
+        return say(ax, "not a finite number for some model:\nno ranking")
+    values, low, high = (np.asarray(a)[order] for a in (found.corrected, found.low, found.high))
+    places = np.arange(len(names))
+    ax.axvline(0, color=DARK, linewidth=0.8, linestyle=":")
+    ax.hlines(places, low, high, color=DARK, linewidth=1.5)
+    ax.plot(values, places, "o", color=BLACK, markersize=5)
+    ax.set_yticks(places, [names[i] for i in order])
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.margins(x=0.08)
+    ax.locator_params(axis="x", nbins=6)
+    ax.set_title(f"{found.level:.0%} intervals, n = {found.n}", fontsize="medium")
+    return ax
+
+
+def differences(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
+    """Adjusted p-values of all pairs: dark where the row is better calibrated than the column."""
+    names, order = _one(found), _order(found)
+    count = len(names)
+    ax = axes(ax, (1.8 + 0.75 * count, 1.4 + 0.55 * count))
+    p = np.asarray(found.differences.p_adjusted)[np.ix_(order, order)]
+    gaps = np.asarray(found.differences.estimate)[np.ix_(order, order)]
+    clear = p <= 1 - found.level
+    shade = np.where(clear & (gaps < 0), 0.45, np.where(clear, 0.85, 1.0))
+    ax.imshow(shade, cmap="gray", vmin=0, vmax=1, aspect="auto")
+    for i in range(count):
+        for j in range(count):
+            if i != j:
+                dark = shade[i, j] < 0.6
+                text = "<.001" if p[i, j] < 0.001 else f"{p[i, j]:.3f}".lstrip("0")
+                ax.text(
+                    j,
+                    i,
+                    text,
+                    ha="center",
+                    va="center",
+                    fontsize="small",
+                    color="white" if dark else BLACK,
+                )
+    shown = [names[i] for i in order]
+    ax.set_xticks(range(count), shown, rotation=35, ha="right", rotation_mode="anchor")
+    ax.set_yticks(range(count), shown)
+    ax.tick_params(length=0)
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.set_title(
+        "p-values for all pairs\ndark: row better calibrated than column", fontsize="medium"
+    )
+    return ax
+
+
+def ridge_path(
+    ridges: Float[Any, " r"],
+    values: Mapping[str, Float[Any, " r"]],
+    *,
+    used: float | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """CKCE of several models over the ridge, both axes logarithmic; ``used`` marks one ridge.
+
+    Where lines cross, the ranking depends on the ridge.
+    """
+    ax = axes(ax)
+    places = np.asarray(ridges)
+    if used is not None:
+        ax.axvline(used, color=LIGHT, linewidth=4, label="ridge used", zorder=0)
+    for k, (name, line) in enumerate(values.items()):
+        grey = (BLACK, DARK)[k // len(STYLES) % 2]
+        ax.plot(places, np.asarray(line), color=grey, linestyle=STYLES[k % len(STYLES)], label=name)
+    ax.set(xscale="log", yscale="log", xlabel="ridge (no unit)", ylabel="CKCE (squared norm)")
+    legend_above(ax)
+    return ax
+
+
+def reliability_diagram(
+    found: Reliability, *, label: str = "predicted probability", ax: "Axes | None" = None
+) -> "Axes":
+    """How often predictions of a probability came true, over it; marks grow with their bin."""
+    ax = axes(ax, (4.2, 4.2))
+    counts = np.asarray(found.counts)
+    held = counts > 0
+    ax.plot([0, 1], [0, 1], color=LIGHT, linewidth=3, label="calibrated", zorder=0)
+    said, came = np.asarray(found.confidence)[held], np.asarray(found.accuracy)[held]
+    ax.plot(said, came, color=DARK, linewidth=0.8)
+    sizes = 12 + 90 * counts[held] / max(1, counts.max())
+    ax.scatter(said, came, s=sizes, color=BLACK, label="bins", zorder=3)
+    ax.set(xlabel=label, ylabel="how often it came true", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    ax.set_aspect("equal")
+    legend_above(ax)
+    return ax
+
+
+def _one(found: Comparison) -> tuple[str, ...]:
+    if np.ndim(found.corrected) != 1:
+        raise ValueError(
+            f"a figure shows one comparison, got a batch of shape {np.shape(found.ridge)}: take "
+            f"one by jax.tree.map(lambda leaf: leaf[0], found)"
+        )
+    return found.names
+
+
+def _order(found: Comparison) -> np.ndarray:
+    return np.argsort(np.asarray(found.corrected), kind="stable")

@@ -1,0 +1,120 @@
+# %% [markdown]
+# # Which of my models should I trust?
+#
+# Several models predict the same targets. All are a little miscalibrated; which one least? The
+# answer should not depend on which inputs happened to be drawn, and a difference should be told
+# apart from chance. CKCE compares the law of the target given the prediction with the prediction
+# itself, and `compare` gives every difference an interval and a p-value.
+
+# %%
+import os
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from matplotlib.figure import Figure
+
+import jaxcal
+from jaxcal import ckce
+from jaxcal.ckce import synthetic
+from jaxcal.kernels import Gaussian, Wasserstein
+from jaxcal.plots import ckce as plots
+
+quick = bool(os.environ.get("JAXCAL_QUICK"))
+n, draws = (80, 49) if quick else (600, 499)
+keys = jax.random.split(jax.random.key(0), 6)
+
+# %% [markdown]
+# ## Classifiers
+#
+# The truth is a law over four classes for every input. One model knows it; one is too sure, one
+# not sure enough; one mixes in noise; and one says the same for every input, which is useless
+# and yet calibrated.
+
+# %%
+truth = synthetic.dirichlet(keys[0], n, 4, 0.5)
+labels = synthetic.labels(keys[1], truth)
+models = {
+    "knows": truth,
+    "too sure": synthetic.temperature(truth, 0.5),
+    "unsure": synthetic.temperature(truth, 2.0),
+    "noisy": 0.7 * truth + 0.3 * synthetic.dirichlet(keys[2], n, 4, 0.5),
+    "always the same": synthetic.marginal(n, 4),
+}
+found = ckce.compare(keys[3], models, labels, n_draws=draws, rank=40 if quick else 128)
+print(found)
+
+# %% [markdown]
+# Left: CKCE without label noise, so that a calibrated model scores 0 on average. Right: every pair,
+# with p-values that allow for the number of pairs.
+
+# %%
+figure = Figure(figsize=(10.5, 4), layout="constrained")
+left, right = figure.subplots(1, 2)
+plots.comparison(found, ax=left)
+plots.differences(found, ax=right)
+figure
+
+# %% [markdown]
+# Is the first one calibrated, or only the best of the lot? That is another question, with an exact
+# test: labels are drawn again from the predictions.
+
+# %%
+print(ckce.ckce_test(keys[4], models["knows"], labels, n_draws=draws))
+
+# %% [markdown]
+# A constant model is calibrated too. Proper scores say what it is worth.
+
+# %%
+for name, q in models.items():
+    print(
+        f"{name:16s}", *(f"{k} {float(v):.3f}" for k, v in ckce.scores(q, labels)._asdict().items())
+    )
+
+# %% [markdown]
+# The value depends on the ridge; the ranking should not. One eigendecomposition gives all ridges.
+
+# %%
+ridges = jnp.geomspace(1e-3, 1, 9)
+width = float(found.bandwidths[0])
+paths = {name: ckce.ckce_path(q, labels, ridges, bandwidth=width) for name, q in models.items()}
+plots.ridge_path(ridges, paths, used=float(found.ridge)).figure
+
+# %% [markdown]
+# ## Forecasters
+#
+# A prediction may be any law with kernel means or draws. Three forecasters of a number: right,
+# overconfident, biased. One distance, one ridge and the same bandwidths for all.
+
+# %%
+few = n // 2
+inputs = jax.random.normal(keys[5], (few,))
+numbers = inputs + 0.6 * jax.random.normal(keys[4], (few,))
+shared = {
+    "distance": Wasserstein(),
+    "prediction_kernel": Gaussian(1.0),
+    "target_kernel": Gaussian(0.7),
+}
+forecasts = {
+    "right": dist.Normal(inputs, 0.6),
+    "overconfident": dist.Normal(inputs, 0.3),
+    "biased": dist.Normal(inputs + 0.4, 0.6),
+}
+for name, forecast in forecasts.items():
+    print(name, ckce.ckce_means(keys[0], forecast, numbers, **shared), sep=": ")
+
+# %% [markdown]
+# ## Posteriors known up to a constant
+#
+# With a log density alone there are no kernel means; the score takes their place. Values are then
+# in units of the score squared, so this compares models of similar sharpness.
+
+
+# %%
+def log_density(center, y):
+    return -jnp.sum((y - center) ** 2) / (2 * 0.36)
+
+
+for name, shift in {"right": 0.0, "biased": 0.4}.items():
+    posterior = jaxcal.Unnormalized(log_density, inputs + shift)
+    print(name, ckce.ckce_stein(keys[0], posterior, numbers), sep=": ")
