@@ -91,6 +91,17 @@ def test_outputs_that_must_not_be_committed_are_found(made, output, says):
     assert any(says in fault for fault in build.check(source))
 
 
+def test_new_words_keep_the_outputs_of_the_same_code_alone(made):
+    source, _ = made
+    source.write_text(SOURCE.replace("and a line", "and another"))
+    build.make(source, text_only=True)
+    assert build.check(source) == []
+    assert '"2\\n"' in source.with_suffix(".ipynb").read_text()
+    source.write_text(SOURCE.replace("x = 2", "x = 3"))
+    with pytest.raises(SystemExit, match="its code has changed, so it has to run"):
+        build.make(source, text_only=True)
+
+
 def test_a_notebook_that_was_not_run_in_order_is_found(made):
     source, notebook = made
     notebook.cells[2].execution_count = 7
