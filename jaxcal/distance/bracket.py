@@ -149,9 +149,9 @@ class DistanceResult(eqx.Module):
     """How far binary predictions are from calibrated.
 
     ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
-    this one for the population, with asymptotic probability ``level``. ``measures``: by name, each
-    []; ``radii``: how far those of the data and of the population may be apart, jointly.
-    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that sees the most error;
+    this one for the population, with asymptotic probability ``level``. ``measures`` by name,
+    each []; ``radii``: how far those of the data and of the population may be apart, jointly.
+    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that sees most error;
     positive where predictions are too low. ``predictions``, ``targets``, ``weights`` [n] as given.
     """
 

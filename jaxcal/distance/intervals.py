@@ -203,7 +203,7 @@ def _partition(value: Array, found: Atoms, bin_of: Array) -> IntervalCE:
 
 def _least_max_width(data: Binary) -> IntervalCE:
     found = positive(atoms(data))
-    v, rho = np.asarray(found.v), np.asarray(found.rho)
+    v, rho = found.v, found.rho
     m = v.size
     if m > EXACT_MOST:
         raise ValueError(
@@ -228,5 +228,5 @@ def _least_max_width(data: Binary) -> IntervalCE:
         starts[kept[j]] = 1
         j = kept[j] - 1
     bin_of = np.cumsum(starts) - 1
-    held = Atoms(*(jnp.asarray(leaf) for leaf in found))
-    return _partition(jnp.asarray(least, held.v.dtype), held, jnp.asarray(bin_of))
+    held = Atoms(*(jnp.asarray(x, data.v.dtype) for x in found[:3]), jnp.asarray(found.index))
+    return _partition(jnp.asarray(least, data.v.dtype), held, jnp.asarray(bin_of))

@@ -62,7 +62,8 @@ class LowerDistance(eqx.Module):
         return plain(self)
 
     def __repr__(self) -> str:
-        return f"lower distance from calibration {self.value:.6g}, in [{self.low:.6g}, {self.high:.6g}]"
+        ends = f"[{self.low:.6g}, {self.high:.6g}]"
+        return f"lower distance from calibration {self.value:.6g}, in {ends}"
 
 
 def lower_distance(
@@ -83,7 +84,7 @@ def lower_distance(
     found = positive(atoms(data))
     if cells is None and found.v.size > 1500:
         cells = 1000
-    v, p0, p1, index = (np.asarray(leaf, float) for leaf in found)
+    v, p0, p1, index = found
     at = v
     if cells is not None:
         if not isinstance(cells, int) or cells < 1:
@@ -97,7 +98,7 @@ def lower_distance(
     # the solver's slack: the dual is repaired by the violation, the coupling is what it costs
     low = max(0.0, chain.value - max(violation, 0.0) - moved - 1e-9)
     high = coupling.cost + moved
-    zero, one = _slope(coupling, v)[place[index.astype(int)]].T
+    zero, one = _slope(coupling, v)[place[index]].T
     share, weight = np.asarray(data.y, float), np.asarray(data.w, float)
     slope = weight * ((1 - share) * zero + share * one)
     return LowerDistance(

@@ -134,13 +134,31 @@ def atoms(data: Binary) -> Atoms:
     return Atoms(v[first], add(w * (1 - y)), add(w * y), index)
 
 
-def positive(found: Atoms) -> Atoms:
-    """Outside of jit: the atoms that have mass, as NumPy arrays; ``index`` as it was."""
-    v, p0, p1, index = (np.asarray(leaf) for leaf in found)
+class Held(NamedTuple):
+    """`Atoms` of positive mass alone, in float64 and outside of jit."""
+
+    v: Float[np.ndarray, " m"]
+    p0: Float[np.ndarray, " m"]
+    p1: Float[np.ndarray, " m"]
+    index: Int[np.ndarray, " n"]
+
+    @property
+    def mass(self) -> Float[np.ndarray, " m"]:
+        """P(v = v_i)."""
+        return self.p0 + self.p1
+
+    @property
+    def rho(self) -> Float[np.ndarray, " m"]:
+        """E[(y - v) 1(v = v_i)]."""
+        return self.p1 * (1 - self.v) - self.p0 * self.v
+
+
+def positive(found: Atoms) -> Held:
+    """The atoms that have mass; an observation of no weight goes with the one before its own."""
+    v, p0, p1 = (np.asarray(leaf, float) for leaf in found[:3])
     held = p0 + p1 > 0
-    held |= np.isnan(p0 + p1)
-    moved = np.cumsum(held) - 1
-    return Atoms(v[held], p0[held], p1[held], np.maximum(moved, 0)[index])  # pyright: ignore
+    moved = np.maximum(np.cumsum(held) - 1, 0)
+    return Held(v[held], p0[held], p1[held], moved[np.asarray(found.index)])
 
 
 def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:

@@ -16,7 +16,7 @@ def smooth_ce_programme(p: Any, y: Any, *, weights: Any = None) -> float:
     import scipy.sparse as sparse
 
     found = positive(atoms(binary(p, y, weights)))
-    v, rho = np.asarray(found.v), np.asarray(found.rho)
+    v, rho = found.v, found.rho
     if v.size == 1:
         return float(abs(rho[0]))
     d = _differences(v.size, sparse)

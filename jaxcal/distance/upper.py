@@ -112,9 +112,8 @@ def upper_distance(p: Any, y: Any, *, weights: Any = None) -> Partition:
     if isinstance(data.v, Tracer):
         raise ValueError("upper_distance runs outside of jit, vmap and grad only")
     found = positive(atoms(data))
-    v, p0, p1 = (np.asarray(x, float) for x in found[:3])
-    mass, index = p0 + p1, np.asarray(found.index)
-    domain = Domain(mass, v, p1 / mass)
+    v, index = found.v, found.index
+    domain = Domain(found.mass, v, found.p1 / found.mass)
     if v.size <= MOST:
         best = true_distance(domain)
     else:
@@ -191,5 +190,4 @@ def lift_lower(coupling: Coupling) -> Domain:
 def lift_upper(p: Any, y: Any, *, weights: Any = None) -> Domain:
     """Inputs x = v on which the true distance is the upper one: nothing but f is known of x."""
     found = positive(atoms(binary(p, y, weights)))
-    v, p0, p1 = (np.asarray(x, float) for x in found[:3])
-    return Domain(p0 + p1, v, p1 / (p0 + p1))
+    return Domain(found.mass, found.v, found.p1 / found.mass)

@@ -1,0 +1,150 @@
+"""Speed of the distances as ratios to a sort of the same predictions, in the same process.
+
+python experiments/distance_benchmarks/run.py [--quick] prints a table and writes results.csv. Also
+how far the exact values are from linear programmes and from the package relplot, whose values for
+the same samples are in relplot.csv (made by `relplot_values.py`, where relplot is installed).
+"""
+
+import argparse
+import csv
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal import distance
+from jaxcal.distance.resampling import ascending, kernel_statistic, smooth_statistic
+
+FOLDER = Path(__file__).parent
+
+
+def sample(seed, n, power=1.3):
+    """Overconfident predictions and labels, the same in NumPy wherever they are drawn."""
+    rng = np.random.default_rng(seed)
+    truth = rng.random(n)
+    odds = (truth / (1 - truth)) ** power
+    return odds / (1 + odds), (rng.random(n) < truth).astype(float)
+
+
+def once(function, *args):
+    start = time.perf_counter()
+    jax.block_until_ready(function(*args))
+    return time.perf_counter() - start
+
+
+def by_turns(ours, reference, repeats=5):
+    """Best times of two programs that run by turns, compiled before."""
+    once(*ours), once(*reference)
+    pairs = [(once(*ours), once(*reference)) for _ in range(repeats)]
+    return [min(column) for column in zip(*pairs, strict=True)]
+
+
+def ratios(n):
+    """Each measure on n observations against jnp.sort of the same predictions."""
+    v, y = (jnp.asarray(a) for a in sample(0, n))
+    sort = jax.jit(jnp.sort)
+    measures = {
+        "ECE": lambda v, y: distance.ece(v, y),
+        "binned ECE, 15 bins": lambda v, y: distance.binned_ece(v, y).value,
+        "Laplace kernel": lambda v, y: distance.laplace_ce(v, y).value,
+        "Laplace kernel, with witness": lambda v, y: distance.laplace_ce(v, y),
+        "random intervals, one width": lambda v, y: distance.random_interval_ce(v, y, width=0.1),
+        "surrogate, 9 widths": lambda v, y: distance.surrogate_interval_ce(v, y).value,
+        "smECE": lambda v, y: distance.smece(v, y).value,
+        "smooth, with witness": lambda v, y: distance.smooth_ce(v, y),
+    }
+    for name, measure in measures.items():
+        mine, reference = by_turns((jax.jit(measure), v, y), (sort, v), repeats=3)
+        yield f"n={n}: {name}", "times a sort", mine / reference
+
+
+def programme(n):
+    """The exact dynamic programme against its linear programme."""
+    v, y = sample(1, n)
+    run = jax.jit(lambda v, y: distance.smooth_ce(v, y).value)
+    once(run, v, y)
+    mine = min(once(run, v, y) for _ in range(3))
+    start = time.perf_counter()
+    wanted = distance.smooth_ce_programme(v, y)
+    theirs = time.perf_counter() - start
+    yield f"smooth, n={n}", "times faster than HiGHS", theirs / mine
+    yield f"smooth, n={n}", "difference from HiGHS", abs(float(run(v, y)) - wanted)
+
+
+def agreement(cases):
+    """Largest differences from the programmes over small samples."""
+    smooth = jax.jit(lambda v, y: distance.smooth_ce(v, y))
+    worst = gap = width = 0.0
+    for seed in range(cases):
+        v, y = sample(seed, 200, power=2.0)
+        found = smooth(v, y)
+        worst = max(worst, abs(float(found.value) - distance.smooth_ce_programme(v, y)))
+        gap = max(gap, abs(float(found.upper - found.value)))
+        low = distance.lower_distance(v, y, tol=1e-9)
+        width = max(width, low.coupling.cost - (low.high - low.moved), low.high - low.low)
+    yield "200 observations", "smooth: largest difference from HiGHS", worst
+    yield "200 observations", "smooth: largest duality gap", gap
+    yield "200 observations", "lower distance: widest certificate", width
+
+
+def bootstrap(n, resamples):
+    """Resamples by vmap against as many sorts of n predictions."""
+    v, y = (jnp.asarray(a) for a in sample(2, n))
+    ordered = ascending(v, y, jnp.full(n, 1 / n))
+    rho = ordered.w * (ordered.y - ordered.v)
+    keys = jax.random.split(jax.random.key(0), resamples)
+    for name, statistic in (("Laplace kernel", kernel_statistic), ("smooth", smooth_statistic)):
+
+        def one(key, statistic=statistic):
+            counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n)
+            return statistic(ordered.v, counts * rho)
+
+        many = jax.jit(jax.vmap(one))
+        sorts = jax.jit(jax.vmap(lambda key: jnp.sort(jax.random.uniform(key, (n,)))))
+        mine, reference = by_turns((many, keys), (sorts, keys), repeats=2)
+        yield f"{resamples} resamples of {n}: {name}", "times as many sorts", mine / reference
+        yield f"{resamples} resamples of {n}: {name}", "seconds", mine
+
+
+def relplot():
+    """smECE against relplot's, at its own width and at its own solution."""
+    path = FOLDER / "relplot.csv"
+    if not path.exists():
+        print("relplot.csv is not here: run relplot_values.py where relplot is installed")
+        return
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    here = there = 0.0
+    for row in rows:
+        v, y = sample(int(row["seed"]), int(row["n"]), float(row["power"]))
+        same = distance.smece(v, y, width=float(row["width"]))
+        here = max(here, abs(float(same.value) - float(row["smece"])))
+        there = max(there, abs(float(distance.smece(v, y).value) - float(row["smece"])))
+    yield f"smECE, {len(rows)} samples", "largest difference from relplot at its width", here
+    yield f"smECE, {len(rows)} samples", "largest difference from relplot", there
+
+
+def main():
+    jax.config.update("jax_enable_x64", True)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
+    quick = parser.parse_args().quick
+    parts = [agreement(2 if quick else 20), relplot()]
+    parts += [programme(300)] if quick else [programme(1000), programme(10_000)]
+    parts += [ratios(2000 if quick else 1_000_000), bootstrap(50 if quick else 1000, 1000)]
+    rows = []
+    for part in parts:
+        for name, quantity, value in part:
+            rows.append({"part": name, "quantity": quantity, "value": f"{value:.4g}"})
+            print(f"{name:45s} {quantity:42s} {value:10.3g}", flush=True)
+    if not quick:
+        with open(FOLDER / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, ["part", "quantity", "value"], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
