@@ -61,9 +61,7 @@ VALUES = {
     ),
     "binned, 20 bins": lambda d: distance.binned_ece(d.f, d.f_star, weights=d.mass, edges=20).value,
     "binned, 15 bins": lambda d: distance.binned_ece(d.f, d.f_star, weights=d.mass, edges=15).value,
-    "gaussian": lambda d: (
-        distance.kernel_ce(d.f, d.f_star, weights=d.mass, kernel=Gaussian(0.5**0.5)).squared
-    ),
+    "gaussian": lambda d: _gaussian(d),
     "smECE": lambda d: distance.smece(d.f, d.f_star, weights=d.mass).value,
     "Brier score": lambda d: np.sum(d.mass * (d.f_star * (1 - d.f) ** 2 + (1 - d.f_star) * d.f**2)),
     "ECCE (sup of sums)": lambda d: _largest_sum(d),

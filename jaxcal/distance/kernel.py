@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.distance.laplace import KernelCE, _positive, root
+from jaxcal.distance.laplace import KernelCE, positive_like, root
 from jaxcal.distance.predictions import binary, residuals
 from jaxcal.distance.scans import sums
 from jaxcal.kernels.points import Laplace, gram
@@ -99,7 +99,8 @@ def pair_sample(
     calibration 10 n pairs drown it. May be negative. Cost O(n_pairs). Source: Section 8.3.
     """
     checks.key(key)
-    data, bandwidth = binary(p, y, weights), _positive(bandwidth)
+    data = binary(p, y, weights)
+    bandwidth = positive_like(bandwidth, data.v)
     n, size = data.v.size, (2, _count(n_pairs, "n_pairs"))
     chance = None if weights is None else data.w
     i, j = jax.random.choice(key, n, size, p=chance)
@@ -114,7 +115,8 @@ def random_features(
     1 / bandwidth. Each draw lies in [0, 1]; cost O(n) a draw. float32 loses the phase of the rare
     huge frequencies."""
     checks.key(key)
-    data, bandwidth = binary(p, y, weights), _positive(bandwidth)
+    data = binary(p, y, weights)
+    bandwidth = positive_like(bandwidth, data.v)
     rho = data.w * (data.y - data.v)
     omegas = jax.random.cauchy(key, (_count(n_draws, "n_draws"),), rho.dtype) / bandwidth
 
@@ -132,7 +134,7 @@ def random_bins(
     bandwidth) and random shift. Each draw lies in [0, 1]; cost O(n) a draw after one sort."""
     checks.key(key)
     v, rho = residuals(binary(p, y, weights))
-    bandwidth = _positive(bandwidth)
+    bandwidth = positive_like(bandwidth, v)
     width_key, shift_key = jax.random.split(key)
     widths = jax.random.gamma(width_key, 2.0, (_count(n_draws, "n_draws"),), v.dtype) * bandwidth
     shifts = jax.random.uniform(shift_key, widths.shape, v.dtype) * widths

@@ -57,20 +57,22 @@ def laplace_ce(p: Any, y: Any, *, bandwidth: Any = 1.0, weights: Any = None) -> 
     all (where predictions tie, one of the two slopes). Works under jit and vmap. Cost: one sort and
     O(n). With bandwidth 1 the value is at most the square root of the true distance.
     """
-    return _laplace(binary(p, y, weights), _positive(bandwidth))
+    data = binary(p, y, weights)
+    return _laplace(data, positive_like(bandwidth, data.v))
 
 
-def _positive(bandwidth: Any) -> Array:
+def positive_like(bandwidth: Any, v: Vector) -> Array:
+    """The bandwidth in the dtype of the predictions; ValueError where it is known not to be > 0."""
     if not isinstance(bandwidth, Tracer) and not 0 < float(bandwidth) < float("inf"):
         raise ValueError(f"bandwidth: wanted a positive number, got {bandwidth}")
-    return jnp.asarray(bandwidth)
+    return jnp.asarray(bandwidth, v.dtype)
 
 
 @jax.jit
 def _laplace(data: Binary, bandwidth: Scalar) -> KernelCE:
     order = jnp.argsort(data.v)
     v, rho = data.v[order], (data.w * (data.y - data.v))[order]
-    h = field(v, rho, bandwidth.astype(v.dtype))
+    h = field(v, rho, bandwidth)
     squared = jnp.sum(rho * h)
     value = root(squared)
     pairs = 1 - jnp.sum(data.w**2)
@@ -109,7 +111,8 @@ def laplace_witness(
     p: Any, y: Any, at: Any, *, bandwidth: Any = 1.0, weights: Any = None
 ) -> Float[Array, " t"]:
     """The witness of `laplace_ce` at any points ``at`` [t] of [0, 1], in O((n + t) log n)."""
-    data, bandwidth = binary(p, y, weights), _positive(bandwidth)
+    data = binary(p, y, weights)
+    bandwidth = positive_like(bandwidth, data.v)
     order = jnp.argsort(data.v)
     v, rho = data.v[order], (data.w * (data.y - data.v))[order]
     left, right = sums(v, rho, bandwidth)

@@ -129,7 +129,7 @@ def atoms(data: Binary) -> Atoms:
     def add(values: Array) -> Array:
         return jax.ops.segment_sum(values, group, n, indices_are_sorted=True)
 
-    first = jnp.full(n, n - 1).at[group[::-1]].set(jnp.arange(n)[::-1])
+    first = jnp.full(n, n - 1).at[group].min(jnp.arange(n))
     index = jnp.zeros_like(group).at[order].set(group)
     return Atoms(v[first], add(w * (1 - y)), add(w * y), index)
 
