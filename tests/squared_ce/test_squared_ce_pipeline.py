@@ -1,0 +1,430 @@
+"""Algorithm 1: splits, choices, ensembles, flags, intervals, the paired test, and bad input."""
+
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
+
+from jaxcal import squared_ce
+from jaxcal.kernels import Gaussian
+from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, Parametric, Ridges, TwoStepRidge
+from jaxcal.squared_ce import exact as laws
+from jaxcal.squared_ce.estimators import Zero, at_data, candidate
+from jaxcal.squared_ce.functions import Factors, Mean, diagonal
+from jaxcal.squared_ce.intervals import compare_risks, mean_interval, one_step, one_step_terms, root
+from jaxcal.squared_ce.simulations import (
+    squared_confidence,
+    temperature_residual,
+    tempered_dirichlet,
+)
+from jaxcal.squared_ce.splits import folds, hold_out
+
+ESTIMATORS = [
+    Bins((1, 5, 15)),
+    KernelDensity((0.05, 0.2)),
+    KroneckerRidge(Ridges((1e-3, 1e-2), 1.5)),
+    TwoStepRidge(Ridges((1e-3, 1e-2), 0.75)),
+]
+N = 100
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return squared_confidence(jax.random.key(1), N)
+
+
+@pytest.fixture(scope="module")
+def report(problem):
+    return squared_ce.problem_error(jax.random.key(2), problem, estimators=ESTIMATORS, keep=True)
+
+
+def test_the_pipeline_is_algorithm_1_by_hand(problem, report):
+    tuning, tested = hold_out(jax.random.key(2), N, 0.2)
+    assert (len(tuning), len(tested)) == (80, 20)
+    opt, final = problem.take(tuning), problem.take(tested)
+    pairs = folds(5, np.asarray(opt.inputs), np.zeros(80))
+    for estimator in ESTIMATORS[:2]:
+        risks, functions = [], []
+        for train, valid in pairs:
+            fitted = estimator.fit(opt.take(train), [])
+            part = opt.take(valid)
+            each = [candidate(fitted, i) for i in range(len(estimator.grid(opt)))]
+            grams = [np.asarray(h.factors(part.inputs).left) for h in each]
+            risks.append([double_loop(np.asarray(part.residuals), g @ g.T) for g in grams])
+            functions.append(each)
+        tuned = report.estimators[estimator.name]
+        np.testing.assert_allclose(tuned.risks[0], risks, rtol=1e-9)
+        best = int(np.argmin(np.mean(risks, axis=0)))
+        assert tuned.chosen[0] == best
+        ensemble = Mean([each[best] for each in functions])
+        values = diagonal(ensemble, final.inputs)
+        np.testing.assert_allclose(tuned.contributions, values, rtol=1e-9)
+        assert tuned.squared == pytest.approx(float(jnp.mean(values)))
+        assert tuned.error == pytest.approx(float(jnp.mean(values)) ** 0.5)
+        kept = diagonal(Mean(tuned.functions[0]), final.inputs)
+        np.testing.assert_allclose(kept, values, rtol=1e-9)
+        residual = np.mean([each[best].factors(final.inputs).left for each in functions], axis=0)
+        terms = 2 * np.asarray(final.residuals) * residual - residual**2
+        np.testing.assert_allclose(tuned.terms, terms[:, 0], rtol=1e-9, atol=1e-12)
+        gram = (
+            np.asarray(ensemble.factors(final.inputs).left)
+            @ np.asarray(ensemble.factors(final.inputs).right).T
+        )
+        assert tuned.test_rows.mean() == pytest.approx(
+            double_loop(np.asarray(final.residuals), gram)
+        )
+        rmse = 100 * np.sqrt(np.array(risks)[:, best])
+        assert tuned.rmse == pytest.approx((rmse.mean(), rmse.std(ddof=1) / 5**0.5))
+    selected = min(report.estimators.values(), key=lambda each: each.risk)
+    assert report.best.name == selected.name
+    assert report.best.squared == selected.squared
+
+
+def test_the_choice_does_not_see_the_test_rows(problem, report):
+    _, tested = hold_out(jax.random.key(2), N, 0.2)
+    spoiled = problem.outcomes.at[tested].set(1 - problem.outcomes[tested])
+    other = eqx.tree_at(lambda p: p.outcomes, problem, spoiled)
+    again = squared_ce.problem_error(jax.random.key(2), other, estimators=ESTIMATORS)
+    assert again.selected == report.selected
+    for name, tuned in again.estimators.items():
+        np.testing.assert_array_equal(tuned.risks, report.estimators[name].risks)
+        assert tuned.squared == report.estimators[name].squared
+
+
+def test_a_report_reads_well_and_becomes_json(report):
+    text = repr(report)
+    assert "binary calibration error, tuned on 80 observations in 5 folds, estimated on 20" in text
+    for name in ("bins", "kde", "kkr", "ukkr"):
+        assert name in text
+    assert text.index(f"  {report.selected} ") < text.index("warning")
+    found = json.loads(json.dumps(report.to_dict()))
+    assert found["selected"] == report.selected
+    assert len(report.table()) == 4
+    risks = [report.estimators[line["estimator"]].risk for line in report.table()]
+    assert risks == sorted(risks)
+    with pytest.raises(ValueError, match="estimators: wanted one of bins, kde"):
+        report.compare("bins", "dke")
+    same = report.compare("bins", "bins")
+    assert (float(same.difference), float(same.p_value)) == (0, 0.5)
+    one, other = report.compare("kde", "bins"), report.compare("bins", "kde")
+    assert float(one.p_value) + float(other.p_value) == pytest.approx(1)
+    mean, error = report.fold_difference("kde", "bins")
+    gaps = report.estimators["kde"].fold_risks - report.estimators["bins"].fold_risks
+    assert (mean, error) == pytest.approx((gaps.mean(), gaps.std(ddof=1) / 5**0.5))
+
+
+def test_edges_negative_means_and_low_ranks_are_flagged(problem):
+    chosen = [
+        Bins((90, 95), debiased=True),
+        Bins(15),
+        TwoStepRidge(Ridges((1e-3,), 0.75), kernels=Gaussian(0.01), rank=3),
+    ]
+    found = squared_ce.problem_error(jax.random.key(2), problem, estimators=chosen, folds=1)
+    text = "\n".join(found.warnings())
+    assert "debiased bins: the chosen bins is at an end of the grid" in text
+    assert "\n15 bins" not in text  # one candidate has no edges
+    assert "the low rank leaves out" in text
+    assert found.data.folds == 1
+    tuned = found.estimators["debiased bins"]
+    if tuned.squared < 0:
+        assert tuned.error == 0
+        assert "is negative" in text
+    assert found.estimators["15 bins"].interval.low >= 0
+
+
+class Broken(eqx.Module):
+    """The residual 0, but not a number where the confidence is above a half."""
+
+    @property
+    def name(self):
+        return "broken"
+
+    def grid(self, problem):
+        return [{}]
+
+    def fit(self, train, shared):
+        return FittedBroken(jnp.zeros(1))
+
+
+class FittedBroken(eqx.Module):
+    settings: jax.Array
+
+    @property
+    def is_product(self):
+        return True
+
+    def features(self, inputs):
+        return inputs
+
+    def factors(self, features, setting):
+        found = jnp.where(features > 0.5, jnp.nan, setting * features)
+        return Factors(found, found)
+
+
+def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_rows(problem):
+    found = squared_ce.problem_error(
+        jax.random.key(2), problem, estimators=[Broken(), Bins(5), Zero()]
+    )
+    broken, zero = found.estimators["broken"], found.estimators["zero"]
+    tuning, tested = hold_out(jax.random.key(2), N, 0.2)
+    high = np.asarray(problem.inputs[:, 0]) > 0.5
+    assert broken.nonfinite_validation == high[tuning].sum()
+    assert broken.nonfinite_test == high[tested].sum()
+    assert zero.nonfinite_validation == 0
+    # the same function on the same rows: the same risk
+    np.testing.assert_allclose(broken.fold_risks, zero.fold_risks, rtol=1e-12)
+    part = problem.take(tuning[:16])
+    low = ~high[tuning[:16]]
+    residuals = np.asarray(part.residuals)[low]
+    wanted = double_loop(residuals, np.zeros((low.sum(), low.sum())))
+    assert zero.fold_risks[0] == pytest.approx(wanted, rel=1e-12)
+    assert np.isfinite(broken.squared)
+    assert any("h is not finite" in text for text in found.warnings())
+    assert np.isnan(zero.test_rows[high[tested]]).all()
+
+
+def test_class_wise_adds_up_the_problems_of_the_classes():
+    law = laws.FiniteLaw(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
+    p, y = (np.asarray(a) for a in law.sample(jax.random.key(3), 400))
+    chosen = [Bins((1, 10))]
+    key = jax.random.key(4)
+    found = squared_ce.calibration_error(key, p, y, notion="class-wise", estimators=chosen)
+    parts = [
+        squared_ce.problem_error(key, squared_ce.binary(p[:, k], y == k), estimators=chosen)
+        for k in range(3)
+    ]
+    assert found.best.squared == pytest.approx(sum(part.best.squared for part in parts))
+    assert found.best.risk == pytest.approx(sum(part.best.risk for part in parts))
+    assert found.brier == pytest.approx(sum(part.brier for part in parts))
+    assert found.data.problems == 3
+    assert abs(found.best.squared - 0.048) < 0.05
+
+
+def test_the_simulation_of_the_paper_gives_its_known_estimates():
+    # bands: the specification's mean over seeds, plus and minus four of its standard deviations
+    with jax.enable_x64(True):
+        made = tempered_dirichlet(jax.random.key(5), 500)
+    p, y = np.asarray(made.probabilities), np.asarray(made.labels)
+    found = squared_ce.calibration_error(jax.random.key(6), p, y, notion="canonical")
+    for name, (mean, sd) in {
+        "kde": (0.209, 0.012),
+        "ukkr": (0.222, 0.036),
+        "kkr": (0.181, 0.051),
+    }.items():
+        assert abs(found.estimators[name].error - mean) < 4 * sd
+    assert found.best.name == "kde"
+    assert found.best.settings[0]["bandwidth"] == pytest.approx(0.2)
+    assert 8 < found.best.rmse[0] < 11
+
+
+def test_single_precision_data_is_tuned_in_float64(problem):
+    c = np.asarray(problem.inputs[:, 0], np.float32)
+    p = np.stack([c, 1 - c], axis=1)
+    labels = 1 - np.asarray(problem.outcomes[:, 0]).astype(int)
+    found = squared_ce.calibration_error(
+        jax.random.key(2), p, labels, notion="canonical", estimators=[Zero()]
+    )
+    assert found.best.risks.dtype == np.float64
+
+
+# --- splits
+
+
+class Splitter:
+    """As scikit-learn's: an object with split(X, y)."""
+
+    def split(self, x, y, groups=None):
+        assert len(x) == len(y) == 80
+        rows = np.arange(80)
+        yield rows[rows % 2 == 0], rows[rows % 2 == 1]
+        yield rows[rows % 2 == 1], rows[rows % 2 == 0]
+
+
+def test_splitters_and_pairs_of_rows_are_taken_as_they_are(problem):
+    rows = np.arange(80)
+    pairs = [(rows[::2], rows[1::2]), (rows[1::2], rows[::2])]
+    one, other = (
+        squared_ce.problem_error(jax.random.key(2), problem, estimators=[Bins(5)], folds=how)
+        for how in (Splitter(), pairs)
+    )
+    np.testing.assert_array_equal(one.best.risks, other.best.risks)
+    fixed = squared_ce.problem_error(
+        jax.random.key(2), problem, estimators=[Bins(5)], test=np.arange(20)
+    )
+    assert fixed.data.test == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"folds": 60}, ValueError, "60 folds of at least 2 validation rows need 120 rows"),
+        ({"folds": 0}, ValueError, "folds: wanted at least 1"),
+        ({"folds": "five"}, TypeError, "folds: wanted a number, an object with split"),
+        ({"folds": True}, TypeError, "folds: wanted a number"),
+        ({"folds": []}, ValueError, "the splitter gave none"),
+        ({"folds": [np.arange(5)]}, ValueError, r"fold 0: wanted \(training rows"),
+        ({"folds": [([0, 1, 2], [2, 3])]}, ValueError, "1 rows are both for training and"),
+        ({"folds": [([0, 1], [3, 90])]}, ValueError, "fold 0: rows go from 0 to 79"),
+        ({"folds": [([0, 1], [3])]}, ValueError, "fold 0: both parts need at least 2 rows"),
+        ({"folds": [([0, 0, 1], [3, 4])]}, ValueError, "a row is listed more than once"),
+        ({"test": 1.5}, ValueError, "test: wanted a share between 0 and 1"),
+        ({"test": np.ones(3)}, ValueError, "test: wanted row numbers, or a mask of length 100"),
+        ({"level": 95}, ValueError, "level: wanted a number between 0 and 1"),
+        ({"estimators": []}, ValueError, "estimators: wanted at least one"),
+        ({"estimators": [Bins]}, (TypeError, AttributeError), "estimators|property"),
+        ({"estimators": [Bins((5, 6)), Bins((7, 8))]}, ValueError, "two are called 'bins'"),
+    ],
+)
+def test_bad_options_are_named(problem, options, error, message):
+    with pytest.raises(error, match=message):
+        squared_ce.problem_error(jax.random.key(2), problem, **options)
+
+
+def test_bad_data_is_named_or_flagged(problem):
+    p, y = np.array([[0.7, 0.3, 0.0]] * 40), np.array([0] * 38 + [1] * 2)
+    key = jax.random.key(1)
+    call = squared_ce.calibration_error
+    with pytest.raises(TypeError, match="key: wanted a typed random key"):
+        call(0, p, y)
+    with pytest.raises(ValueError, match="labels: wanted classes 0"):
+        call(key, p, y + 2)
+    with pytest.raises(ValueError, match="both parts need at least 2 rows"):
+        call(key, p[:3], y[:3])
+    broken = eqx.tree_at(lambda q: q.inputs, problem, problem.inputs.at[0].set(jnp.nan))
+    with pytest.raises(ValueError, match="inputs hold NaN"):
+        squared_ce.problem_error(key, broken)
+    found = call(key, p, y, notion="class-wise", estimators=[Bins(5)])
+    text = "\n".join(found.warnings())
+    assert "no label belongs to the classes [2]" in text
+    assert "40 observations have a probability of exactly 0 or 1" in text
+    assert "all predictions are the same" in text
+
+
+def test_folds_without_a_class_are_named():
+    y = np.r_[np.zeros(60, int), np.ones(20, int)]
+    p = np.tile([[0.6, 0.4]], (80, 1))
+    order, _ = hold_out(jax.random.key(0), 80, np.arange(2))
+    without = np.flatnonzero(y[order] == 0)
+    rest = np.flatnonzero(y[order] == 1)
+    found = squared_ce.calibration_error(
+        jax.random.key(0),
+        p,
+        y,
+        estimators=[Zero()],
+        test=np.arange(2),
+        folds=[(without, rest), (np.r_[without[:30], rest[:10]], np.r_[without[30:], rest[10:]])],
+    )
+    assert found.data.incomplete_folds == [0]
+    assert any("[0] lack a class" in text for text in found.warnings())
+
+
+def test_nested_folds_test_every_observation_once(problem):
+    c = np.asarray(problem.inputs[:, 0])
+    p, y = np.stack([c, 1 - c], axis=1), 1 - np.asarray(problem.outcomes[:, 0]).astype(int)
+    found = squared_ce.nested_calibration_error(
+        jax.random.key(7), p, y, outer=4, estimators=[Bins(5), Zero()], folds=2
+    )
+    assert len(found.reports) == 4
+    assert np.isfinite(found.contributions).all()
+    total = sum(report.best.contributions.sum() for report in found.reports)
+    assert found.squared == pytest.approx(total / N)
+    assert float(found.interval.low) <= found.error <= float(found.interval.high)
+    assert "selected:" in repr(found)
+    json.dumps(found.to_dict())
+
+
+# --- intervals and the paired test
+
+
+def test_intervals_by_hand():
+    values = jnp.asarray(np.random.default_rng(0).normal(1, 2, 50))
+    found = mean_interval(values, 0.9)
+    wanted = scipy.stats.norm.interval(0.9, np.mean(values), np.std(values, ddof=1) / 50**0.5)
+    np.testing.assert_allclose([found.low, found.high], wanted, rtol=1e-9)
+    assert np.isnan(mean_interval(values[:1]).low)
+    np.testing.assert_allclose(root(mean_interval(values - 1, 0.9)).low, 0)
+    step = one_step(values, 0.9)
+    assert float(step.lower_bound) == pytest.approx(
+        float(jnp.mean(values)) - 1.2815515655 * float(step.standard_error)
+    )
+    assert float(step.standard_error) == pytest.approx(np.std(values, ddof=1) / 50**0.5)
+    with pytest.raises(ValueError, match="second: wanted the observations of the first"):
+        compare_risks(jnp.ones(3), jnp.ones(4))
+
+
+SETS = 1000
+
+
+@jax.jit
+@jax.vmap
+def bounds(key):
+    """The one-step estimate of ten bins fitted on half of 400 confidences; true square 1 / 30."""
+    made = squared_confidence(key, 400)
+    train, test = made.take(slice(0, 200)), made.take(slice(200, 400))
+    seen = at_data(Bins(10).fit(train, []), test)
+    step = one_step(one_step_terms(test.residuals, seen.residuals[0]))
+    holds = (step.interval.low <= 1 / 30) & (step.interval.high >= 1 / 30)
+    return holds, step.lower_bound <= 1 / 30, step.squared, jnp.mean(seen.diagonal[0])
+
+
+def test_the_lower_bound_keeps_its_level_and_the_one_step_estimate_is_never_too_high():
+    holds, above, squared, plain = bounds(jax.random.split(jax.random.key(9), SETS))
+    low, _ = scipy.stats.binom.interval(0.9999, SETS, 0.95)
+    assert int(jnp.sum(above)) >= low
+    assert float(jnp.mean(holds)) > 0.85  # too short by the fit's error: E|r - r*|^2 is 0.007
+    error = float(jnp.std(squared)) / SETS**0.5
+    assert float(jnp.mean(squared)) < 1 / 30 + 4 * error
+    # what the one-step estimate lacks the plug-in has too much: the variance of ten bins' means
+    assert float(jnp.mean(plain)) > 1 / 30 + 4 * float(jnp.std(plain)) / SETS**0.5
+
+
+@jax.jit
+@jax.vmap
+def tested(key):
+    """p-values: a function against its mirror image (equal risks), the truth against zero."""
+    made = squared_confidence(key, 150)
+    true = made.inputs - made.inputs**2
+
+    def rows(residual):
+        return squared_ce.risk(Known(residual), made).rows
+
+    # equal population risks by the symmetry of h -> 2 h* - h around the truth
+    scale = jnp.sqrt(jnp.asarray([0.5, 1.5]))
+    equal = compare_risks(rows(scale[0] * true), rows(scale[1] * true)).p_value
+    far = compare_risks(rows(true), rows(3 * true)).p_value
+    return equal, far
+
+
+class Known(eqx.Module):
+    values: jax.Array
+
+    def factors(self, inputs):
+        return Factors(self.values, self.values)
+
+
+def test_the_paired_test_keeps_its_level_and_has_power():
+    equal, far = tested(jax.random.split(jax.random.key(10), 2000))
+    for p in (equal, 1 - equal):
+        _, high = scipy.stats.binom.interval(0.9999, 2000, 0.05)
+        assert int(jnp.sum(p <= 0.05)) <= high
+    assert float(jnp.mean(far <= 0.05)) > 0.9
+
+
+def test_a_parametric_family_goes_through_the_pipeline():
+    with jax.enable_x64(True):
+        made = tempered_dirichlet(jax.random.key(11), 300)
+    family = Parametric(temperature_residual, np.array([0.3, 0.7, 1.0, 1.4]))
+    found = squared_ce.calibration_error(
+        jax.random.key(12),
+        np.asarray(made.probabilities),
+        np.asarray(made.labels),
+        notion="canonical",
+        estimators=[family],
+    )
+    assert found.best.settings[0]["theta"] in (0.7, 1.0, 1.4)
+    assert abs(found.best.squared - 0.063278) < 0.03

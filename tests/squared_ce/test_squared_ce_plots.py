@@ -1,0 +1,54 @@
+"""Figures of tuned errors show the report's numbers."""
+
+import io
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+from jaxcal.plots.squared_ce import calibration_errors, risk_over_grid
+from jaxcal.squared_ce import Bins, KernelDensity, Zero, problem_error
+from jaxcal.squared_ce.simulations import squared_confidence
+
+
+@pytest.fixture(scope="module")
+def report():
+    problem = squared_confidence(jax.random.key(1), 100)
+    chosen = [Bins((1, 5, 15)), KernelDensity((0.05, 0.2)), Zero()]
+    return problem_error(jax.random.key(2), problem, estimators=chosen)
+
+
+def test_errors_are_shown_in_the_order_of_risk(report):
+    ax = calibration_errors(report)
+    names = [tick.get_text().split("\n")[0] for tick in ax.get_yticklabels()]
+    assert names == [row["estimator"] for row in report.table()]
+    assert names[0] == report.selected
+    marks = [line for line in ax.lines if line.get_marker() == "o"]
+    shown = [float(np.ravel(line.get_xdata())[0]) for line in marks]
+    assert shown == [row["error"] for row in report.table()]
+    ax.figure.savefig(io.BytesIO())
+
+
+def test_risks_over_the_grid_show_folds_their_mean_and_the_choice(report):
+    tuned = report.estimators["bins"]
+    ax = risk_over_grid(tuned)
+    *single, mean, mark = ax.lines
+    assert len(single) == 5
+    chosen = tuned.chosen[0]
+    wanted = 100 * (tuned.risks[0].mean(0) / tuned.risks[0][:, chosen].mean() - 1)
+    np.testing.assert_allclose(mean.get_ydata(), wanted)
+    assert mark.get_xdata()[0] == tuned.settings[0]["bins"]
+    ax.figure.savefig(io.BytesIO())
+    risk_over_grid(report.estimators["kde"]).figure.savefig(io.BytesIO())
+
+
+def test_what_cannot_be_drawn_is_said(report):
+    with pytest.raises(ValueError, match="a grid of one hyperparameter, zero has"):
+        risk_over_grid(report.estimators["zero"])
+    with pytest.raises(ValueError, match="problem: wanted 0 to 0, got 1"):
+        risk_over_grid(report.estimators["bins"], problem=1)
+    best = report.best
+    none = eqx.tree_at(lambda t: t.contributions, best, np.full(20, np.nan))
+    broken = eqx.tree_at(lambda r: r.estimators[r.selected], report, none)
+    assert "no estimator" in calibration_errors(broken).texts[0].get_text()
