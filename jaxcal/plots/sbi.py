@@ -1,5 +1,6 @@
 """One figure of a posterior: verdicts, which parameter, which observations, and coverage."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def thirds(result: Any, *, ax: "Axes | None" = None) -> "Axes":
         return say(ax, "scores are not finite numbers:\nno verdict")
     x = np.asarray(result.features)[:, j]
     edges = np.quantile(x, [0, 1 / 3, 2 / 3, 1])
-    at = [f"{a:.2g} to {b:.2g}" for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    at = [f"{a:.2g} to {b:.2g}" for a, b in pairwise(edges)]
     ax.axhline(0, color=DARK, linewidth=0.8)
     where = np.arange(3)
     ax.bar(where - 0.2, bias, 0.36, color=DARK, label="bias, sd (+: too high)")

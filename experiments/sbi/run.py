@@ -1,0 +1,194 @@
+"""Level, power and time of tests of posteriors, on identical pairs: known faults, trained nets."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxcal
+from jaxcal import mcmc
+from jaxcal.models import Scores
+from jaxcal.nulls import Wild
+from jaxcal.scores import scores_at
+from jaxcal.skce import skce_test
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import runner
+import sbi_methods as known
+import sbi_problems as problems
+
+FOLDER = Path(__file__).parent
+FASTER_COMPILATION = {"xla_backend_optimization_level": 1}
+M = 99  # posterior draws of each pair, for the methods that need draws
+LOCAL_X = jnp.asarray([1.5, 0.5])  # where LC2ST asks; one of the x that are wrong for some x
+
+
+@dataclass(frozen=True)
+class Config:
+    n: int = 200
+    data_sets: int = 50
+    data_sets_slow: int = 5
+    faults: tuple[str, ...] = tuple(problems.FAULTS)
+    methods: tuple[str, ...] = (
+        *known.OURS,
+        "SKCE MCMC",
+        *known.RANKS,
+        *known.OF_SBI,
+    )
+    slow: tuple[str, ...] = ("SKCE MCMC", "LC2ST")
+    slow_faults: tuple[str, ...] = ("correct", "shifted", "prior")
+    # (task, algorithm, simulations, data sets of n pairs)
+    trained: tuple[tuple[str, str, int, int], ...] = (
+        ("two moons", "NPE", 500, 20),
+        ("two moons", "NPE", 2000, 20),
+        ("two moons", "NLE", 500, 2),
+    )
+    trained_methods: tuple[str, ...] = (
+        "KCCSD",
+        "KCCSD diagonal",
+        "KCSD",
+        "witnesses",
+        *known.RANKS,
+        "SBC KS",
+        "TARP",
+    )
+    seed: int = 20230721
+
+
+def quick() -> Config:
+    """A smoke size; sbi's methods and trained networks only where sbi is installed."""
+    names = ("KCCSD", "SKCE", *known.RANKS)
+    if known.sbi_is_here():
+        names += ("SBC KS", "TARP")
+    else:
+        print("sbi is not installed: its methods and the trained posteriors are left out")
+    return Config(n=60, data_sets=4, faults=("shifted",), methods=names, trained=())
+
+
+def make(config: Config) -> runner.Study:
+    """Rejections at 5 % and seconds a data set, for every posterior and method."""
+    cells = [
+        {
+            "posterior": fault,
+            "method": name,
+            "data_sets": config.data_sets_slow if name in config.slow else config.data_sets,
+        }
+        for fault in config.faults
+        for name in config.methods
+        if name not in config.slow or fault in config.slow_faults
+    ]
+    cells += [
+        {"posterior": f"{task} {how} {budget}", "method": name, "data_sets": sets}
+        for task, how, budget, sets in config.trained
+        for name in config.trained_methods
+    ]
+
+    def measure(cell, key):
+        if cell["method"] in known.OF_SBI and not known.sbi_is_here():
+            raise known.not_here(cell["method"])
+        if cell["posterior"] in problems.FAULTS:
+            p, seconds = known_fault(cell, key, config.n)
+        else:
+            from sbi_trained import measure_trained
+
+            p, seconds = measure_trained(cell["posterior"], cell["method"], key, config)
+        p = np.asarray(p)
+        return {
+            "rejected_05": int(np.sum(p <= 0.05)),
+            "not_a_number": int(np.sum(np.isnan(p))),
+            "seconds": seconds,
+        }
+
+    return runner.Study(
+        cells,
+        ("rejected_05", "not_a_number", "seconds"),
+        measure,
+        config.seed,
+        paired=("method", "data_sets"),
+    )
+
+
+def known_fault(cell, key, n: int):
+    """p-values [k], and seconds a data set without compilation."""
+    name, fault = cell["method"], jnp.asarray(list(problems.FAULTS).index(cell["posterior"]))
+    keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(cell["data_sets"]))
+    if name in (*known.OURS, "SKCE MCMC"):
+        test = compiled(name, n)
+        jax.block_until_ready(test(jax.random.key(0), fault))
+        start = time.perf_counter()
+        p = np.stack([test(k, fault) for k in keys])
+        return p, (time.perf_counter() - start) / len(keys)
+    with_draws = sampled(n)
+    jax.block_until_ready(with_draws(keys[0], fault))
+    start = time.perf_counter()
+    p = [by_draws(name, *with_draws(k, fault), k) for k in keys]
+    return p, (time.perf_counter() - start) / len(keys)
+
+
+@lru_cache
+def compiled(name: str, n: int):
+    """One program a method, for every fault."""
+    return jax.jit(lambda key, fault: one(name, fault, n, key), compiler_options=FASTER_COMPILATION)
+
+
+@lru_cache
+def sampled(n: int):
+    return jax.jit(lambda key, fault: drawn(fault, n, key))
+
+
+def one(name: str, fault, n: int, key):
+    """One p-value of ours, from data to verdict."""
+    data = problems.data_set(key, fault, n)
+    posterior = problems.unnormalized(data.posterior)
+    if name == "SKCE":
+        draws = problems.draw(data.key, data.posterior, 40)
+        return skce_test(data.key, jaxcal.Draws(draws), data.thetas, null=Wild(300)).p_value
+    if name == "SKCE MCMC":
+        found = mcmc.mcmc_draws(
+            data.key, posterior, n_draws=20, n_warmup=100, thin=2, event_shape=2
+        )
+        draws = jaxcal.Draws(found.samples)
+        return skce_test(data.key, draws, data.thetas, null=Wild(300)).p_value
+    scores = Scores(*scores_at(posterior, data.thetas, data.nodes), data.nodes)
+    return known.stein(name, data.key, data.thetas, scores, data.xs)
+
+
+def drawn(fault, n: int, key):
+    """Pairs, draws, and log densities of both, for the methods from draws."""
+    data = problems.data_set(key, fault, n)
+    draws = problems.draw(data.key, data.posterior, M)
+    local = problems.numbered(fault, LOCAL_X[None])
+    at = problems.draw(jax.random.fold_in(data.key, 1), local, 200)[0]
+    own = jax.vmap(problems.log_density)(data.posterior, data.thetas)
+    others = jax.vmap(jax.vmap(problems.log_density, (None, 0)))(data.posterior, draws)
+    return data.thetas, data.xs, draws, own, others, at
+
+
+def by_draws(name: str, thetas, xs, draws, own, others, at, key) -> float:
+    thetas, xs, draws = np.asarray(thetas), np.asarray(xs), np.asarray(draws)
+    rng = np.random.default_rng(known.key_seed(key))
+    if name == "SBC chi2":
+        return known.chi2(thetas, draws)
+    if name == "expected coverage":
+        return known.uniform_ranks(np.asarray(own), np.asarray(others), rng)
+    if name == "TARP ranks":
+        return known.tarp_ranks(thetas, draws, rng)
+    seed = known.key_seed(key)
+    return known.of_sbi(name, seed, thetas, xs, draws, (LOCAL_X, at))
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    given = sys.argv[1:] if arguments is None else arguments
+    smoke = quick() if "--quick" in given else Config()
+    return runner.command_line(make, Config(), smoke, FOLDER, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Verdicts, directions and regions on posteriors whose faults are known; bad input in sentences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+
+import jaxcal
+from jaxcal import sbi, simulators
+from jaxcal.models import Scores
+from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
+
+N, D = 300, 2
+PRIOR = dist.Normal(jnp.zeros(D), 1.0).to_event(1)
+
+
+def log_prob(theta, x):
+    """Of N(x / 2, I / 2): the posterior of theta ~ N(0, I), x ~ N(theta, I)."""
+    return -jnp.sum((theta - x / 2) ** 2)
+
+
+def prior_log_prob(theta, x):
+    return -jnp.sum(theta**2) / 2
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    keys = jax.random.split(jax.random.key(5), 2)
+    thetas = jax.random.normal(keys[0], (N, D))
+    return thetas, thetas + jax.random.normal(keys[1], (N, D))
+
+
+KEY = jax.random.key(11)
+
+
+@pytest.fixture(scope="module")
+def right(pairs):
+    return sbi.examine(log_prob, *pairs, key=KEY, prior=PRIOR, names=["a", "b"])
+
+
+def test_the_exact_posterior_passes_both_questions(right):
+    assert right.verdict().startswith("no evidence")
+    assert not right.calibration.findings()
+    assert right.warnings() == []
+    text = repr(right)
+    assert "calibrated? Among pairs" in text
+    assert "right for each x?" in text
+    assert right.to_dict()["calibration"]["question"] == "calibrated"
+
+
+def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
+    examined = sbi.examine(prior_log_prob, *pairs, key=KEY, prior=PRIOR)
+    assert float(examined.calibration.p_value) > 0.05
+    assert float(examined.conditional.p_value) < 0.01
+    assert "calibrated as far as can be seen, but not the posterior given x" in repr(examined)
+    # and it is too high where x is low: a trend along x, of the parameter's own feature
+    k, j = np.asarray(examined.conditional.diagnosis.strongest)
+    assert k == j
+    bias = np.asarray(examined.conditional.diagnosis.thirds)[0]
+    assert bias[0] > 0.3 > -0.3 > bias[2]
+    assert any("errors change with x[" in text for text in examined.conditional.findings())
+
+
+def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
+    thetas, xs = pairs
+    nodes = jax.random.normal(jax.random.key(1), (10, D))
+    given = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes, nodes)
+    ours = sbi.kccsd_test(given, thetas, xs, key=KEY, coordinates=False)
+    test_key = jax.random.split(jax.random.fold_in(KEY, 1))[0]
+    wanted = jaxcal.kccsd_test(test_key, given, thetas)
+    assert float(ours.p_value) == float(wanted.p_value)
+    assert float(ours.test.estimate) == pytest.approx(float(wanted.estimate), rel=1e-12)
+    np.testing.assert_array_equal(ours.contributions, ours.test.contributions)
+
+
+@pytest.mark.parametrize(
+    ("shift", "scale", "words"),
+    [
+        (0.5, 1.0, "b is too high"),
+        (-0.5, 1.0, "b is too low"),
+        (0, 0.6, "b is overconfident"),
+        (0, 1.6, "b is underconfident"),
+    ],
+)
+def test_directions_have_the_right_sign_and_size(shift, scale, words):
+    """Only b is off: by ``shift`` of its spread, with ``scale`` times its spread."""
+    keys = jax.random.split(jax.random.key(2), 3)
+    n = 2000
+    xs = jax.random.normal(keys[0], (n, 2))
+    ys = xs + jax.random.normal(keys[1], (n, 2))
+    error = jnp.asarray([0.0, shift])
+    scores = -(ys - xs - error) / jnp.asarray([1.0, scale]) ** 2
+    found = diagnose(keys[2], ys, scores, xs, None, conditional=False)
+    result = sbi.PosteriorResult(None, found, xs, "calibrated", ("a", "b"), ())
+    said = result.findings()
+    assert len(said) == 1
+    assert said[0].startswith(words)
+    actual = shift / np.sqrt(1 + shift**2)
+    assert float(found.bias.mean[1]) == pytest.approx(actual, abs=0.1)
+    assert float(found.sd_ratio()[1]) == pytest.approx(scale, rel=0.1)
+
+
+def test_witnesses_keep_their_level_and_regressions_never_see_their_target():
+    keys = jax.random.split(jax.random.key(4), 200)
+
+    def smallest(key):
+        x_key, y_key, fold_key = jax.random.split(key, 3)
+        xs = jax.random.normal(x_key, (100, 2))
+        ys = xs + jax.random.normal(y_key, (100, 2))
+        found = diagnose(fold_key, ys, xs - ys, xs, xs, conditional=True)
+        trends = jnp.minimum(
+            jnp.min(found.bias_trend.p_adjusted), jnp.min(found.spread_trend.p_adjusted)
+        )
+        plain = jnp.minimum(jnp.min(found.bias.p_adjusted), jnp.min(found.spread.p_adjusted))
+        return jnp.stack([plain, trends])
+
+    p = np.asarray(jax.jit(lambda keys: jax.lax.map(smallest, keys))(keys))
+    _, high = scipy.stats.binom.interval(0.9999, 200, 0.05)
+    assert np.all(np.sum(p <= 0.05, axis=0) <= high)  # Holm may be conservative
+    assert np.all(p > 0)
+
+
+def test_a_regression_is_cross_fitted(pairs):
+    thetas, xs = pairs
+    fit = jax.jit(cross_fitted_means)
+    centers = fit(KEY, xs, thetas)
+    assert float(jnp.mean((centers - xs / 2) ** 2)) < 0.05  # of a posterior variance of 1/2
+    moved = fit(KEY, xs, thetas.at[7].add(100.0))
+    np.testing.assert_allclose(moved[7], centers[7], rtol=1e-9)
+    assert not np.allclose(moved[8:20], centers[8:20])
+
+
+def uniform_posterior(theta, x):
+    return -5 * jnp.sum((theta - x) ** 2)  # x ~ N(theta, 0.1), theta ~ U(-1, 1)
+
+
+@pytest.fixture(scope="module")
+def in_a_box():
+    return simulators.gaussian_linear_uniform(2).pairs(jax.random.key(8), 400)
+
+
+def test_a_bounded_prior_is_transformed_and_said(in_a_box):
+    prior = dist.Uniform(-jnp.ones(2), 1.0).to_event(1)
+    result = sbi.kccsd_test(uniform_posterior, *in_a_box, key=KEY, prior=prior)
+    assert float(result.p_value) > 0.05
+    assert "2 parameters with bounds" in repr(result)
+    by_hand = sbi.kccsd_test(
+        uniform_posterior, *in_a_box, key=KEY, prior=prior.sample(KEY, (10,)), bounds=(-1, 1)
+    )
+    assert float(by_hand.p_value) > 0.05
+
+
+def test_an_unnoticed_bound_rejects_the_truth_and_is_suspected(in_a_box):
+    result = sbi.kccsd_test(uniform_posterior, *in_a_box, key=KEY)
+    assert float(result.p_value) < 0.01  # the identity fails at the edge
+    said = " ".join(result.warnings())
+    assert "theta_1 fills an interval evenly" in said
+    assert "bounds=(low, high)" in said
+    assert result.contributions.shape == (390,)  # ten pairs became base points
+
+
+def nan_outside(theta, x):
+    inside = jnp.all(jnp.abs(theta) < 1.5)
+    return jnp.where(inside, log_prob(theta, x), jnp.nan) + jnp.log(1.5 - theta[0]) * 0
+
+
+def test_what_is_wrong_with_the_pairs_is_said(pairs):
+    thetas, xs = pairs
+
+    def said(posterior=log_prob, thetas=thetas, xs=xs):
+        scored = sbi.score_pairs(posterior, thetas, xs, key=KEY, prior=PRIOR)
+        return " ".join(scored.notes)
+
+    assert "1 of 300 rows of thetas repeat another" in said(thetas=thetas.at[1].set(thetas[0]))
+    assert "2 of 300 rows of xs repeat another" in said(xs=xs.at[1:3].set(xs[0]))
+    assert "posteriors have a NaN or infinite score at their own parameter" in said(nan_outside)
+    assert said() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"xs": 3}, ValueError, "one x for every theta, got 300 thetas and xs of shape"),
+        ({"thetas": "nan"}, ValueError, "1 rows hold NaN"),
+        ({"thetas": "whole"}, ValueError, "a discrete parameter has no score"),
+        ({"prior": dist.Poisson(jnp.ones(2)).to_event(1)}, ValueError, "discrete"),
+        ({"prior": PRIOR.expand([3])}, ValueError, r"draws of shape \[m, 2\]"),
+        ({"names": ["a"]}, ValueError, "names: wanted one a parameter, 2, got 1"),
+        ({"n_nodes": 0}, ValueError, "n_nodes"),
+        ({"key": 0}, TypeError, "key: wanted a typed random key"),
+        ({"posterior": Scores(np.zeros((300, 2)))}, ValueError, "base points too"),
+        ({"posterior": Scores(np.zeros((9, 2)))}, ValueError, r"thetas \(300, 2\)"),
+        ({"posterior": np.zeros((300, 2))}, TypeError, "wrap scores"),
+        ({"prior": dist.Uniform(jnp.zeros(2), 1.0).to_event(1)}, ValueError, "on or beyond a"),
+        ({"summaries": np.zeros((4, 1))}, ValueError, "summaries: wanted n=300 rows"),
+    ],
+)
+def test_bad_input_is_answered_by_a_sentence(pairs, change, error, message):
+    thetas, xs = pairs
+    arguments = {"posterior": log_prob, "thetas": thetas, "xs": xs, "key": KEY, "prior": PRIOR}
+    if change.get("thetas") == "nan":
+        change = {"thetas": thetas.at[0, 0].set(jnp.nan)}
+    elif change.get("thetas") == "whole":
+        change = {"thetas": jnp.round(thetas * 5)}
+    elif "xs" in change:
+        change = {"xs": xs[:-1]}
+    with pytest.raises(error, match=message):
+        sbi.score_pairs(**(arguments | change))
+
+
+def test_the_figure_has_four_panels(right, pairs, tmp_path):
+    from jaxcal.plots.sbi import posterior_figure, thirds
+
+    thetas, xs = pairs
+    draws = xs[:, None] / 2 + jax.random.normal(KEY, (N, 30, D)) / np.sqrt(2)
+    predictions = jaxcal.Unnormalized(lambda x, theta: log_prob(theta, x), xs)
+    from jaxcal.coverage import coverage
+
+    for shown in (None, coverage(predictions, thetas, draws)):
+        examined = sbi.Examination(right.calibration, right.conditional, shown)
+        figure = posterior_figure(examined)
+        assert [ax.get_title(loc="left") for ax in figure.axes] == list("abcd")
+        figure.savefig(tmp_path / "figure.png")
+    said = thirds(right.calibration).texts[0].get_text()
+    assert "summaries" in said
+
+
+def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
+    """The cost is that of one pass of the engine: flops of n^2 (b + m d), and little more."""
+    n, d, m, b = 2000, 10, 10, 300
+    from jaxcal import assembly
+    from jaxcal.nulls import Wild
+
+    scores = Scores(jnp.zeros((n, d)), jnp.zeros((n, m, d)), jnp.zeros((m, d)))
+    ys = jnp.zeros((n, d))
+    lowered = assembly.run.lower(
+        KEY, scores, ys, assembly.set_up(ys), Wild(b), test="t", tile=512, mesh=None
+    )
+    flops = lowered.compile().cost_analysis()["flops"]
+    assert flops < 40 * n**2 / 10 * (b + m * d)  # scans are counted once a body
