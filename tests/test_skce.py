@@ -66,7 +66,8 @@ def test_the_published_six_points():
     near(test(null=BlockNormal(2)).p_value, 0.5636354768)
     near(test(null=BlockSquares(2)).p_value, 0.5772835055)
     near(test(null=Gamma()).p_value, 0.9120286614)
-    assert jnp.trace(h) / 6 == pytest.approx(0.2567705513, abs=1e-10)
+    # printed to ten digits, of which nine are those of the printed formulas
+    assert np.trace(h) / 6 == pytest.approx(0.2567705513, abs=5e-10)
 
 
 def test_the_published_bootstrap_sample(monkeypatch):
@@ -256,7 +257,8 @@ def test_moments_of_h_under_calibration(d, square, key):
     pairwise, features = assembled(predictions, ys)
     h = pairwise.block(features, features)[0]
     own = pairwise.diagonal(features)[0]
-    close(jnp.diag(h), own, atol=1e-9)
+    # the block's distances come from a matrix product: their roots are right to eps^1/2
+    close(jnp.diag(h), own, rtol=1e-7)
     assert abs(own.mean() - (1 - 1.02 ** (-d / 2))) < 4 * own.std() / 1500**0.5
     rows = (jnp.sum(h**2, 1) - own**2) / 1499
     assert abs(rows.mean() - square) < 4 * 2 * rows.std() / 1500**0.5 + 1e-8
@@ -395,9 +397,7 @@ def test_defaults_follow_the_kind_of_prediction(key):
         dist.Normal(mean, 0.5).to_event(1),
         dist.Laplace(mean, 0.5).to_event(1),
         dist.MultivariateNormal(mean, jnp.eye(2)),
-        dist.MixtureSameFamily(
-            mixing, dist.Normal(mean[:, None] + 1, jnp.ones((n, 2, 2))).to_event(1)
-        ),
+        dist.MixtureSameFamily(mixing, parts),
         dist.StudentT(5.0, mean, 0.5).to_event(1),
     ):
         ys = predictions.sample(jax.random.key(5))
@@ -545,7 +545,7 @@ def test_bad_choices_are_named():
         (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=1)),
         (ValueError, "two blocks", lambda: skce_test(KEY, *SIX, null=BlockNormal(4))),
         (ValueError, "one block", lambda: skce_test(KEY, *SIX, null=BlockSquares(7))),
-        (ValueError, "level", lambda: skce_interval(block_estimates(KEY, *SIX), level=95)),
+        (ValueError, "level", lambda: skce_interval(block_estimates(KEY, *SIX), level=9.5)),
         (ValueError, "0 < power <= 2", lambda: PowerExponential(1.0, power=2.5)),
         (ValueError, "lengths", lambda: skce_test(KEY, *SIX, target_kernel=Gaussian([1.0, 2.0]))),
     ]:
@@ -576,8 +576,6 @@ def test_other_distances_and_vectors(key):
         MeanEmbedding(),
         MeanEmbedding(Gaussian(0.5)),
         Vectors(jnp.asarray(mean)[:, None]),
+        jaxcal.kernels.Fisher(),
     ):
         assert np.isfinite(skce_test(key, *data, distance=distance, null=Wild(19)).p_value)
-    assert np.isfinite(
-        skce_test(key, *data, distance=jaxcal.kernels.Fisher(), null=Wild(19)).p_value
-    )

@@ -55,7 +55,11 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
 
 
 def _integers(targets: Any) -> bool:
-    return not hasattr(targets, "detach") and np.asarray(targets).dtype.kind in "iub"
+    if hasattr(targets, "detach"):
+        targets = targets.detach().cpu().numpy()
+    # the type of a traced array is known, its values are not
+    kind = targets.dtype if hasattr(targets, "dtype") else np.asarray(targets).dtype
+    return jnp.issubdtype(kind, jnp.integer) or kind == bool
 
 
 def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]:
