@@ -137,6 +137,10 @@ class GuidePosterior:
             )
         return chunked_scores(self.log_prob, thetas, self.params, nodes)
 
+    def rows(self, rows: slice) -> "GuidePosterior":
+        """The fits of some of the observations."""
+        return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
+
 
 def _seeded(model: Callable[..., Any]) -> Callable[..., Any]:
     from numpyro.handlers import seed

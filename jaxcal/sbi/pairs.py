@@ -11,9 +11,17 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.models import Scores
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
-from jaxcal.sbi.posteriors import ArrayPosterior, JaxPosterior, Posterior, as_array, is_tensor
+from jaxcal.sbi.posteriors import (
+    ArrayPosterior,
+    DistributionPosterior,
+    JaxPosterior,
+    Posterior,
+    as_array,
+    is_tensor,
+)
 from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
 from jaxcal.sbi.torch_posterior import TorchPosterior
+from jaxcal.scores import is_distribution
 from jaxcal.typing import Key
 
 
@@ -49,9 +57,9 @@ def score_pairs(
     """Scores of n posteriors at their parameters and at base points drawn from the prior.
 
     ``posterior``: a JAX function, network or flow (`JaxPosterior`), a posterior, potential or
-    function of torch (`TorchPosterior`), a `NumpyroPosterior`, `GuidePosterior`, or
-    `jaxcal.Scores` in the units of 1 / theta. ``thetas`` [n, d] from the prior, ``xs`` [n, ..]
-    simulated from them; tensors and lists too.
+    function of torch (`TorchPosterior`), a `NumpyroPosterior`, `GuidePosterior`, a numpyro
+    distribution with batch shape [n], or `jaxcal.Scores` in the units of 1 / theta. ``thetas``
+    [n, d] from the prior, ``xs`` [n, ..] simulated from them; tensors and lists too.
 
     ``prior``: base measure, and where it has bounds, the space that parameters are freed from: a
     numpyro or torch distribution, a function ``prior(key, m)``, or draws [m, d]. A posterior that
@@ -82,6 +90,10 @@ def score_pairs(
     else:
         nodes = _nodes(key, prior, made, n_nodes, d, values.dtype)
         if nodes is None:
+            if isinstance(made, DistributionPosterior):
+                raise ValueError(
+                    "prior: a batch of distributions needs one: its draws are the base points"
+                )
             if n < n_nodes + 2:
                 raise ValueError(
                     f"thetas: {n} pairs are too few to give up n_nodes={n_nodes} of them as base "
@@ -89,6 +101,7 @@ def score_pairs(
                 )
             nodes, values, features = values[:n_nodes], values[n_nodes:], features[n_nodes:]
             xs = jax.tree.map(lambda leaf: leaf[n_nodes:], xs)
+            made = made.rows(slice(n_nodes, None)) if hasattr(made, "rows") else made
             notes += (
                 f"no prior was given: the parameters of the first {n_nodes} pairs are the base "
                 f"points, and these pairs were not tested",
@@ -106,6 +119,8 @@ def as_posterior(posterior: Any, thetas: Any = None) -> Posterior:
         return ArrayPosterior(posterior)
     if isinstance(posterior, (JaxPosterior, ArrayPosterior)) or hasattr(posterior, "scored"):
         return posterior
+    if is_distribution(posterior):
+        return DistributionPosterior(posterior)
     of_torch = type(posterior).__module__.split(".")[0] in ("torch", "sbi")
     sampled = hasattr(posterior, "potential_fn") or hasattr(posterior, "posterior_estimator")
     if of_torch or sampled or hasattr(posterior, "set_x"):

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.models import Scores, Unnormalized
-from jaxcal.scores import score
+from jaxcal.scores import score, scores_at
 
 BATCH = 4096  # gradients under way at once
 
@@ -130,6 +130,16 @@ class ArrayPosterior(eqx.Module):
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         return self.scores
+
+
+class DistributionPosterior(eqx.Module):
+    """A numpyro distribution with batch shape [n]: one posterior an observation."""
+
+    distribution: Any
+
+    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+        at, at_nodes = scores_at(self.distribution, thetas, nodes)
+        return Scores(at, at_nodes, nodes)
 
 
 def is_tensor(value: Any) -> bool:

@@ -174,6 +174,27 @@ def test_autoguides_fitted_to_each_observation_are_predictions():
         GuidePosterior(guide, params).scored(us[:1], us[:1], None)
 
 
+def test_fits_follow_their_pairs_when_some_become_base_points():
+    from jaxcal.sbi import score_pairs
+
+    us = jax.random.normal(jax.random.key(3), (20, 2))
+
+    class Guide:
+        def get_posterior(self, params):
+            return dist.Normal(params["loc"], 1.0).to_event(1)
+
+    fits = GuidePosterior(Guide(), {"loc": us + 1.0})
+    scored = score_pairs(fits, us, us, key=jax.random.key(0), n_nodes=5)
+    np.testing.assert_allclose(scored.scores.at_targets, jnp.ones((15, 2)), rtol=1e-9)
+
+
+def test_a_batch_of_distributions_is_one_posterior_an_observation(pairs):
+    thetas, xs, nodes = pairs
+    found = as_posterior(dist.Normal(xs, 0.5).to_event(1)).scored(thetas, xs, nodes)
+    np.testing.assert_allclose(found.at_targets, 4 * (xs - thetas), rtol=1e-9)
+    np.testing.assert_allclose(found.at_nodes, 4 * (xs[:, None] - nodes), rtol=1e-9)
+
+
 def test_models_that_cannot_have_scores_are_refused():
     def discrete(x):
         k = numpyro.sample("k", dist.Poisson(3.0))

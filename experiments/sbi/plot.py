@@ -1,0 +1,47 @@
+"""Share of data sets that each test rejects, a row a posterior and a column a method."""
+
+import sys
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import runner
+
+FOLDER = Path(__file__).parent
+
+
+def main(arguments=None) -> Path:
+    given = sys.argv[1:] if arguments is None else arguments
+    path = Path(given[0]) if given else FOLDER / "results.csv"
+    rows = runner.read(path)
+    posteriors = list(dict.fromkeys(row["posterior"] for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    figure = Figure(figsize=(2.2 + 0.75 * len(methods), 1.6 + 0.42 * (len(posteriors) + 1)))
+    ax = figure.subplots()
+    for row in rows:
+        i, j = posteriors.index(row["posterior"]), methods.index(row["method"])
+        share = int(row["rejected_05"]) / int(row["data_sets"])
+        ax.fill([j - 0.5, j + 0.5, j + 0.5, j - 0.5], [i - 0.5, i - 0.5, i + 0.5, i + 0.5],
+                color=str(1 - 0.75 * share))  # fmt: skip
+        few = "*" if int(row["data_sets"]) < 20 else ""
+        ax.text(j, i, f"{share:.2f}{few}", ha="center", va="center", fontsize="small",
+                color="white" if share > 0.6 else "black")  # fmt: skip
+    for j, method in enumerate(methods):
+        seconds = sorted(float(row["seconds"]) for row in rows if row["method"] == method)
+        middle = seconds[len(seconds) // 2]
+        ax.text(j, len(posteriors), f"{middle:.2g} s", ha="center", va="center", fontsize="small")
+    ax.set_xticks(range(len(methods)), methods, rotation=40, ha="left", fontsize="small")
+    ax.set_yticks(range(len(posteriors) + 1), [*posteriors, "median time a data set"])
+    ax.xaxis.tick_top()
+    ax.set(xlim=(-0.5, len(methods) - 0.5), ylim=(len(posteriors) + 0.5, -0.5))
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    ax.set_xlabel("share of data sets rejected at 5 % (* fewer than 20 data sets)")
+    target = path.parent / "figure.png"
+    figure.savefig(target, dpi=110, bbox_inches="tight")
+    return target
+
+
+if __name__ == "__main__":
+    main()
