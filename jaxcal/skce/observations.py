@@ -59,7 +59,7 @@ def _integers(targets: Any) -> bool:
         targets = targets.detach().cpu().numpy()
     # the type of a traced array is known, its values are not
     kind = targets.dtype if hasattr(targets, "dtype") else np.asarray(targets).dtype
-    return jnp.issubdtype(kind, jnp.integer) or kind == bool
+    return jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.bool_)
 
 
 def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]:
