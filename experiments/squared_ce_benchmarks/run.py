@@ -1,0 +1,232 @@
+"""Speed of the ridge paths as ratios, and agreement with other libraries on binned errors.
+
+python experiments/squared_ce_benchmarks/run.py [--quick] prints a table and writes results.csv.
+Times are the best of several, as ratios to a reference measured in the same process. Agreement is
+checked with those of uncertainty-calibration, torchmetrics and netcal that are installed.
+"""
+
+import argparse
+import csv
+import importlib.util
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal import squared_ce
+from jaxcal.squared_ce.estimators import at_data, fit_one
+from jaxcal.squared_ce.functions import diagonal
+from jaxcal.squared_ce.reductions import Reduced
+from jaxcal.squared_ce.simulations import squared_confidence, tempered_dirichlet
+from jaxcal.squared_ce.spectral import kernel_matrix
+
+FOLDER = Path(__file__).parent
+RBF = squared_ce.KroneckerRidge().kernels[0]
+
+
+def best(function: Callable[[], Any], repeats: int) -> float:
+    """Seconds of the fastest of a few calls, after one that compiles."""
+    jax.block_until_ready(function())
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(function())
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def simulated(n: int, n_valid: int) -> tuple[Reduced, Reduced]:
+    """The canonical problem of the paper's simulation: training and validation observations."""
+    made = tempered_dirichlet(jax.random.key(0), n + n_valid)
+    whole = squared_ce.canonical(made.probabilities, made.labels)
+    return whole.take(slice(0, n)), whole.take(slice(n, None))
+
+
+def numpy_path(train: Reduced, valid: Reduced, ridges: list[float], kron: bool) -> np.ndarray:
+    """The risks as one would write them: a solve, or an eigendecomposition and n^3, each ridge."""
+    x, d, q, e = (
+        np.asarray(a) for a in (train.inputs, train.residuals, valid.inputs, valid.residuals)
+    )
+
+    def rbf(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
+        return np.exp(-np.maximum(squares, 0) / 2)
+
+    gram, cross, n = rbf(x, x), rbf(x, q), len(q)
+    targets, risks = e @ e.T, []
+    for ridge in ridges:
+        if kron:
+            values, vectors = np.linalg.eigh(gram)
+            values = np.maximum(values, 0)
+            middle = (vectors.T @ d @ d.T @ vectors) / (np.outer(values, values) + ridge)
+            h = cross.T @ vectors @ middle @ vectors.T @ cross
+        else:
+            r = cross.T @ np.linalg.solve(gram + ridge * np.eye(len(x)), d)
+            h = r @ r.T
+        gaps = (targets - h) ** 2
+        risks.append((gaps.sum() - np.trace(gaps)) / (n * (n - 1)))
+    return np.array(risks)
+
+
+def paths(n: int, repeats: int) -> dict[str, float]:
+    """A whole path of ridges at n training and n / 4 validation observations, in units of the one
+    eigendecomposition it needs; and against NumPy, which starts again at each ridge."""
+    train, valid = simulated(n, n // 4)
+    matrix = jax.block_until_ready(kernel_matrix(RBF, train.inputs, train.inputs))
+    decompose = jax.jit(jnp.linalg.eigh)
+    unit = best(lambda: decompose(matrix), repeats)
+    kkr, ukkr = squared_ce.KroneckerRidge(), squared_ce.TwoStepRidge()
+
+    def path(*estimators: Any) -> Any:
+        shared: list[Any] = []
+        return [at_data(each.fit(train, shared), valid).rows for each in estimators]
+
+    found = {}
+    for name, chosen in {"kkr": [kkr], "ukkr": [ukkr], "both": [kkr, ukkr]}.items():
+        found[f"{name} path / eigendecomposition"] = best(lambda c=chosen: path(*c), repeats) / unit
+    for name, estimator in {"kkr": kkr, "ukkr": ukkr}.items():
+        ridges = np.asarray(estimator.fit(train, []).settings.ridge)[4:7]
+        start = time.perf_counter()
+        plain = numpy_path(train, valid, list(ridges), name == "kkr")
+        seconds = (time.perf_counter() - start) * 18 / 3
+        found[f"{name}: NumPy's 18 ridges / path"] = (
+            seconds / unit / found[f"{name} path / eigendecomposition"]
+        )
+        mine = np.asarray(jnp.mean(path(estimator)[0], axis=1))[4:7]
+        found[f"{name}: largest relative difference to NumPy"] = np.max(np.abs(mine / plain - 1))
+    return found
+
+
+def many(n: int, rank: int) -> dict[str, float]:
+    """n training observations through landmarks: time in units of an n x rank x rank product."""
+    found = {}
+    wide, product = jnp.ones((n, rank)), jax.jit(lambda a: a.T @ a)
+    unit = best(lambda: product(wide), 3)
+    for notion, (train, valid) in {
+        "canonical": simulated(n, 2000 if n > 2000 else n),
+        "scalar": [squared_confidence(jax.random.key(s), n) for s in (1, 2)],
+    }.items():
+        valid = valid.take(slice(0, 2000))
+
+        def path(train=train, valid=valid) -> Any:
+            shared: list[Any] = []
+            chosen = [squared_ce.KroneckerRidge(rank=rank), squared_ce.TwoStepRidge(rank=rank)]
+            fits = [each.fit(train, shared) for each in chosen]
+            return [at_data(fit, valid).rows for fit in fits], shared[0][2].unexplained
+
+        found[f"{notion}: kkr and ukkr / product"] = best(path, 1) / unit
+        rows, unexplained = path()
+        found[f"{notion}: part of the trace left out"] = float(unexplained[0])
+        found[f"{notion}: lowest risk of ukkr"] = float(jnp.min(jnp.mean(rows[1], axis=1)))
+    found["peak MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return found
+
+
+def against_exact(n: int, rank: int) -> dict[str, float]:
+    """Landmarks against the exact factorisation at a size where both are possible."""
+    found = {}
+    train, valid = simulated(n, n // 4)
+    for make in (squared_ce.KroneckerRidge, squared_ce.TwoStepRidge):
+        risks = [
+            np.asarray(jnp.mean(at_data(make(rank=r).fit(train, []), valid).rows, axis=1))
+            for r in (None, rank)
+        ]
+        name = make().name
+        found[f"{name}: relative change of the lowest risk"] = abs(
+            risks[1].min() / risks[0].min() - 1
+        )
+        found[f"{name}: same ridge chosen"] = float(risks[0].argmin() == risks[1].argmin())
+    return found
+
+
+def estimators(n: int) -> dict[str, float]:
+    """Tuning and risk of each estimator on one scalar fold (the paper's Fig. 3), in units of the
+    cheapest."""
+    train, valid = (
+        squared_confidence(jax.random.key(1), n),
+        squared_confidence(jax.random.key(2), n // 4),
+    )
+    chosen = [
+        squared_ce.Bins(15),
+        squared_ce.Bins(),
+        squared_ce.KernelDensity(),
+        squared_ce.KroneckerRidge(),
+        squared_ce.TwoStepRidge(),
+        squared_ce.KroneckerRidge(rank=64),
+        squared_ce.TwoStepRidge(rank=64),
+    ]
+    times = {e.name: best(lambda e=e: at_data(e.fit(train, []), valid).rows, 3) for e in chosen}
+    return {f"{name} / 15 bins": seconds / times["15 bins"] for name, seconds in times.items()}
+
+
+def agreement(n: int) -> dict[str, float]:
+    """Absolute differences of binned errors to other libraries on the same inputs."""
+    problem = squared_confidence(jax.random.key(3), n)
+    c, z = (np.asarray(a)[:, 0] for a in (problem.inputs, problem.outcomes))
+    bins = squared_ce.Bins(15)
+    plain = float(jnp.mean(diagonal(fit_one(bins, problem), problem.inputs))) ** 0.5
+    residual = fit_one(bins, problem).factors(problem.inputs).left[:, 0]
+    found = {}
+    if importlib.util.find_spec("calibration"):
+        import calibration
+
+        edges = list(np.linspace(0, 1, 16)[1:])
+        data = list(zip(c, z.astype(int), strict=True))
+        binned = calibration.bin(data, edges)
+        found["uncertainty-calibration, plug-in"] = abs(
+            plain - calibration.plugin_ce(binned, power=2)
+        )
+        debiased = squared_ce.Bins(15, debiased=True)
+        squared = float(jnp.mean(diagonal(fit_one(debiased, problem), problem.inputs)))
+        theirs = calibration.unbiased_square_ce(binned)
+        found["uncertainty-calibration, debiased square"] = abs(squared - theirs)
+    if importlib.util.find_spec("torchmetrics"):
+        import torch
+        from torchmetrics.functional.classification import binary_calibration_error
+
+        p, y = torch.tensor(c), torch.tensor(z.astype(int))
+        theirs = binary_calibration_error(p, y, n_bins=15, norm="l2")
+        found["torchmetrics, l2"] = abs(plain - float(theirs))
+        theirs = binary_calibration_error(p, y, n_bins=15, norm="l1")
+        found["torchmetrics, l1"] = abs(float(jnp.mean(jnp.abs(residual))) - float(theirs))
+    if importlib.util.find_spec("netcal"):
+        from netcal.metrics import ECE
+
+        found["netcal, l1"] = abs(float(jnp.mean(jnp.abs(residual))) - ECE(15).measure(c, z))
+    if not found:
+        print("agreement skipped: none of uncertainty-calibration, torchmetrics, netcal is there")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
+    quick = parser.parse_args().quick
+    n = 100 if quick else 4000
+    parts = {
+        f"paths, n = {n}": lambda: paths(n, 1 if quick else 3),
+        "agreement": lambda: agreement(200 if quick else 2000),
+        "n = 50000": lambda: many(300 if quick else 50_000, 20 if quick else 300),
+        "rank 300 against exact": lambda: against_exact(*((100, 20) if quick else (2000, 300))),
+        "one fold": lambda: estimators(100 if quick else 2000),
+    }
+    rows = []
+    with jax.enable_x64(True):
+        for part in list(parts)[: 2 if quick else None]:
+            for quantity, value in parts[part]().items():
+                rows.append({"part": part, "quantity": quantity, "value": f"{value:.4g}"})
+                print(f"{part:24s} {quantity:46s} {value:10.4g}", flush=True)
+    if not quick:
+        with open(FOLDER / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, ["part", "quantity", "value"], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
