@@ -33,7 +33,7 @@ def posterior_figure(examined: Any) -> "Figure":
     else:
         coverage_curve(examined.coverage, ax=grid[1, 1])
     for letter, ax in zip("abcd", grid.flat, strict=True):
-        ax.set_title(letter, loc="left", fontweight="bold", fontsize="medium")
+        ax.set_title(letter, loc="left", x=-0.13, fontweight="bold", fontsize="medium")
     return figure
 
 

@@ -38,7 +38,7 @@ def kccsd_test(
     draws from the posterior and no constant: n (n_nodes + 1) scores. Parameters with bounds are
     brought to the whole line first. ``coordinates``: p-values of each parameter from the same
     kernel, at d times the cost; None does so up to 2000 pairs. The prior itself passes this test:
-    ask `kcsd_test` too, or `examine`. Errors as in `score_pairs`; NaN scores give p = NaN and a sentence.
+    ask `kcsd_test` too, or `examine`. Errors as in `score_pairs`; NaN scores give p = NaN.
     Source: Glaser et al. (2023), Section 3; for the prior as base measure Section 4.1.
     """
     checks.key(key)

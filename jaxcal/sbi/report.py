@@ -62,7 +62,7 @@ class PosteriorResult(eqx.Module):
 
     def findings(self) -> list[str]:
         """Sentences on parameters and regions of x whose witnesses are significant after Holm."""
-        return _findings(self)
+        return sentences(self.diagnosis, self.names)
 
     def __repr__(self) -> str:
         if isinstance(self.test.p_value, Tracer):
@@ -141,10 +141,11 @@ def _table(result: PosteriorResult) -> list[str]:
     return lines
 
 
-def _findings(result: PosteriorResult) -> list[str]:
-    d, found = result.diagnosis, []
+def sentences(d: Diagnosis, names: tuple[str, ...]) -> list[str]:
+    """What is significant after Holm, in words."""
+    found: list[str] = []
     ratio = np.asarray(d.sd_ratio())
-    for k, name in enumerate(result.names):
+    for k, name in enumerate(names):
         if float(d.bias.p_adjusted[k]) <= 0.05:
             mean, error = float(d.bias.mean[k]), float(d.bias.error[k])
             side = "high" if mean > 0 else "low"
@@ -166,7 +167,7 @@ def _findings(result: PosteriorResult) -> list[str]:
         actual = ", ".join(f"{b:+.2f}" for b in bias)
         shares = ", ".join(f"{1 - s:.2f}" for s in spread)
         found.append(
-            f"errors change with x[{j}], most in {result.names[k]}: in its lowest, middle and "
+            f"errors change with x[{j}], most in {names[k]}: in its lowest, middle and "
             f"highest third too high by {actual} sd, actual / claimed variance {shares}"
         )
     return found

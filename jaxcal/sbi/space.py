@@ -55,7 +55,7 @@ class Space(eqx.Module):
             jnp.where(above, low + jnp.exp(us), jnp.where(below, high - jnp.exp(-us), us)),
         ).astype(us.dtype)
 
-    def scores(self, us: Rows, values: Rows) -> Rows:
+    def scores(self, us: Rows, values: Float[Array, "*more d"]) -> Float[Array, "*more d"]:
         r"""Scores of the free parameters from scores ``values`` of the bounded ones.
 
         With theta = g(u): :math:`g'(u) s(g(u)) + (\log g')'(u)`, coordinate by coordinate.

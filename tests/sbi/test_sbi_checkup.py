@@ -11,6 +11,7 @@ import jaxcal
 from jaxcal import sbi, simulators
 from jaxcal.models import Scores
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
+from jaxcal.sbi.report import sentences
 
 N, D = 300, 2
 PRIOR = dist.Normal(jnp.zeros(D), 1.0).to_event(1)
@@ -93,8 +94,7 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     error = jnp.asarray([0.0, shift])
     scores = -(ys - xs - error) / jnp.asarray([1.0, scale]) ** 2
     found = diagnose(keys[2], ys, scores, xs, None, conditional=False)
-    result = sbi.PosteriorResult(None, found, xs, "calibrated", ("a", "b"), ())
-    said = result.findings()
+    said = sentences(found, ("a", "b"))
     assert len(said) == 1
     assert said[0].startswith(words)
     actual = shift / np.sqrt(1 + shift**2)
@@ -189,7 +189,6 @@ def test_what_is_wrong_with_the_pairs_is_said(pairs):
         ({"prior": PRIOR.expand([3])}, ValueError, r"draws of shape \[m, 2\]"),
         ({"names": ["a"]}, ValueError, "names: wanted one a parameter, 2, got 1"),
         ({"n_nodes": 0}, ValueError, "n_nodes"),
-        ({"key": 0}, TypeError, "key: wanted a typed random key"),
         ({"posterior": Scores(np.zeros((300, 2)))}, ValueError, "base points too"),
         ({"posterior": Scores(np.zeros((9, 2)))}, ValueError, r"thetas \(300, 2\)"),
         ({"posterior": np.zeros((300, 2))}, TypeError, "wrap scores"),

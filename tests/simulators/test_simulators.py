@@ -89,7 +89,7 @@ def test_the_epidemic_solves_its_equations_and_counts_binomially(key):
     made, theta = simulators.sir(), jnp.asarray([0.5, 0.12])
 
     def slope(t, y):
-        s, i, r = y
+        s, i, _ = y
         return [-0.5 * s * i / 1e6, 0.5 * s * i / 1e6 - 0.12 * i, 0.12 * i]
 
     times = 17 * np.arange(10)
