@@ -1,6 +1,6 @@
 r"""Other measures on the same inputs: SKCE (= JKCE), binned ECE, proper scores and their split."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,8 +15,6 @@ from jaxcal.ckce.residuals import checked, residuals
 from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.results import Estimate
 from jaxcal.typing import Scalar
-
-Metric = Literal["l1", "tv", "l2", "mmd2"]
 
 
 class JointFeatures(NamedTuple):
@@ -98,7 +96,7 @@ def cells(q: Float[Array, "n m"], bins: int) -> Int[Array, " n"]:
     return jnp.zeros(n, jnp.int32).at[order].set(numbers)
 
 
-def ece(predictions: Any, targets: Any, *, bins: int = 3, metric: Metric = "l1") -> Scalar:
+def ece(predictions: Any, targets: Any, *, bins: int = 3, metric: str = "l1") -> Scalar:
     r"""Binned expected calibration error on the simplex, for any number of classes.
 
     :math:`\sum_b \frac{n_b}{n} d(\bar e_b, \bar q_b)` over occupied cells, with their mean label

@@ -274,8 +274,8 @@ def null_mean(
 ) -> Scalar:
     r"""The exact mean of the estimate where labels are drawn from these predictions.
 
-    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)`, of the order n^(-1/2) at the default
-    ridge: what a perfectly calibrated model scores on average. Cost 7/3 n^3.
+    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)`, at most of the order n^(-1/2) at the
+    default ridge: what a perfectly calibrated model scores on average. Cost 7/3 n^3.
     """
     zeros = jnp.zeros(len(predictions), jnp.int32)
     made = problem(predictions, zeros, prediction_kernel, similarity, ridge, bandwidth)

@@ -111,5 +111,3 @@ def test_bad_input_is_named():
         ckce_stein(KEYS[2], dist.Normal(MEAN, 1.0), YS, precondition="diagonal")
     with pytest.raises(ValueError, match="ridge: wanted a positive"):
         ckce_means(KEYS[2], dist.Normal(MEAN, 1.0), YS, ridge=0)
-    with pytest.raises(TypeError, match="key: wanted"):
-        ckce_means(0, dist.Normal(MEAN, 1.0), YS)

@@ -150,12 +150,13 @@ def test_bad_sizes_are_named():
         ckce_low_rank(Q, Y, landmarks=Q[:, :2])
     with pytest.raises(TypeError, match="random features are those of simplex_kernel"):
         ckce_fourier(jax.random.key(0), Q, Y, prediction_kernel=Gaussian())
-    with pytest.raises(TypeError, match="key: wanted"):
-        ckce_fourier(0, Q, Y)
     with pytest.raises(ValueError, match="steps: wanted"):
         ckce_conjugate(Q, Y, steps=0)
 
 
-def test_the_null_mean_shrinks_as_n_to_the_minus_half():
+def test_the_null_mean_shrinks_at_least_as_n_to_the_minus_half():
+    # trace(K) / (n ridge)^2 <= 2 n^(-1/2) bounds it; smooth kernels do better
     small, large = (float(null_mean(problems.data(2, n)[0])) for n in (50, 800))
-    assert 2.5 < small / large < 5.5  # 16 times the observations
+    assert small <= 2 * 50**-0.5
+    assert large <= 2 * 800**-0.5
+    assert small / large > 4  # 16 times the observations

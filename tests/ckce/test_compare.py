@@ -1,0 +1,157 @@
+"""Comparing models: the value, the intervals, the level of the test, and the report."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+import scipy.stats
+
+from jaxcal.ckce import Comparison, ckce, compare, pooled_bandwidth, synthetic
+
+N = 200
+TRUTH = synthetic.dirichlet(jax.random.key(0), N, 3)
+Y = synthetic.labels(jax.random.key(1), TRUTH)
+MODELS = {
+    "over": synthetic.temperature(TRUTH, 0.4),
+    "true": TRUTH,
+    "again": TRUTH,
+    "under": synthetic.temperature(TRUTH, 3.0),
+}
+KEY = jax.random.key(2)
+FOUND = compare(KEY, MODELS, Y, n_draws=199, rank=100)
+
+
+def test_values_are_those_of_the_exact_estimator():
+    gamma = float(FOUND.bandwidths[0])
+    np.testing.assert_allclose(gamma, pooled_bandwidth(jnp.stack(list(MODELS.values()))))
+    for i, q in enumerate(MODELS.values()):
+        exact = ckce(q, Y, bandwidth=gamma).estimate
+        np.testing.assert_allclose(FOUND.estimate[i], exact, rtol=1e-4)
+        k = problems.simplex_gram(q, q, gamma)
+        w = problems.weights(k, N**-0.25)
+        r = problems.one_hot(Y) - np.asarray(q)
+        off = np.sum(w * (r @ r.T)) - np.diag(w) @ np.sum(r**2, axis=1)
+        np.testing.assert_allclose(FOUND.corrected[i], off, rtol=1e-3, atol=1e-7)
+
+
+def test_replicates_are_values_of_repeated_observations():
+    # drawing every observation once more is the same as a weight of 2
+    from jaxcal.ckce.compare import _replicated
+    from jaxcal.ckce.kernels import simplex_kernel
+
+    counts = np.random.default_rng(0).integers(0, 3, N)
+    ridge, gamma = jnp.asarray(0.3), jnp.asarray(0.4)
+    made = _replicated(
+        TRUTH, Y, jnp.asarray(counts[None], float), simplex_kernel(), None, ridge, gamma, rank=100
+    )
+    rows = np.repeat(np.arange(N), counts)
+    # the ridge counts n observations, however many were drawn
+    value = ckce(TRUTH[rows], Y[rows], bandwidth=0.4, ridge=0.3 * N / len(rows)).estimate
+    k = problems.simplex_gram(TRUTH, TRUTH, 0.4)
+    w = problems.weights(k, 0.3)
+    own = np.diag(w) * np.sum((problems.one_hot(Y) - np.asarray(TRUTH)) ** 2, axis=1)
+    np.testing.assert_allclose(made.draws[0], value - counts**2 @ own, rtol=1e-4)
+
+
+def test_the_report_ranks_and_warns():
+    assert set(FOUND.ranking()[:2]) == {"true", "again"}
+    text = repr(FOUND)
+    assert "comparable only at equal n, ridge and kernel" in text
+    assert "no difference shown" in text
+    assert FOUND.warnings() == []
+    held = FOUND.to_dict()
+    assert held["names"] == list(MODELS)
+    own = compare(KEY, MODELS, Y, n_draws=9, rank=20, bandwidth="own")
+    assert any("a bandwidth of its own" in text for text in own.warnings())
+    assert any("cannot give p-values below 0.1" in text for text in own.warnings())
+    rough = compare(KEY, MODELS, Y, n_draws=99, rank=3)
+    assert any("take a larger rank" in text for text in rough.warnings())
+
+
+def test_differences_are_antisymmetric_and_identical_models_tie():
+    d = FOUND.differences
+    np.testing.assert_allclose(d.estimate, -d.estimate.T, atol=1e-15)
+    np.testing.assert_allclose(d.low, -d.high.T, atol=1e-12)
+    assert bool(jnp.all(d.p_adjusted >= d.p_value))
+    i, j = 1, 2
+    assert float(d.p_value[i, j]) == float(d.p_adjusted[i, j]) == 1
+    assert float(d.estimate[i, j]) == 0
+    assert float(d.p_adjusted[1, 3]) <= 0.05
+    assert bool(jnp.all(jnp.diagonal(d.p_value) == 1))
+
+
+def mirrored(key):
+    """Two models, wrong on opposite halves of the inputs: equally far from calibration."""
+    x_key, y_key = jax.random.split(key)
+    p = jax.random.uniform(x_key, (80,))
+    y = jax.random.bernoulli(y_key, p).astype(int)
+    pull = 0.55
+    a = jnp.where(p > 0.5, p + pull * (1 - p), p)
+    b = jnp.where(p < 0.5, p - pull * p, p)
+    return jnp.stack([synthetic.binary(a), synthetic.binary(b)]), y
+
+
+def test_the_level_between_two_equally_wrong_models():
+    trials = 300
+
+    def one(key):
+        data_key, test_key = jax.random.split(key)
+        models, y = mirrored(data_key)
+        found = compare(test_key, models, y, n_draws=99, rank=20, bandwidth=0.4)
+        low, high = found.differences.low[0, 1], found.differences.high[0, 1]
+        return found.differences.p_value[0, 1], (low <= 0) & (high >= 0), found.corrected
+
+    p, covered, values = jax.jit(lambda keys: jax.lax.map(one, keys))(
+        jax.random.split(jax.random.key(5), trials)
+    )
+    _, high = scipy.stats.binom.interval(0.9999, trials, 0.05)
+    assert int(jnp.sum(p <= 0.05)) <= high
+    assert int(jnp.sum(~covered)) <= high
+    # both really are wrong, and the two are equal on average
+    gap = values[:, 0] - values[:, 1]
+    assert abs(gap.mean()) < 4 * gap.std() / trials**0.5
+    assert float(values.mean()) > 0.005
+
+
+def test_the_power_against_a_calibrated_model():
+    def one(key):
+        q_key, y_key, test_key = jax.random.split(key, 3)
+        truth = synthetic.dirichlet(q_key, 150, 3)
+        y = synthetic.labels(y_key, truth)
+        models = jnp.stack([truth, synthetic.temperature(truth, 0.3)])
+        found = compare(test_key, models, y, n_draws=99, rank=30)
+        return found.differences.p_adjusted[0, 1], found.differences.estimate[0, 1]
+
+    p, gap = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(KEY, 60))
+    assert int(jnp.sum((p <= 0.05) & (gap < 0))) > 45
+
+
+def test_inside_jit_and_by_vmap():
+    stack = jnp.stack(list(MODELS.values()))[:2]
+
+    def gap(key, models):
+        found = compare(key, models, Y, n_draws=19, rank=10)
+        assert isinstance(found, Comparison)
+        assert "traced" in repr(found)
+        return found.differences.estimate
+
+    both = jax.jit(jax.vmap(gap))(jax.random.split(KEY, 2), jnp.stack([stack, stack[::-1]]))
+    np.testing.assert_allclose(both[0, 0, 1], both[1, 1, 0], rtol=1e-9)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="at least 2 models"):
+        compare(KEY, {"one": TRUTH}, Y)
+    with pytest.raises(ValueError, match=r"models\[b\]: row 0 holds a negative"):
+        compare(KEY, {"a": TRUTH, "b": -TRUTH}, Y)
+    with pytest.raises(ValueError, match="all models must predict the same observations"):
+        compare(KEY, {"a": TRUTH, "b": TRUTH[1:]}, Y)
+    with pytest.raises(ValueError, match="bandwidth: wanted 'pooled'"):
+        compare(KEY, MODELS, Y, bandwidth="median")
+    with pytest.raises(ValueError, match="level: wanted"):
+        compare(KEY, MODELS, Y, level=95.0)
+    with pytest.raises(TypeError, match="models: wanted a mapping"):
+        compare(KEY, TRUTH, Y)
+    with pytest.raises(ValueError, match="n_draws: wanted"):
+        compare(KEY, MODELS, Y, n_draws=0)
