@@ -4,16 +4,35 @@ Each function draws on ``ax``, or on a new figure of its own, and returns the ax
 save by ``ax.figure.savefig("name.png")``. Greys and line styles carry the meaning, not colours.
 """
 
+from jaxcal.plots.ckce import comparison, differences, ridge_path
+from jaxcal.plots.coverage import coverage
+from jaxcal.plots.distance import bracket, reliability_with_witness
+from jaxcal.plots.quantiles import pit_histogram, quantile_calibration
 from jaxcal.plots.rejections import rejection_rates, rejections
+from jaxcal.plots.reliability import reliability
 from jaxcal.plots.results import contributions, coordinates, null_histogram
+from jaxcal.plots.sbi import posterior_figure
+from jaxcal.plots.squared_ce import calibration_errors, risk_over_grid
 from jaxcal.plots.witness import witness, witness_map
 
 __all__ = [
+    "bracket",
+    "calibration_errors",
+    "comparison",
     "contributions",
     "coordinates",
+    "coverage",
+    "differences",
     "null_histogram",
+    "pit_histogram",
+    "posterior_figure",
+    "quantile_calibration",
     "rejection_rates",
     "rejections",
+    "reliability",
+    "reliability_with_witness",
+    "ridge_path",
+    "risk_over_grid",
     "witness",
     "witness_map",
 ]
