@@ -43,7 +43,6 @@ class LowerDistance(eqx.Module):
     ``coupling``: one of cost ``high``, less what rounding to a grid moved. ``places`` [m]: u of the
     programme; ``on_zero``, ``on_one`` [m]: the dual functions a and b there; ``violation``: how
     much their condition fails between places. ``moved``: mean shift of predictions to the grid.
-    ``slope`` [n]: derivative of the distance in each prediction.
     """
 
     value: float
@@ -55,7 +54,6 @@ class LowerDistance(eqx.Module):
     on_one: Float[np.ndarray, " m"]
     violation: float
     moved: float
-    slope: Float[np.ndarray, " n"]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
@@ -80,11 +78,11 @@ def lower_distance(
         raise ValueError(f"tol: wanted a tolerance in (0, 1), got {tol}")
     data = binary(p, y, weights)
     if isinstance(data.v, Tracer):
-        raise ValueError("lower_distance runs outside of jit, vmap and grad only; see its slope")
+        raise ValueError("lower_distance runs outside of jit, vmap and grad only")
     found = positive(atoms(data))
     if cells is None and found.v.size > 1500:
         cells = 1000
-    v, p0, p1, index = found
+    v, p0, p1 = found.v, found.p0, found.p1
     at = v
     if cells is not None:
         if not isinstance(cells, int) or cells < 1:
@@ -98,11 +96,8 @@ def lower_distance(
     # the solver's slack: the dual is repaired by the violation, the coupling is what it costs
     low = max(0.0, chain.value - max(violation, 0.0) - moved - 1e-9)
     high = coupling.cost + moved
-    zero, one = _slope(coupling, v)[place[index]].T
-    share, weight = np.asarray(data.y, float), np.asarray(data.w, float)
-    slope = weight * ((1 - share) * zero + share * one)
     return LowerDistance(
-        (low + high) / 2, low, high, coupling, u, chain.a, chain.b, violation, moved, slope
+        (low + high) / 2, low, high, coupling, u, chain.a, chain.b, violation, moved
     )
 
 
@@ -172,14 +167,3 @@ def _in_order(u: Any, target: Any, v: Any, source: Any, label: int) -> tuple[Any
     mass = mass * source.sum()
     held = mass > 0
     return u[i][held], v[j][held], np.full(held.sum(), float(label)), mass[held]
-
-
-def _slope(coupling: Coupling, v: Any) -> Any:
-    """d / dv of the cost for mass of each label at each v, per unit of mass."""
-    j = np.searchsorted(v, coupling.v)
-    found = np.zeros((v.size, 2))
-    mass = np.zeros((v.size, 2))
-    labels = coupling.y.astype(int)
-    np.add.at(found, (j, labels), coupling.mass * np.sign(coupling.v - coupling.u))
-    np.add.at(mass, (j, labels), coupling.mass)
-    return found / np.where(mass > 0, mass, 1)

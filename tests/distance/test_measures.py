@@ -142,7 +142,7 @@ def test_interval_ce_is_the_best_of_all_runs():
         places = np.unique(v[w > 0])
         least = np.inf
         for cuts in itertools.product([0, 1], repeat=len(places) - 1):
-            run = np.concatenate([[0], np.cumsum(cuts)])
+            run = np.concatenate([[0], np.cumsum(cuts)]).astype(int)
             cost = 0.0
             for j in range(run[-1] + 1):
                 held = places[run == j]
@@ -237,17 +237,6 @@ def test_a_grid_widens_the_certificate_of_the_lower_distance():
     rough = distance.lower_distance(v, y, weights=w, cells=20)
     assert rough.low <= exact.value <= rough.high
     assert rough.high - rough.low <= 2 * rough.moved + 1e-5
-
-
-def test_the_lower_distance_has_the_slope_of_finite_differences():
-    v, y, w = sample(1)
-    found = distance.lower_distance(v, y, weights=w, tol=1e-9)
-    for i in (0, 13, 29):
-        step = np.eye(SIZE)[i] * 1e-4
-        up, down = (
-            distance.lower_distance(v + s, y, weights=w, tol=1e-9).value for s in (step, -step)
-        )
-        assert found.slope[i] == pytest.approx((up - down) / 2e-4, abs=1e-4)
 
 
 def test_the_lower_programme_agrees_with_the_published_grid_values():
