@@ -59,11 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         Line2D([], [], color="black", linestyle="--", label="test, ensemble"),
         Line2D([], [], color="0.6", label="train, mean of ten"),
         Line2D([], [], color="0.6", linestyle="--", label="train, ensemble"),
+        Line2D([], [], color="black", marker="o", mfc="w", linestyle="", label="published, mean"),
         Line2D(
-            [], [], color="black", marker="o", mfc="none", linestyle="", label="published, mean"
-        ),
-        Line2D(
-            [], [], color="black", marker="s", mfc="none", linestyle="", label="published, ensemble"
+            [], [], color="black", marker="s", mfc="w", linestyle="", label="published, ensemble"
         ),
     ]
     figure.legend(handles=handles, frameon=False, ncols=6, loc="outside upper center", fontsize=8)

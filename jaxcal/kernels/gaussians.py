@@ -16,7 +16,7 @@ from jaxcal import embeddings
 from jaxcal.embeddings import BaseCov, Cov, safe_sqrt
 from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred, check_batch
-from jaxcal.models import Standardized, gaussian_moments, laplace_parameters
+from jaxcal.models import Standardized, gaussian_moments
 from jaxcal.typing import Features, Key, Point, Points
 
 
@@ -114,23 +114,18 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
 
 
 class Wasserstein(_Euclidean, eqx.Module):
-    r"""2-Wasserstein distance of Gaussian or Laplace predictions, as a distance of vectors.
+    r"""2-Wasserstein distance of Gaussian predictions, as a distance of vectors.
 
     :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact where the covariances
     commute (numbers, independent coordinates, isotropic), an upper bound of W2 squared elsewhere,
-    and always a distance that makes positive definite kernels. `Bures` is W2 itself. For Laplace
-    predictions :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`, exactly. In the units of the
-    test. Cost O(n d), for full covariances O(n d^3).
-    Source: Widmann, Lindsten and Zachariah (2021), App. D.1 and D.2.
+    and always a distance that makes positive definite kernels. `Bures` is W2 itself. In the units
+    of the test. Cost O(n d), for full covariances O(n d^3).
+    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
     """
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
-        if (laplace := laplace_parameters(predictions)) is not None:
-            check_batch(predictions)
-            loc, scale = laplace
-            return centred(jnp.concatenate([loc, 2**0.5 * scale], axis=-1))
         return centred(embeddings.wasserstein(*moments(predictions)))
 
 

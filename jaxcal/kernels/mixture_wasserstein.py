@@ -17,7 +17,8 @@ from jaxtyping import Array, Float
 from jaxcal import embeddings
 from jaxcal.embeddings import safe_sqrt
 from jaxcal.kernels.predictions import NodeScores, check_batch
-from jaxcal.models import Standardized, gaussian_moments, laplace_parameters
+from jaxcal.models import Standardized
+from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
 from jaxcal.typing import Key
 
 TOGETHER = 64  # linear programmes of one call: the overhead of a call is shared
@@ -149,50 +150,35 @@ def _power(values: Array, exponent: float) -> Array:
 
 def components(predictions: Any) -> Components:
     """Weights and component vectors of n mixtures, or TypeError for other predictions."""
-    units = predictions.units if isinstance(predictions, Standardized) else None
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
     check_batch(held)
-    if hasattr(held, "component_distribution"):
-        weights = held.mixing_distribution.probs
-        vectors = _vectors(held.component_distribution, units)
-    elif hasattr(held, "component_distributions"):
-        weights = held.mixing_distribution.probs
-        given = held.component_distributions
-        if len({laplace_parameters(part) is None for part in given}) > 1:
-            raise TypeError(
-                "predictions: the components of a mixture must be all normal or all Laplace here: "
-                "the distance between one and the other has no closed form"
-            )
-        parts = [_vectors(part, units) for part in given]
-        vectors = jnp.stack(parts, axis=1)
-    else:
-        vectors = _vectors(held, units)[:, None]
-        weights = jnp.ones(vectors.shape[:2], vectors.dtype)
+    law = law_of(predictions)
+    if isinstance(law, (Normals, Laplaces)):
+        one = jnp.ones((jax.tree.leaves(law)[0].shape[0], 1))
+        law = Mixtures(one, jax.tree.map(lambda leaf: leaf[:, None], law))
+    if not isinstance(law, Mixtures) or not isinstance(law.parts, (Normals, Laplaces)):
+        raise TypeError(
+            f"predictions: this distance wants mixtures whose components are all normal or all "
+            f"Laplace, or one of these alone, got {type(held).__name__}"
+        )
+    vectors = _vectors(law.parts)
     if vectors.ndim != 3:
         raise ValueError(
             f"predictions: wanted mixtures with batch shape [n] on numbers or vectors, got batch "
             f"shape {tuple(held.batch_shape)}"
         )
-    weights = jnp.broadcast_to(weights, vectors.shape[:2]).astype(vectors.dtype)
     middle = jax.lax.stop_gradient(jnp.mean(vectors, axis=(0, 1)))
-    return Components(weights, vectors - jnp.where(jnp.isfinite(middle), middle, 0))
+    vectors = vectors - jnp.where(jnp.isfinite(middle), middle, 0)
+    return Components(law.weights.astype(vectors.dtype), vectors)
 
 
-def _vectors(parts: Any, units: Any) -> Array:
-    """Distributions with batch shape [...] as vectors [..., q], in the units of the test."""
-    laplace = laplace_parameters(parts)
-    if laplace is not None:
-        loc, scale = laplace
-        if units is not None:
-            loc, scale = units.points(loc), scale / units.scale
-        return jnp.concatenate([loc, 2**0.5 * scale], axis=-1)
-    mean, cov = gaussian_moments(parts)
-    wide = cov.ndim > mean.ndim
-    if units is not None:
-        mean = units.points(mean)
-        cov = cov / (units.scale[:, None] * units.scale if wide else units.scale**2)
+def _vectors(parts: Normals | Laplaces) -> Array:
+    """Laws [n, k, d] as vectors [n, k, q] whose distances are the 2-Wasserstein distances."""
+    if isinstance(parts, Laplaces):
+        return jnp.concatenate([parts.loc, 2**0.5 * parts.scale], axis=-1)
+    mean, cov = parts
     *batch, d = mean.shape
-    flat = embeddings.wasserstein(mean.reshape(-1, d), cov.reshape(-1, *(d,) * (1 + wide)))
+    flat = embeddings.wasserstein(mean.reshape(-1, d), cov.reshape(-1, *cov.shape[len(batch) :]))
     return flat.reshape(*batch, -1)
 
 

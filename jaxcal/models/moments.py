@@ -1,4 +1,4 @@
-"""Moments of Gaussian predictions, parameters of Laplace ones: for distances with closed forms."""
+"""Mean and covariance of Gaussian predictions, for the distances with closed forms."""
 
 from typing import Any
 
@@ -41,26 +41,6 @@ def gaussian_moments(predictions: Any) -> Moments:
         f"only, got {type(predictions).__name__}: use Fisher() for densities known up to their "
         f"constant, or a distance from draws"
     )
-
-
-def laplace_parameters(predictions: Any) -> tuple[Array, Array] | None:
-    """Locations and scales, [n, d] each, of n Laplace predictions; None for any others.
-
-    Accepts numpyro's ``Laplace`` and ``Laplace(...).to_event(1)``.
-    """
-    if isinstance(predictions, Standardized):
-        found = laplace_parameters(predictions.predictions)
-        if found is None:
-            return None
-        return predictions.units.points(found[0]), found[1] / predictions.units.scale
-    base = predictions
-    while type(base).__name__ in ("Independent", "ExpandedDistribution"):
-        base = base.base_dist
-    if type(base).__name__ != "Laplace":
-        return None
-    shape = (*predictions.batch_shape, *(predictions.event_shape or (1,)))
-    loc, scale = (_expand(a, predictions, shape) for a in (base.loc, base.scale))
-    return loc, scale
 
 
 def _expand(array: Any, predictions: Any, shape: tuple[int, ...]) -> Array:

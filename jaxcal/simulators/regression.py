@@ -1,4 +1,4 @@
-r"""Regression problems on which calibration is known: those of the paper on kernel calibration error.
+r"""Regression problems with known calibration: those of the paper on the kernel calibration error.
 
 Source: Widmann, Lindsten and Zachariah (2021), Section 6 and App. A; Friedman (1991) for the third.
 """

@@ -1,0 +1,273 @@
+"""UCME and the CME test: the equation, the paper's fixture, invariances, level, and refusals."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxcal.kernels import Gaussian, Laplace, TotalVariation, Vectors, Wasserstein
+from jaxcal.kernels.points import Scaled
+from jaxcal.models import Draws
+from jaxcal.simulators.regression import gaussian_forecasts
+from jaxcal.ucme import ChiSquared, F, hotelling, ucme, ucme_test
+
+KERNEL = {
+    "standardize": False,
+    "target_kernel": Gaussian(1.0),
+    "prediction_kernel": Laplace(1.0),
+}
+# the six points of the specification, and two locations
+MU = jnp.asarray([0, 0.5, -1, 2, 1, 0.3])
+SD = jnp.asarray([1, 0.5, 0.8, 1.2, 0.3, 0.7])
+Y = jnp.asarray([0.2, -0.4, -1.5, 2.5, 1.1, 1])
+AT = (dist.Normal(jnp.asarray([0.0, 1.0]), jnp.asarray([1.0, 0.5])), jnp.asarray([0.0, 1.0]))
+
+
+def features_by_hand(mu, sd, y, at_mu, at_sd, at_y):
+    """Z_ij one observation and location at a time, the inner expectation by quadrature."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    weights = weights / weights.sum()
+    z = np.zeros((len(mu), len(at_mu)))
+    for i in range(len(mu)):
+        for j in range(len(at_mu)):
+            near = np.exp(-np.hypot(mu[i] - at_mu[j], sd[i] - at_sd[j]))
+            expected = weights @ np.exp(-((mu[i] + sd[i] * nodes - at_y[j]) ** 2) / 2)
+            z[i, j] = near * (np.exp(-((y[i] - at_y[j]) ** 2) / 2) - expected)
+    return z
+
+
+def test_the_fixture_and_the_equation(key):
+    found = ucme(key, dist.Normal(MU, SD), Y, locations=AT, **KERNEL)
+    np.testing.assert_allclose(found.biased, 2.316035878e-4, rtol=1e-9)
+    z = features_by_hand(*(np.asarray(a) for a in (MU, SD, Y, AT[0].loc, AT[0].scale, AT[1])))
+    np.testing.assert_allclose(found.biased, np.mean(z.mean(0) ** 2), rtol=1e-10)
+    gram = z @ z.T / 2
+    np.testing.assert_allclose(found.unbiased, (gram.sum() - np.trace(gram)) / 30, rtol=1e-10)
+    q = 6 * z.mean(0) @ np.linalg.solve(np.cov(z.T), z.mean(0))
+    for null, p in ((ChiSquared(), 0.9380149053), (F(), 0.9507088860)):
+        result = ucme_test(key, dist.Normal(MU, SD), Y, locations=AT, null=null, **KERNEL)
+        np.testing.assert_allclose(result.statistic, 0.1279788791, rtol=1e-9)
+        np.testing.assert_allclose(result.statistic, q, rtol=1e-9)
+        np.testing.assert_allclose(result.p_value, p, rtol=1e-9)
+        np.testing.assert_allclose(jnp.sum(result.contributions), result.estimate, rtol=1e-10)
+        np.testing.assert_allclose(result.biased, found.biased, rtol=1e-12)
+
+
+@given(st.integers(0, 2**31))
+def test_p_values_are_those_of_scipy(seed):
+    rng = np.random.default_rng(seed)
+    j = int(rng.integers(1, 12))
+    n, q = j + int(rng.integers(1, 60)), float(rng.exponential(2 * j))
+    np.testing.assert_allclose(
+        ChiSquared()(jnp.asarray(q), n, j), scipy.stats.chi2.sf(q, j), rtol=1e-8
+    )
+    wanted = scipy.stats.f.sf((n - j) / (j * (n - 1)) * q, j, n - j)
+    np.testing.assert_allclose(F()(jnp.asarray(q), n, j), wanted, rtol=1e-8)
+
+
+@given(st.integers(0, 2**31))
+def test_hotelling_ignores_linear_mixing_of_locations(seed):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(12, 3)) * [1, 1e-4, 30] + [0.3, 0, 10]
+    mixing = rng.normal(size=(3, 3)) + 3 * np.eye(3)
+    found, condition = hotelling(jnp.asarray(z))
+    wanted = 12 * z.mean(0) @ np.linalg.solve(np.cov(z.T), z.mean(0))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    np.testing.assert_allclose(hotelling(jnp.asarray(z @ mixing))[0], wanted, rtol=1e-5)
+    np.testing.assert_allclose(condition, np.linalg.cond(np.corrcoef(z.T)), rtol=1e-6)
+
+
+def test_rescaling_the_kernel_and_moving_locations_about(key):
+    predictions = dist.Normal(MU, SD)
+    test = partial(ucme_test, key, predictions, Y, standardize=False)
+    plain = test(locations=AT, **{k: v for k, v in KERNEL.items() if k != "standardize"})
+    doubled = test(
+        locations=AT, target_kernel=Gaussian(1.0), prediction_kernel=Scaled(3.0, Laplace(1.0))
+    )
+    np.testing.assert_allclose(doubled.statistic, plain.statistic, rtol=1e-9)
+    np.testing.assert_allclose(doubled.biased, 9 * plain.biased, rtol=1e-9)  # as k^2
+    turned = (dist.Normal(AT[0].loc[::-1], AT[0].scale[::-1]), AT[1][::-1])
+    again = test(locations=turned, target_kernel=Gaussian(1.0), prediction_kernel=Laplace(1.0))
+    np.testing.assert_allclose(again.statistic, plain.statistic, rtol=1e-9)
+
+
+def test_left_out_observations_are_the_locations(key):
+    means, deviation, ys = gaussian_forecasts(key, 40, d=2, calibrated=False)
+    predictions = dist.Normal(means, deviation).to_event(1)
+    result = ucme_test(key, predictions, ys, n_locations=3, **KERNEL)
+    out = np.flatnonzero(result.contributions == 0)
+    assert out.size == 3
+    kept = np.setdiff1d(np.arange(40), out)
+    same = ucme_test(
+        key,
+        dist.Normal(means[kept], deviation).to_event(1),
+        ys[kept],
+        locations=(dist.Normal(means[out], deviation).to_event(1), ys[out]),
+        **KERNEL,
+    )
+    np.testing.assert_allclose(result.statistic, same.statistic, rtol=1e-7)
+    np.testing.assert_allclose(result.p_value, same.p_value, rtol=1e-7)
+    other = ucme_test(jax.random.key(1), predictions, ys, n_locations=3, **KERNEL)
+    assert other.p_value != result.p_value
+
+
+def classes(key, n):
+    logit_key, draw_key = jax.random.split(key)
+    p = jax.nn.softmax(jax.random.normal(logit_key, (n, 3)))
+    return p, jax.random.categorical(draw_key, jnp.log(p))
+
+
+def test_features_of_classes_are_the_equation(key):
+    p, ys = classes(key, 30)
+    at, at_y = p[:4], jnp.asarray([0, 1, 2, 0])
+    found = ucme(
+        key,
+        p[4:],
+        ys[4:],
+        locations=(at, at_y),
+        distance=TotalVariation(),
+        prediction_kernel=Laplace(0.5),
+    )
+    near = np.exp(-np.abs(p[4:, None] - at).sum(-1))
+    z = near * ((ys[4:, None] == at_y) - np.asarray(p[4:])[:, at_y])
+    np.testing.assert_allclose(found.biased, np.mean(z.mean(0) ** 2), rtol=1e-10)
+    result = ucme_test(key, dist.Categorical(p), ys, n_locations=3)
+    assert 0 < result.p_value < 1
+
+
+def mixtures(key, n, d):
+    weights = jax.nn.softmax(jax.random.normal(key, (n, 2)))
+    loc = jax.random.normal(jax.random.fold_in(key, 1), (n, 2, d) if d else (n, 2))
+    parts = dist.Normal(loc, 0.5)
+    return dist.MixtureSameFamily(dist.Categorical(weights), parts.to_event(1) if d else parts)
+
+
+def full_normals(key, n):
+    root = jax.random.normal(key, (n, 2, 2))
+    return dist.MultivariateNormal(root[:, 0], root @ root.mT + jnp.eye(2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key, n: dist.Laplace(jax.random.normal(key, (n,)), 0.7),
+        lambda key, n: dist.Normal(jax.random.normal(key, (n, 2, 2)), 0.7).to_event(2),
+        full_normals,
+        partial(mixtures, d=0),
+        partial(mixtures, d=2),
+        lambda key, n: Draws(jax.random.normal(key, (n, 8, 1)) + 1),
+    ],
+    ids=["laplace", "normals of matrices", "full normals", "mixtures", "vector mixtures", "draws"],
+)
+def test_locations_of_every_kind_of_prediction(make, key):
+    predictions, at = make(key, 20), make(jax.random.key(5), 2)
+    held = isinstance(predictions, Draws)
+    ys, at_y = (p.samples[:, 0] + 0.1 if held else p.sample(key) for p in (predictions, at))
+    result = ucme_test(key, predictions, ys, locations=(at, at_y))
+    assert jnp.isfinite(result.p_value)
+    assert jnp.isfinite(ucme_test(key, predictions, ys, n_locations=2).p_value)
+
+
+@partial(jax.jit, static_argnames=("n", "d"))
+@partial(jax.vmap, in_axes=(0, None, None, None, None))
+def p_values(key, calibrated, at, n, d):
+    data_key, key = jax.random.split(key)
+    means, deviation, ys = gaussian_forecasts(data_key, n, d=d, calibrated=calibrated)
+    test = partial(ucme_test, key, dist.Normal(means, deviation).to_event(1), ys, **KERNEL)
+    left_out = test(n_locations=3)
+    at = (dist.Normal(at[0], deviation).to_event(1), at[1])
+    given = test(locations=at)
+    return {"left out": left_out.p_value, "given": given.p_value}
+
+
+def test_the_level_is_kept_and_a_shift_is_seen(key):
+    sets = 400
+    keys = jax.random.split(key, sets)
+    places = (jax.random.uniform(key, (3, 10)), 0.1 * jax.random.normal(key, (3, 10)))
+    calibrated = p_values(keys, True, places, 200, 10)
+    shifted = p_values(keys, False, places, 200, 10)
+    low, high = scipy.stats.binom.interval(0.9999, sets, 0.05)
+    for name in calibrated:
+        assert low <= int(jnp.sum(calibrated[name] <= 0.05)) <= high
+        assert int(jnp.sum(shifted[name] <= 0.05)) > 0.95 * sets
+
+
+def test_few_observations_and_collinear_features_are_told(key):
+    means, deviation, ys = gaussian_forecasts(key, 24, calibrated=True)
+    predictions = dist.Normal(means, deviation).to_event(1)
+    few = ucme_test(key, predictions, ys, n_locations=10, **KERNEL)
+    said = " ".join(few.warnings())
+    assert "few observations for so many test locations" in said
+    assert "nearly collinear" in said
+    assert few.to_dict()["diagnostics"]["few_observations"]
+    assert "CME test at 10 locations, n = 24" in repr(few)
+    # two locations at one place: the covariance is singular
+    twice = (dist.Normal(jnp.ones((2, 1)), 0.1).to_event(1), jnp.ones((2, 1)))
+    singular = ucme_test(key, predictions, ys, locations=twice, **KERNEL)
+    assert jnp.isnan(singular.p_value)
+    assert "nearly collinear" in " ".join(singular.warnings())
+    # and one that no observation can see
+    far = (dist.Normal(jnp.asarray([[0.5], [1e4]]), 0.1).to_event(1), jnp.asarray([[0.5], [1e4]]))
+    assert jnp.isnan(ucme_test(key, predictions, ys, locations=far, **KERNEL).p_value)
+
+
+def test_a_calm_result_has_no_warnings(key):
+    means, deviation, ys = gaussian_forecasts(key, 300, d=10, calibrated=True)
+    result = ucme_test(key, dist.Normal(means, deviation).to_event(1), ys, n_locations=3)
+    assert result.warnings() == []
+
+
+def test_refusals(key):
+    predictions = dist.Normal(MU, SD)
+    test = partial(ucme_test, key, predictions, Y)
+    with pytest.raises(ValueError, match=r"unless more than 3.*got 3 after 3 of n=6"):
+        test(n_locations=3)
+    many = (dist.Normal(jnp.arange(6.0), 1.0), jnp.arange(6.0))
+    with pytest.raises(ValueError, match=r"6 locations.*got 6: use fewer"):
+        test(locations=many)
+    with pytest.raises(ValueError, match="leave none of n=6"):
+        test(n_locations=6)
+    for wrong in (0, True):
+        with pytest.raises(ValueError, match="at least 1 location"):
+            test(n_locations=wrong)
+    with pytest.raises(TypeError, match="test predictions, test targets"):
+        test(locations=jnp.ones(3))
+    with pytest.raises(ValueError, match="test targets of shape \\[J\\]"):
+        test(locations=(AT[0], jnp.ones((2, 1))))
+    with pytest.raises(ValueError, match="2 test predictions, but 3 test targets"):
+        test(locations=(AT[0], jnp.ones(3)))
+    with pytest.raises(TypeError, match="got Laplace beside Normal"):
+        test(locations=(dist.Laplace(jnp.ones(2), 1.0), jnp.ones(2)))
+    with pytest.raises(ValueError, match="Vectors hold no vectors of the locations"):
+        test(locations=AT, distance=Vectors(jnp.ones((6, 2))))
+    with pytest.raises(TypeError, match="typed random key"):
+        ucme_test(0, predictions, Y)
+    with pytest.raises(TypeError, match="null"):
+        test(null=F)
+    p, ys = classes(key, 20)
+    with pytest.raises(ValueError, match="locations: row 0 does not sum to 1"):
+        ucme_test(key, p, ys, locations=(jnp.ones((2, 3)), jnp.asarray([0, 1])))
+
+
+def test_one_location_two_observations_gradients_and_nan(key):
+    one = (dist.Normal(jnp.zeros(1), 1.0), jnp.zeros(1))
+    result = ucme_test(key, dist.Normal(MU[:2], SD[:2]), Y[:2], locations=one, **KERNEL)
+    assert jnp.isfinite(result.p_value)
+
+    def loss(mu):
+        return ucme(
+            key, dist.Normal(mu, SD), Y, locations=AT, distance=Wasserstein(), **KERNEL
+        ).biased
+
+    slope = jax.grad(loss)(MU)
+    step = jnp.zeros(6).at[3].set(1e-6)
+    np.testing.assert_allclose(slope[3], (loss(MU + step) - loss(MU - step)) / 2e-6, rtol=1e-5)
+    broken = ucme_test(key, dist.Normal(MU.at[2].set(jnp.nan), SD), Y, locations=AT, **KERNEL)
+    assert jnp.isnan(broken.p_value)
+    assert "NaN or infinite" in " ".join(broken.warnings())
