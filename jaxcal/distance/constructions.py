@@ -5,7 +5,7 @@ derived in closed form, with the corrections that the paper's constants need.
 Source: Blasiok et al. (2023), Lemmas 4.5, 4.8, 6.8 and 6.9, Theorem 8.6, Section 10.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -119,12 +119,12 @@ def hidden_from_gaussians(epsilon: float, *, points: int = 4000) -> Domain:
     return Domain(np.full(points, 1 / points), f, truth)
 
 
-def tempered(f: Array, beta: float) -> Array:
+def tempered(f: Array, beta: Any) -> Array:
     """f^beta / (f^beta + (1 - f)^beta): the truth f at inverse temperature ``beta``."""
     return jax.nn.sigmoid(beta * (jnp.log(f) - jnp.log1p(-f)))
 
 
-def tempered_sample(key: Key, n: int, beta: float) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def tempered_sample(key: Key, n: int, beta: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Section 10: n predictions and labels with truth uniform on (0, 1); ``beta`` above 1 is
     overconfident, below 1 underconfident, 1 calibrated."""
     truth_key, label_key = jax.random.split(key)

@@ -102,7 +102,7 @@ class Radii(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("n_resamples", "k_max"))
-def radii(key: Key, data: Sorted, *, n_resamples: int, level: float, k_max: int) -> Radii:
+def radii(key: Key, data: Sorted, *, n_resamples: int, level: Any, k_max: int) -> Radii:
     """Joint bootstrap radii: all of them hold at once with probability ``level``, for large n.
 
     Each measure's draws are divided by their median, and the quantile is that of the largest.
