@@ -19,7 +19,15 @@ from jaxcal.squared_ce.kernel_ridge import (
 from jaxcal.squared_ce.nested import nested_calibration_error
 from jaxcal.squared_ce.parametric import Parametric
 from jaxcal.squared_ce.pipeline import calibration_error, default_estimators, problem_error
-from jaxcal.squared_ce.reductions import Reduced, binary, canonical, class_wise, reduce, top_label
+from jaxcal.squared_ce.reductions import (
+    Reduced,
+    binary,
+    canonical,
+    class_wise,
+    reduce,
+    softmax,
+    top_label,
+)
 from jaxcal.squared_ce.report import Report, Tuned
 from jaxcal.squared_ce.risk import risk
 
@@ -51,6 +59,7 @@ __all__ = [
     "problem_error",
     "reduce",
     "risk",
+    "softmax",
     "top_label",
     "ukkr_ridges",
 ]

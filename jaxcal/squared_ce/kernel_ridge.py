@@ -91,6 +91,7 @@ class KroneckerRidge(eqx.Module):
     one or several, all of which are tried with every ridge. ``rank``: None for one exact
     eigendecomposition a kernel, O(n^3); a number for landmarks, O(n rank^2). Each ridge costs
     O(n_eval t^2 + n_eval^2 t) for t training points or landmarks. Needs float64 for small ridges.
+    Settings name the multiplier of `Ridges`, which folds of different sizes share.
     """
 
     ridges: Ridges | None = None

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from jaxcal import checks
 from jaxcal.squared_ce import reductions, splits
@@ -72,8 +71,8 @@ def calibration_error(
     Raises ValueError or TypeError for shapes, probabilities, labels and splits, by name.
     """
     with jax.enable_x64(True):
-        p = _double(probabilities)
-        problem = reductions.reduce(p, labels, notion)
+        p = checks.probabilities(probabilities, "probabilities")
+        problem = _double(reductions.reduce(p, labels, notion))
         classes = np.asarray(checks.labels(labels, p.shape[0], p.shape[1], "labels"))
         return _run(key, problem, classes, estimators, folds, test, level, keep)
 
@@ -90,7 +89,7 @@ def problem_error(
 ) -> Report:
     """As `calibration_error`, for a problem made by one of the reductions, such as `binary`."""
     with jax.enable_x64(True):
-        made = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), problem)
+        made = _double(problem)
         if not np.all(np.isfinite(made.inputs)):
             raise ValueError("problem: inputs hold NaN or infinite values")
         return _run(key, made, _classes(made), estimators, folds, test, level, keep)
@@ -154,9 +153,9 @@ def _noticed(
     )
 
 
-def _double(probabilities: Any) -> Array:
-    """Probabilities checked in their own precision, then in float64."""
-    return checks.probabilities(probabilities, "probabilities").astype(jnp.float64)
+def _double(problem: Reduced) -> Reduced:
+    """In float64, exactly the numbers that came."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem)
 
 
 def _classes(problem: Reduced) -> np.ndarray:

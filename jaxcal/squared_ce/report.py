@@ -89,7 +89,11 @@ class Tuned(eqx.Module):
     @property
     def fold_errors(self) -> Float[np.ndarray, " k"]:
         """The root of each fold's own estimate; the spread shows what refitting changes."""
-        return np.sqrt(np.maximum(np.nanmean(self.fold_contributions, axis=1), 0))
+        means = [
+            np.mean(_finite(fold)) if np.isfinite(fold).any() else np.nan
+            for fold in self.fold_contributions
+        ]
+        return np.sqrt(np.maximum(means, 0))
 
     @property
     def interval(self) -> Interval:

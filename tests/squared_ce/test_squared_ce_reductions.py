@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcal.squared_ce import binary, canonical, class_wise, reduce, top_label
+from jaxcal.squared_ce import binary, canonical, class_wise, reduce, softmax, top_label
 
 P = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.25, 0.25, 0.5], [0.4, 0.4, 0.2]])
 Y = [0, 2, 2, 1]
@@ -71,3 +71,21 @@ def test_labels_that_are_not_integers_and_half_precision_are_refused():
         canonical(P, [0.0, 1.0, 2.0, 1.0])
     with pytest.raises(TypeError, match="float16"):
         canonical(P.astype(np.float16), Y)
+
+
+def test_logits_become_probabilities_in_double_precision():
+    logits = np.array([[30.0, 0.0, -5.0], [800.0, 801.0, -800.0]], np.float32)
+    found = softmax(logits)
+    assert found.dtype == np.float64
+    assert 0 < 1 - found[0, 0] < 1e-12  # float32 has 1 here
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-15)
+    np.testing.assert_allclose(found[1, 1], 1 / (1 + np.exp(-1)), rtol=1e-12)
+    for wrong in (logits[0], logits * np.nan):
+        with pytest.raises(ValueError, match="logits"):
+            softmax(wrong)
+
+
+def test_single_precision_sums_are_measured_in_single_precision():
+    p = np.full((2, 3), 1 / 3, np.float32)
+    p[0, 0] += 1e-5
+    assert canonical(p, [0, 1]).inputs.dtype == np.float32
