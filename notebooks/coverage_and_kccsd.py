@@ -202,5 +202,5 @@ plt.show()
 
 # %% [markdown]
 # Three of the ten bins are clear of 0, on both sides. Near $x_1 = 0$ there is nothing to see:
-# similar forecasts are pooled, and across the border errors cancel in the pool as well. With 400 cases the
-# picture stays coarse. The verdict is sharper than the map.
+# similar forecasts are pooled, and across the border errors cancel in the pool as well. With 400
+# cases the picture stays coarse. The verdict is sharper than the map.
