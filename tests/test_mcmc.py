@@ -13,9 +13,11 @@ from scipy import integrate, stats
 
 import jaxcal
 from jaxcal import mcmc
+from jaxcal.kernels import Gaussian, Vectors
 from jaxcal.mcmc.diagnostics import Path, effective_size, split_rhat
-from jaxcal.models import Unnormalized
+from jaxcal.models import Draws, Unnormalized
 from jaxcal.results import TestResult
+from jaxcal.skce import skce, skce_test
 
 
 @pytest.fixture
@@ -341,3 +343,50 @@ def test_shared_weights_serve_all_predictions(key):
     result = mcmc.mcmc_draws(key, shared, sampler=mcmc.MALA(), event_shape=2, n_draws=20, thin=10)
     means = np.asarray(result.samples.mean(1) - xs @ net[1].T)
     assert np.all(np.abs(means.mean(0)) < 4.5 * means.std(0, ddof=1) / N**0.5)
+
+
+def test_skce_from_tuned_draws_is_exact_up_to_monte_carlo_error_and_untuned_ones_break_it(key):
+    """A calibrated model: closed form against draws, over 24 independent sets of chains."""
+    n, sets = 60, 24
+    centers = 2 * CENTERS[:n] + 3
+    ys = centers + jnp.asarray(np.random.default_rng(4).normal(size=(n, 2)))
+    options = {
+        "prediction_kernel": Gaussian(2.0),
+        "target_kernel": Gaussian(1.5),
+        "standardize": False,
+    }
+    exact = skce(key, dist.Normal(centers, 1.0).to_event(1), ys, **options)
+
+    def chains(sampler, warmup):
+        tiled = jnp.tile(centers, (sets, 1))  # every set of chains has its own n predictions
+        made = mcmc.mcmc_draws(
+            key,
+            Unnormalized(normal, (tiled, jnp.ones_like(tiled))),
+            sampler=sampler,
+            n_draws=4,
+            n_chains=4,
+            n_warmup=warmup,
+            thin=1,
+            event_shape=2,
+        )
+        return made, made.samples.reshape(sets, n, 4, 2)
+
+    @jax.jit
+    @jax.vmap
+    def from_draws(z):
+        # standard deviations are equal, so the 2-Wasserstein distance is that of the means
+        given = {"distance": Vectors(centers)} | options
+        test = skce_test(key, Draws(z), ys, **given)
+        return test.estimate, test.p_value
+
+    tuned, z = chains(mcmc.MALA(0.7), 120)
+    estimates, p = (np.asarray(a) for a in from_draws(z))
+    assert tuned.warnings() == []
+    error = estimates.std(ddof=1)
+    assert abs(estimates.mean() - float(exact.unbiased)) < 4.5 * error / sets**0.5
+    assert np.median(p) > 0.05
+    untuned, z = chains(mcmc.MALA(0.1, adapt=False), 40)
+    estimates, p = (np.asarray(a) for a in from_draws(z))
+    assert "have not settled" in " ".join(untuned.warnings())
+    assert np.max(p) < 0.01
+    assert estimates.mean() - float(exact.unbiased) > 10 * error

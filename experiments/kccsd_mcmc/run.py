@@ -22,7 +22,7 @@ import runner
 FOLDER = Path(__file__).parent
 CHAINS = 2  # one draw from each stands for the prediction
 BATCH = 50  # data sets whose chains walk side by side
-ADAPTED = {"MALA": MALA(), "HMC": HMC(), "NUTS": NUTS(depth=5)}
+ADAPTED = {"MALA": MALA(), "HMC": HMC(), "NUTS": NUTS(depth=4)}
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Config:
     n: int = 200
     models: tuple[str, ...] = ("LGM", "HGM", "QGM", "MGM")
     fixed: tuple[float, ...] = (0.1, 0.3)
-    steps: tuple[int, ...] = (10, 20, 40, 80, 160, 320, 640, 1280)
+    steps: tuple[int, ...] = (10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 1280)
     adapted: tuple[str, ...] = tuple(ADAPTED)
-    adapted_steps: tuple[int, ...] = (10, 20, 40, 80, 160)
+    adapted_steps: tuple[int, ...] = (2, 5, 10, 20, 40, 160)
     seed: int = 20230721
 
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
 from jaxcal.models import Unnormalized
 from jaxcal.scores import is_distribution
 
 
-def log_densities(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, " n"]:
+def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Array, " n"]:
     """Entry i: the log density of prediction i at ``ys[i]``, known up to a constant of i.
 
     ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n] or []. Raises

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import checks
-from jaxcal.typing import Scalar, Vector
+from jaxcal.typing import Scalar
 
 
 def total_variation(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
@@ -113,9 +113,7 @@ def mce(probabilities: Any, labels: Any = None, **options: Any) -> Scalar:
     return calibration_error(probabilities, labels, **options)[1]
 
 
-def lp_ball_error(
-    probabilities: Any, conditional: Any, p: float, *, weights: Vector | None = None
-) -> Scalar:
+def lp_ball_error(probabilities: Any, conditional: Any, p: float, *, weights: Any = None) -> Scalar:
     r"""Calibration error over the unit ball of :math:`L^p`(law of predictions x counting).
 
     With :math:`\delta = P(Y | P) - P` [n, m] and 1/p + 1/q = 1: :math:`(E \|\delta\|_q^q)^{1/q}`

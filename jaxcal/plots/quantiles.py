@@ -56,8 +56,9 @@ def pit_histogram(
         return say(ax, "transforms are not numbers:\nno verdict")
     low, high = scipy.stats.binom.interval(0.95, pit.size, 1 / bins)
     ax.hist(pit, bins=bins, range=(0, 1), color=LIGHT, edgecolor="white", label="observed")
-    ax.axhspan(low, high, facecolor="none", edgecolor=DARK, hatch="///", linewidth=0, alpha=0.6)
-    ax.axhline(pit.size / bins, color=DARK, linestyle="--", label="calibrated, with 95 % band")
+    ax.axhline(pit.size / bins, color=DARK, linestyle="--", label="calibrated")
+    for k, end in enumerate((low, high)):
+        ax.axhline(end, color=DARK, linestyle=":", label=None if k else "95 % of one bar")
     legend_above(ax)
     return ax
 

@@ -41,7 +41,7 @@ def test_densities_on_the_line_are_powers_normalized_by_quadrature(name, t):
     center = np.broadcast_to(np.asarray(law.mean).reshape(-1), (N,))
     for i in (0, 3):
         powered = lambda y, i=i: density(law, y)[i] ** (1 / t)  # noqa: E731
-        grid = np.linspace(center[i] - 60, center[i] + 60, 24_001)
+        grid = np.linspace(center[i] - 400, center[i] + 400, 160_001)
         values = np.exp(
             np.asarray(
                 jax.vmap(lambda y: law.log_prob(jnp.full((N, *([1] * event)), y)))(
