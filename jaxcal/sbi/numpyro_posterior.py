@@ -77,7 +77,7 @@ class NumpyroPosterior:
         from numpyro.infer.util import potential_energy
 
         program = self.model if self.guide is None else _with_params(self.guide, self.params)
-        return -potential_energy(program, (x,), {}, self.unravel(u))
+        return jnp.negative(potential_energy(program, (x,), {}, self.unravel(u)))
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)

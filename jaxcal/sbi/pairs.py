@@ -101,7 +101,8 @@ def score_pairs(
                 )
             nodes, values, features = values[:n_nodes], values[n_nodes:], features[n_nodes:]
             xs = jax.tree.map(lambda leaf: leaf[n_nodes:], xs)
-            made = made.rows(slice(n_nodes, None)) if hasattr(made, "rows") else made
+            cut = getattr(made, "rows", None)
+            made = made if cut is None else cut(slice(n_nodes, None))
             notes += (
                 f"no prior was given: the parameters of the first {n_nodes} pairs are the base "
                 f"points, and these pairs were not tested",
@@ -210,7 +211,7 @@ def _nodes(key: Key, prior: Any, made: Any, m: int, d: int, dtype: Any) -> Array
 
 
 def _draw_torch(key: Key, prior: Any, m: int) -> Any:
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     with torch.random.fork_rng():
         torch.manual_seed(int(jax.random.bits(key, dtype=jnp.uint32)))

@@ -40,7 +40,7 @@ class TorchPosterior:
 
     def scores(self, thetas: np.ndarray, xs: Any) -> np.ndarray:
         """The score of every pair, [n, d], in batches."""
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
 
         kind = torch.get_default_dtype()
         rows = [slice(i, i + self.batch) for i in range(0, len(thetas), self.batch)]
