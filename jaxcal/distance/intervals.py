@@ -195,10 +195,10 @@ def _partition(value: Array, found: Atoms, bin_of: Array) -> IntervalCE:
     mass = jax.ops.segment_sum(found.mass, bin_of, m)
     ones = jax.ops.segment_sum(found.p1, bin_of, m)
     means = ones / jnp.where(mass > 0, mass, 1)
-    kappa = jnp.where(mass > 0, means, 0.0)[bin_of][found.index]
+    kappa = jnp.where(mass > 0, means, 0.0)[bin_of][found.atom]
     # padding atoms may sit in bins of their own, which no observation is in
-    used = sums(jnp.zeros(m, jnp.int32).at[bin_of[found.index]].set(1)) - 1
-    return IntervalCE(value, used[bin_of[found.index]], kappa)
+    used = sums(jnp.zeros(m, jnp.int32).at[bin_of[found.atom]].set(1)) - 1
+    return IntervalCE(value, used[bin_of[found.atom]], kappa)
 
 
 def _least_max_width(data: Binary) -> IntervalCE:
@@ -228,5 +228,6 @@ def _least_max_width(data: Binary) -> IntervalCE:
         starts[kept[j]] = 1
         j = kept[j] - 1
     bin_of = np.cumsum(starts) - 1
-    held = Atoms(*(jnp.asarray(x, data.v.dtype) for x in found[:3]), jnp.asarray(found.index))
+    v, p0, p1 = (jnp.asarray(x, data.v.dtype) for x in found[:3])
+    held = Atoms(v, p0, p1, jnp.asarray(found.atom))
     return _partition(jnp.asarray(least, data.v.dtype), held, jnp.asarray(bin_of))

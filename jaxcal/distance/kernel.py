@@ -10,6 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
@@ -72,7 +73,7 @@ class Sketch(eqx.Module):
     draws: Float[Array, " s"]
 
     def __repr__(self) -> str:
-        if self.value.ndim or isinstance(self.value, jax.core.Tracer):
+        if self.value.ndim or isinstance(self.value, Tracer):
             return f"Sketch(batch or traced, shape {self.value.shape})"
         return (
             f"squared kernel calibration error {float(self.value):.4g} "

@@ -103,18 +103,16 @@ def lower_distance(
 
 def _cut(v: Any, p0: Any, p1: Any, tol: float) -> tuple[Any, Chain, float]:
     u = np.unique(np.concatenate([[0.0, 1.0], v]))
-    for _ in range(ROUNDS):
+    for rounds in range(ROUNDS):
         where = np.searchsorted(u, v)
         masses = [np.bincount(where, x, u.size) for x in (p0, p1)]
         chain = chain_programme(u, *masses)
         worst, new = violations(u, chain.a, chain.b)
-        if worst <= tol:
-            break
         new = np.setdiff1d(new, u)
-        if new.size == 0:
-            break
+        if worst <= tol or new.size == 0 or rounds == ROUNDS - 1:
+            return u, chain, worst
         u = np.union1d(u, new)
-    return u, chain, worst
+    raise AssertionError("a round always returns")
 
 
 def violations(u: Any, a: Any, b: Any) -> tuple[float, Any]:

@@ -35,13 +35,13 @@ class Residuals(NamedTuple):
 
 class Atoms(NamedTuple):
     """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
-    (v, 0) and (v, 1). ``index`` [n] is the atom of each observation. Where ties leave room, padding
+    (v, 0) and (v, 1). ``atom`` [n] is that of each observation. Where ties leave room, padding
     atoms of no mass stand at the end, at the largest v."""
 
     v: Float[Array, " m"]
     p0: Float[Array, " m"]
     p1: Float[Array, " m"]
-    index: Int[Array, " n"]
+    atom: Int[Array, " n"]
 
     @property
     def mass(self) -> Float[Array, " m"]:
@@ -140,7 +140,7 @@ class Held(NamedTuple):
     v: Float[np.ndarray, " m"]
     p0: Float[np.ndarray, " m"]
     p1: Float[np.ndarray, " m"]
-    index: Int[np.ndarray, " n"]
+    atom: Int[np.ndarray, " n"]
 
     @property
     def mass(self) -> Float[np.ndarray, " m"]:
@@ -158,7 +158,7 @@ def positive(found: Atoms) -> Held:
     v, p0, p1 = (np.asarray(leaf, float) for leaf in found[:3])
     held = p0 + p1 > 0
     moved = np.maximum(np.cumsum(held) - 1, 0)
-    return Held(v[held], p0[held], p1[held], moved[np.asarray(found.index)])
+    return Held(v[held], p0[held], p1[held], moved[np.asarray(found.atom)])
 
 
 def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
@@ -174,12 +174,12 @@ def top_label(probabilities: Any, labels: Any) -> tuple[Array, Array]:
     ``probabilities`` [n, m], ``labels`` [n] classes from 0. Of equal largest the first counts.
     """
     ps = checks.probabilities(probabilities)
-    ys = checks.labels(labels, *ps.shape)
+    ys = checks.labels(labels, ps.shape[0], ps.shape[1])
     return jnp.max(ps, axis=1), (jnp.argmax(ps, axis=1) == ys).astype(ps.dtype)
 
 
 def class_wise(probabilities: Any, labels: Any) -> tuple[Array, Array]:
     """Each class against the rest: predictions [m, n] and labels [m, n], one row a class."""
     ps = checks.probabilities(probabilities)
-    ys = checks.labels(labels, *ps.shape)
+    ys = checks.labels(labels, ps.shape[0], ps.shape[1])
     return ps.T, (jnp.arange(ps.shape[1])[:, None] == ys).astype(ps.dtype)

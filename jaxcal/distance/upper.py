@@ -112,7 +112,7 @@ def upper_distance(p: Any, y: Any, *, weights: Any = None) -> Partition:
     if isinstance(data.v, Tracer):
         raise ValueError("upper_distance runs outside of jit, vmap and grad only")
     found = positive(atoms(data))
-    v, index = found.v, found.index
+    v, index = found.v, found.atom
     domain = Domain(found.mass, v, found.p1 / found.mass)
     if v.size <= MOST:
         best = true_distance(domain)

@@ -39,7 +39,7 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     ax.vlines(mean, low, high, color=LIGHT, linewidth=2, label="2 s.d. if calibrated")
     ax.plot(mean, rate, "o", color=BLACK, markersize=5, label="rate of a group")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
-    right = ax.secondary_yaxis("right", functions=(lambda t: 2 * t - 1, lambda t: (t + 1) / 2))
+    right = ax.secondary_yaxis("right", functions=(_to_weight, _from_weight))
     right.set_ylabel("witness: predictions too low above 0, too high below", color=DARK)
     right.spines["right"].set_color(LIGHT)
     legend_above(ax)
@@ -47,6 +47,14 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     assert legend is not None
     legend.set_ncols(2)
     return ax
+
+
+def _to_weight(t: Any) -> Any:
+    return 2 * t - 1
+
+
+def _from_weight(t: Any) -> Any:
+    return (t + 1) / 2
 
 
 def groups(v: Any, y: Any, w: Any, count: int) -> tuple[Any, Any, Any]:

@@ -174,7 +174,7 @@ def test_wrong_types_are_named(key):
     with pytest.raises(TypeError, match="key"):
         distance.distance_from_calibration(0, [0.5], [1])
     with pytest.raises(ValueError, match="level: "):
-        distance.distance_from_calibration(key, [0.5], [1], level=95)
+        distance.distance_from_calibration(key, [0.5], [1], level=95.0)
     with pytest.raises(ValueError, match="bandwidth: wanted a positive"):
         distance.laplace_ce([0.5], [1], bandwidth=0)
     with pytest.raises(ValueError, match="width: wanted 'average' or 'max'"):
