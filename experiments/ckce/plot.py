@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             values = [float(r["mean"]) for r in own]
             ax.plot(places, values, color=colour, linestyle=line, label=f"{measure}, {model}")
     ax.set(title="images, values", xlabel="brightness (%)", yscale="log")
-    ax.legend(frameon=False, fontsize=7)
+    ax.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=1)
     handles = [
         plt.Line2D([], [], color=c, marker=m, linestyle=s, label=name)
         for name, (c, m, s) in STYLES.items()

@@ -48,7 +48,7 @@ def ckce_means(
     """
     checks.key(key)
     predictions, ys, setup = set_up_means(predictions, targets, **options)
-    strength = ridge_at(ridge, ys.shape[0], _dtype(predictions, ys))
+    strength = ridge_at(ridge, ys.shape[0], _dtype(ys))
     return _estimate(key, predictions, ys, setup, strength, stein=False)
 
 
@@ -112,7 +112,6 @@ def _estimate(
     )
 
 
-def _dtype(predictions: Any, ys: Array) -> Any:
-    leaves = jax.tree.leaves((predictions, ys))
-    kinds = [leaf.dtype for leaf in leaves if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)]
-    return jnp.result_type(*kinds) if kinds else float
+def _dtype(ys: Array) -> Any:
+    """The floating type of the targets; classes have the default one."""
+    return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)

@@ -42,7 +42,7 @@ def brute_cells(q, bins):
     return np.unique(codes, axis=0, return_inverse=True)[1]
 
 
-@pytest.mark.parametrize(("m", "bins"), [(2, 3), (3, 3), (10, 3), (4, 10), (5, 1), (1000, 3)])
+@pytest.mark.parametrize(("m", "bins"), [(2, 3), (4, 10), (1000, 3)])
 def test_cells_are_those_of_the_whole_table(m, bins):
     q = synthetic.dirichlet(jax.random.key(m), 60, m, 0.05 if m > 100 else 0.5)
     found, wanted = np.asarray(cells(q, bins)), brute_cells(q, bins).ravel()
