@@ -65,9 +65,9 @@ bracket(result, ax=right)
 figure
 
 # %% [markdown]
-# On the left the grey witness is where the smooth calibration error comes from: below the middle
-# (predictions too high) for large predictions, above it for small ones. The model claims too much
-# on both sides. The best bins also repair it: their means are calibrated on these data.
+# On the left the grey witness is where the smooth calibration error comes from. It falls from left
+# to right: the larger the prediction, the more it is too high, while small ones are rather too low.
+# That is overconfidence. The best bins also repair it: their means are calibrated on these data.
 
 # %%
 best = distance.interval_ce(p, labels)

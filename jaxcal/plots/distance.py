@@ -30,7 +30,7 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     v, y, w, witness = v[order], y[order], w[order], witness[order]
     # neighbours are joined at slope 1 towards the middle, as a Lipschitz weight may
     ax.fill_between(
-        v, 0.5, 0.5 + witness / 2, color="0.9", linewidth=0, label="witness: right -1 to 1"
+        v, 0.5, 0.5 + witness / 2, color="0.9", linewidth=0, label="witness (right axis)"
     )
     ax.plot([0, 1], [0, 1], color=DARK, linewidth=0.8, linestyle="--", label="calibrated")
     mean, rate, mass = groups(v, y, w, BINS)
