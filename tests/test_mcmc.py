@@ -379,7 +379,7 @@ def test_skce_from_tuned_draws_is_exact_up_to_monte_carlo_error_and_untuned_ones
         test = skce_test(key, Draws(z), ys, **given)
         return test.estimate, test.p_value
 
-    tuned, z = chains(mcmc.MALA(0.7), 120)
+    tuned, z = chains(mcmc.MALA(0.7), 400)
     estimates, p = (np.asarray(a) for a in from_draws(z))
     assert tuned.warnings() == []
     error = estimates.std(ddof=1)

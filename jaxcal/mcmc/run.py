@@ -37,7 +37,7 @@ def mcmc_draws(
     sampler: Sampler = NUTS(),
     n_chains: int = 4,
     n_warmup: int = 300,
-    thin: int = 5,
+    thin: int = 10,
     event_shape: int | tuple[int, ...] | None = None,
     start: Any = None,
 ) -> McmcDraws:
@@ -47,6 +47,8 @@ def mcmc_draws(
     numpyro distribution with batch shape [n] on all of space. ``sampler``: `MALA`, `HMC` or
     `NUTS`. Each of ``n_chains`` chains makes ``n_warmup`` steps, during which an adapting sampler
     tunes itself, then keeps one draw every ``thin`` steps; ``n_draws`` counts all chains together.
+    Tuning looks at the path, which biases the draws until some steps of constant size have passed:
+    let ``thin`` be large enough for those (`experiments/kccsd_mcmc`).
     ``start``: where chains begin, a distribution over targets or an array [n_chains, n, ...];
     by default a standard normal draw, which is far off where targets are (choose a wider start
     then).
