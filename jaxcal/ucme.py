@@ -78,6 +78,7 @@ class _Made(NamedTuple):
     identical_predictions: Bool[Array, ""]
     identical_targets: Bool[Array, ""]
     constant_coordinates: Array
+    nonfinite_targets: Array
     nonfinite_features: Array
 
 
@@ -86,7 +87,7 @@ def ucme_test(
     predictions: Any,
     targets: Any,
     *,
-    locations: tuple[Any, Any] | None = None,
+    locations: Any = None,
     n_locations: int = LOCATIONS,
     null: HotellingNull = F(),
     **options: Unpack[Options],
@@ -127,7 +128,7 @@ def ucme(
     predictions: Any,
     targets: Any,
     *,
-    locations: tuple[Any, Any] | None = None,
+    locations: Any = None,
     n_locations: int = LOCATIONS,
     **options: Unpack[Options],
 ) -> Estimate:
@@ -249,6 +250,7 @@ def _features(key: Key, predictions: Any, ys: Array, setup: Setup, rows: Array, 
         made.identical_predictions,
         made.identical_targets,
         made.constant_coordinates,
+        not_finite(ys),
         made.nonfinite_features,
     )
 
@@ -272,9 +274,9 @@ def _test(made: _Made, null: HotellingNull, given: int) -> TestResult:
     statistic, condition = hotelling(z)
     p = null(statistic, n, j)
     diagnostics = Diagnostics(
-        nonfinite_targets=jnp.zeros((), jnp.int32),
+        nonfinite_targets=made.nonfinite_targets,
         nonfinite_scores=jnp.zeros((), jnp.int32),
-        nonfinite_features=made.nonfinite_features + not_finite(z),
+        nonfinite_features=made.nonfinite_features,
         identical_predictions=made.identical_predictions,
         identical_targets=made.identical_targets,
         constant_coordinates=made.constant_coordinates,

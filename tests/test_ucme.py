@@ -79,7 +79,8 @@ def test_hotelling_ignores_linear_mixing_of_locations(seed):
     found, condition = hotelling(jnp.asarray(z))
     wanted = 12 * z.mean(0) @ np.linalg.solve(np.cov(z.T), z.mean(0))
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    np.testing.assert_allclose(hotelling(jnp.asarray(z @ mixing))[0], wanted, rtol=1e-5)
+    mixed = (z / [1, 1e-4, 30]) @ mixing  # of one size: what is mixed must be told apart again
+    np.testing.assert_allclose(hotelling(jnp.asarray(mixed))[0], wanted, rtol=1e-6)
     np.testing.assert_allclose(condition, np.linalg.cond(np.corrcoef(z.T)), rtol=1e-6)
 
 
@@ -157,13 +158,12 @@ def full_normals(key, n):
     "make",
     [
         lambda key, n: dist.Laplace(jax.random.normal(key, (n,)), 0.7),
-        lambda key, n: dist.Normal(jax.random.normal(key, (n, 2, 2)), 0.7).to_event(2),
         full_normals,
         partial(mixtures, d=0),
         partial(mixtures, d=2),
         lambda key, n: Draws(jax.random.normal(key, (n, 8, 1)) + 1),
     ],
-    ids=["laplace", "normals of matrices", "full normals", "mixtures", "vector mixtures", "draws"],
+    ids=["laplace", "full normals", "mixtures", "vector mixtures", "draws"],
 )
 def test_locations_of_every_kind_of_prediction(make, key):
     predictions, at = make(key, 20), make(jax.random.key(5), 2)
@@ -246,8 +246,6 @@ def test_refusals(key):
         test(locations=(dist.Laplace(jnp.ones(2), 1.0), jnp.ones(2)))
     with pytest.raises(ValueError, match="Vectors hold no vectors of the locations"):
         test(locations=AT, distance=Vectors(jnp.ones((6, 2))))
-    with pytest.raises(TypeError, match="typed random key"):
-        ucme_test(0, predictions, Y)
     with pytest.raises(TypeError, match="null"):
         test(null=F)
     p, ys = classes(key, 20)
@@ -268,6 +266,6 @@ def test_one_location_two_observations_gradients_and_nan(key):
     slope = jax.grad(loss)(MU)
     step = jnp.zeros(6).at[3].set(1e-6)
     np.testing.assert_allclose(slope[3], (loss(MU + step) - loss(MU - step)) / 2e-6, rtol=1e-5)
-    broken = ucme_test(key, dist.Normal(MU.at[2].set(jnp.nan), SD), Y, locations=AT, **KERNEL)
+    broken = ucme_test(key, dist.Normal(MU, SD), Y.at[2].set(jnp.nan), locations=AT, **KERNEL)
     assert jnp.isnan(broken.p_value)
-    assert "NaN or infinite" in " ".join(broken.warnings())
+    assert "1 target values are NaN" in " ".join(broken.warnings())
