@@ -75,13 +75,17 @@ def one_step(terms: Float[Array, " n"], level: float = 0.95) -> OneStep:
 
 
 def compare_risks(
-    first: Float[Array, " n"], second: Float[Array, " n"], level: float = 0.95
+    first: Float[Array, " n"], second: Float[Array, " m"], level: float = 0.95
 ) -> RiskDifference:
     """The paired test from the row means of two risks on the same observations.
 
     Both functions have to be fitted on other data. The standard error is that of a U-statistic by
     the jackknife, which is too large rather than too small where the two functions are nearly the
     same. Identical functions have a difference of 0 and p = 1 / 2.
+
+    The p-value is normal, and risks are skewed: between two functions of equal risk a nominal 5 %
+    was 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at n = 8000 on the worse of the two sides, on
+    scalar data with an error of 0.18 (2000 data sets each). Read p-values near a threshold so.
     """
     check_level(level)
     if first.shape != second.shape:

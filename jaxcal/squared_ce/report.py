@@ -78,8 +78,7 @@ class Tuned(eqx.Module):
     def squared(self) -> float:
         """The signed mean of h on the diagonal: the squared error. Negative is possible for kkr and
         debiased bins."""
-        finite = self.contributions[np.isfinite(self.contributions)]
-        return float(np.mean(finite)) if finite.size else np.nan
+        return _mean(self.contributions)
 
     @property
     def error(self) -> float:
@@ -161,7 +160,7 @@ class Report(eqx.Module):
         """Test on the test observations that the first ensemble has the lower risk.
 
         For statements about estimators. Do not choose the estimate to quote by it: that choice is
-        made on the validation rows.
+        made on the validation rows. Its level at finite n is that of `compare_risks`.
         """
         for name in (first, second):
             if name not in self.estimators:
@@ -303,6 +302,11 @@ def _about(tuned: Tuned) -> list[str]:
 
 def _finite(values: Numbers) -> Numbers:
     return values[np.isfinite(values)]
+
+
+def _mean(values: Numbers) -> float:
+    finite = _finite(values)
+    return float(np.mean(finite)) if finite.size else np.nan
 
 
 def in_float64(function: Any, values: Numbers, level: float) -> Any:

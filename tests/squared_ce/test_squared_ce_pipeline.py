@@ -274,7 +274,7 @@ def test_splitters_and_pairs_of_rows_are_taken_as_they_are(problem):
         ({"folds": [([0, 0, 1], [3, 4])]}, ValueError, "a row is listed more than once"),
         ({"test": 1.5}, ValueError, "test: wanted a share between 0 and 1"),
         ({"test": np.ones(3)}, ValueError, "test: wanted row numbers, or a mask of length 100"),
-        ({"level": 95}, ValueError, "level: wanted a number between 0 and 1"),
+        ({"level": 95.0}, ValueError, "level: wanted a number between 0 and 1"),
         ({"estimators": []}, ValueError, "estimators: wanted at least one"),
         ({"estimators": [Bins]}, (TypeError, AttributeError), "estimators|property"),
         ({"estimators": [Bins((5, 6)), Bins((7, 8))]}, ValueError, "two are called 'bins'"),
@@ -289,8 +289,6 @@ def test_bad_data_is_named_or_flagged(problem):
     p, y = np.array([[0.7, 0.3, 0.0]] * 40), np.array([0] * 38 + [1] * 2)
     key = jax.random.key(1)
     call = squared_ce.calibration_error
-    with pytest.raises(TypeError, match="key: wanted a typed random key"):
-        call(0, p, y)
     with pytest.raises(ValueError, match="labels: wanted classes 0"):
         call(key, p, y + 2)
     with pytest.raises(ValueError, match="both parts need at least 2 rows"):
@@ -384,20 +382,21 @@ def test_the_lower_bound_keeps_its_level_and_the_one_step_estimate_is_never_too_
 
 
 @jax.jit
-@jax.vmap
-def tested(key):
-    """p-values: a function against its mirror image (equal risks), the truth against zero."""
-    made = squared_confidence(key, 150)
-    true = made.inputs - made.inputs**2
+def paired_p_values(keys):
+    """Two functions of equal risk, half and one and a half times the true one; then the truth
+    against nine times itself."""
 
-    def rows(residual):
-        return squared_ce.risk(Known(residual), made).rows
+    def one(key):
+        made = squared_confidence(key, 500)
+        true = made.inputs - made.inputs**2
 
-    # equal population risks by the symmetry of h -> 2 h* - h around the truth
-    scale = jnp.sqrt(jnp.asarray([0.5, 1.5]))
-    equal = compare_risks(rows(scale[0] * true), rows(scale[1] * true)).p_value
-    far = compare_risks(rows(true), rows(3 * true)).p_value
-    return equal, far
+        def rows(factor):
+            return squared_ce.risk(Known(factor**0.5 * true), made).rows
+
+        equal = compare_risks(rows(0.5), rows(1.5)).p_value
+        return equal, compare_risks(rows(1.0), rows(9.0)).p_value
+
+    return jax.lax.map(one, keys, batch_size=50)
 
 
 class Known(eqx.Module):
@@ -407,11 +406,11 @@ class Known(eqx.Module):
         return Factors(self.values, self.values)
 
 
-def test_the_paired_test_keeps_its_level_and_has_power():
-    equal, far = tested(jax.random.split(jax.random.key(10), 2000))
+def test_the_paired_test_has_its_documented_level_and_power():
+    equal, far = paired_p_values(jax.random.split(jax.random.key(10), 1000))
+    _, high = scipy.stats.binom.interval(0.9999, 1000, 0.07)  # documented: 7 % at this size
     for p in (equal, 1 - equal):
-        _, high = scipy.stats.binom.interval(0.9999, 2000, 0.05)
-        assert int(jnp.sum(p <= 0.05)) <= high
+        assert 10 <= int(jnp.sum(p <= 0.05)) <= high
     assert float(jnp.mean(far <= 0.05)) > 0.9
 
 
