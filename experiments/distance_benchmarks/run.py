@@ -109,21 +109,29 @@ def bootstrap(n, resamples):
 
 
 def relplot():
-    """smECE against relplot's, at its own width and at its own solution."""
+    """smECE against relplot's, at its own width and at its own solution.
+
+    relplot counts only half of what lies in the first and last of its 1,000 cells, where many
+    predictions of the samples of power 3 are: those are kept apart.
+    """
     path = FOLDER / "relplot.csv"
     if not path.exists():
         print("relplot.csv is not here: run relplot_values.py where relplot is installed")
         return
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    here = there = 0.0
-    for row in rows:
-        v, y = sample(int(row["seed"]), int(row["n"]), float(row["power"]))
-        same = distance.smece(v, y, width=float(row["width"]))
-        here = max(here, abs(float(same.value) - float(row["smece"])))
-        there = max(there, abs(float(distance.smece(v, y).value) - float(row["smece"])))
-    yield f"smECE, {len(rows)} samples", "largest difference from relplot at its width", here
-    yield f"smECE, {len(rows)} samples", "largest difference from relplot", there
+    for name, chosen in (
+        ("smECE", [row for row in rows if float(row["power"]) < 2]),
+        ("smECE, predictions at the ends", [row for row in rows if float(row["power"]) > 2]),
+    ):
+        same = whole = 0.0
+        for row in chosen:
+            v, y = sample(int(row["seed"]), int(row["n"]), float(row["power"]))
+            theirs, width = float(row["smece"]), float(row["width"])
+            same = max(same, abs(float(distance.smece(v, y, width=width).value) - theirs))
+            whole = max(whole, abs(float(distance.smece(v, y).value) - theirs))
+        yield f"{name}, {len(chosen)}", "largest difference from relplot, same width", same
+        yield f"{name}, {len(chosen)}", "largest difference from relplot", whole
 
 
 def main():
