@@ -66,7 +66,7 @@ def rejection_rates(
     how many data sets there were, one number, or for each name a number or [k]. The intervals are
     those of Clopper and Pearson, each of which holds the true rate with probability at least
     ``coverage``; series are moved aside a little so that intervals stay apart. The dashed line is
-    the nominal ``level``. Positive settings that span a factor of 8 or more get a logarithmic axis.
+    the nominal ``level``. Positive settings that span a factor of 4 or more get a logarithmic axis.
     ``label`` names x and its unit.
     """
     where = np.asarray(x, dtype=float)
@@ -78,7 +78,7 @@ def rejection_rates(
         raise ValueError(f"level: wanted a number between 0 and 1, got {level}")
     ax = axes(ax)
     positions, aside = where, 0.006 * (np.ptp(where) or 1.0)
-    logarithmic = bool(np.all(where > 0)) and np.max(where) >= 8 * np.min(where)
+    logarithmic = bool(np.all(where > 0)) and np.max(where) >= 4 * np.min(where)
     if logarithmic:
         positions, aside = np.log(where), 0.006 * np.ptp(np.log(where))
         ax.set_xscale("log", base=2)
