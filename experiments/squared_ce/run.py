@@ -77,7 +77,7 @@ def curve(key: jax.Array, theta: jax.Array, *, n: int, repetitions: int) -> jax.
         problem = squared_ce.canonical(made.probabilities, made.labels)
         h = Residual(partial(temperature_residual, theta))
         estimate = jnp.mean(jnp.sum(h.residual(problem.inputs) ** 2, axis=1)) ** 0.5
-        return jnp.stack([squared_ce.risk(h, problem).value, estimate])
+        return jnp.stack([squared_ce.empirical_risk(h, problem).value, estimate])
 
     return jax.lax.map(one, jax.random.split(key, repetitions))
 

@@ -29,7 +29,7 @@ from jaxcal.squared_ce.reductions import (
     top_label,
 )
 from jaxcal.squared_ce.report import Report, Tuned
-from jaxcal.squared_ce.risk import risk
+from jaxcal.squared_ce.risk import empirical_risk
 
 __all__ = [
     "Bins",
@@ -49,6 +49,7 @@ __all__ = [
     "class_wise",
     "compare_risks",
     "default_estimators",
+    "empirical_risk",
     "kkr_ridges",
     "leave_one_out_error",
     "likelihood_bandwidth",
@@ -58,7 +59,6 @@ __all__ = [
     "one_step",
     "problem_error",
     "reduce",
-    "risk",
     "softmax",
     "top_label",
     "ukkr_ridges",

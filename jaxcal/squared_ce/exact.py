@@ -60,7 +60,7 @@ def population_risk(
     weights: Float[Array, " s"], residuals: Float[Array, "s d"], factors: Factors
 ) -> Scalar:
     """``E (<D, D'> - h)^2`` over two independent draws of weighted support points, themselves
-    included: the risk of which `risk` is an unbiased estimate."""
+    included: the risk of which `empirical_risk` is an unbiased estimate."""
     d, (left, right) = weights[:, None] * residuals, factors
     pure = jnp.sum((d.T @ residuals) ** 2)
     cross = jnp.sum((d.T @ left) * (d.T @ right))

@@ -84,8 +84,8 @@ def compare_risks(
     same. Identical functions have a difference of 0 and p = 1 / 2.
 
     The p-value is normal, and risks are skewed: between two functions of equal risk a nominal 5 %
-    was 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at n = 8000 on the worse of the two sides, on
-    scalar data with an error of 0.18 (2000 data sets each). Read p-values near a threshold so.
+    was 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at n = 8000 on the worse of the two sides,
+    on scalar data with an error of 0.18 (2000 data sets each). Read p-values near a threshold so.
     """
     check_level(level)
     if first.shape != second.shape:

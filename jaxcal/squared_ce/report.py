@@ -88,11 +88,7 @@ class Tuned(eqx.Module):
     @property
     def fold_errors(self) -> Float[np.ndarray, " k"]:
         """The root of each fold's own estimate; the spread shows what refitting changes."""
-        means = [
-            np.mean(_finite(fold)) if np.isfinite(fold).any() else np.nan
-            for fold in self.fold_contributions
-        ]
-        return np.sqrt(np.maximum(means, 0))
+        return np.sqrt(np.maximum(np.array([_mean(fold) for fold in self.fold_contributions]), 0))
 
     @property
     def interval(self) -> Interval:

@@ -47,14 +47,14 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
     return 2 / (n - 2) * jnp.sqrt((n - 1) / n * jnp.sum(gaps**2, axis=-1))
 
 
-def risk(h: CalibrationFunction, problem: Reduced) -> Risk:
+def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
     """The empirical risk on one problem, at the lower of the two costs: n r^2 or n^2 r."""
     one_problem(problem)
     return risk_of_factors(problem.residuals, h.factors(problem.inputs))
 
 
 def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
-    """As `risk`, from residuals and the factors of h at the same observations."""
+    """As `empirical_risk`, from residuals and the factors of h at the same observations."""
     n, d = residuals.shape
     if d + factors.left.shape[1] < n:
         return risk_by_moments(residuals, factors)
@@ -124,7 +124,7 @@ def risk_of_gram(residuals: Float[Array, "n d"], gram: Array) -> Risk:
 def consecutive_risk(residuals: Float[Array, "n d"], factors: Factors) -> Scalar:
     """The n - 1 pairs (i, i + 1) alone: unbiased, O(n (d + r)), for observations in random order.
 
-    Its variance is about that of n / 2 independent pairs, much more than that of `risk`.
+    Its variance is about that of n / 2 independent pairs, much more than that of all pairs.
     """
     _at_least_two(residuals)
     first = jnp.arange(residuals.shape[0] - 1)

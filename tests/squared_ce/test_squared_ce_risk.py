@@ -121,7 +121,7 @@ def test_sizes_are_checked():
     with pytest.raises(ValueError, match="gram: wanted one row and column an observation, 4"):
         risks.risk_of_gram(residuals, jnp.zeros((3, 3)))
     with pytest.raises(ValueError, match="take the class-wise problems one by one"):
-        risks.risk(Residual(jnp.zeros_like), class_wise(ATOMS, [0, 1, 2]))
+        risks.empirical_risk(Residual(jnp.zeros_like), class_wise(ATOMS, [0, 1, 2]))
 
 
 def test_the_risk_is_differentiable_and_batches():
@@ -253,7 +253,7 @@ def test_the_scalar_law_has_its_closed_forms(key):
         (true, 1 / 36 - 1 / 900),
         (Residual(jnp.zeros_like), 1 / 36),
     ]:
-        found = risks.risk(h, problem)
+        found = risks.empirical_risk(h, problem)
         assert abs(float(found.value) - value) < 4 * float(found.standard_error)
         assert float(found.standard_error) < 3e-4
     assert float(c.min()) >= 0
@@ -264,7 +264,7 @@ def test_the_scalar_law_has_its_closed_forms(key):
 )
 def test_the_simulation_of_the_paper_has_its_exact_curve(theta, wanted):
     problem, _, _ = simulated()
-    found = risks.risk(Residual(partial(temperature_residual, theta)), problem)
+    found = risks.empirical_risk(Residual(partial(temperature_residual, theta)), problem)
     assert abs(float(found.value) - wanted) < 4 * float(found.standard_error) + 5e-6
     assert float(found.standard_error) < 1.5e-4  # 0.00116 to 0.0013 at n = 500
 
@@ -309,6 +309,6 @@ def test_two_classes_as_canonical_count_twice():
     labels = [0, 0, 1, 0]
     both, one = canonical(p, labels), top_label(p, labels)
     zero = Residual(jnp.zeros_like)
-    assert float(risks.risk(zero, both).value) == pytest.approx(
-        4 * float(risks.risk(zero, one).value)
+    assert float(risks.empirical_risk(zero, both).value) == pytest.approx(
+        4 * float(risks.empirical_risk(zero, one).value)
     )
