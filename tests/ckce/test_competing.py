@@ -151,7 +151,7 @@ def test_binary_temperatures_against_exact_numbers():
 
 
 def test_the_dirichlet_model_against_exact_numbers():
-    n = 100_000
+    n = 60_000
     truth = synthetic.dirichlet(jax.random.key(0), n, 10, 0.1)
     y = synthetic.labels(jax.random.key(1), truth)
     found = scores(truth, y)
@@ -165,7 +165,7 @@ def test_the_dirichlet_model_against_exact_numbers():
 
 
 def test_linear_recalibration_with_a_linear_kernel():
-    m, a, epsilon, ridge, n, sets = 3, 1.0, 0.6, 0.1, 1000, 30
+    m, a, epsilon, ridge, n, sets = 3, 1.0, 0.6, 0.1, 1000, 10
     s = a / (m * a * (m * a + 1))
 
     def one(key):

@@ -215,7 +215,7 @@ def mean_label(q, y):
 
 
 def shifted(key, place):
-    q, y, _ = synthetic.covariate_shift(key, 400, place)
+    q, y, _ = synthetic.covariate_shift(key, 300, place)
     return Drawn(q[None], y)
 
 
