@@ -62,6 +62,7 @@ def execute(notebook: Any, folder: Path) -> Any:
     client = NotebookClient(
         notebook,
         timeout=SECONDS,
+        startup_timeout=SECONDS,
         kernel_name="python3",
         record_timing=False,
         extra_arguments=["--matplotlib=inline"],  # a figure at the end of a cell is shown
