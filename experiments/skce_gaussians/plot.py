@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import figures
@@ -39,7 +40,7 @@ def published(quantity: str, model: str, d: str, name: str) -> tuple[list[int], 
 def main(arguments: Sequence[str] | None = None) -> Path:
     source = Path(arguments[0]) if arguments else FOLDER / "results.csv"
     rows = runner.read(source)
-    figure, grid = plt.subplots(3, 4, figsize=(12, 8), sharex=True, layout="constrained")
+    figure, grid = plt.subplots(3, 4, figsize=(9, 5.9), sharex=True, layout="constrained")
     for column, (model, d) in enumerate(PANELS):
         shown = [row for row in rows if (row["model"], row["d"]) == (model, d)]
         sizes = [int(row["n"]) for row in shown]
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
                     markersize=5,
                 )
             axes.set_yscale("log")
+            if (model, what) == ("uncalibrated", "error"):  # little more than one decade
+                axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         grid[0, column].set_title(f"{model}, d = {d}", fontsize=10)
         axes = grid[2, column]
         level = model == "calibrated"
@@ -80,10 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             axes.set_yticks([0, 0.05, 0.1, 0.2, 0.5, 1], ["0", ".05", ".1", ".2", ".5", "1"])
         axes.set_ylim(-0.005 if level else -0.03, 1.05)
         axes.set_xscale("log", base=2)
-        axes.set_xticks([4, 16, 64, 256, 1024], ["4", "16", "64", "256", "1024"])
+        axes.set_xticks([4, 16, 64, 256, 1024], ["4", "16", "64", "256", "1024"], fontsize=8)
         axes.set_xlabel("number of observations n")
-    grid[0, 0].set_ylabel("mean absolute error of SKCE")
-    grid[1, 0].set_ylabel("variance of the estimate")
+    grid[0, 0].set_ylabel("mean absolute error")
+    grid[1, 0].set_ylabel("variance of estimates")
     grid[2, 0].set_ylabel("type I error at level .05")
     grid[2, 2].set_ylabel("type II error")
     for axes, table in ((grid[0, 0], ESTIMATORS), (grid[2, 3], TESTS)):
@@ -91,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             Line2D([], [], color=c, linestyle=s, marker=m, markerfacecolor="none", label=label)
             for label, c, s, m in table.values()
         ]
-        axes.legend(handles=handles, frameon=False, fontsize=8, handlelength=3)
+        axes.legend(handles=handles, frameon=False, fontsize=7, handlelength=3)
     path = source.with_name("figure.png")
     figures.save(figure, path)
     return path
