@@ -15,7 +15,7 @@ from jaxcal.quadratic import quadratic_sums
 from jaxcal.skce import skce
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-STUDIES = ["kccsd", "level", "preconditioning", "precision"]
+STUDIES = ["kccsd", "kccsd_mcmc", "level", "preconditioning", "precision"]
 
 
 def load(path):
