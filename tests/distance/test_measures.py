@@ -204,13 +204,37 @@ def test_smece_is_the_integral_of_the_reflected_gaussian():
 
 
 def test_smece_has_the_gradient_of_finite_differences():
-    v, y, w = sample(1)
-    value = jax.jit(lambda v: distance.smece(v, y, weights=w, cells=512).value)
-    slope = jax.jit(jax.grad(lambda v: distance.smece(v, y, weights=w, cells=512).value))(v)
+    """Errors of both signs, so that the width matters and moves with the predictions."""
+    v, y = distance.constructions.tempered_sample(jax.random.key(0), SIZE, 4.0)
+    v = jnp.clip(v, 0.01, 0.99)
+    value = jax.jit(lambda v: distance.smece(v, y, cells=512).value)
+    slope = jax.jit(jax.grad(lambda v: distance.smece(v, y, cells=512).value))(v)
+    fixed = distance.smece(v, y, cells=512).width
+    held = jax.jit(jax.grad(lambda v: distance.smece(v, y, cells=512, width=fixed).value))(v)
+    assert np.max(np.abs(slope - held)) > 1e-3
     for i in (0, 11, 30):
         step = np.eye(SIZE)[i] * 1e-6
         change = (float(value(v + step)) - float(value(v - step))) / 2e-6
         assert float(slope[i]) == pytest.approx(change, abs=1e-6)
+
+
+def test_the_worst_violation_between_places_is_that_of_a_fine_grid():
+    from jaxcal.distance.lower import violations
+
+    rng = np.random.default_rng(5)
+    for _ in range(500):
+        u = np.array([0.5 * rng.random(), 1 - 0.4 * rng.random()])
+        wide = u[1] - u[0]
+        a, b = rng.uniform(-0.5, 0.5, 2), rng.uniform(-0.5, 0.5, 2)
+        a[1], b[1] = a[0] + wide * rng.uniform(-1, 1), b[0] + wide * rng.uniform(-1, 1)
+        x = np.linspace(*u, 4001)
+        c = (1 - x) * np.maximum(a[0] - (x - u[0]), a[1] - (u[1] - x))
+        c += x * np.maximum(b[0] - (x - u[0]), b[1] - (u[1] - x))
+        # ends are places of the programme, where it holds already
+        inner = max(0.0, c.max())
+        found = max(violations(u, a, b)[0], 0.0)
+        ends = max(0.0, (1 - u[0]) * a[0] + u[0] * b[0], (1 - u[1]) * a[1] + u[1] * b[1])
+        assert max(found, ends) == pytest.approx(inner, abs=3e-4 * wide)
 
 
 def test_the_lower_distance_is_certified_by_its_coupling():
