@@ -256,7 +256,16 @@ def test_splitters_and_pairs_of_rows_are_taken_as_they_are(problem):
     fixed = squared_ce.problem_error(
         jax.random.key(2), problem, estimators=[Bins(5)], test=np.arange(20)
     )
-    assert fixed.data.test == 20
+    assert (fixed.data.tuning, fixed.data.test) == (80, 20)
+
+
+@pytest.mark.parametrize("test", [0.3, np.arange(3, 8), np.arange(50) % 7 == 0])
+def test_tuning_and_test_rows_are_all_rows_once(test):
+    tuning, tested = hold_out(jax.random.key(0), 50, test)
+    np.testing.assert_array_equal(np.sort(np.r_[tuning, tested]), np.arange(50))
+    if not isinstance(test, float):
+        rows = np.flatnonzero(test) if test.dtype == bool else test
+        np.testing.assert_array_equal(np.sort(tested), rows)
 
 
 @pytest.mark.parametrize(
