@@ -1,4 +1,4 @@
-"""Accuracy and calibration over training: mean and range of ten networks, and their ensemble."""
+"""Accuracy and calibration over training: mean and range of networks, and their ensembles."""
 
 import sys
 from collections.abc import Sequence
@@ -22,6 +22,10 @@ PANELS = {
     "pinball": ("pinball loss", "log", None),
     "p_value": ("p-value, bootstrap", "linear", None),
 }
+TICKS = {
+    "unbiased": (-0.01, -0.001, 0, 0.001, 0.01, 0.1),
+    "nll": (-10, 0, 10, 1e3, 1e5, 1e7),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
@@ -32,11 +36,19 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     for axes, (name, (label, scale, width)) in zip(grid.flat, PANELS.items(), strict=True):
         for data, colour in (("train", "0.6"), ("test", "black")):
             shown = [row for row in rows if row["data"] == data]
-            at = [max(int(row["iteration"]), 5) for row in shown]  # a place for 0 on a log axis
-            low, mean, high, ensemble = (
-                np.asarray([float(row[f"{name}{part}"]) for row in shown])
-                for part in ("_low", "", "_high", "_ensemble")
-            )
+            grid_of = list(dict.fromkeys(int(row["iteration"]) for row in shown))
+            at = [max(iteration, 5) for iteration in grid_of]  # a place for 0 on a log axis
+
+            def over_sets(part: str, name=name, shown=shown, grid_of=grid_of):
+                """One row an iteration, one column a data set."""
+                values = [
+                    [float(row[f"{name}{part}"]) for row in shown if int(row["iteration"]) == t]
+                    for t in grid_of
+                ]
+                return np.asarray(values)
+
+            low, high = over_sets("_low").min(axis=1), over_sets("_high").max(axis=1)
+            mean, ensemble = over_sets("").mean(axis=1), over_sets("_ensemble").mean(axis=1)
             axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
             axes.plot(at, mean, "-", color=colour)
             axes.plot(at, ensemble, "--", color=colour)
@@ -46,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             axes.plot(seen, values, marker, color="black", markerfacecolor="none", markersize=4.5)
         if scale == "asinh":
             axes.set_yscale("asinh", linear_width=width)
+            ticks = TICKS[name]
+            axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_yticks([], minor=True)
         else:
             axes.set_yscale(scale)
         axes.set_ylabel(label)

@@ -34,6 +34,7 @@ GRID += (1250, 1500, 1750, 2000, 2500, 3000, 3500, 4000, 4500, 5000)
 @dataclass(frozen=True)
 class Config:
     iterations: tuple[int, ...] = GRID
+    data_sets: int = 4
     members: int = 10
     n_train: int = 100
     n_test: int = 50
@@ -41,7 +42,7 @@ class Config:
     seed: int = 20210504
 
 
-QUICK = Config(iterations=(0, 20), members=3, n_train=15, n_test=15, n_draws=50)
+QUICK = Config(iterations=(0, 20), data_sets=1, members=3, n_train=15, n_test=15, n_draws=50)
 
 
 def initial(key: jax.Array) -> list[dict[str, jax.Array]]:
@@ -77,9 +78,9 @@ def train(state: Any, xs: jax.Array, ys: jax.Array, steps: jax.Array) -> Any:
 
 
 @cache
-def history(config: Config) -> dict[str, Any]:
+def history(config: Config, data_set: int) -> dict[str, Any]:
     """Data, and predictions at every iteration of the grid: means [members, n], deviations."""
-    root = jax.random.key(config.seed)
+    root = jax.random.fold_in(jax.random.key(config.seed), data_set)
     train_key, test_key, init_key, width_key = jax.random.split(root, 4)
     data = {
         "train": friedman1(train_key, config.n_train),
@@ -141,13 +142,14 @@ def together(means: jax.Array, deviation: jax.Array) -> dist.Distribution:
 def make(config: Config) -> runner.Study:
     """Networks and their ensemble on Friedman 1 while they train."""
     cells = [
-        {"iteration": iteration, "data": name, "members": config.members}
+        {"data_set": k, "iteration": iteration, "data": name, "members": config.members}
+        for k in range(config.data_sets)
         for iteration in config.iterations
         for name in ("train", "test")
     ]
 
     def measure(cell, key):
-        past = history(config)
+        past = history(config, cell["data_set"])
         means, deviation = past["predictions"][cell["iteration"]]
         ys = past["data"][cell["data"]].ys
         of_members, of_ensemble, smallest = measures(
