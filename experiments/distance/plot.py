@@ -1,4 +1,4 @@
-"""Measures over the temperature: samples of this study against the published values."""
+"""Measures over the temperature: samples of this study against independent values."""
 
 import sys
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
                 markersize=11,
                 linewidth=0,
                 markeredgewidth=0.7,
-                label="published value" if name == "smooth" else None,
+                label="independent value" if name == "smooth" else None,
             )
         axes.set_xscale("log")
         axes.set_title(part.replace("sampled ", "") + " observations", fontsize="medium")

@@ -16,7 +16,7 @@ from jaxcal.kernels import Gaussian
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-import published
+import reference_values
 import runner
 
 FOLDER = Path(__file__).parent
@@ -140,7 +140,7 @@ def sampled(key, beta, *, n, trials, measure):
 
 
 def make(config: Config) -> runner.Study:
-    """Known examples, a computed Table 1, and samples of D_beta against published values."""
+    """Known examples, a computed Table 1, and samples of D_beta against independent values."""
     cells = [
         {"part": "example", "case": case, "measure": name, "trials": 1}
         for case, example in EXAMPLES.items()
@@ -159,7 +159,7 @@ def make(config: Config) -> runner.Study:
             "trials": config.interval_trials if name == "interval" and n > 1000 else config.trials,
         }
         for n in config.sizes
-        for name in published.MEASURES
+        for name in reference_values.MEASURES
         for beta in config.betas
     ]
 
@@ -175,7 +175,9 @@ def make(config: Config) -> runner.Study:
             n, beta = int(part.split("=")[1]), float(case)
             found = sampled(key, jnp.asarray(beta), n=n, trials=cell["trials"], measure=name)
             value, sd = jnp.mean(found), jnp.std(found, ddof=1)
-            reference, reference_sd = published.SAMPLED[n][beta][published.MEASURES.index(name)]
+            reference, reference_sd = reference_values.SAMPLED[n][beta][
+                reference_values.MEASURES.index(name)
+            ]
         value = float(value)
         return {
             "value": value,
