@@ -1,8 +1,11 @@
 """Kernels on targets and vectors, distances between predictions, and the bandwidth rules."""
 
 from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.kernels.definiteness import positive_definiteness
 from jaxcal.kernels.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
 from jaxcal.kernels.laplaces import LaplaceWasserstein
+from jaxcal.kernels.medians import exact_median
+from jaxcal.kernels.mixture_wasserstein import MixtureWasserstein
 from jaxcal.kernels.mmd import MMD
 from jaxcal.kernels.points import (
     IMQ,
@@ -43,10 +46,13 @@ __all__ = [
     "LaplaceWasserstein",
     "Linear",
     "Matern52",
+    "MixtureWasserstein",
     "PowerExponential",
     "RationalQuadratic",
     "SlicedWasserstein",
     "TotalVariation",
     "Vectors",
     "Wasserstein",
+    "exact_median",
+    "positive_definiteness",
 ]
