@@ -65,7 +65,7 @@ def tuned(axes, rows) -> None:
     axes.set_ylabel("canonical error, n = 500")
 
 
-def classifiers(axes, rows, notion: str) -> None:
+def classifiers(axes, rows, notion: str, source: str) -> None:
     shown = [row for row in rows if row["notion"] == notion]
     names = list(dict.fromkeys(row["classifier"] for row in shown))
     estimators = [name for name in MARKS if any(row["what"] == name for row in shown)]
@@ -83,7 +83,7 @@ def classifiers(axes, rows, notion: str) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
-    axes.set_xlabel(f"{notion} error, 95 % over test samples")
+    axes.set_xlabel(f"{source}: {notion} error, 95 % over test samples")
     axes.legend(frameon=False, fontsize=7, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 
@@ -91,19 +91,19 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     source = Path(arguments[0]) if arguments else FOLDER / "results.csv"
     rows = runner.read(source)
     panels = []
-    for name in ("digits", "cifar10"):
+    for name, title in (("digits", "digits"), ("cifar10", "CIFAR-10")):
         path = source.with_name(f"results_{name}.csv")
         found = runner.read(path) if path.exists() else []
         notions = dict.fromkeys(row["notion"] for row in found)
-        panels += [(found, notion) for notion in notions]
+        panels += [(found, notion, title) for notion in notions]
     lines = 1 + -(-len(panels) // 2)
     figure, grid = plt.subplots(
         lines, 2, figsize=(9, 3.1 * lines), layout="constrained", squeeze=False
     )
     curve(grid[0, 0], rows)
     tuned(grid[0, 1], rows)
-    for axes, (found, notion) in zip(grid[1:].flat, panels, strict=False):
-        classifiers(axes, found, notion)
+    for axes, panel in zip(grid[1:].flat, panels, strict=False):
+        classifiers(axes, *panel)
     for axes in grid[1:].flat[len(panels) :]:
         axes.set_visible(False)
     path = source.with_name("figure.png")
