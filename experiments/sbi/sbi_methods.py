@@ -1,6 +1,8 @@
 """p-values of all methods from the same pairs, scores and draws; those of sbi by sbi itself."""
 
+import time
 import warnings
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,36 @@ from jaxcal.sbi import diagnose
 
 OURS = ("KCCSD", "KCCSD diagonal", "KCSD", "witnesses", "SKCE")
 RANKS = ("SBC chi2", "expected coverage", "TARP ranks")
-OF_SBI = ("SBC KS", "TARP", "LC2ST")
+OF_SBI = ("SBC KS", "coverage KS", "TARP", "LC2ST")
 NULLS_OF_LC2ST = 19  # p <= 0.05 where none is larger: level 1 / 20
+
+
+class Times(NamedTuple):
+    """Seconds of one data set: on the clock, and of all processors."""
+
+    wall: float
+    cpu: float
+
+    def plus(self, other: "Times") -> "Times":
+        return Times(self.wall + other.wall, self.cpu + other.cpu)
+
+
+class Clock:
+    def __init__(self):
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def read(self, sets: int) -> Times:
+        now = time.perf_counter() - self.wall, time.process_time() - self.cpu
+        return Times(now[0] / sets, now[1] / sets)
+
+
+class Ranks(NamedTuple):
+    """What tests from draws compare: [n, d], [n, m, d], and log densities [n], [n, m]."""
+
+    thetas: np.ndarray
+    draws: np.ndarray
+    own: np.ndarray
+    others: np.ndarray
 
 
 def stein(method: str, key: Array, thetas, scores, xs, n_draws: int = 300) -> Array:
@@ -52,8 +82,24 @@ def tarp_ranks(thetas: np.ndarray, draws: np.ndarray, rng: np.random.Generator) 
     return uniform_ranks(own, np.linalg.norm(draws - references[:, None], axis=2), rng)
 
 
-def of_sbi(method: str, seed: int, thetas, xs, draws, at=None) -> float:
-    """sbi's own verdict. ``at``: an x and draws of its posterior, for the local test."""
+def from_draws(method: str, seed: int, xs: np.ndarray, ranks: Ranks, local=None) -> float:
+    """p-value of a test from draws. ``local``: an x and draws of its posterior, for LC2ST."""
+    rng = np.random.default_rng(seed)
+    if method == "SBC chi2":
+        return chi2(ranks.thetas, ranks.draws)
+    if method == "expected coverage":
+        return uniform_ranks(ranks.own, ranks.others, rng)
+    if method == "TARP ranks":
+        return tarp_ranks(ranks.thetas, ranks.draws, rng)
+    if not sbi_is_here():
+        raise not_here(method)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return of_sbi(method, seed, xs, ranks, local)
+
+
+def of_sbi(method: str, seed: int, xs: np.ndarray, ranks: Ranks, local) -> float:
+    """sbi's own verdict."""
     import torch
     from sbi.diagnostics import check_tarp
     from sbi.diagnostics.lc2st import LC2ST
@@ -62,21 +108,23 @@ def of_sbi(method: str, seed: int, thetas, xs, draws, at=None) -> float:
 
     torch.manual_seed(seed)
     theta, x, samples = (torch.as_tensor(np.array(a), dtype=torch.float32) for a in
-                         (thetas, xs, np.moveaxis(np.asarray(draws), 1, 0)))  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if method == "SBC KS":
-            ranks = _run_sbc(theta, x, samples, "marginals", show_progress_bar=False)
-            p = check_uniformity_frequentist(ranks, samples.shape[0])
-            return min(1.0, len(p) * float(p.min()))
-        if method == "TARP":
-            ecp, alpha = _run_tarp(samples, theta, get_tarp_references(theta))
-            return float(check_tarp(ecp, alpha)[1])
-        x_o, theta_o = (torch.as_tensor(np.array(a), dtype=torch.float32) for a in at)
-        test = LC2ST(theta, x, samples[0], seed=seed, num_trials_null=NULLS_OF_LC2ST)
-        test.train_on_observed_data()
-        test.train_under_null_hypothesis(verbosity=0)
-        return float(test.p_value(theta_o, x_o))
+                         (ranks.thetas, xs, np.moveaxis(ranks.draws, 1, 0)))  # fmt: skip
+    if method == "SBC KS":
+        found = _run_sbc(theta, x, samples, "marginals", show_progress_bar=False)
+        p = check_uniformity_frequentist(found, samples.shape[0])
+        return min(1.0, len(p) * float(p.min()))
+    if method == "coverage KS":  # sbi's expected coverage: ranks of the log density
+        below = np.sum(ranks.others < ranks.own[:, None], axis=1)
+        found = torch.as_tensor(below[:, None], dtype=torch.float32)
+        return float(check_uniformity_frequentist(found, samples.shape[0])[0])
+    if method == "TARP":
+        ecp, alpha = _run_tarp(samples, theta, get_tarp_references(theta))
+        return float(check_tarp(ecp, alpha)[1])
+    x_o, theta_o = (torch.as_tensor(np.array(a), dtype=torch.float32) for a in local)
+    test = LC2ST(theta, x, samples[0], seed=seed, num_trials_null=NULLS_OF_LC2ST)
+    test.train_on_observed_data()
+    test.train_under_null_hypothesis(verbosity=0)
+    return float(test.p_value(theta_o, x_o))
 
 
 def sbi_is_here() -> bool:

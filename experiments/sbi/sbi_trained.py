@@ -3,24 +3,39 @@
 import time
 import warnings
 from functools import lru_cache
+from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import sbi_methods as methods
 
+import jaxcal
 from jaxcal import simulators
-from jaxcal.sbi import score_pairs
+from jaxcal.models import Scores
+from jaxcal.nulls import Wild
+from jaxcal.sbi import ScoredPairs, score_pairs
 from jaxcal.sbi.torch_posterior import log_prob_of
+from jaxcal.skce import skce_test
 
 TASKS = {"two moons": simulators.two_moons, "SLCP": simulators.slcp}
 M = 99
 GRID = 64  # cells a side
 
 
+class Prepared(NamedTuple):
+    """Pairs of all data sets with their scores and draws, one pair more, and times a data set."""
+
+    thetas: np.ndarray
+    xs: np.ndarray
+    scored: ScoredPairs
+    ranks: methods.Ranks
+    scoring: methods.Times
+    drawing: methods.Times
+
+
 @lru_cache(maxsize=1)
-def prepared(name: str, sets: int, n: int, seed: int):
-    """Scored pairs of ``sets`` data sets, draws of their posteriors, and the seconds of each."""
+def prepared(name: str, sets: int, n: int, seed: int) -> Prepared:
+    """``sets`` data sets of n pairs, and at the end one pair for the local test."""
     import torch
     from sbi.inference import NLE, NPE
     from sbi.utils import BoxUniform
@@ -42,23 +57,25 @@ def prepared(name: str, sets: int, n: int, seed: int):
         trainer.append_simulations(theta, x).train(max_num_epochs=300)
         posterior = trainer.build_posterior()
     trained = time.perf_counter() - start
-    pairs = made.pairs(test_key, sets * n)
-    start = time.perf_counter()
+    pairs = made.pairs(test_key, sets * n + 1)
+    clock = methods.Clock()
     scored = score_pairs(posterior, pairs.thetas, pairs.xs, key=node_key)
-    scoring = (time.perf_counter() - start) / sets
-    start = time.perf_counter()
+    scoring = clock.read(sets)
+    clock = methods.Clock()
     xs = torch.as_tensor(np.array(pairs.xs))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         if how == "NPE":
             sampled = posterior.sample_batched((M,), x=xs, show_progress_bars=False)
-            draws = sampled.numpy().swapaxes(0, 1)  # [sets n, M, d]
+            draws = sampled.numpy().swapaxes(0, 1)  # [sets n + 1, M, d]
         else:
             draws = from_grid(log_prob_of(posterior), low, high, xs, seed)
-    drawing = (time.perf_counter() - start) / sets
-    logs = log_densities(posterior, how, prior, pairs, draws)
-    print(f"{name}: trained in {trained:.0f} s, drawn in {drawing * sets:.0f} s")
-    return pairs, scored, draws, logs, scoring, drawing
+    drawing = clock.read(sets)
+    own, others = log_densities(posterior, pairs, draws)
+    print(f"{name}: trained in {trained:.0f} s, drawn in {drawing.wall * sets:.0f} s")
+    thetas = np.asarray(pairs.thetas)
+    ranks = methods.Ranks(thetas, draws, own, others)
+    return Prepared(thetas, np.asarray(pairs.xs), scored, ranks, scoring, drawing)
 
 
 def from_grid(log_prob, low, high, xs, seed: int):
@@ -79,7 +96,7 @@ def from_grid(log_prob, low, high, xs, seed: int):
     return np.stack(draws).astype(np.float32)
 
 
-def log_densities(posterior, how, prior, pairs, draws):
+def log_densities(posterior, pairs, draws):
     """Unnormalized, of the parameters [N] and of the draws [N, M]."""
     import torch
 
@@ -91,35 +108,35 @@ def log_densities(posterior, how, prior, pairs, draws):
     return own, np.stack(every, axis=1)
 
 
-def measure_trained(name: str, method: str, key, config):
-    """p-values of the data sets, and seconds a data set: scores or draws included."""
+def measure_trained(cell, key, config):
+    """p-values of the data sets, and the times of one: scores or draws included."""
+    name, method = cell["posterior"], cell["method"]
     sets = {f"{t} {h} {b}": s for t, h, b, s in config.trained}[name]
     n = config.n
-    pairs, scored, draws, (own, others), scoring, drawing = prepared(name, sets, n, config.seed)
-    p, spent = [], 0.0
-    test = jax.jit(lambda key, thetas, scores, xs: methods.stein(method, key, thetas, scores, xs))
-    for i in range(sets):
-        rows = slice(i * n, (i + 1) * n)
-        one_key = jax.random.fold_in(key, i)
-        rng = np.random.default_rng(methods.key_seed(one_key))
-        thetas, xs = np.asarray(pairs.thetas[rows]), np.asarray(pairs.xs[rows])
-        start = time.perf_counter()
-        if method in (*methods.OURS,):
-            part = scored.scores
-            scores = type(part)(part.at_targets[rows], part.at_nodes[rows], part.nodes)
-            given = (one_key, scored.thetas[rows], scores, jnp.asarray(xs))
-            if i == 0:  # compiled outside of the clock
-                jax.block_until_ready(test(*given))
-                start = time.perf_counter()
-            p.append(float(test(*given)))
-        elif method == "SBC chi2":
-            p.append(methods.chi2(thetas, draws[rows]))
-        elif method == "expected coverage":
-            p.append(methods.uniform_ranks(own[rows], others[rows], rng))
-        elif method == "TARP ranks":
-            p.append(methods.tarp_ranks(thetas, draws[rows], rng))
-        else:
-            p.append(methods.of_sbi(method, methods.key_seed(one_key), thetas, xs, draws[rows]))
-        spent += time.perf_counter() - start
-    extra = scoring if method in methods.OURS else drawing
-    return p, spent / sets + extra
+    made = prepared(name, sets, n, config.seed)
+    local = made.xs[-1], made.ranks.draws[-1]
+
+    @jax.jit
+    def by_scores(key, thetas, scores, xs):
+        return methods.stein(method, key, thetas, scores, xs)
+
+    @jax.jit
+    def by_draws(key, thetas, draws):
+        return skce_test(key, jaxcal.Draws(draws), thetas, null=Wild(300)).p_value
+
+    def one(i: int) -> float:
+        rows, one_key = slice(i * n, (i + 1) * n), jax.random.fold_in(key, i)
+        part = methods.Ranks(*(array[rows] for array in made.ranks))
+        if method == "SKCE":
+            return float(by_draws(one_key, part.thetas, part.draws[:, :40]))
+        if method in methods.OURS:
+            every = made.scored.scores
+            scores = Scores(every.at_targets[rows], every.at_nodes[rows], every.nodes)
+            return float(by_scores(one_key, made.scored.thetas[rows], scores, made.xs[rows]))
+        return methods.from_draws(method, methods.key_seed(one_key), made.xs[rows], part, local)
+
+    one(0)  # compiled outside of the clock
+    clock = methods.Clock()
+    p = [one(i) for i in range(cell["data_sets"])]
+    from_scores = method in methods.OURS and method != "SKCE"
+    return p, clock.read(len(p)).plus(made.scoring if from_scores else made.drawing)
