@@ -1,7 +1,12 @@
 """Strict in tests: float64, no silent promotion of ranks, fixed keys, checked annotations."""
 
+import os
 import tempfile
 from pathlib import Path
+
+# LAPACK's threads wait for each other by spinning: on busy cores small decompositions, of which
+# tests make many, take a hundred times longer. Read when jax is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import hypothesis
 import jax
