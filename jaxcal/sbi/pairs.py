@@ -285,18 +285,26 @@ def _about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tu
 
 
 def _about_scores(scores: Scores) -> tuple[str, ...]:
-    bad = int(np.sum(~np.all(np.isfinite(np.asarray(scores.at_targets)), axis=1)))
-    at_nodes = np.asarray(scores.at_nodes)
+    at, at_nodes = np.asarray(scores.at_targets), np.asarray(scores.at_nodes)
+    bad = int(np.sum(~np.all(np.isfinite(at), axis=1)))
     bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
+    still = np.concatenate([at[:, None], at_nodes], axis=1)
+    still = np.all(still == 0, axis=2)
     notes = []
     if bad:
         notes.append(
-            f"{bad} posteriors have a NaN or infinite score at their own parameter: is their "
-            f"density positive and differentiable wherever the prior is?"
+            f"{bad} posteriors have a NaN or infinite score, or a density of 0 or NaN, at their "
+            f"own parameter: is their density positive and differentiable wherever the prior is?"
         )
     if bad_nodes:
         notes.append(
-            f"{bad_nodes} posteriors have NaN or infinite scores at base points drawn from the "
-            f"prior: do they return NaN outside a smaller box? Pass a prior= that they all cover"
+            f"{bad_nodes} posteriors have NaN or infinite scores, or a density of 0 or NaN, at "
+            f"base points drawn from the prior: do they return NaN or -inf outside a smaller box? "
+            f"Pass a prior= that they all cover"
+        )
+    if 0 < still.sum() < still.size:
+        notes.append(
+            f"{int(still.sum())} of {still.size} scores are exactly 0 in every parameter: is the "
+            f"log density clipped or constant there? Such scores are wrong: leave it as it is"
         )
     return tuple(notes)

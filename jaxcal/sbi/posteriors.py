@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.models import Scores, Unnormalized
+from jaxcal.models.standardized import Standardized, Units
 from jaxcal.scores import score, scores_at
 
 BATCH = 4096  # gradients under way at once
@@ -77,7 +78,9 @@ def chunked_scores(
     ``log_prob`` as in `JaxPosterior`; ``xs``: an array or pytree with leading axis n. Intermediates
     of ``batch`` gradients are held at a time: a million posteriors cost the memory of their scores.
     One program a shape and function. Cost n (m + 1) gradients. Returns `jaxcal.Scores` in the
-    units of 1 / theta. Not finite where the log density or its gradient is not.
+    units of 1 / theta. NaN where the log density is not finite, even where its gradient is (that
+    of ``where(inside, log_p, -inf)`` is 0 outside), and where the gradient is not. Raises
+    ValueError where the log density of one theta is no single number.
     """
     if batch < 1:
         raise ValueError(f"batch: wanted a positive number of gradients, got {batch}")
@@ -115,12 +118,25 @@ def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
         everywhere = theta[None] if nodes is None else jnp.concatenate([theta[None], nodes])
         params = x if network is None else (network, x)
         model = Unnormalized(density, params, in_axes=None).arrays_only()
-        values = score(model, everywhere)
+        logs = jax.vmap(lambda y: model.log_density(model.params, y))(everywhere)
+        if logs.shape != everywhere.shape[:1]:
+            raise ValueError(
+                f"posterior: wanted a single number, the log density of one theta of shape "
+                f"{theta.shape} given one x, got shape {logs.shape[1:]}: sum over its coordinates?"
+            )
+        values = nan_without_density(score(model, everywhere), logs)
         return values[0], None if nodes is None else values[1:]
 
     points = 1 if nodes is None else 1 + len(nodes)
     size = min(max(1, batch // points), len(thetas))
     return jax.lax.map(one, (thetas, xs), batch_size=size)
+
+
+def nan_without_density(
+    scores: Float[Array, "*rows d"], logs: Float[Array, "*rows"]
+) -> Float[Array, "*rows d"]:
+    """Scores, NaN where the log density is not finite: a gradient there says nothing."""
+    return jnp.where(jnp.isfinite(logs)[..., None], scores, jnp.nan)
 
 
 class ArrayPosterior(eqx.Module):
@@ -133,13 +149,29 @@ class ArrayPosterior(eqx.Module):
 
 
 class DistributionPosterior(eqx.Module):
-    """A numpyro distribution with batch shape [n]: one posterior an observation."""
+    """A numpyro distribution with batch shape [n]: one posterior an observation.
+
+    Its event shape is [d], or [] for one parameter. NaN where its log density is not finite.
+    """
 
     distribution: Any
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
-        at, at_nodes = scores_at(self.distribution, thetas, nodes)
-        return Scores(at, at_nodes, nodes)
+        n, d = thetas.shape
+        law, event = self.distribution, tuple(self.distribution.event_shape)
+        if tuple(law.batch_shape) != (n,) or event not in ((d,), () if d == 1 else (d,)):
+            raise ValueError(
+                f"posterior: wanted a distribution with batch shape ({n},) and event shape ({d},), "
+                f"one an observation, got batch shape {tuple(law.batch_shape)} and event shape "
+                f"{event}: .to_event(1) makes the last batch axis an event"
+            )
+        as_vectors = Standardized(law, Units.unchanged(thetas), event)
+        at, at_nodes = scores_at(as_vectors, thetas, nodes)
+        at = nan_without_density(at, law.log_prob(thetas.reshape(n, *event)))
+        if nodes is None or at_nodes is None:
+            return Scores(at)
+        logs = jax.vmap(lambda node: law.log_prob(node.reshape(event)))(nodes)  # [m, n]
+        return Scores(at, nan_without_density(at_nodes, logs.T), nodes)
 
 
 def is_tensor(value: Any) -> bool:

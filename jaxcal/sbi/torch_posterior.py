@@ -39,7 +39,7 @@ class TorchPosterior:
         return Scores(jnp.asarray(at, thetas.dtype), jnp.asarray(at_nodes, thetas.dtype), nodes)
 
     def scores(self, thetas: np.ndarray, xs: Any) -> np.ndarray:
-        """The score of every pair, [n, d], in batches."""
+        """The score of every pair, [n, d], in batches; NaN where the log density is not finite."""
         import torch  # pyright: ignore[reportMissingImports]
 
         kind = torch.get_default_dtype()
@@ -73,7 +73,10 @@ def _gradient(torch: Any, log_prob: Any, theta: Any) -> np.ndarray:
     (gradient,) = torch.autograd.grad(log_prob.sum(), theta, allow_unused=True)
     if gradient is None:
         raise ValueError("posterior: its log density does not depend on theta")
-    return np.asarray(gradient.detach().cpu().numpy())
+    found = np.array(gradient.detach().cpu().numpy())
+    logs = np.asarray(log_prob.detach().cpu().numpy()).reshape(n)
+    found[~np.isfinite(logs)] = np.nan  # torch.where(inside, .., -inf) has gradient 0 outside
+    return found
 
 
 def log_prob_of(posterior: Any) -> Callable[[Any, Any], Any]:

@@ -165,6 +165,19 @@ def nan_outside(theta, x):
     return log_prob(theta, x) + jnp.sqrt(1.5 - theta[0])
 
 
+def said_to_be_nan(theta, x):
+    """The gradient of the branch that was not taken is 0, not NaN."""
+    return jnp.where(theta[0] < 1.5, log_prob(theta, x), jnp.nan)
+
+
+def impossible_outside(theta, x):
+    return jnp.where(theta[0] < 1.5, log_prob(theta, x), -jnp.inf)
+
+
+def clipped_outside(theta, x):
+    return jnp.where(theta[0] < 1.5, log_prob(theta, x), -1e6)
+
+
 def test_what_is_wrong_with_the_pairs_is_said(pairs):
     thetas, xs = pairs
 
@@ -174,8 +187,33 @@ def test_what_is_wrong_with_the_pairs_is_said(pairs):
 
     assert "1 of 300 rows of thetas repeat another" in said(thetas=thetas.at[1].set(thetas[0]))
     assert "2 of 300 rows of xs repeat another" in said(xs=xs.at[1:3].set(xs[0]))
-    assert "posteriors have a NaN or infinite score at their own parameter" in said(nan_outside)
     assert said() == ""
+
+
+@pytest.mark.parametrize("density", [nan_outside, said_to_be_nan, impossible_outside])
+def test_a_density_that_ends_inside_the_prior_gives_no_verdict_but_a_sentence(pairs, density):
+    outside = int(jnp.sum(pairs[0][:, 0] >= 1.5))
+    scored = sbi.score_pairs(density, *pairs, key=KEY, prior=PRIOR)
+    at = np.asarray(scored.scores.at_targets)
+    np.testing.assert_array_equal(np.isnan(at[:, 0]), np.asarray(pairs[0][:, 0] >= 1.5))
+    said = " ".join(scored.notes)
+    assert f"{outside} posteriors have a NaN or infinite score, or a density of 0 or NaN" in said
+    assert "wherever the prior is?" in said
+    nodes = jnp.asarray([[0.0, 0.0], [2.0, 0.0]])
+    at_nodes = sbi.score_pairs(density, *pairs, key=KEY, prior=nodes).notes
+    assert any("300 posteriors have NaN or infinite scores, or a density" in t for t in at_nodes)
+
+
+def test_a_nan_outside_the_prior_is_no_verdict(pairs):
+    found = sbi.examine(impossible_outside, *pairs, key=KEY, prior=PRIOR)
+    assert np.isnan(found.calibration.p_value)
+    assert found.verdict() == "no verdict: a p-value is not a number"
+    assert any("density of 0 or NaN" in text for text in found.warnings())
+
+
+def test_a_clipped_density_is_suspected(pairs):
+    scored = sbi.score_pairs(clipped_outside, *pairs, key=KEY, prior=PRIOR)
+    assert any("scores are exactly 0 in every parameter" in text for text in scored.notes)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +229,9 @@ def test_what_is_wrong_with_the_pairs_is_said(pairs):
         ({"posterior": Scores(np.zeros((300, 2)))}, ValueError, "base points too"),
         ({"posterior": Scores(np.zeros((9, 2)))}, ValueError, r"thetas \(300, 2\)"),
         ({"posterior": np.zeros((300, 2))}, TypeError, "wrap scores"),
+        ({"posterior": lambda t, x: -((t - x) ** 2)}, ValueError, "wanted a single number"),
+        ({"posterior": dist.Normal(jnp.zeros((300, 2)), 1.0)}, ValueError, r"\.to_event\(1\)"),
+        ({"posterior": dist.Normal(jnp.zeros(300), 1.0)}, ValueError, r"event shape \(\)"),
         ({"prior": dist.Uniform(jnp.zeros(2), 1.0).to_event(1)}, ValueError, "on or beyond a"),
         ({"summaries": np.zeros((4, 1))}, ValueError, "summaries: wanted n=300 rows"),
     ],

@@ -195,6 +195,27 @@ def test_a_batch_of_distributions_is_one_posterior_an_observation(pairs):
     np.testing.assert_allclose(found.at_nodes, 4 * (xs[:, None] - nodes), rtol=1e-9)
 
 
+def test_distributions_of_one_parameter_need_no_event_axis(pairs):
+    thetas, xs, nodes = (values[:, :1] for values in pairs)
+    sds = jnp.linspace(0.5, 2, N)
+    for law in (dist.Normal(xs[:, 0], sds), dist.Normal(xs, sds[:, None]).to_event(1)):
+        found = as_posterior(law).scored(thetas, xs, nodes)
+        np.testing.assert_allclose(found.at_targets[:, 0], (xs - thetas)[:, 0] / sds**2, rtol=1e-9)
+        wanted = (xs[:, None] - nodes) / sds[:, None, None] ** 2
+        np.testing.assert_allclose(found.at_nodes, wanted, rtol=1e-9)
+
+
+def test_a_distribution_without_density_at_a_point_has_no_score_there():
+    class Half(dist.Normal):
+        def log_prob(self, value):
+            return jnp.where(value > 0, super().log_prob(value), -jnp.inf)
+
+    thetas, nodes = jnp.asarray([[1.0], [-1.0]]), jnp.asarray([[2.0], [-2.0]])
+    found = as_posterior(Half(jnp.zeros(2), 1.0)).scored(thetas, thetas, nodes)
+    np.testing.assert_array_equal(found.at_targets, [[-1], [np.nan]])
+    np.testing.assert_array_equal(found.at_nodes[..., 0], [[-2, np.nan], [-2, np.nan]])
+
+
 def test_models_that_cannot_have_scores_are_refused():
     def discrete(x):
         k = numpyro.sample("k", dist.Poisson(3.0))

@@ -126,6 +126,21 @@ def test_scores_come_from_autograd_in_batches(fake_torch, pairs, make, batch):
         assert (potential._x_o, potential._x_is_iid) == ("mine", True)
 
 
+def test_a_pair_without_density_has_no_score(fake_torch, pairs):
+    """torch.where(inside, log_p, -inf) has gradient 0 outside."""
+
+    def cut(theta, x):
+        whole = fake_log_prob(theta, x)
+        outside = np.arange(len(theta)) == 2
+        values, gradient = np.where(outside, -np.inf, whole.values), whole.gradient.copy()
+        gradient[outside] = 0
+        return FakeTensor(values, True, gradient)
+
+    found = np.asarray(TorchPosterior(cut, batch=100).scored(*pairs, None).at_targets)
+    np.testing.assert_array_equal(np.isnan(found).all(axis=1), np.arange(len(found)) == 2)
+    np.testing.assert_array_equal(np.isnan(found).any(axis=1), np.arange(len(found)) == 2)
+
+
 @pytest.mark.parametrize(
     ("log_prob", "error", "message"),
     [
