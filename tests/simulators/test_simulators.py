@@ -73,6 +73,21 @@ def test_slcp_is_the_density_of_four_gaussian_points(key):
     np.testing.assert_allclose(np.cov(xs[:, :2].T), cov, rtol=0.05)
 
 
+def test_signs_of_two_parameters_of_slcp_cannot_be_told(key):
+    """So their mean scores are 0 under any draws with random signs, and say nothing of them."""
+    made = simulators.slcp()
+    thetas, xs = made.pairs(key, 20)
+    likelihood = jax.jit(jax.vmap(made.log_likelihood))
+    score = jax.jit(jax.vmap(jax.grad(made.log_likelihood)))
+    for flip in ([1, 1, -1, 1, 1], [1, 1, 1, -1, 1]):
+        flipped = thetas * jnp.asarray(flip)
+        np.testing.assert_allclose(likelihood(flipped, xs), likelihood(thetas, xs), rtol=1e-9)
+        wanted = score(thetas, xs) * jnp.asarray(flip)
+        np.testing.assert_allclose(score(flipped, xs), wanted, rtol=1e-7, atol=1e-9)
+    other = thetas * jnp.asarray([1, 1, 1, 1, -1])
+    assert not np.allclose(likelihood(other, xs), likelihood(thetas, xs))
+
+
 def test_the_glm_depends_on_spikes_through_its_statistics(key):
     made = simulators.bernoulli_glm()
     design = np.asarray(glm.design_matrix(jnp.asarray(np.random.default_rng(42).normal(size=100))))
