@@ -10,7 +10,7 @@ of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2
 with gamma = 1 / (2 l^2).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,7 +23,17 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.models.laws import Normals
 from jaxcal.typing import Point, Points, Scalar
 
-UNROLLED = 8  # coordinates whose divisions are written out side by side
+UNROLLED = 16  # coordinates written out side by side
+
+
+class DiagonalNormals(NamedTuple):
+    """Normals with independent coordinates: an array [n] a coordinate, read in order by a pass.
+
+    Many coordinates stay together, [n, d]: a loop takes them one at a time.
+    """
+
+    means: tuple[Float[Array, " n"], ...] | Points
+    variances: tuple[Float[Array, " n"], ...] | Points
 
 
 class FullNormals(NamedTuple):
@@ -40,8 +50,10 @@ class Diagonal(eqx.Module):
 
     squares: Point  # l^2 of each coordinate
 
-    def first(self, rows: Normals, ys: Array) -> Array:
-        mean, cov = rows
+    def first(self, rows: DiagonalNormals, ys: Array) -> Array:
+        mean, cov = (
+            jnp.stack(side, axis=-1) if isinstance(side, tuple) else side for side in rows
+        )
         check_dimension(ys, mean.shape[-1])
         width = self.squares + cov
         log_peak = -jnp.sum(jnp.log1p(cov / self.squares), -1, keepdims=True) / 2
@@ -52,35 +64,35 @@ class Diagonal(eqx.Module):
         right = jnp.concatenate([ys, ys**2, jnp.ones_like(ys[:, :1])], -1)
         return jnp.exp(jnp.minimum(left @ right.T, log_peak))
 
-    def second(self, rows: Normals, cols: Normals) -> Array:
-        shape = (rows.mean.shape[0], cols.mean.shape[0])
-        exponent = jnp.zeros(shape, rows.mean.dtype)
-        volume = jnp.ones(shape, rows.mean.dtype)
-        d = rows.mean.shape[-1]
-        if d <= UNROLLED:
-            for q in range(d):
-                exponent, volume = self._coordinate(rows, cols, q, exponent, volume)
-        else:
+    def second(self, rows: DiagonalNormals, cols: DiagonalNormals) -> Array:
+        if isinstance(rows.means, tuple):
+            exponent, volume = 0.0, 1.0
+            for q, coordinate in enumerate(zip(*rows, *cols, strict=True)):
+                term, ratio = _coordinate(self.squares[q], *coordinate)
+                exponent, volume = exponent + term, volume * ratio
+            return jnp.exp(-exponent / 2) * jax.lax.rsqrt(volume)
 
-            def step(q: Any, held: tuple[Array, Array]) -> tuple[Array, Array]:
-                one = jnp.ones((), rows.mean.dtype)
-                exponent, ratio = self._coordinate(rows, cols, q, held[0], one)
-                return exponent, held[1] + jnp.log(ratio)
+        @jax.checkpoint
+        def step(total: Array, coordinate: tuple[Array, ...]) -> tuple[Array, None]:
+            term, ratio = _coordinate(*coordinate)
+            return total + term + jnp.log(ratio), None
 
-            exponent, log_volume = jax.lax.fori_loop(
-                0, d, step, (exponent, jnp.zeros_like(exponent))
-            )
-            return jnp.exp(-(exponent + log_volume) / 2)
-        return jnp.exp(-exponent / 2) * jax.lax.rsqrt(volume)
+        by_coordinate = jax.tree.map(jnp.transpose, (*rows, *cols))
+        start = jnp.zeros((rows.means.shape[0], cols.means.shape[0]), rows.means.dtype)
+        return jnp.exp(-jax.lax.scan(step, start, (self.squares, *by_coordinate))[0] / 2)
 
-    def _coordinate(self, rows, cols, q, exponent, volume):
-        square = self.squares[q]
-        width = (square + rows.cov[:, q])[:, None] + cols.cov[:, q]
-        shift = rows.mean[:, q][:, None] - cols.mean[:, q]
-        return exponent + shift * (shift / width), volume * (width / square)
+    def own(self, features: DiagonalNormals) -> Array:
+        if isinstance(features.variances, tuple):
+            spread = zip(self.squares, features.variances, strict=True)
+            return jnp.exp(-sum(jnp.log1p(2 * cov / square) for square, cov in spread) / 2)
+        return jnp.exp(-jnp.sum(jnp.log1p(2 * features.variances / self.squares), axis=-1) / 2)
 
-    def own(self, features: Normals) -> Array:
-        return jnp.exp(-jnp.sum(jnp.log1p(2 * features.cov / self.squares), axis=-1) / 2)
+
+def _coordinate(square, mean, cov, other_mean, other_cov):
+    """A coordinate's part of every exponent, and its width relative to the kernel's."""
+    width = (square + cov)[:, None] + other_cov
+    shift = mean[:, None] - other_mean
+    return shift * (shift / width), width / square
 
 
 class Full(eqx.Module):
@@ -129,7 +141,10 @@ def gaussian_over_normals(kernel: Gaussian, law: Normals) -> Made:
         )
     squares = jnp.broadcast_to(lengths**2, (d,)).astype(law.mean.dtype)
     if law.cov.ndim == law.mean.ndim:
-        return law, Diagonal(squares)
+        features = DiagonalNormals(law.mean, law.cov)
+        if d <= UNROLLED:
+            features = jax.tree.map(lambda leaf: tuple(leaf.T), features)
+        return features, Diagonal(squares)
     low = jnp.linalg.cholesky(jnp.diag(squares) + law.cov)
     eye = jnp.broadcast_to(jnp.eye(d, dtype=law.cov.dtype), law.cov.shape)
     precision = jax.scipy.linalg.cho_solve((low, True), eye).reshape(-1, d * d)

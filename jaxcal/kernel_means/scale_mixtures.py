@@ -113,7 +113,7 @@ def scale_mixture_over_normals(kernel: Any, law: Normals) -> Made:
     made = [gaussian_over_normals(Gaussian(length * bandwidths), law) for length in lengths]
     formulas = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(inner for _, inner in made))
     diagonal = law.cov.ndim == law.mean.ndim
-    features = (
-        law if diagonal else jax.tree.map(lambda *a: jnp.stack(a, 1), *(own for own, _ in made))
-    )
+    features = made[0][0]
+    if not diagonal:
+        features = jax.tree.map(lambda *a: jnp.stack(a, 1), *(own for own, _ in made))
     return features, ScaleMixture(jnp.asarray(weights, dtype), formulas, not diagonal)
