@@ -122,7 +122,8 @@ def _mean_kernel(
     between = points.gram(kernel, p, ys)
     if radial is not None:
         between = radial(points.squared_distances(p, ys))
-    return jnp.mean(between.reshape(-1, c, k), axis=(0, 2))
+    # over p's draws first: they lie side by side
+    return jnp.mean(jnp.mean(between, axis=0).reshape(c, k), axis=1)
 
 
 def _mean_gaussian(p: Laws, q: Laws) -> Scalar:
