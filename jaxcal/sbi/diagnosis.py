@@ -54,8 +54,19 @@ class Diagnosis(eqx.Module):
     def sd_ratio(self) -> Float[Array, " d"]:
         """Claimed over actual standard deviation, as for Gaussian posteriors; NaN if not below
         what any Gaussian could give."""
-        actual = 1 - self.spread.mean
-        return jnp.where(actual > 0, jnp.abs(actual) ** -0.5, jnp.nan)
+        return _ratio(1 - self.spread.mean, jnp.nan)
+
+    def sd_ratio_interval(self) -> Float[Array, "2 d"]:
+        """95 % limits of `sd_ratio`, from the spread's standard error; infinite where the pairs
+        set no upper one."""
+        reach = 1.96 * self.spread.error * jnp.asarray([[-1.0], [1.0]], self.spread.error.dtype)
+        return _ratio(1 - self.spread.mean - reach, jnp.inf)
+
+
+def _ratio(actual: Array, otherwise: float) -> Array:
+    """Claimed over actual deviation from actual over claimed variance, where it is positive."""
+    found = jnp.where(actual > 0, jnp.abs(actual) ** -0.5, otherwise)
+    return jnp.where(jnp.isnan(actual), jnp.nan, found)
 
 
 @partial(jax.jit, static_argnames="conditional")

@@ -90,12 +90,20 @@ class Examination(eqx.Module):
     coverage: Any
 
     def verdict(self) -> str:
-        """One sentence from both p-values, each at the 2.5 % level (5 % for both together)."""
+        """One sentence from both p-values, each at the 2.5 % level (5 % for both together).
+
+        Where neither rejects, the findings, significant at 5 % in either result, are named.
+        """
         calibrated, right = (
             float(part.p_value) > 0.025 for part in (self.calibration, self.conditional)
         )
         if np.isnan(float(self.calibration.p_value) + float(self.conditional.p_value)):
             return "no verdict: a p-value is not a number"
+        if calibrated and right and (self.calibration.findings() + self.conditional.findings()):
+            return (
+                "the kernel tests see no evidence against the posterior, but simple witnesses do: "
+                "see the findings"
+            )
         if calibrated and right:
             return "no evidence against the posterior (which is not proof of it)"
         if calibrated:
@@ -130,15 +138,26 @@ class Examination(eqx.Module):
 
 def _table(result: PosteriorResult) -> list[str]:
     d = result.diagnosis
-    ratio = np.asarray(d.sd_ratio())
     columns = [np.asarray(part) for part in (d.bias.mean, d.bias.p_adjusted, d.spread.p_adjusted)]
     wide = max(9, *(len(name) for name in result.names))
-    lines = [f"  {'parameter':{wide}}  too high by   p (Holm)   claimed / actual sd   p (Holm)"]
+    head = "claimed / actual sd (95 %)"
+    lines = [f"  {'parameter':{wide}}  too high by   p (Holm)   {head}   p (Holm)"]
     for name, high, p, r, q in zip(
-        result.names, columns[0], columns[1], ratio, columns[2], strict=True
+        result.names, columns[0], columns[1], _ratios(d), columns[2], strict=True
     ):
-        lines.append(f"  {name:{wide}}  {high:+7.2f} sd   {p:8.3g}   {r:19.2f}   {q:8.3g}")
+        lines.append(f"  {name:{wide}}  {high:+7.2f} sd   {p:8.3g}   {r:>{len(head)}}   {q:8.3g}")
     return lines
+
+
+def _ratios(d: Diagnosis) -> list[str]:
+    """Claimed over actual standard deviation of each parameter, as far as the pairs know it."""
+    ratios, (lows, highs) = np.asarray(d.sd_ratio()), np.asarray(d.sd_ratio_interval())
+    return [
+        f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+        if np.isfinite(high)
+        else ("not a number" if np.isnan(low) else f"above {low:.2f}")
+        for ratio, low, high in zip(ratios, lows, highs, strict=True)
+    ]
 
 
 def sentences(d: Diagnosis, names: tuple[str, ...]) -> list[str]:

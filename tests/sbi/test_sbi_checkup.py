@@ -1,5 +1,6 @@
 """Verdicts, directions and regions on posteriors whose faults are known; bad input in sentences."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,6 +103,35 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     assert float(found.sd_ratio()[1]) == pytest.approx(scale, rel=0.1)
 
 
+def witness(mean, error):
+    p = jnp.ones(3)
+    return sbi.Witness(jnp.asarray(mean), jnp.asarray(error), p, p)
+
+
+def test_a_ratio_of_deviations_is_as_sure_as_its_pairs(right):
+    """Too noisy a witness gives a limit, not NaN: 1 - spread is actual over claimed variance."""
+    spread = witness([0.75, 1.2, jnp.nan], [0.1, 0.5, 0.1])
+    found = sbi.Diagnosis(witness([0.0] * 3, [1.0] * 3), spread, None, None, None, None)
+    np.testing.assert_allclose(found.sd_ratio(), [2, np.nan, np.nan])
+    low, high = found.sd_ratio_interval()
+    np.testing.assert_allclose(low, [0.446**-0.5, 0.78**-0.5, np.nan])
+    np.testing.assert_allclose(high, [0.054**-0.5, np.inf, np.nan])
+    said = sbi.PosteriorResult(
+        right.calibration.test, found, jnp.zeros((3, 1)), "calibrated", ("a", "b", "c"), ()
+    )
+    lines = [line.split() for line in repr(said).splitlines() if line.startswith("  ")]
+    rows = {line[0]: " ".join(line[4:]) for line in lines if line[0] in "abc"}
+    assert rows["a"].startswith("2.00 (1.50 to 4.30)")
+    assert rows["b"].startswith("above 1.13")
+    assert rows["c"].startswith("not a number")
+
+
+def test_findings_of_witnesses_reach_the_verdict(right):
+    wrong = right.conditional.diagnosis.bias._replace(p_adjusted=jnp.asarray([0.01, 1.0]))
+    found = eqx.tree_at(lambda e: e.conditional.diagnosis.bias, right, wrong)
+    assert found.verdict().endswith("but simple witnesses do: see the findings")
+
+
 def test_witnesses_keep_their_level_and_regressions_never_see_their_target():
     keys = jax.random.split(jax.random.key(4), 200)
 
@@ -150,6 +180,23 @@ def test_a_bounded_prior_is_transformed_and_said(in_a_box):
         uniform_posterior, *in_a_box, key=KEY, prior=prior.sample(KEY, (10,)), bounds=(-1, 1)
     )
     assert float(by_hand.p_value) > 0.05
+
+
+def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
+    """At the parameters and at the base points: theta = tanh(u / 2)."""
+    thetas, xs = (part[:20] for part in in_a_box)
+    nodes = jnp.asarray([[0.3, -0.9], [0.0, 0.6]])
+    found = sbi.score_pairs(uniform_posterior, thetas, xs, key=KEY, prior=nodes, bounds=(-1, 1))
+
+    def freed(u, x):
+        return uniform_posterior(jnp.tanh(u / 2), x) + jnp.sum(jnp.log1p(-(jnp.tanh(u / 2) ** 2)))
+
+    us, free_nodes = (jnp.log((1 + t) / (1 - t)) for t in (thetas, nodes))
+    wanted = sbi.chunked_scores(freed, us, xs, free_nodes)
+    np.testing.assert_allclose(found.thetas, us, rtol=1e-9)
+    np.testing.assert_allclose(found.scores.nodes, free_nodes, rtol=1e-9)
+    np.testing.assert_allclose(found.scores.at_targets, wanted.at_targets, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found.scores.at_nodes, wanted.at_nodes, rtol=1e-8, atol=1e-8)
 
 
 def test_an_unnoticed_bound_rejects_the_truth_and_is_suspected(in_a_box):

@@ -25,6 +25,11 @@ def test_free_and_bound_undo_each_other_and_increase(thetas):
         assert np.all(np.diff(us[jnp.argsort(thetas[:, k]), k]) > 0)
 
 
+def test_each_kind_of_bound_has_its_own_function():
+    us = BOX.free(jnp.asarray([2.0, 50.0, -40.0, 7.0]))
+    np.testing.assert_allclose(us, [np.log(3), np.log(50), -np.log(42), 7], rtol=1e-12)
+
+
 def test_scores_are_the_gradient_of_the_density_with_its_jacobian(thetas):
     def log_density(theta):
         return -jnp.sum(theta**2 * jnp.arange(1, 5)) / 3 + theta[0] * theta[3]

@@ -134,6 +134,14 @@ def test_predators_and_prey_solve_their_equations(key):
     assert float(made.log_likelihood(theta, x)) == pytest.approx(wanted, abs=0.05)
 
 
+def test_the_posterior_is_that_of_prior_and_likelihood(key):
+    """Gaussian linear: N(x / 2, I / 20), whose score neither prior nor likelihood has alone."""
+    made = simulators.gaussian_linear(3)
+    thetas, xs = made.pairs(key, 5)
+    found = jax.vmap(jax.grad(made.log_posterior))(thetas, xs)
+    np.testing.assert_allclose(found, 20 * (xs / 2 - thetas), rtol=1e-9)
+
+
 EXACT = ["gaussian_linear", "gaussian_linear_uniform", "gaussian_mixture", "two_moons"]
 
 
