@@ -10,13 +10,12 @@ import numpy as np
 from jaxcal.ckce import (
     ckce,
     ckce_low_rank,
-    ece,
     jkce,
     pooled_bandwidth,
-    reliability,
     scores,
     subsample_trials,
 )
+from jaxcal.measures import absolute, ece, reliability, top_label
 
 SIZE = 500
 
@@ -45,8 +44,11 @@ def measures(shared):
     def joint(q, y):
         return jkce(q, y).unbiased
 
+    def simplex(q, y):
+        return ece(q, y, bins=3, divergence=absolute)
+
     def confidence(q, y):
-        return reliability(q, y, bins=15).ece
+        return reliability(*top_label(q, y), bins=15).ece
 
     def brier(q, y):
         return scores(q, y).brier
@@ -58,7 +60,7 @@ def measures(shared):
         "CKCE": own_bandwidth,
         "CKCE, shared": shared_bandwidth,
         "JKCE": joint,
-        "ECE": ece,
+        "ECE": simplex,
         "confidence ECE": confidence,
         "Brier": brier,
         "cross-entropy": cross_entropy,

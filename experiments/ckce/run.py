@@ -20,12 +20,12 @@ from jaxcal.ckce import (
     ckce,
     ckce_fourier,
     drawn_trials,
-    ece,
     jkce,
     shift_curves,
     synthetic,
 )
 from jaxcal.ckce.ranking import Drawn
+from jaxcal.measures import absolute, ece
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -70,6 +70,10 @@ def jkce_value(q, y):
     return jkce(q, y).unbiased
 
 
+def ece_value(q, y):
+    return ece(q, y, bins=3, divergence=absolute)
+
+
 def toy_ckce(q, y):
     return ckce(q, y, prediction_kernel=Equal()).estimate
 
@@ -82,10 +86,10 @@ def toy_jkce(q, y):
     return jkce(q, y, prediction_kernel=Equal()).unbiased
 
 
-THREE = {"CKCE": ckce_value, "JKCE": jkce_value, "ECE": ece}
-E1 = {"CKCE": ckce_value, "CKCE, 100 features": fourier_value, "JKCE": jkce_value, "ECE": ece}
-E4 = {"CKCE": ckce_value, "CKCE, bandwidth 0.3": fixed_value, "JKCE": jkce_value, "ECE": ece}
-E6 = {"CKCE": toy_ckce, "CKCE, ridge 1e-4": toy_small_ridge, "JKCE": toy_jkce, "ECE": ece}
+THREE = {"CKCE": ckce_value, "JKCE": jkce_value, "ECE": ece_value}
+E1 = {"CKCE": ckce_value, "CKCE, 100 features": fourier_value, "JKCE": jkce_value, "ECE": ece_value}
+E4 = {"CKCE": ckce_value, "CKCE, bandwidth 0.3": fixed_value, "JKCE": jkce_value, "ECE": ece_value}
+E6 = {"CKCE": toy_ckce, "CKCE, ridge 1e-4": toy_small_ridge, "JKCE": toy_jkce, "ECE": ece_value}
 NAMES = ("true", "marginal", "under", "over")
 
 

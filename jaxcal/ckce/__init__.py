@@ -1,16 +1,7 @@
 """CKCE: which model is calibrated best, by comparing conditional mean operators."""
 
 from jaxcal.ckce.compare import Comparison, Differences, compare, pooled_bandwidth
-from jaxcal.ckce.competing import (
-    BrierSplit,
-    Reliability,
-    Scores,
-    brier_split,
-    ece,
-    jkce,
-    reliability,
-    scores,
-)
+from jaxcal.ckce.competing import BrierSplit, Scores, brier_split, jkce, scores
 from jaxcal.ckce.conjugate import ckce_conjugate
 from jaxcal.ckce.estimator import CKCE, ckce, ckce_path, cross_validated_ridge, null_mean
 from jaxcal.ckce.general import ckce_means, ckce_stein
@@ -24,7 +15,7 @@ from jaxcal.ckce.operators import (
     inner_product,
     squared_distance,
 )
-from jaxcal.ckce.ranking import Trials, drawn_trials, shift_curves, subsample_trials, wilson
+from jaxcal.ckce.ranking import Trials, drawn_trials, shift_curves, subsample_trials
 
 __all__ = [
     "CKCE",
@@ -34,7 +25,6 @@ __all__ = [
     "ConditionalMean",
     "Differences",
     "Equal",
-    "Reliability",
     "Scores",
     "Trials",
     "brier_split",
@@ -52,16 +42,13 @@ __all__ = [
     "conditional_mean",
     "cross_validated_ridge",
     "drawn_trials",
-    "ece",
     "inner_product",
     "jkce",
     "null_mean",
     "pooled_bandwidth",
-    "reliability",
     "scores",
     "shift_curves",
     "simplex_kernel",
     "squared_distance",
     "subsample_trials",
-    "wilson",
 ]

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.estimator import CKCE, Approximation, Problem, problem, result
+from jaxcal.ckce.features import over_rows
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.large import whole_number
 from jaxcal.ckce.residuals import residuals
@@ -23,29 +25,42 @@ TILE = 1024
 
 
 def gram_times(
-    kernel: Any, xs: Float[Array, "n m"], vectors: Float[Array, "n p"], *, tile: int = TILE
+    kernel: Any,
+    xs: Float[Array, "n m"],
+    vectors: Float[Array, "n p"],
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
 ) -> Float[Array, "n p"]:
     """K V without K: cost n^2 (m + p) multiplications, memory O(tile^2 + n (m + p)).
 
-    Differentiable; the backward pass makes the blocks again.
+    Differentiable; the backward pass makes the blocks again. ``mesh``: devices that share the rows
+    of K; each holds all of ``xs`` and ``vectors``.
     """
-    n = xs.shape[0]
-    side = min(tile, n)
-    missing = -n % side
+    n, devices = xs.shape[0], 1 if mesh is None else mesh.size
+    side = min(tile, -(-n // devices))
+    missing = -n % (side * devices)
     # rows that repeat the first fill the last block; their vectors are 0
     points = jnp.concatenate([xs, xs[:1].repeat(missing, 0)]).reshape(-1, side, xs.shape[1])
     right = jnp.pad(vectors, ((0, missing), (0, 0))).reshape(-1, side, vectors.shape[1])
 
-    def row(x: Array) -> Array:
-        @jax.checkpoint
-        def step(total: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
-            y, v = block
-            with jax.default_matmul_precision("highest"):
-                return total + kernels.gram(kernel, x, y) @ v, None
+    @partial(over_rows, mesh=mesh, reduce=False)
+    def rows(columns: Any, mine: Array) -> Array:
+        kernel, *blocks = columns
 
-        return jax.lax.scan(step, jnp.zeros((side, right.shape[-1]), xs.dtype), (points, right))[0]
+        def row(x: Array) -> Array:
+            @jax.checkpoint
+            def step(total: Array, block: list[Array]) -> tuple[Array, None]:
+                y, v = block
+                with jax.default_matmul_precision("highest"):
+                    return total + kernels.gram(kernel, x, y) @ v, None
 
-    return jax.lax.map(row, points).reshape(-1, vectors.shape[1])[:n]
+            start = jnp.zeros((side, vectors.shape[1]), xs.dtype)
+            return jax.lax.scan(step, start, blocks)[0]
+
+        return jax.lax.map(row, mine)
+
+    return rows((kernel, points, right), points).reshape(-1, vectors.shape[1])[:n]
 
 
 class Solved(NamedTuple):
@@ -97,12 +112,14 @@ def ckce_conjugate(
     tolerance: float | None = None,
     steps: int = 100,
     tile: int = TILE,
+    mesh: Mesh | None = None,
 ) -> CKCE:
     """`ckce` by conjugate gradients, without holding the Gram matrix.
 
     Cost n^2 (m + q) a step, memory O(tile^2 + n m). Stops at a relative residual of ``tolerance``
     (100 eps by default) or after ``steps``; ``result.approximation`` says what it took.
-    Differentiable in reverse mode, by solving once more. Other arguments as in `ckce`.
+    Differentiable in reverse mode, by solving once more. ``mesh``: devices that share the rows of
+    the Gram matrix. Other arguments as in `ckce`.
     """
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     whole_number(steps, "steps")
@@ -111,18 +128,21 @@ def ckce_conjugate(
     tolerance = 100 * eps if tolerance is None else tolerance
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance: wanted a number in [0, 1), got {tolerance!r}")
-    return _conjugate(made, tolerance=float(tolerance), steps=steps, tile=tile)
+    return _conjugate(made, tolerance=float(tolerance), steps=steps, tile=tile, mesh=mesh)
 
 
-@partial(jax.jit, static_argnames=("tolerance", "steps", "tile"))
-def _conjugate(made: Problem, *, tolerance: float, steps: int, tile: int) -> CKCE:
+@partial(jax.jit, static_argnames=("tolerance", "steps", "tile", "mesh"))
+def _conjugate(
+    made: Problem, *, tolerance: float, steps: int, tile: int, mesh: Mesh | None
+) -> CKCE:
     def one(made: Problem) -> CKCE:
         kernel, bandwidths = kernels.fill(made.kernel, made.q, made.bandwidth)
         left = residuals(made.q, made.labels, made.root)
         n = left.shape[0]
 
         def product(vectors: Array) -> Array:
-            return gram_times(kernel, made.q, vectors, tile=tile) + n * made.ridge * vectors
+            found = gram_times(kernel, made.q, vectors, tile=tile, mesh=mesh)
+            return found + n * made.ridge * vectors
 
         def solver(matvec: Any, right: Array) -> tuple[Array, Array]:
             found = conjugate_gradients(matvec, right, tolerance=tolerance, steps=steps)
@@ -132,7 +152,7 @@ def _conjugate(made: Problem, *, tolerance: float, steps: int, tile: int) -> CKC
             return jax.lax.custom_linear_solve(product, right, solver, symmetric=True, has_aux=True)
 
         b, taken = solved(left)
-        fitted = gram_times(kernel, made.q, b, tile=tile)
+        fitted = gram_times(kernel, made.q, b, tile=tile, mesh=mesh)
         along = b - n * made.ridge * solved(b)[0]
         contributions, pull = jnp.sum(b * fitted, axis=1), jnp.sum(along * b, axis=1)
         influence = 2 * float(n) ** 2 * made.ridge * (pull - jnp.mean(pull))

@@ -94,7 +94,7 @@ def primal_fit(
     padded = [jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals)]
     rows = (*padded, real.astype(points.dtype))
 
-    @partial(_over_rows, mesh=mesh, reduce=True)
+    @partial(over_rows, mesh=mesh, reduce=True)
     def gather(features: FeatureMap, rows: Any) -> _Sums:
         @jax.checkpoint
         def step(sums: _Sums, block: Any) -> tuple[_Sums, None]:
@@ -117,7 +117,7 @@ def primal_fit(
         theta = solve.solve(low, sums.moments)
         along = solve.solve(low, theta)
 
-        @partial(_over_rows, mesh=mesh, reduce=False)
+        @partial(over_rows, mesh=mesh, reduce=False)
         def spread(given: Any, rows: Any) -> tuple[Array, Array]:
             features, theta, along, ridge = given
 
@@ -141,7 +141,7 @@ def _blocks(rows: Any, side: int) -> Any:
     return jax.tree.map(lambda a: a.reshape(-1, side, *a.shape[1:]), rows)
 
 
-def _over_rows(function: Callable[[Any, Any], Any], *, mesh: Mesh | None, reduce: bool) -> Any:
+def over_rows(function: Callable[[Any, Any], Any], *, mesh: Mesh | None, reduce: bool) -> Any:
     """``function(shared, rows)`` with the rows shared out among the devices of the mesh."""
     if mesh is None:
         return function

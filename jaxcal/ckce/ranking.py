@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.ckce.large import whole_number
-from jaxcal.results import Interval
+from jaxcal.measures.reliability import wilson
 from jaxcal.typing import Key
 
 Measure = Callable[[Array, Array], Array]  # probabilities [n, m], labels [n] -> a number
@@ -28,22 +28,15 @@ class Trials(eqx.Module):
         found = self.values[:, self.measures.index(measure)]
         return jnp.mean(found[:, :, None] < found[:, None, :], axis=0)
 
+    def intervals(self, measure: str) -> tuple[Float[Array, "M M"], Float[Array, "M M"]]:
+        """95 % intervals of Wilson (1927) for the rates behind `wins`. Source: App. C.1."""
+        rates = self.wins(measure)
+        return wilson(rates, jnp.full_like(rates, len(self.values)))
+
     def in_order(self, measure: str, order: Sequence[int]) -> Float[Array, " t"]:
         """1 for every trial that put all models into this order, lowest first; else 0."""
         found = self.values[:, self.measures.index(measure)][:, jnp.asarray(order)]
         return jnp.all(found[:, 1:] > found[:, :-1], axis=1).astype(found.dtype)
-
-
-def wilson(successes: int, trials: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a proportion; it never leaves [0, 1]. Source: App. C.1."""
-    if trials < 1 or not 0 <= successes <= trials:
-        raise ValueError(f"successes: wanted 0 <= successes <= trials, got {successes} of {trials}")
-    z = jax.scipy.special.ndtri((1 + level) / 2)
-    share = jnp.asarray(successes / trials)
-    wide = 1 + z**2 / trials
-    middle = (share + z**2 / (2 * trials)) / wide
-    half = z * jnp.sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / wide
-    return Interval(jnp.maximum(middle - half, 0), jnp.minimum(middle + half, 1), level)
 
 
 def subsample_trials(

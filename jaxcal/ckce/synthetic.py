@@ -1,5 +1,6 @@
 r"""Predictions and labels whose miscalibration is known: temperatures, Dirichlet laws, a shift."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,11 @@ def temperature(q: Float[Array, "*n m"], t: Any) -> Float[Array, "*n m"]:
     """
     if isinstance(t, (int, float)) and not 0 < t < float("inf"):
         raise ValueError(f"t: wanted a positive, finite temperature, got {t}")
+    return _temperature(q, t)
+
+
+@jax.jit
+def _temperature(q: Float[Array, "*n m"], t: Any) -> Float[Array, "*n m"]:
     positive = q > 0
     logs = jnp.where(positive, jnp.log(jnp.where(positive, q, 1)) / t, -jnp.inf)
     return jax.nn.softmax(logs, axis=-1)
@@ -31,12 +37,14 @@ def recalibration(q: Float[Array, "*n m"], t: Any) -> Float[Array, "*n m"]:
     return temperature(q, 1 / t)
 
 
-def dirichlet(key: Key, n: int, m: int, concentration: float = 1.0) -> Probabilities:
+@partial(jax.jit, static_argnames=("n", "m"))
+def dirichlet(key: Key, n: int, m: int, concentration: Any = 1.0) -> Probabilities:
     """n draws from Dir(a, .., a) on m classes, made in logarithms: small a gives no NaN."""
     gammas = jax.random.loggamma(key, jnp.full((n, m), concentration))
     return jax.nn.softmax(gammas, axis=1)
 
 
+@jax.jit
 def labels(key: Key, q: Probabilities) -> Int[Array, " n"]:
     """One class drawn from each row."""
     return jax.random.categorical(key, jnp.log(q), axis=1)
@@ -52,6 +60,7 @@ def binary(p: Float[Array, " n"]) -> Float[Array, "n 2"]:
     return jnp.stack([1 - p, p], axis=-1)
 
 
+@partial(jax.jit, static_argnames="n")
 def truncated_normal(key: Key, n: int, location: Any, scale: float = 0.25) -> Vector:
     """n draws from N(location, scale^2) cut to [-1, 1]."""
     low, high = ((end - location) / scale for end in (-1.0, 1.0))
@@ -63,6 +72,7 @@ def truncated_normal(key: Key, n: int, location: Any, scale: float = 0.25) -> Ve
     return jnp.clip(location + scale * flip * z, -1, 1)
 
 
+@partial(jax.jit, static_argnames="n")
 def covariate_shift(
     key: Key, n: int, location: Any
 ) -> tuple[Float[Array, "n 2"], Int[Array, " n"], Vector]:

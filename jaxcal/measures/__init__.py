@@ -1,11 +1,15 @@
 """Measures around calibration: quantiles, losses, temperature, binned errors, ensembles."""
 
 from jaxcal.measures.classes import (
+    absolute,
     calibration_error,
     ece,
+    euclidean,
     lp_ball_error,
     mce,
+    squared_euclidean,
     top_label,
+    total_variation,
 )
 from jaxcal.measures.ensembles import ensemble
 from jaxcal.measures.losses import mse, nll, pinball_loss
@@ -16,7 +20,7 @@ from jaxcal.measures.quantiles import (
     quantile_calibration,
     quantiles,
 )
-from jaxcal.measures.reliability import Reliability, reliability
+from jaxcal.measures.reliability import Reliability, reliability, wilson
 from jaxcal.measures.temperature import (
     PowerExponential,
     TemperatureFit,
@@ -29,9 +33,11 @@ __all__ = [
     "QuantileCalibration",
     "Reliability",
     "TemperatureFit",
+    "absolute",
     "calibration_error",
     "ece",
     "ensemble",
+    "euclidean",
     "fit_temperature",
     "lp_ball_error",
     "mce",
@@ -43,6 +49,9 @@ __all__ = [
     "quantile_calibration",
     "quantiles",
     "reliability",
+    "squared_euclidean",
     "top_label",
+    "total_variation",
+    "wilson",
     "with_temperature",
 ]

@@ -1,11 +1,12 @@
 """Classes: calibration errors from a conditional distribution that is known or binned."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
 from jaxcal.typing import Scalar
@@ -19,6 +20,17 @@ def total_variation(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
 def squared_euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     """Sum of squared differences."""
     return jnp.sum((p - q) ** 2)
+
+
+def absolute(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
+    """Sum of absolute differences, twice `total_variation`."""
+    return jnp.sum(jnp.abs(p - q))
+
+
+def euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
+    """Root of `squared_euclidean`; its gradient is 0 where the two agree."""
+    squared = squared_euclidean(p, q)
+    return jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
 
 
 Divergence = Callable[[Array, Array], Array]
@@ -50,22 +62,42 @@ def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool
 def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:
     """Group predictions by a grid of ``bins`` equal intervals for each class probability.
 
-    Cost O(n m log n). With many classes most cells hold one observation, and a cell of one is as
-    wrong as can be: group the reduced problem of `top_label` then.
+    Intervals are half open, the last one closed. Cost O(n m + n log n), for any number of classes:
+    there is no table of bins^m. With many classes most cells hold one observation, and a cell of
+    one is as wrong as can be: group the reduced problem of `top_label` then.
     """
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
     p = checks.probabilities(probabilities)
+    return _cells(p, checks.labels(labels, *p.shape), bins)
+
+
+@partial(jax.jit, static_argnums=2)
+def _cells(p: Float[Array, "n m"], ys: Int[Array, " n"], bins: int) -> Cells:
     n, m = p.shape
-    ys = checks.labels(labels, n, m)
-    grid = jnp.minimum(jnp.floor(p * bins), bins - 1).astype(jnp.int32)
-    _, place = jnp.unique(grid, axis=0, return_inverse=True, size=n, fill_value=-1)
-    place = place.reshape(n)
+    place = cell_numbers(p, bins)
     counts = jnp.zeros(n, p.dtype).at[place].add(1)
     safe = jnp.maximum(counts, 1)[:, None]
     predicted = jnp.zeros((n, m), p.dtype).at[place].add(p) / safe
     observed = jnp.zeros((n, m), p.dtype).at[place, ys].add(1) / safe
     return Cells(counts / n, predicted, observed)
+
+
+def cell_numbers(p: Float[Array, "n m"], bins: int) -> Int[Array, " n"]:
+    """The occupied cell of each prediction, counted from 0.
+
+    At most ``bins`` entries of a probability vector are outside the first interval, so these
+    (class, interval) pairs, sorted, name the cell exactly.
+    """
+    n, m = p.shape
+    values, classes = jax.lax.top_k(jax.lax.stop_gradient(p), min(bins, m))
+    places = jnp.minimum(jnp.floor(values * bins), bins - 1).astype(jnp.int32)
+    codes = jnp.sort(jnp.where(places > 0, classes.astype(jnp.int32) * bins + places, -1), axis=1)
+    order = jnp.lexsort(codes.T)
+    ranked = codes[order]
+    new = jnp.any(ranked[1:] != ranked[:-1], axis=1).astype(jnp.int32)
+    numbers = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(new, dtype=jnp.int32)])
+    return jnp.zeros(n, jnp.int32).at[order].set(numbers)
 
 
 def calibration_error(
@@ -81,7 +113,8 @@ def calibration_error(
     ``probabilities`` [n, m]. Either ``conditional`` [n, m], the class probabilities that hold given
     each prediction, or ``labels`` [n], of which class frequencies are taken in `cells`. The binned
     estimate has a bias that does not vanish with n for fixed bins. ``divergence`` of two
-    probability vectors: `total_variation`, `squared_euclidean` or your own.
+    probability vectors: `total_variation`, `absolute`, `euclidean`, `squared_euclidean` (the
+    squared MMD for classes that agree or do not) or your own.
     Source: Widmann et al. (2021), Definition B.1.
     """
     p = checks.probabilities(probabilities, "probabilities")

@@ -1,8 +1,10 @@
 """Confidence against frequency, bin by bin: what every reliability diagram shows."""
 
+from functools import partial
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -91,6 +93,13 @@ def reliability(
     hits = checks.labels(correct, c.shape[0], 2, "correct").astype(c.dtype)
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
+    return _binned(c, hits, bins, equal_mass)
+
+
+@partial(jax.jit, static_argnums=(2, 3))
+def _binned(
+    c: Float[Array, " n"], hits: Float[Array, " n"], bins: int, equal_mass: bool
+) -> Reliability:
     edges = jnp.linspace(0, 1, bins + 1, dtype=c.dtype)
     if equal_mass:
         edges = jnp.quantile(c, edges).at[0].set(0).at[-1].set(1)
@@ -119,13 +128,14 @@ def reliability(
 
 
 def wilson(
-    rate: Float[Array, "*b"], n: Float[Array, "*b"]
+    rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float = Z
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
-    """The 95 % interval of Wilson (1927) for a probability of which a share ``rate`` of n came.
+    """The interval of Wilson (1927) for a probability of which a share ``rate`` of n came.
 
-    Unlike the normal one it stays in [0, 1] and has width at 0 and 1. NaN where the rate is.
+    ``z``: the normal quantile of its level, 95 % by default. Unlike the normal interval it stays in
+    [0, 1] and has width at 0 and 1. NaN where the rate is.
     """
-    middle = (rate + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    half = Z / (1 + Z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + Z**2 / (4 * n**2))
+    middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
     # the ends of 0 and 1 are exact but for rounding
     return jnp.where(rate == 0, 0, middle - half), jnp.where(rate == 1, 1, middle + half)

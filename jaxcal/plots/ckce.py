@@ -1,4 +1,4 @@
-"""Figures of CKCE: models with their intervals, all differences, ridge paths, reliability."""
+"""Figures of CKCE: models with their intervals, all differences, ridge paths."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxcal.ckce import Comparison, Reliability
+from jaxcal.ckce import Comparison
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
 
 if TYPE_CHECKING:
@@ -93,24 +93,6 @@ def ridge_path(
         grey = (BLACK, DARK)[k // len(STYLES) % 2]
         ax.plot(places, np.asarray(line), color=grey, linestyle=STYLES[k % len(STYLES)], label=name)
     ax.set(xscale="log", yscale="log", xlabel="ridge (no unit)", ylabel="CKCE (squared norm)")
-    legend_above(ax)
-    return ax
-
-
-def reliability_diagram(
-    found: Reliability, *, label: str = "predicted probability", ax: "Axes | None" = None
-) -> "Axes":
-    """How often predictions of a probability came true, over it; marks grow with their bin."""
-    ax = axes(ax, (4.2, 4.2))
-    counts = np.asarray(found.counts)
-    held = counts > 0
-    ax.plot([0, 1], [0, 1], color=LIGHT, linewidth=3, label="calibrated", zorder=0)
-    said, came = np.asarray(found.confidence)[held], np.asarray(found.accuracy)[held]
-    ax.plot(said, came, color=DARK, linewidth=0.8)
-    sizes = 12 + 90 * counts[held] / max(1, counts.max())
-    ax.scatter(said, came, s=sizes, color=BLACK, label="bins", zorder=3)
-    ax.set(xlabel=label, ylabel="how often it came true", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    ax.set_aspect("equal")
     legend_above(ax)
     return ax
 

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.measures import classes
 
 Notion = Literal["canonical", "top-label", "class-wise"]
 NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise")
@@ -91,7 +92,8 @@ def canonical(probabilities: Any, labels: Any) -> Reduced:
     TypeError otherwise. Two classes as a canonical problem count everything twice: squared errors
     are 2 and risks 4 times those of `binary`.
     """
-    p, y = _checked(probabilities, labels)
+    p = checks.probabilities(probabilities)
+    y = checks.labels(labels, *p.shape)
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
 
@@ -100,9 +102,8 @@ def top_label(probabilities: Any, labels: Any) -> Reduced:
 
     Where several classes share the largest probability, the first of them is the prediction.
     """
-    p, y = _checked(probabilities, labels)
-    correct = (jnp.argmax(p, axis=1) == y).astype(p.dtype)
-    return Reduced(jnp.max(p, axis=1)[:, None], correct[:, None], "top-label")
+    confidence, correct = classes.top_label(probabilities, labels)
+    return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 
 
 def class_wise(probabilities: Any, labels: Any) -> Reduced:
@@ -125,8 +126,3 @@ def binary(confidences: Any, outcomes: Any) -> Reduced:
             raise ValueError("confidences: wanted probabilities between 0 and 1")
     z = checks.labels(outcomes, c.shape[0], 2, "outcomes").astype(c.dtype)
     return Reduced(c[:, None], z[:, None], "binary")
-
-
-def _checked(probabilities: Any, labels: Any) -> tuple[Array, Array]:
-    p = checks.probabilities(probabilities, "probabilities")
-    return p, checks.labels(labels, p.shape[0], p.shape[1], "labels")

@@ -4,16 +4,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.ckce import synthetic
+from jaxcal.measures import absolute, ece
 
 N, M = 40, 3
 
 
+def drawn(seed=0, n=N, m=M, concentration=1.0):
+    """Dirichlet probabilities [n, m] and labels [n] drawn from them, by NumPy: nothing compiles."""
+    random = np.random.default_rng(seed)
+    truth = random.dirichlet(np.full(m, concentration), n)
+    return truth, (random.uniform(size=(n, 1)) > np.cumsum(truth, axis=1)[:, :-1]).sum(axis=1)
+
+
+def tempered(q, t):
+    powers = q ** (1 / t)
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
 def data(seed=0, n=N, m=M, t=0.5):
     """Overconfident predictions [n, m] and labels [n]."""
-    q_key, y_key = jax.random.split(jax.random.key(seed))
-    truth = synthetic.dirichlet(q_key, n, m, 1.0)
-    return synthetic.temperature(truth, t), synthetic.labels(y_key, truth)
+    truth, labels = drawn(seed, n, m)
+    return jnp.asarray(tempered(truth, t)), jnp.asarray(labels)
+
+
+def flat(key, n, m):
+    """n draws from Dir(1, .., 1), inside jit: gammas of any other shape are slow to compile."""
+    gammas = jax.random.exponential(key, (n, m))
+    return gammas / jnp.sum(gammas, axis=1, keepdims=True)
 
 
 def one_hot(y, m=M):
@@ -45,5 +62,6 @@ def weights(gram, ridge):
     return inverse @ gram @ inverse
 
 
-def relabelled(key, q):
-    return jax.random.categorical(key, jnp.log(q), axis=1)
+def ece_of_the_paper(q, y):
+    """Three bins an axis, sum of absolute differences."""
+    return ece(q, y, bins=3, divergence=absolute)

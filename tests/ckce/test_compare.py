@@ -10,13 +10,12 @@ import scipy.stats
 from jaxcal.ckce import Comparison, ckce, compare, pooled_bandwidth, synthetic
 
 N = 200
-TRUTH = synthetic.dirichlet(jax.random.key(0), N, 3)
-Y = synthetic.labels(jax.random.key(1), TRUTH)
+TRUTH, Y = (jnp.asarray(a) for a in problems.drawn(0, N))
 MODELS = {
-    "over": synthetic.temperature(TRUTH, 0.4),
+    "over": jnp.asarray(problems.tempered(np.asarray(TRUTH), 0.4)),
     "true": TRUTH,
     "again": TRUTH,
-    "under": synthetic.temperature(TRUTH, 3.0),
+    "under": jnp.asarray(problems.tempered(np.asarray(TRUTH), 3.0)),
 }
 KEY = jax.random.key(2)
 FOUND = compare(KEY, MODELS, Y, n_draws=199, rank=100)
@@ -118,7 +117,7 @@ def test_the_level_between_two_equally_wrong_models():
 def test_the_power_against_a_calibrated_model():
     def one(key):
         q_key, y_key, test_key = jax.random.split(key, 3)
-        truth = synthetic.dirichlet(q_key, 150, 3)
+        truth = problems.flat(q_key, 150, 3)
         y = synthetic.labels(y_key, truth)
         models = jnp.stack([truth, synthetic.temperature(truth, 0.3)])
         found = compare(test_key, models, y, n_draws=99, rank=30)

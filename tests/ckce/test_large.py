@@ -1,5 +1,11 @@
 """Low rank, random features and conjugate gradients, each against the exact estimator."""
 
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -93,7 +99,7 @@ def test_random_features_have_the_kernel_for_their_mean():
     spread = {}
     for d in (10, 160):
         keys = jax.random.split(jax.random.key(d), repeats)
-        blocks = np.asarray(jax.vmap(lambda k, d=d: block(k, d))(keys))
+        blocks = np.asarray(jax.jit(jax.vmap(partial(block, d=d)))(keys))
         spread[d] = blocks.std(axis=0)[np.triu_indices(6, 1)]
         error = np.abs(blocks.mean(axis=0) - wanted)
         assert np.all(error <= 5 * blocks.std(axis=0) / repeats**0.5 + 1e-12)
@@ -125,20 +131,57 @@ def test_conjugate_gradients_are_exact_and_few():
 
 
 def test_conjugate_gradients_solve_every_column():
-    a = jax.random.normal(jax.random.key(0), (20, 20))
-    a = a @ a.T + 20 * jnp.eye(20)
-    b = jax.random.normal(jax.random.key(1), (20, 3)).at[:, 1].set(0)
+    random = np.random.default_rng(0)
+    a = random.normal(size=(20, 20))
+    a = jnp.asarray(a @ a.T + 20 * np.eye(20))
+    b = jnp.asarray(random.normal(size=(20, 3)) * [1, 0, 1])
     found = conjugate_gradients(lambda v: a @ v, b, tolerance=1e-12, steps=50)
-    np.testing.assert_allclose(found.x, jnp.linalg.solve(a, b), atol=1e-10)
+    np.testing.assert_allclose(found.x, np.linalg.solve(a, b), atol=1e-10)
     stopped = conjugate_gradients(lambda v: a @ v, b, tolerance=0.0, steps=2)
     assert int(stopped.steps) == 2
 
 
+ON_DEVICES = """
+import json, sys
+import jax, numpy as np
+jax.config.update("jax_enable_x64", True)
+from jax.sharding import Mesh
+from jaxcal.ckce import ckce_conjugate
+
+random = np.random.default_rng(0)
+q, y = random.dirichlet(np.ones(3), 101), random.integers(0, 3, 101)
+devices = np.array(jax.devices())
+assert len(devices) == 4
+found = []
+for mesh in (None, Mesh(devices[:3], ("rows",)), Mesh(devices.reshape(2, 2), ("hosts", "chips"))):
+    a = ckce_conjugate(q, y, bandwidth=0.3, tile=16, mesh=mesh)
+    found.append([float(a.estimate), *a.contributions.tolist(), *a.influence.tolist()])
+json.dump(found, sys.stdout)
+"""
+
+
+def test_conjugate_gradients_do_not_depend_on_the_number_of_devices():
+    done = subprocess.run(
+        [sys.executable, "-c", ON_DEVICES],
+        env=os.environ
+        | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone, *shared = json.loads(done.stdout)
+    for other in shared:
+        np.testing.assert_allclose(other, alone, rtol=1e-9, atol=1e-13)
+
+
 def test_products_by_blocks():
-    v = jax.random.normal(jax.random.key(2), (N, 2))
+    v = jnp.asarray(np.random.default_rng(2).normal(size=(N, 2)))
     k = problems.simplex_gram(Q, Q, float(EXACT.bandwidths["prediction"]))
+    times = jax.jit(gram_times, static_argnames="tile")
     for tile in (7, 50, 500):
-        np.testing.assert_allclose(gram_times(KERNEL, Q, v, tile=tile), k @ v, rtol=1e-9)
+        np.testing.assert_allclose(times(KERNEL, Q, v, tile=tile), k @ v, rtol=1e-9)
 
 
 def test_bad_sizes_are_named():

@@ -9,13 +9,13 @@ import scipy.stats
 
 from jaxcal.ckce import (
     Equal,
+    Trials,
     ckce,
     ckce_by_group,
     ckce_given,
     ckce_test,
     conditional_mean,
     drawn_trials,
-    ece,
     inner_product,
     jkce,
     null_mean,
@@ -23,7 +23,6 @@ from jaxcal.ckce import (
     squared_distance,
     subsample_trials,
     synthetic,
-    wilson,
 )
 from jaxcal.ckce.ranking import Drawn
 from jaxcal.kernels import Gaussian, Linear
@@ -107,7 +106,7 @@ def test_the_toy_model_with_equality_for_a_kernel():
         joint = jkce(q, y, prediction_kernel=Equal()).biased
         np.testing.assert_allclose(joint, 0.1 * p**2 - 0.04 * p + 0.02, rtol=1e-9)
         # printed 0.4 - 0.2 p: the two weights are swapped there
-        np.testing.assert_allclose(ece(q, y), 0.2 + 0.2 * p, rtol=1e-9)
+        np.testing.assert_allclose(problems.ece_of_the_paper(q, y), 0.2 + 0.2 * p, rtol=1e-9)
 
 
 def test_the_toy_model_with_the_simplex_kernel_forgets_the_weights():
@@ -128,7 +127,7 @@ def test_the_test_is_exact_under_calibration():
 
     def one(key):
         q_key, y_key, test_key = jax.random.split(key, 3)
-        q = synthetic.dirichlet(q_key, 15, 3)
+        q = problems.flat(q_key, 15, 3)
         found = ckce_test(test_key, q, synthetic.labels(y_key, q), n_draws=19)
         return found.p_value, found.estimate
 
@@ -143,8 +142,8 @@ def test_the_test_is_exact_under_calibration():
 
 
 def test_the_test_sees_miscalibration_and_reports():
-    q = synthetic.temperature(synthetic.dirichlet(jax.random.key(0), 150, 3), 3.0)
-    y = synthetic.labels(jax.random.key(1), synthetic.temperature(q, 1 / 3))
+    truth, y = problems.drawn(0, 150)
+    q = jnp.asarray(problems.tempered(truth, 3.0))
     found = ckce_test(jax.random.key(2), q, y, n_draws=99)
     assert float(found.p_value) <= 0.02
     exact = ckce(q, y)
@@ -155,20 +154,15 @@ def test_the_test_sees_miscalibration_and_reports():
     assert "CKCE test, n = 150" in repr(found)
 
 
-def test_wilson_intervals():
-    for successes, trials, wanted in ((700, 1000, (0.6709, 0.7276)), (100, 100, (0.9630, 1.0))):
-        found = wilson(successes, trials)
-        np.testing.assert_allclose([found.low, found.high], wanted, atol=5e-5)
-    with pytest.raises(ValueError, match="successes: wanted"):
-        wilson(3, 2)
-
-
 def value(q, y):
     return ckce(q, y).estimate
 
 
 def joint(q, y):
     return jkce(q, y).unbiased
+
+
+MEASURES = {"CKCE": value, "JKCE": joint, "ECE": problems.ece_of_the_paper}
 
 
 def models(key):
@@ -180,9 +174,7 @@ def models(key):
 
 
 def test_rankings_of_the_paper_at_100_observations():
-    found = drawn_trials(
-        jax.random.key(4), models, {"CKCE": value, "JKCE": joint, "ECE": ece}, trials=60
-    )
+    found = drawn_trials(jax.random.key(4), models, MEASURES, trials=60)
     wins = np.asarray(found.wins("CKCE"))
     for calibrated in (0, 1):
         for wrong in (2, 3):
@@ -192,22 +184,26 @@ def test_rankings_of_the_paper_at_100_observations():
 
 
 def test_subsets_without_replacement():
-    data = models(jax.random.key(6))
+    stack, labels = jnp.stack([Q, Q]), Y
     found = subsample_trials(
-        jax.random.key(0), data.models, data.labels, {"mean": mean_label}, size=100, trials=4
+        jax.random.key(0), stack, labels, {"mean": mean_label}, size=N, trials=4
     )
     # all observations in another order
-    np.testing.assert_allclose(found.values, jnp.mean(data.labels), rtol=1e-12)
+    np.testing.assert_allclose(found.values, jnp.mean(labels), rtol=1e-12)
     order = jnp.asarray([[[1.0, 2, 3]], [[3.0, 2, 1]]])
-    from jaxcal.ckce import Trials
-
     held = Trials(order, ("x",))
     np.testing.assert_array_equal(held.in_order("x", [0, 1, 2]), [1, 0])
     np.testing.assert_array_equal(held.wins("x")[0], [0, 0.5, 0.5])
     with pytest.raises(ValueError, match="size: wanted"):
-        subsample_trials(
-            jax.random.key(0), data.models, data.labels, {"m": mean_label}, size=101, trials=2
-        )
+        subsample_trials(jax.random.key(0), stack, labels, {"m": mean_label}, size=N + 1, trials=2)
+
+
+def test_wilson_intervals_of_rates():
+    for wins, trials, wanted in ((700, 1000, (0.6709, 0.7276)), (100, 100, (0.9630, 1.0))):
+        values = np.zeros((trials, 1, 2))
+        values[:, 0, 1] = np.where(np.arange(trials) < wins, 1, -1)
+        low, high = Trials(jnp.asarray(values), ("x",)).intervals("x")
+        np.testing.assert_allclose([low[0, 1], high[0, 1]], wanted, atol=5e-5)
 
 
 def mean_label(q, y):
@@ -220,8 +216,7 @@ def shifted(key, place):
 
 
 def test_a_covariate_shift_moves_ckce_least():
-    measures = {"CKCE": value, "JKCE": joint, "ECE": ece}
-    curves = shift_curves(jax.random.key(7), shifted, [-1.0, 0.0, 1.0], measures, trials=10)
+    curves = shift_curves(jax.random.key(7), shifted, [-1.0, 0.0, 1.0], MEASURES, trials=10)
     means = np.asarray(curves).mean(axis=1)[:, :, 0]
     ratio = means.max(axis=0) / means.min(axis=0)
     assert ratio[0] < 1.4
