@@ -55,7 +55,7 @@ def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool
     of Widmann et al. (2021), Section 2. Of equal probabilities the first counts.
     """
     p = checks.probabilities(probabilities)
-    ys = checks.labels(labels, p.shape[0], p.shape[1])
+    ys = checks.labels(labels, p.shape[0], p.shape[1], "labels")
     return jnp.max(p, axis=1), jnp.argmax(p, axis=1) == ys
 
 
@@ -69,7 +69,7 @@ def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
     p = checks.probabilities(probabilities)
-    return _cells(p, checks.labels(labels, *p.shape), bins)
+    return _cells(p, checks.labels(labels, p.shape[0], p.shape[1], "labels"), bins)
 
 
 @partial(jax.jit, static_argnums=2)

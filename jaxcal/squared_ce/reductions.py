@@ -93,7 +93,7 @@ def canonical(probabilities: Any, labels: Any) -> Reduced:
     are 2 and risks 4 times those of `binary`.
     """
     p = checks.probabilities(probabilities)
-    y = checks.labels(labels, *p.shape)
+    y = checks.labels(labels, p.shape[0], p.shape[1], "labels")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
 
