@@ -54,7 +54,7 @@ def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool
     Confidence calibration asks that P(correct | confidence) = confidence: the binary problem
     of Widmann et al. (2021), Section 2. Of equal probabilities the first counts.
     """
-    p = checks.probabilities(probabilities)
+    p = checks.probabilities(probabilities, "probabilities")
     ys = checks.labels(labels, p.shape[0], p.shape[1], "labels")
     return jnp.max(p, axis=1), jnp.argmax(p, axis=1) == ys
 
@@ -68,7 +68,7 @@ def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:
     """
     if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
         raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
-    p = checks.probabilities(probabilities)
+    p = checks.probabilities(probabilities, "probabilities")
     return _cells(p, checks.labels(labels, p.shape[0], p.shape[1], "labels"), bins)
 
 

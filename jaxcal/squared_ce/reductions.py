@@ -92,7 +92,7 @@ def canonical(probabilities: Any, labels: Any) -> Reduced:
     TypeError otherwise. Two classes as a canonical problem count everything twice: squared errors
     are 2 and risks 4 times those of `binary`.
     """
-    p = checks.probabilities(probabilities)
+    p = checks.probabilities(probabilities, "probabilities")
     y = checks.labels(labels, p.shape[0], p.shape[1], "labels")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
