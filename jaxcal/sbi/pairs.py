@@ -111,6 +111,7 @@ def score_pairs(
         made_scores = made.scored(values, xs, nodes)
     notes += _about_scores(made_scores)
     freed = _free(space, values, made_scores)
+    notes += _about_tails(np.asarray(freed.at_targets), names)
     return ScoredPairs(space.free(values), freed, features, space, names, notes)
 
 
@@ -308,3 +309,20 @@ def _about_scores(scores: Scores) -> tuple[str, ...]:
             f"log density clipped or constant there? Such scores are wrong: leave it as it is"
         )
     return tuple(notes)
+
+
+def _about_tails(at: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A sentence where one pair in fifty holds most of the squared scores of a parameter."""
+    squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
+    total = squares.sum(axis=0)
+    if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
+        return ()
+    held = squares[: len(at) // 50].sum(axis=0) / total
+    k = int(np.argmax(held))
+    if held[k] <= 0.5:
+        return ()
+    return (
+        f"2 % of the pairs hold {100 * held[k]:.0f} % of the squared scores of {names[k]}: a few "
+        f"pairs decide, and the tests see little of the others; posteriors that are far too narrow "
+        f"look like this. Compare the coverage (jaxcal.coverage) if you can draw from them",
+    )

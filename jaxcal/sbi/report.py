@@ -90,28 +90,34 @@ class Examination(eqx.Module):
     coverage: Any
 
     def verdict(self) -> str:
-        """One sentence from both p-values, each at the 2.5 % level (5 % for both together).
+        """One sentence from all p-values, with Bonferroni's correction at 5 %.
 
-        Where neither rejects, the findings, significant at 5 % in either result, are named.
+        Where none rejects, the findings, significant at 5 % in either result, are named.
         """
-        calibrated, right = (
-            float(part.p_value) > 0.025 for part in (self.calibration, self.conditional)
-        )
-        if np.isnan(float(self.calibration.p_value) + float(self.conditional.p_value)):
+        p = [float(self.calibration.p_value), float(self.conditional.p_value)]
+        covered = getattr(self.coverage, "p_uniform", None)
+        p += [] if covered is None else [float(covered)]
+        if np.isnan(sum(p)):
             return "no verdict: a p-value is not a number"
-        if calibrated and right and (self.calibration.findings() + self.conditional.findings()):
+        calibrated, right, *held = (value > 0.05 / len(p) for value in p)
+        if not calibrated:
+            return "not calibrated, so not the posterior given x either"
+        if not all(held):
             return (
-                "the kernel tests see no evidence against the posterior, but simple witnesses do: "
-                "see the findings"
+                f"not calibrated: highest-density regions do not hold their share of parameters "
+                f"(coverage, p = {p[2]:.2g}), although the scores of these pairs do not show it"
             )
-        if calibrated and right:
-            return "no evidence against the posterior (which is not proof of it)"
-        if calibrated:
+        if not right:
             return (
                 "calibrated as far as can be seen, but not the posterior given x: it leaves out "
                 "information in x, or errors of different x cancel"
             )
-        return "not calibrated, so not the posterior given x either"
+        if self.calibration.findings() + self.conditional.findings():
+            return (
+                "the kernel tests see no evidence against the posterior, but simple witnesses do: "
+                "see the findings"
+            )
+        return "no evidence against the posterior (which is not proof of it)"
 
     def warnings(self) -> list[str]:
         """Sentences of both results, each once."""

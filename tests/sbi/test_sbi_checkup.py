@@ -132,6 +132,29 @@ def test_findings_of_witnesses_reach_the_verdict(right):
     assert found.verdict().endswith("but simple witnesses do: see the findings")
 
 
+def test_coverage_reaches_the_verdict(right):
+    from jaxcal.coverage import Coverage
+
+    def with_coverage(p):
+        shown = Coverage(jnp.ones(1), jnp.ones(1), jnp.ones(3, int), p, p, jnp.asarray(0), 9)
+        return sbi.Examination(right.calibration, right.conditional, shown).verdict()
+
+    assert "(coverage, p = 0.01), although the scores" in with_coverage(jnp.asarray(0.01))
+    assert with_coverage(jnp.asarray(0.02)) == right.verdict()
+    assert with_coverage(jnp.asarray(jnp.nan)).startswith("no verdict")
+
+
+def test_a_few_pairs_that_decide_are_named(pairs):
+    """Posteriors a tenth as wide as they should be, for some x a hundredth."""
+
+    def narrow(theta, x):
+        width = jnp.where(x[1] > 2.5, 0.01, 0.1)
+        return log_prob(theta, x) / width**2
+
+    scored = sbi.score_pairs(narrow, *pairs, key=KEY, prior=PRIOR)
+    assert any("2 % of the pairs hold" in note and "theta_" in note for note in scored.notes)
+
+
 def test_witnesses_keep_their_level_and_regressions_never_see_their_target():
     keys = jax.random.split(jax.random.key(4), 200)
 
