@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxcal.distance.boxcars import boxcars
 from jaxcal.distance.laplace import field, root
 from jaxcal.distance.predictions import Residuals
-from jaxcal.distance.scans import sums
 from jaxcal.distance.smooth import smooth_of_residuals
 from jaxcal.nulls import p_value
 from jaxcal.typing import Key, Scalar, Vector
@@ -111,14 +111,12 @@ def radii(key: Key, data: Sorted, *, n_resamples: int, level: Any, k_max: int) -
     rho = data.w * (data.y - data.v)
     widths = 2.0 ** -jnp.arange(k_max + 1, dtype=rho.dtype)
 
-    orders, gaps = jax.vmap(lambda width: _order(data.v, width))(widths)
-
     def one(key: Key) -> Float[Array, " q"]:
         n = rho.size
         counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n).astype(rho.dtype)
         total = jnp.sum(counts * data.w)
         change = (counts / jnp.where(total > 0, total, 1) - 1) * rho
-        random = jax.vmap(lambda order, gaps: _moved(change, order, gaps))(orders, gaps)
+        random = boxcars(data.v, change, widths)
         smooth = smooth_statistic(data.v, change)
         kernel = root(kernel_statistic(data.v, change))
         return jnp.concatenate([jnp.stack([smooth, kernel, jnp.abs(jnp.sum(change))]), random])
@@ -128,18 +126,6 @@ def radii(key: Key, data: Sorted, *, n_resamples: int, level: Any, k_max: int) -
     scaled = draws / jnp.where(scale > 0, scale, 1)
     found = scale * jnp.quantile(jnp.max(scaled, axis=1), level)
     return Radii(found[0], found[1], found[3:], found[2])
-
-
-def _order(v: Vector, width: Scalar) -> tuple[Any, Array]:
-    """The order of the steps of F(t + width) - F(t), and the gaps after them in widths."""
-    t = jnp.concatenate([v - width, v])
-    order = jnp.argsort(t)
-    return order, jnp.diff(t[order]) / width
-
-
-def _moved(rho: Vector, order: Any, gaps: Array) -> Scalar:
-    """RintCE of other residuals at the same places."""
-    return jnp.sum(jnp.abs(sums(jnp.concatenate([rho, -rho])[order])[:-1]) * gaps)
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.distance.levels import denoise
 from jaxcal.distance.predictions import Binary, Residuals, binary
-from jaxcal.distance.scans import least, prefixes, sums
+from jaxcal.distance.scans import least, sums
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector
 
@@ -71,11 +71,11 @@ def _smooth(data: Binary) -> SmoothCE:
 
 def smooth_of_residuals(data: Residuals) -> SmoothCE:
     """The same of any signed measure on [0, 1] with sorted places; ``witness`` in their order."""
-    value, (upper, witness, flow) = _value(*data)
-    return SmoothCE(value, *jax.lax.stop_gradient((upper, witness, flow)))
+    value, proof = _value(*data)
+    return SmoothCE(value, *proof)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector]]:
     g = jnp.diff(v, append=v[-1:])
     f = sums(rho)
@@ -91,57 +91,36 @@ def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector
     return jnp.sum(rho * witness), (upper, witness, flow)
 
 
-def _forward(v: Vector, rho: Vector):
-    value, (upper, witness, flow) = _value(v, rho)
-    return (value, (upper, witness, flow)), (witness, flow)
-
-
-def _backward(held: tuple[Vector, Vector], cotangent: Any) -> tuple[Vector, Vector]:
-    """Envelope: d/d rho_i is the witness, d/d v_i the flow's loss across v_i."""
-    witness, flow = held
-    slope = jnp.abs(flow)
-    return cotangent[0] * (jnp.concatenate([slope[:1] * 0, slope[:-1]]) - slope), (
-        cotangent[0] * witness
-    )
-
-
-_value.defvjp(_forward, _backward)
+@_value.defjvp
+def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> Any:
+    """Envelope: d/d rho_i is the witness, d/d v_i the flow's loss across v_i. What proves the value
+    counts as constant."""
+    found = _value(*primals)
+    _, (_, witness, flow) = found
+    size = jnp.abs(flow)
+    before = jnp.concatenate([jnp.zeros(1, size.dtype), size[:-1]])
+    slope = jnp.sum((before - size) * tangents[0]) + jnp.sum(witness * tangents[1])
+    return found, (slope, jax.tree.map(jnp.zeros_like, found[1]))
 
 
 def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
-    """A weight of which the certificate is the dual: w = sign(jump) where a jumps, and w falls at
-    slope 1 where F > a, rises where F < a."""
-    floor = jnp.where(jumps > 0, 1.0, -1.0).astype(v.dtype)
-    ceiling = jnp.where(jumps < 0, -1.0, 1.0).astype(v.dtype)
-    fixed = -g * jnp.sign(flow)
-    drop = jnp.where(flow == 0, -g, fixed)
-    rise = jnp.where(flow == 0, g, fixed)
+    """A weight of which the certificate is the dual: 1 where a rises (-1 where it falls), and w
+    falls at slope 1 where F > a, rises where F < a, is free where F = a.
 
-    def later(given: Array) -> Array:
-        return jnp.concatenate([jnp.zeros(1, v.dtype), given[:-1]])
+    These are bounds on w and on its differences. Their largest and their smallest solution are
+    shortest paths along the line, from either side; returned is the middle of the two."""
+    sign = jnp.where(jnp.any(jumps < 0), -1, 1).astype(v.dtype)
+    floor = jnp.where(jumps != 0, 1, -1).astype(v.dtype)
+    fixed = -g * jnp.sign(sign * flow)
 
-    def lowest(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, Array]:
-        return x[0] + y[0], jnp.maximum(x[1] + y[0], y[1])
+    def position(steps: Array) -> Array:
+        return sums(jnp.concatenate([jnp.zeros(1, v.dtype), steps[:-1]]))
 
-    def highest(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, Array]:
-        return x[0] + y[0], jnp.minimum(x[1] + y[0], y[1])
-
-    def both(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, ...]:
-        return (*lowest(x[:2], y[:2]), *highest(x[2:], y[2:]))
-
-    _, low, _, high = prefixes(both, (later(drop), floor, later(rise), ceiling))
-    high = jnp.maximum(low, high)
-
-    def clips(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, ...]:
-        return (
-            x[0] + y[0],
-            jnp.clip(x[1] + y[0], y[1], y[2]),
-            jnp.clip(x[2] + y[0], y[1], y[2]),
-        )
-
-    # from the last place backwards: stay where free, else undo the step; never leave the range
-    shift, bottom, top = prefixes(clips, (-fixed, low, high), reverse=True)
-    raw = jnp.clip(shift, bottom, top)
+    up = position(jnp.where(flow == 0, g, fixed))
+    down = position(jnp.where(flow == 0, -g, fixed))
+    largest = jnp.minimum(up + least(1 - up), down + least(1 - down, reverse=True))
+    smallest = -jnp.minimum(least(down - floor) - down, least(up - floor, reverse=True) - up)
+    raw = sign * (largest + smallest) / 2
     # rounding may have left a slope above 1: the largest Lipschitz function below
     from_left = least(raw - v) + v
     from_right = least(raw + v, reverse=True) - v

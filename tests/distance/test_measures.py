@@ -9,6 +9,7 @@ import pytest
 from distance_laws import LAWS
 
 from jaxcal import distance
+from jaxcal.distance.boxcars import boxcars, by_sorting
 from jaxcal.distance.levels import denoise
 
 SIZE = 40
@@ -38,18 +39,21 @@ def test_smooth_ce_is_its_linear_programme_and_proves_it(seed):
 
 
 def test_denoising_is_the_least_of_all_step_functions():
-    """Brute force: an optimal step function takes values among 0 and the F_i."""
+    """Brute force: an optimal step function takes values among 0 and the F_i. None of them is
+    better than a monotone one while the widths add up to no more than 2."""
     rng = np.random.default_rng(3)
     solve = jax.jit(denoise)
-    for _ in range(20):
+    for case in range(40):
         f, g = rng.normal(size=5), rng.exponential(size=5)
         g[-1] = 0
+        g *= (1 if case % 2 else 2) / g.sum()
         levels = np.unique(np.append(f, 0))
         a = np.array(list(itertools.product(levels, repeat=4)))
         a = np.concatenate([np.zeros((len(a), 1)), a, np.full((len(a), 1), f[-1])], axis=1)
         costs = np.abs(np.diff(a, axis=1)).sum(axis=1) + np.abs(f[:-1] - a[:, 1:-1]) @ g[:-1]
         found = np.asarray(solve(jnp.asarray(f), jnp.asarray(g)))
         path = np.concatenate([[0], found])
+        assert np.all(np.diff(path) * np.sign(f[-1]) >= 0)
         cost = np.abs(np.diff(path)).sum() + np.abs(f[:-1] - found[:-1]) @ g[:-1]
         assert cost == pytest.approx(costs.min(), abs=1e-12)
 
@@ -135,6 +139,55 @@ def test_random_intervals_agree_with_random_shifts(key):
         exact = float(distance.random_interval_ce(v, y, weights=w, width=width))
         mean, error = distance.sampled_interval_ce(key, v, y, weights=w, width=width, n_shifts=3000)
         assert abs(float(mean) - exact) < 4 * float(error)
+
+
+WIDTHS = np.array([1.0, 0.5, 0.3, 1.7, 0.01, 1e-9, 1e7])
+walk = jax.jit(boxcars)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_walk_along_two_lists_is_the_sorted_definition(seed):
+    """Ties (even seeds), windows wider than all and narrower than any gap."""
+    v, y, w = sample(seed)
+    order = np.argsort(v)
+    v, rho = v[order], (w / w.sum() * (y - v))[order]
+    f = np.concatenate([[0], np.cumsum(rho)])
+    for width, found in zip(WIDTHS, walk(v, rho, WIDTHS), strict=True):
+        t = np.sort(np.concatenate([v - width, v]))
+        middle = (t[1:] + t[:-1]) / 2
+        inside = f[np.searchsorted(v, middle + width)] - f[np.searchsorted(v, middle)]
+        wanted = np.abs(inside) @ np.diff(t) / width
+        assert float(found) == pytest.approx(wanted, abs=1e-8 if width == 1e-9 else 1e-13)
+        again = by_sorting(*(jnp.asarray(x) for x in (v, rho, width)))
+        assert float(again) == pytest.approx(wanted, abs=1e-8)
+
+
+def test_random_intervals_have_the_gradient_of_finite_differences():
+    v, y, w = sample(1)
+
+    def value(v, width):
+        return distance.random_interval_ce(v, y, weights=w, width=width)
+
+    slope, by_width = jax.jit(jax.grad(value, (0, 1)))(v, 0.2)
+    run = jax.jit(value)
+    for i in range(0, SIZE, 7):
+        step = np.eye(SIZE)[i] * 1e-7
+        change = (float(run(v + step, 0.2)) - float(run(v - step, 0.2))) / 2e-7
+        assert float(slope[i]) == pytest.approx(change, abs=2e-8)
+    change = (float(run(v, 0.2 + 1e-7)) - float(run(v, 0.2 - 1e-7))) / 2e-7
+    assert float(by_width) == pytest.approx(change, abs=1e-7)
+
+
+def test_the_witness_is_the_middle_of_all_that_attain_the_error():
+    """No error: 0. No mean residual: as far above 0 as below. Otherwise it touches 1 or -1."""
+    v, y, w = sample(1)
+    assert np.all(np.asarray(smooth(v, v, w).witness) == 0)
+    balanced = np.array([0.25, 0.5, 0.5, 0.75]), np.array([1.0, 0.75, 0.25, 0.0])
+    found = smooth(*(np.tile(x, SIZE // 4) for x in (*balanced, np.ones(4))))
+    assert found.witness.max() == -found.witness.min() > 0
+    mean = np.sum(w / w.sum() * (y - v))
+    touched = np.asarray(smooth(v, y, w).witness) * np.sign(mean)
+    assert touched.max() == 1
 
 
 def test_interval_ce_is_the_best_of_all_runs():
