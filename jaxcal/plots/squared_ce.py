@@ -61,7 +61,8 @@ def risk_over_grid(tuned: Tuned, *, problem: int = 0, ax: "Axes | None" = None) 
     order = np.argsort(grid)
     risks = tuned.risks[problem]
     chosen = int(tuned.chosen[problem])
-    ax.set(xlabel=f"{names[0]} of {tuned.name}", ylabel="validation risk\n(% above the choice)")
+    label = "number of bins" if names[0] == "bins" else f"{names[0]} of {tuned.name}"
+    ax.set(xlabel=label, ylabel="validation risk\n(% above the choice)")
     if not np.isfinite(risks[:, chosen]).all():
         return say(ax, "the risk is not a finite number")
     above = 100 * (risks / risks[:, [chosen]] - 1)
@@ -72,11 +73,25 @@ def risk_over_grid(tuned: Tuned, *, problem: int = 0, ax: "Axes | None" = None) 
     ax.plot(grid[chosen], 0, "o", color=BLACK, label=f"chosen: {grid[chosen]:.3g}")
     if names[0] != "bins":
         ax.set_xscale("log")
-    ax.set_yscale("symlog", linthresh=_threshold(mean))
+    _zero_and_decades(ax, above, _threshold(mean))
     legend_above(ax)
     return ax
 
 
+def _zero_and_decades(ax: "Axes", values: Any, threshold: float) -> None:
+    """A vertical scale that is linear up to ``threshold``, then logarithmic, around ``values``."""
+    finite = values[np.isfinite(values)]
+    low, high = min(float(finite.min()), -0.2 * threshold), max(float(finite.max()), threshold)
+    up, down = (np.ceil(np.log10(end / threshold) - 1e-9) for end in (high, max(-low, threshold)))
+    ticks = [0.0, *(threshold * 10.0**k for k in range(int(up) + 1))]
+    ticks += [-threshold * 10.0**k for k in range(int(down) + 1) if -low >= threshold]
+    ax.set_yscale("symlog", linthresh=threshold, linscale=0.8)
+    ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_yticks([], minor=True)
+    ax.set_ylim(1.3 * low, 1.3 * high)
+
+
 def _threshold(values: Any) -> float:
+    """The power of ten below a quarter of the positive values."""
     finite = values[np.isfinite(values) & (values > 0)]
-    return float(np.quantile(finite, 0.25)) if finite.size else 1.0
+    return 10.0 ** np.floor(np.log10(np.quantile(finite, 0.25))) if finite.size else 1.0

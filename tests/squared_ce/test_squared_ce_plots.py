@@ -1,6 +1,7 @@
 """Figures of tuned errors show the report's numbers."""
 
 import io
+import itertools
 
 import equinox as eqx
 import jax
@@ -52,3 +53,14 @@ def test_what_cannot_be_drawn_is_said(report):
     none = eqx.tree_at(lambda t: t.contributions, best, np.full(20, np.nan))
     broken = eqx.tree_at(lambda r: r.estimators[r.selected], report, none)
     assert "no estimator" in calibration_errors(broken).texts[0].get_text()
+
+
+def test_ticks_of_risks_do_not_touch(report):
+    for name in ("bins", "kde"):
+        ax = risk_over_grid(report.estimators[name])
+        ax.figure.canvas.draw()
+        low, high = ax.get_ylim()
+        shown = [label for label in ax.get_yticklabels() if low <= label.get_position()[1] <= high]
+        boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.y0)
+        assert len(boxes) > 1
+        assert all(below.y1 <= above.y0 for below, above in itertools.pairwise(boxes))
