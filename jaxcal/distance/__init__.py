@@ -1,7 +1,7 @@
 """Distance from calibration of binary predictions: measures, bounds, witnesses and their noise.
 
-Start with `distance_from_calibration`. Predictions are probabilities of label 1; for classes use
-`top_label` or `class_wise` first.
+Start with `distance_from_calibration`. Predictions are probabilities of label 1; for classes say
+``notion="top-label"`` or ``"class-wise"`` there, and use `from_classes` before other measures.
 """
 
 from jaxcal.distance import constructions
@@ -23,7 +23,7 @@ from jaxcal.distance.intervals import (
 from jaxcal.distance.kernel import Sketch, kernel_ce, pair_sample, random_bins, random_features
 from jaxcal.distance.laplace import KernelCE, laplace_ce, laplace_witness
 from jaxcal.distance.lower import Coupling, LowerDistance, lower_distance
-from jaxcal.distance.predictions import class_wise, from_masses, top_label
+from jaxcal.distance.predictions import from_classes, from_masses
 from jaxcal.distance.programmes import smooth_ce_programme
 from jaxcal.distance.sample_sizes import SampleSizes, kernel_radius, sample_sizes
 from jaxcal.distance.smece import SmoothECE, smece
@@ -56,11 +56,11 @@ __all__ = [
     "SurrogateCE",
     "WeightedCE",
     "binned_ece",
-    "class_wise",
     "constructions",
     "dce_bracket",
     "distance_from_calibration",
     "ece",
+    "from_classes",
     "from_masses",
     "interval_ce",
     "is_calibrated",
@@ -82,7 +82,6 @@ __all__ = [
     "smooth_ce_grid",
     "smooth_ce_programme",
     "surrogate_interval_ce",
-    "top_label",
     "true_distance",
     "upper_distance",
     "weighted_ce",

@@ -6,6 +6,7 @@ measure here is one side of an inequality, so the best of them make the bracket.
 Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper constants.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,7 +25,7 @@ from jaxcal.distance.intervals import (
 )
 from jaxcal.distance.laplace import _laplace
 from jaxcal.distance.lower import lower_distance
-from jaxcal.distance.predictions import Binary, atoms, binary
+from jaxcal.distance.predictions import Binary, atoms, binary, from_classes
 from jaxcal.distance.resampling import (
     Null,
     Radii,
@@ -114,7 +115,7 @@ def _measure(data: Binary, accuracy: float, bins: int, solve: bool | None) -> _M
         binned=binned_ece(data.v, data.y, weights=data.w, edges=bins).bound,
         interval=_best(data).value if n <= INTERVALS_MOST else None,
         lower=lower,
-        witness=smooth.witness,
+        witness=smooth.witness - jnp.sum(data.w * smooth.witness),
     )
 
 
@@ -151,8 +152,11 @@ class DistanceResult(eqx.Module):
     ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
     this one for the population, with asymptotic probability ``level``. ``measures`` by name,
     each []; ``radii``: how far those of the data and of the population may be apart, jointly.
-    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that sees most error;
-    positive where predictions are too low. ``predictions``, ``targets``, ``weights`` [n] as given.
+    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that sees most error,
+    less its mean, so that an error that all predictions share (``mean residual``) does not tilt it
+    to one side: positive where predictions are too low compared with the rest. The weight that
+    attains the smooth calibration error is that of `smooth_ce`. ``predictions``, ``targets``,
+    ``weights`` [n] as given.
     """
 
     bracket: Bracket
@@ -201,6 +205,7 @@ def distance_from_calibration(
     accuracy: float = 0.01,
     bins: int = 15,
     solve: bool | None = None,
+    notion: str | None = None,
 ) -> DistanceResult:
     r"""How far are predictions ``p`` [n] of P(y = 1) from calibrated, given labels ``y`` [n]?
 
@@ -212,7 +217,8 @@ def distance_from_calibration(
 
     ``weights`` [n] >= 0; resampling treats them as part of the observation. ``accuracy`` of the
     random intervals (smallest width), ``bins`` of the binned ECE, ``solve`` as in `dce_bracket`.
-    For classes reduce first: ``distance_from_calibration(key, *top_label(ps, ys))``. Cost: the
+    ``notion`` for class probabilities ``p`` [n, m] and classes ``y`` [n] from 0: "top-label", or
+    "class-wise" for a batch of m results (made by vmap, so without ``solve``). Cost: the
     resamples, each O(n log n). Raises ValueError or TypeError naming the argument; NaN inside jit
     gives NaN everywhere.
     """
@@ -222,6 +228,22 @@ def distance_from_calibration(
     for name, value in (("n_resamples", n_resamples), ("n_draws", n_draws)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name}: wanted at least 1, got {value!r}")
+    if notion is not None:
+        p, y = from_classes(p, y, notion)
+    if notion == "class-wise":
+        if solve:
+            raise ValueError("solve=True runs outside of vmap only: one class at a time")
+        one = partial(
+            distance_from_calibration,
+            weights=weights,
+            level=level,
+            n_resamples=n_resamples,
+            n_draws=n_draws,
+            null=null,
+            accuracy=accuracy,
+            bins=bins,
+        )
+        return jax.vmap(one)(jax.random.split(key, p.shape[0]), p, y)
     data = binary(p, y, weights)
     if null not in (None, "redraw", "signs"):
         raise ValueError(f"null: wanted 'redraw' or 'signs', got {null!r}")

@@ -15,7 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.distance.scans import sums
+from jaxcal.squared_ce.reductions import reduce
 from jaxcal.typing import Vector
+
+SCALAR = ("top-label", "class-wise")  # notions of calibration with one probability an observation
 
 
 class Binary(NamedTuple):
@@ -64,7 +67,7 @@ def binary(p: Any, y: Any, weights: Any = None) -> Binary:
     if v.ndim == 2:
         raise ValueError(
             f"predictions: wanted one probability of label 1 an observation, shape [n], got shape "
-            f"{v.shape}; for class probabilities use top_label or class_wise first"
+            f"{v.shape}; classes need notion='top-label' or 'class-wise', or from_classes first"
         )
     if v.ndim != 1 or v.shape[0] < 1:
         raise ValueError(f"predictions: wanted shape [n] with n >= 1, got shape {v.shape}")
@@ -168,18 +171,18 @@ def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
     return v, jnp.where(mass > 0, p1 / jnp.where(mass > 0, mass, 1), 0), mass
 
 
-def top_label(probabilities: Any, labels: Any) -> tuple[Array, Array]:
-    """The largest probability [n] and whether its class came true [n]: confidence calibration.
+def from_classes(probabilities: Any, labels: Any, notion: str) -> tuple[Array, Array]:
+    """Predictions and labels 0 or 1 of the scalar problems that a notion of calibration makes.
 
-    ``probabilities`` [n, m], ``labels`` [n] classes from 0. Of equal largest the first counts.
+    ``probabilities`` [n, m], ``labels`` [n] classes from 0. "top-label": the largest probability
+    and whether its class came true, [n] each. "class-wise": each class against the rest, one row a
+    class, [m, n] each. They are the reductions of `jaxcal.squared_ce`. The canonical notion is of
+    whole vectors, for which there is no distance here: ValueError.
     """
-    ps = checks.probabilities(probabilities)
-    ys = checks.labels(labels, ps.shape[0], ps.shape[1])
-    return jnp.max(ps, axis=1), (jnp.argmax(ps, axis=1) == ys).astype(ps.dtype)
-
-
-def class_wise(probabilities: Any, labels: Any) -> tuple[Array, Array]:
-    """Each class against the rest: predictions [m, n] and labels [m, n], one row a class."""
-    ps = checks.probabilities(probabilities)
-    ys = checks.labels(labels, ps.shape[0], ps.shape[1])
-    return ps.T, (jnp.arange(ps.shape[1])[:, None] == ys).astype(ps.dtype)
+    if notion not in SCALAR:
+        raise ValueError(
+            f"notion: wanted 'top-label' or 'class-wise', got {notion!r}; the distances are of "
+            f"one probability an observation"
+        )
+    found = reduce(probabilities, labels, notion)
+    return found.inputs[..., 0], found.outcomes[..., 0]

@@ -67,13 +67,6 @@ def test_jit_and_vmap_give_the_bracket_without_the_programme(data):
         jax.jit(lambda v, y: distance.dce_bracket(v, y, solve=True))(v, y)
 
 
-def test_a_batch_of_results_prints(data):
-    v, y = data
-    keys = jax.random.split(jax.random.key(0), 2)
-    run = jax.vmap(lambda k: distance.distance_from_calibration(k, v, y, **FEW))
-    assert "2 distances from calibration, batch shape (2,)" in str(run(keys))
-
-
 def test_the_test_of_calibration_keeps_its_level_and_has_power():
     def p_value(key, beta):
         data_key, test_key = jax.random.split(key)
@@ -157,7 +150,7 @@ def test_one_observation_and_equal_predictions(n, key):
         ([0.2, 0.1], [1, 0], {"weights": [1.0]}, r"weights: wanted one an observation"),
         ([0.2, 0.1], [1, 0], {"weights": [-1.0, 2]}, r"weights: wanted finite numbers >= 0"),
         ([0.2, 0.1], [1, 0], {"weights": [0.0, 0]}, r"not all of them 0"),
-        (np.zeros((3, 2)), [1, 0, 1], {}, "top_label or class_wise"),
+        (np.zeros((3, 2)), [1, 0, 1], {}, "notion='top-label' or"),
         (np.zeros(0), [], {}, "n >= 1"),
     ],
 )
@@ -208,14 +201,47 @@ def test_float32_stays_float32_and_close():
 
 def test_classes_reduce_to_one_against_the_rest():
     ps = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
-    confidence, right = distance.top_label(ps, [1, 2])
+    confidence, right = distance.from_classes(ps, [1, 2], "top-label")
     np.testing.assert_allclose(confidence, [0.5, 0.6])
     np.testing.assert_allclose(right, [1, 0])
-    p, y = distance.class_wise(ps, [1, 2])
+    p, y = distance.from_classes(ps, [1, 2], "class-wise")
     np.testing.assert_allclose(p, ps.T)
     np.testing.assert_allclose(y, [[0, 0], [1, 0], [0, 1]])
-    found = jax.vmap(lambda p, y: distance.smooth_ce(p, y).value)(p, y)
-    assert found.shape == (3,)
+    with pytest.raises(ValueError, match="notion: wanted 'top-label' or 'class-wise'"):
+        distance.from_classes(ps, [1, 2], "canonical")
+    with pytest.raises(ValueError, match="labels"):
+        distance.from_classes(ps, [1, 3], "top-label")
+
+
+def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
+    """Two classes: each against the rest is the same problem read from both ends."""
+    v, y = data
+    ps, labels = np.stack([1 - v, v], axis=1), np.asarray(y, int)
+    batch = distance.distance_from_calibration(key, ps, labels, notion="class-wise", **FEW)
+    assert batch.p_value.shape == (2,)
+    assert "2 distances from calibration, batch shape (2,)" in str(batch)
+    alone = distance.dce_bracket(v, y, solve=False)
+    np.testing.assert_allclose(batch.bracket.low, [float(alone.low)] * 2, atol=1e-12)
+    np.testing.assert_allclose(batch.bracket.high, [float(alone.high)] * 2, atol=1e-12)
+    np.testing.assert_allclose(batch.witness[0], -batch.witness[1], atol=1e-12)
+    top = distance.distance_from_calibration(
+        key, ps, labels, notion="top-label", solve=False, **FEW
+    )
+    confidence, right = np.maximum(v, 1 - v), (v > 0.5) == (y == 1)
+    wanted = float(distance.smooth_ce(confidence, right).value)
+    assert float(top.measures["smooth"]) == pytest.approx(wanted, abs=1e-12)
+    with pytest.raises(ValueError, match="one class at a time"):
+        distance.distance_from_calibration(key, ps, labels, notion="class-wise", solve=True, **FEW)
+
+
+def test_the_witness_of_a_result_has_no_mean(result, data):
+    assert float(jnp.mean(result.witness)) == pytest.approx(0, abs=1e-12)
+    v, y = data
+    attains = distance.smooth_ce(v, y)
+    apart = np.asarray(attains.witness - result.witness)
+    np.testing.assert_allclose(apart, apart[0], atol=1e-12)
+    seen = jnp.mean((y - v) * result.witness) + apart[0] * jnp.mean(y - v)
+    assert float(seen) == pytest.approx(float(attains.value), abs=1e-12)
 
 
 def test_sample_sizes_grow_as_the_theory_says():
