@@ -8,10 +8,13 @@ from jaxtyping import Float
 from jaxcal.distance.predictions import atoms, binary, positive
 
 
-def smooth_ce_programme(p: Any, y: Any, *, weights: Any = None) -> float:
+def smooth_ce_programme(
+    p: Any, y: Any, *, weights: Any = None, seconds: float | None = None
+) -> float:
     """Smooth calibration error by its linear programme over neighbours (Theorem 7.14).
 
     The reference for `smooth_ce`, which is the same number in a small part of the time.
+    ``seconds``: the most that the solver may take; TimeoutError beyond.
     """
     import scipy.sparse as sparse
 
@@ -22,7 +25,7 @@ def smooth_ce_programme(p: Any, y: Any, *, weights: Any = None) -> float:
     d = _differences(v.size, sparse)
     gaps = np.diff(v)
     limits = np.concatenate([gaps, gaps])
-    return -_solve(-rho, sparse.vstack([d, -d]), limits, (-1, 1)).fun
+    return -_solve(-rho, sparse.vstack([d, -d]), limits, (-1, 1), seconds).fun
 
 
 class Chain(NamedTuple):
@@ -58,13 +61,17 @@ def _differences(m: int, sparse: Any) -> Any:
     return sparse.diags([-np.ones(m - 1), np.ones(m - 1)], [0, 1], shape=(m - 1, m))
 
 
-def _solve(costs: Any, matrix: Any, limits: Any, bounds: Any) -> Any:
+def _solve(costs: Any, matrix: Any, limits: Any, bounds: Any, seconds: Any = None) -> Any:
     from scipy.optimize import linprog
 
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    if seconds is not None:
+        tight["time_limit"] = seconds
     found = linprog(
         costs, A_ub=matrix.tocsr(), b_ub=limits, bounds=bounds, method="highs", options=tight
     )
+    if found.status == 1 and seconds is not None:
+        raise TimeoutError(f"the linear programme was not solved in {seconds} s")
     if found.status != 0:
         raise RuntimeError(f"the linear programme was not solved: {found.message}")
     return found
