@@ -33,7 +33,7 @@ LOCAL_X = jnp.asarray([1.5, 0.5])  # where LC2ST asks; one of the x that are wro
 class Config:
     n: int = 200
     data_sets: int = 200
-    data_sets_slow: int = 20
+    data_sets_slow: int = 15
     faults: tuple[str, ...] = tuple(problems.FAULTS)
     methods: tuple[str, ...] = (
         *known.OURS,
@@ -41,13 +41,13 @@ class Config:
         *known.RANKS,
         *known.OF_SBI,
     )
-    slow: tuple[str, ...] = ("SKCE MCMC", "LC2ST")  # trained networks take them for 10 data sets
+    slow: tuple[str, ...] = ("SKCE MCMC", "LC2ST")  # trained networks take them for 8 data sets
     # (task, algorithm, simulations, data sets of n pairs)
     trained: tuple[tuple[str, str, int, int], ...] = (
         ("two moons", "NPE", 500, 40),
         ("two moons", "NPE", 2000, 40),
-        ("two moons", "NLE", 500, 10),
-        ("two moons", "NLE", 2000, 10),
+        ("two moons", "NLE", 500, 8),
+        ("two moons", "NLE", 2000, 8),
         ("two moons", "NPE", 8000, 40),
     )
     trained_methods: tuple[str, ...] = (*known.OURS, *known.RANKS, *known.OF_SBI)
@@ -79,7 +79,7 @@ def make(config: Config) -> runner.Study:
         {
             "posterior": f"{task} {how} {budget}",
             "method": name,
-            "data_sets": min(sets, 10) if name in config.slow else sets,
+            "data_sets": min(sets, 8) if name in config.slow else sets,
         }
         for task, how, budget, sets in config.trained
         for name in config.trained_methods

@@ -205,6 +205,28 @@ def test_a_bounded_prior_is_transformed_and_said(in_a_box):
     assert float(by_hand.p_value) > 0.05
 
 
+@pytest.mark.parametrize("function", [False, True])
+def test_base_points_are_draws_of_the_prior(pairs, function):
+    prior = dist.Normal(jnp.asarray([3.0, -2.0]), 0.1).to_event(1)
+    given = (lambda key, m: prior.sample(key, (m,))) if function else prior
+    found = sbi.score_pairs(log_prob, *pairs, key=KEY, prior=given, n_nodes=100).scores
+    nodes = np.asarray(found.nodes)
+    assert np.all(np.abs(nodes.mean(axis=0) - [3, -2]) < 0.05)  # five standard errors
+    assert np.all(np.abs(nodes.std(axis=0) - 0.1) < 0.04)
+    wanted = np.asarray(pairs[1])[:, None] - 2 * nodes
+    np.testing.assert_allclose(found.at_nodes, wanted, rtol=1e-9)
+
+
+def test_pairs_given_up_take_their_observations_along(pairs):
+    """Without a prior: the first pairs become base points, the others keep their own x."""
+    thetas, xs = pairs
+    found = sbi.score_pairs(log_prob, thetas, xs, key=KEY, n_nodes=20)
+    np.testing.assert_array_equal(found.scores.nodes, thetas[:20])
+    np.testing.assert_array_equal(found.thetas, thetas[20:])
+    np.testing.assert_array_equal(found.features, xs[20:])
+    np.testing.assert_allclose(found.scores.at_targets, (xs - 2 * thetas)[20:], rtol=1e-9)
+
+
 def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
     """At the parameters and at the base points: theta = tanh(u / 2)."""
     thetas, xs = (part[:20] for part in in_a_box)

@@ -7,6 +7,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 
 from jaxcal import Scores
 from jaxcal.sbi import GuidePosterior, JaxPosterior, NumpyroPosterior, chunked_scores
@@ -137,6 +138,13 @@ def test_constrained_latents_become_the_parameters_of_the_pairs(numpyro_posterio
     u = numpyro_posterior.free(latents)
     np.testing.assert_allclose(u[0, :2], [np.log(1 / 3), np.log(2)], rtol=1e-9)
     np.testing.assert_allclose(u[0, 2:], 0, atol=1e-9)
+
+
+def test_base_points_of_a_numpyro_model_are_unconstrained_draws_of_its_prior(numpyro_posterior):
+    nodes = np.asarray(numpyro_posterior.draw_nodes(jax.random.key(4), 400))
+    p, rate = 1 / (1 + np.exp(-nodes[:, 0])), np.exp(nodes[:, 1])
+    assert scipy.stats.kstest(p, scipy.stats.beta(2, 3).cdf).pvalue > 1e-4
+    assert scipy.stats.kstest(rate, scipy.stats.gamma(2, scale=1 / 1.5).cdf).pvalue > 1e-4
 
 
 def conjugate(x):
