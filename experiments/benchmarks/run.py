@@ -229,6 +229,102 @@ def part_first(quick, obvious):
     }
 
 
+def part_skce(quick, n):
+    """SKCE of diagonal normals with its bootstrap; and its pass alone, without bandwidths."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro.distributions as dist
+
+    from jaxcal import skce_test
+
+    mean, y = data(n)
+    scale = jnp.exp(0.3 * jax.random.normal(jax.random.key(3), mean.shape))
+    predictions = dist.Normal(mean, scale).to_event(1)
+    targets = mean + scale * (y - mean)
+
+    def test(key):
+        return skce_test(key, predictions, targets).p_value
+
+    seconds = best(test, jax.random.key(0))
+    memory = peak()
+    return {"share of product rate": n**2 * DRAWS / seconds / product_rate(), "peak MiB": memory}
+
+
+def classes(n, m=10):
+    """Probabilities [n, m] and classes drawn from them, in float64."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.full(m, 0.3), n)
+    return p, (p.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+
+
+def classes_scipy(p, y, median=None):
+    """SKCE by scipy's pairwise distances: unbiased, and the median distance."""
+    import numpy as np
+    from scipy.spatial.distance import pdist, squareform
+
+    n, m = p.shape
+    distances = pdist(p, "cityblock") / 2
+    median = np.median(distances) if median is None else median
+    kernel = squareform(np.exp(-distances / median))
+    residuals = np.eye(m)[y] - p
+    return np.sum(kernel * (residuals @ residuals.T)) / (n * (n - 1)), median
+
+
+def classes_jaxcal(p, y, median=None):
+    """The same numbers."""
+    import jax
+
+    from jaxcal.kernels import Laplace, TotalVariation
+    from jaxcal.kernels.medians import exact_median
+    from jaxcal.skce import skce
+
+    median = exact_median(TotalVariation(), p) if median is None else median
+    options = {"distance": TotalVariation(), "prediction_kernel": Laplace(median)}
+    return skce(jax.random.key(0), p, y, **options).unbiased, median
+
+
+def part_classes(quick, n):
+    """SKCE of class probabilities, float64, beside NumPy and SciPy in the same process."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    jax.config.update("jax_enable_x64", True)
+    p, y = classes(n)
+    ours = jnp.asarray(p), jnp.asarray(y)
+    found, wanted = classes_jaxcal(*ours), classes_scipy(p, y)
+    times = {
+        "exact median": (best(classes_jaxcal, *ours), best(classes_scipy, p, y)),
+        "given median": (
+            best(classes_jaxcal, *ours, found[1]),
+            best(classes_scipy, p, y, wanted[1]),
+        ),
+    }
+    report = {f"times faster, {name}": b / a for name, (a, b) in times.items()}
+    report["relative difference"] = float(np.abs(found[0] - wanted[0]) / np.abs(wanted[0]))
+    return report
+
+
+def part_classes_memory(quick, n, ours):
+    """What SKCE of class probabilities needs above its process before."""
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_enable_x64", True)
+    import scipy.spatial.distance  # noqa: F401
+
+    jnp.ones((8, 8)) @ jnp.ones((8, 8))
+    p, y = classes(n)
+    classes_jaxcal(*(jnp.asarray(a[:64]) for a in (p, y)))
+    before = peak()
+    jax.block_until_ready(classes_jaxcal(jnp.asarray(p), jnp.asarray(y)) if ours else [])
+    if not ours:
+        classes_scipy(p, y)
+    return {"MiB above idle": peak() - before}
+
+
 PARTS = {
     "idle process": (part_idle, {}),
     "n = 8192": (part_single, {"n": 8192}),
@@ -238,6 +334,10 @@ PARTS = {
     "100 sets x 256 against the obvious way": (part_speedup, {"n": 256, "batch": 100}),
     "n = 4096, memory": (part_single_same, {"n": 4096}),
     "n = 4096, memory, the obvious way": (part_single_obvious, {"n": 4096}),
+    "SKCE, n = 8192": (part_skce, {"n": 8192}),
+    "SKCE, 10 classes": (part_classes, {"n": 10000}),
+    "SKCE, 10 classes, memory": (part_classes_memory, {"n": 10000, "ours": True}),
+    "SKCE, 10 classes, memory, scipy": (part_classes_memory, {"n": 10000, "ours": False}),
     "first p-value": (part_first, {"obvious": False}),
     "first p-value, the obvious way": (part_first, {"obvious": True}),
 }
@@ -246,6 +346,9 @@ QUICK = {
     "n = 8192": {"n": 700},
     "1000 models x 256": {"n": 64, "batch": 4},
     "100 sets x 256 against the obvious way": {"n": 64, "batch": 3},
+    "SKCE, n = 8192": {"n": 600},
+    "SKCE, 10 classes": {"n": 600},
+    "SKCE, 10 classes, memory": {"n": 600, "ours": True},
     "first p-value": {"obvious": False},
 }
 

@@ -42,6 +42,8 @@ def exact_median(distance: Distance, features: Features, *, tile: int = TILE) ->
     Raises ValueError if n < 2, and where there are more pairs than integers to count them with.
     `jaxcal.kernels.bandwidths.median_heuristic` looks at some of the pairs instead.
     """
+    if hasattr(distance, "in_order"):
+        features = distance.in_order(features)
     features = jax.lax.stop_gradient(features)
     n = jax.tree.leaves(features)[0].shape[0]
     if n < 2:

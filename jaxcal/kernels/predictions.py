@@ -29,6 +29,9 @@ class NodeScores(NamedTuple):
 class _Euclidean:
     """Distances whose features are vectors."""
 
+    def vectors(self, features: Any) -> Array:
+        return features
+
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
 
@@ -229,7 +232,7 @@ def gram_block(kernel: Any, distance: Any, rows: Features, cols: Features) -> Ar
     if radial is not None:
         return radial(distance.squared_distances(rows, cols))
     if isinstance(distance, _Euclidean):
-        return points.gram(kernel, rows, cols)
+        return points.gram(kernel, distance.vectors(rows), distance.vectors(cols))
     raise TypeError(
         f"{type(distance).__name__} is a distance without feature vectors: the kernel on it must "
         f"be radial with one bandwidth, got {kernel}"

@@ -51,21 +51,27 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
     return checks.probabilities(predictions)
 
 
+Columns = tuple[Float[Array, " n"], ...]  # one array a class: a pass over pairs reads it in order
+
+
 def by_class(
-    term: Callable[[Array, Array], Array], rows: Float[Array, "r m"], cols: Float[Array, "c m"]
+    term: Callable[[Array, Array], Array],
+    rows: Columns | Float[Array, "r m"],
+    cols: Columns | Float[Array, "c m"],
 ) -> Float[Array, "r c"]:
     """Sum over classes of ``term(row, col)``, [r, c]: nothing of shape [r, c, m] is ever held."""
-    (r, m), c = rows.shape, cols.shape[0]
 
-    def some(left: Float[Array, "k r"], right: Float[Array, "k c"]) -> Array:
+    def some(left: Any, right: Any) -> Array:
         terms = [term(p[:, None], q) for p, q in zip(left, right, strict=True)]
         return reduce(jnp.add, terms)
 
-    whole = m // AT_ONCE if m > AT_ONCE else 0
+    if isinstance(rows, tuple):
+        return some(rows, cols)
+    assert isinstance(cols, jax.Array)
+    (r, m), c = rows.shape, cols.shape[0]
+    whole = m // AT_ONCE
     left, right = rows.T, cols.T
     rest = slice(whole * AT_ONCE, m)
-    if not whole:
-        return some(left, right)
 
     @jax.checkpoint  # the backward pass computes the terms again instead of keeping m blocks
     def step(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
@@ -76,7 +82,25 @@ def by_class(
     return total + some(left[rest], right[rest]) if rest.start < m else total
 
 
-class TotalVariation(eqx.Module):
+class _Simplex:
+    """Distances whose features are probabilities: few classes one by one, many together."""
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        return self.in_order(class_probabilities(predictions))
+
+    def in_order(self, probabilities: Features) -> Features:
+        """Features from probabilities [n, m], as `by_class` reads them fastest."""
+        if isinstance(probabilities, tuple):
+            return probabilities
+        few = probabilities.shape[1] <= AT_ONCE
+        return tuple(probabilities.T) if few else probabilities
+
+    def vectors(self, features: Features) -> Float[Array, "n m"]:
+        """Probabilities [n, m] from features."""
+        return jnp.stack(features, axis=-1) if isinstance(features, tuple) else features
+
+
+class TotalVariation(_Simplex, eqx.Module):
     r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
 
     ``Laplace`` on it is :math:`\exp(-TV / l)`, positive definite because the sum of absolute
@@ -87,17 +111,15 @@ class TotalVariation(eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
-        return class_probabilities(predictions)
+    def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        return (by_class(_gap, self.in_order(rows), self.in_order(cols)) / 2) ** 2
 
-    def squared_distances(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
-        return (by_class(_gap, rows, cols) / 2) ** 2
-
-    def paired(self, rows: Array, cols: Array) -> Float[Array, " r"]:
-        return (jnp.sum(jnp.abs(rows - cols), axis=-1) / 2) ** 2
+    def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
+        gaps = jnp.abs(self.vectors(rows) - self.vectors(cols))
+        return (jnp.sum(gaps, axis=-1) / 2) ** 2
 
 
-class Euclidean(_Euclidean, eqx.Module):
+class Euclidean(_Simplex, _Euclidean, eqx.Module):
     r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
 
     Makes positive definite kernels with every radial kernel. Up to 16 classes are subtracted one
@@ -108,13 +130,14 @@ class Euclidean(_Euclidean, eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
-        return class_probabilities(predictions)
-
-    def squared_distances(self, rows: Array, cols: Array) -> Array:
-        if rows.shape[-1] <= AT_ONCE:
+    def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        rows, cols = self.in_order(rows), self.in_order(cols)
+        if isinstance(rows, tuple):
             return by_class(_squared_gap, rows, cols)
         return super().squared_distances(rows, cols)
+
+    def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
+        return super().paired(self.vectors(rows), self.vectors(cols))
 
 
 def _gap(p: Array, q: Array) -> Array:

@@ -30,10 +30,12 @@ def scipy_distances(name, ps):
 @pytest.mark.parametrize("m", [2, 10, 16, 17, 50])
 def test_distances_are_those_of_scipy(name, m, key):
     distance, _, _ = METRICS[name]
-    ps = distance.features(key, rows(9, m), None)
-    found = jnp.sqrt(jax.jit(distance.squared_distances)(ps, ps))
+    ps = rows(9, m)
+    there, back = (distance.features(key, given, None) for given in (ps, ps[::-1]))
+    found = jnp.sqrt(jax.jit(distance.squared_distances)(there, there))
     np.testing.assert_allclose(found, sp.squareform(scipy_distances(name, ps)), atol=2e-8)
-    paired = jnp.sqrt(distance.paired(ps, ps[::-1]))
+    np.testing.assert_array_equal(distance.vectors(there), ps)
+    paired = jnp.sqrt(distance.paired(there, back))
     np.testing.assert_allclose(paired, found[jnp.arange(9), jnp.arange(9)[::-1]], atol=2e-8)
     if m <= 16 or name == "tv":
         assert np.all(np.diag(found) == 0)
