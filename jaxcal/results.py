@@ -192,9 +192,9 @@ def _findings(found: Diagnostics) -> list[tuple[str, bool]]:
             any_of(found.nonfinite_scores),
         ),
         (
-            f"{number(found.nonfinite_features)} values that describe the predictions (scores at "
-            f"base points, or other features) are NaN or infinite, so the p-value is NaN: choose "
-            f"base points where every density is positive",
+            f"{number(found.nonfinite_features)} values that describe the predictions are NaN or "
+            f"infinite, so the p-value is NaN: look for parameters that are not finite, and where "
+            f"scores are compared for base points at which a density is 0",
             any_of(found.nonfinite_features),
         ),
         (
@@ -218,8 +218,8 @@ def _findings(found: Diagnostics) -> list[tuple[str, bool]]:
             any_of(found.clamped),
         ),
         (
-            f"one observation carries {share:.0%} of the absolute contributions: scores are heavy-"
-            f"tailed, and the result hangs on it",
+            f"one observation carries {share:.0%} of the absolute contributions, and the result "
+            f"hangs on it: an outlier, or heavy tails",
             share > 0.25,
         ),
         (
