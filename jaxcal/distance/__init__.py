@@ -23,6 +23,7 @@ from jaxcal.distance.intervals import (
 from jaxcal.distance.kernel import Sketch, kernel_ce, pair_sample, random_bins, random_features
 from jaxcal.distance.laplace import KernelCE, laplace_ce, laplace_witness
 from jaxcal.distance.lower import Coupling, LowerDistance, lower_distance
+from jaxcal.distance.lower_slopes import lower_distance_value
 from jaxcal.distance.predictions import from_classes, from_masses
 from jaxcal.distance.programmes import smooth_ce_programme
 from jaxcal.distance.sample_sizes import SampleSizes, kernel_radius, sample_sizes
@@ -71,6 +72,7 @@ __all__ = [
     "lift_lower",
     "lift_upper",
     "lower_distance",
+    "lower_distance_value",
     "pair_sample",
     "random_bins",
     "random_features",

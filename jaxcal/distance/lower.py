@@ -79,15 +79,15 @@ def lower_distance(
     data = binary(p, y, weights)
     if isinstance(data.v, Tracer):
         raise ValueError("lower_distance runs outside of jit, vmap and grad only")
+    if cells is not None and (not isinstance(cells, int) or cells < 1):
+        raise ValueError(f"cells: wanted a positive number of grid cells, got {cells!r}")
     found = positive(atoms(data))
-    if cells is None and found.v.size > 1500:
-        cells = 1000
-    v, p0, p1 = found.v, found.p0, found.p1
-    at = v
-    if cells is not None:
-        if not isinstance(cells, int) or cells < 1:
-            raise ValueError(f"cells: wanted a positive number of grid cells, got {cells!r}")
-        at = np.round(v * cells) / cells
+    return lower_of_masses(found.v, found.p0, found.p1, tol=tol, cells=cells)
+
+
+def lower_of_masses(v: Any, p0: Any, p1: Any, *, tol: float, cells: int | None) -> LowerDistance:
+    """The same of masses of (v, 0) and (v, 1) [m] at different places v, by NumPy alone."""
+    at = places_of(v, cells)
     moved = float(np.sum((p0 + p1) * np.abs(at - v)))
     v, place = np.unique(at, return_inverse=True)
     p0, p1 = (np.bincount(place, x, v.size) for x in (p0, p1))
@@ -99,6 +99,13 @@ def lower_distance(
     return LowerDistance(
         (low + high) / 2, low, high, coupling, u, chain.a, chain.b, violation, moved
     )
+
+
+def places_of(v: Any, cells: int | None) -> Any:
+    """Where the programme puts predictions: as they are, or rounded to a grid."""
+    if cells is None and np.unique(v).size > 1500:
+        cells = 1000
+    return v if cells is None else np.round(v * cells) / cells
 
 
 def _cut(v: Any, p0: Any, p1: Any, tol: float) -> tuple[Any, Chain, float]:

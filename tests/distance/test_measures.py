@@ -308,6 +308,49 @@ def test_the_lower_distance_is_certified_by_its_coupling():
         assert np.all(np.abs(np.diff(found.on_one)) <= np.diff(found.places) + 1e-9)
 
 
+lower = jax.jit(
+    jax.value_and_grad(
+        lambda v, y, w: distance.lower_distance_value(v, y, weights=w, tol=1e-10), (0, 1, 2)
+    )
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_lower_distance_has_the_gradient_of_finite_differences(seed):
+    """Where coupling and dual functions are unique, as they are for laws at random."""
+    rng = np.random.default_rng(seed)
+    law = [rng.random(8), np.zeros(8), rng.random(8) + 0.1]
+    law[1] = (rng.random(8) < law[0]) * 1.0 if seed % 2 else 0.6 * rng.random(8) + 0.4 * law[0]
+    if seed >= 4:
+        law[1] = np.clip(law[1], 0.1, 0.9)  # fractional labels, which may be moved both ways
+    value, slopes = lower(*law)
+    assert float(value) == pytest.approx(
+        distance.lower_distance(law[0], law[1], weights=law[2], tol=1e-10).value, abs=1e-9
+    )
+    for which in (0, 2) if seed < 4 and seed % 2 else (0, 1, 2):
+        for i in rng.permutation(8)[:3]:
+            ends = []
+            for sign in (1, -1):
+                moved = [x.copy() for x in law]
+                moved[which][i] += sign * 1e-4
+                ends.append(
+                    distance.lower_distance(moved[0], moved[1], weights=moved[2], tol=1e-10).value
+                )
+            change = (ends[0] - ends[1]) / 2e-4
+            assert float(slopes[which][i]) == pytest.approx(change, abs=1e-4)
+
+
+def test_the_lower_distance_as_a_number_keeps_ties_batches_and_nan():
+    v, y, w = sample(2, n=8)
+    value, slopes = lower(v, y, w)
+    # all predictions moved together: no tie is split
+    ends = [distance.lower_distance(v + s, y, weights=w, tol=1e-10).value for s in (1e-5, -1e-5)]
+    assert float(jnp.sum(slopes[0])) == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-3)
+    batch = jax.vmap(lambda v: distance.lower_distance_value(v, y, weights=w))(np.stack([v, v]))
+    np.testing.assert_allclose(batch, [float(value)] * 2, atol=1e-6)
+    assert np.isnan(lower(v * np.nan, y, w)[0])
+
+
 def test_a_grid_widens_the_certificate_of_the_lower_distance():
     v, y, w = sample(1)
     exact = distance.lower_distance(v, y, weights=w, tol=1e-8)
