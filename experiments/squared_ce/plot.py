@@ -61,6 +61,7 @@ def tuned(axes, rows) -> None:
             places.append((place, f"{name}\n{part}"))
     axes.axhline(TRUTH, color="black", linewidth=0.8, linestyle="--")
     axes.text(max(p for p, _ in places), TRUTH, "truth", ha="right", va="bottom", fontsize=8)
+    axes.margins(y=0.08)
     axes.set_xticks(*zip(*places, strict=True), fontsize=7)
     axes.set_ylabel("canonical error, n = 500")
 

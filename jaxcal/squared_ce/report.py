@@ -81,6 +81,12 @@ class Tuned(eqx.Module):
         return _mean(self.contributions)
 
     @property
+    def mean_squared(self) -> float:
+        """``squared`` over the number of problems: the mean over classes of the class-wise notion,
+        whose ``squared`` is the sum."""
+        return self.squared / len(self.chosen)
+
+    @property
     def error(self) -> float:
         """The root, eq. 21; 0 where the square is negative."""
         return float(np.sqrt(max(self.squared, 0))) if np.isfinite(self.squared) else np.nan

@@ -1,6 +1,7 @@
 """Algorithm 1: splits, choices, ensembles, flags, intervals, the paired test, and bad input."""
 
 import json
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -199,6 +200,7 @@ def test_class_wise_adds_up_the_problems_of_the_classes():
         for k in range(3)
     ]
     assert found.best.squared == pytest.approx(sum(part.best.squared for part in parts))
+    assert found.best.mean_squared == pytest.approx(found.best.squared / 3)
     assert found.best.risk == pytest.approx(sum(part.best.risk for part in parts))
     assert found.brier == pytest.approx(sum(part.brier for part in parts))
     assert found.data.problems == 3
@@ -220,6 +222,49 @@ def test_the_simulation_of_the_paper_gives_its_known_estimates():
     assert found.best.name == "kde"
     assert found.best.settings[0]["bandwidth"] == pytest.approx(0.2)
     assert 8 < found.best.rmse[0] < 11
+
+
+def test_confidences_of_the_closed_form_give_their_known_estimates():
+    # bands as above; the truth is 0.1826
+    with jax.enable_x64(True):
+        problem = squared_confidence(jax.random.key(13), 500)
+    found = squared_ce.problem_error(jax.random.key(14), problem)
+    for name, (mean, sd) in {
+        "bins": (0.193, 0.022),
+        "kde": (0.181, 0.019),
+        "ukkr": (0.187, 0.018),
+        "kkr": (0.180, 0.018),
+    }.items():
+        assert abs(found.estimators[name].error - mean) < 4 * sd
+    # tuning cannot lose to the fixed choice where its grid holds it
+    assert found.estimators["bins"].risk <= found.estimators["15 bins"].risk
+
+
+@partial(jax.jit, static_argnums=1)
+def squares_of_calibrated(keys, n):
+    """Tuned on three quarters of n calibrated confidences and taken at the rest: [sets, 2]."""
+    chosen = [Bins((1, 5, 15)), TwoStepRidge(Ridges((1e-2, 1.0), 0.75), rank=12)]
+
+    def one(key):
+        c_key, z_key = jax.random.split(key)
+        c = jax.random.uniform(c_key, (n, 1))
+        z = (jax.random.uniform(z_key, (n, 1)) < c).astype(c.dtype)
+        problem = squared_ce.Reduced(c, z, "binary")
+        parts = np.split(np.arange(n), [n // 2, 3 * n // 4])
+        train, valid, final = (problem.take(part) for part in parts)
+        fits = [each.fit(train, []) for each in chosen]
+        best = [jnp.argmin(jnp.mean(at_data(fit, valid).rows, axis=1)) for fit in fits]
+        squares = [jnp.mean(at_data(fit, final).diagonal, axis=1) for fit in fits]
+        return jnp.stack([square[i] for square, i in zip(squares, best, strict=True)])
+
+    return jax.vmap(one)(keys)
+
+
+def test_the_error_of_calibrated_confidences_shrinks():
+    keys = jax.random.split(jax.random.key(15), 32)
+    few, many = (np.mean(squares_of_calibrated(keys, n), axis=0) for n in (80, 1280))
+    assert np.all(many < few / 3)
+    assert np.all(many < 0.002)
 
 
 def test_single_precision_data_is_tuned_in_float64(problem):
