@@ -1,4 +1,4 @@
-"""E2: rates of right rankings over n. E4 and E5: measures along a shift. E3, where measured."""
+"""E2: rates of right rankings over n. E4 and E5: measures along a shift."""
 
 import sys
 from collections.abc import Sequence

@@ -6,10 +6,15 @@ the ranking of seven CIFAR-10 networks, cifar10.csv.
 
 import argparse
 import functools
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+# LAPACK's threads wait for each other by spinning: with one, thousands of small Cholesky factors
+# take a hundredth of the time where cores are busy. Read when jax is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import jax
 import jax.numpy as jnp
