@@ -105,7 +105,8 @@ class Examination(eqx.Module):
         if not all(held):
             return (
                 f"not calibrated: highest-density regions do not hold their share of parameters "
-                f"(coverage, p = {p[2]:.2g}), although the scores of these pairs do not show it"
+                f"(coverage, p = {p[2]:.2g})"
+                + (", although the scores of these pairs do not show it" if right else "")
             )
         if not right:
             return (
