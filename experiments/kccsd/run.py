@@ -44,8 +44,8 @@ def make(config: Config) -> runner.Study:
             "data_sets": config.data_sets,
             "n_draws": config.n_draws,
         }
+        for n in config.sizes  # the cheap ones first
         for model in config.models
-        for n in config.sizes
         for one in grid.series()
     ]
 
