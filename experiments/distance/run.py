@@ -1,9 +1,9 @@
-"""Distances from calibration: known examples, Table 1 computed, Section 10's comparison."""
+"""Distances from calibration: known examples, Table 1 computed, Section 10, coverage."""
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxcal import distance
 from jaxcal.distance import constructions
+from jaxcal.distance.bracket import from_lower
 from jaxcal.kernels import Gaussian
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -30,10 +31,23 @@ class Config:
     sizes: tuple[int, ...] = (1000, 10000)
     betas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
     wiggle_points: int = 4000
+    relation_laws: int = 300
+    coverage_sets: int = 400
+    coverage_betas: tuple[float, ...] = (1.0, 2.0, 5.0)
+    coverage_n: int = 200
+    coverage_resamples: int = 100
     seed: int = 20230616
 
 
-QUICK = Config(trials=4, interval_trials=2, sizes=(1000,), betas=(1.0, 2.0), wiggle_points=300)
+QUICK = Config(
+    trials=2,
+    interval_trials=2,
+    sizes=(1000,),
+    betas=(1.0, 2.0),
+    wiggle_points=4,
+    relation_laws=2,
+    coverage_betas=(),  # the interval's own program takes longest to compile
+)
 
 EXAMPLES = {
     "barrier alpha=0.1": lambda: constructions.quadratic_barrier(0.1),
@@ -83,6 +97,12 @@ TABLE = (
 )
 
 
+def padded(domain, size=4):
+    """Inputs without mass up to ``size``: they change nothing, and small domains share programs."""
+    left = max(0, size - domain.f.size)
+    return distance.Domain(*(np.pad(x, (0, left)) for x in (domain.mass, domain.f, domain.f_star)))
+
+
 def _gaussian(domain):
     """A sum over pairs needs two observations: one atom is split."""
     v, y, w = (np.concatenate([a, a]) for a in domain.law())
@@ -97,7 +117,10 @@ def _largest_sum(domain):
 
 def table(case, name, config):
     """One entry of the computed Table 1; ``value`` and what a consistent measure would show."""
-    value = VALUES[name]
+
+    def value(domain):
+        return VALUES[name](padded(domain))
+
     if case == "jump at two points":
         whole = distance.Domain(np.full(2, 0.5), np.full(2, 0.5), np.array([0.0, 1.0]))
         return abs(value(constructions.two_points(TINY).domain) - value(whole)), 0.0
@@ -139,8 +162,98 @@ def sampled(key, beta, *, n, trials, measure):
     return jax.lax.map(one, jax.random.split(key, trials))
 
 
+# what is divided by what, and the largest ratio that the theory allows (Figure 1 of the paper)
+RELATIONS = {
+    "smooth / lower": (lambda m: (m["smooth"], m["lower"]), 2.0),
+    "lower / smooth": (lambda m: (m["lower"], m["smooth"]), 2.0),
+    "lower / true": (lambda m: (m["lower"], m["true"]), 1.0),
+    "true / upper": (lambda m: (m["true"], m["upper"]), 1.0),
+    "true / root lower": (lambda m: (m["true"], m["lower"] ** 0.5), 4.0),
+    "upper / interval": (lambda m: (m["upper"], m["interval"]), 1.0),
+    "interval / surrogate": (lambda m: (m["interval"], m["surrogate"]), 1.0),
+    "interval / root lower": (lambda m: (m["interval"], m["lower"] ** 0.5), 4.0),
+    "surrogate / root lower": (lambda m: (m["surrogate"], m["lower"] ** 0.5), 6.0),
+    "laplace / root lower": (lambda m: (m["laplace"], m["lower"] ** 0.5), 1.0),
+    "smooth / laplace": (lambda m: (m["smooth"], m["laplace"]), 3.0),
+    "ece / root lower": (lambda m: (m["ece"], m["lower"] ** 0.5), float("inf")),
+}
+
+
+@lru_cache
+def everything(laws):
+    """All measures of the examples, of pairs that ECE cannot bear, and of domains at random."""
+    rng = np.random.default_rng(20230616)
+    domains = [example().domain for example in EXAMPLES.values()]
+    domains += [constructions.two_points(e).domain for e in (1e-3, 1e-4, 1e-5)]
+    domains += [constructions.smooth_above(e, e).domain for e in (1e-2, 1e-3)]
+    for law in range(laws):
+        f = rng.random(4)
+        truth = f + 10 ** -rng.uniform(0, 2) * (rng.random(4) - f) if law % 2 else rng.random(4)
+        domains.append(distance.Domain(rng.dirichlet(np.ones(4)), f, truth))
+    names = ("true", "lower", "upper", "smooth", "laplace", "ece", "interval", "surrogate")
+    return [{name: float(VALUES[name](padded(d))) for name in names} for d in domains]
+
+
+def relation(name, laws):
+    """The largest ratio met, and the largest allowed."""
+    pair, allowed = RELATIONS[name]
+    pairs = [pair(found) for found in everything(laws)]
+    return max(a / b for a, b in pairs if b > 1e-7), allowed
+
+
+K_MAX = 8
+
+
+def population(beta):
+    """Smooth, kernel, mean residual and random interval errors of D_beta on 20,000 midpoints."""
+    v, y, w = (jnp.asarray(x) for x in constructions.tempered_population(beta).law())
+    surrogate = distance.surrogate_interval_ce(v, y, weights=w, accuracy=0.01)
+    smooth = distance.smooth_ce(v, y, weights=w).value
+    kernel = distance.laplace_ce(v, y, weights=w).value
+    return smooth, kernel, jnp.abs(jnp.sum(w * (y - v))), surrogate.random
+
+
+@partial(jax.jit, static_argnames=("n", "resamples"))
+def covered(keys, beta, truth, *, n, resamples):
+    """For each data set of n: whether all radii hold at once, and whether the interval holds the
+    bracket that the same measures of the population make."""
+    widths = 2.0 ** -jnp.arange(K_MAX + 1)
+
+    def one(key):
+        data_key, key = jax.random.split(key)
+        v, y = constructions.tempered_sample(data_key, n, beta)
+        found = distance.distance_from_calibration(
+            key, v, y, n_resamples=resamples, n_draws=1, solve=False
+        )
+        smooth, kernel, mean, random = truth
+        held, apart = found.measures, found.radii
+        ours = distance.surrogate_interval_ce(v, y, accuracy=0.01).random
+        jointly = (
+            (jnp.abs(held["smooth"] - smooth) <= apart.smooth)
+            & (jnp.abs(held["kernel"] - kernel) <= apart.kernel)
+            & jnp.all(jnp.abs(ours - random) <= apart.random)
+        )
+        low = jnp.maximum(jnp.maximum(smooth / 2, kernel**2), mean)
+        high = jnp.minimum(jnp.min(random + widths), from_lower(2 * smooth))
+        return jointly, (found.interval.low <= low) & (high <= found.interval.high)
+
+    return jax.lax.map(one, keys)
+
+
+@lru_cache
+def coverage(seed_words, beta, sets, n, resamples):
+    """Both shares of `covered`; ``seed_words``: the data of a key, which can be looked up."""
+    key = jax.random.wrap_key_data(jnp.asarray(seed_words, jnp.uint32))
+    keys = jax.random.split(key, sets)
+    found = covered(keys, jnp.asarray(beta), population(beta), n=n, resamples=resamples)
+    return dict(zip(COVERAGE, (float(jnp.mean(x)) for x in found), strict=True))
+
+
+COVERAGE = ("radii, jointly", "interval holds the bracket")
+
+
 def make(config: Config) -> runner.Study:
-    """Known examples, a computed Table 1, and samples of D_beta against independent values."""
+    """Known examples, a computed Table 1, samples of D_beta, coverage of the interval."""
     cells = [
         {"part": "example", "case": case, "measure": name, "trials": 1}
         for case, example in EXAMPLES.items()
@@ -163,14 +276,36 @@ def make(config: Config) -> runner.Study:
         for beta in config.betas
     ]
 
+    cells += [
+        {"part": "relation", "case": "largest ratio", "measure": name, "trials": 1}
+        for name in RELATIONS
+    ]
+    cells += [
+        {
+            "part": f"coverage n={config.coverage_n}",
+            "case": str(beta),
+            "measure": name,
+            "trials": config.coverage_sets,
+        }
+        for beta in config.coverage_betas
+        for name in COVERAGE
+    ]
+
     def measure(cell, key):
         part, case, name = cell["part"], cell["case"], cell["measure"]
         sd = reference_sd = 0.0
         if part == "example":
             example = EXAMPLES[case]()
-            value, reference = VALUES[name](example.domain), example.known[name]
+            value, reference = VALUES[name](padded(example.domain)), example.known[name]
         elif part == "table":
             value, reference = table(case, name, config)
+        elif part == "relation":
+            value, reference = relation(name, config.relation_laws)
+        elif part.startswith("coverage"):
+            words = tuple(np.asarray(jax.random.key_data(key)).tolist())
+            n, sets = config.coverage_n, cell["trials"]
+            value = coverage(words, float(case), sets, n, config.coverage_resamples)[name]
+            sd, reference = (value * (1 - value)) ** 0.5, 0.95
         else:
             n, beta = int(part.split("=")[1]), float(case)
             found = sampled(key, jnp.asarray(beta), n=n, trials=cell["trials"], measure=name)
