@@ -3,9 +3,10 @@
     python experiments/sbi/scale.py [--pairs 10000] [--posteriors 1000000]
 
 The first row tests 10,000 pairs of a 10-parameter posterior whose scores are known: KCCSD with 500
-wild bootstrap draws and the diagnosis, compilation included in the first call. The second takes the scores of a million unnormalized posteriors (a network of 64 hidden units) at their own
+wild bootstrap draws and the diagnosis, compilation included in the first call. The second takes
+the scores of a million unnormalized posteriors (a network of 64 hidden units) at their own
 parameter and at 4 base points, in chunks. Each runs in a fresh process; memory is the largest
-resident set above that before the call, inputs and results included.
+resident set above that before the call, results included.
 """
 
 import argparse
