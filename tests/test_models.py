@@ -47,6 +47,10 @@ def test_moments_of_gaussian_predictions():
     mean, variance = gaussian_moments(dist.Normal(jnp.asarray(MEAN), DEVIATION).to_event(1))
     close(mean, MEAN)
     close(variance, DEVIATION**2)
+    wide = dist.Normal(jnp.asarray(MEAN)[:, None], jnp.asarray(DEVIATION)[:, None]).to_event(
+        2
+    )  # events [1, d]
+    close(gaussian_moments(wide)[0], MEAN)
     mean, variance = gaussian_moments(dist.Normal(jnp.asarray(MEAN[:, 0]), 2.0))
     close(mean, MEAN[:, :1])
     close(variance, np.full((N, 1), 4.0))

@@ -86,6 +86,25 @@ def law_of(predictions: Any) -> Any:
     return None if read is None else read(base, predictions)
 
 
+def gaussian_moments(predictions: Any) -> Normals:
+    """Mean [n, d], and variances [n, d] or covariances [n, d, d], of n Gaussian predictions.
+
+    Batch axes beyond the first stay: the components [n, k] of mixtures have means [n, k, d].
+
+    Accepts numpyro's ``Normal``, ``Normal(...).to_event(...)`` and ``MultivariateNormal``; anything
+    else raises TypeError, because a closed form for Gaussians says nothing about it.
+    """
+    found = law_of(predictions)
+    if isinstance(found, Normals):
+        return found
+    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    raise TypeError(
+        f"this distance has a closed form for numpyro Normal and MultivariateNormal predictions "
+        f"only, got {type(held).__name__}: use Fisher() for densities known up to their constant, "
+        f"or a distance from draws"
+    )
+
+
 def _in_units(found: Any, units: Units) -> Any:
     """The law of (Y - center) / scale."""
     scale = units.scale
