@@ -51,9 +51,7 @@ class Diagonal(eqx.Module):
     squares: Point  # l^2 of each coordinate
 
     def first(self, rows: DiagonalNormals, ys: Array) -> Array:
-        mean, cov = (
-            jnp.stack(side, axis=-1) if isinstance(side, tuple) else side for side in rows
-        )
+        mean, cov = (jnp.stack(side, axis=-1) if isinstance(side, tuple) else side for side in rows)
         check_dimension(ys, mean.shape[-1])
         width = self.squares + cov
         log_peak = -jnp.sum(jnp.log1p(cov / self.squares), -1, keepdims=True) / 2

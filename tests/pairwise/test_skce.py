@@ -59,7 +59,9 @@ def test_normals_are_those_of_the_definition_by_quadrature(normals):
 def test_a_block_is_part_of_the_whole_and_its_transpose_the_other_part(normals):
     pairwise, features = normals
     whole = pairwise.block(features, features)[0]
-    rows, cols = (jax.tree.map(lambda leaf, s=s: leaf[s], features) for s in (slice(2), slice(1, 3)))
+    rows, cols = (
+        jax.tree.map(lambda leaf, s=s: leaf[s], features) for s in (slice(2), slice(1, 3))
+    )
     np.testing.assert_allclose(pairwise.block(rows, cols)[0], whole[:2, 1:], atol=1e-12)
     np.testing.assert_allclose(whole, whole.T, atol=1e-12)
 
