@@ -65,9 +65,10 @@ bracket(result, ax=right)
 figure
 
 # %% [markdown]
-# On the left the grey witness is where the smooth calibration error comes from. It falls from left
-# to right: the larger the prediction, the more it is too high, while small ones are rather too low.
-# That is overconfidence. The best bins also repair it: their means are calibrated on these data.
+# On the left the grey witness, less its mean, is where the smooth calibration error comes from. It
+# falls from left to right: the larger the prediction, the more it is too high, while small ones are
+# rather too low. That is overconfidence; an error that all predictions share is the mean residual.
+# The best bins also repair it: their means are calibrated on these data.
 
 # %%
 best = distance.interval_ce(p, labels)
@@ -80,3 +81,21 @@ print(f"{best}; recalibrating by them moves predictions by {float(moved):.3f} on
 
 # %%
 print(distance.distance_from_calibration(key, *tempered_sample(data_key, n, 1.0), **options))
+
+# %% [markdown]
+# More than two classes make one such problem for the confidence in the most likely class
+# ("top-label"), or one for each class against the rest ("class-wise": a batch of results). The
+# probabilities here are those of a model that doubled its log odds.
+
+# %%
+truth = jax.random.dirichlet(data_key, jnp.ones(3), (n,))
+classes = jax.random.categorical(key, jnp.log(truth))
+probabilities = jax.nn.softmax(2 * jnp.log(truth))
+print(
+    distance.distance_from_calibration(key, probabilities, classes, notion="top-label", **options)
+)
+print(
+    distance.distance_from_calibration(
+        key, probabilities, classes, notion="class-wise", **options
+    ).bracket.low
+)
