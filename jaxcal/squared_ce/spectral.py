@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.kernels import points
@@ -19,6 +21,7 @@ from jaxcal.typing import Scalar
 
 PIVOT_ROWS = 8192  # landmarks are looked for among so many observations
 QUERY_ROWS = 4096  # so many queries are lifted at a time
+MANY = 2048  # observations from which leaving directions out is worth another shape
 
 
 class Spectral(eqx.Module):
@@ -58,10 +61,35 @@ def kernel_matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"])
 def spectral(kernels: tuple[Any, ...], train: Reduced, rank: int | None) -> Spectral:
     """The factorisation of each kernel's matrix at the training inputs.
 
-    ``rank=None``: exact, one eigendecomposition a kernel, O(n^3) time and O(n^2) memory.
+    ``rank=None``: one eigendecomposition a kernel, O(n^3) time and O(n^2) memory; outside of jit
+    from `MANY` observations on, directions that rounding made negative are left out, see
+    `positive_directions`.
     Otherwise landmarks and O(n r^2 + r^3).
     """
-    return _spectral(kernels, train, None if rank is None else min(rank, train.n))
+    found = _spectral(kernels, train, None if rank is None else min(rank, train.n))
+    if rank is not None or train.n < MANY or isinstance(found.values, Tracer):
+        return found
+    last = slice(-positive_directions(np.asarray(found.values)), None)
+    return Spectral(
+        kernels,
+        found.centres,
+        found.lift[:, :, last],
+        found.values[:, last],
+        found.loadings[:, last],
+        found.unexplained,
+    )
+
+
+def positive_directions(values: np.ndarray) -> int:
+    """How many of the ascending eigenvalues [g, n] to keep: the positive ones of each kernel.
+
+    Smooth kernels have hundreds of eigenvalues and else rounding, half of it negative. Where
+    v_i = 0 so is a_i(p), for every p, and h does not see the direction. The number goes up to the
+    next eighth of n, so that folds share their compiled programs.
+    """
+    n = values.shape[1]
+    most = max(int(np.max(np.sum(values > 0, axis=1))), 1)
+    return min(n, -(-most * 8 // n) * n // 8)
 
 
 @eqx.filter_jit

@@ -453,6 +453,23 @@ def test_a_low_rank_factor_is_the_landmarks_own_and_tells_what_it_leaves_out():
     )
 
 
+def test_directions_that_rounding_made_negative_are_left_out(monkeypatch):
+    train, queries = small(8, 96, 5, 3)  # a smooth kernel: most of its eigenvalues are rounding
+    exact = [kkr(1e-2, 1e-5), ukkr(1e-2, 1e-5)]
+    whole = [at_data(each.fit(train, []), queries).diagonal for each in exact]
+    monkeypatch.setattr("jaxcal.squared_ce.spectral.MANY", 2)
+    for each, wanted in zip(exact, whole, strict=True):
+        fitted = each.fit(train, [])
+        kept = fitted.spectral.values.shape[1]
+        assert kept < 96
+        assert kept % 12 == 0
+        np.testing.assert_allclose(at_data(fitted, queries).diagonal, wanted, rtol=1e-7, atol=1e-10)
+    sharp = kkr(1e-2, kernels=Gaussian(0.01)).fit(train, [])  # nothing to leave out
+    assert sharp.spectral.values.shape[1] == 96
+    traced = jax.jit(lambda: spectral((Gaussian(1.0),), train, None).values)()
+    assert traced.shape == (1, 96)
+
+
 def test_queries_are_lifted_in_blocks(monkeypatch):
     train, queries = small(7, 30, 11, 3)
     wanted = spectral((Gaussian(1.0),), train, None).lifted(queries.inputs)
