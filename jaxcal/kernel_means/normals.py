@@ -75,8 +75,9 @@ class Diagonal(eqx.Module):
             term, ratio = _coordinate(*coordinate)
             return total + term + jnp.log(ratio), None
 
-        by_coordinate = jax.tree.map(jnp.transpose, (*rows, *cols))
-        start = jnp.zeros((rows.means.shape[0], cols.means.shape[0]), rows.means.dtype)
+        by_coordinate = tuple(jnp.transpose(jnp.asarray(side)) for side in (*rows, *cols))
+        sizes = (by_coordinate[0].shape[1], by_coordinate[2].shape[1])
+        start = jnp.zeros(sizes, by_coordinate[0].dtype)
         return jnp.exp(-jax.lax.scan(step, start, (self.squares, *by_coordinate))[0] / 2)
 
     def own(self, features: DiagonalNormals) -> Array:

@@ -42,9 +42,8 @@ def exact_median(distance: Distance, features: Features, *, tile: int = TILE) ->
     Raises ValueError if n < 2, and where there are more pairs than integers to count them with.
     `jaxcal.kernels.bandwidths.median_heuristic` looks at some of the pairs instead.
     """
-    if hasattr(distance, "in_order"):
-        features = distance.in_order(features)
-    features = jax.lax.stop_gradient(features)
+    in_order = getattr(distance, "in_order", lambda features: features)
+    features = jax.lax.stop_gradient(in_order(features))
     n = jax.tree.leaves(features)[0].shape[0]
     if n < 2:
         raise ValueError(f"a median distance needs at least 2 predictions, got n={n}")
