@@ -48,7 +48,6 @@ class Config:
         ("two moons", "NPE", 500, 40),
         ("two moons", "NPE", 2000, 20),
         ("two moons", "NLE", 500, 5),
-        ("two moons", "NLE", 2000, 5),
     )
     trained_methods: tuple[str, ...] = (*known.OURS, *known.RANKS, *known.OF_SBI)
     seed: int = 20230721
