@@ -91,8 +91,18 @@ def by_sorting(v: Vector, rho: Vector, width: Scalar) -> Scalar:
 
 @boxcars.defjvp
 def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
-    def definition(v: Vector, rho: Vector, widths: Array) -> Array:
-        return jax.lax.map(lambda width: by_sorting(v, rho, width), widths)
+    (v, rho, widths), (dv, drho, dwidths) = primals, tangents
+    found = boxcars(v, rho, widths)
 
-    _, slopes = jax.jvp(definition, primals, tangents)
-    return boxcars(*primals), slopes
+    def one(item: tuple[Array, ...]) -> Scalar:
+        """How the sum of |F(t + w) - F(t)| times gaps changes, cell by cell."""
+        width, dwidth = item
+        order = jnp.argsort(jnp.concatenate([v - width, v]))
+        gaps = jnp.diff(jnp.concatenate([v - width, v])[order])
+        change = jnp.diff(jnp.concatenate([dv - dwidth, dv])[order])
+        inside = sums(jnp.concatenate([rho, -rho])[order])[:-1]
+        moved = sums(jnp.concatenate([drho, -drho])[order])[:-1]
+        return jnp.sum(jnp.sign(inside) * moved * gaps + jnp.abs(inside) * change)
+
+    slopes = jax.lax.map(one, (widths, dwidths))
+    return found, (slopes - found * dwidths) / widths
