@@ -129,6 +129,19 @@ def test_the_surrogate_moves_little_with_the_predictions(measured):
         assert abs(float(run(u, y, w)) - m["surrogate"]) <= bound + SLACK
 
 
+def test_random_intervals_are_convex_in_the_law():
+    """The other convex measures: test_relations."""
+    run = jax.jit(lambda v, y, w: distance.random_interval_ce(v, y, weights=w, width=0.3))
+    for first, second in zip(LAWS[:8], LAWS[8:16], strict=True):
+        both = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
+        none = np.zeros(6)
+        apart = [
+            float(run(both[0], both[1], np.concatenate(w)))
+            for w in ((first[2], none), (none, second[2]))
+        ]
+        assert float(run(*both)) <= sum(apart) / 2 + SLACK
+
+
 NOT_CONVEX = {  # predictions and rates, in tenths: two atoms of each law
     "interval": ((6, 3, 3, 2), (0, 9, 6, 0)),
     "surrogate": ((4.9, 5.1, 1, 9), (0, 10, 1, 9)),
