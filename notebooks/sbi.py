@@ -184,10 +184,11 @@ posterior_figure(after)
 #
 # ## What scores hardly see
 #
-# A network trained as long on one simulation in forty learns them by heart. Its posteriors are far
-# too narrow: some new parameters lie so far outside that their scores are enormous, and these few
-# pairs drown the rest in noise, of which a note warns. Coverage, which needs draws, sees it at
-# once: where you can have draws, look at both.
+# A network trained on one simulation in forty learns them by heart. Its posteriors are far too
+# narrow: some new parameters lie so far outside that their scores are enormous, and these few pairs
+# drown the rest in noise, of which a note warns. The p-values below are larger than those of the far
+# better network above. Coverage, which needs draws, says at once how bad it is: where you can have
+# draws, look at both.
 
 # %%
 few = simulations // 40
