@@ -186,9 +186,9 @@ posterior_figure(after)
 #
 # A network trained on one simulation in forty learns them by heart. Its posteriors are far too
 # narrow: some new parameters lie so far outside that their scores are enormous, and these few pairs
-# drown the rest in noise, of which a note warns. The p-values below are larger than those of the far
-# better network above. Coverage, which needs draws, says at once how bad it is: where you can have
-# draws, look at both.
+# drown the rest in noise, of which a note warns. The p-values below are larger than those of the
+# far better network above. Coverage, which needs draws, says at once how bad it is: where you can
+# have draws, look at both.
 
 # %%
 few = simulations // 40
