@@ -1,10 +1,12 @@
 """Squared calibration errors with the estimator chosen by risk.
 
-python experiments/squared_ce/run.py [--quick] [--data FOLDER]
+python experiments/squared_ce/run.py [--quick] [--data FOLDER] [--logits FOLDER]
 
 results.csv: the simulation of the paper, its risk curve and the pipeline on it. results_digits.csv:
 classifiers of scikit-learn's digits, where scikit-learn is installed. results_cifar10.csv: seven
-CIFAR-10 networks, where ``--data`` names a folder that holds them.
+CIFAR-10 networks, where ``--data`` names a folder that holds them. results_logits.csv: every
+MODEL.npz (arrays ``logits`` [n, m] and ``labels`` [n]) of the folder ``--logits``, printed in the
+layout of the paper's tables too.
 """
 
 import argparse
@@ -158,9 +160,11 @@ def make(config: Config) -> runner.Study:
     return runner.Study(cells, MEASURED, measure, config.seed, paired=("what",))
 
 
-def make_real(config: Config, folder: Path | None) -> runner.Study:
-    """Classifiers on real data: the digits, or the networks of ``folder``."""
+def make_real(config: Config, folder: Path | None, *, logits: bool = False) -> runner.Study:
+    """Classifiers on real data: the digits, or the networks (their ``logits``) of ``folder``."""
     names = config.classifiers if folder is None else config.networks
+    if logits:
+        names = sorted(path.stem for path in folder.glob("*.npz"))
     notions = config.digit_notions if folder is None else config.cifar_notions
     cells = [
         {"classifier": name, "notion": notion, "what": estimator}
@@ -175,6 +179,8 @@ def make_real(config: Config, folder: Path | None) -> runner.Study:
         if folder is None:
             p, y = squared_ce_data.digits(name)
             rank = rank if notion == "class-wise" else None
+        elif logits:
+            p, y = squared_ce_data.logits(folder, name)
         else:
             p, y = squared_ce_data.cifar10(folder, name, config.cifar_rows)
         print(f"\n{name}, {notion}: accuracy {np.mean(p.argmax(1) == y):.4f}")
@@ -193,9 +199,25 @@ def make_real(config: Config, folder: Path | None) -> runner.Study:
     return runner.Study(cells, MEASURED, measure, config.seed, paired=("what",))
 
 
+def tables(path: Path) -> str:
+    """100 sqrt(risk) with its standard error, a table a notion, as the paper prints them."""
+    rows = runner.read(path)
+    models = sorted({row["classifier"] for row in rows})
+    lines = []
+    for notion in dict.fromkeys(row["notion"] for row in rows):
+        lines += [f"\n{notion}\n| | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
+        found = {(r["what"], r["classifier"]): r for r in rows if r["notion"] == notion}
+        for name in dict.fromkeys(what for what, _ in found):
+            of = [found[name, model] for model in models]
+            cells = [f"{float(r['risk']):.2f} ± {float(r['spread']):.2f}" for r in of]
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> Path:
     parser = argparse.ArgumentParser(description=__doc__, add_help=False)
     parser.add_argument("--data", type=Path, help="a folder with the CIFAR-10 networks' outputs")
+    parser.add_argument("--logits", type=Path, help="a folder with MODEL.npz of logits and labels")
     mine, rest = parser.parse_known_args(arguments)
     path = runner.command_line(make, Config(), QUICK, FOLDER, rest)
     config = QUICK if "--quick" in rest else Config()
@@ -208,6 +230,10 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         print(f"CIFAR-10 skipped: {where}. Wanted: {squared_ce_data.CIFAR_SOURCE}.")
     else:
         runner.run(make_real(config, mine.data), path.with_name("results_cifar10.csv"))
+    if mine.logits is not None:
+        given = path.with_name("results_logits.csv")
+        runner.run(make_real(config, mine.logits, logits=True), given)
+        print(tables(given))
     return path
 
 

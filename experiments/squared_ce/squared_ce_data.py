@@ -1,8 +1,11 @@
 """Predictions to put through the pipeline: the CIFAR-10 networks, and classifiers of digits."""
 
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
+
+from jaxcal.squared_ce import softmax
 
 CIFAR_NETWORKS = (
     "densenet121",
@@ -34,6 +37,21 @@ def cifar10(folder: Path, network: str, rows: int | None) -> tuple[np.ndarray, n
 def has_cifar10(folder: Path) -> bool:
     names = [*(f"{network}.csv" for network in CIFAR_NETWORKS), "labels.csv"]
     return all((folder / name).is_file() for name in names)
+
+
+def logits(folder: Path, model: str) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities by a float64 softmax, and labels from 0, of ``folder``/``model``.npz.
+
+    The file holds ``logits`` [n, m] and ``labels`` [n]; ValueError, with its name, for another.
+    """
+    path = folder / f"{model}.npz"
+    try:
+        with np.load(path) as held:
+            return softmax(held["logits"]), np.asarray(held["labels"]).astype(int)
+    except (BadZipFile, KeyError, OSError, ValueError) as error:
+        raise ValueError(
+            f"{path}: wanted arrays 'logits' [n, m] and 'labels' [n]: {error}"
+        ) from None
 
 
 def digits(classifier: str) -> tuple[np.ndarray, np.ndarray]:
