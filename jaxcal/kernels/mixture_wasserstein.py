@@ -64,8 +64,8 @@ class Sinkhorn(eqx.Module):
 
     def __call__(self, cost: Array, left: Array, right: Array) -> Array:
         try:
-            from ott.geometry.geometry import Geometry
-            from ott.solvers import linear
+            from ott.geometry.geometry import Geometry  # pyright: ignore[reportMissingImports]
+            from ott.solvers import linear  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ImportError(
                 "Sinkhorn couplings come from ott-jax: pip install 'jaxcal[sinkhorn]', or use "

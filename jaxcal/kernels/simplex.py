@@ -51,7 +51,7 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
     return checks.probabilities(predictions)
 
 
-Columns = tuple[Float[Array, " n"], ...]  # one array a class: a pass over pairs reads it in order
+Columns = tuple[Float[Array, " _"], ...]  # one array a class: a pass over pairs reads it in order
 
 
 def by_class(
