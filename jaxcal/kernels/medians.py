@@ -32,6 +32,7 @@ class _Search(NamedTuple):
     up_to_high: UInt[Array, ""]
 
 
+@partial(jax.jit, static_argnames="tile")
 def exact_median(distance: Distance, features: Features, *, tile: int = TILE) -> Scalar:
     """The median distance over all n (n - 1) / 2 pairs, without ever holding them. No gradient.
 
