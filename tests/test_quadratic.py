@@ -1,14 +1,10 @@
 """The engine against dense sums: tiles, padding, weights, devices, memory and compilations."""
 
-import json
-import os
-import subprocess
-import sys
-import textwrap
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import many_devices
 import numpy as np
 import oracles
 import pytest
@@ -271,7 +267,6 @@ ON_DEVICES = """
     import json, sys
     import jax, jax.numpy as jnp, numpy as np
     from jax.sharding import Mesh
-    jax.config.update("jax_enable_x64", True)
     import jaxcal
     from jaxcal.kernels import Gaussian, Vectors
     from jaxcal.pairwise.stein import Stein, SteinFeatures
@@ -296,7 +291,6 @@ ON_DEVICES = """
         return np.concatenate(got).tolist()
 
     devices = np.array(jax.devices())
-    assert len(devices) == 8
     meshes = [Mesh(devices[:k], ("pairs",)) for k in (1, 2, 8)]
     meshes.append(Mesh(devices.reshape(2, 4), ("hosts", "devices")))
     json.dump([of(mesh, 16) for mesh in [None, *meshes]], sys.stdout)
@@ -304,16 +298,6 @@ ON_DEVICES = """
 
 
 def test_results_do_not_depend_on_the_number_of_devices():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(ON_DEVICES)],
-        env=os.environ
-        | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    alone, *shared = json.loads(done.stdout)
+    alone, *shared = many_devices.run_on(8, ON_DEVICES)
     for other in shared:
         np.testing.assert_allclose(other, alone[: len(other)], rtol=1e-11, atol=1e-10)

@@ -1,13 +1,10 @@
 """Low rank, random features and conjugate gradients, each against the exact estimator."""
 
-import json
-import os
-import subprocess
-import sys
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+import many_devices
 import numpy as np
 import problems
 import pytest
@@ -144,14 +141,12 @@ def test_conjugate_gradients_solve_every_column():
 ON_DEVICES = """
 import json, sys
 import jax, numpy as np
-jax.config.update("jax_enable_x64", True)
 from jax.sharding import Mesh
 from jaxcal.ckce import ckce_conjugate
 
 random = np.random.default_rng(0)
 q, y = random.dirichlet(np.ones(3), 101), random.integers(0, 3, 101)
 devices = np.array(jax.devices())
-assert len(devices) == 4
 found = []
 for mesh in (None, Mesh(devices[:3], ("rows",)), Mesh(devices.reshape(2, 2), ("hosts", "chips"))):
     a = ckce_conjugate(q, y, bandwidth=0.3, tile=16, mesh=mesh)
@@ -161,17 +156,7 @@ json.dump(found, sys.stdout)
 
 
 def test_conjugate_gradients_do_not_depend_on_the_number_of_devices():
-    done = subprocess.run(
-        [sys.executable, "-c", ON_DEVICES],
-        env=os.environ
-        | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    alone, *shared = json.loads(done.stdout)
+    alone, *shared = many_devices.run_on(4, ON_DEVICES)
     for other in shared:
         np.testing.assert_allclose(other, alone, rtol=1e-9, atol=1e-13)
 
