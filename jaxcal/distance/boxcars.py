@@ -79,16 +79,6 @@ def _split(places: Vector, w: Float[Array, "k 1"], done: Array) -> Array:
     return jax.lax.fori_loop(0, n.bit_length(), halve, (low, high))[0]
 
 
-def by_sorting(v: Vector, rho: Vector, width: Scalar) -> Scalar:
-    """One average by its definition: F(t + width) - F(t) gains rho at v - width, loses it at v."""
-    t, steps = jax.lax.sort(
-        (jnp.concatenate([v - width, v]), jnp.concatenate([rho, -rho])),
-        num_keys=1,
-        is_stable=False,
-    )
-    return jnp.sum(jnp.abs(sums(steps)[:-1]) * jnp.diff(t)) / width
-
-
 @boxcars.defjvp
 def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
     (v, rho, widths), (dv, drho, dwidths) = primals, tangents

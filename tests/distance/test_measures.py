@@ -9,7 +9,7 @@ import pytest
 from distance_laws import LAWS
 
 from jaxcal import distance
-from jaxcal.distance.boxcars import boxcars, by_sorting
+from jaxcal.distance.boxcars import boxcars
 from jaxcal.distance.levels import denoise
 
 SIZE = 40
@@ -158,8 +158,6 @@ def test_the_walk_along_two_lists_is_the_sorted_definition(seed):
         inside = f[np.searchsorted(v, middle + width)] - f[np.searchsorted(v, middle)]
         wanted = np.abs(inside) @ np.diff(t) / width
         assert float(found) == pytest.approx(wanted, abs=1e-8 if width == 1e-9 else 1e-13)
-        again = by_sorting(*(jnp.asarray(x) for x in (v, rho, width)))
-        assert float(again) == pytest.approx(wanted, abs=1e-8)
 
 
 def test_random_intervals_have_the_gradient_of_finite_differences():
