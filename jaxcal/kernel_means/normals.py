@@ -51,7 +51,7 @@ class Diagonal(eqx.Module):
     squares: Point  # l^2 of each coordinate
 
     def first(self, rows: DiagonalNormals, ys: Array) -> Array:
-        mean, cov = (jnp.stack(side, axis=-1) if isinstance(side, tuple) else side for side in rows)
+        mean, cov = map(_together, rows)
         check_dimension(ys, mean.shape[-1])
         width = self.squares + cov
         log_peak = -jnp.sum(jnp.log1p(cov / self.squares), -1, keepdims=True) / 2
@@ -81,10 +81,12 @@ class Diagonal(eqx.Module):
         return jnp.exp(-jax.lax.scan(step, start, (self.squares, *by_coordinate))[0] / 2)
 
     def own(self, features: DiagonalNormals) -> Array:
-        if isinstance(features.variances, tuple):
-            spread = zip(self.squares, features.variances, strict=True)
-            return jnp.exp(-sum(jnp.log1p(2 * cov / square) for square, cov in spread) / 2)
-        return jnp.exp(-jnp.sum(jnp.log1p(2 * features.variances / self.squares), axis=-1) / 2)
+        variances = _together(features.variances)
+        return jnp.exp(-jnp.sum(jnp.log1p(2 * variances / self.squares), axis=-1) / 2)
+
+
+def _together(side: tuple[Array, ...] | Array) -> Array:
+    return jnp.stack(side, axis=-1) if isinstance(side, tuple) else side
 
 
 def _coordinate(square, mean, cov, other_mean, other_cov):
