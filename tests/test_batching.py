@@ -1,5 +1,8 @@
+"""What walks its batch: the same numbers as one by one, under every transformation."""
+
 import jax
 import jax.numpy as jnp
+import many_devices
 import numpy as np
 
 from jaxcal.batching import one_at_a_time
@@ -42,3 +45,31 @@ def test_reverse_mode_goes_through_alone_and_in_batches(key):
 def test_arguments_that_are_no_arrays_are_held_fixed():
     apply = one_at_a_time(lambda function, x: function(x))
     np.testing.assert_allclose(jax.vmap(lambda x: apply(jnp.sin, x))(XS), jnp.sin(XS))
+
+
+MODELS = """
+    import json, sys
+    import jax, jax.numpy as jnp
+    from jax.sharding import Mesh, PartitionSpec
+    import jaxcal
+
+    def p_value(key, centers, targets):
+        predictions = jaxcal.Unnormalized(lambda c, y: -jnp.sum((y - c) ** 2) / 2, centers)
+        null = jaxcal.nulls.Wild(99)
+        found = jaxcal.kccsd_test(key, predictions, targets, null=null)
+        return found.estimate, found.p_value
+
+    keys = jax.random.split(jax.random.key(0), 6)
+    centers, noise = jax.random.normal(jax.random.key(1), (2, 6, 30, 2))
+    every, models = jax.vmap(p_value), PartitionSpec("models")
+    mesh = Mesh(jax.devices(), ("models",))
+    shared = jax.shard_map(every, mesh=mesh, in_specs=models, out_specs=models, check_vma=False)
+    found = [jax.jit(f)(keys, centers, centers + noise) for f in (every, shared)]
+    json.dump([[part.tolist() for part in one] for one in found], sys.stdout)
+"""
+
+
+def test_models_shared_out_among_devices_are_those_of_one():
+    alone, shared = many_devices.run_on(2, MODELS)
+    np.testing.assert_allclose(shared, alone, rtol=1e-12)
+    assert len(set(alone[1])) > 1

@@ -7,6 +7,7 @@ in a fresh process, so that memory and first calls are its own.
 import argparse
 import csv
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -184,6 +185,24 @@ def part_batch(quick, n, batch):
     }
 
 
+def part_shared_batch(quick, n, batch):
+    """The same models on as many devices as cores, each walking its share."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", os.cpu_count())
+    mesh = jax.sharding.Mesh(jax.devices(), ("models",))
+    batch = -(-batch // mesh.size) * mesh.size
+    models = jax.sharding.PartitionSpec("models")
+    x, y = data(n, (batch,))
+    keys = jax.random.split(jax.random.key(0), batch)
+    given = jax.device_put((keys, x, y), jax.sharding.NamedSharding(mesh, models))
+    shared = jax.shard_map(
+        jax.vmap(jaxcal_test), mesh=mesh, in_specs=models, out_specs=models, check_vma=False
+    )
+    seconds = best(jax.jit(shared), *given)
+    return {"share of product rate": batch * n**2 * DRAWS / seconds / product_rate()}
+
+
 def part_first(quick, obvious):
     """The first p-value of a fresh process at n = 256, and where its time goes."""
     start = time.perf_counter()
@@ -330,6 +349,7 @@ PARTS = {
     "n = 8192": (part_single, {"n": 8192}),
     "n = 65536": (part_single, {"n": 65536}),
     "1000 models x 256": (part_batch, {"n": 256, "batch": 1000}),
+    "1000 models x 256, a device a core": (part_shared_batch, {"n": 256, "batch": 1000}),
     "n = 4096 against the obvious way": (part_speedup, {"n": 4096, "batch": 0}),
     "100 sets x 256 against the obvious way": (part_speedup, {"n": 256, "batch": 100}),
     "n = 4096, memory": (part_single_same, {"n": 4096}),
@@ -345,6 +365,7 @@ QUICK = {
     "idle process": {},
     "n = 8192": {"n": 700},
     "1000 models x 256": {"n": 64, "batch": 4},
+    "1000 models x 256, a device a core": {"n": 64, "batch": 4},
     "100 sets x 256 against the obvious way": {"n": 64, "batch": 3},
     "SKCE, n = 8192": {"n": 600},
     "SKCE, 10 classes": {"n": 600},
