@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from jaxcal.models.arrays import Scores
 from jaxcal.models.standardized import Standardized
 from jaxcal.models.unnormalized import Unnormalized
-from jaxcal.typing import HasScores, Nodes, Points
+from jaxcal.typing import HasScores, Nodes, Points, Scalar
 
 
 def is_distribution(predictions: Any) -> bool:
@@ -27,11 +27,9 @@ def score(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, "n *ev
         original = predictions.units.original(ys).reshape(-1, *predictions.event)
         values = score(predictions.predictions, original)
         return predictions.units.scores(values.reshape(ys.shape))
-    if isinstance(predictions, Unnormalized):
-        gradient = jax.grad(predictions.log_density, argnums=1)
-        return jax.vmap(gradient, in_axes=(predictions.in_axes, 0))(predictions.params, ys)
-    if is_distribution(predictions):
-        return jax.grad(lambda y: jnp.sum(predictions.log_prob(y)))(ys)
+    if isinstance(predictions, Unnormalized) or is_distribution(predictions):
+        logs, gradients = log_densities_and_gradients(predictions, ys)
+        return nan_without_density(gradients, logs)
     if isinstance(predictions, HasScores):
         return predictions.scores(ys)
     raise TypeError(
@@ -39,6 +37,31 @@ def score(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, "n *ev
         f"distribution with batch shape [n], jaxcal.Unnormalized(log_density, params), "
         f"jaxcal.Scores(arrays), or a pytree with a method scores(ys)"
     )
+
+
+def log_densities_and_gradients(
+    predictions: Any, ys: Float[Array, "n *event"]
+) -> tuple[Float[Array, " n"], Float[Array, "n *event"]]:
+    """Both as they come, of an `Unnormalized` or a numpyro distribution: where a density is 0 a
+    gradient may be anything, 0 for ``where(inside, f, -inf)``."""
+    if isinstance(predictions, Unnormalized):
+        both = jax.value_and_grad(predictions.log_density, argnums=1)
+        return jax.vmap(both, in_axes=(predictions.in_axes, 0))(predictions.params, ys)
+
+    def total(ys: Array) -> tuple[Scalar, Array]:
+        logs = predictions.log_prob(ys)
+        return jnp.sum(logs), logs
+
+    gradients, logs = jax.grad(total, has_aux=True)(ys)
+    return logs, gradients
+
+
+def nan_without_density(
+    scores: Float[Array, "*rows_and_event"], logs: Float[Array, "*rows"]
+) -> Float[Array, "*rows_and_event"]:
+    """Scores, NaN where the log density is not finite: a gradient there says nothing."""
+    reached = jnp.isfinite(logs)
+    return jnp.where(jnp.expand_dims(reached, range(logs.ndim, scores.ndim)), scores, jnp.nan)
 
 
 def scores_at(

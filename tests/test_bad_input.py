@@ -277,6 +277,31 @@ def test_a_density_that_does_not_reach_a_target_gives_no_verdict():
     flagged(result, "does the density reach all targets")
 
 
+def test_a_density_cut_off_before_a_target_gives_no_verdict():
+    """Its gradient there is 0, which is no score."""
+
+    def cut(mean, y):
+        return jnp.where(jnp.all(y < 100), density(mean, y), -jnp.inf)
+
+    ys = YS.copy()
+    ys[5, 0] = 200.0
+    for model in (Unnormalized(cut, MEANS), Cut(MEANS)):
+        result = run(model, ys)
+        assert np.isnan(result.p_value)
+        flagged(result, f"{D} score values at the targets are NaN")
+
+
+class Cut(eqx.Module):
+    """Like a numpyro distribution that ends at 100."""
+
+    means: jax.Array
+    batch_shape = (N,)
+    event_shape = (D,)
+
+    def log_prob(self, ys):
+        return jnp.where(jnp.all(ys < 100, axis=-1), jax.vmap(density)(self.means, ys), -jnp.inf)
+
+
 def test_a_log_density_of_nan_gives_no_verdict():
     def broken(mean, y):
         return density(mean, y) * jnp.nan

@@ -16,7 +16,7 @@ from jaxcal.mcmc.results import McmcDraws
 from jaxcal.mcmc.samplers import NUTS
 from jaxcal.models import Unnormalized
 from jaxcal.results import TestResult
-from jaxcal.scores import is_distribution, score
+from jaxcal.scores import is_distribution, log_densities_and_gradients
 from jaxcal.typing import Key
 
 LANES = "predictions"  # the axis along which all predictions take a step together
@@ -194,7 +194,8 @@ def _potential(predictions: Any) -> Any:
 
     def forward(y: Array) -> tuple[Array, Array]:
         ys, lane = jax.lax.all_gather(y, LANES), jax.lax.axis_index(LANES)
-        return -log_densities(predictions, ys)[lane], score(predictions, ys)[lane]
+        logs, gradients = log_densities_and_gradients(predictions, ys)
+        return -logs[lane], gradients[lane]
 
     def backward(score_here: Array, cotangent: Array) -> tuple[Array]:
         return (-cotangent * score_here,)

@@ -118,25 +118,18 @@ def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
         everywhere = theta[None] if nodes is None else jnp.concatenate([theta[None], nodes])
         params = x if network is None else (network, x)
         model = Unnormalized(density, params, in_axes=None).arrays_only()
-        logs = jax.vmap(lambda y: model.log_density(model.params, y))(everywhere)
-        if logs.shape != everywhere.shape[:1]:
+        shape = jax.eval_shape(model.log_density, model.params, theta).shape
+        if shape:
             raise ValueError(
                 f"posterior: wanted a single number, the log density of one theta of shape "
-                f"{theta.shape} given one x, got shape {logs.shape[1:]}: sum over its coordinates?"
+                f"{theta.shape} given one x, got shape {shape}: sum over its coordinates?"
             )
-        values = nan_without_density(score(model, everywhere), logs)
+        values = score(model, everywhere)
         return values[0], None if nodes is None else values[1:]
 
     points = 1 if nodes is None else 1 + len(nodes)
     size = min(max(1, batch // points), len(thetas))
     return jax.lax.map(one, (thetas, xs), batch_size=size)
-
-
-def nan_without_density(
-    scores: Float[Array, "*rows d"], logs: Float[Array, "*rows"]
-) -> Float[Array, "*rows d"]:
-    """Scores, NaN where the log density is not finite: a gradient there says nothing."""
-    return jnp.where(jnp.isfinite(logs)[..., None], scores, jnp.nan)
 
 
 class ArrayPosterior(eqx.Module):
@@ -167,11 +160,7 @@ class DistributionPosterior(eqx.Module):
             )
         as_vectors = Standardized(law, Units.unchanged(thetas), event)
         at, at_nodes = scores_at(as_vectors, thetas, nodes)
-        at = nan_without_density(at, law.log_prob(thetas.reshape(n, *event)))
-        if nodes is None or at_nodes is None:
-            return Scores(at)
-        logs = jax.vmap(lambda node: law.log_prob(node.reshape(event)))(nodes)  # [m, n]
-        return Scores(at, nan_without_density(at_nodes, logs.T), nodes)
+        return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
 
 def is_tensor(value: Any) -> bool:
