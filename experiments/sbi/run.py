@@ -33,7 +33,7 @@ LOCAL_X = jnp.asarray([1.5, 0.5])  # where LC2ST asks; one of the x that are wro
 class Config:
     n: int = 200
     data_sets: int = 200
-    data_sets_slow: int = 10
+    data_sets_slow: int = 20
     faults: tuple[str, ...] = tuple(problems.FAULTS)
     methods: tuple[str, ...] = (
         *known.OURS,
@@ -42,12 +42,12 @@ class Config:
         *known.OF_SBI,
     )
     slow: tuple[str, ...] = ("SKCE MCMC", "LC2ST")  # trained networks take them for 8 data sets
-    slow_faults: tuple[str, ...] = ("correct", "shifted", "overdispersed", "wrong for some x")
     # (task, algorithm, simulations, data sets of n pairs)
     trained: tuple[tuple[str, str, int, int], ...] = (
         ("two moons", "NPE", 500, 40),
         ("two moons", "NPE", 2000, 20),
-        ("two moons", "NLE", 500, 5),
+        ("two moons", "NLE", 500, 20),
+        ("two moons", "NLE", 2000, 20),
     )
     trained_methods: tuple[str, ...] = (*known.OURS, *known.RANKS, *known.OF_SBI)
     seed: int = 20230721
@@ -86,9 +86,7 @@ def make(config: Config) -> runner.Study:
         for name in config.trained_methods
     ]
     cells += of_faults(
-        [m for m in config.methods if m in config.slow],
-        [fault for fault in config.faults if fault in config.slow_faults],
-        config.data_sets_slow,
+        [m for m in config.methods if m in config.slow], config.faults, config.data_sets_slow
     )
 
     def measure(cell, key):
