@@ -121,10 +121,10 @@ def ordered_pairs(n: int) -> float:
 
 
 def _columns(weights: Array, dtype: jnp.dtype) -> Array:
-    """A column of ones (the statistic itself), the draws, and zeros up to a multiple of LANES."""
-    n, b = weights.shape
-    parts = [jnp.ones((n, 1), dtype), weights.astype(dtype)]
-    return jnp.concatenate([*parts, jnp.zeros((n, -(b + 1) % LANES), dtype)], axis=1)
+    """The draws between a column of ones (the statistic itself) and more, up to LANES, of no use."""
+    more = -(weights.shape[1] + 1) % LANES
+    # padding is fused with the drawing of the weights, so that they are held once
+    return jax.lax.pad(weights.astype(dtype), jnp.ones((), dtype), ((0, 0, 0), (1, more, 0)))
 
 
 def _side(n: int, tile: int, devices: int) -> int:
