@@ -121,7 +121,7 @@ def ordered_pairs(n: int) -> float:
 
 
 def _columns(weights: Array, dtype: jnp.dtype) -> Array:
-    """The draws between a column of ones (the statistic itself) and more, up to LANES, of no use."""
+    """The draws between a column of ones (the statistic itself) and more of them, up to LANES."""
     more = -(weights.shape[1] + 1) % LANES
     # padding is fused with the drawing of the weights, so that they are held once
     return jax.lax.pad(weights.astype(dtype), jnp.ones((), dtype), ((0, 0, 0), (1, more, 0)))
