@@ -14,7 +14,7 @@ import pytest
 import jaxcal
 
 PACKAGE = Path(jaxcal.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 # from the words every stage shares to the command line; a module may import itself and what is
 # to its left
@@ -69,12 +69,16 @@ def test_the_reader_of_imports_reads_every_form(source, wanted):
     assert list(imported_stages(ast.parse(source))) == wanted
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_imports_follow_the_data_flow(path):
-    here = stage(path)
-    assert here in ORDER, f"say in ORDER where {here} belongs"
-    for there in imported_stages(ast.parse(path.read_text())):
-        assert ORDER.index(there) <= ORDER.index(here), f"{here} imports {there}"
+def test_imports_follow_the_data_flow():
+    homeless = {stage(path) for path in MODULES} - set(ORDER)
+    assert not homeless, "say in ORDER where they belong"
+    backwards = [
+        f"{name(path)} imports {there}"
+        for path, tree in MODULES.items()
+        for there in imported_stages(tree)
+        if ORDER.index(there) > ORDER.index(stage(path))
+    ]
+    assert not backwards
 
 
 def at_import(tree):
@@ -91,11 +95,13 @@ def at_import(tree):
         todo.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in MODULES if stage(path) not in MAY_BE_HEAVY], ids=name
-)
-def test_heavy_libraries_are_imported_where_they_are_used(path):
-    assert not HEAVY & set(at_import(ast.parse(path.read_text())))
+def test_heavy_libraries_are_imported_where_they_are_used():
+    heavy = {
+        name(path): HEAVY & set(at_import(tree))
+        for path, tree in MODULES.items()
+        if stage(path) not in MAY_BE_HEAVY
+    }
+    assert not {where: libraries for where, libraries in heavy.items() if libraries}
 
 
 def test_a_fresh_import_is_light_and_changes_nothing():
@@ -127,46 +133,48 @@ DIFFERENTIATE = {
 }
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_only_scores_differentiates_a_density(path):
-    tree = ast.parse(path.read_text())
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    derivatives = {node.attr for node in attributes if ast.unparse(node.value) == "jax"}
-    if not derivatives & DERIVATIVES or stage(path) == "demo":  # which trains its models
-        return
-    assert name(path) in DIFFERENTIATE
-    if name(path) != "scores.py":
-        assert not {node.attr for node in attributes} & {"log_prob", "log_density"}
+def test_only_scores_differentiates_a_density():
+    differentiating, differentiating_densities = set(), set()
+    for path, tree in MODULES.items():
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        derivatives = {node.attr for node in attributes if ast.unparse(node.value) == "jax"}
+        if not derivatives & DERIVATIVES or stage(path) == "demo":  # which trains its models
+            continue
+        differentiating.add(name(path))
+        if {node.attr for node in attributes} & {"log_prob", "log_density"}:
+            differentiating_densities.add(name(path))
+    assert differentiating <= DIFFERENTIATE
+    assert differentiating_densities <= {"scores.py"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_public_names_have_docstrings(path):
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree), "the module"
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            assert ast.get_docstring(node), node.name
-
-
-@pytest.mark.parametrize("public", jaxcal.__all__)
-def test_exported_names_exist_and_are_documented(public):
-    assert inspect.getdoc(getattr(jaxcal, public))
-
-
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_no_module_sets_global_configuration(path):
-    calls = [
-        ast.unparse(node.func)
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
+def test_public_names_have_docstrings():
+    undocumented = [name(path) for path, tree in MODULES.items() if not ast.get_docstring(tree)]
+    undocumented += [
+        f"{name(path)}: {node.name}"
+        for path, tree in MODULES.items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+        if not ast.get_docstring(node)
     ]
-    if stage(path) not in ("__main__", "demo"):
-        assert not [call for call in calls if call.endswith("config.update")]
+    undocumented += [
+        public for public in jaxcal.__all__ if not inspect.getdoc(getattr(jaxcal, public))
+    ]
+    assert not undocumented
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_modules_hold_one_idea(path):
-    assert len(path.read_text().splitlines()) <= 400
+def test_no_module_sets_global_configuration():
+    assert not [
+        f"{name(path)}, line {node.lineno}: {ast.unparse(node.func)}"
+        for path, tree in MODULES.items()
+        if stage(path) not in ("__main__", "demo")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("config.update")
+    ]
+
+
+def test_modules_hold_one_idea():
+    lines = {name(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert not {where: count for where, count in lines.items() if count > 400}
 
 
 def test_tests_run_in_float64():
