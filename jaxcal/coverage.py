@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from jaxcal import checks
 from jaxcal.mcmc import McmcDraws, log_densities
 from jaxcal.models import Draws, Unnormalized
+from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.results import plain
 from jaxcal.typing import Scalar
 
@@ -150,8 +151,8 @@ def _coverage(predictions: Any, ys: Array, draws: Array) -> Coverage:
         levels=levels,
         observed=observed,
         ranks=ranks,
-        p_uniform=massart(jnp.max(jnp.abs(gaps)), n, sides=2),
-        p_conservative=massart(jnp.max(-gaps), n, sides=1),
+        p_uniform=massart(largest(jnp.abs(gaps)), n, sides=2),
+        p_conservative=massart(largest(-gaps), n, sides=1),
         unknown=unknown,
         draws=m,
     )
@@ -164,5 +165,5 @@ def massart(gap: Scalar, n: int, *, sides: int) -> Scalar:
     True for every n and every law, also a discrete one, and close to exact for continuous laws.
     Source: Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality.
     """
-    p = sides * jnp.exp(-2 * n * jnp.maximum(gap, 0) ** 2)
-    return jnp.minimum(jnp.where(jnp.isnan(gap), jnp.nan, p), 1.0)
+    p = sides * jnp.exp(-2 * n * at_least(gap, 0) ** 2)
+    return at_most(p, 1.0)

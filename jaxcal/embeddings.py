@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import at_least, safe_sqrt
 from jaxcal.typing import Point
 
 Cov = Float[Array, "n d"] | Float[Array, "n d d"]  # variances, or covariance matrices
@@ -131,12 +132,6 @@ def sliced_wasserstein(
     return projected.reshape(n, -1) / jnp.sqrt(jnp.asarray(m * len(directions), samples.dtype))
 
 
-def safe_sqrt(u: Array) -> Array:
-    """Square root with gradient 0 at 0, and 0 below it."""
-    positive = u > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, u, 1)), jnp.where(u <= 0, 0, u))
-
-
 @jax.custom_jvp
 def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
     r"""Symmetric square root R of a positive semidefinite matrix, eigenvalues clipped at 0.
@@ -146,15 +141,13 @@ def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
     where eigenvalues coincide; directions without variance get derivative 0.
     """
     values, vectors = jnp.linalg.eigh(matrix)
-    return (vectors * jnp.sqrt(jnp.maximum(values, 0))[..., None, :]) @ jnp.swapaxes(
-        vectors, -1, -2
-    )
+    return (vectors * jnp.sqrt(at_least(values, 0))[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
 
 
 @psd_root.defjvp
 def _(primals, tangents):
     values, vectors = jnp.linalg.eigh(primals[0])
-    roots = jnp.sqrt(jnp.maximum(values, 0))
+    roots = jnp.sqrt(at_least(values, 0))
     across = jnp.swapaxes(vectors, -1, -2)
     sums = roots[..., :, None] + roots[..., None, :]
     change = across @ ((tangents[0] + jnp.swapaxes(tangents[0], -1, -2)) / 2) @ vectors

@@ -14,6 +14,7 @@ from jax.scipy.special import gammaincc, ndtr
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import at_least
 from jaxcal.quadratic import (
     TILE,
     BlockSums,
@@ -233,7 +234,7 @@ class Gamma(eqx.Module):
         mean = jnp.sum(rows.diagonal, axis=1) / n
         variance = 2 * rows.squares / ordered_pairs(n)
         statistic = n * rows.biased
-        p = gammaincc(mean**2 / variance, jnp.maximum(statistic, 0) * mean / variance)
+        p = gammaincc(mean**2 / variance, at_least(statistic, 0) * mean / variance)
         samples = jnp.zeros((p.shape[0], 0), p.dtype)
         return rows.outcome(statistic, _if_finite(p, statistic, samples), samples)
 
@@ -334,7 +335,7 @@ class Bound(eqx.Module):
     def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
         none = jnp.zeros((count(features), 0), _dtype(features))
         rows = _Rows.of(quadratic_sums(pairwise, features, none, tile=tile, mesh=mesh))
-        u = jnp.maximum(rows.unbiased, 0)
+        u = at_least(rows.unbiased, 0)
         p = jnp.exp(-(rows.n // 2) * u**2 / (2 * self.largest**2))
         samples = jnp.zeros((p.shape[0], 0), p.dtype)
         return rows.outcome(rows.unbiased, _if_finite(p, rows.unbiased, samples), samples)

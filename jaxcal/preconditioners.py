@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxcal.numerics import at_least, at_most
 from jaxcal.typing import Nodes, Precondition
 
 RANGE = 1e4  # eigenvalues further than this factor from the typical precision are clamped
@@ -68,6 +69,7 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
     typical = jnp.where(jnp.isnan(typical), 1.0, typical).astype(precisions.dtype)
     # a slope of the wrong sign says nothing about the width: the typical one is the best guess
     likely = jnp.where(precisions > 0, precisions, typical)
-    kept = jnp.clip(jnp.where(finite, likely, precisions), typical / RANGE, typical * RANGE)
+    likely = jnp.where(finite, likely, precisions)
+    kept = at_most(at_least(likely, typical / RANGE), typical * RANGE)
     outside = finite & (kept != precisions)
     return kept, jnp.sum(jnp.any(outside, axis=1))

@@ -18,8 +18,9 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 
 # from the words every stage shares to the command line; a module may import itself and what is
 # to its left
-ORDER = ["typing", "batching", "results", "models", "scores", "checks", "embeddings", "kernels"]
-ORDER += ["kernel_means", "pairwise", "quadratic", "nulls", "preconditioners", "assembly"]
+ORDER = ["typing", "numerics", "batching", "results", "models", "scores", "checks"]
+ORDER += ["embeddings", "kernels", "kernel_means", "pairwise", "quadratic", "nulls"]
+ORDER += ["preconditioners", "assembly"]
 ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "ucme", "coverage", "measures"]
 ORDER += ["ckce", "squared_ce", "distance", "simulators", "plots", "sbi"]
 ORDER += ["arrays_file", "report", "data", "demo"]

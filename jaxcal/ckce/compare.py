@@ -27,6 +27,7 @@ from jaxcal.ckce.residuals import class_root, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import MAX_PAIRS, pairs, positive_median
+from jaxcal.numerics import at_least
 from jaxcal.results import plain
 from jaxcal.typing import Key, Scalar
 
@@ -279,7 +280,7 @@ def _replicated(
         own = jnp.sum(solve.solve(low, features.T) ** 2, axis=0) * jnp.sum(left**2, axis=1)
         draws = jax.lax.map(lambda c: value(c)[1] - (c**2) @ own, counts)
     whole = jnp.sum(kernels.gram_diagonal(kernel, q))
-    left_out = jnp.maximum(1 - jnp.sum(features**2) / whole, 0)
+    left_out = at_least(1 - jnp.sum(features**2) / whole, 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
     return _Replicated(estimate, estimate - jnp.sum(own), draws, used_width, left_out)
 

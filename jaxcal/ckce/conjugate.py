@@ -20,6 +20,7 @@ from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.large import whole_number
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
+from jaxcal.numerics import at_least
 
 TILE = 1024
 
@@ -159,7 +160,7 @@ def _conjugate(
         fit = solve.Fit(jnp.sum(contributions), contributions, influence)
         held = jax.lax.stop_gradient((left, b, fitted))
         error = jnp.linalg.norm(held[0] - held[2] - n * made.ridge * held[1])
-        error = error / jnp.maximum(jnp.linalg.norm(held[0]), jnp.finfo(error.dtype).tiny)
+        error = error / at_least(jnp.linalg.norm(held[0]), jnp.finfo(error.dtype).tiny)
         by = Approximation("conjugate gradients", taken, error)
         return result(fit, made, bandwidths, by)
 

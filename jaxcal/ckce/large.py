@@ -17,6 +17,7 @@ from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.kernels.points import Gaussian, Linear, Sum
+from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Points
 
 CANDIDATES = 4096
@@ -46,7 +47,7 @@ def pivots(
         column = kernels.gram(kernel, held, held[i][None])[:, 0]
         with jax.default_matmul_precision("highest"):
             column = (column - columns @ columns[i]) / jnp.sqrt(left[i])
-        left = jnp.maximum(left - column**2, 0).at[i].set(0)
+        left = at_least(left - column**2, 0).at[i].set(0)
         return step + 1, columns.at[:, step].set(column), left, taken.at[step].set(i)
 
     empty = (jnp.zeros((), jnp.int32), jnp.zeros((n, rank), xs.dtype), start)
@@ -105,7 +106,7 @@ def _low_rank(
         left = residuals(made.q, made.labels, made.root)
         fit, kept = primal_fit(features, made.q, left, made.ridge, tile=tile, mesh=mesh)
         whole = jnp.sum(kernels.gram_diagonal(kernel, made.q))
-        error = jnp.maximum(1 - kept / whole, 0)
+        error = at_least(1 - kept / whole, 0)
         by = Approximation("incomplete Cholesky", jnp.sum(used), error)
         return result(fit, made, bandwidths, by)
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import at_least
 from jaxcal.typing import Scalar
 
 Gram = Float[Array, "n n"]
@@ -94,7 +95,7 @@ def path(gram: Gram, residuals: Residuals, ridges: Float[Array, " r"]) -> Float[
     with jax.default_matmul_precision("highest"):
         values, vectors = jnp.linalg.eigh(gram)
         weights = jnp.sum((vectors.T @ residuals) ** 2, axis=1)
-    values = jnp.maximum(values, 0)
+    values = at_least(values, 0)
     return jax.vmap(lambda ridge: jnp.sum(values / (values + n * ridge) ** 2 * weights))(ridges)
 
 
@@ -112,7 +113,7 @@ def left_out_errors(
         turned = vectors.T @ responses
 
         def one(ridge: Scalar) -> Scalar:
-            inverse = 1 / (jnp.maximum(values, 0) + n * ridge)
+            inverse = 1 / (at_least(values, 0) + n * ridge)
             left = vectors @ (inverse[:, None] * turned)
             own = jnp.sum(vectors**2 * inverse, axis=1)
             return jnp.mean(jnp.sum((left / own[:, None]) ** 2, axis=1))

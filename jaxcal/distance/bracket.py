@@ -36,6 +36,7 @@ from jaxcal.distance.resampling import (
     radii,
 )
 from jaxcal.distance.smooth import _smooth
+from jaxcal.numerics import at_least, at_most, largest, smallest
 from jaxcal.results import Interval, plain
 from jaxcal.typing import Key, Scalar, Vector
 
@@ -138,12 +139,12 @@ def _bracket(found: _Measures) -> Bracket:
         lower["lower distance"] = low
         upper["lower distance"] = from_lower(high)
     ends = [jnp.stack(list(side.values())) for side in (lower, upper)]
-    return Bracket(jnp.max(ends[0]), jnp.min(ends[1]), lower, upper)
+    return Bracket(largest(ends[0]), smallest(ends[1]), lower, upper)
 
 
 def from_lower(d: Array) -> Array:
     r"""The largest true distance that a lower distance d allows: d + 2 sqrt(2 d), at most 1."""
-    return jnp.minimum(d + 2 * jnp.sqrt(2 * jnp.maximum(d, 0)), 1)
+    return at_most(d + 2 * jnp.sqrt(2 * at_least(d, 0)), 1)
 
 
 class DistanceResult(eqx.Module):
@@ -299,16 +300,16 @@ def _population(found: _Measures, apart: Radii, level: float) -> Interval:
     low = jnp.stack(
         [
             (found.smooth - apart.smooth) / 2,
-            jnp.maximum(found.kernel - apart.kernel, 0) ** 2,
+            at_least(found.kernel - apart.kernel, 0) ** 2,
             found.mean - apart.mean,
         ]
     )
     widths = 2.0 ** -jnp.arange(found.random.size, dtype=found.random.dtype)
-    high = jnp.minimum(
-        jnp.min(found.random + apart.random + widths),
+    high = at_most(
+        smallest(found.random + apart.random + widths),
         from_lower(2 * (found.smooth + apart.smooth)),
     )
-    return Interval(jnp.maximum(jnp.max(low), 0), jnp.minimum(high, 1), level)
+    return Interval(at_least(largest(low), 0), at_most(high, 1), level)
 
 
 def _report(result: DistanceResult) -> str:

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 from jaxcal.distance.boxcars import boxcars
 from jaxcal.distance.predictions import Atoms, Binary, atoms, binary, positive, residuals
 from jaxcal.distance.scans import sums
+from jaxcal.numerics import at_most, smallest
 from jaxcal.results import plain
 from jaxcal.typing import Key, Scalar, Vector
 
@@ -104,10 +105,10 @@ def _surrogate(data: Binary, k_max: int, limit: bool) -> SurrogateCE:
     widths = 2.0 ** -jnp.arange(k_max + 1, dtype=data.v.dtype)
     random = boxcars(*residuals(data), widths)
     k = jnp.argmin(random + widths)
-    value = jnp.min(random + widths)  # NaN where a residual is
+    value = smallest(random + widths)  # NaN where a residual is
     if limit:
         error = jnp.sum(jnp.abs(atoms(data).rho))
-        k, value = jnp.where(error < value, -1, k), jnp.minimum(value, error)
+        k, value = jnp.where(error < value, -1, k), at_most(value, error)
     return SurrogateCE(value, k, random)
 
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.distance.predictions import Binary, binary
 from jaxcal.distance.scans import prefixes
+from jaxcal.numerics import safe_sqrt
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector
 
@@ -85,7 +86,7 @@ def _laplace(data: Binary, bandwidth: Scalar) -> KernelCE:
 
 def root(squared: Scalar) -> Scalar:
     """Square root with the rounding below 0 clipped, and slope 0 at 0."""
-    return jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), squared * 0)
+    return safe_sqrt(squared)
 
 
 def field(v: Vector, rho: Vector, bandwidth: Scalar) -> Vector:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from jaxcal.distance.levels import denoise
 from jaxcal.distance.predictions import Binary, Residuals, binary
 from jaxcal.distance.scans import least, sums
+from jaxcal.numerics import largest
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector
 
@@ -158,4 +159,4 @@ def _grid(data: Binary, cells: int) -> GridSmoothCE:
         return mass * z + widest, None
 
     best, _ = jax.lax.scan(step, on_grid[0] * z, on_grid[1:])
-    return GridSmoothCE(jnp.max(best), jnp.sum(jnp.abs(rho)) / (2 * cells))
+    return GridSmoothCE(largest(best), jnp.sum(jnp.abs(rho)) / (2 * cells))

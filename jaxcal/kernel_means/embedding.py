@@ -11,6 +11,7 @@ from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic
 from jaxcal.kernels.predictions import NodeScores, check_draws
+from jaxcal.numerics import at_least
 from jaxcal.typing import Features, Key
 
 
@@ -54,7 +55,7 @@ class MeanEmbedding(eqx.Module):
 
     def squared_distances(self, rows: Embedded, cols: Embedded) -> Float[Array, "r c"]:
         cross = _formulas(rows).second(rows.features, cols.features)
-        return jnp.maximum(rows.own[:, None] + cols.own - 2 * cross, 0)
+        return at_least(rows.own[:, None] + cols.own - 2 * cross, 0)
 
     def paired(self, rows: Embedded, cols: Embedded) -> Float[Array, " r"]:
         def one(p: Embedded, q: Embedded) -> Array:

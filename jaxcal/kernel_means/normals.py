@@ -21,6 +21,7 @@ from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, p
 from jaxcal.kernels.gaussians import by_rows
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models.laws import Normals
+from jaxcal.numerics import at_most
 from jaxcal.typing import Point, Points, Scalar
 
 UNROLLED = 16  # coordinates written out side by side
@@ -60,7 +61,7 @@ class Diagonal(eqx.Module):
             [mean / width, -1 / (2 * width), log_peak - _half(mean**2 / width)], -1
         )
         right = jnp.concatenate([ys, ys**2, jnp.ones_like(ys[:, :1])], -1)
-        return jnp.exp(jnp.minimum(left @ right.T, log_peak))
+        return jnp.exp(at_most(left @ right.T, log_peak))
 
     def second(self, rows: DiagonalNormals, cols: DiagonalNormals) -> Array:
         if isinstance(rows.means, tuple):
@@ -111,7 +112,7 @@ class Full(eqx.Module):
         left = jnp.concatenate([pulled, -rows.precision / 2, base], -1)
         outer = (ys[:, :, None] * ys[:, None, :]).reshape(-1, d * d)
         right = jnp.concatenate([ys, outer, jnp.ones_like(ys[:, :1])], -1)
-        return jnp.exp(jnp.minimum(left @ right.T, peak))
+        return jnp.exp(at_most(left @ right.T, peak))
 
     def second(self, rows: FullNormals, cols: FullNormals) -> Array:
         return by_rows(self._pair, rows, cols)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.embeddings import psd_root
 from jaxcal.models import Draws, Standardized, draws, gaussian_moments
+from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import Distance, Key, Scalar
 
 MAX_PAIRS = 2048
@@ -87,8 +88,8 @@ def median_heuristic(
 
     # the loop makes the compiler store the features: fused, it makes them anew for every pair
     squared = jax.lax.map(between, (i, j), batch_size=512)
-    squared = jnp.maximum(squared, 0)
-    return positive_median(jnp.sqrt(squared)), jnp.sqrt(jnp.max(squared))
+    squared = at_least(squared, 0)
+    return positive_median(jnp.sqrt(squared)), jnp.sqrt(largest(squared))
 
 
 def second_order_heuristic(
@@ -192,7 +193,7 @@ def _log_chi2_tail(x: Array, k: int) -> Array:
     :math:`\log \sum_j h^j e^{-h} / j!` over 0 <= j < k/2, h = x / 2; over halves, with
     :math:`erfc(\sqrt h)` as the first term, where k is odd.
     """
-    h = jnp.maximum(x / 2, jnp.finfo(x.dtype).tiny)[..., None]
+    h = at_least(x / 2, jnp.finfo(x.dtype).tiny)[..., None]
     powers = np.arange(k // 2) + (k % 2) / 2
     constants = np.asarray([math.lgamma(power + 1) for power in powers])
     terms = powers.astype(x.dtype) * jnp.log(h) - h - constants.astype(x.dtype)
@@ -212,14 +213,14 @@ def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
     a, r = shift / s, r / s
     if d == 1:
         upper, lower = log_ndtr(r - a), log_ndtr(-r - a)
-        return upper + jnp.log(-jnp.expm1(jnp.minimum(lower - upper, 0)))
-    low, high = jnp.maximum(-r, jnp.minimum(a, r) - 9), jnp.minimum(r, a + 9)
+        return upper + jnp.log(-jnp.expm1(at_most(lower - upper, 0)))
+    low, high = at_least(at_most(a, r) - 9, -r), at_most(r, a + 9)
     nodes, weights = np.polynomial.legendre.leggauss(48)
     angle = np.pi / 2 * nodes
     middle, half = (low + high) / 2, (high - low) / 2
     x = middle[:, None] + half[:, None] * np.sin(angle).astype(r.dtype)
-    across = jnp.maximum((r[:, None] - x) * (r[:, None] + x), 0)
-    inside = jnp.log(-jnp.expm1(jnp.minimum(_log_chi2_tail(across, d - 1), 0)))
+    across = at_least((r[:, None] - x) * (r[:, None] + x), 0)
+    inside = jnp.log(-jnp.expm1(at_most(_log_chi2_tail(across, d - 1), 0)))
     steps = np.log(weights * np.cos(angle) * np.pi / 2 / np.sqrt(2 * np.pi)).astype(r.dtype)
     return jnp.log(half) + logsumexp(inside - (x - a[:, None]) ** 2 / 2 + steps, axis=-1)
 
@@ -246,7 +247,7 @@ def _isotropic_median(
         return jnp.where(below, r, low), jnp.where(below, high, r)
 
     # the median of chi^2_d is below d, and |X| <= |mu| + |X - mu|
-    top = shift + jnp.sqrt(2 * d * jnp.maximum(v, w))
+    top = shift + jnp.sqrt(2 * d * at_least(v, w))
     steps = min(jnp.finfo(shift.dtype).nmant + 3, 40)
     low, high = jax.lax.fori_loop(0, steps, halve, (jnp.zeros_like(top), top))
     return (low + high) / 2

@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal import embeddings
-from jaxcal.embeddings import BaseCov, Cov, safe_sqrt
+from jaxcal.embeddings import BaseCov, Cov
 from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred, check_batch
 from jaxcal.models import Standardized, gaussian_moments
+from jaxcal.numerics import at_least, safe_sqrt
 from jaxcal.typing import Features, Key, Point, Points
 
 
@@ -179,4 +180,4 @@ def _bures(p: GaussianRoots, q: GaussianRoots) -> Array:
     product = p.root @ q.root
     # (R' Sigma R')^1/2 has the singular values of R R' for eigenvalues
     overlap = jnp.sum(safe_sqrt(jnp.linalg.eigvalsh(product.T @ product)))
-    return shift + jnp.maximum(p.size + q.size - 2 * overlap, 0)
+    return shift + at_least(p.size + q.size - 2 * overlap, 0)

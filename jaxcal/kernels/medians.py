@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt
 
 from jaxcal.kernels.bandwidths import pairs
+from jaxcal.numerics import at_least
 from jaxcal.typing import Distance, Features, Scalar
 
 TILE = 512
@@ -123,7 +124,7 @@ def _sampled(distance: Distance, features: Features) -> Float[Array, " s"]:
         rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], features) for k in pair)
         return distance.paired(rows, cols)[0]
 
-    return jnp.sort(jnp.maximum(jax.lax.map(between, (i, j), batch_size=512), 0))
+    return jnp.sort(at_least(jax.lax.map(between, (i, j), batch_size=512), 0))
 
 
 def _over_pairs(
@@ -145,7 +146,7 @@ def _over_pairs(
 
     def step(carry: Any, tile: tuple[Array, Array]) -> tuple[Any, None]:
         (rows, i), (cols, j) = (cut(k) for k in tile)
-        squared = jnp.maximum(distance.squared_distances(rows, cols), 0)
+        squared = at_least(distance.squared_distances(rows, cols), 0)
         real = (i[:, None] < j) & (j < n)
         return add(carry, jnp.where(real, squared, jnp.inf)), None
 

@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal import embeddings
-from jaxcal.embeddings import safe_sqrt
 from jaxcal.kernels.predictions import NodeScores, check_batch
 from jaxcal.models import Standardized
 from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
+from jaxcal.numerics import safe_sqrt
 from jaxcal.typing import Key
 
 TOGETHER = 64  # linear programmes of one call: the overhead of a call is shared

@@ -21,6 +21,7 @@ from jaxcal.kernels.predictions import (
     with_ground_bandwidth,
 )
 from jaxcal.models import Draws, Standardized
+from jaxcal.numerics import at_least
 from jaxcal.typing import Features, Key, Points, Scalar
 
 
@@ -100,7 +101,7 @@ class MMD(eqx.Module):
             return by_rows(_between_laws, rows, cols)
         kernel = with_ground_bandwidth(self.ground, rows.length[0])
         cross = jax.lax.map(lambda p: _mean_kernel(kernel, p, cols.points), rows.points)
-        return jnp.maximum(rows.own[:, None] + cols.own - 2 * cross, 0)
+        return at_least(rows.own[:, None] + cols.own - 2 * cross, 0)
 
     def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
         if not isinstance(rows, Samples):
@@ -109,7 +110,7 @@ class MMD(eqx.Module):
         cross = jax.lax.map(
             lambda pair: _mean_kernel(kernel, pair[0], pair[1][None])[0], (rows.points, cols.points)
         )
-        return jnp.maximum(rows.own + cols.own - 2 * cross, 0)
+        return at_least(rows.own + cols.own - 2 * cross, 0)
 
 
 def _mean_kernel(
@@ -141,4 +142,4 @@ def _mean_gaussian(p: Laws, q: Laws) -> Scalar:
 
 
 def _between_laws(p: Laws, q: Laws) -> Scalar:
-    return jnp.maximum(p.own + q.own - 2 * _mean_gaussian(p, q), 0)
+    return at_least(p.own + q.own - 2 * _mean_gaussian(p, q), 0)

@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import at_least, safe_power, safe_sqrt
 from jaxcal.typing import Features, PointKernel, Scalar
 
 Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
@@ -113,24 +114,18 @@ def _inverse_power(u: Array, exponent: float) -> Array:
     return 1 / u if exponent == 1 else u**-exponent
 
 
-def _safe_sqrt(u: Array) -> Array:
-    """Square root whose derivative at 0 is 0 instead of infinite."""
-    positive = u > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, u, 1.0)), 0.0)
-
-
 # Matern 5/2 is twice differentiable in the points although sqrt(u) is not at u = 0, so its two
 # derivatives in u are given in closed form: with t = sqrt(5 u),
 # (1 + t + t^2/3) e^-t  ->  -5/6 (1 + t) e^-t  ->  25/12 e^-t.
 @jax.custom_jvp
 def _matern52(u: Array) -> Array:
-    t = _safe_sqrt(5 * u)
+    t = safe_sqrt(5 * u)
     return (1 + t + t**2 / 3) * jnp.exp(-t)
 
 
 @jax.custom_jvp
 def _matern52_slope(u: Array) -> Array:
-    t = _safe_sqrt(5 * u)
+    t = safe_sqrt(5 * u)
     return -5 / 6 * (1 + t) * jnp.exp(-t)
 
 
@@ -141,7 +136,7 @@ def _(primals, tangents):
 
 @_matern52_slope.defjvp
 def _(primals, tangents):
-    return _matern52_slope(*primals), 25 / 12 * jnp.exp(-_safe_sqrt(5 * primals[0])) * tangents[0]
+    return _matern52_slope(*primals), 25 / 12 * jnp.exp(-safe_sqrt(5 * primals[0])) * tangents[0]
 
 
 class Matern52(_Algebra, eqx.Module):
@@ -162,7 +157,7 @@ class Laplace(_Algebra, eqx.Module):
     bandwidth: Bandwidth = eqx.field(default=None, converter=_bandwidth)
 
     def shape(self, u: Array) -> Array:
-        return jnp.exp(-_safe_sqrt(u))
+        return jnp.exp(-safe_sqrt(u))
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return _radial(self, x, y)
@@ -188,9 +183,7 @@ class PowerExponential(_Algebra, eqx.Module):
             )
 
     def shape(self, u: Array) -> Array:
-        positive = u > 0
-        powered = jnp.where(positive, u, 1.0) ** (self.power / 2)
-        return jnp.exp(-jnp.where(positive, powered, jnp.where(u <= 0, 0.0, u)))
+        return jnp.exp(-safe_power(u, self.power / 2))
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return _radial(self, x, y)
@@ -207,8 +200,7 @@ class L1Laplace(_Algebra, eqx.Module):
     def __call__(self, x: Array, y: Array) -> Scalar:
         if self.bandwidth is None:
             raise ValueError("L1Laplace has no bandwidth yet: give one, or let a test choose it")
-        gaps = jnp.maximum(x - y, y - x)  # whose derivative at 0 is 0
-        return jnp.exp(-jnp.sum(gaps / self.bandwidth))
+        return jnp.exp(-jnp.sum(jnp.abs(x - y) / self.bandwidth))
 
 
 class Constant(_Algebra, eqx.Module):
@@ -354,4 +346,4 @@ def squared_distances(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float
     x2, y2 = jnp.sum(xs**2, -1, keepdims=True), jnp.sum(ys**2, -1, keepdims=True)
     left = jnp.concatenate([-2 * xs, x2, jnp.ones_like(x2)], -1)
     right = jnp.concatenate([ys, jnp.ones_like(y2), y2], -1)
-    return jnp.maximum(left @ right.T, 0)
+    return at_least(left @ right.T, 0)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxcal.numerics import at_least
+
 
 class Path(NamedTuple):
     """Running moments of the last half of a path, in two segments of ``length`` steps each.
@@ -78,6 +80,6 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
     correlation = (1 - (within - covariance) / total).at[0].set(1.0)
     even = t - t % 2
     pairs = correlation[0:even:2] + correlation[1:even:2]
-    monotone = jax.lax.cummin(jnp.maximum(pairs[1:], 0.0), axis=0)
+    monotone = jax.lax.cummin(at_least(pairs[1:], 0.0), axis=0)
     time = -1 + 2 * pairs[0] + 2 * jnp.sum(monotone, axis=0)  # 1 + twice the sum of correlations
-    return t * c / jnp.where(jnp.isnan(time), time, jnp.maximum(time, 1 / math.log10(t * c)))
+    return t * c / at_least(time, 1 / math.log10(t * c))

@@ -15,6 +15,7 @@ from jaxcal.mcmc.diagnostics import Path, effective_size, split_rhat
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.mcmc.samplers import NUTS
 from jaxcal.models import Unnormalized
+from jaxcal.numerics import largest, smallest
 from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution, log_densities_and_gradients
 from jaxcal.typing import Key
@@ -168,9 +169,9 @@ def _run(
     samples = jnp.moveaxis(held.reshape(kept * chains, n, -1), 0, 1)
     return McmcDraws(
         samples=samples.astype(_dtype(predictions)),
-        rhat=jnp.max(rhat.reshape(n, -1), axis=1),
+        rhat=largest(rhat.reshape(n, -1), axis=1),
         acceptance=jnp.mean(accepted, axis=0) / late,
-        ess=jnp.min(size.reshape(n, -1), axis=1),
+        ess=smallest(size.reshape(n, -1), axis=1),
         divergences=jnp.sum(diverged, axis=0),
         step=jnp.mean(state.adapt_state.step_size, axis=0),
         sampler=type(sampler).__name__,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
+from jaxcal.numerics import safe_sqrt
 from jaxcal.typing import Scalar
 
 
@@ -29,8 +30,7 @@ def absolute(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
 
 def euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     """Root of `squared_euclidean`; its gradient is 0 where the two agree."""
-    squared = squared_euclidean(p, q)
-    return jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
+    return safe_sqrt(squared_euclidean(p, q))
 
 
 Divergence = Callable[[Array, Array], Array]

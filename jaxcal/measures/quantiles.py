@@ -13,6 +13,7 @@ from jaxcal import checks
 from jaxcal.coverage import massart
 from jaxcal.mcmc import McmcDraws
 from jaxcal.models import Draws
+from jaxcal.numerics import largest
 from jaxcal.results import plain
 from jaxcal.typing import Scalar
 
@@ -105,7 +106,7 @@ def quantile_calibration(
     if samples is None:
         ranked = jnp.sort(u)
         steps = jnp.arange(n + 1) / jnp.asarray(n, u.dtype)
-        gap = jnp.max(jnp.maximum(steps[1:] - ranked, ranked - steps[:-1]))
+        gap = largest(jnp.concatenate([steps[1:] - ranked, ranked - steps[:-1]]))
     else:
         m = samples.shape[1]
         grid = jnp.arange(1, m + 1) / jnp.asarray(m + 1, u.dtype)

@@ -10,7 +10,7 @@ from jaxcal.models.standardized import Standardized
 from jaxcal.typing import Key
 
 
-def draws(key: Key, predictions: Any, m: int) -> Float[Array, "n m d"]:
+def draws(key: Key, predictions: Any, m: int) -> Float[Array, "n m *event"]:
     """m draws from each prediction: sampled where there is a sampler, the given ones otherwise.
 
     Raises ValueError where fewer than m draws were given, TypeError where there is no way to draw.

@@ -16,6 +16,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
 from jaxcal.nulls import holm
+from jaxcal.numerics import at_least
 from jaxcal.typing import Key
 
 FOLDS, LANDMARKS = 5, 200
@@ -148,19 +149,20 @@ def cross_fitted_means(
         scale = jnp.sqrt(rows @ (thetas - center) ** 2 / count)
         ts = (thetas - center) / jnp.where(scale > 0, scale, 1)
         values, vectors = jnp.linalg.eigh((phi * rows[:, None]).T @ phi / count)
+        values = at_least(values, 0)
         along = (ts * rows[:, None]).T @ (phi @ vectors) / count  # [d, p]
         penalties = 10.0 ** jnp.linspace(-6, 1, 15, dtype=phi.dtype)
 
         def error(penalty: Array) -> Array:
             """Squared error per degree of freedom left, one a target."""
-            used = jnp.sum(jnp.maximum(values, 0) / (jnp.maximum(values, 0) + penalty))
-            shrunk = 1 / (jnp.maximum(values, 0) + penalty)
+            used = jnp.sum(values / (values + penalty))
+            shrunk = 1 / (values + penalty)
             power = jnp.sum(ts**2 * rows[:, None], axis=0) / count
             fitted = jnp.sum(along**2 * (2 * shrunk - values * shrunk**2), axis=1)
-            return (power - fitted) / jnp.maximum(1 - used / count, 1e-3) ** 2
+            return (power - fitted) / at_least(1 - used / count, 1e-3) ** 2
 
         best = penalties[jnp.argmin(jax.vmap(error)(penalties), axis=0)]  # [d]
-        weights = vectors @ (along / (jnp.maximum(values, 0) + best[:, None])).T
+        weights = vectors @ (along / (values + best[:, None])).T
         return center + scale * (phi @ weights)
 
     fitted = jax.lax.map(fit, jnp.arange(FOLDS))  # [folds, n, d]
@@ -178,4 +180,4 @@ def _standard(values: Array) -> Array:
 
 def _squares(a: Array, b: Array) -> Array:
     cross = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1) - 2 * a @ b.T
-    return jnp.maximum(cross, 0)
+    return at_least(cross, 0)

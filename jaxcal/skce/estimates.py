@@ -12,6 +12,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.numerics import at_least
 from jaxcal.quadratic import block_sums
 from jaxcal.results import Interval, TestResult, plain
 from jaxcal.skce.setup import Options, Setup, set_up
@@ -37,7 +38,7 @@ class BlockEstimates(eqx.Module):
         probability ``level``, for many blocks. Inverts the block test `jaxcal.nulls.BlockNormal`.
         """
         z = ndtri(jnp.asarray(_level(level), self.estimate.dtype))
-        return jnp.maximum(self.estimate - z * self.standard_error, 0)
+        return at_least(self.estimate - z * self.standard_error, 0)
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what the estimates say."""

@@ -16,6 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.kernels import points
+from jaxcal.numerics import at_least
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import Scalar
 
@@ -108,7 +109,7 @@ def _exact(kernel: Any, train: Reduced) -> tuple[Array, Array, Array, Array, Arr
     values, vectors = jnp.linalg.eigh(kernel_matrix(kernel, train.inputs, train.inputs))
     loadings = vectors.T @ train.residuals
     none = jnp.zeros((), values.dtype)
-    return train.inputs, vectors, jnp.maximum(values, 0), loadings, none
+    return train.inputs, vectors, at_least(values, 0), loadings, none
 
 
 def _low_rank(kernel: Any, train: Reduced, rank: int) -> tuple[Array, Array, Array, Array, Array]:
@@ -122,8 +123,8 @@ def _low_rank(kernel: Any, train: Reduced, rank: int) -> tuple[Array, Array, Arr
         values, vectors = jnp.linalg.eigh(features.T @ features)
         loadings = vectors.T @ (features.T @ train.residuals)
     trace = jnp.sum(jax.vmap(lambda x: kernel(x, x))(train.inputs))
-    unexplained = jnp.maximum(1 - jnp.sum(features**2) / trace, 0)
-    return found.landmarks, inverse.T @ vectors, jnp.maximum(values, 0), loadings, unexplained
+    unexplained = at_least(1 - jnp.sum(features**2) / trace, 0)
+    return found.landmarks, inverse.T @ vectors, at_least(values, 0), loadings, unexplained
 
 
 class Landmarks(NamedTuple):
@@ -149,7 +150,7 @@ def pivoted_cholesky(kernel: Any, xs: Float[Array, "n q"], rank: int) -> Landmar
         column = kernel_matrix(kernel, xs, xs[pivot][None])[:, 0] - factor @ factor[pivot]
         enough = left[pivot] <= tolerance
         column = jnp.where(enough, 0.0, column / jnp.sqrt(jnp.where(enough, 1.0, left[pivot])))
-        left = jnp.maximum(left - column**2, 0).at[pivot].set(0.0)
+        left = at_least(left - column**2, 0).at[pivot].set(0.0)
         return left, factor.at[:, j].set(column), pivots.at[j].set(pivot)
 
     empty = jnp.zeros((xs.shape[0], rank), xs.dtype)

@@ -1,0 +1,47 @@
+"""Roots, bounds and extremes that keep NaN: what was not a number never becomes one.
+
+On a CPU the compiler may drop NaN in a fused ``maximum`` or ``minimum``, and in a maximum over many
+entries: ``sum(maximum(x, 0))`` of more than a few thousand entries with one NaN is finite. A
+comparison and a choice keep it, so nothing in the package bounds floats in another way.
+"""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array
+
+
+def at_least(x: Array, low: ArrayLike) -> Array:
+    """``maximum(x, low)``, NaN where one of them is; where they are equal the slope is x's."""
+    return jnp.where((x < low) | jnp.isnan(low), low, x)
+
+
+def at_most(x: Array, high: ArrayLike) -> Array:
+    """``minimum(x, high)``, NaN where one of them is; where they are equal the slope is x's."""
+    return jnp.where((x > high) | jnp.isnan(high), high, x)
+
+
+def largest(x: Array, axis: int | None = None) -> Array:
+    """``max(x)`` along an axis, or of all; NaN where an entry is."""
+    return jnp.where(jnp.any(jnp.isnan(x), axis=axis), jnp.nan, jnp.max(x, axis=axis))
+
+
+def smallest(x: Array, axis: int | None = None) -> Array:
+    """``min(x)`` along an axis, or of all; NaN where an entry is."""
+    return -largest(-x, axis)
+
+
+def safe_sqrt(u: Array) -> Array:
+    """Square root with gradient 0 at 0, and 0 below it; NaN where u is."""
+    return _from_zero(jnp.sqrt, u)
+
+
+def safe_power(u: Array, exponent: float) -> Array:
+    """``u^exponent``, exponent > 0, with gradient 0 at 0, and 0 below it; NaN where u is."""
+    return _from_zero(lambda u: u**exponent, u)
+
+
+def _from_zero(function: Callable[[Array], Array], u: Array) -> Array:
+    positive = u > 0
+    return jnp.where(positive, function(jnp.where(positive, u, 1)), jnp.where(u <= 0, 0, u))
