@@ -11,11 +11,11 @@ from jaxcal.kernels.predictions import Fisher
 from jaxcal.nulls import Null, Wild
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
-from jaxcal.typing import Key, Precondition
+from jaxcal.typing import KeyLike, Precondition
 
 
 def kccsd_test(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -60,7 +60,7 @@ def kccsd_test(
     ValueError or TypeError for shapes and types, naming the argument.
     Source: Glaser, Widmann, Lindsten and Gretton (2023), Algorithm 1, eq. 9 and 10, App. A.
     """
-    checks.key(key)
+    key = checks.key(key)
     checks.null(null)
     ys = checks.targets(targets)
     predictions = checks.predictions(predictions, ys)
@@ -78,7 +78,7 @@ def kccsd_test(
     return assembly.run(key, predictions, ys, setup, null, test="KCCSD test", tile=tile, mesh=mesh)
 
 
-def kccsd(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+def kccsd(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
     """Estimate the squared KCCSD without testing; arguments and units as in `kccsd_test`.
 
     The key draws base points, and from the predictions where the distance needs draws.
@@ -86,7 +86,7 @@ def kccsd(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) 
     bandwidths count as constants.
     Cost: n (m + 1) scores and n^2 m d multiplications.
     """
-    checks.key(key)
+    key = checks.key(key)
     ys = checks.targets(targets)
     predictions = checks.predictions(predictions, ys)
     return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))

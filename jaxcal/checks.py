@@ -8,24 +8,18 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
+from jaxcal.convert import integer, key, say
 from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.scores import is_distribution, score
 
-
-def key(value: Any) -> None:
-    """A typed random key, or TypeError."""
-    if not (hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)):
-        raise TypeError(
-            f"key: wanted a typed random key such as jax.random.key(0), got {_say(value)}"
-        )
-    if value.shape != ():
-        raise ValueError(f"key: wanted one key, got a batch of shape {value.shape}")
+__all__ = ["floats", "integer", "key", "labels", "null", "predictions", "probabilities", "rows"]
+__all__ += ["say", "targets"]
 
 
 def null(value: Any) -> None:
     """A null distribution ready to use, or TypeError."""
     if isinstance(value, type) or not callable(value):
-        raise TypeError(f"null: wanted one such as jaxcal.nulls.Wild(500), got {_say(value)}")
+        raise TypeError(f"null: wanted one such as jaxcal.nulls.Wild(500), got {say(value)}")
 
 
 def floats(value: Any, name: str) -> Array:
@@ -71,7 +65,7 @@ def predictions(value: Any, ys: Array) -> Any:
         return _scores(value, ys)
     if isinstance(value, (np.ndarray, jax.Array, list, tuple)):
         raise TypeError(
-            f"predictions: got {_say(value)}. Wrap arrays to say what they are: "
+            f"predictions: got {say(value)}. Wrap arrays to say what they are: "
             f"jaxcal.Scores(array) for scores at the targets, jaxcal.Draws(array) for draws"
         )
     if is_distribution(value):
@@ -103,7 +97,7 @@ def predictions(value: Any, ys: Array) -> Any:
         if not isinstance(leaf, (jax.Array, np.ndarray, float, int)):
             raise TypeError(
                 f"predictions: {type(value).__name__}{jax.tree_util.keystr(path)} is "
-                f"{_say(leaf)}; wanted a pytree of arrays such as an equinox.Module with a method "
+                f"{say(leaf)}; wanted a pytree of arrays such as an equinox.Module with a method "
                 f"scores(ys)"
             )
     try:
@@ -204,9 +198,3 @@ def _first_row(bad: np.ndarray, name: str, what: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
         raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows do")
-
-
-def _say(value: Any) -> str:
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"an array of shape {tuple(value.shape)} and type {value.dtype}"
-    return f"{type(value).__name__} {value!r}"[:80]

@@ -14,11 +14,11 @@ from jaxcal.models import Unnormalized
 from jaxcal.nulls import Null, Wild
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
-from jaxcal.typing import Key
+from jaxcal.typing import KeyLike
 
 
 def kcsd_test(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     inputs: Any,
@@ -37,21 +37,23 @@ def kcsd_test(
     Source: Jitkrittum, Kanagawa and Schoelkopf (2020); Glaser et al. (2023), eq. 6.
     """
     checks.null(null)
-    predictions, ys, options = _conditional(key, predictions, targets, inputs, options)
+    key = checks.key(key)
+    predictions, ys, options = _conditional(predictions, targets, inputs, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
     return assembly.run(key, predictions, ys, setup, null, test="KCSD test", tile=tile, mesh=mesh)
 
 
 def kcsd(
-    key: Key, predictions: Any, targets: Any, inputs: Any, **options: Unpack[Options]
+    key: KeyLike, predictions: Any, targets: Any, inputs: Any, **options: Unpack[Options]
 ) -> Estimate:
     """Estimate the squared KCSD without testing; arguments as in `kcsd_test`."""
-    predictions, ys, options = _conditional(key, predictions, targets, inputs, options)
+    key = checks.key(key)
+    predictions, ys, options = _conditional(predictions, targets, inputs, options)
     return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))
 
 
 def ksd_test(
-    key: Key,
+    key: KeyLike,
     model: Any,
     targets: Any,
     *,
@@ -68,21 +70,22 @@ def ksd_test(
     Source: Chwialkowski, Strathmann and Gretton (2016); Liu, Lee and Jordan (2016).
     """
     checks.null(null)
-    predictions, ys, options = _single(key, model, targets, options)
+    key = checks.key(key)
+    predictions, ys, options = _single(model, targets, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
     return assembly.run(key, predictions, ys, setup, null, test="KSD test", tile=tile, mesh=mesh)
 
 
-def ksd(key: Key, model: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
     """Estimate the squared KSD without testing; arguments as in `ksd_test`."""
-    predictions, ys, options = _single(key, model, targets, options)
+    key = checks.key(key)
+    predictions, ys, options = _single(model, targets, options)
     return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))
 
 
 def _conditional(
-    key: Key, predictions: Any, targets: Any, inputs: Any, options: Options
+    predictions: Any, targets: Any, inputs: Any, options: Options
 ) -> tuple[Any, Array, Options]:
-    checks.key(key)
     ys = checks.targets(targets)
     known = checks.rows(inputs, ys.shape[0], "inputs")
     return (
@@ -92,8 +95,7 @@ def _conditional(
     )
 
 
-def _single(key: Key, model: Any, targets: Any, options: Options) -> tuple[Any, Array, Options]:
-    checks.key(key)
+def _single(model: Any, targets: Any, options: Options) -> tuple[Any, Array, Options]:
     ys = checks.targets(targets)
     if callable(model) and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
         model = Unnormalized(_ignore_parameters(model), None, in_axes=None)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 from jaxtyping import Key as _Key
 
@@ -13,6 +14,7 @@ Points: TypeAlias = Float[Array, "n d"]
 Nodes: TypeAlias = Float[Array, "m d"]  # base points
 Matrix: TypeAlias = Float[Array, "n m"]
 Key: TypeAlias = _Key[Array, ""]
+KeyLike: TypeAlias = Array | np.ndarray | np.integer | int  # as read by `convert.key`
 Features: TypeAlias = PyTree[Array]  # every leaf has a leading axis n: one entry an observation
 LogDensity: TypeAlias = Callable[[Any, Array], Array]
 Precondition: TypeAlias = Literal["isotropic", "diagonal", "full"] | None

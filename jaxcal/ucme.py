@@ -24,7 +24,7 @@ from jaxcal.pairwise.skce import SKCE
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.skce.setup import Options, Setup, set_up
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import Key, KeyLike, Scalar
 
 LOCATIONS = 5
 COLLINEAR = 1e4  # condition number of the features' correlations
@@ -83,7 +83,7 @@ class _Made(NamedTuple):
 
 
 def ucme_test(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -124,7 +124,7 @@ def ucme_test(
 
 
 def ucme(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -144,10 +144,10 @@ def ucme(
 
 
 def _prepared(
-    key: Key, predictions: Any, targets: Any, locations: Any, n_locations: Any, options: Options
+    key: KeyLike, predictions: Any, targets: Any, locations: Any, n_locations: Any, options: Options
 ) -> tuple[_Made, int, int]:
     """The features, and the numbers of observations given and of locations."""
-    checks.key(key)
+    key = checks.key(key)
     pick, kernel_key = jax.random.split(key)
     if locations is None:
         if isinstance(n_locations, bool) or not isinstance(n_locations, int) or n_locations < 1:

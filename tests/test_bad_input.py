@@ -46,17 +46,15 @@ def run(predictions=MODEL, ys=YS, key=KEY, **options):
     return kccsd_test(key, predictions, ys, **{"null": QUICK, "base": NODES} | options)
 
 
-@pytest.mark.parametrize("key", [0, 1.0, None, jax.random.PRNGKey(0), np.zeros(2, np.uint32)])
-def test_a_key_is_a_typed_key(key):
+@pytest.mark.parametrize("key", [1.0, None, "0", np.zeros(3, np.uint32)])
+def test_a_key_is_a_key(key):
     for call in (
         lambda: run(key=key),
         lambda: kccsd(key, MODEL, YS),
         lambda: ksd_test(key, density, YS),
         lambda: kcsd_test(key, MODEL, YS, YS),
     ):
-        with pytest.raises(
-            TypeError, match=r"key: wanted a typed random key .*jax.random.key\(0\)"
-        ):
+        with pytest.raises(TypeError, match=r"^key: .*jax.random.key\("):
             call()
 
 

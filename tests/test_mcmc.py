@@ -305,7 +305,7 @@ def test_wrong_values_are_named(as_users_run_it, key, wrong, message):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"key": 0}, "key: wanted a typed random key"),
+        ({"key": 0.0}, "key: wanted a random key"),
         ({"sampler": mcmc.MALA}, "sampler: wanted one such as"),
         ({"predictions": jaxcal.Scores(CENTERS)}, "MCMC needs log densities"),
         ({"predictions": np.zeros((3, 2))}, "MCMC needs log densities"),

@@ -29,7 +29,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import MAX_PAIRS, pairs, positive_median
 from jaxcal.numerics import at_least
 from jaxcal.results import plain
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import Key, KeyLike, Scalar
 
 
 class Differences(NamedTuple):
@@ -143,7 +143,7 @@ def _report(found: Comparison) -> list[str]:
 
 
 def compare(
-    key: Key,
+    key: KeyLike,
     models: Any,
     targets: Any,
     *,
@@ -173,7 +173,7 @@ def compare(
     reported. Cost M n rank^2 n_draws multiplications; models are walked by vmap.
     The paper ranks models and has no intervals; the method is ours.
     """
-    checks.key(key)
+    key = checks.key(key)
     names, stack = _stacked(models)
     _, n, m = stack.shape
     if n < 3:

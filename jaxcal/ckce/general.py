@@ -22,11 +22,11 @@ from jaxcal.pairwise.skce import residual_block
 from jaxcal.pairwise.stein import Stein
 from jaxcal.skce.setup import Options as MeansOptions
 from jaxcal.skce.setup import set_up as set_up_means
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 
 def ckce_means(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -46,14 +46,14 @@ def ckce_means(
     targets, and the same distance. Cost 5 n^3, memory O(n^2).
     Source: Moskvichev and Sejdinovic, Section 3.2, which names regression without an experiment.
     """
-    checks.key(key)
+    key = checks.key(key)
     predictions, ys, setup = set_up_means(predictions, targets, **options)
     strength = ridge_at(ridge, ys.shape[0], _dtype(ys))
     return _estimate(key, predictions, ys, setup, strength, stein=False)
 
 
 def ckce_stein(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -68,7 +68,7 @@ def ckce_stein(
     Arguments as in `jaxcal.kccsd_test`; ``precondition`` is not served. Cost 5 n^3, memory O(n^2).
     The combination is ours.
     """
-    checks.key(key)
+    key = checks.key(key)
     if options.get("precondition") is not None:
         raise ValueError("precondition: not served by ckce_stein; use jaxcal.kccsd_test")
     ys = checks.targets(targets)

@@ -18,7 +18,7 @@ from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.kernels.points import Gaussian, Linear, Sum
 from jaxcal.numerics import at_least
-from jaxcal.typing import Key, Points
+from jaxcal.typing import Key, KeyLike, Points
 
 CANDIDATES = 4096
 
@@ -120,7 +120,7 @@ def _spread(xs: Array) -> Array:
 
 
 def ckce_fourier(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -140,7 +140,7 @@ def ckce_fourier(
     standard deviation of an entry of the Gram matrix, n_features^(-1/2) times at most 2^(-1/2).
     Source: Moskvichev and Sejdinovic, App. B.
     """
-    checks.key(key)
+    key = checks.key(key)
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     kernel = made.kernel
     if not (type(kernel) is Sum and type(kernel.left) is Linear and type(kernel.right) is Gaussian):

@@ -21,11 +21,11 @@ from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.nulls import p_value
 from jaxcal.results import Diagnostics, TestResult, largest_share
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 
 def ckce_test(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -44,7 +44,7 @@ def ckce_test(
     ``standard_error`` is that of CKCE where the model is clearly not calibrated.
     Cost 7/3 n^3 + n_draws n^2 m multiplications. The paper has no test; this one is ours.
     """
-    checks.key(key)
+    key = checks.key(key)
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     return _test(key, made, n_draws=whole_number(n_draws, "n_draws"))
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.ckce.large import whole_number
 from jaxcal.measures.reliability import wilson
-from jaxcal.typing import Key
+from jaxcal.typing import KeyLike
 
 Measure = Callable[[Array, Array], Array]  # probabilities [n, m], labels [n] -> a number
 
@@ -40,7 +40,7 @@ class Trials(eqx.Module):
 
 
 def subsample_trials(
-    key: Key,
+    key: KeyLike,
     models: Float[Array, "M n m"],
     targets: Any,
     measures: Mapping[str, Measure],
@@ -53,7 +53,7 @@ def subsample_trials(
     Subsets are drawn without replacement and are the same for all models and measures; each
     measure is one program, walked over trials and models. Source: Section 5.1.2.
     """
-    checks.key(key)
+    key = checks.key(key)
     n = models.shape[1]
     if not 1 < size <= n:
         raise ValueError(f"size: wanted 2 <= size <= n={n}, got {size!r}")
@@ -80,7 +80,7 @@ class Drawn(NamedTuple):
 
 
 def drawn_trials(
-    key: Key,
+    key: KeyLike,
     make: Callable[[Array], Drawn],
     measures: Mapping[str, Measure],
     *,
@@ -90,7 +90,7 @@ def drawn_trials(
 
     All data sets are held at once. Source: Section 5.1.1.
     """
-    checks.key(key)
+    key = checks.key(key)
     keys = jax.random.split(key, whole_number(trials, "trials"))
     sets = _drawn(make, keys)
     found = [_on_sets(measure, *sets) for measure in measures.values()]
@@ -111,7 +111,7 @@ def _on_sets(measure: Measure, models: Array, labels: Array) -> Array:
 
 
 def shift_curves(
-    key: Key,
+    key: KeyLike,
     make: Callable[[Array, Array], Drawn],
     shifts: Any,
     measures: Mapping[str, Measure],
@@ -122,7 +122,7 @@ def shift_curves(
 
     All measures and all shifts of a trial use the same key. Source: Section 5.2.
     """
-    checks.key(key)
+    key = checks.key(key)
     keys = jax.random.split(key, whole_number(trials, "trials"))
     places = jnp.asarray(shifts, float)
     sets = _moved(make, keys, places)

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float, Int
 
-from jaxcal.typing import Key, Vector
+from jaxcal import checks
+from jaxcal.typing import KeyLike, Vector
 
 Probabilities = Float[Array, "n m"]
 
@@ -38,16 +39,16 @@ def recalibration(q: Float[Array, "*n m"], t: Any) -> Float[Array, "*n m"]:
 
 
 @partial(jax.jit, static_argnames=("n", "m"))
-def dirichlet(key: Key, n: int, m: int, concentration: Any = 1.0) -> Probabilities:
+def dirichlet(key: KeyLike, n: int, m: int, concentration: Any = 1.0) -> Probabilities:
     """n draws from Dir(a, .., a) on m classes, made in logarithms: small a gives no NaN."""
-    gammas = jax.random.loggamma(key, jnp.full((n, m), concentration))
+    gammas = jax.random.loggamma(checks.key(key), jnp.full((n, m), concentration))
     return jax.nn.softmax(gammas, axis=1)
 
 
 @jax.jit
-def labels(key: Key, q: Probabilities) -> Int[Array, " n"]:
+def labels(key: KeyLike, q: Probabilities) -> Int[Array, " n"]:
     """One class drawn from each row."""
-    return jax.random.categorical(key, jnp.log(q), axis=1)
+    return jax.random.categorical(checks.key(key), jnp.log(q), axis=1)
 
 
 def marginal(n: int, m: int) -> Probabilities:
@@ -61,27 +62,27 @@ def binary(p: Float[Array, " n"]) -> Float[Array, "n 2"]:
 
 
 @partial(jax.jit, static_argnames="n")
-def truncated_normal(key: Key, n: int, location: Any, scale: float = 0.25) -> Vector:
+def truncated_normal(key: KeyLike, n: int, location: Any, scale: float = 0.25) -> Vector:
     """n draws from N(location, scale^2) cut to [-1, 1]."""
     low, high = ((end - location) / scale for end in (-1.0, 1.0))
     # from the side where the normal has its mass, so that no digits are lost in a tail
     flip = jnp.where(jnp.asarray(location) > 0, -1.0, 1.0)
     a, b = jnp.where(flip > 0, low, -high), jnp.where(flip > 0, high, -low)
-    uniform = jax.random.uniform(key, (n,))
+    uniform = jax.random.uniform(checks.key(key), (n,))
     z = ndtri(ndtr(a) + uniform * (ndtr(b) - ndtr(a)))
     return jnp.clip(location + scale * flip * z, -1, 1)
 
 
 @partial(jax.jit, static_argnames="n")
 def covariate_shift(
-    key: Key, n: int, location: Any
+    key: KeyLike, n: int, location: Any
 ) -> tuple[Float[Array, "n 2"], Int[Array, " n"], Vector]:
     """Predictions sigmoid(5 x) of labels with probability sigmoid(x), and the inputs x.
 
     x is a normal with standard deviation 0.25 around ``location``, cut to [-1, 1]: the inputs
     move, P(Y | prediction) does not. Source: Section 5.2.1.
     """
-    input_key, label_key = jax.random.split(key)
+    input_key, label_key = jax.random.split(checks.key(key))
     x = truncated_normal(input_key, n, location)
     ys = jax.random.bernoulli(label_key, jax.nn.sigmoid(x)).astype(jnp.int32)
     return binary(jax.nn.sigmoid(5 * x)), ys, x

@@ -38,7 +38,7 @@ from jaxcal.distance.resampling import (
 from jaxcal.distance.smooth import _smooth
 from jaxcal.numerics import at_least, at_most, largest, smallest
 from jaxcal.results import Interval, plain
-from jaxcal.typing import Key, Scalar, Vector
+from jaxcal.typing import KeyLike, Scalar, Vector
 
 INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
 PROGRAMME_MOST = 20_000  # observations for which the lower distance is solved by default
@@ -194,7 +194,7 @@ class DistanceResult(eqx.Module):
 
 
 def distance_from_calibration(
-    key: Key,
+    key: KeyLike,
     p: Any,
     y: Any,
     *,
@@ -223,7 +223,7 @@ def distance_from_calibration(
     resamples, each O(n log n). Raises ValueError or TypeError naming the argument; NaN inside jit
     gives NaN everywhere.
     """
-    checks.key(key)
+    key = checks.key(key)
     if not 0 < level < 1:
         raise ValueError(f"level: wanted a probability in (0, 1), got {level}")
     for name, value in (("n_resamples", n_resamples), ("n_draws", n_draws)):

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.distance.upper import Domain
-from jaxcal.typing import Key
+from jaxcal.typing import KeyLike
 
 
 class Example(NamedTuple):
@@ -124,10 +125,12 @@ def tempered(f: Array, beta: Any) -> Array:
     return jax.nn.sigmoid(beta * (jnp.log(f) - jnp.log1p(-f)))
 
 
-def tempered_sample(key: Key, n: int, beta: Any) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def tempered_sample(
+    key: KeyLike, n: int, beta: Any
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Section 10: n predictions and labels with truth uniform on (0, 1); ``beta`` above 1 is
     overconfident, below 1 underconfident, 1 calibrated."""
-    truth_key, label_key = jax.random.split(key)
+    truth_key, label_key = jax.random.split(checks.key(key))
     f = jax.random.uniform(truth_key, (n,), minval=jnp.finfo(jnp.result_type(float)).tiny)
     return tempered(f, beta), jax.random.bernoulli(label_key, f).astype(f.dtype)
 

@@ -19,12 +19,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from jaxcal import checks
 from jaxcal.distance.boxcars import boxcars
 from jaxcal.distance.predictions import Atoms, Binary, atoms, binary, positive, residuals
 from jaxcal.distance.scans import sums
 from jaxcal.numerics import at_most, smallest
 from jaxcal.results import plain
-from jaxcal.typing import Key, Scalar, Vector
+from jaxcal.typing import Key, KeyLike, Scalar, Vector
 
 EXACT_MOST = 48  # atoms for which all maximum widths are tried
 
@@ -42,7 +43,7 @@ def random_interval_ce(p: Any, y: Any, *, width: Any, weights: Any = None) -> Sc
 
 
 def sampled_interval_ce(
-    key: Key, p: Any, y: Any, *, width: float, n_shifts: int = 100, weights: Any = None
+    key: KeyLike, p: Any, y: Any, *, width: float, n_shifts: int = 100, weights: Any = None
 ) -> tuple[Scalar, Scalar]:
     """The same by ``n_shifts`` random shifts, as in the paper: mean and its standard error.
 
@@ -58,7 +59,7 @@ def sampled_interval_ce(
         which = jnp.floor((data.v - r) / width).astype(jnp.int32) + 1
         return jnp.sum(jnp.abs(jax.ops.segment_sum(rho, which, bins)))
 
-    found = jax.lax.map(one, jax.random.split(key, n_shifts))
+    found = jax.lax.map(one, jax.random.split(checks.key(key), n_shifts))
     return jnp.mean(found), jnp.std(found) / n_shifts**0.5
 
 

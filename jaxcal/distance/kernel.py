@@ -19,7 +19,7 @@ from jaxcal.distance.predictions import binary, residuals
 from jaxcal.distance.scans import sums
 from jaxcal.kernels.points import Laplace, gram
 from jaxcal.quadratic import TILE, quadratic_sums
-from jaxcal.typing import Key, PointKernel, Scalar
+from jaxcal.typing import KeyLike, PointKernel, Scalar
 
 
 class _Residual(eqx.Module):
@@ -92,14 +92,14 @@ def _count(value: Any, name: str) -> int:
 
 
 def pair_sample(
-    key: Key, p: Any, y: Any, *, n_pairs: int, bandwidth: Any = 1.0, weights: Any = None
+    key: KeyLike, p: Any, y: Any, *, n_pairs: int, bandwidth: Any = 1.0, weights: Any = None
 ) -> Sketch:
     """Mean over random ordered pairs, with replacement and the diagonal: the paper's default.
 
     Noisy: one draw has a standard deviation of about 0.1 however small the error, so near
     calibration 10 n pairs drown it. May be negative. Cost O(n_pairs). Source: Section 8.3.
     """
-    checks.key(key)
+    key = checks.key(key)
     data = binary(p, y, weights)
     bandwidth = positive_like(bandwidth, data.v)
     n, size = data.v.size, (2, _count(n_pairs, "n_pairs"))
@@ -110,12 +110,12 @@ def pair_sample(
 
 
 def random_features(
-    key: Key, p: Any, y: Any, *, n_draws: int = 100, bandwidth: Any = 1.0, weights: Any = None
+    key: KeyLike, p: Any, y: Any, *, n_draws: int = 100, bandwidth: Any = 1.0, weights: Any = None
 ) -> Sketch:
     r"""Algorithm 1: :math:`|\sum_j \rho_j e^{-i\omega v_j}|^2`, :math:`\omega` Cauchy of scale
     1 / bandwidth. Each draw lies in [0, 1]; cost O(n) a draw. float32 loses the phase of the rare
     huge frequencies."""
-    checks.key(key)
+    key = checks.key(key)
     data = binary(p, y, weights)
     bandwidth = positive_like(bandwidth, data.v)
     rho = data.w * (data.y - data.v)
@@ -129,11 +129,11 @@ def random_features(
 
 
 def random_bins(
-    key: Key, p: Any, y: Any, *, n_draws: int = 100, bandwidth: Any = 1.0, weights: Any = None
+    key: KeyLike, p: Any, y: Any, *, n_draws: int = 100, bandwidth: Any = 1.0, weights: Any = None
 ) -> Sketch:
     r"""Algorithm 2: squared residuals of bins with random width :math:`\delta` ~ Gamma(2, scale
     bandwidth) and random shift. Each draw lies in [0, 1]; cost O(n) a draw after one sort."""
-    checks.key(key)
+    key = checks.key(key)
     v, rho = residuals(binary(p, y, weights))
     bandwidth = positive_like(bandwidth, v)
     width_key, shift_key = jax.random.split(key)

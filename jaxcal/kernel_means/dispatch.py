@@ -12,11 +12,12 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, Float
 
+from jaxcal import convert
 from jaxcal.kernels import points
 from jaxcal.kernels.predictions import drawn
 from jaxcal.models import Draws, Standardized
 from jaxcal.models.laws import Particles, law_of
-from jaxcal.typing import Features, Key
+from jaxcal.typing import Features, KeyLike
 
 
 @runtime_checkable
@@ -126,7 +127,7 @@ def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
 
 
 def kernel_means(
-    kernel: Any, predictions: Any, *, key: Key | None = None, n_draws: int | None = None
+    kernel: Any, predictions: Any, *, key: KeyLike | None = None, n_draws: int | None = None
 ) -> KernelMeans:
     """Averages of a kernel over n predictions.
 
@@ -146,7 +147,7 @@ def kernel_means(
         )
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(held, Draws):
-        anyhow = jax.random.key(0) if key is None else key  # given draws are taken in order
+        anyhow = convert.key(0 if key is None else key)  # given draws are taken in order
         law = Particles(drawn(anyhow, predictions, n_draws))
         return KernelMeans(kernel, *make(kernel, law))
     law = law_of(predictions) if n_draws is None else None
@@ -160,7 +161,7 @@ def kernel_means(
             f"key: the average of {type(kernel).__name__} over {type(held).__name__} has no "
             f"closed form here and is taken from draws: give a key"
         )
-    law = Particles(drawn(key, predictions, 64 if n_draws is None else n_draws))
+    law = Particles(drawn(convert.key(key), predictions, 64 if n_draws is None else n_draws))
     return KernelMeans(kernel, *make(kernel, law))
 
 

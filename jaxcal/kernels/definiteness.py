@@ -9,17 +9,17 @@ they are only for positive definite kernels. Distances between vectors give them
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
+from jaxcal import convert
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.predictions import gram_block
 from jaxcal.results import plain
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import KeyLike, Scalar
 
 
 class Definiteness(eqx.Module):
@@ -80,7 +80,7 @@ def positive_definiteness(
     *,
     distance: Any,
     prediction_kernel: Any = points.Gaussian(),
-    key: Key | None = None,
+    key: KeyLike | None = None,
 ) -> Definiteness:
     """The eigenvalues of a kernel on n predictions, with the distance and kernel of a test.
 
@@ -94,7 +94,7 @@ def positive_definiteness(
             f"distance: {type(distance).__name__} is a distance of vectors, so that every radial "
             f"kernel here is positive definite on it"
         )
-    features = distance.features(jax.random.key(0) if key is None else key, predictions, None)
+    features = distance.features(convert.key(0 if key is None else key), predictions, None)
     kernel = points.as_kernel(prediction_kernel)
     if points.needs_bandwidth(kernel):
         kernel = points.with_bandwidth(kernel, median_heuristic(distance, features)[0])

@@ -18,7 +18,7 @@ from jaxcal.models import Unnormalized
 from jaxcal.numerics import largest, smallest
 from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution, log_densities_and_gradients
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 LANES = "predictions"  # the axis along which all predictions take a step together
 
@@ -31,7 +31,7 @@ class Sampler(Protocol):
 
 
 def mcmc_draws(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     *,
     n_draws: int = 20,
@@ -66,7 +66,7 @@ def mcmc_draws(
     Computed in the default float type; draws come in the type of the predictions. Raises ValueError
     or TypeError for shapes and types, naming the argument.
     """
-    checks.key(key)
+    key = checks.key(key)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
     for name, value, least in (
@@ -106,7 +106,7 @@ def mcmc_draws(
 
 
 def check_draws(
-    key: Key, predictions: Any, draws: McmcDraws, **options: Unpack[Options]
+    key: KeyLike, predictions: Any, draws: McmcDraws, **options: Unpack[Options]
 ) -> TestResult:
     """Test that draws come from their predictions, with the sharpness of a calibration test.
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.measures.losses import nll
 from jaxcal.results import plain
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import KeyLike, Scalar
 
 
 class PowerExponential(eqx.Module):
@@ -71,9 +71,9 @@ class PowerExponential(eqx.Module):
         constant = math.log(d) + gammaln(d / 2) - d / 2 * math.log(math.pi)
         return constant - gammaln(1 + a) - (1 + a) * math.log(2) - scale - power / 2
 
-    def sample(self, key: Key, sample_shape: tuple[int, ...] = ()) -> Array:
+    def sample(self, key: KeyLike, sample_shape: tuple[int, ...] = ()) -> Array:
         shape = (*sample_shape, *self.loc.shape)
-        direction_key, size_key = jax.random.split(key)
+        direction_key, size_key = jax.random.split(checks.key(key))
         normal = jax.random.normal(direction_key, shape, self.loc.dtype)
         direction = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
         a = shape[-1] / (2 * self.beta)

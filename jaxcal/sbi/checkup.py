@@ -10,7 +10,7 @@ from jaxcal import calibration, checks, goodness_of_fit, nulls
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.report import Examination, PosteriorResult
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 SPLIT_UP_TO = 2000  # pairs, unless asked for
 MOST_FEATURES = 50  # more than these are not searched for trends
@@ -21,7 +21,7 @@ def kccsd_test(
     thetas: Any = None,
     xs: Any = None,
     *,
-    key: Key,
+    key: KeyLike,
     prior: Any = None,
     bounds: Any = None,
     names: Any = None,
@@ -41,7 +41,7 @@ def kccsd_test(
     ask `kcsd_test` too, or `examine`. Errors as in `score_pairs`; NaN scores give p = NaN.
     Source: Glaser et al. (2023), Section 3; for the prior as base measure Section 4.1.
     """
-    checks.key(key)
+    key = checks.key(key)
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, None, names, n_nodes)
     test_key, split_key = jax.random.split(jax.random.fold_in(key, 1))
     result = calibration.kccsd_test(
@@ -61,7 +61,7 @@ def kcsd_test(
     thetas: Any = None,
     xs: Any = None,
     *,
-    key: Key,
+    key: KeyLike,
     summaries: Any = None,
     prior: Any = None,
     bounds: Any = None,
@@ -77,6 +77,7 @@ def kcsd_test(
     Everything else as in `kccsd_test`. Also looks for trends of the errors along each feature.
     Source: Jitkrittum et al. (2020); Glaser et al. (2023), Section 2.
     """
+    key = checks.key(key)
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
     test_key, split_key = jax.random.split(jax.random.fold_in(key, 2))
     result = goodness_of_fit.kcsd_test(
@@ -97,7 +98,7 @@ def examine(
     thetas: Any = None,
     xs: Any = None,
     *,
-    key: Key,
+    key: KeyLike,
     summaries: Any = None,
     prior: Any = None,
     bounds: Any = None,
@@ -110,6 +111,7 @@ def examine(
 
     ``coverage``: a result of `jaxcal.coverage` to show beside them.
     """
+    key = checks.key(key)
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
     return Examination(
         kccsd_test(pairs, key=key, **options), kcsd_test(pairs, key=key, **options), coverage
@@ -128,11 +130,9 @@ def _pairs(
     n_nodes: int,
 ) -> ScoredPairs:
     if isinstance(posterior, ScoredPairs):
-        checks.key(key)
         return posterior
     if thetas is None or xs is None:
         raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")
-    checks.key(key)
     return score_pairs(
         posterior,
         thetas,

@@ -15,9 +15,10 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
+from jaxcal import convert
 from jaxcal.nulls import holm
 from jaxcal.numerics import at_least
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 FOLDS, LANDMARKS = 5, 200
 
@@ -72,7 +73,7 @@ def _ratio(actual: Array, otherwise: float) -> Array:
 
 @partial(jax.jit, static_argnames="conditional")
 def diagnose(
-    key: Key,
+    key: KeyLike,
     thetas: Float[Array, "n d"],
     scores: Float[Array, "n d"],
     known: Float[Array, "n p"],
@@ -85,7 +86,7 @@ def diagnose(
     ``features``: those to look for trends along; used only where ``conditional``. p-values are
     normal approximations: from about a hundred pairs on. Cost O(n 300^2).
     """
-    centers = cross_fitted_means(key, known, thetas)
+    centers = cross_fitted_means(convert.key(key), known, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0))
     first = scores / jnp.where(scale > 0, scale, 1)
     second = 1 + scores * (thetas - centers)

@@ -14,9 +14,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from jaxcal import convert
 from jaxcal.models import Scores
 from jaxcal.sbi.posteriors import BATCH, chunked_scores
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 
 class NumpyroPosterior:
@@ -51,11 +52,11 @@ class NumpyroPosterior:
         self.d = flat.size
         self.names = _coordinate_names(self._unconstrained(self.example))
 
-    def pairs(self, key: Key, n: int) -> tuple[Float[Array, "n d"], Any]:
+    def pairs(self, key: KeyLike, n: int) -> tuple[Float[Array, "n d"], Any]:
         """n unconstrained parameters from the prior, [n, d], and an observation for each."""
         from numpyro.infer import Predictive
 
-        drawn = Predictive(self.model, num_samples=n)(key, None)
+        drawn = Predictive(self.model, num_samples=n)(convert.key(key), None)
         missing = [name for name in self.observed if name not in drawn]
         if missing:
             raise ValueError(f"observed: model(None) has no site {missing[0]!r}")

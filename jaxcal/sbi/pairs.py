@@ -22,7 +22,7 @@ from jaxcal.sbi.posteriors import (
 from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
 from jaxcal.sbi.torch_posterior import TorchPosterior
 from jaxcal.scores import is_distribution
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 
 class ScoredPairs(eqx.Module):
@@ -47,7 +47,7 @@ def score_pairs(
     thetas: Any,
     xs: Any,
     *,
-    key: Key,
+    key: KeyLike,
     prior: Any = None,
     bounds: Any = None,
     summaries: Any = None,
@@ -68,7 +68,7 @@ def score_pairs(
     the prior does not say. ``summaries`` [n, q]: of xs, for what asks about x. Raises ValueError or
     TypeError with the argument's name; NaN scores are reported, not dropped.
     """
-    checks.key(key)
+    key = checks.key(key)
     if not isinstance(n_nodes, int) or n_nodes < 1:
         raise ValueError(f"n_nodes: wanted at least 1 base point, got {n_nodes!r}")
     made = as_posterior(posterior, thetas)

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.typing import Key, Scalar
+from jaxcal import convert
+from jaxcal.typing import KeyLike, Scalar
 
 NOISE = 0.15  # of the sine, where x = 0
 DEVIATION = 0.1  # of the synthetic Gaussians, in every coordinate
@@ -28,14 +29,14 @@ class Regression(NamedTuple):
     ys: Float[Array, " n"]
 
 
-def noisy_sine(key: Key, n: int) -> Regression:
+def noisy_sine(key: KeyLike, n: int) -> Regression:
     r"""X ~ U[-1, 1], :math:`Y = \sin(\pi X) + |1 + X| \epsilon` with noise of deviation 0.15.
 
     A straight line with normal noise of one width does not fit it: its predictions are not
     calibrated, although their quantiles over all x nearly are.
     """
     _positive(n)
-    x_key, noise_key = jax.random.split(key)
+    x_key, noise_key = jax.random.split(convert.key(key))
     xs = jax.random.uniform(x_key, (n,), minval=-1, maxval=1)
     noise = NOISE * jax.random.normal(noise_key, (n,))
     return Regression(xs, jnp.sin(jnp.pi * xs) + jnp.abs(1 + xs) * noise)
@@ -74,7 +75,7 @@ class Forecasts(NamedTuple):
     targets: Float[Array, "n d"]
 
 
-def gaussian_forecasts(key: Key, n: int, *, d: int = 1, calibrated: bool | Array) -> Forecasts:
+def gaussian_forecasts(key: KeyLike, n: int, *, d: int = 1, calibrated: bool | Array) -> Forecasts:
     r"""Predictions N(c 1, 0.1^2 I) with c ~ U(0, 1), and targets from them where ``calibrated``.
 
     Otherwise the first coordinate of the targets is N(0.1, 0.1^2) whatever was predicted. With
@@ -83,18 +84,18 @@ def gaussian_forecasts(key: Key, n: int, *, d: int = 1, calibrated: bool | Array
     """
     _positive(n)
     _positive(d, "d")
-    c_key, noise_key = jax.random.split(key)
+    c_key, noise_key = jax.random.split(convert.key(key))
     means = jnp.broadcast_to(jax.random.uniform(c_key, (n, 1)), (n, d))
     centre = jnp.where(calibrated, means, means.at[:, 0].set(SHIFT))
     noise = DEVIATION * jax.random.normal(noise_key, (n, d))
     return Forecasts(means, jnp.asarray(DEVIATION, means.dtype), centre + noise)
 
 
-def friedman1(key: Key, n: int) -> Regression:
+def friedman1(key: KeyLike, n: int) -> Regression:
     r"""X ~ U[0, 1]^10, of which five enter:
     :math:`Y = 10 \sin(\pi x_1 x_2) + 20 (x_3 - 1/2)^2 + 10 x_4 + 5 x_5 + N(0, 1)`."""
     _positive(n)
-    x_key, noise_key = jax.random.split(key)
+    x_key, noise_key = jax.random.split(convert.key(key))
     xs = jax.random.uniform(x_key, (n, 10))
     waves = 10 * jnp.sin(jnp.pi * xs[:, 0] * xs[:, 1]) + 20 * (xs[:, 2] - 0.5) ** 2
     ys = waves + 10 * xs[:, 3] + 5 * xs[:, 4] + jax.random.normal(noise_key, (n,))

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from jaxcal.typing import Key, Point, Scalar
+from jaxcal import convert
+from jaxcal.typing import KeyLike, Point, Scalar
 
 
 class Pairs(NamedTuple):
@@ -43,9 +44,9 @@ class Simulator(eqx.Module):
     draw_posterior: Callable[..., Array] | None = eqx.field(default=None, static=True)
     edge: str = eqx.field(default="", static=True)
 
-    def pairs(self, key: Key, n: int) -> Pairs:
+    def pairs(self, key: KeyLike, n: int) -> Pairs:
         """n independent pairs from the joint law of parameters and observations."""
-        prior_key, draw_key = jax.random.split(key)
+        prior_key, draw_key = jax.random.split(convert.key(key))
         thetas = self.prior.sample(prior_key, (n,))
         return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))
 

@@ -16,7 +16,7 @@ from jaxcal.numerics import at_least
 from jaxcal.quadratic import block_sums
 from jaxcal.results import Interval, TestResult, plain
 from jaxcal.skce.setup import Options, Setup, set_up
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import Key, KeyLike, Scalar
 
 
 class BlockEstimates(eqx.Module):
@@ -79,7 +79,7 @@ class BlockEstimates(eqx.Module):
 
 
 def block_estimates(
-    key: Key, predictions: Any, targets: Any, *, size: int = 2, **options: Unpack[Options]
+    key: KeyLike, predictions: Any, targets: Any, *, size: int = 2, **options: Unpack[Options]
 ) -> BlockEstimates:
     r"""Estimates of SKCE from consecutive blocks of ``size`` observations, in O(n size).
 
@@ -88,7 +88,7 @@ def block_estimates(
     and units as in `skce_test`. Raises ValueError unless 2 <= size <= n.
     Source: Widmann, Lindsten and Zachariah (2021), Lemma 2.
     """
-    checks.key(key)
+    key = checks.key(key)
     predictions, ys, setup = set_up(predictions, targets, **options)
     if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= (n := len(ys)):
         raise ValueError(f"size: wanted a block size of 2 to n={len(ys)}, got {size!r}")

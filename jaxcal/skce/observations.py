@@ -72,7 +72,7 @@ def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]
     if p.ndim == 2 and not _integers(targets):
         raise TypeError(
             f"targets: an array of predictions is taken as class probabilities, whose targets are "
-            f"integer classes; got {checks._say(targets)}. Wrap draws as jaxcal.Draws(array)"
+            f"integer classes; got {checks.say(targets)}. Wrap draws as jaxcal.Draws(array)"
         )
     p = checks.probabilities(p, name)
     ys = checks.labels(targets, p.shape[0], p.shape[1])

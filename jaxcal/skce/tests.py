@@ -12,11 +12,11 @@ from jaxcal.nulls import Null, Wild
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.skce.setup import Options, set_up
-from jaxcal.typing import Key
+from jaxcal.typing import KeyLike
 
 
 def skce_test(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -58,7 +58,7 @@ def skce_test(
     classes, naming the argument.
     Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4.
     """
-    checks.key(key)
+    key = checks.key(key)
     checks.null(null)
     predictions, ys, setup = set_up(
         predictions,
@@ -72,18 +72,18 @@ def skce_test(
     return assembly.run(key, predictions, ys, setup, null, test="SKCE test", tile=tile, mesh=mesh)
 
 
-def skce(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
     """Estimate the squared kernel calibration error; arguments and units as in `skce_test`.
 
     The key is used where draws are needed only. Differentiable in the predictions' parameters;
     units and bandwidths count as constants. Cost O(n^2).
     """
-    checks.key(key)
+    key = checks.key(key)
     predictions, ys, setup = set_up(predictions, targets, **options)
     return assembly.estimate(key, predictions, ys, setup)
 
 
-def kce(key: Key, predictions: Any, targets: Any, **options: Unpack[Options]) -> Array:
+def kce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Array:
     """Estimate the kernel calibration error: the square root of the biased SKCE, shape [].
 
     Its derivative at 0 is 0. NaN where the biased SKCE is negative, which closed forms and

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced, reduce
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import KeyLike, Scalar
 
 
 class FiniteLaw(NamedTuple):
@@ -22,9 +23,9 @@ class FiniteLaw(NamedTuple):
     weights: Float[Array, " a"]
     conditionals: Float[Array, "a m"]
 
-    def sample(self, key: Key, n: int) -> tuple[Float[Array, "n m"], Array]:
+    def sample(self, key: KeyLike, n: int) -> tuple[Float[Array, "n m"], Array]:
         """Predictions [n, m] and labels [n]."""
-        which_key, label_key = jax.random.split(key)
+        which_key, label_key = jax.random.split(checks.key(key))
         which = jax.random.choice(which_key, self.weights.size, (n,), p=self.weights)
         labels = jax.random.categorical(label_key, jnp.log(self.conditionals[which]))
         return self.atoms[which], labels

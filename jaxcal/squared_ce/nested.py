@@ -7,12 +7,13 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.results import Interval, plain
 from jaxcal.squared_ce import splits
 from jaxcal.squared_ce.intervals import mean_interval, root
 from jaxcal.squared_ce.pipeline import calibration_error
 from jaxcal.squared_ce.report import Report, in_float64
-from jaxcal.typing import Key
+from jaxcal.typing import KeyLike
 
 
 class Nested(eqx.Module):
@@ -68,7 +69,7 @@ class Nested(eqx.Module):
 
 
 def nested_calibration_error(
-    key: Key,
+    key: KeyLike,
     probabilities: Any,
     labels: Any,
     *,
@@ -82,7 +83,7 @@ def nested_calibration_error(
     ``outer``: a number of folds of the shuffled rows, a splitter, or pairs of rows. ``options`` as
     in `calibration_error`, without ``test``. Cost: that of `calibration_error` an outer fold.
     """
-    shuffle_key, *_ = keys = jax.random.split(key)
+    shuffle_key, *_ = keys = jax.random.split(checks.key(key))
     p, y = np.asarray(probabilities), np.asarray(labels)
     order = np.asarray(jax.random.permutation(shuffle_key, len(p)))
     if not isinstance(outer, (int, np.integer)):

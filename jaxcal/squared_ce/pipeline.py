@@ -22,7 +22,7 @@ from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Data, Report
 from jaxcal.squared_ce.tuning import join, tune
-from jaxcal.typing import Key
+from jaxcal.typing import Key, KeyLike
 
 SCALAR_RANK, VECTOR_RANK = 64, 512  # where exact factorisations get slow
 EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
@@ -43,7 +43,7 @@ def default_estimators(problem: Reduced) -> list[Any]:
 
 
 def calibration_error(
-    key: Key,
+    key: KeyLike,
     probabilities: Any,
     labels: Any,
     *,
@@ -74,11 +74,11 @@ def calibration_error(
         p = checks.probabilities(probabilities, "probabilities")
         problem = _double(reductions.reduce(p, labels, notion))
         classes = np.asarray(checks.labels(labels, p.shape[0], p.shape[1], "labels"))
-        return _run(key, problem, classes, estimators, folds, test, level, keep)
+        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
 
 
 def problem_error(
-    key: Key,
+    key: KeyLike,
     problem: Reduced,
     *,
     estimators: Sequence[Any] | None = None,
@@ -92,7 +92,7 @@ def problem_error(
         made = _double(problem)
         if not np.all(np.isfinite(made.inputs)):
             raise ValueError("problem: inputs hold NaN or infinite values")
-        return _run(key, made, _classes(made), estimators, folds, test, level, keep)
+        return _run(checks.key(key), made, _classes(made), estimators, folds, test, level, keep)
 
 
 def _run(
@@ -105,7 +105,6 @@ def _run(
     level: float,
     keep: bool,
 ) -> Report:
-    checks.key(key)
     check_level(level)
     tuning, tested = splits.hold_out(key, problem.n, test)
     opt, final = problem.take(tuning), problem.take(tested)

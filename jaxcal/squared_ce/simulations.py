@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxcal import checks
 from jaxcal.squared_ce.reductions import Reduced, binary
-from jaxcal.typing import Key
+from jaxcal.typing import KeyLike
 
 
 class Tempered(NamedTuple):
@@ -23,14 +24,14 @@ class Tempered(NamedTuple):
 
 
 def tempered_dirichlet(
-    key: Key, n: int, *, classes: int = 5, concentration: float = 0.04, power: float = 0.3
+    key: KeyLike, n: int, *, classes: int = 5, concentration: float = 0.04, power: float = 0.3
 ) -> Tempered:
     """P_i from Dir(concentration, ..), Y_i from P_i, predictions softmax(power log P_i).
 
     Drawn in log space: for small concentrations most entries of P are below the smallest float.
     With the default settings the squared canonical error is 0.063278 and the Brier score 0.19664.
     """
-    draw_key, label_key = jax.random.split(key)
+    draw_key, label_key = jax.random.split(checks.key(key))
     alpha = jnp.full((classes,), concentration, jnp.result_type(float))
     log_p = jax.nn.log_softmax(jax.random.loggamma(draw_key, alpha, (n, classes)), axis=1)
     labels = jax.random.categorical(label_key, log_p)
@@ -46,12 +47,12 @@ def temperature_residual(theta: Any, inputs: Float[Array, "n m"]) -> Float[Array
     return inputs - jax.nn.softmax(logits, axis=1)
 
 
-def squared_confidence(key: Key, n: int) -> Reduced:
+def squared_confidence(key: KeyLike, n: int) -> Reduced:
     """Confidences c uniform on [0, 1] for events of probability c^2.
 
     The squared error is E (c - c^2)^2 = 1 / 30, the Brier score 1 / 6.
     """
-    c_key, z_key = jax.random.split(key)
+    c_key, z_key = jax.random.split(checks.key(key))
     c = jax.random.uniform(c_key, (n,), jnp.result_type(float))
     z = jax.random.uniform(z_key, (n,), jnp.result_type(float)) < c**2
     return binary(c, z.astype(jnp.int32))
