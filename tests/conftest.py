@@ -7,6 +7,12 @@ from pathlib import Path
 # LAPACK's threads wait for each other by spinning: on busy cores small decompositions, of which
 # tests make many, take a hundred times longer. Read when jax is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# programs that several tests share are compiled once a machine, not once a test; whoever runs them
+# may name the folder
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "jaxcal-tests")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
 
 import hypothesis
 import jax
@@ -14,9 +20,6 @@ import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "allow")
-# programs that several tests share are compiled once a machine, not once a test
-jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "jaxcal-tests"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 hypothesis.settings.register_profile("jaxcal", derandomize=True, deadline=None, max_examples=30)
 hypothesis.settings.load_profile("jaxcal")
