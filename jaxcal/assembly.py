@@ -22,12 +22,12 @@ from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors
 from jaxcal.models import Scores, Standardized, Units
-from jaxcal.nulls import Outcome
+from jaxcal.nulls import Null, Outcome
 from jaxcal.pairwise.stein import Stein, SteinFeatures
-from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.scores import is_distribution, scores_at
-from jaxcal.typing import Key, Nodes, Pairwise, Points, Precondition, Scalar
+from jaxcal.typing import Features, Key, Nodes, Pairwise, Points, Precondition, Scalar
 
 Keys = _Key[Array, "2"]  # for base points, and for features of the predictions
 
@@ -252,13 +252,32 @@ def estimate(
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
 
+def apply(
+    null: Null,
+    key: Key,
+    pairwise: Pairwise,
+    features: Features,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> Outcome:
+    """The null's verdict on a statistic: what it needs, the engine's one pass, what that means."""
+    needs = null.needs(key, features)
+    if (size := needs.block_size) is not None:
+        blocks = block_sums(pairwise, features, size, squares=needs.squares)
+        return null.outcome(nulls.Sums.of_blocks(blocks, size))
+    weights = jnp.zeros((count(features), 0)) if needs.weights is None else needs.weights
+    sums = quadratic_sums(pairwise, features, weights, squares=needs.squares, tile=tile, mesh=mesh)
+    return null.outcome(nulls.Sums.of(sums, weights))
+
+
 @partial(jax.jit, static_argnames=("test", "tile", "mesh"))
 def run(
     key: Key,
     predictions: Any,
     targets: Array,
     setup: Assembles,
-    null: nulls.Null,
+    null: Null,
     *,
     test: str,
     tile: int,
@@ -266,10 +285,10 @@ def run(
 ) -> TestResult:
     """Assemble, walk once, and put the result together."""
 
-    def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: nulls.Null):
+    def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null):
         keys = jax.random.split(key, 3)
         made = setup.assemble(keys[:2], predictions, targets)
-        outcome = null(keys[2], made.pairwise, made.features, tile=tile, mesh=mesh)
+        outcome = apply(null, keys[2], made.pairwise, made.features, tile=tile, mesh=mesh)
         return _result(made, outcome, targets, test, type(null).__name__, setup.components)
 
     return one_at_a_time(one)(key, predictions, targets, setup, null)

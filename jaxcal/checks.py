@@ -12,14 +12,34 @@ from jaxcal.convert import integer, key, say
 from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.scores import is_distribution, score
 
-__all__ = ["floats", "integer", "key", "labels", "null", "predictions", "probabilities", "rows"]
-__all__ += ["say", "targets"]
+__all__ = ["floats", "hotelling_null", "integer", "key", "labels", "level", "null", "predictions"]
+__all__ += ["probabilities", "rows", "say", "targets"]
 
 
 def null(value: Any) -> None:
-    """A null distribution ready to use, or TypeError."""
-    if isinstance(value, type) or not callable(value):
-        raise TypeError(f"null: wanted one such as jaxcal.nulls.Wild(500), got {say(value)}")
+    """A null distribution ready to use, or TypeError that says what it lacks."""
+    _offers(value, "needs outcome least_p_value", "jaxcal.nulls.Wild(500)")
+
+
+def hotelling_null(value: Any) -> None:
+    """A null distribution of Hotelling's statistic, or TypeError that says what it lacks."""
+    _offers(value, "__call__ enough", "F() of jaxcal.ucme")
+
+
+def _offers(value: Any, names: str, example: str) -> None:
+    lacks = [name for name in names.split() if not hasattr(value, name)]
+    if isinstance(value, type) or lacks:
+        why = f", which has no {' and no '.join(lacks)}" if lacks else ""
+        raise TypeError(f"null: wanted one such as {example}, got {say(value)}{why}")
+
+
+def level(value: Any) -> float:
+    """The level of a test, a probability strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)):
+        raise TypeError(f"level: wanted a probability such as 0.05, got {say(value)}")
+    if not 0 < value < 1:
+        raise ValueError(f"level: wanted a probability between 0 and 1, got {value!r}")
+    return float(value)
 
 
 def floats(value: Any, name: str) -> Array:

@@ -1,30 +1,41 @@
-r"""The law of the statistic under calibration: weights for the engine's one pass, and a p-value.
+r"""The distribution of the statistic under calibration: what it needs of the engine's one pass,
+and the sums of that pass to a p-value.
+
+A null never calls the engine. Before the pass it declares what it `Needs`: all pairs or those
+within blocks, columns of weights, sums of squares. After it, `Sums` become an `Outcome`. It also
+says the least p-value it can give for n observations, so that a test which cannot reject does not
+pass for one that found nothing.
 
 Every null is degenerate here: under calibration :math:`E\,h(x, X') = 0` for every x. p-values of
 resampling nulls count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the
 test has its level for every number of draws. Where the statistic or a draw is not finite, p is NaN.
 """
 
+import math
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaincc, ndtr
-from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxcal.numerics import at_least
-from jaxcal.quadratic import (
-    TILE,
-    BlockSums,
-    QuadraticSums,
-    block_sums,
-    count,
-    ordered_pairs,
-    quadratic_sums,
-)
-from jaxcal.typing import Features, Key, Pairwise
+from jaxcal.quadratic import BlockSums, QuadraticSums, count, ordered_pairs
+from jaxcal.typing import Features, Key
+
+
+class Needs(NamedTuple):
+    r"""What a null asks of the pass over pairs of observations.
+
+    ``weights`` [n, b]: columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, None for
+    none. ``squares``: whether sums of squares of h are wanted. ``block_size``: only the pairs
+    within consecutive blocks of so many observations; None for all pairs. Blocks have no forms.
+    """
+
+    weights: Float[Array, "n b"] | None = None
+    squares: bool = False
+    block_size: int | None = None
 
 
 class Outcome(NamedTuple):
@@ -41,20 +52,107 @@ class Outcome(NamedTuple):
     standard_error: Float[Array, " r"]
 
 
+class Sums(NamedTuple):
+    """What the pass found: row 0 for h, then one row a channel where h has several.
+
+    ``means`` [r, m]: the mean of h over the pairs within each of m blocks of ``size`` observations;
+    all pairs are one block of size n. ``diagonal`` [r, n]: h of each observation with itself.
+    ``row_sums`` [r, n]: sums of h over an observation's pairs. ``weights`` [n, b] as asked for and
+    their ``forms`` [r, b]. ``squares`` [r]: sums of h^2 over ordered pairs, NaN if not asked for.
+    """
+
+    size: int
+    means: Float[Array, "r m"]
+    diagonal: Float[Array, "r n"]
+    row_sums: Float[Array, "r n"]
+    weights: Float[Array, "n b"]
+    forms: Float[Array, "r b"]
+    squares: Float[Array, " r"]
+
+    @classmethod
+    def of(cls, sums: QuadraticSums, weights: Float[Array, "n b"]) -> "Sums":
+        """Over all pairs."""
+        n = sums.diagonal.shape[1]
+        means = _with_total(sums.total)[:, None] / ordered_pairs(n)
+        return cls(n, means, *_rows(sums), weights, _with_total(sums.forms), _squares(sums))
+
+    @classmethod
+    def of_blocks(cls, sums: BlockSums, size: int) -> "Sums":
+        """Over the pairs within blocks."""
+        means, (diagonal, row_sums) = _with_total(sums.means), _rows(sums)
+        weights = jnp.zeros((diagonal.shape[1], 0), means.dtype)
+        return cls(size, means, diagonal, row_sums, weights, means[:, :0], _squares(sums))
+
+    @property
+    def n(self) -> int:
+        """The number of observations."""
+        return self.diagonal.shape[1]
+
+    @property
+    def blocks(self) -> int:
+        """The number m of blocks."""
+        return self.means.shape[1]
+
+    @property
+    def unbiased(self) -> Float[Array, " r"]:
+        """The mean of h over all pairs of different observations looked at."""
+        return jnp.mean(self.means, axis=1)
+
+    @property
+    def biased(self) -> Float[Array, " r"]:
+        """The same with the pairs of an observation and itself."""
+        own = jnp.mean(self.diagonal[:, : self.blocks * self.size], axis=1)
+        return ((self.size - 1) * self.unbiased + own) / self.size
+
+    @property
+    def contributions(self) -> Float[Array, "r n"]:
+        """Each observation's share of `unbiased`."""
+        return self.row_sums / (self.blocks * ordered_pairs(self.size))
+
+    @property
+    def standard_error(self) -> Float[Array, " r"]:
+        """Of `unbiased` where the model is clearly not calibrated, from the spread of the blocks
+        or, where all pairs are one block, from that of E[h | observation]; NaN where one of
+        several possible blocks was all there was."""
+        if self.blocks > 1:
+            return jnp.std(self.means, axis=1, ddof=1) / self.blocks**0.5
+        if self.size < self.n:
+            return jnp.full_like(self.unbiased, jnp.nan)
+        # twice the standard error of the mean of E[h | observation i], n times its share
+        return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
+
+    def outcome(
+        self,
+        statistic: Float[Array, " r"],
+        p: Float[Array, " r"],
+        samples: Float[Array, "r b"] | None = None,
+    ) -> Outcome:
+        """With a statistic of the null's choice and its p-value, NaN where one is not finite."""
+        if samples is None:
+            samples = jnp.zeros((statistic.shape[0], 0), statistic.dtype)
+        p = _if_finite(p, statistic, samples)
+        shares, error = self.contributions, self.standard_error
+        return Outcome(self.unbiased, self.biased, statistic, p, samples, shares, error)
+
+    def compared(self, statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Outcome:
+        """With a statistic compared with draws of it under calibration."""
+        return self.outcome(statistic, p_value(statistic, samples), samples)
+
+
 @runtime_checkable
 class Null(Protocol):
-    """Anything that turns a pairwise statistic and its features into an `Outcome`."""
+    """Anything that says what it needs of the pass, and what the sums then mean.
 
-    def __call__(
-        self,
-        key: Key,
-        pairwise: Pairwise,
-        features: Features,
-        /,
-        *,
-        tile: int = TILE,
-        mesh: Mesh | None = None,
-    ) -> Outcome: ...
+    ``needs`` sees the random key and the features (a pytree whose leaves have a leading axis n:
+    most nulls look at `jaxcal.quadratic.count` of them alone). ``outcome`` gets the sums over
+    pairs. ``least_p_value`` is the smallest p-value that n observations can have.
+    """
+
+    def needs(self, key: Key, features: Features, /) -> Needs: ...
+
+    def outcome(self, sums: Sums, /) -> Outcome: ...
+
+    def least_p_value(self, n: int, /) -> float: ...
 
 
 def _draws(value: Any) -> int:
@@ -82,45 +180,16 @@ def _with_total(by_channel: Array) -> Array:
     return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
 
 
-def _squares(sums: QuadraticSums | BlockSums) -> Array | None:
+def _rows(sums: QuadraticSums | BlockSums) -> tuple[Array, Array]:
+    return _with_total(sums.diagonal), _with_total(sums.row_sums)
+
+
+def _squares(sums: QuadraticSums | BlockSums) -> Array:
     """Sums of squares, that of the sum over channels first."""
     if sums.squares is None or sums.all_squares is None:
-        return None
+        return jnp.full(_with_total(sums.diagonal).shape[0], jnp.nan, sums.diagonal.dtype)
     rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]
     return jnp.concatenate([sums.all_squares[None], rest])
-
-
-class _Rows(NamedTuple):
-    """The engine's sums with their total as row 0, divided by what makes them averages."""
-
-    n: int
-    unbiased: Float[Array, " r"]
-    biased: Float[Array, " r"]
-    diagonal: Float[Array, "r n"]
-    row_sums: Float[Array, "r n"]
-    forms: Float[Array, "r b"]
-    squares: Float[Array, " r"] | None
-
-    @classmethod
-    def of(cls, sums: QuadraticSums) -> "_Rows":
-        n = sums.diagonal.shape[1]
-        total, diagonal = _with_total(sums.total), _with_total(sums.diagonal)
-        squares = _squares(sums)
-        return cls(
-            n,
-            total / ordered_pairs(n),
-            (total + jnp.sum(diagonal, axis=1)) / float(n**2),
-            diagonal,
-            _with_total(sums.row_sums),
-            _with_total(sums.forms),
-            squares,
-        )
-
-    def outcome(self, statistic: Array, p: Array, samples: Array) -> Outcome:
-        contributions = self.row_sums / ordered_pairs(self.n)
-        # twice the standard error of the mean of E[h | observation i], which is n times its share
-        error = 2 * jnp.std(contributions, axis=1, ddof=1) * self.n**0.5
-        return Outcome(self.unbiased, self.biased, statistic, p, samples, contributions, error)
 
 
 def signs(key: Key, n: int, b: int, dtype: Any) -> Float[Array, "n b"]:
@@ -139,11 +208,15 @@ class Wild(eqx.Module):
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
-        w = signs(key, count(features), self.n_draws, _dtype(features))
-        rows = _Rows.of(quadratic_sums(pairwise, features, w, tile=tile, mesh=mesh))
-        samples = rows.forms / ordered_pairs(rows.n)
-        return rows.outcome(rows.unbiased, p_value(rows.unbiased, samples), samples)
+    def needs(self, key: Key, features: Features) -> Needs:
+        return Needs(signs(key, count(features), self.n_draws, _dtype(features)))
+
+    def outcome(self, sums: Sums) -> Outcome:
+        return sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
+
+    def least_p_value(self, n: int) -> float:
+        """That of the draws, or of the 2^(n-1) patterns of signs, of which one is the data's."""
+        return max(1 / (self.n_draws + 1), 2.0 ** (1 - n))
 
 
 class DependentWild(eqx.Module):
@@ -163,16 +236,22 @@ class DependentWild(eqx.Module):
         if self.flip is not None and not 0 < self.flip <= 0.5:
             raise ValueError(f"flip: a probability in (0, 0.5], got {self.flip}")
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
-        n = count(features)
-        flip = n ** (-1 / 3) if self.flip is None else self.flip
+    def needs(self, key: Key, features: Features) -> Needs:
+        n, dtype = count(features), _dtype(features)
         start, later = jax.random.split(key)
-        flips = jax.random.bernoulli(later, min(flip, 0.5), (n, self.n_draws)).astype(jnp.int32)
-        parity = (jnp.cumsum(flips, axis=0) % 2).astype(_dtype(features))
-        w = (1 - 2 * parity) * signs(start, 1, self.n_draws, _dtype(features))
-        rows = _Rows.of(quadratic_sums(pairwise, features, w, tile=tile, mesh=mesh))
-        samples = rows.forms / ordered_pairs(rows.n)
-        return rows.outcome(rows.unbiased, p_value(rows.unbiased, samples), samples)
+        flips = jax.random.bernoulli(later, self._chance(n), (n, self.n_draws)).astype(jnp.int32)
+        parity = (jnp.cumsum(flips, axis=0) % 2).astype(dtype)
+        return Needs((1 - 2 * parity) * signs(start, 1, self.n_draws, dtype))
+
+    def outcome(self, sums: Sums) -> Outcome:
+        return sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
+
+    def least_p_value(self, n: int) -> float:
+        """That of the draws, or the chance that no sign flips, as in the data."""
+        return max(1 / (self.n_draws + 1), (1 - self._chance(n)) ** (n - 1))
+
+    def _chance(self, n: int) -> float:
+        return min(n ** (-1 / 3) if self.flip is None else self.flip, 0.5)
 
 
 class Multinomial(eqx.Module):
@@ -186,16 +265,24 @@ class Multinomial(eqx.Module):
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
+    def needs(self, key: Key, features: Features) -> Needs:
         n = count(features)
         drawn = jax.random.randint(key, (self.n_draws, n), 0, n)
-        counts = jax.vmap(lambda i: jnp.bincount(i, length=n))(drawn).T.astype(_dtype(features))
-        rows = _Rows.of(quadratic_sums(pairwise, features, counts, tile=tile, mesh=mesh))
+        counts = jax.vmap(lambda i: jnp.bincount(i, length=n))(drawn).T
+        return Needs(counts.astype(_dtype(features)))
+
+    def outcome(self, sums: Sums) -> Outcome:
+        n, counts = sums.n, sums.weights
         a = n / (n - 1)
-        pairs = rows.forms + rows.diagonal @ (counts**2 - counts)
-        samples = (a * pairs - 2 * (rows.row_sums + rows.diagonal) @ counts) / float(n**2)
-        statistic = a * rows.unbiased - rows.biased
-        return rows.outcome(statistic, p_value(statistic, samples), samples)
+        pairs = sums.forms + sums.diagonal @ (counts**2 - counts)
+        samples = (a * pairs - 2 * (sums.row_sums + sums.diagonal) @ counts) / float(n**2)
+        return sums.compared(a * sums.unbiased - sums.biased, samples)
+
+    def least_p_value(self, n: int) -> float:
+        """That of the draws, or one over the number of different resamples, 2n - 1 over n: fewer
+        cannot tell a p-value more finely."""
+        different = math.lgamma(2 * n) - math.lgamma(n + 1) - math.lgamma(n)
+        return max(1 / (self.n_draws + 1), math.exp(-different))
 
 
 class Spectrum(eqx.Module):
@@ -209,12 +296,18 @@ class Spectrum(eqx.Module):
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
-        n = count(features)
-        g = jax.random.normal(key, (n, self.n_draws), _dtype(features))
-        rows = _Rows.of(quadratic_sums(pairwise, features, g, tile=tile, mesh=mesh))
-        samples = (rows.forms + rows.diagonal @ (g**2 - 1)) / float(n**2)
-        return rows.outcome(rows.unbiased, p_value(rows.unbiased, samples), samples)
+    def needs(self, key: Key, features: Features) -> Needs:
+        return Needs(jax.random.normal(key, (count(features), self.n_draws), _dtype(features)))
+
+    def outcome(self, sums: Sums) -> Outcome:
+        g = sums.weights
+        samples = (sums.forms + sums.diagonal @ (g**2 - 1)) / float(sums.n**2)
+        return sums.compared(sums.unbiased, samples)
+
+    def least_p_value(self, n: int) -> float:
+        r"""That of the draws, or of h = 1 for all pairs, where n U is largest beside its law:
+        :math:`P(\chi^2_1 \geq n + 1)`."""
+        return max(1 / (self.n_draws + 1), math.erfc(((n + 1) / 2) ** 0.5))
 
 
 class Gamma(eqx.Module):
@@ -225,18 +318,20 @@ class Gamma(eqx.Module):
     1 % level) it rejects somewhat too often. Source: Gretton et al. (2009).
     """
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
-        n = count(features)
-        none = jnp.zeros((n, 0), _dtype(features))
-        sums = quadratic_sums(pairwise, features, none, squares=True, tile=tile, mesh=mesh)
-        rows = _Rows.of(sums)
-        assert rows.squares is not None
-        mean = jnp.sum(rows.diagonal, axis=1) / n
-        variance = 2 * rows.squares / ordered_pairs(n)
-        statistic = n * rows.biased
+    def needs(self, key: Key, features: Features) -> Needs:
+        return Needs(squares=True)
+
+    def outcome(self, sums: Sums) -> Outcome:
+        n, squares = sums.n, sums.squares
+        mean = jnp.sum(sums.diagonal, axis=1) / n
+        variance = 2 * squares / ordered_pairs(n)
+        statistic = n * sums.biased
         p = gammaincc(mean**2 / variance, at_least(statistic, 0) * mean / variance)
-        samples = jnp.zeros((p.shape[0], 0), p.dtype)
-        return rows.outcome(statistic, _if_finite(p, statistic, samples), samples)
+        return sums.outcome(statistic, p)
+
+    def least_p_value(self, n: int) -> float:
+        """Of the two ends of pairs that are all alike: h = 1, and h near 0 beside its diagonal."""
+        return min(math.erfc((n / 2) ** 0.5), math.erfc((n - 1) / 2) / 2)
 
 
 class BlockNormal(eqx.Module):
@@ -250,11 +345,16 @@ class BlockNormal(eqx.Module):
 
     size: int | None = eqx.field(default=None, static=True)
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
-        size = _block_size(self.size, count(features), least=2)
-        sums = block_sums(pairwise, features, size)
-        error = _block_error(sums)
-        return _block_outcome(sums, size, error, error)
+    def needs(self, key: Key, features: Features) -> Needs:
+        return Needs(block_size=_block_size(self.size, count(features), least=2))
+
+    def outcome(self, sums: Sums) -> Outcome:
+        statistic = sums.unbiased / sums.standard_error
+        return sums.outcome(statistic, ndtr(-statistic))
+
+    def least_p_value(self, n: int) -> float:
+        """0: the blocks may agree as closely as they like."""
+        return 0.0
 
 
 class BlockSquares(eqx.Module):
@@ -272,50 +372,33 @@ class BlockSquares(eqx.Module):
 
     size: int | None = eqx.field(default=None, static=True)
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
+    def needs(self, key: Key, features: Features) -> Needs:
         size = _block_size(self.size, count(features), least=1)
-        sums = block_sums(pairwise, features, size, squares=True)
-        squares = _squares(sums)
-        assert squares is not None
-        m, pairs = sums.means.shape[1], ordered_pairs(size)
-        null_error = jnp.sqrt(2 * squares / (m * pairs)) / (m * pairs) ** 0.5
-        error = _block_error(sums) if m > 1 else jnp.full_like(null_error, jnp.nan)
-        return _block_outcome(sums, size, null_error, error)
+        return Needs(squares=True, block_size=size)
+
+    def outcome(self, sums: Sums) -> Outcome:
+        squares, pairs = sums.squares, sums.blocks * ordered_pairs(sums.size)
+        statistic = sums.unbiased / (jnp.sqrt(2 * squares / pairs) / pairs**0.5)
+        return sums.outcome(statistic, ndtr(-statistic))
+
+    def least_p_value(self, n: int) -> float:
+        """That of h = 1 for all pairs, by Cauchy and Schwarz."""
+        size = _block_size(self.size, n, least=1)
+        return math.erfc((n // size * ordered_pairs(size)) ** 0.5 / 2) / 2
 
 
 def _block_size(size: int | None, n: int, *, least: int) -> int:
     """The size of the blocks, of which there are at least so many; or ValueError."""
     size = max(2, int(n**0.5)) if size is None else size
-    if n // max(size, 1) < least:
+    if size < 2:
+        raise ValueError(f"size: wanted blocks of at least 2 observations, got {size}")
+    if n // size < least:
         wanted = "two blocks" if least == 2 else "one block"
         raise ValueError(
             f"the block test needs at least {wanted}: n={n} observations and block size "
-            f"{size} make {n // max(size, 1)}; use smaller blocks or another null"
+            f"{size} make {n // size}; use smaller blocks or another null"
         )
     return size
-
-
-def _block_error(sums: BlockSums) -> Array:
-    """The standard error of the mean over blocks, from their spread."""
-    means = _with_total(sums.means)
-    return jnp.std(means, axis=1, ddof=1) / means.shape[1] ** 0.5
-
-
-def _block_outcome(sums: BlockSums, size: int, null_error: Array, error: Array) -> Outcome:
-    means, diagonal = _with_total(sums.means), _with_total(sums.diagonal)
-    m = means.shape[1]
-    estimate = jnp.mean(means, axis=1)
-    statistic = estimate / null_error
-    samples = jnp.zeros((means.shape[0], 0), means.dtype)
-    return Outcome(
-        estimate,
-        ((size - 1) * estimate + jnp.mean(diagonal[:, : m * size], axis=1)) / size,
-        statistic,
-        _if_finite(ndtr(-statistic), statistic, samples),
-        samples,
-        _with_total(sums.row_sums) / (m * ordered_pairs(size)),
-        error,
-    )
 
 
 class Bound(eqx.Module):
@@ -332,13 +415,17 @@ class Bound(eqx.Module):
         if not 0 < self.largest < float("inf"):
             raise ValueError(f"largest: a positive bound on abs(h), got {self.largest}")
 
-    def __call__(self, key, pairwise, features, /, *, tile=TILE, mesh=None) -> Outcome:
-        none = jnp.zeros((count(features), 0), _dtype(features))
-        rows = _Rows.of(quadratic_sums(pairwise, features, none, tile=tile, mesh=mesh))
-        u = at_least(rows.unbiased, 0)
-        p = jnp.exp(-(rows.n // 2) * u**2 / (2 * self.largest**2))
-        samples = jnp.zeros((p.shape[0], 0), p.dtype)
-        return rows.outcome(rows.unbiased, _if_finite(p, rows.unbiased, samples), samples)
+    def needs(self, key: Key, features: Features) -> Needs:
+        return Needs()
+
+    def outcome(self, sums: Sums) -> Outcome:
+        u = at_least(sums.unbiased, 0)
+        p = jnp.exp(-(sums.n // 2) * u**2 / (2 * self.largest**2))
+        return sums.outcome(sums.unbiased, p)
+
+    def least_p_value(self, n: int) -> float:
+        """That of h at its bound for all pairs."""
+        return math.exp(-(n // 2) / 2)
 
 
 def holm(p_values: Float[Array, " d"]) -> Float[Array, " d"]:

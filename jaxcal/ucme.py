@@ -111,7 +111,7 @@ def ucme_test(
     locations are left, and for shapes; TypeError for locations of another kind than predictions.
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.3 and App. C.
     """
-    checks.null(null)
+    checks.hotelling_null(null)
     made, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
     used = n - j if locations is None else n
     if used <= j:

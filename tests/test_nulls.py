@@ -13,8 +13,19 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcal import nulls
-from jaxcal.nulls import BlockNormal, Bound, DependentWild, Gamma, Multinomial, Spectrum, Wild
+import jaxcal
+from jaxcal import assembly, checks, nulls
+from jaxcal.nulls import (
+    BlockNormal,
+    BlockSquares,
+    Bound,
+    DependentWild,
+    Gamma,
+    Multinomial,
+    Spectrum,
+    Wild,
+)
+from jaxcal.ucme import F
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
 
@@ -52,7 +63,7 @@ class Pairs(eqx.Module):
 
 @eqx.filter_jit
 def apply(null, key, pairwise, features, tile=512):
-    return null(key, pairwise, features, tile=tile)
+    return assembly.apply(null, key, pairwise, features, tile=tile)
 
 
 def data(n=20, channels=1, q=3, shift=0.0, seed=0):
@@ -260,13 +271,13 @@ def test_block_normal_is_the_studentized_mean_of_blocks(size, key):
 @pytest.mark.parametrize(("n", "size"), [(3, 2), (20, 11), (20, 20)])
 def test_block_normal_needs_two_blocks(n, size, key):
     with pytest.raises(ValueError, match="two blocks"):
-        BlockNormal(size)(key, Products(), jnp.asarray(data(n=n)[0]))
+        BlockNormal(size).needs(key, jnp.asarray(data(n=n)[0]))
 
 
 @pytest.mark.parametrize("size", [1, 0, -2])
 def test_block_normal_needs_blocks_of_two(size, key):
     with pytest.raises(ValueError, match="size"):
-        BlockNormal(size)(key, Products(), jnp.asarray(data()[0]))
+        BlockNormal(size).needs(key, jnp.asarray(data()[0]))
 
 
 def test_bound_is_hoeffdings(key):
@@ -358,3 +369,56 @@ def test_holm_is_the_step_down_rule(p):
                 break
             rejected[i] = True
         np.testing.assert_array_equal(adjusted <= level, rejected)
+
+
+class Exponential(eqx.Module):
+    """A null of a user's own: n V against an exponential distribution of the same mean."""
+
+    def needs(self, key, features):
+        return nulls.Needs()
+
+    def outcome(self, sums):
+        statistic = sums.n * sums.biased
+        return sums.outcome(statistic, jnp.exp(-statistic / jnp.mean(sums.diagonal, axis=1)))
+
+    def least_p_value(self, n):
+        return float(np.exp(-n))  # n V is at most n times the mean of the diagonal
+
+
+def test_a_null_from_outside_has_all_rights(key):
+    phi, h = data(n=12, channels=2)
+    got = apply(Exponential(), key, Products(2), jnp.asarray(phi))
+    wanted = [np.exp(-12 * oracles.v_statistic(one) / np.mean(np.diag(one))) for one in rows(h)]
+    close(got.p_value, wanted)
+    ys = jax.random.normal(key, (12,))
+    result = jaxcal.ksd_test(key, jaxcal.Scores(-ys), ys, null=Exponential())
+    assert result.null == "Exponential"
+    assert 0 < result.p_value < 1
+
+
+def test_what_is_no_null_is_told_what_it_lacks():
+    with pytest.raises(TypeError, match=r"null: .*F.* has no needs and no outcome"):
+        checks.null(F())
+    with pytest.raises(TypeError, match=r"null: .*Wild"):
+        checks.null(Wild)
+    with pytest.raises(TypeError, match=r"null: .*F\(\).*Wild.* has no __call__ and no enough"):
+        checks.hotelling_null(Wild())
+
+
+@pytest.mark.parametrize("n", [2, 3, 6, 12])
+@pytest.mark.parametrize("null", [*ALL, BlockSquares(), BlockSquares(2)], **names)
+def test_no_p_value_is_below_the_least(null, n, key):
+    """h = 1 for all pairs is the strongest evidence there is; a bound is reached at itself."""
+    if isinstance(null, BlockNormal):
+        assert null.least_p_value(n) == 0
+        return
+    if isinstance(null, Multinomial):  # no bound, but the number of different resamples
+        close(null.least_p_value(n), {2: 1 / 3, 3: 1 / 10}.get(n, 1 / 20))
+        return
+    null = Bound(1.0) if isinstance(null, Bound) else null
+    null = type(null)(2000) if hasattr(null, "n_draws") else null
+    least, p = null.least_p_value(n), apply(null, key, Products(), jnp.ones((n, 1, 1))).p_value[0]
+    slack = 5 * np.sqrt(least * (1 - least) / 2000) if hasattr(null, "n_draws") else 1e-12
+    assert p >= least - slack
+    if isinstance(null, (Wild, BlockSquares, Bound, Spectrum)):  # and it is reached
+        assert p <= least + slack

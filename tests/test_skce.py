@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 import jaxcal
+from jaxcal import assembly
 from jaxcal.kernel_means import MeanEmbedding, kernel_means
 from jaxcal.kernels import (
     ClassGram,
@@ -331,7 +332,8 @@ def p_values():
             data_key, test_key = jax.random.split(key)
             pairwise, features = assembled(*synthetic(data_key, 16, 10, calibrated))
             nulls = [null for null, *_ in NULLS.values()] + [Wild(200)]
-            return jnp.stack([null(test_key, pairwise, features).p_value[0] for null in nulls])
+            outcomes = [assembly.apply(null, test_key, pairwise, features) for null in nulls]
+            return jnp.stack([outcome.p_value[0] for outcome in outcomes])
 
         return jax.lax.map(one, keys)
 

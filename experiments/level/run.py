@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from jaxcal import Unnormalized, kccsd_test, kcsd_test, ksd_test
+from jaxcal import Unnormalized, kccsd_test, kcsd_test, ksd_test, nulls
 from jaxcal.kernels import IMQ, Gaussian, Matern52, RationalQuadratic
 from jaxcal.nulls import BlockNormal, Bound, DependentWild, Gamma, Multinomial, Spectrum, Wild
 
@@ -130,17 +130,38 @@ SINGLE = {  # the member at x = 0, for KSD
 
 
 class Every(eqx.Module):
-    """Several nulls of one statistic in one program: their p-values stand where draws would."""
+    """Several nulls of all pairs in one pass: their p-values stand where draws would; NaN for the
+    nulls of blocks, which ask for other pairs."""
 
     each: tuple[Any, ...]
 
-    def __call__(self, key, pairwise, features, /, **how):
+    def _all_pairs(self) -> list[bool]:
+        return [not isinstance(null, BlockNormal) for null in self.each]
+
+    def needs(self, key, features):
         keys = jax.random.split(key, len(self.each))
-        found = [
-            null(k, pairwise, features, **how) for k, null in zip(keys, self.each, strict=True)
-        ]
-        p = jnp.stack([outcome.p_value[0] for outcome in found])
-        return found[0]._replace(samples=p[None])
+        pairs = zip(keys, self.each, self._all_pairs(), strict=True)
+        asked = [null.needs(k, features) for k, null, used in pairs if used]
+        weights = [one.weights for one in asked if one.weights is not None]
+        together = jnp.concatenate(weights, axis=1) if weights else None
+        return nulls.Needs(together, any(one.squares for one in asked))
+
+    def outcome(self, sums):
+        outcomes, start = [], 0
+        for null, used in zip(self.each, self._all_pairs(), strict=True):
+            if not used:
+                outcomes.append(None)
+                continue
+            columns = slice(start, start + getattr(null, "n_draws", 0))
+            start = columns.stop
+            part = sums._replace(weights=sums.weights[:, columns], forms=sums.forms[:, columns])
+            outcomes.append(null.outcome(part))
+        p = jnp.stack([jnp.nan if one is None else one.p_value[0] for one in outcomes])
+        first = next(one for one in outcomes if one is not None)
+        return first._replace(samples=p[None])
+
+    def least_p_value(self, n):
+        return 0.0
 
 
 def stein_bound(kernel: Any) -> float:
@@ -195,18 +216,25 @@ def make(config: Config) -> runner.Study:
             "target_kernel": target_kernel,
             "precondition": None if form == "none" else form,
             "standardize": units == "standardized",
-            "null": Every(tuple(used.values())),
         }
 
-        def one(key):
+        def result(key, null):
             data_key, test_key = jax.random.split(key)
             predictions, targets, inputs = CONDITIONAL[family](data_key, n)
+            how = options | {"null": null}
             if test == "ksd":
                 targets = targets - inputs  # every family is a location family around x
-                return ksd_test(test_key, SINGLE[family], targets, **options).null_samples
+                return ksd_test(test_key, SINGLE[family], targets, **how)
             if test == "kcsd":
-                return kcsd_test(test_key, predictions, targets, inputs, **options).null_samples
-            return kccsd_test(test_key, predictions, targets, **options).null_samples
+                return kcsd_test(test_key, predictions, targets, inputs, **how)
+            return kccsd_test(test_key, predictions, targets, **how)
+
+        def one(key):
+            p = result(key, Every(tuple(used.values()))).null_samples
+            for place, null in enumerate(used.values()):
+                if isinstance(null, BlockNormal):
+                    p = p.at[place].set(result(key, null).p_value)
+            return p
 
         def all_data_sets(key):
             keys = jax.random.split(key, config.data_sets)
