@@ -1,12 +1,16 @@
 """``python -m jaxcal``: a demonstration on weather, and the test for people who bring arrays.
 
-The exit status is 0 where the command did its work, whatever the verdict, and 2 with one sentence
-on stderr where its input cannot be used.
+The exit status is 0 where the command did its work and there is a verdict, whichever; 3 where it
+cannot tell; 2 with one sentence on stderr where its input or options cannot be used; 130 where it
+was interrupted and 141 where the reader of its output went away.
 """
 
 import argparse
+import io
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jaxcal import __version__
@@ -20,6 +24,16 @@ NULLS = {
     "block": "BlockNormal",
 }
 WITHOUT_DRAWS = ("gamma", "block")
+
+UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two as shells count them
+
+STATUS_HELP = """\
+exit status:
+  0    there is a verdict (the report and the JSON say which)
+  2    a file or an option cannot be used; one sentence on stderr says why
+  3    the test cannot tell; the report and the JSON say why
+  130  interrupted         141  the reader of the output went away, as in "| head -1"
+"""
 
 FILE_HELP = """\
 Arrays in FILE.npz, float32 or float64 (n observations of d numbers):
@@ -42,7 +56,34 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = argparse.ArgumentParser(prog="jaxcal", description="Kernel calibration tests.")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may hold what a terminal cannot
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        options = _parser().parse_args(argv)
+        status = options.run(options)
+        print(end="", flush=True)  # what cannot be written shows now, not when Python exits
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except MemoryError as error:
+        return _fail(f"out of memory ({error})")
+    except BrokenPipeError:
+        _drop_output()
+        return NO_READER
+    except OSError as error:  # standard output on a full disk, say; files have their own sentence
+        _drop_output()
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="jaxcal",
+        description="Kernel calibration tests.",
+        epilog=STATUS_HELP,
+        formatter_class=layout,
+    )
     parser.add_argument("--version", action="version", version=f"jaxcal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_demo(
@@ -52,22 +93,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands.add_parser(
             "test",
             help="test arrays from any language: is the model calibrated?",
-            epilog=FILE_HELP,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=f"{FILE_HELP}\n{STATUS_HELP}",
+            formatter_class=layout,
         )
     )
-    given = parser.parse_args(argv)
-    return given.run(given)
+    return parser
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--output", type=_output, default=Path("jaxcal-demo.png"), help="figure [%(default)s]"
+        "--output", type=_figure, default=Path("jaxcal-demo.png"), help="figure [%(default)s]"
     )
-    parser.add_argument("--seed", type=_at_least(0), default=0, help="[%(default)s]")
-    parser.add_argument("--draws", type=_at_least(1), default=500, help="of the null [%(default)s]")
+    parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
+    parser.add_argument("--draws", type=_count, default=500, help="of the null [%(default)s]")
     parser.add_argument(
-        "--rounds", type=_at_least(1), default=30, help="of training, 20 steps each [%(default)s]"
+        "--rounds", type=_count, default=30, help="of training, 20 steps each [%(default)s]"
     )
     parser.set_defaults(run=_demo)
 
@@ -75,7 +115,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 def _add_test(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.npz")
     parser.add_argument("--json", type=_output, metavar="OUT", help="write every number as JSON")
-    parser.add_argument("--figure", type=_output, metavar="OUT", help="draw (.png, .pdf, .svg)")
+    parser.add_argument("--figure", type=_figure, metavar="OUT", help="draw (.png, .pdf, .svg)")
     parser.add_argument(
         "--null",
         choices=NULLS,
@@ -84,79 +124,131 @@ def _add_test(parser: argparse.ArgumentParser) -> None:
         "order of time that depend on each other [%(default)s]",
     )
     parser.add_argument("--coordinates", action="store_true", help="a p-value a target coordinate")
-    parser.add_argument("--seed", type=_at_least(0), default=0, help="[%(default)s]")
-    parser.add_argument("--draws", type=_at_least(1), help="of the null, where it has any [500]")
+    parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
+    parser.add_argument("--draws", type=_count, help="of the null, where it has any [500]")
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), help="compute in [the type in the file]"
     )
     parser.set_defaults(run=_test)
 
 
-def _demo(given: argparse.Namespace) -> int:
+def _demo(options: argparse.Namespace) -> int:
     from jaxcal import demo  # numpyro, optax and matplotlib only where they are used
 
-    try:
-        demo.run(given.output, seed=given.seed, draws=given.draws, rounds=given.rounds)
-    except OSError as error:
-        return _fail(f"{error.filename or given.output}: {error.strerror or error}")
+    with _naming(options.output):
+        demo.run(options.output, seed=options.seed, draws=options.draws, rounds=options.rounds)
     return 0
 
 
-def _test(given: argparse.Namespace) -> int:
+def _test(options: argparse.Namespace) -> int:
     from jaxcal import arrays_file, report
 
-    if given.draws is not None and given.null in WITHOUT_DRAWS:
-        return _fail(f"--draws: the {given.null} null is a formula and has no draws")
+    if options.draws is not None and options.null in WITHOUT_DRAWS:
+        return _fail(f"--draws: the {options.null} null is a formula and has no draws")
+    if fault := _overwritten(options.file, options.json, options.figure):
+        return _fail(fault)
     try:
-        arrays = arrays_file.read(given.file, given.dtype)
+        arrays = arrays_file.read(options.file, options.dtype)
         result = report.run(
             arrays,
-            null=NULLS[given.null],
-            draws=given.draws,
-            coordinates=given.coordinates,
-            seed=given.seed,
+            null=NULLS[options.null],
+            draws=options.draws,
+            coordinates=options.coordinates,
+            seed=options.seed,
         )
     except (arrays_file.BadFile, report.Unusable) as error:
         return _fail(str(error))
-    for name in arrays.ignored:
-        print(f"{given.file}: the array '{name}' is not used", file=sys.stderr)
-    print(result)
-    try:
-        if given.json:
-            settings = {"file": str(given.file), "seed": given.seed, "version": __version__}
-            report.write_json(result, given.json, settings)
-        if given.figure:
-            report.write_figure(result, given.figure)
-    except (OSError, ValueError) as error:  # a full disk; a kind of figure nobody draws
-        return _fail(" ".join(str(error).split()))
+    for note in arrays.notes:
+        print(f"{options.file}: {note}", file=sys.stderr)
+    print(result, flush=True)
+    if options.json:
+        settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
+        with _naming(options.json):
+            report.write_json(result, options.json, settings, arrays.notes)
+    if options.figure:
+        with _naming(options.figure):
+            report.write_figure(result, options.figure)
     return 0
 
 
-def _fail(sentence: str) -> int:
+def _overwritten(source: Path, *outputs: Path | None) -> str | None:
+    """What is wrong with the names of the files, if anything: no two may be the same."""
+    names = [path.resolve() for path in (source, *outputs) if path is not None]
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    return f"{twice[0]}: one name for two files" if twice else None
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors of writing carry the name of the file: on a full disk Python leaves it out."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), error.filename or path) from None
+
+
+def _fail(sentence: str, status: int = UNUSABLE) -> int:
     print(f"jaxcal: {sentence}", file=sys.stderr)
-    return 2
+    return status
+
+
+def _drop_output() -> None:
+    """Send standard output nowhere, so that Python, which flushes at its exit, says nothing."""
+    try:
+        place = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # no stream, or one without a file
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, place)
+    os.close(nowhere)
 
 
 def _output(text: str) -> Path:
     path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is a folder; wanted the name of a file")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+    try:
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text} is a folder; wanted the name of a file")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise argparse.ArgumentTypeError(f"{text} cannot be written: permission denied")
+    except OSError as error:  # a name that is too long, say
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
     return path
 
 
-def _at_least(smallest: int) -> Callable[[str], int]:
-    def whole(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = smallest - 1
-        if value < smallest:
-            raise argparse.ArgumentTypeError(f"wanted a whole number >= {smallest}, got {text!r}")
-        return value
+def _figure(text: str) -> Path:
+    """A place for a figure of a kind that can be drawn: found out before the work, not after."""
+    from matplotlib.backend_bases import FigureCanvasBase
 
-    return whole
+    path = _output(text)
+    if path.suffix.lower().removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise argparse.ArgumentTypeError(
+            f"{text} is no figure that can be drawn; wanted a name with .png, .pdf or .svg"
+        )
+    return path
+
+
+def _seed(text: str) -> int:
+    return _whole(text, 0, 2**64 - 1)
+
+
+def _count(text: str) -> int:
+    return _whole(text, 1, 10**6)
+
+
+def _whole(text: str, smallest: int, largest: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = smallest - 1
+    if not smallest <= value <= largest:
+        raise argparse.ArgumentTypeError(
+            f"wanted a whole number from {smallest} to {largest}, got {text[:40]!r}"
+        )
+    return value
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class TestArrays(NamedTuple):
     """What a test needs, all of one float type; either ``node_scores`` or ``features`` is there.
 
     ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d]; ``features``
-    [n, q]. ``ignored``: names of arrays in the file that are not used.
+    [n, q]. ``notes``: sentences about what the reader may not have meant.
     """
 
     __test__ = False  # arrays, not a pytest class
@@ -53,7 +53,7 @@ class TestArrays(NamedTuple):
     node_scores: Float[np.ndarray, "n m d"] | None
     nodes: Float[np.ndarray, "m d"] | None
     features: Float[np.ndarray, "n q"] | None
-    ignored: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def read(path: Path, dtype: str | None = None) -> TestArrays:
@@ -151,13 +151,19 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
     for name, axes in SHAPES.items():
         if name in arrays:
             full[name] = _fitted(path, name, arrays[name], axes.split(), lengths)
+    notes = [f"the array '{name}' is not used" for name in ignored]
+    if n < (d := lengths["d"]):
+        notes.append(
+            f"'targets' of shape {targets.shape} is read as {n} observations of {d} numbers each; "
+            f"if these are {d} observations, save every array with its first two axes swapped"
+        )
     return TestArrays(
         full["targets"],
         full["scores"],
         full.get("node_scores"),
         full.get("nodes"),
         full.get("features"),
-        ignored,
+        tuple(notes),
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,28 @@ def run(
         )
         try:
             result = kccsd_test(
-                jax.random.key(seed),
+                seed,
                 Scores(jnp.asarray(arrays.scores), node_scores, nodes),
                 arrays.targets,
                 distance=Fisher() if features is None else Vectors(features),
                 null=chosen,
                 coordinates=coordinates,
             )
+            return jax.block_until_ready(result)
         except ValueError as error:  # such as too few observations for blocks
             raise Unusable(" ".join(str(error).split())) from None
-        return jax.block_until_ready(result)
 
 
-def write_json(result: TestResult, path: Path, settings: dict[str, Any]) -> None:
-    """Every number of the result but the draws of the null; what is not finite becomes null."""
-    text = json.dumps(_finite(settings | result.to_dict()), indent=2, allow_nan=False)
+def write_json(
+    result: TestResult, path: Path, settings: dict[str, Any], notes: Sequence[str] = ()
+) -> None:
+    """Every number of the result but the draws of the null; what is not finite becomes null.
+
+    ``notes`` on the file go in front of the warnings of the result.
+    """
+    content = settings | result.to_dict()
+    content["warnings"] = [*notes, *content["warnings"]]
+    text = json.dumps(_finite(content), indent=2, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,9 @@
 """``python -m jaxcal test``: reports for good files, one sentence and status 2 for bad ones."""
 
+import io
 import json
-import re
+import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -313,20 +315,92 @@ def test_options_that_cannot_work_are_refused_before_the_work(save, tmp_path, ca
     path = save(arrays())
     few = save({name: array[:3] for name, array in with_features().items()}, "few.npz")
     for argv, wanted in [
-        ([path, "--draws", "0"], "wanted a whole number >= 1, got '0'"),
-        ([path, "--seed", "x"], "wanted a whole number >= 0, got 'x'"),
+        ([path, "--draws", "0"], "wanted a whole number from 1 to 1000000, got '0'"),
+        ([path, "--seed", "x"], "wanted a whole number from 0 to 18446744073709551615, got 'x'"),
+        ([path, "--seed", str(2**64)], "wanted a whole number from 0 to"),
+        ([path, "--seed", "9" * 5000], "wanted a whole number from 0 to"),
+        ([path, "--draws", str(10**12)], "wanted a whole number from 1 to 1000000"),
         ([path, "--null", "magic"], "invalid choice: 'magic'"),
         ([path, "--null", "gamma", "--draws", "9"], "--draws: the gamma null"),
         ([path, "--json", str(tmp_path / "no" / "r.json")], "does not exist"),
         ([path, "--figure", str(tmp_path)], "is a folder"),
+        ([path, "--figure", str(tmp_path / "figure.xyz")], "figure.xyz is no figure"),
+        ([path, "--figure", str(tmp_path / "figure")], "wanted a name with .png, .pdf or .svg"),
+        ([path, "--json", str(tmp_path / ("a" * 300))], "name too long"),
+        ([path, "--json", path], "mine.npz: one name for two files"),
+        ([path, "--json", str(tmp_path / "a.png"), "--figure", str(tmp_path / "a.png")], "a.png:"),
         ([few, "--null", "block"], "needs at least two blocks"),
     ]:
         assert wanted in refused(capsys, *argv)
 
 
-def test_a_kind_of_figure_nobody_draws_is_named(save, tmp_path, capsys):
-    assert main(["test", save(with_features()), "--figure", str(tmp_path / "figure.xyz")]) == 2
-    assert re.search(r"jaxcal: .*xyz", capsys.readouterr().err)
+def test_a_large_seed_is_taken(save, capsys):
+    assert main(["test", save(arrays()), "--seed", str(2**64 - 1), *ONE_PROGRAM]) == 0
+
+
+def test_a_transposed_file_is_not_read_without_a_word(save, tmp_path, capsys):
+    content = {name: array.swapaxes(0, 1) for name, array in with_features().items()}
+    content |= {"features": content["features"].T[:2]}
+    out = tmp_path / "result.json"
+    main(["test", save(content), "--json", str(out), *ONE_PROGRAM])
+    note = "'targets' of shape (2, 60) is read as 2 observations of 60 numbers each"
+    assert note in capsys.readouterr().err
+    assert json.loads(out.read_text())["warnings"][0].startswith(note)
+
+
+def test_what_ends_a_run_early_is_no_traceback(save, tmp_path, monkeypatch, capsys):
+    from jaxcal import report
+
+    def stopped(error):
+        def run(*_, **__):
+            raise error
+
+        monkeypatch.setattr(report, "run", run)
+        status = main(["test", save(arrays())])
+        return status, capsys.readouterr().err.strip()
+
+    assert stopped(KeyboardInterrupt()) == (130, "jaxcal: interrupted")
+    assert stopped(BrokenPipeError(32, "Broken pipe")) == (141, "")
+    status, sentence = stopped(MemoryError("of 9 TB"))
+    assert (status, sentence) == (2, "jaxcal: out of memory (of 9 TB)")
+
+
+def test_a_full_disk_is_named(save, tmp_path, monkeypatch, capsys):
+    from jaxcal import report
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")  # as Python raises it: without a name
+
+    monkeypatch.setattr(report, "write_json", full)
+    out = tmp_path / "r.json"
+    assert main(["test", save(arrays()), "--json", str(out), *ONE_PROGRAM]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"jaxcal: {out}: No space left on device\n"
+    assert captured.out.startswith("KCCSD test"), "the report is not lost"
+
+
+def test_every_terminal_can_show_the_report(save, monkeypatch):
+    written = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", written)
+    monkeypatch.setattr(sys, "stderr", written)
+    content = arrays() | {"naïve": np.ones(3)}
+    assert main(["test", save(content, "größe.npz"), *ONE_PROGRAM]) == 0
+    assert rb"gr\xf6\xdfe.npz: the array 'na\xefve' is not used" in written.buffer.getvalue()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of Unix")
+def test_interrupted_and_unread_the_program_says_no_more_than_it_must(tmp_path):
+    argv = [sys.executable, "-m", "jaxcal", "demo", "--output", str(tmp_path / "a.png")]
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ascii_only}
+    with subprocess.Popen(argv, **pipes) as unread, subprocess.Popen(argv, **pipes) as stopped:
+        for program in (unread, stopped):
+            assert program.stdout.readline().startswith(b"Can the uncertainty")
+        unread.stdout.close()
+        stopped.send_signal(signal.SIGINT)
+        assert (stopped.wait(120), unread.wait(120)) == (130, 141)
+        assert stopped.stderr.read().strip() == b"jaxcal: interrupted"
+        assert unread.stderr.read() == b""
 
 
 def test_the_program_fails_with_one_sentence_and_status_2(tmp_path):

@@ -64,6 +64,7 @@ def test_seasons_are_whole_months():
 
 def test_training_and_test_days_do_not_overlap(days, shown):
     text, verdicts, _ = shown
+    assert text.isascii(), "any terminal shows it"
     assert "fitted on  2012-01-02 to 2014-12-31 (1095 days)" in text
     assert "tested on  2015-01-01 to 2015-12-31 (365 days)" in text
     assert verdicts[0].dependent.contributions.size == 365
@@ -184,6 +185,11 @@ def test_the_command_saves_where_it_is_told(tmp_path, monkeypatch, capsys):
         main(["demo", "--output", str(tmp_path / "no" / "a.png")])
     assert stop.value.code == 2
     assert "does not exist" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stop:
+        main(["demo", "--output", str(tmp_path / "a.foo")])
+    assert stop.value.code == 2
+    assert "a.foo is no figure that can be drawn" in capsys.readouterr().err
+    assert len(seen) == 1, "nothing ran"
 
 
 def test_a_figure_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, capsys):

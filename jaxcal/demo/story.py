@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.calibration import kccsd_test
 from jaxcal.data import seattle_weather
 from jaxcal.demo import words
@@ -50,7 +51,7 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     tested = days.within("2015-01-01", "2015-12-31")
     print(words.opening(fitted, tested), flush=True)
 
-    train_key, start_key, test_key = jax.random.split(jax.random.key(seed), 3)
+    train_key, start_key, test_key = jax.random.split(checks.key(seed), 3)
     with _stage("fit the Gaussian regression (least squares)"):
         regression = jax.jit(Regression.fit)(fitted.inputs, fitted.targets)
         gaussians = regression.predict(jnp.asarray(tested.inputs))

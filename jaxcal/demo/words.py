@@ -18,7 +18,7 @@ Can the uncertainty of these weather forecasts be trusted?
 
   place      Seattle, daily, 2012 to 2015 (NOAA, public domain)
   input      today's highest and lowest temperature, precipitation, wind, time of year
-  target     tomorrow's highest and lowest temperature (°C)
+  target     tomorrow's highest and lowest temperature, in degrees Celsius
   fitted on  {_span(fitted)}
   tested on  {_span(tested)}, never seen before
 """
@@ -31,7 +31,7 @@ def section(
     shifts: Float[np.ndarray, "4 2"],
     dates: Shaped[np.ndarray, " n"],
 ) -> str:
-    """One forecaster: how badly, how surely, and where. ``shifts`` by season and target, in °C."""
+    """One forecaster: how badly, how surely, where. ``shifts`` by season and target, degrees C."""
     estimate = float(dependent.estimate)
     lines = [
         f"\n{name}",
@@ -53,7 +53,7 @@ def section(
             strict=True,
         )
     ]
-    lines.append("\n  season   days   estimate    share   shift of highest, lowest (°C)")
+    lines.append("\n  season   days   estimate    share   shift of highest, lowest (deg C)")
     for word, days, part, (highest, lowest) in zip(
         SEASONS, _days(dates), by_season(dependent, dates).tolist(), shifts, strict=True
     ):
