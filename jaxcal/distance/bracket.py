@@ -47,8 +47,9 @@ PROGRAMME_MOST = 20_000  # observations for which the lower distance is solved b
 class Bracket(NamedTuple):
     """The true distance is between ``low`` and ``high`` [] for these data as a population.
 
-    ``lower`` and ``upper``: every bound by the measure it comes from, each []. ``low`` is the
-    largest of the one, ``high`` the smallest of the other."""
+    ``lower`` and ``upper``: every bound by what it is made of, each []. ``low`` is the
+    largest of the one, ``high`` the smallest of the other, and low <= high; both are NaN where the
+    bounds contradict each other by more than rounding, which then is a fault."""
 
     low: Scalar
     high: Scalar
@@ -82,7 +83,7 @@ def dce_bracket(
     y: Any,
     *,
     weights: Any = None,
-    accuracy: float = 0.01,
+    accuracy: float | int = 0.01,
     bins: int = 15,
     solve: bool | None = None,
 ) -> Bracket:
@@ -95,7 +96,7 @@ def dce_bracket(
     return _bracket(_measure(binary(p, y, weights), accuracy, bins, solve))
 
 
-def _measure(data: Binary, accuracy: float, bins: int, solve: bool | None) -> _Measures:
+def _measure(data: Binary, accuracy: float | int, bins: int, solve: bool | None) -> _Measures:
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     if solve and traced:
         raise ValueError("solve=True runs outside of jit and vmap only")
@@ -116,7 +117,7 @@ def _measure(data: Binary, accuracy: float, bins: int, solve: bool | None) -> _M
         binned=binned_ece(data.v, data.y, weights=data.w, edges=bins).bound,
         interval=_best(data).value if n <= INTERVALS_MOST else None,
         lower=lower,
-        witness=smooth.witness - jnp.sum(data.w * smooth.witness),
+        witness=smooth.witness,
     )
 
 
@@ -130,20 +131,28 @@ def _bracket(found: _Measures) -> Bracket:
         "surrogate interval calibration error": found.surrogate,
         "binned ECE + bin width": found.binned,
         "ECE": found.ece,
-        "smooth calibration error": from_lower(2 * found.smooth),
+        "2 s + 4 sqrt(s), s the smooth error": from_lower(2 * found.smooth),
     }
     if found.interval is not None:
         upper["interval calibration error"] = found.interval
     if found.lower is not None:
         low, high = (jnp.asarray(end, found.smooth.dtype) for end in found.lower)
         lower["lower distance"] = low
-        upper["lower distance"] = from_lower(high)
-    ends = [jnp.stack(list(side.values())) for side in (lower, upper)]
-    return Bracket(largest(ends[0]), smallest(ends[1]), lower, upper)
+        upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
+    low, high = largest(_stacked(lower)), smallest(_stacked(upper))
+    # where the bounds meet, as for one prediction, rounding may cross them; nothing else may
+    slack = 16 * jnp.finfo(low.dtype).eps * found.witness.size**0.5
+    whole = low <= high + slack
+    low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
+    return Bracket(low, high, lower, upper)
+
+
+def _stacked(bounds: dict[str, Scalar]) -> Array:
+    return jnp.stack(list(bounds.values()))
 
 
 def from_lower(d: Array) -> Array:
-    r"""The largest true distance that a lower distance d allows: d + 2 sqrt(2 d), at most 1."""
+    r"""The largest true distance that a lower distance d allows: d + sqrt(8 d), at most 1."""
     return at_most(d + 2 * jnp.sqrt(2 * at_least(d, 0)), 1)
 
 
@@ -153,11 +162,10 @@ class DistanceResult(eqx.Module):
     ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
     this one for the population, with asymptotic probability ``level``. ``measures`` by name,
     each []; ``radii``: how far those of the data and of the population may be apart, jointly.
-    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that sees most error,
-    less its mean, so that an error that all predictions share (``mean residual``) does not tilt it
-    to one side: positive where predictions are too low compared with the rest. The weight that
-    attains the smooth calibration error is that of `smooth_ce`. ``predictions``, ``targets``,
-    ``weights`` [n] as given.
+    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that attains the smooth
+    calibration error, as `smooth_ce` has it: positive where predictions are too low, negative where
+    they are too high, and on one side only where all of them err to one side. ``predictions``,
+    ``targets``, ``weights`` [n] as given.
     """
 
     bracket: Bracket
@@ -203,7 +211,7 @@ def distance_from_calibration(
     n_resamples: int = 200,
     n_draws: int = 500,
     null: Null | None = None,
-    accuracy: float = 0.01,
+    accuracy: float | int = 0.01,
     bins: int = 15,
     solve: bool | None = None,
     notion: str | None = None,
@@ -362,6 +370,11 @@ def _findings(result: DistanceResult) -> list[tuple[str, bool]]:
     different = np.unique(v).size
     return [
         (f"{n} observations are too few for the interval, which rests on large n", n < 30),
+        (
+            "the bounds from below and from above contradict each other by more than rounding, so "
+            "there is no bracket",
+            bool(np.isnan(float(result.bracket.low))),
+        ),
         (
             "all predictions are equal, so this compares one number with the rate of label 1",
             different == 1 and n > 1,

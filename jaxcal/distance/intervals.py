@@ -28,27 +28,39 @@ from jaxcal.results import plain
 from jaxcal.typing import Key, KeyLike, Scalar, Vector
 
 EXACT_MOST = 48  # atoms for which all maximum widths are tried
+FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
+NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
+
+
+def _check_width(width: Any) -> None:
+    if not isinstance(width, Tracer) and not 0 < float(width) < math.inf:
+        raise ValueError(f"width: wanted a positive, finite bin width, got {width}")
 
 
 def random_interval_ce(p: Any, y: Any, *, width: Any, weights: Any = None) -> Scalar:
     """Binned ECE with bins of this width, averaged exactly over all shifts of the bins.
 
     ``width`` > 0, also above 1. Differentiable, jit, vmap. Cost: one sort and O(n).
-    Between |E[y - v]| (wide bins) and ECE (narrow ones). Source: Def. 6.5.
+    Between |E[y - v]| (wide bins) and ECE, which it equals below the least gap between different
+    predictions. Source: Def. 6.5.
     """
-    if not isinstance(width, Tracer) and not float(width) > 0:
-        raise ValueError(f"width: wanted a positive bin width, got {width}")
+    _check_width(width)
     data = binary(p, y, weights)
     return boxcars(*residuals(data), jnp.asarray(width, data.v.dtype)[None])[0]
 
 
 def sampled_interval_ce(
-    key: KeyLike, p: Any, y: Any, *, width: float, n_shifts: int = 100, weights: Any = None
+    key: KeyLike, p: Any, y: Any, *, width: float | int, n_shifts: int = 100, weights: Any = None
 ) -> tuple[Scalar, Scalar]:
     """The same by ``n_shifts`` random shifts, as in the paper: mean and its standard error.
 
     Cost O(n n_shifts). The exact average costs less than two shifts: use this for comparison only.
     """
+    _check_width(width)
+    if not width >= NARROWEST:
+        raise ValueError(f"width: wanted at least {NARROWEST}, as every bin is stored, got {width}")
+    if isinstance(n_shifts, bool) or not isinstance(n_shifts, int) or n_shifts < 1:
+        raise ValueError(f"n_shifts: wanted a whole number of at least 1, got {n_shifts!r}")
     data = binary(p, y, weights)
     rho = data.w * (data.y - data.v)
     bins = math.ceil(1 / width) + 2
@@ -80,7 +92,7 @@ class SurrogateCE(eqx.Module):
 
 
 def surrogate_interval_ce(
-    p: Any, y: Any, *, accuracy: float | None = 0.01, weights: Any = None
+    p: Any, y: Any, *, accuracy: float | int | None = 0.01, weights: Any = None
 ) -> SurrogateCE:
     r"""Surrogate interval calibration error: the least of RintCE(2^-k) + 2^-k.
 
@@ -90,14 +102,15 @@ def surrogate_interval_ce(
     Continuous in p (1/2-Hoelder). Cost: one sort and O(n) for each k. Source: Def. 6.10,
     Theorems 6.11 and 6.12.
     """
-    if accuracy is not None and not 0 < accuracy <= 2:
-        raise ValueError(f"accuracy: wanted a number in (0, 2], got {accuracy}")
     data = binary(p, y, weights)
     return _surrogate(data, 40 if accuracy is None else smallest_width(accuracy), accuracy is None)
 
 
-def smallest_width(accuracy: float) -> int:
-    """k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2)."""
+def smallest_width(accuracy: float | int) -> int:
+    """k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2). ValueError outside of
+    [1e-12, 2]: a finer width than 2^-41 is no use, and the limit is ECE."""
+    if isinstance(accuracy, (bool, str)) or not FINEST <= accuracy <= 2:
+        raise ValueError(f"accuracy: wanted a number from {FINEST} to 2, got {accuracy!r}")
     return math.ceil(math.log2(2 / accuracy) - 1e-9)
 
 

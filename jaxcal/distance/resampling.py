@@ -7,9 +7,15 @@ symmetric laws and right for large n otherwise.
 
 *From data to population.* Smooth, kernel and random interval calibration errors are suprema
 :math:`\sup_w \sum_i \rho_i w(v_i)`, so data and population differ by at most the same supremum of
-their difference. The bootstrap imitates it: with counts c of a resample, that of
-:math:`(c_i / \bar c - 1) \rho_i`. This holds at and near calibration too, where resampling the
+their difference. The Bayesian bootstrap (Rubin 1981) imitates it: with exponential weights e, that
+of :math:`(e_i / \bar e - 1) \rho_i`. This holds at and near calibration too, where resampling the
 value itself fails. No draw sorts the predictions again.
+
+Resampling alone takes what it has not seen for impossible: a hundred labels 0 hold no noise, though
+one of 30 may be 1. So each draw also weighs two observations that no data set excludes, one of
+residual 1 (label 1, predicted 0) and one of residual -1. For the rate of a label of which k of n
+came, the weights are then Gamma(k + 1) against Gamma(n - k + 1): the upper end is that of Clopper
+and Pearson (1934) but for one observation, and for many of both labels nothing changes.
 """
 
 from functools import partial
@@ -103,25 +109,29 @@ class Radii(NamedTuple):
 
 @partial(jax.jit, static_argnames=("n_resamples", "k_max"))
 def radii(key: Key, data: Sorted, *, n_resamples: int, level: Any, k_max: int) -> Radii:
-    """Joint bootstrap radii: all of them hold at once with probability ``level``, for large n.
+    """Joint bootstrap radii: all of them hold at once with probability ``level``.
 
-    Each measure's draws are divided by their median, and the quantile is that of the largest.
-    Cost: n_resamples times O(n (log n + k)).
+    Each measure's draws are divided by their median, and the quantile is that of the largest. An
+    observation not seen weighs as one drawn by weight, sum w^2. Cost: n_resamples times
+    O(n (log n + k)). Coverage over rare and common labels: experiments/distance_intervals.
     """
-    rho = data.w * (data.y - data.v)
-    widths = 2.0 ** -jnp.arange(k_max + 1, dtype=rho.dtype)
+    one = jnp.ones(1, data.v.dtype)
+    v = jnp.concatenate([0 * one, data.v, one])
+    residual = jnp.concatenate([one, data.y - data.v, -one])
+    unseen = jnp.sum(data.w**2, keepdims=True)
+    mass = jnp.concatenate([0 * one, data.w, 0 * one])
+    prior = jnp.concatenate([unseen, data.w, unseen])
+    widths = 2.0 ** -jnp.arange(k_max + 1, dtype=v.dtype)
 
-    def one(key: Key) -> Float[Array, " q"]:
-        n = rho.size
-        counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n).astype(rho.dtype)
-        total = jnp.sum(counts * data.w)
-        change = (counts / jnp.where(total > 0, total, 1) - 1) * rho
-        random = boxcars(data.v, change, widths)
-        smooth = smooth_statistic(data.v, change)
-        kernel = root(kernel_statistic(data.v, change))
+    def draw(key: Key) -> Float[Array, " q"]:
+        weighed = prior * jax.random.exponential(key, prior.shape, prior.dtype)
+        change = (weighed / jnp.sum(weighed) - mass) * residual
+        random = boxcars(v, change, widths)
+        smooth = smooth_statistic(v, change)
+        kernel = root(kernel_statistic(v, change))
         return jnp.concatenate([jnp.stack([smooth, kernel, jnp.abs(jnp.sum(change))]), random])
 
-    draws = _walk(one, jax.random.split(key, n_resamples), 2 * data.v.size * widths.size)
+    draws = _walk(draw, jax.random.split(key, n_resamples), 2 * v.size * widths.size)
     scale = jnp.median(draws, axis=0)
     scaled = draws / jnp.where(scale > 0, scale, 1)
     found = scale * jnp.quantile(jnp.max(scaled, axis=1), level)

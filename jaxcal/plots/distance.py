@@ -16,9 +16,8 @@ BINS = 15
 def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Rate of label 1 against the prediction, and below it the weight that sees the error.
 
-    Dots: mean label of groups of equal mass, with area by mass. Where the witness (grey band, in
-    units of its own around the line at 0.5) is above the middle, predictions are too low there,
-    compared with the rest: its mean is taken off, and what all share is the mean residual.
+    Dots: mean label of groups of equal mass. Where the witness (grey band, in units of its own
+    around the line at 0.5) is above the middle, predictions are too low there; below, too high.
     """
     ax = _one(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
@@ -36,7 +35,7 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
         0.5 + witness / 2,
         color="0.9",
         linewidth=0,
-        label="witness, less its mean (right axis)",
+        label="witness (right axis)",
     )
     ax.plot([0, 1], [0, 1], color=DARK, linewidth=0.8, linestyle="--", label="calibrated")
     mean, rate, mass = groups(v, y, w, BINS)

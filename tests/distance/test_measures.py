@@ -160,6 +160,75 @@ def test_the_walk_along_two_lists_is_the_sorted_definition(seed):
         assert float(found) == pytest.approx(wanted, abs=1e-8 if width == 1e-9 else 1e-13)
 
 
+@pytest.mark.parametrize("n", [12, 100, 300])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_widths_far_below_the_spacing_of_numbers_lose_nothing(dtype, n):
+    """Against the definition in extended precision; below the least gap it is the ECE."""
+    rng = np.random.default_rng(n)
+    v = np.sort(rng.random(n).astype(dtype))
+    v[1::3] = v[::3][: v[1::3].size]  # ties
+    y = (rng.random(n) < v).astype(dtype)
+    widths = np.array([1e-30, 1e-12, 1e-8, 1e-3, 1.0, 1e2], dtype)
+    rho = (y - v) / dtype(n)
+    f = np.concatenate([[0], np.cumsum(rho.astype(np.longdouble))])
+    least = np.diff(np.unique(v)).min()
+    error = float(distance.ece(v, y))
+    for width, value in zip(widths, walk(v, rho, widths), strict=True):
+        if width < least:
+            assert float(value) == pytest.approx(error, rel=1e-5)
+            continue
+        long = v.astype(np.longdouble)
+        t = np.sort(np.concatenate([long - width, long]))
+        middle = (t[1:] + t[:-1]) / 2
+        inside = f[np.searchsorted(long, middle + width)] - f[np.searchsorted(long, middle)]
+        wanted = float(np.abs(inside) @ np.diff(t) / width)
+        assert float(value) == pytest.approx(wanted, rel=2e-5, abs=1e-7)
+    assert sum(widths < least) >= 3
+    assert float(distance.random_interval_ce(v, y, width=1e-8)) == pytest.approx(error, rel=1e-5)
+
+
+@pytest.mark.parametrize("n", [12, 100, 300])
+def test_the_population_value_has_no_room_below_the_least_gap(n):
+    """All predictions .175 too high, on five atoms: every interval measure is at least the bias."""
+    v = (0.5 + np.arange(n) % 5 / 16).astype(np.float32)
+    y = v - np.float32(0.175)
+    population = distance.surrogate_interval_ce(v, y, accuracy=None)
+    assert float(population.value) == pytest.approx(0.175, rel=1e-5)
+    found = distance.dce_bracket(v, y, accuracy=1e-9, solve=False)
+    assert 0.1749 <= float(found.low) <= float(found.high) <= 0.1751
+    assert min(map(float, found.upper.values())) >= 0.1749
+
+
+def test_slopes_of_narrow_random_intervals_are_those_of_the_error():
+    v, y, w = sample(1)
+    narrow = jax.jit(jax.grad(lambda v: distance.random_interval_ce(v, y, weights=w, width=1e-12)))
+    exact = jax.jit(jax.grad(lambda v: distance.ece(v, y, weights=w)))
+    np.testing.assert_allclose(narrow(v), exact(v), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda v, y: distance.surrogate_interval_ce(v, y, accuracy=0), "accuracy"),
+        (lambda v, y: distance.dce_bracket(v, y, accuracy=0), "accuracy"),
+        (lambda v, y: distance.dce_bracket(v, y, accuracy=float("nan")), "accuracy"),
+        (lambda v, y: distance.dce_bracket(v, y, accuracy=100.0), "accuracy"),
+        (
+            lambda v, y: distance.distance_from_calibration(jax.random.key(0), v, y, accuracy=0),
+            "accuracy",
+        ),
+        (lambda v, y: distance.random_interval_ce(v, y, width=0.0), "width"),
+        (lambda v, y: distance.random_interval_ce(v, y, width=float("inf")), "width"),
+        (lambda v, y: distance.sampled_interval_ce(jax.random.key(0), v, y, width=0.0), "width"),
+        (lambda v, y: distance.sampled_interval_ce(jax.random.key(0), v, y, width=1e-9), "width"),
+    ],
+)
+def test_widths_and_accuracies_out_of_range_are_refused_by_name(call, name):
+    v, y, _ = sample(1)
+    with pytest.raises(ValueError, match=f"^{name}"):
+        call(v, y)
+
+
 def test_random_intervals_have_the_gradient_of_finite_differences():
     v, y, w = sample(1)
 

@@ -2,6 +2,7 @@
 
 import io
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import scipy.stats
 
 from jaxcal import distance
+from jaxcal.distance import bracket
 from jaxcal.distance.constructions import tempered_population, tempered_sample
 from jaxcal.distance.resampling import ascending, calibration_test, kernel_statistic
 from jaxcal.plots import distance as plots
@@ -31,10 +33,10 @@ def test_the_report_says_how_far_and_why(result):
     text = str(result)
     for words in ("these data", "population", "p-value", "low end: ", "drawn again", "smooth"):
         assert words in text
-    bracket = result.bracket
-    assert 0 < float(bracket.low) <= float(bracket.high) <= 1
-    assert float(result.interval.low) <= float(bracket.low)
-    assert float(result.interval.high) >= float(bracket.high)
+    ends = result.bracket
+    assert 0 < float(ends.low) <= float(ends.high) <= 1
+    assert float(result.interval.low) <= float(ends.low)
+    assert float(result.interval.high) >= float(ends.high)
     plain = result.to_dict()
     assert plain["null"] == "redraw"
     assert "null_samples" not in plain
@@ -165,7 +167,7 @@ def test_wrong_types_are_named(key):
     with pytest.raises(TypeError, match="targets: wanted labels 0 or 1"):
         distance.ece(np.full(2, 0.5), ["a", "b"])
     with pytest.raises(TypeError, match="key"):
-        distance.distance_from_calibration(0, [0.5], [1])
+        distance.distance_from_calibration("seed", [0.5], [1])
     with pytest.raises(ValueError, match="level: "):
         distance.distance_from_calibration(key, [0.5], [1], level=95.0)
     with pytest.raises(ValueError, match="bandwidth: wanted a positive"):
@@ -234,14 +236,23 @@ def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
         distance.distance_from_calibration(key, ps, labels, notion="class-wise", solve=True, **FEW)
 
 
-def test_the_witness_of_a_result_has_no_mean(result, data):
-    assert float(jnp.mean(result.witness)) == pytest.approx(0, abs=1e-12)
+def test_the_witness_of_a_result_attains_the_smooth_error(result, data):
     v, y = data
     attains = distance.smooth_ce(v, y)
-    apart = np.asarray(attains.witness - result.witness)
-    np.testing.assert_allclose(apart, apart[0], atol=1e-12)
-    seen = jnp.mean((y - v) * result.witness) + apart[0] * jnp.mean(y - v)
-    assert float(seen) == pytest.approx(float(attains.value), abs=1e-12)
+    np.testing.assert_array_equal(result.witness, attains.witness)
+    assert float(jnp.mean((y - v) * result.witness)) == pytest.approx(float(attains.value))
+
+
+@pytest.mark.parametrize("n", [12, 100, 300])
+def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
+    """The model says 1.8 times the rate; the figure shows the band below the middle only."""
+    v = np.linspace(0.05, 0.5, n)
+    y = v / 1.8  # mean labels: no noise
+    found = distance.distance_from_calibration(key, v, y, n_resamples=2, n_draws=2, solve=False)
+    assert np.all(np.asarray(found.witness) <= 0)
+    band = plots.reliability_with_witness(found).collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() <= 0.5
+    assert band[:, 1].min() < 0.5
 
 
 def test_sample_sizes_grow_as_the_theory_says():
@@ -253,6 +264,25 @@ def test_sample_sizes_grow_as_the_theory_says():
     truth = float(distance.laplace_ce(v, y, weights=w).value)
     drawn = tempered_sample(jax.random.key(2), 10_000, 2.0)
     assert abs(float(distance.laplace_ce(*drawn).value) - truth) < radius
+
+
+def test_the_figure_of_bounds_names_every_bound_once_and_by_what_it_is(result):
+    ax = plots.bracket(result)
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {"smooth calibration error", "kernel calibration error"}
+    assert "2 s + 4 sqrt(s), s the smooth error" in names
+
+
+def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
+    """A fault on purpose: a lower bound above the upper ones."""
+    v, y = data
+    measured = bracket._measure(distance.predictions.binary(v, y), 0.01, 15, False)
+    broken = bracket._bracket(measured._replace(mean=measured.ece + 0.1))
+    assert np.isnan(broken.low)
+    assert np.isnan(broken.high)
+    said = eqx.tree_at(lambda r: r.bracket, result, broken).warnings()
+    assert any("contradict each other" in text for text in said)
 
 
 @pytest.mark.parametrize("draw", [plots.reliability_with_witness, plots.bracket])
