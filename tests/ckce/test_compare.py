@@ -127,6 +127,7 @@ def test_the_power_against_a_calibrated_model():
     assert int(jnp.sum((p <= 0.05) & (gap < 0))) > 45
 
 
+@pytest.mark.slow
 def test_inside_jit_and_by_vmap():
     stack = jnp.stack(list(MODELS.values()))[:2]
 

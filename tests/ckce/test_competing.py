@@ -160,6 +160,7 @@ def test_binary_temperatures_against_exact_numbers():
         np.testing.assert_allclose(p[:, 1], c**t / (c**t + (1 - c) ** t), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_dirichlet_model_against_exact_numbers():
     n = 60_000
     truth = synthetic.dirichlet(jax.random.key(0), n, 10, 0.1)
@@ -177,6 +178,7 @@ def test_the_dirichlet_model_against_exact_numbers():
         np.testing.assert_allclose(jnp.mean(jnp.sum(gap**2, 1)), square, atol=0.0007)
 
 
+@pytest.mark.slow
 def test_linear_recalibration_with_a_linear_kernel():
     m, epsilon, ridge, n, sets = 3, 0.6, 0.1, 1000, 10
     s = 1 / (m * (m + 1))

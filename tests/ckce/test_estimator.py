@@ -130,6 +130,7 @@ def test_null_mean_is_the_average_over_redrawn_labels():
     assert abs(values.mean() - found) < 4 * values.std() / 4000**0.5
 
 
+@pytest.mark.slow
 def test_sampled_predictions_add_the_null_mean():
     w = jnp.asarray(problems.weights(K, RIDGE))
     keys = jax.random.split(jax.random.key(4), 2000)

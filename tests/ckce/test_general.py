@@ -47,6 +47,7 @@ def test_normal_predictions_in_closed_form():
     assert "CKCE, n = 40" in repr(found)
 
 
+@pytest.mark.slow
 def test_draws_come_near_the_closed_form():
     exact = ckce_means(KEYS[2], dist.Normal(MEAN, 0.5), YS, **FIXED).estimate
     drawn = ckce_means(KEYS[2], dist.Normal(MEAN, 0.5), YS, n_draws=200, **FIXED).estimate

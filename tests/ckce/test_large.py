@@ -35,6 +35,7 @@ def test_incomplete_cholesky_is_exact_at_full_rank():
     assert "incomplete Cholesky" in repr(found)
 
 
+@pytest.mark.slow
 def test_incomplete_cholesky_comes_nearer_with_its_rank():
     errors, left = [], []
     for rank in (3, 10, 30):
@@ -70,6 +71,7 @@ def test_landmarks_can_be_given():
     )
 
 
+@pytest.mark.slow
 def test_devices_share_the_rows():
     mesh = jax.make_mesh((1,), ("rows",), (jax.sharding.AxisType.Auto,))
     alone = ckce_low_rank(Q, Y, rank=10, tile=50)
@@ -78,6 +80,7 @@ def test_devices_share_the_rows():
     np.testing.assert_allclose(shared.contributions, alone.contributions, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_low_rank_has_gradients():
     exact = jax.grad(lambda q: ckce(q, Y, bandwidth=0.3).estimate)(Q)
     found = jax.grad(lambda q: ckce_low_rank(q, Y, bandwidth=0.3, rank=N).estimate)(Q)
@@ -104,6 +107,7 @@ def test_random_features_have_the_kernel_for_their_mean():
     assert 3.4 < ratio < 4.6  # sixteen times the features, a quarter of the spread
 
 
+@pytest.mark.slow
 def test_random_features_in_both_forms_come_near_the_exact_value():
     key = jax.random.key(7)
     primal = ckce_fourier(key, Q, Y, n_features=50)  # 103 < 120 columns
@@ -155,6 +159,7 @@ json.dump(found, sys.stdout)
 """
 
 
+@pytest.mark.slow
 def test_conjugate_gradients_do_not_depend_on_the_number_of_devices():
     alone, *shared = many_devices.run_on(4, ON_DEVICES)
     for other in shared:
@@ -182,6 +187,7 @@ def test_bad_sizes_are_named():
         ckce_conjugate(Q, Y, steps=0)
 
 
+@pytest.mark.slow
 def test_the_null_mean_shrinks_at_least_as_n_to_the_minus_half():
     # trace(K) / (n ridge)^2 <= 2 n^(-1/2) bounds it; smooth kernels do better
     small, large = (float(null_mean(problems.data(2, n)[0])) for n in (50, 800))

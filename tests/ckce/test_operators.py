@@ -40,6 +40,7 @@ def test_ckce_is_a_distance_of_two_operators():
     np.testing.assert_allclose(inner_product(came, said), inner_product(said, came), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_two_samples_by_the_trace_formula():
     keys = jax.random.split(jax.random.key(1), 4)
     xs, zs = jax.random.normal(keys[0], (20, 2)), jax.random.normal(keys[1], (30, 2))
@@ -173,6 +174,7 @@ def models(key):
     return Drawn(jnp.stack(parts), synthetic.labels(label_key, truth))
 
 
+@pytest.mark.slow
 def test_rankings_of_the_paper_at_100_observations():
     found = drawn_trials(jax.random.key(4), models, MEASURES, trials=60)
     wins = np.asarray(found.wins("CKCE"))
@@ -215,6 +217,7 @@ def shifted(key, place):
     return Drawn(q[None], y)
 
 
+@pytest.mark.slow
 def test_a_covariate_shift_moves_ckce_least():
     curves = shift_curves(jax.random.key(7), shifted, [-1.0, 0.0, 1.0], MEASURES, trials=10)
     means = np.asarray(curves).mean(axis=1)[:, :, 0]

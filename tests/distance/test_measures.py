@@ -118,6 +118,7 @@ def test_laplace_ce_has_the_gradient_of_finite_differences():
         assert float(slope[i]) == pytest.approx(change, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_estimators_by_chance_agree_with_the_exact_square(key):
     v, y, w = sample(6)
     for ell in (1.0, 0.2):
@@ -229,6 +230,7 @@ def test_widths_and_accuracies_out_of_range_are_refused_by_name(call, name):
         call(v, y)
 
 
+@pytest.mark.slow
 def test_random_intervals_have_the_gradient_of_finite_differences():
     v, y, w = sample(1)
 
@@ -323,6 +325,7 @@ def test_smece_is_the_integral_of_the_reflected_gaussian():
     assert float(found.value) == pytest.approx(wanted, abs=float(found.error) + 1e-7)
 
 
+@pytest.mark.slow
 def test_smece_has_the_gradient_of_finite_differences():
     """Errors of both signs, so that the width matters and moves with the predictions."""
     v, y = distance.constructions.tempered_sample(jax.random.key(0), SIZE, 4.0)

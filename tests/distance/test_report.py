@@ -58,6 +58,7 @@ def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
             assert all(float(x) >= true - 1e-7 for x in found.upper.values())
 
 
+@pytest.mark.slow
 def test_jit_and_vmap_give_the_bracket_without_the_programme(data):
     v, y = data
     found = jax.jit(lambda v, y: distance.dce_bracket(v, y))(v, y)
@@ -106,6 +107,7 @@ def values(v, y, w):
     )
 
 
+@pytest.mark.slow
 def test_order_duplicates_flips_scale_of_weights_and_padding_change_nothing():
     rng = np.random.default_rng(0)
     v = rng.integers(0, 9, 12) / 8
@@ -192,6 +194,7 @@ def test_labels_may_be_lists_integers_or_booleans():
         assert float(distance.smooth_ce([0.2, 0.9], y).value) == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_float32_stays_float32_and_close():
     v, y = (np.asarray(a, np.float32) for a in tempered_sample(jax.random.key(0), N, 2.0))
     for name in ("smooth_ce", "laplace_ce"):
@@ -215,6 +218,7 @@ def test_classes_reduce_to_one_against_the_rest():
         distance.from_classes(ps, [1, 3], "top-label")
 
 
+@pytest.mark.slow
 def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
     """Two classes: each against the rest is the same problem read from both ends."""
     v, y = data
@@ -255,6 +259,7 @@ def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
     assert band[:, 1].min() < 0.5
 
 
+@pytest.mark.slow
 def test_sample_sizes_grow_as_the_theory_says():
     found = distance.sample_sizes(0.01)
     assert found.k == 8

@@ -108,6 +108,7 @@ def test_any_bins_with_their_width_are_an_upper_bound(measured):
         assert m["upper"] <= float(run(v, y, w, edges)) + SLACK
 
 
+@pytest.mark.slow
 def test_random_intervals_fall_by_doubling_alone():
     """R9 and what it does not say: 20 equal atoms with residuals of alternating signs."""
     v = jnp.asarray((np.arange(20) + 0.5) / 20)

@@ -67,6 +67,7 @@ def test_mixtures_are_weighted_sums_over_their_components(family):
     close(p.own(p.features), jnp.diag(p.second(p.features, p.features)))
 
 
+@pytest.mark.slow
 def test_splitting_repeating_and_emptying_components_changes_nothing():
     ys = jnp.array([[0.1], [2.0]])
     alone = kernel_means(Gaussian(0.9), dist.Normal(jnp.array([0.4]), jnp.array([0.7])))

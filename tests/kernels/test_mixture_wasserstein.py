@@ -127,6 +127,7 @@ def test_normals_of_one_width_pair_their_sorted_means(s):
     np.testing.assert_allclose(distances(MixtureWasserstein(s), given)[0, 1], wanted, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_it_is_at_least_the_wasserstein_distance_of_the_mixtures():
     given = random_mixtures(4, 3, seed=4)
     found = squared(MixtureWasserstein(), components(given))
@@ -252,6 +253,7 @@ CORNERS = mixture(
 )
 
 
+@pytest.mark.slow
 def test_four_mixtures_are_no_points_of_a_hilbert_space():
     found = np.asarray(squared(MixtureWasserstein(), components(CORNERS)))
     np.testing.assert_allclose([found[i, (i + 1) % 4] for i in range(4)], 1, rtol=1e-12)
@@ -269,6 +271,7 @@ def test_four_mixtures_are_no_points_of_a_hilbert_space():
     assert not once.indefinite
 
 
+@pytest.mark.slow
 def test_exponentials_of_the_distance_itself_are_no_kernels_either():
     grid = list(itertools.product([0, 1, 2], [1, 2, 3]))
     two = np.asarray(list(itertools.combinations_with_replacement(grid, 2)), float)
@@ -304,6 +307,7 @@ def test_components_on_a_line_are_safe(s, kernel):
     assert seen.smallest > -1e-8
 
 
+@pytest.mark.slow
 def test_embeddings_make_kernels_and_the_look_says_so(key):
     rng = np.random.default_rng(4)
     root = jnp.asarray(rng.normal(size=(30, 2, 2)))
@@ -319,6 +323,7 @@ def test_embeddings_make_kernels_and_the_look_says_so(key):
         positive_definiteness(given, distance=Fisher())
 
 
+@pytest.mark.slow
 def test_the_spectrum_of_a_matrix():
     seen = spectrum(jnp.asarray([[1.0, 2.0], [2.0, 1.0]]))
     np.testing.assert_allclose([seen.smallest, seen.largest], [-1, 3], rtol=1e-12)

@@ -138,6 +138,7 @@ def test_the_exact_median_knows_ties_and_zeros(name, counts):
     np.testing.assert_allclose(median(METRICS[name][0], jnp.asarray(corners), tile=8), wanted)
 
 
+@pytest.mark.slow
 def test_the_exact_median_in_32_bits_is_that_of_the_same_distances():
     ps = rows(200, 6, 0.05).astype(jnp.float32)
     with jax.enable_x64(False):

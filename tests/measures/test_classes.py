@@ -207,6 +207,7 @@ def test_mmce_is_half_the_kernel_calibration_error(key):
         np.testing.assert_allclose(whole.unbiased, 2 * half.unbiased, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_mmce_is_a_penalty_with_finite_gradients():
     same = jnp.full(N, 0.5)
     slope = jax.grad(lambda r: mmce(r, HITS).biased)(same)

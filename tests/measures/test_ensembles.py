@@ -64,6 +64,7 @@ def test_class_probabilities_are_averaged():
     np.testing.assert_allclose(coins.probs, (p[0] + p[1])[:, 0] / 2)
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_better_than_its_members_on_average():
     """Jensen: the squared error and the negative log likelihood of the mixture."""
     members, ys = FAMILIES["normal"]

@@ -111,6 +111,7 @@ def numpyro_posterior():
     return NumpyroPosterior(model)
 
 
+@pytest.mark.slow
 def test_a_numpyro_model_gives_scores_of_its_unconstrained_posterior(numpyro_posterior):
     posterior = numpyro_posterior
     assert posterior.names == ("p", "rate", "w[0]", "w[1]")
@@ -163,6 +164,7 @@ def test_an_amortized_guide_is_a_prediction():
     np.testing.assert_allclose(found.at_targets[:, 0], (0.5 * xs - us[:, 0]) / 0.25, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_autoguides_fitted_to_each_observation_are_predictions():
     from numpyro.infer import SVI, Trace_ELBO
     from numpyro.infer.autoguide import AutoDiagonalNormal

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from quick import quick_first
 from scipy.integrate import solve_ivp
 
 from jaxcal import simulators
@@ -23,7 +24,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
+@pytest.mark.parametrize("name", quick_first(sorted(SHAPES), ["two_moons", "bernoulli_glm"]))
 def test_pairs_have_the_shapes_of_the_benchmark_and_positive_likelihood(key, name):
     made = MAKERS[name]()
     thetas, xs = jax.jit(made.pairs, static_argnums=1)(key, 50)
@@ -49,6 +50,7 @@ def test_likelihoods_integrate_to_one():
     assert mixture == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_moments_of_the_moons_are_those_of_the_draws(key):
     made, theta = simulators.two_moons(), jnp.asarray([-0.4, 0.1])
     xs = jax.vmap(made.draw, in_axes=(0, None))(jax.random.split(key, 20_000), theta)
@@ -73,6 +75,7 @@ def test_slcp_is_the_density_of_four_gaussian_points(key):
     np.testing.assert_allclose(np.cov(xs[:, :2].T), cov, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_signs_of_two_parameters_of_slcp_cannot_be_told(key):
     """So their mean scores are 0 under any draws with random signs, and say nothing of them."""
     made = simulators.slcp()
@@ -145,7 +148,7 @@ def test_the_posterior_is_that_of_prior_and_likelihood(key):
 EXACT = ["gaussian_linear", "gaussian_linear_uniform", "gaussian_mixture", "two_moons"]
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", quick_first(EXACT, ["two_moons"]))
 def test_exact_draws_rank_the_truth_uniformly(key, name):
     """Simulation-based calibration of the sampler itself: ranks among 19 draws, 1000 pairs."""
     made = MAKERS[name]()
