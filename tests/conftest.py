@@ -7,6 +7,12 @@ from pathlib import Path
 # LAPACK's threads wait for each other by spinning: on busy cores small decompositions, of which
 # tests make many, take a hundred times longer. Read when jax is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# every program, however small, is compiled once a machine: reading it takes a quarter of the time.
+# Whoever runs the tests may name the folder
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "jaxcal-tests")
+)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import hypothesis
 import jax
@@ -14,12 +20,15 @@ import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "allow")
-# programs that several tests share are compiled once a machine, not once a test
-jax.config.update("jax_compilation_cache_dir", str(Path(tempfile.gettempdir()) / "jaxcal-tests"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 hypothesis.settings.register_profile("jaxcal", derandomize=True, deadline=None, max_examples=30)
 hypothesis.settings.load_profile("jaxcal")
+
+
+def pytest_configure(config):
+    # most tests run a program once, so that compiling it is what they cost: a quarter less without
+    # optimization. Slow tests run theirs on many data sets, and as users do
+    jax.config.update("jax_disable_most_optimizations", config.option.markexpr == "not slow")
 
 
 @pytest.fixture(scope="module", autouse=True)

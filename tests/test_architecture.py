@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -180,3 +181,7 @@ def test_modules_hold_one_idea():
 
 def test_tests_run_in_float64():
     assert jax.config.read("jax_enable_x64")
+
+
+def test_a_run_and_all_it_starts_share_one_folder_of_compiled_programs():
+    assert jax.config.read("jax_compilation_cache_dir") == os.environ["JAX_COMPILATION_CACHE_DIR"]

@@ -1,6 +1,8 @@
 """Executed notebooks are those of their sources, and the check that says so can fail."""
 
 import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,6 +52,15 @@ def write(source, notebook):
 @pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
 def test_every_executed_notebook_is_that_of_its_source(source):
     assert build.check(source) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
+def test_every_notebook_runs_at_smoke_size(source):
+    smoke = {"JAXCAL_QUICK": "1", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "MPLBACKEND": "Agg"}
+    command, environment = [sys.executable, str(source)], os.environ | smoke
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_notebook_has_a_source_and_a_line_in_the_readme():
