@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int
 from jaxtyping import Key as _Key
 
-from jaxcal import checks, nulls, preconditioners
+from jaxcal import checks, moments, nulls, preconditioners
 from jaxcal.batching import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
@@ -127,6 +127,7 @@ class Assembled(NamedTuple):
     clamped: Int[Array, ""]
     nonfinite_scores: Int[Array, ""]
     nonfinite_features: Int[Array, ""]
+    shifts: Array | None = None  # the moment of the marginal mean, [n, d]
 
 
 @runtime_checkable
@@ -160,7 +161,9 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
 
     distance = setup.distance
     needed = distance.needs_nodes or setup.precondition is not None
-    nodes = _nodes(base_key, predictions, setup, units, ts) if needed else None
+    covariances = moments.offered_covariances(own) if setup.components else None
+    wanted = needed or (setup.components and covariances is None)
+    nodes = _nodes(base_key, predictions, setup, units, ts) if wanted else None
     # at the targets as they came: a score next to the edge of a density is not the one on it
     raw = Standardized(predictions, Units.unchanged(ys), event)
     scores, values = scores_at(raw, ys, None if nodes is None else units.original(nodes))
@@ -184,6 +187,12 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
             )
         found = preconditioners.precision_root(nodes, values, setup.precondition)
         preconditioner, clamped = jax.lax.stop_gradient(found)
+
+    if setup.components and covariances is None:
+        fitted = moments.fitted_covariances(nodes, values)
+        if fitted is not None:
+            covariances = fitted.values
+            clamped = jnp.maximum(clamped, fitted.clamped)
 
     frozen = jax.lax.stop_gradient(described)
     prediction_bandwidth, farthest = median_heuristic(distance, frozen)
@@ -210,6 +219,7 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         clamped,
         not_finite(scores),
         not_finite((described, preconditioner)),
+        None if covariances is None else moments.shifts(scores, covariances),
     )
 
 
@@ -303,7 +313,10 @@ def _result(
         # one coordinate has one channel, which is the statistic itself
         rows = slice(1, None) if found.p_value.size > 1 else slice(None)
         p = found.p_value[rows]
-        coordinates = Coordinates(found.estimate[rows], p, nulls.holm(p), found.contributions[rows])
+        shifts = None if made.shifts is None else moments.means(made.shifts)
+        coordinates = Coordinates(
+            found.estimate[rows], p, nulls.holm(p), found.contributions[rows], shifts
+        )
     diagnostics = Diagnostics(
         nonfinite_targets=not_finite(targets),
         nonfinite_scores=made.nonfinite_scores,

@@ -51,8 +51,11 @@ def kccsd_test(
     prediction alone: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0 for any such matrix, well
     estimated or not. It gains power where predictions differ in width.
 
-    ``coordinates=True`` also splits the statistic over target coordinates, each with its own
-    p-value, at d times the cost. ``null``: see `jaxcal.nulls`; the default wild bootstrap needs
+    ``coordinates=True`` also says how far predictions lie too high in each target coordinate by
+    itself, and splits the statistic into what each coordinate adds given the others, with p-values
+    (`jaxcal.results.Coordinates`), at d times the cost. The first needs the covariances of the
+    predictions: known for normal, Laplace and mixture distributions, else fitted to their scores at
+    the base points, which takes ``n_nodes`` > d. ``null``: see `jaxcal.nulls`; the default wild bootstrap needs
     independent observations, `DependentWild` is for time series.
 
     Cost: n (m + 1) scores and n^2 (b + m d) multiplications for b draws; memory O(tile^2 + n b).

@@ -19,9 +19,35 @@ class Estimate(NamedTuple):
     biased: Scalar
 
 
-class Coordinates(NamedTuple):
-    """The statistic split over d target coordinates: h is a sum over them.
+class Means(NamedTuple):
+    """Means of q moments over the observations, each 0 where the predictions are right; all [q].
 
+    ``p_value``: of its being 0, two-sided, and ``p_adjusted`` after Holm; ``low``, ``high``: 95 %
+    limits, each for itself.
+    """
+
+    estimate: Float[Array, " q"]
+    standard_error: Float[Array, " q"]
+    p_value: Float[Array, " q"]
+    p_adjusted: Float[Array, " q"]
+    low: Float[Array, " q"]
+    high: Float[Array, " q"]
+
+
+class Coordinates(NamedTuple):
+    r"""Which of d target coordinates is off: by itself, and given the others.
+
+    ``marginal_mean``: how far the predictions lie too high in each coordinate (negative: too low),
+    in the standard deviation that each prediction claims for it: the mean of
+    :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. Where predictions are Gaussian and
+    :math:`\Sigma_p` is their covariance this is (claimed - actual mean) / claimed deviation, and a
+    coordinate is not accused of what another does. For other predictions it still has mean 0 where
+    they are right, so the p-value holds; but its limits are those of this mean and not of a shift:
+    its size is to first order, and another coordinate may leak in where the two depend on each
+    other in more than correlation. None where :math:`\Sigma_p` is not to be had, with a sentence.
+
+    The others split the statistic, of which h is a sum over coordinates: each part asks about its
+    coordinate **given the others** and may be large because another, correlated one is off.
     ``estimate`` [d] sums to the result's estimate; ``p_value`` [d] is each coordinate's own;
     ``p_adjusted`` [d] after Holm's correction for d tests; ``contributions`` [d, n].
     """
@@ -30,6 +56,7 @@ class Coordinates(NamedTuple):
     p_value: Float[Array, " d"]
     p_adjusted: Float[Array, " d"]
     contributions: Float[Array, "d n"]
+    marginal_mean: Means | None = None
 
 
 class Diagnostics(NamedTuple):
@@ -108,7 +135,10 @@ class TestResult(eqx.Module):
         """Sentences about anything that limits what this result says; empty where nothing does."""
         if isinstance(self.p_value, Tracer):
             return []
-        return [text for text, holds in _findings(self.diagnostics) if holds]
+        texts = [text for text, holds in _findings(self.diagnostics) if holds]
+        if self.coordinates is not None:
+            texts += _about_marginal_mean(self.coordinates.marginal_mean)
+        return texts
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON. Draws of the null are left out."""
@@ -139,12 +169,42 @@ def _report(result: TestResult) -> str:
     if used:
         lines.append(f"  bandwidths {used}")
     if result.coordinates is not None:
-        lines.append("  coordinate   estimate   p-value   p (Holm)")
-        table = zip(*(np.asarray(column) for column in result.coordinates[:3]), strict=True)
-        lines += [
-            f"  {c:10d}   {e:8.3g}   {p:7.3g}   {q:8.3g}" for c, (e, p, q) in enumerate(table)
-        ]
+        lines += _coordinates(result.coordinates)
     return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+
+
+def _about_marginal_mean(marginal_mean: Means | None) -> list[str]:
+    if marginal_mean is None:
+        return [
+            "which coordinate is shifted by itself cannot be told, only given the others: that "
+            "needs the covariance of each prediction, from distributions of known form, or from "
+            "scores at more base points than coordinates: raise n_nodes, or give Scores.at_nodes "
+            "and Scores.nodes"
+        ]
+    if np.all(np.isfinite(np.asarray(marginal_mean.p_value))):
+        return []
+    return [
+        "which coordinate is shifted by itself cannot be told: scores, at the targets or at the "
+        "base points that the covariance of each prediction comes from, are NaN or infinite"
+    ]
+
+
+def _coordinates(split: Coordinates) -> list[str]:
+    """A table: a line a coordinate; first by itself, then given the others."""
+    head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
+    if split.marginal_mean is not None:
+        head += "   too high by (95 % limits)     p (Holm)"
+        columns = zip(*map(np.asarray, split.marginal_mean), strict=True)
+        rows = [
+            row + f"   {mean:+7.3f} sd ({low:+7.3f} to {high:+7.3f})   {p:8.3g}"
+            for row, (mean, _, _, p, low, high) in zip(rows, columns, strict=True)
+        ]
+    head += "   given the others: estimate   p (Holm)"
+    columns = zip(np.asarray(split.estimate), np.asarray(split.p_adjusted), strict=True)
+    rows = [
+        row + f"   {part:26.3g}   {p:8.3g}" for row, (part, p) in zip(rows, columns, strict=True)
+    ]
+    return [head, *rows]
 
 
 def _batch_report(result: TestResult) -> str:

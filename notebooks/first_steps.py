@@ -59,7 +59,7 @@ print("targets:", targets.shape)
 # %% [markdown]
 # ## Can the uncertainty be trusted?
 #
-# `coordinates=True` also says which coordinate of the target is to blame.
+# `coordinates=True` also asks about each coordinate of the target.
 
 # %%
 result = jaxcal.kccsd_test(test_key, forecasts, targets, coordinates=True)
@@ -72,10 +72,15 @@ print(result)
 #   unbiased, so it may come out negative for a good model.
 # - **p-value**: how often a calibrated forecaster would look at least this bad. It is small: the
 #   forecaster is not calibrated.
-# - **coordinate**: the same for each coordinate of the target, with p-values corrected (Holm) for
-#   looking at two of them. They are counted from 0: coordinate 1, the second, carries five times
-#   as much of the estimate. Coordinate 0 is off too, though its noise is the same for all inputs:
-#   the forecast has the tails of a Student-t law, the truth those of a Gaussian.
+# - **too high by**: is a coordinate of the forecasts too high or too low, by itself? In standard
+#   deviations that the forecasts claim, with p-values corrected (Holm) for looking at two
+#   coordinates, which are counted from 0. Nothing was shifted here. Coordinate 0 has p = 0.03 all
+#   the same: once in twenty times that happens by chance, and the upper limit says how little it is.
+# - **given the others**: the parts that the coordinates have in the estimate. Coordinate 1, the
+#   second, carries five times as much. Coordinate 0 is off too, though its noise is the same for
+#   all inputs: the forecast has the tails of a Student-t distribution, the truth those of a
+#   Gaussian. Coordinates of these forecasts are independent; were they correlated, a fault of one
+#   would show in the part of the other.
 #
 # ## Where is it off?
 #
@@ -95,7 +100,7 @@ plt.show()
 # ## Would an honest forecaster pass?
 #
 # The same forecasts, with targets that are spread around them as they claim. (The density above is
-# that of a Student-t law with four degrees of freedom and scale 1.)
+# that of a Student-t distribution with four degrees of freedom and scale 1.)
 
 # %%
 honest = centers + jax.random.t(honest_key, 4.0, (n, 2))

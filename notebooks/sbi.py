@@ -130,7 +130,7 @@ posterior_figure(before)
 # ## The first repair: recalibrate
 #
 # The posterior is too wide, and the table says by how much: 1 - spread is the actual over the
-# claimed variance. Raising the density to a power t multiplies every score by t and needs no
+# claimed variance of a parameter given the others. Raising the density to a power t multiplies every score by t and needs no
 # constant; t = 1 / (1 - spread) brings the witness to 0. It is chosen on other pairs than those
 # that the verdict comes from.
 
@@ -158,7 +158,7 @@ def summary(examined):
 held = sbi.kcsd_test(
     hasty, *tuning, key=keys[4], **(options | {"summaries": jnp.log(tuning.xs)})
 ).diagnosis
-t = 1 / jnp.mean(1 - held.spread.mean)
+t = 1 / jnp.mean(1 - held.spread.estimate)
 print(f"power: {float(t):.2f}")
 summary(sbi.examine(Tempered(hasty, t), *fresh, key=keys[4], **options))
 

@@ -21,7 +21,7 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 # to its left
 ORDER = ["typing", "convert", "numerics", "batching", "results", "models", "scores", "checks"]
 ORDER += ["embeddings", "kernels", "kernel_means", "pairwise", "quadratic", "nulls"]
-ORDER += ["preconditioners", "assembly"]
+ORDER += ["preconditioners", "moments", "assembly"]
 ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "ucme", "coverage", "measures"]
 ORDER += ["ckce", "squared_ce", "distance", "simulators", "plots", "sbi"]
 ORDER += ["arrays_file", "report", "data", "demo"]

@@ -72,8 +72,27 @@ def test_one_extreme_observation_is_counted_where_it_leaves_the_picture(result):
     assert any("1 outside" in text.get_text() for text in ax.get_legend().get_texts())
 
 
-def test_coordinates_show_estimates_and_adjusted_p_values(result):
+def test_coordinates_show_shifts_with_limits_and_adjusted_p_values(result):
     ax = plots.coordinates(result, ["tmax", "tmin"])
+    means = result.coordinates.marginal_mean
+    dots = [line for line in ax.lines if line.get_marker() == "o"]
+    np.testing.assert_allclose([dot.get_xdata()[0] for dot in dots], means.estimate)
+    np.testing.assert_allclose(
+        ax.collections[0].get_segments()[0][:, 0], [means.low[0], means.high[0]]
+    )
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["tmax", "tmin"]
+    assert [text.get_text() for text in ax.texts] == [
+        f"p = {float(p):.2g}" for p in means.p_adjusted
+    ]
+    assert [dot.get_markerfacecolor() for dot in dots] == ["black", "white"]
+    assert "too high" in ax.get_xlabel()
+
+
+def test_coordinates_without_covariances_are_given_the_others(result):
+    split = result.coordinates._replace(marginal_mean=None)
+    given_others = eqx.tree_at(lambda r: r.coordinates, result, split)
+    ax = plots.coordinates(given_others, ["tmax", "tmin"])
+    assert "given the other coordinates" in ax.get_xlabel()
     widths = [bar.get_width() for bar in ax.patches]
     np.testing.assert_allclose(widths, result.coordinates.estimate)
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["tmax", "tmin"]

@@ -46,7 +46,9 @@ def test_one_result_prints_what_matters(single):
     assert "target" in text
     assert "prediction" in text
     assert "Holm" in text
-    rows = text.split("Holm")[1].splitlines()
+    assert "too high by" in text
+    assert "given the others" in text
+    rows = text.split("Holm")[-1].splitlines()
     assert sum(line.split()[:1] in (["0"], ["1"]) for line in rows) == 2
 
 

@@ -41,7 +41,7 @@ def section(
         f"(dependent wild bootstrap)",
         f"            {float(independent.p_value):.3f}    days taken as independent "
         f"(wild bootstrap)",
-        "\n  temperature   estimate    share   p (Holm)",
+        "\n  temperature   estimate    share   p (Holm)   (given the other temperature)",
     ]
     assert dependent.coordinates is not None
     lines += [
@@ -98,10 +98,10 @@ def _advice(name: str, result: TestResult, dates: Shaped[np.ndarray, " n"]) -> s
     assert result.coordinates is not None
     adjusted = np.asarray(result.coordinates.p_adjusted)
     found = [target for target, q in zip(TARGETS, adjusted, strict=True) if q <= 0.05]
-    where = " and ".join(found) + " temperature" if found else "neither temperature alone"
+    where = " and ".join(found) + " temperature" if found else "neither temperature"
     return (
         f"  {name}: do not take its uncertainty at face value (p = {p:.3f}).\n"
-        f"    The error shows in: {where}.\n"
+        f"    Given the other temperature, the error shows in: {where}.\n"
         f"    Shares by season: {_seasons(result, dates)}.\n"
         f"    Look there first, mend the model, and test it again on days it has not seen."
     )

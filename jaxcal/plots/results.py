@@ -87,36 +87,52 @@ def contributions(
 def coordinates(
     result: TestResult, names: Sequence[str] | None = None, *, ax: "Axes | None" = None
 ) -> "Axes":
-    """The estimate split over target coordinates, each bar with its p-value after Holm.
+    """How far the predictions lie too high in each target coordinate, with 95 % limits.
 
-    ``names``: one a coordinate. Needs a test that ran with ``coordinates=True``.
+    By itself, whatever the other coordinates do; filled where p <= 0.05 after Holm. Where the
+    result has no ``marginal_mean`` the parts of the estimate given the other coordinates, as bars;
+    the axis says which. ``names``: one a coordinate. Needs a test that ran with
+    ``coordinates=True``.
     """
     ax = _axes(result, ax)
     if result.coordinates is None:
         raise ValueError("this result is not split: run the test with coordinates=True")
-    estimates = np.asarray(result.coordinates.estimate)
-    adjusted = np.asarray(result.coordinates.p_adjusted)
+    split, means = result.coordinates, result.coordinates.marginal_mean
+    estimates = np.asarray(split.estimate if means is None else means.estimate)
+    adjusted = np.asarray(split.p_adjusted if means is None else means.p_adjusted)
     d = estimates.size
     names = [f"coordinate {c}" for c in range(d)] if names is None else list(names)
     if len(names) != d:
         raise ValueError(f"names: wanted one a coordinate, {d}, got {len(names)}")
-    ax.set(xlabel="part of the estimate (squared discrepancy)")
+    if means is None:
+        ax.set(xlabel="part of the estimate given the other coordinates")
+    else:
+        ax.set(xlabel="predictions too high by (claimed sd, 95 % limits)")
     ax.set_yticks(range(d), names)
     ax.set_ylim(d - 0.4, -0.6)  # the first coordinate on top, as in a table
     if not np.all(np.isfinite(estimates)):
         return say(ax, "estimates are not finite numbers:\nno verdict")
-    greys = [DARK if p <= 0.05 else LIGHT for p in adjusted]
-    ax.barh(range(d), estimates, height=0.6, color=greys)
+    if means is None:
+        ends = np.maximum(estimates, 0)
+        greys = [DARK if p <= 0.05 else LIGHT for p in adjusted]
+        ax.barh(range(d), estimates, height=0.6, color=greys)
+    else:
+        low, ends = np.asarray(means.low), np.asarray(means.high)
+        reach = [estimates - low, ends - estimates]
+        ax.errorbar(estimates, range(d), xerr=reach, fmt="none", ecolor=DARK, capsize=3)
+        for c in range(d):
+            face = BLACK if adjusted[c] <= 0.05 else "white"
+            ax.plot(estimates[c], c, "o", color=BLACK, markerfacecolor=face)
     ax.axvline(0, color=BLACK, linewidth=0.8)
-    for c, (estimate, p) in enumerate(zip(estimates, adjusted, strict=True)):
+    for c, (end, p) in enumerate(zip(ends, adjusted, strict=True)):
         ax.annotate(
             f"p = {p:.2g}",
-            (max(float(estimate), 0.0), c),
+            (float(end), c),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
         )
-    ax.margins(x=0.25)
+    ax.margins(x=0.3)
     ax.locator_params(axis="x", nbins=5)
     ax.set_title("p-values after Holm; dark: at most 0.05", fontsize="medium")
     return ax

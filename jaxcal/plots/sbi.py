@@ -38,19 +38,25 @@ def posterior_figure(examined: Any) -> "Figure":
 
 
 def directions(result: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Bias and spread of every parameter with 95 % intervals; black where significant (Holm)."""
+    """Shift and spread of every parameter with 95 % limits; black where significant (Holm).
+
+    The shift is that of the parameter by itself where the diagnosis has it, else given the others;
+    the spread is given the others. The legend says which.
+    """
     ax = axes(ax)
-    found, names = result.diagnosis, result.names
-    both = [found.bias, found.spread]
-    if not all(np.all(np.isfinite(np.asarray(w.mean))) for w in both):
+    diagnosis, names = result.diagnosis, result.names
+    shift, spread = _first(diagnosis), diagnosis.spread
+    if not all(np.all(np.isfinite(np.asarray(w.estimate))) for w in (shift, spread)):
         return say(ax, "scores are not finite numbers:\nno verdict")
-    for w, offset, marker, label in (
-        (found.bias, -0.14, "o", "bias, sd (+: too high)"),
-        (found.spread, 0.14, "s", "spread (-: too narrow)"),
+    for means, offset, marker, label in (
+        (shift, -0.14, "o", _first_label(diagnosis)),
+        (spread, 0.14, "s", SPREAD_LABEL),
     ):
-        mean, error, p = (np.asarray(part) for part in (w.mean, w.error, w.p_adjusted))
+        mean, low, high, p = (
+            np.asarray(part) for part in (means.estimate, means.low, means.high, means.p_adjusted)
+        )
         at = np.arange(len(names)) + offset
-        ax.errorbar(mean, at, xerr=1.96 * error, fmt="none", ecolor=DARK, linewidth=1)
+        ax.errorbar(mean, at, xerr=[mean - low, high - mean], fmt="none", ecolor=DARK, linewidth=1)
         for k in range(len(names)):
             face = BLACK if p[k] <= 0.05 else "white"
             ax.plot(mean[k], at[k], marker, color=BLACK, markerfacecolor=face, markersize=6)
@@ -58,33 +64,46 @@ def directions(result: Any, *, ax: "Axes | None" = None) -> "Axes":
     ax.axvline(0, color=DARK, linewidth=0.8)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel("mean of witness (0 if right; filled: p <= 0.05 after Holm)")
+    ax.set_xlabel("mean of moment (0 if right; filled: p <= 0.05 after Holm)")
     legend_above(ax)
     return ax
 
 
+SPREAD_LABEL = "spread given the others (-: too narrow)"
+
+
+def _first(diagnosis: Any) -> Any:
+    """The shift, or where it is not to be had the bias given the other parameters."""
+    return diagnosis.bias if diagnosis.shift is None else diagnosis.shift
+
+
+def _first_label(diagnosis: Any) -> str:
+    given_others = " given the others" if diagnosis.shift is None else ""
+    return f"shift{given_others}, sd (+: too high)"
+
+
 def thirds(result: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Contributions of pairs over the feature of x along which errors change most."""
+    """Shift and spread of the parameter whose errors change most along a feature of x."""
     ax = axes(ax)
-    found = result.diagnosis
-    if found.thirds is None:
+    diagnosis = result.diagnosis
+    if diagnosis.thirds is None:
         return say(ax, "too many features to look for trends:\npass summaries=")
-    k, j = (int(i) for i in np.asarray(found.strongest))
-    bias, spread = np.asarray(found.thirds)
-    if not np.all(np.isfinite(bias + spread)):
+    k, j = (int(i) for i in np.asarray(diagnosis.strongest))
+    shift, spread = np.asarray(diagnosis.thirds)
+    if not np.all(np.isfinite(shift + spread)):
         return say(ax, "scores are not finite numbers:\nno verdict")
     x = np.asarray(result.features)[:, j]
     edges = np.quantile(x, [0, 1 / 3, 2 / 3, 1])
     at = [f"{a:.2g} to {b:.2g}" for a, b in pairwise(edges)]
     ax.axhline(0, color=DARK, linewidth=0.8)
     where = np.arange(3)
-    ax.bar(where - 0.2, bias, 0.36, color=DARK, label="bias, sd (+: too high)")
-    ax.bar(where + 0.2, spread, 0.36, color=LIGHT, label="spread (-: too narrow)")
+    ax.bar(where - 0.2, shift, 0.36, color=DARK, label=_first_label(diagnosis))
+    ax.bar(where + 0.2, spread, 0.36, color=LIGHT, label=SPREAD_LABEL)
     ax.set_xticks(where, at)
-    trends = [found.bias_trend, found.spread_trend]
+    trends = [diagnosis.shift_trend, diagnosis.spread_trend]
     p = min(float(np.asarray(t.p_adjusted)[k, j]) for t in trends)
     ax.set_xlabel(f"x[{j}], in thirds of the pairs (trend: p = {p:.2g} after Holm)")
-    ax.set_ylabel(f"mean of witness, {result.names[k]}")
+    ax.set_ylabel(f"mean of moment, {result.names[k]}")
     legend_above(ax)
     return ax
 

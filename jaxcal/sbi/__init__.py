@@ -1,7 +1,7 @@
 """Posteriors of simulation-based inference: bring your own, from JAX, numpyro, torch or arrays."""
 
 from jaxcal.sbi.checkup import examine, kccsd_test, kcsd_test
-from jaxcal.sbi.diagnosis import Diagnosis, Witness, diagnose
+from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
@@ -19,7 +19,6 @@ __all__ = [
     "ScoredPairs",
     "Space",
     "TorchPosterior",
-    "Witness",
     "chunked_scores",
     "diagnose",
     "examine",

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import calibration, checks, goodness_of_fit, nulls
+from jaxcal import calibration, checks, goodness_of_fit, moments, nulls
+from jaxcal.models.standardized import Units
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.report import Examination, PosteriorResult
@@ -157,6 +158,10 @@ def _diagnose(key: Key, pairs: ScoredPairs, *, conditional: bool) -> Diagnosis:
     if conditional:  # the posterior is a function of x, so both are known
         known = jnp.concatenate([known, features], axis=1)
     searched = features if q <= MOST_FEATURES else None
+    units = Units.of(pairs.thetas)
+    nodes, at_nodes = units.points(pairs.scores.nodes), units.scores(pairs.scores.at_nodes)
+    fitted = moments.fitted_covariances(nodes, at_nodes)
+    square = units.scale[:, None] * units.scale
     return diagnose(
         key,
         pairs.thetas,
@@ -164,4 +169,5 @@ def _diagnose(key: Key, pairs: ScoredPairs, *, conditional: bool) -> Diagnosis:
         known,
         searched,
         conditional=conditional,
+        covariances=None if fitted is None else fitted.values * square,
     )

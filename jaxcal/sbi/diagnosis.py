@@ -4,65 +4,67 @@ If every posterior p is right given what is conditioned on (its own scores, or x
 function f with :math:`E_p|f s_p| < \infty` that fades out at infinity,
 :math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0`. With f = 1 this is about the mean, with
 :math:`f = \theta_k - c` about the spread, and with either times a function of x about a region.
+
+A score asks about a parameter **given the others**: where parameters are correlated it accuses
+innocent ones. The scores of all parameters together, put right by the posterior's covariance, ask
+about each by itself (`jaxcal.moments`).
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from jaxcal import convert
-from jaxcal.nulls import holm
+from jaxcal import convert, moments
 from jaxcal.numerics import at_least
+from jaxcal.results import Means
 from jaxcal.typing import Key, KeyLike
 
 FOLDS, LANDMARKS = 5, 200
 
 
-class Witness(NamedTuple):
-    """Means of a witness over the pairs, standard errors, p-values (normal), and Holm's."""
-
-    mean: Array
-    error: Array
-    p_value: Array
-    p_adjusted: Array
-
-
 class Diagnosis(eqx.Module):
-    r"""Which parameter, which way, and for which observations.
+    r"""Which parameter, which way, and for which observations; `Means` of d moments each.
 
-    ``bias`` [d]: of the score :math:`s_k`, over its root mean square: how far the posterior lies
-    too high, in units of the parameter's actual spread about it. ``spread`` [d]: of
-    :math:`1 + s_k (\theta_k - c_k)`; for Gaussian posteriors 1 - (actual variance / claimed), so
-    negative where they are overconfident; c_k is a regression of theta_k on what is conditioned
-    on, fitted to other pairs. p-values of both together after Holm.
-    ``bias_trend``, ``spread_trend`` [d, q]: the same times the rank of feature j, from -1 to 1;
-    valid where the question is conditional, and None otherwise; corrected together.
-    ``thirds`` [2, 3]: bias, and spread, of the parameter with the strongest trend, in the lowest,
-    middle and highest third of that feature; ``strongest`` [2]: the parameter and the feature.
+    ``shift``: how far the posterior lies too high in a parameter **by itself**, in the standard
+    deviations that the posteriors claim (`jaxcal.Coordinates` says what that means where they are
+    not Gaussian); None where their covariances are not to be had from scores at more base points
+    than parameters.
+
+    **Given the other parameters**, so that an error of one shows in those correlated with it:
+    ``bias``: of the score :math:`s_k`, over its root mean square: how far too high, in units of the
+    parameter's actual spread about it given the others. ``spread``: of
+    :math:`1 + s_k (\theta_k - c_k)`; for Gaussian posteriors with independent parameters
+    1 - (actual variance / claimed), so negative where they are overconfident; c_k is a regression
+    of theta_k on what is conditioned on, fitted to other pairs. p-values of shift and spread
+    together after Holm, those of bias by themselves (where shift is None: bias and spread).
+
+    ``shift_trend``, ``spread_trend`` (d q moments, parameter by parameter): shift (bias where it is
+    None) and spread times the rank of feature j, from -1 to 1; valid where the question is
+    conditional, and None otherwise; corrected together. ``thirds`` [2, 3]: shift, and spread, of
+    the parameter with the strongest trend, in the lowest, middle and highest third of that
+    feature; ``strongest`` [2]: the parameter and the feature.
     """
 
-    bias: Witness
-    spread: Witness
-    bias_trend: Witness | None
-    spread_trend: Witness | None
+    shift: Means | None
+    bias: Means
+    spread: Means
+    shift_trend: Means | None
+    spread_trend: Means | None
     strongest: Array | None
     thirds: Float[Array, "2 3"] | None
 
     def sd_ratio(self) -> Float[Array, " d"]:
-        """Claimed over actual standard deviation, as for Gaussian posteriors; NaN if not below
-        what any Gaussian could give."""
-        return _ratio(1 - self.spread.mean, jnp.nan)
+        """Claimed over actual standard deviation given the other parameters, as for Gaussian
+        posteriors; NaN if not below what any Gaussian could give."""
+        return _ratio(1 - self.spread.estimate, jnp.nan)
 
     def sd_ratio_interval(self) -> Float[Array, "2 d"]:
-        """95 % limits of `sd_ratio`, from the spread's standard error; infinite where the pairs
-        set no upper one."""
-        reach = 1.96 * self.spread.error * jnp.asarray([[-1.0], [1.0]], self.spread.error.dtype)
-        return _ratio(1 - self.spread.mean - reach, jnp.inf)
+        """95 % limits of `sd_ratio`, from those of the spread; infinite where the pairs set no
+        upper one."""
+        return _ratio(1 - jnp.stack([self.spread.low, self.spread.high]), jnp.inf)
 
 
 def _ratio(actual: Array, otherwise: float) -> Array:
@@ -80,47 +82,52 @@ def diagnose(
     features: Float[Array, "n q"] | None,
     *,
     conditional: bool,
+    covariances: Float[Array, "n d d"] | None = None,
 ) -> Diagnosis:
-    """Witnesses of free parameters and their scores; ``known``: what is conditioned on.
+    """Moments of free parameters and their scores; ``known``: what is conditioned on.
 
-    ``features``: those to look for trends along; used only where ``conditional``. p-values are
-    normal approximations: from about a hundred pairs on. Cost O(n 300^2).
+    ``features``: those to look for trends along; used only where ``conditional``. ``covariances``
+    of the posteriors, functions of nothing but them. p-values by Student's t: from about a hundred
+    pairs on. Cost O(n 300^2).
     """
     centers = cross_fitted_means(convert.key(key), known, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0))
-    first = scores / jnp.where(scale > 0, scale, 1)
+    given_others = scores / jnp.where(scale > 0, scale, 1)
+    first = given_others if covariances is None else moments.shifts(scores, covariances)
     second = 1 + scores * (thetas - centers)
     d = thetas.shape[1]
-    both = _witness(jnp.concatenate([first, second], axis=1))
-    bias, spread = (Witness(*(column[part] for column in both)) for part in _halves(d))
+    mean, spread = _together(first, second)
+    bias = mean if covariances is None else moments.means(given_others)
+    shift = None if covariances is None else mean
     if not conditional or features is None:
-        return Diagnosis(bias, spread, None, None, None, None)
+        return Diagnosis(shift, bias, spread, None, None, None, None)
     n, q = features.shape
     ranks = jnp.argsort(jnp.argsort(features, axis=0), axis=0)
     g = (2 * ranks.astype(thetas.dtype) + 1 - n) / n
-    products = [(w[:, :, None] * g[:, None, :]).reshape(n, d * q) for w in (first, second)]
-    trends = _witness(jnp.concatenate(products, axis=1))
-    trend = [Witness(*(column[part].reshape(d, q) for column in trends)) for part in _halves(d * q)]
-    z = jnp.abs(trends.mean / jnp.where(trends.error > 0, trends.error, jnp.inf))
+    trends = _together(
+        *((w[:, :, None] * g[:, None, :]).reshape(n, d * q) for w in (first, second))
+    )
+    z = jnp.stack(
+        [
+            jnp.abs(t.estimate / jnp.where(t.standard_error > 0, t.standard_error, jnp.inf))
+            for t in trends
+        ]
+    )
     which = jnp.argmax(z) % (d * q)
     k, j = which // q, which % q
     third = jnp.clip((3 * ranks[:, j]) // n, 0, 2)
     inside = (third[None] == jnp.arange(3)[:, None]).astype(thetas.dtype)
     thirds = jnp.stack([inside @ w[:, k] / jnp.sum(inside, axis=1) for w in (first, second)])
-    return Diagnosis(bias, spread, trend[0], trend[1], jnp.stack([k, j]), thirds)
+    of_shift, of_spread = (Means(*(part.reshape(d, q) for part in trend)) for trend in trends)
+    strongest = jnp.stack([k, j])
+    return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds)
 
 
-def _halves(size: int) -> tuple[slice, slice]:
-    return slice(0, size), slice(size, None)
-
-
-def _witness(values: Float[Array, "n k"]) -> Witness:
-    """Means over n, and two-sided p-values of their being 0, corrected for k of them."""
-    mean = jnp.mean(values, axis=0)
-    error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(len(values), values.dtype))
-    z = jnp.abs(mean) / jnp.where(error > 0, error, 1)
-    p = jnp.where(error > 0, 2 * ndtr(-z), jnp.where(jnp.isnan(z), jnp.nan, 1.0))
-    return Witness(mean, error, p, holm(p))
+def _together(first: Float[Array, "n k"], second: Float[Array, "n k"]) -> tuple[Means, Means]:
+    """Means of two sets of moments, with p-values corrected for both together."""
+    both = moments.means(jnp.concatenate([first, second], axis=1))
+    k = first.shape[1]
+    return Means(*(part[:k] for part in both)), Means(*(part[k:] for part in both))
 
 
 def cross_fitted_means(

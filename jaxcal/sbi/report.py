@@ -144,16 +144,29 @@ class Examination(eqx.Module):
 
 
 def _table(result: PosteriorResult) -> list[str]:
+    """A line a parameter: its shift by itself; then mean and spread given the others."""
     d = result.diagnosis
-    columns = [np.asarray(part) for part in (d.bias.mean, d.bias.p_adjusted, d.spread.p_adjusted)]
     wide = max(9, *(len(name) for name in result.names))
-    head = "claimed / actual sd (95 %)"
-    lines = [f"  {'parameter':{wide}}  too high by   p (Holm)   {head}   p (Holm)"]
-    for name, high, p, r, q in zip(
-        result.names, columns[0], columns[1], _ratios(d), columns[2], strict=True
-    ):
-        lines.append(f"  {name:{wide}}  {high:+7.2f} sd   {p:8.3g}   {r:>{len(head)}}   {q:8.3g}")
-    return lines
+    shift, others, ratio = (
+        "too high by (95 %)",
+        "given the others: too high by",
+        "claimed / actual sd (95 %)",
+    )
+    head = f"  {'parameter':{wide}}"
+    lines = [f"  {name:{wide}}" for name in result.names]
+    if d.shift is not None:
+        head += f"  {shift:>25}   p (Holm)"
+        columns = zip(*map(np.asarray, d.shift), strict=True)
+        lines = [
+            line + f"  {high:+6.2f} sd ({least:+6.2f} to {most:+6.2f})   {p:8.3g}"
+            for line, (high, _, _, p, least, most) in zip(lines, columns, strict=True)
+        ]
+    head += f"   {others}   p (Holm)   {ratio}   p (Holm)"
+    columns = (d.bias.estimate, d.bias.p_adjusted, _ratios(d), d.spread.p_adjusted)
+    return [head] + [
+        line + f"   {high:+{len(others) - 3}.2f} sd   {p:8.3g}   {r:>{len(ratio)}}   {q:8.3g}"
+        for line, high, p, r, q in zip(lines, *(np.asarray(c) for c in columns), strict=True)
+    ]
 
 
 def _ratios(d: Diagnosis) -> list[str]:
@@ -169,31 +182,36 @@ def _ratios(d: Diagnosis) -> list[str]:
 
 def sentences(d: Diagnosis, names: tuple[str, ...]) -> list[str]:
     """What is significant after Holm, in words."""
-    found: list[str] = []
+    said: list[str] = []
     ratio = np.asarray(d.sd_ratio())
+    high, condition = (d.bias, " given the other parameters") if d.shift is None else (d.shift, "")
     for k, name in enumerate(names):
-        if float(d.bias.p_adjusted[k]) <= 0.05:
-            mean, error = float(d.bias.mean[k]), float(d.bias.error[k])
+        if float(high.p_adjusted[k]) <= 0.05:
+            mean, low, most = (float(part[k]) for part in (high.estimate, high.low, high.high))
             side = "high" if mean > 0 else "low"
-            found.append(f"{name} is too {side} by {abs(mean):.2f} +- {error:.2f} of its spread")
+            low, most = (low, most) if mean > 0 else (-most, -low)
+            said.append(
+                f"{name} is too {side}{condition} by {abs(mean):.2f} sd ({low:.2f} to {most:.2f})"
+            )
         if float(d.spread.p_adjusted[k]) <= 0.05:
-            mean = float(d.spread.mean[k])
+            mean = float(d.spread.estimate[k])
             word = "underconfident (too wide)" if mean > 0 else "overconfident (too narrow)"
             if mean < -20:
-                said = "; a few pairs far outside their posteriors dominate"
+                more = "; a few pairs far outside their posteriors dominate"
             else:
-                said = f": claimed / actual sd about {ratio[k]:.2f}" if ratio[k] > 0 else ""
-            found.append(f"{name} is {word}{said}")
-    if d.bias_trend is None or d.spread_trend is None or d.thirds is None:
-        return found
-    trends = [float(np.min(np.asarray(t.p_adjusted))) for t in (d.bias_trend, d.spread_trend)]
+                more = f": claimed / actual sd about {ratio[k]:.2f}" if ratio[k] > 0 else ""
+            said.append(f"{name} is {word} given the other parameters{more}")
+    if d.shift_trend is None or d.spread_trend is None or d.thirds is None:
+        return said
+    trends = [float(np.min(np.asarray(t.p_adjusted))) for t in (d.shift_trend, d.spread_trend)]
     if min(trends) <= 0.05 and d.strongest is not None:
         k, j = (int(i) for i in np.asarray(d.strongest))
-        bias, spread = np.asarray(d.thirds)
-        actual = ", ".join(f"{b:+.2f}" for b in bias)
+        shift, spread = np.asarray(d.thirds)
+        actual = ", ".join(f"{b:+.2f}" for b in shift)
         shares = ", ".join(f"{1 - s:.2f}" for s in spread)
-        found.append(
-            f"errors change with x[{j}], most in {names[k]}: in its lowest, middle and "
-            f"highest third too high by {actual} sd, actual / claimed variance {shares}"
+        said.append(
+            f"errors change with x[{j}], most in {names[k]}: in its lowest, middle and highest "
+            f"third too high{condition} by {actual} sd, actual / claimed variance given the other "
+            f"parameters {shares}"
         )
-    return found
+    return said

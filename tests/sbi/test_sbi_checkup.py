@@ -11,6 +11,7 @@ import scipy.stats
 import jaxcal
 from jaxcal import sbi, simulators
 from jaxcal.models import Scores
+from jaxcal.results import Means
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
 from jaxcal.sbi.report import sentences
 
@@ -60,8 +61,8 @@ def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
     # and it is too high where x is low: a trend along x, of the parameter's own feature
     k, j = np.asarray(examined.conditional.diagnosis.strongest)
     assert k == j
-    bias = np.asarray(examined.conditional.diagnosis.thirds)[0]
-    assert bias[0] > 0.3 > -0.3 > bias[2]
+    shift = np.asarray(examined.conditional.diagnosis.thirds)[0]
+    assert shift[0] > 0.3 > -0.3 > shift[2]
     assert any("errors change with x[" in text for text in examined.conditional.findings())
 
 
@@ -94,24 +95,48 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     ys = xs + jax.random.normal(keys[1], (n, 2))
     error = jnp.asarray([0.0, shift])
     scores = -(ys - xs - error) / jnp.asarray([1.0, scale]) ** 2
-    found = diagnose(keys[2], ys, scores, xs, None, conditional=False)
-    said = sentences(found, ("a", "b"))
-    assert len(said) == 1
-    assert said[0].startswith(words)
+    covariances = jnp.broadcast_to(jnp.diag(jnp.asarray([1.0, scale]) ** 2), (n, 2, 2))
     actual = shift / np.sqrt(1 + shift**2)
-    assert float(found.bias.mean[1]) == pytest.approx(actual, abs=0.1)
-    assert float(found.sd_ratio()[1]) == pytest.approx(scale, rel=0.1)
+    for given in (None, covariances):
+        found = diagnose(keys[2], ys, scores, xs, None, conditional=False, covariances=given)
+        said = sentences(found, ("a", "b"))
+        assert len(said) == 1
+        assert said[0].startswith(words)
+        assert ("given the other parameters" in said[0]) == (given is None or scale != 1)
+        assert float(found.bias.estimate[1]) == pytest.approx(actual, abs=0.1)
+        assert float(found.sd_ratio()[1]) == pytest.approx(scale, rel=0.1)
+        if given is not None:  # in claimed standard deviations
+            assert float(found.shift.estimate[1]) == pytest.approx(shift / scale, abs=0.1)
+
+
+def test_a_parameter_is_not_accused_of_the_shift_of_one_correlated_with_it():
+    """Correlation .8, b too high by .2 of its deviation: the bias of a, given b, is negative."""
+    keys = jax.random.split(jax.random.key(3), 3)
+    n = 2000
+    covariance = jnp.asarray([[1.0, 0.8], [0.8, 1.0]])
+    xs, noise = jax.random.normal(jax.random.key(2), (2, n, 2))
+    ys = xs + noise @ jnp.linalg.cholesky(covariance).T
+    scores = (xs + jnp.asarray([0.0, 0.2]) - ys) @ jnp.linalg.inv(covariance)
+    found = diagnose(
+        keys[2], ys, scores, xs, None, conditional=False, covariances=covariance[None].repeat(n, 0)
+    )
+    assert [text[:15] for text in sentences(found, ("a", "b"))] == ["b is too high b"]
+    assert float(found.bias.estimate[0]) < -0.1  # as named: given b
+    assert float(found.bias.p_adjusted[0]) < 0.001
+    low, high = np.asarray(found.shift.low), np.asarray(found.shift.high)
+    assert np.all((low < [0, 0.2]) & (high > [0, 0.2]))
 
 
 def witness(mean, error):
-    p = jnp.ones(3)
-    return sbi.Witness(jnp.asarray(mean), jnp.asarray(error), p, p)
+    mean, error, p = jnp.asarray(mean), jnp.asarray(error), jnp.ones(3)
+    return Means(mean, error, p, p, mean - 1.96 * error, mean + 1.96 * error)
 
 
 def test_a_ratio_of_deviations_is_as_sure_as_its_pairs(right):
     """Too noisy a witness gives a limit, not NaN: 1 - spread is actual over claimed variance."""
     spread = witness([0.75, 1.2, jnp.nan], [0.1, 0.5, 0.1])
-    found = sbi.Diagnosis(witness([0.0] * 3, [1.0] * 3), spread, None, None, None, None)
+    bias = witness([0.0] * 3, [1.0] * 3)
+    found = sbi.Diagnosis(None, bias, spread, None, None, None, None)
     np.testing.assert_allclose(found.sd_ratio(), [2, np.nan, np.nan])
     low, high = found.sd_ratio_interval()
     np.testing.assert_allclose(low, [0.446**-0.5, 0.78**-0.5, np.nan])
@@ -127,8 +152,8 @@ def test_a_ratio_of_deviations_is_as_sure_as_its_pairs(right):
 
 
 def test_findings_of_witnesses_reach_the_verdict(right):
-    wrong = right.conditional.diagnosis.bias._replace(p_adjusted=jnp.asarray([0.01, 1.0]))
-    found = eqx.tree_at(lambda e: e.conditional.diagnosis.bias, right, wrong)
+    wrong = right.conditional.diagnosis.shift._replace(p_adjusted=jnp.asarray([0.01, 1.0]))
+    found = eqx.tree_at(lambda e: e.conditional.diagnosis.shift, right, wrong)
     assert found.verdict().endswith("but simple witnesses do: see the findings")
 
 
@@ -162,11 +187,12 @@ def test_witnesses_keep_their_level_and_regressions_never_see_their_target():
         x_key, y_key, fold_key = jax.random.split(key, 3)
         xs = jax.random.normal(x_key, (100, 2))
         ys = xs + jax.random.normal(y_key, (100, 2))
-        found = diagnose(fold_key, ys, xs - ys, xs, xs, conditional=True)
+        ones = jnp.broadcast_to(jnp.eye(2), (100, 2, 2))
+        found = diagnose(fold_key, ys, xs - ys, xs, xs, conditional=True, covariances=ones)
         trends = jnp.minimum(
-            jnp.min(found.bias_trend.p_adjusted), jnp.min(found.spread_trend.p_adjusted)
+            jnp.min(found.shift_trend.p_adjusted), jnp.min(found.spread_trend.p_adjusted)
         )
-        plain = jnp.minimum(jnp.min(found.bias.p_adjusted), jnp.min(found.spread.p_adjusted))
+        plain = jnp.minimum(jnp.min(found.shift.p_adjusted), jnp.min(found.spread.p_adjusted))
         return jnp.stack([plain, trends])
 
     p = np.asarray(jax.jit(lambda keys: jax.lax.map(smallest, keys))(keys))

@@ -1,0 +1,121 @@
+r"""Moments t(p, y) with mean zero where y is a draw from p, and what their means over data say.
+
+Each is a number or a few an observation, needs the score of p alone and no constant, and answers a
+question that a person can name. The first one here is the **marginal mean**: with
+:math:`\Sigma_p` any matrix that is a function of p,
+
+.. math:: t_q = (\Sigma_p s_p(y))_q / \sqrt{(\Sigma_p)_{qq}}, \qquad E_{y \sim p}\, t_q = 0,
+
+and for a Gaussian p with covariance :math:`\Sigma_p` its mean is (claimed minus actual mean of
+coordinate q) / (claimed standard deviation), whatever the other coordinates do. The bare score is
+:math:`-\Sigma_p^{-1}` times that difference: it asks about a coordinate *given the others*, and
+with correlated coordinates it accuses innocent ones, with either sign.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax.scipy.special import betainc, ndtri
+from jaxtyping import Array, Float
+
+from jaxcal import preconditioners
+from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
+from jaxcal.nulls import holm
+from jaxcal.preconditioners import Preconditioner
+from jaxcal.results import Means
+from jaxcal.typing import Nodes, Points
+
+LEVEL = 0.95  # of the limits
+
+
+def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
+    r"""The moment of the marginal mean, :math:`(\Sigma s)_q / \sqrt{\Sigma_{qq}}`, [n, d].
+
+    ``scores`` [n, d] at the targets; ``covariances`` [n, d, d], or one [d, d], in the same units,
+    functions of the predictions alone. Without units: claimed standard deviations. Cost O(n d^2).
+    """
+    covariances = jnp.broadcast_to(covariances, (*scores.shape, scores.shape[1]))
+    deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
+    return jnp.einsum("nij,nj->ni", covariances, scores) / deviations
+
+
+def offered_covariances(predictions: Any) -> Float[Array, "*n d d"] | None:
+    """Covariances of predictions whose form is known, or None: normal, Laplace, their mixtures."""
+    return _covariance(law_of(predictions))
+
+
+def fitted_covariances(
+    nodes: Nodes | None, scores: Float[Array, "n m d"] | None
+) -> Preconditioner | None:
+    r"""Covariances [n, d, d] from scores at m base points, and how many were clamped; or None.
+
+    The inverse of the precision of `preconditioners.precision_root`, exact for Gaussians. None
+    where there are no more base points than dimensions, or none at all.
+    """
+    if nodes is None or scores is None or nodes.shape[0] <= nodes.shape[1]:
+        return None
+    root, clamped = preconditioners.precision_root(nodes, scores, "full")
+    return Preconditioner(root @ root, clamped)
+
+
+def _covariance(law: Any) -> Array | None:
+    match law:
+        case Normals(mean, cov) if cov.ndim == mean.ndim:
+            return cov[..., None] * jnp.eye(cov.shape[-1], dtype=cov.dtype)
+        case Normals(_, cov):
+            return cov
+        case Laplaces(loc, scale):
+            return _covariance(Normals(loc, 2 * scale**2))
+        case Mixtures(weights, parts):
+            inside = _covariance(parts)
+            if inside is None:
+                return None
+            centers = parts.mean if isinstance(parts, Normals) else parts.loc
+            gaps = centers - jnp.sum(weights[..., None] * centers, axis=1, keepdims=True)
+            total = inside + gaps[..., :, None] * gaps[..., None, :]
+            return jnp.sum(weights[..., None, None] * total, axis=1)
+    return None
+
+
+def means(values: Float[Array, "n q"]) -> Means:
+    """Means of q moments over n independent observations, each with a two-sided Student t test.
+
+    Exact in level for normal values, and near it from some tens of observations on for others.
+    """
+    n = values.shape[0]
+    estimate = jnp.mean(values, axis=0)
+    error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(n, values.dtype))
+    p = student_p_value(estimate, error, n - 1)
+    reach = student_quantile((1 + LEVEL) / 2, jnp.asarray(n - 1, values.dtype)) * error
+    return Means(estimate, error, p, holm(p), estimate - reach, estimate + reach)
+
+
+def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
+    """Two-sided p-value of mean 0 by Student's t; 1 where values have no spread to judge by."""
+    degrees = jnp.asarray(degrees, estimate.dtype)
+    t2 = (estimate / jnp.where(error > 0, error, 1)) ** 2
+    p = betainc(degrees / 2, jnp.asarray(0.5, estimate.dtype), degrees / (degrees + t2))
+    return jnp.where(error > 0, p, jnp.where(jnp.isnan(t2), jnp.nan, 1.0))
+
+
+def student_quantile(probability: float, degrees: Array) -> Array:
+    """The quantile of Student's t at a probability above 1/2, [*], for degrees of freedom [*].
+
+    The expansion of Cornish and Fisher about the normal quantile, to fourth order. At .975 it is
+    too small by .7 % for 2 degrees of freedom, .1 % for 3, and right to 1e-5 from 8 on.
+    Source: Abramowitz and Stegun (1964), 26.7.5.
+    """
+    z = ndtri(jnp.asarray(probability, degrees.dtype))
+    t = z
+    for power, (divisor, *odd) in enumerate(_CORNISH_FISHER, start=1):
+        t = t + sum(c * z ** (2 * k + 1) for k, c in enumerate(odd)) / (divisor * degrees**power)
+    return t
+
+
+# a divisor, then the coefficients of z, z^3, z^5, .., one line a power of 1 / degrees of freedom
+_CORNISH_FISHER = (
+    (4, 1, 1),
+    (96, 3, 16, 5),
+    (384, -15, 17, 19, 3),
+    (92160, -945, -1920, 1482, 776, 79),
+)
