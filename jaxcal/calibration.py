@@ -55,8 +55,10 @@ def kccsd_test(
     itself, and splits the statistic into what each coordinate adds given the others, with p-values
     (`jaxcal.results.Coordinates`), at d times the cost. The first needs the covariances of the
     predictions: known for normal, Laplace and mixture distributions, else fitted to their scores at
-    the base points, which takes ``n_nodes`` > d. ``null``: see `jaxcal.nulls`; the default wild bootstrap needs
-    independent observations, `DependentWild` is for time series.
+    the base points, which takes ``n_nodes`` > d.
+
+    ``null``: see `jaxcal.nulls`; the default wild bootstrap needs independent observations,
+    `DependentWild` is for time series.
 
     Cost: n (m + 1) scores and n^2 (b + m d) multiplications for b draws; memory O(tile^2 + n b).
     NaN or infinite scores or targets give p = NaN and a sentence in ``result.warnings()``. Raises

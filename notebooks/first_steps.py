@@ -75,7 +75,7 @@ print(result)
 # - **too high by**: is a coordinate of the forecasts too high or too low, by itself? In standard
 #   deviations that the forecasts claim, with p-values corrected (Holm) for looking at two
 #   coordinates, which are counted from 0. Nothing was shifted here. Coordinate 0 has p = 0.03 all
-#   the same: once in twenty times that happens by chance, and the upper limit says how little it is.
+#   the same: once in twenty times that happens by chance, and its limits say how small it is.
 # - **given the others**: the parts that the coordinates have in the estimate. Coordinate 1, the
 #   second, carries five times as much. Coordinate 0 is off too, though its noise is the same for
 #   all inputs: the forecast has the tails of a Student-t distribution, the truth those of a

@@ -130,9 +130,9 @@ posterior_figure(before)
 # ## The first repair: recalibrate
 #
 # The posterior is too wide, and the table says by how much: 1 - spread is the actual over the
-# claimed variance of a parameter given the others. Raising the density to a power t multiplies every score by t and needs no
-# constant; t = 1 / (1 - spread) brings the witness to 0. It is chosen on other pairs than those
-# that the verdict comes from.
+# claimed variance of a parameter given the others. Raising the density to a power t multiplies
+# every score by t and needs no constant; t = 1 / (1 - spread) brings the moment to 0. It is chosen
+# on other pairs than those that the verdict comes from.
 
 # %%
 tuning = problem.pairs(keys[5], tested)
