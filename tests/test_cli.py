@@ -153,6 +153,7 @@ def test_the_type_in_the_file_is_the_type_of_the_computation(save, monkeypatch):
     assert seen == [{kind} for kind in wanted]
 
 
+@pytest.mark.slow
 def test_the_program_computes_in_float64_where_the_file_does(save, tmp_path):
     out = tmp_path / "r.json"
     path = save(arrays())

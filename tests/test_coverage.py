@@ -113,6 +113,7 @@ def test_constants_of_the_densities_do_not_matter():
     np.testing.assert_array_equal(one.ranks, two.ranks)
 
 
+@pytest.mark.slow
 def test_mcmc_draws_and_exact_draws_give_the_same_shares(key):
     ys = targets_with(1.0)
     made = mcmc_draws(

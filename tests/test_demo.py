@@ -62,6 +62,7 @@ def test_seasons_are_whole_months():
     ]
 
 
+@pytest.mark.slow
 def test_training_and_test_days_do_not_overlap(days, shown):
     text, verdicts, _ = shown
     assert text.isascii(), "any terminal shows it"
@@ -70,6 +71,7 @@ def test_training_and_test_days_do_not_overlap(days, shown):
     assert verdicts[0].dependent.contributions.size == 365
 
 
+@pytest.mark.slow
 def test_the_report_holds_the_numbers_of_the_results(shown):
     text, verdicts, _ = shown
     assert [v.name for v in verdicts] == ["Gaussian regression", "Energy-based model"]
@@ -92,6 +94,7 @@ def test_the_report_holds_the_numbers_of_the_results(shown):
     assert "What to conclude" in text
 
 
+@pytest.mark.slow
 def test_both_nulls_share_the_estimate_and_its_seasons(shown):
     for verdict in shown[1]:
         independent, dependent = verdict.independent, verdict.dependent
@@ -106,6 +109,7 @@ def test_both_nulls_share_the_estimate_and_its_seasons(shown):
         assert parts[0] == pytest.approx(wanted, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_figure_is_saved(shown):
     assert shown[2].read_bytes().startswith(b"\x89PNG")
 
@@ -119,6 +123,7 @@ def test_the_shift_of_gaussians_is_the_mean_error(days):
     np.testing.assert_allclose(shifts(predictions, tested), wanted, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_advice_follows_the_p_value(shown):
     result, dates = shown[1][0].dependent, np.datetime64("2015-01-01") + np.arange(365)
 
@@ -145,6 +150,7 @@ def test_the_score_matching_loss_is_its_formula(days):
     np.testing.assert_allclose(jax.jit(score_matching_loss)(energy, xs, ts), wanted, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_starts_at_the_regression_and_learns_what_it_lacks():
     """Targets of two modes: the regression cannot have them, the energy learns their scores."""
     x_key, side_key, noise_key, start_key, train_key = jax.random.split(jax.random.key(0), 5)
@@ -166,6 +172,7 @@ def test_training_starts_at_the_regression_and_learns_what_it_lacks():
     assert int(found.best_round) == int(jnp.argmin(found.validation_loss))
 
 
+@pytest.mark.slow
 def test_the_energy_is_a_log_density_that_jaxcal_takes(days):
     xs, ys = jnp.asarray(days.inputs[:50]), jnp.asarray(days.targets[:50])
     energy = create(jax.random.key(0), xs, ys)

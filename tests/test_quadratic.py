@@ -297,6 +297,7 @@ ON_DEVICES = """
 """
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_devices():
     alone, *shared = many_devices.run_on(8, ON_DEVICES)
     for other in shared:

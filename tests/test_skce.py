@@ -8,6 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from quick import quick_first
 
 import jaxcal
 from jaxcal import assembly
@@ -214,12 +215,14 @@ def test_two_classes_are_the_binary_form():
 def synthetic(key, n, d, calibrated):
     c_key, y_key = jax.random.split(key)
     mean = jnp.broadcast_to(jax.random.uniform(c_key, (n, 1)), (n, d))
-    true = mean if calibrated else mean.at[:, 0].set(0.1)
+    true = jnp.where(calibrated, mean, mean.at[:, 0].set(0.1))
     ys = true + 0.1 * jax.random.normal(y_key, (n, d))
     return dist.Normal(mean, 0.1).to_event(1), ys
 
 
-@pytest.mark.parametrize(("d", "wanted"), [(1, 0.1107737), (10, 0.0595975)])
+@pytest.mark.parametrize(
+    ("d", "wanted"), quick_first([(1, 0.1107737), (10, 0.0595975)], [(1, 0.1107737)])
+)
 def test_the_constant_of_the_uncalibrated_model_by_quadrature(d, wanted):
     x, w = np.polynomial.legendre.leggauss(40)
     x, w = (x + 1) / 2, w / 2
@@ -252,7 +255,9 @@ def test_the_constant_of_the_uncalibrated_model_by_quadrature(d, wanted):
     np.testing.assert_allclose(value, wanted, atol=6e-8)
 
 
-@pytest.mark.parametrize(("d", "square"), [(1, 4.282e-5), (10, 1.683e-4)])
+@pytest.mark.parametrize(
+    ("d", "square"), quick_first([(1, 4.282e-5), (10, 1.683e-4)], [(10, 1.683e-4)])
+)
 def test_moments_of_h_under_calibration(d, square, key):
     predictions, ys = synthetic(key, 1500, d, calibrated=True)
     pairwise, features = assembled(predictions, ys)
@@ -281,7 +286,10 @@ def estimates(keys, *, d, calibrated):
 
 @pytest.mark.parametrize(
     ("d", "calibrated", "value", "own"),
-    [(1, False, 0.1107737, 0.2203), (10, True, 0.0, 0.0942692)],
+    quick_first(
+        [(1, False, 0.1107737, 0.2203), (10, True, 0.0, 0.0942692)],
+        [(1, False, 0.1107737, 0.2203)],
+    ),
 )
 def test_unbiased_estimates_are_and_the_bias_of_the_other_is_known(d, calibrated, value, own, key):
     found = estimates(jax.random.split(key, 1500), d=d, calibrated=calibrated)
@@ -292,6 +300,7 @@ def test_unbiased_estimates_are_and_the_bias_of_the_other_is_known(d, calibrated
     assert abs(gap.mean() - (own - value) / 16) < 4 * gap.std() / 1500**0.5 + 1e-5
 
 
+@pytest.mark.slow
 def test_the_null_law_has_its_mean_variance_and_level(key):
     """n U under calibration: mean 0, variance 2 n / (n - 1) E h^2."""
     n, sets = 32, 1200
@@ -326,8 +335,8 @@ NULLS = {
 def p_values():
     """p-values [calibrated or not][null], 300 data sets each, of one program."""
 
-    @partial(jax.jit, static_argnames="calibrated")
-    def run(keys, *, calibrated):
+    @jax.jit
+    def run(keys, calibrated):
         def one(key):
             data_key, test_key = jax.random.split(key)
             pairwise, features = assembled(*synthetic(data_key, 16, 10, calibrated))
@@ -338,7 +347,7 @@ def p_values():
         return jax.lax.map(one, keys)
 
     keys = jax.random.split(jax.random.key(20210503), 300)
-    return {known: run(keys, calibrated=known) for known in (True, False)}
+    return {calibrated: run(keys, calibrated) for calibrated in (True, False)}
 
 
 def between(count, share, other, n=300):
@@ -367,6 +376,7 @@ def test_the_wild_bootstrap_keeps_the_level_and_has_power(p_values):
 # --- draws, mixtures and defaults
 
 
+@pytest.mark.slow
 def test_draws_keep_the_level_because_distance_and_means_do_not_share_them():
     """With shared draws the mean of the estimate under calibration is positive."""
 
@@ -421,7 +431,7 @@ def test_the_scale_of_the_targets_does_not_matter():
 # --- life under jit, vmap, grad, and in single precision
 
 
-@pytest.mark.parametrize("family", ["Normal", "Laplace"])
+@pytest.mark.parametrize("family", quick_first(["Normal", "Laplace"], ["Normal"]))
 def test_gradients_are_those_of_differences_and_finite_where_predictions_coincide(family):
     family = getattr(dist, family)
     ys = jnp.array([0.2, 0.7, -1.0, 0.2])
@@ -467,6 +477,7 @@ def test_a_batch_is_one_program_with_the_results_of_its_members(key):
     assert jaxcal.assembly.run._cache_size() == before
 
 
+@pytest.mark.slow
 def test_single_precision_keeps_the_estimate():
     mean, deviation, ys = random_six(n=60)
     found = [
@@ -571,6 +582,7 @@ def test_degenerate_predictions_are_flagged():
     assert np.isnan(skce_test(KEY, broken, jnp.ones((6, 2)), null=Wild(9)).p_value)
 
 
+@pytest.mark.slow
 def test_other_distances_and_vectors(key):
     mean, deviation, ys = random_six(n=30)
     data = (dist.Normal(mean, deviation), jnp.asarray(ys))

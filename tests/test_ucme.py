@@ -157,9 +157,11 @@ def full_normals(key, n):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key, n: dist.Laplace(jax.random.normal(key, (n,)), 0.7),
-        full_normals,
-        partial(mixtures, d=0),
+        pytest.param(
+            lambda key, n: dist.Laplace(jax.random.normal(key, (n,)), 0.7), marks=pytest.mark.slow
+        ),
+        pytest.param(full_normals, marks=pytest.mark.slow),
+        pytest.param(partial(mixtures, d=0), marks=pytest.mark.slow),
         partial(mixtures, d=2),
         lambda key, n: Draws(jax.random.normal(key, (n, 8, 1)) + 1),
     ],

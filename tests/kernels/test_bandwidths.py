@@ -137,6 +137,7 @@ def test_dispatch_uses_moments_then_draws(key):
         second_order_heuristic(key, Unnormalized(lambda p, y: -((y - p) @ (y - p)), mean))
 
 
+@pytest.mark.slow
 def test_many_predictions_cost_no_more_pairs(key):
     mean = jax.random.normal(key, (3000, 1))
     found = spread_of_gaussians(key, mean, jnp.ones((3000, 1)))

@@ -180,6 +180,7 @@ def test_a_few_pairs_that_decide_are_named(pairs):
     assert any("2 % of the pairs hold" in note and "theta_" in note for note in scored.notes)
 
 
+@pytest.mark.slow
 def test_witnesses_keep_their_level_and_regressions_never_see_their_target():
     keys = jax.random.split(jax.random.key(4), 200)
 
@@ -367,6 +368,7 @@ def test_bad_input_is_answered_by_a_sentence(pairs, change, error, message):
         sbi.score_pairs(**(arguments | change))
 
 
+@pytest.mark.slow
 def test_the_figure_has_four_panels(right, pairs, tmp_path):
     from jaxcal.plots.sbi import posterior_figure, thirds
 
@@ -384,6 +386,7 @@ def test_the_figure_has_four_panels(right, pairs, tmp_path):
     assert "summaries" in said
 
 
+@pytest.mark.slow
 def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
     """The cost is that of one pass of the engine: flops of n^2 (b + m d), and little more."""
     n, d, m, b = 2000, 10, 10, 300

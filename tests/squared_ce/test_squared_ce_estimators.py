@@ -179,6 +179,7 @@ def test_bins_with_infinite_data_have_their_closed_form(count, root):
     assert plug_in(Bins(count), problem) ** 0.5 == pytest.approx(root, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_debiased_form_has_less_bias_where_nothing_is_wrong():
     def one(key):
         c_key, z_key = jax.random.split(key)
@@ -286,6 +287,7 @@ def test_a_wide_kernel_gives_the_class_frequencies():
     np.testing.assert_allclose(found, np.tile([0.25, 0.25, 0.5], (3, 1)), atol=1e-8)
 
 
+@pytest.mark.slow
 def test_many_observations_are_walked_in_blocks(monkeypatch):
     wanted = at_data(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
     monkeypatch.setattr("jaxcal.squared_ce.kde.BLOCK", 8)
@@ -470,6 +472,7 @@ def test_directions_that_rounding_made_negative_are_left_out(monkeypatch):
     assert traced.shape == (1, 96)
 
 
+@pytest.mark.slow
 def test_queries_are_lifted_in_blocks(monkeypatch):
     train, queries = small(7, 30, 11, 3)
     wanted = spectral((Gaussian(1.0),), train, None).lifted(queries.inputs)
@@ -481,6 +484,7 @@ def test_queries_are_lifted_in_blocks(monkeypatch):
 # --- parameters
 
 
+@pytest.mark.slow
 def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
     made = tempered_dirichlet(jax.random.key(8), 2000)
     problem = canonical(made.probabilities, made.labels)

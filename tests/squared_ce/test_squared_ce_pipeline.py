@@ -119,6 +119,7 @@ def test_a_report_reads_well_and_becomes_json(report):
     assert (mean, error) == pytest.approx((gaps.mean(), gaps.std(ddof=1) / 5**0.5))
 
 
+@pytest.mark.slow
 def test_edges_negative_means_and_low_ranks_are_flagged(problem):
     chosen = [
         Bins((90, 95), debiased=True),
@@ -207,6 +208,7 @@ def test_class_wise_adds_up_the_problems_of_the_classes():
     assert abs(found.best.squared - 0.048) < 0.05
 
 
+@pytest.mark.slow
 def test_the_simulation_of_the_paper_gives_its_known_estimates():
     # bands: the specification's mean over seeds, plus and minus four of its standard deviations
     with jax.enable_x64(True):
@@ -224,6 +226,7 @@ def test_the_simulation_of_the_paper_gives_its_known_estimates():
     assert 8 < found.best.rmse[0] < 11
 
 
+@pytest.mark.slow
 def test_confidences_of_the_closed_form_give_their_known_estimates():
     # bands as above; the truth is 0.1826
     with jax.enable_x64(True):
@@ -260,6 +263,7 @@ def squares_of_calibrated(keys, n):
     return jax.vmap(one)(keys)
 
 
+@pytest.mark.slow
 def test_the_error_of_calibrated_confidences_shrinks():
     keys = jax.random.split(jax.random.key(15), 32)
     few, many = (np.mean(squares_of_calibrated(keys, n), axis=0) for n in (80, 1280))
@@ -375,6 +379,7 @@ def test_folds_without_a_class_are_named():
     assert any("[0] lack a class" in text for text in found.warnings())
 
 
+@pytest.mark.slow
 def test_nested_folds_test_every_observation_once(problem):
     c = np.asarray(problem.inputs[:, 0])
     p, y = np.stack([c, 1 - c], axis=1), 1 - np.asarray(problem.outcomes[:, 0]).astype(int)
@@ -468,6 +473,7 @@ def test_the_paired_test_has_its_documented_level_and_power():
     assert float(jnp.mean(far <= 0.05)) > 0.9
 
 
+@pytest.mark.slow
 def test_a_parametric_family_goes_through_the_pipeline():
     with jax.enable_x64(True):
         made = tempered_dirichlet(jax.random.key(11), 300)

@@ -275,6 +275,7 @@ def simulated():
     return canonical(made.probabilities, made.labels), made.truth, made
 
 
+@pytest.mark.slow
 def test_the_simulation_of_the_paper_has_its_known_errors():
     problem, truth, made = simulated()
 

@@ -11,6 +11,7 @@ from jaxcal.nulls import BlockNormal, DependentWild, Gamma, Multinomial, Spectru
 
 N, D = 50, 2
 CALIBRATED, SHIFTED = 400, 50
+QUICK = (Wild, DependentWild)
 NULLS = [Wild(99), DependentWild(99), Multinomial(99), Spectrum(99), Gamma(), BlockNormal()]
 
 
@@ -19,8 +20,20 @@ def density(params, y):
     return -jnp.sum(((y - mean) / deviation) ** 2) / 2
 
 
-@pytest.mark.parametrize("precondition", [None, "diagonal"])
-@pytest.mark.parametrize("null", NULLS, ids=lambda null: type(null).__name__)
+@pytest.mark.parametrize(
+    ("null", "precondition"),
+    [
+        pytest.param(
+            null,
+            precondition,
+            id=f"{type(null).__name__}-{precondition}",
+            # the nulls on the same sums meet the published levels in test_skce.py too
+            marks=[] if isinstance(null, QUICK) and precondition is None else pytest.mark.slow,
+        )
+        for null in NULLS
+        for precondition in (None, "diagonal")
+    ],
+)
 def test_level_and_power(null, precondition):
     """Gaussian predictions of different width; the targets of the last data sets are shifted."""
 
