@@ -340,4 +340,5 @@ def _result(
         diagnostics=diagnostics,
         test=test,
         null=null,
+        route=getattr(made.pairwise, "route", ""),
     )

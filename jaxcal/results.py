@@ -114,6 +114,7 @@ class TestResult(eqx.Module):
     ``bandwidths``: those used, by name, in the units of the test.
     ``contributions`` [n]: each observation's share; they sum to the estimate.
     ``coordinates``: the split over target coordinates, where asked for.
+    ``route``: how averages over the predictions were taken, with the error where not exactly.
     """
 
     __test__ = False  # a result, not a pytest class
@@ -130,6 +131,7 @@ class TestResult(eqx.Module):
     diagnostics: Diagnostics
     test: str = eqx.field(static=True)
     null: str = eqx.field(static=True)
+    route: str = eqx.field(static=True, default="")
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
@@ -168,6 +170,8 @@ def _report(result: TestResult) -> str:
     used = ", ".join(f"{name} {float(value):.4g}" for name, value in result.bandwidths.items())
     if used:
         lines.append(f"  bandwidths {used}")
+    if result.route:
+        lines.append(f"  averages   {result.route}")
     if result.coordinates is not None:
         lines += _coordinates(result.coordinates)
     return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])

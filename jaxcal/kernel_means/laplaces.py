@@ -36,7 +36,7 @@ from jaxcal.typing import Point
 TERMS = 18  # of the series of E_2 where both arguments are below 1: 1 / 20! is below 1e-18
 
 
-def _e1(x: Array) -> Array:
+def e1(x: Array) -> Array:
     """``(1 - exp(-x)) / x`` for x >= 0, 1 at 0."""
     small = x < 1e-4
     far = jnp.where(small, 1.0, x)
@@ -55,7 +55,7 @@ def _e2(x: Array, y: Array) -> Array:
         factor = -factor / (k + 3)
     far_y = jnp.where(small, 1.0, y)
     far_x = jnp.where(small, 0.0, x)
-    far = (_e1(far_x) - jnp.exp(-far_x) * _e1(far_y - far_x)) / far_y
+    far = (e1(far_x) - jnp.exp(-far_x) * e1(far_y - far_x)) / far_y
     return jnp.where(small, series, far)
 
 
@@ -71,7 +71,7 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
     :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`, r <= R the two rates.
     """
     low, high = _ordered(alpha, gamma)
-    return alpha / (alpha + gamma) * jnp.exp(-low * z) * (1 + low * z * _e1((high - low) * z))
+    return alpha / (alpha + gamma) * jnp.exp(-low * z) * (1 + low * z * e1((high - low) * z))
 
 
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
@@ -86,7 +86,7 @@ def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
     rest, high = _ordered(most, gamma)
     low, middle = _ordered(least, rest)
     x, y = (middle - low) * z, (high - low) * z
-    once = _e1(x)
+    once = e1(x)
     # 2 r0 r1 r2 e^(r0 z) times -f[r0, r1] / (r0 + r1), and times f[r0, r1, r2]
     slope = high * (1 + low * z * once) / (low + middle)
     bend = 1 + low * z * (once + middle * z * _e2(x, y))

@@ -47,11 +47,16 @@ class FullNormals(NamedTuple):
 
 
 class Diagonal(eqx.Module):
-    """Independent coordinates: O(d) a pair, kappa_1 as one matrix product."""
+    """Independent coordinates: O(d) a pair; for many, kappa_1 as one matrix product."""
 
     squares: Point  # l^2 of each coordinate
 
     def first(self, rows: DiagonalNormals, ys: Array) -> Array:
+        if isinstance(rows.means, tuple):
+            # a difference of two points costs no digits however narrow the kernel
+            check_dimension(ys, len(rows.means))
+            points = DiagonalNormals(tuple(ys.T), tuple(jnp.zeros_like(ys).T))
+            return self.second(rows, points)
         mean, cov = map(_together, rows)
         check_dimension(ys, mean.shape[-1])
         width = self.squares + cov

@@ -5,7 +5,7 @@ From m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predict
 over different draws, so that every average is unbiased. Nodes have weights instead.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -20,6 +20,7 @@ from jaxcal.models.laws import Nodes, Particles
 class FromDraws(eqx.Module):
     """O(m) a target and O(m^2) a pair, walked prediction by prediction."""
 
+    route: ClassVar[str] = "draws of each prediction"
     kernel: Any
 
     def first(self, rows: Particles, ys: Array) -> Array:
@@ -48,6 +49,7 @@ class FromDraws(eqx.Module):
 class FromNodes(eqx.Module):
     """Weighted sums over the nodes."""
 
+    route: ClassVar[str] = "given nodes"
     kernel: Any
 
     def first(self, rows: Nodes, ys: Array) -> Array:

@@ -75,6 +75,11 @@ class SKCE(eqx.Module):
     def channels(self) -> int:
         return 1
 
+    @property
+    def route(self) -> str:
+        """How the kernel means are taken."""
+        return self.means.route
+
     def block(self, rows: SKCEFeatures, cols: SKCEFeatures) -> Float[Array, "c r s"]:
         k = gram_block(self.prediction_kernel, self.distance, rows.predictions, cols.predictions)
         return (k * residual_block(self.means, rows, cols))[None]

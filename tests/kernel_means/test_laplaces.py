@@ -13,7 +13,7 @@ from scipy import integrate
 
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernel_means.laplaces import first_average, second_average
-from jaxcal.kernels import IMQ, Gaussian, L1Laplace, Laplace
+from jaxcal.kernels import L1Laplace, Laplace
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
 first_average, second_average = jax.jit(first_average), jax.jit(second_average)
@@ -136,27 +136,3 @@ def test_a_point_mass_is_the_kernel_at_its_point():
     ys = jnp.array([[0.5], [0.3]])
     close(means.first(means.features, ys)[0], np.exp(-np.array([0.2, 0.0]) / 0.7))
     close(means.second(means.features, means.features)[0], np.exp(-np.array([0.0, 0.7]) / 0.7))
-
-
-def test_smooth_kernels_over_laplace_predictions_to_the_stated_error():
-    laws = [(0.0, 1.0), (0.5, 0.4)]
-    predictions = dist.Laplace(*(jnp.asarray(column) for column in zip(*laws, strict=True)))
-    ys = jnp.array([[0.7]])
-    for kernel, shape, error in [
-        (Gaussian(1.0), lambda r: np.exp(-(r**2) / 2), 1e-7),
-        (IMQ(1.0), lambda r: (1 + r**2) ** -0.5, 5e-4),
-    ]:
-        means = kernel_means(kernel, predictions)
-        both = means.second(means.features, means.features)
-        for i, (loc, b) in enumerate(laws):
-
-            def at(x, b=b, shift=loc - 0.7, shape=shape):
-                return density(b)(x) * shape(x + shift)
-
-            assert abs(means.first(means.features, ys)[i, 0] - integral(at, [0])) < error
-
-        def between(x, shape=shape):  # with the density of the difference of the two laws
-            gap = np.exp(-abs(x)) - 0.4 * np.exp(-abs(x) / 0.4)
-            return gap / (2 * (1 - 0.4**2)) * shape(x - 0.5)
-
-        assert abs(both[0, 1] - integral(between, [0])) < error
