@@ -1,0 +1,351 @@
+r"""Is the target exchangeable with its candidates? Spread, correlation and shift, densities alone.
+
+Given the set of candidates of each observation, the index of the target has known probabilities w
+under calibration. A residual :math:`r_i = \phi(y_i) - \sum_k w_{ik} \phi(a_{ik})` of any feature
+:math:`\phi` has mean zero, and redrawing the indices gives the distribution of every statistic of
+the residuals exactly, for every n. The statistic is the quadratic form of `jaxcal.quadratic`,
+:math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal import checks
+from jaxcal.candidates.proposals import Candidates, Chains, Proposal
+from jaxcal.candidates.ranks import coordinate, log_density, ranks
+from jaxcal.coverage import massart
+from jaxcal.kernels import points
+from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.points import Constant, Gaussian
+from jaxcal.kernels.predictions import Fisher, NodeScores
+from jaxcal.models import Standardized, Units, Unnormalized
+from jaxcal.pairwise.residual import PredictionKernel
+from jaxcal.preconditioners import precision_root
+from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
+from jaxcal.typing import Key, Scalar
+
+PARTS = ("log density", "location", "scale", "correlation")
+MEANINGS = {
+    "log density": "densities at the targets are too high or too low: predictions too wide or "
+    "too narrow, or of the wrong shape",
+    "location": "predictions are shifted",
+    "scale": "predictions are too wide or too narrow along some direction",
+    "correlation": "predictions have wrong correlations",
+}
+
+
+class ExchangeabilityResult(eqx.Module):
+    """The outcome of `exchangeability_test` for n observations with m candidates each.
+
+    ``p_value`` []: of the largest of all standardized statistics. ``part_p_values`` [g] and
+    ``part_statistics`` [g] (in standard deviations of their own null draws): of each part alone;
+    ``parts`` are their names. ``ranks`` [n, 1 + d]: randomized ranks of the targets among their
+    candidates, of the log density (coverage) and of each coordinate (SBC); ``rank_p_values``
+    [1 + d]: of their uniformity, one at a time. ``acceptance`` []: share of accepted moves.
+    ``nonfinite`` []: targets that are not finite, and log densities that are NaN or +infinite.
+    ``impossible`` []: targets where their own prediction has density 0. ``unmoved`` []:
+    observations whose candidates all equal their target, or have no weight beside it; they say
+    nothing.
+    """
+
+    p_value: Scalar
+    part_p_values: Float[Array, " g"]
+    part_statistics: Float[Array, " g"]
+    ranks: Float[Array, "n r"]
+    rank_p_values: Float[Array, " r"]
+    acceptance: Scalar
+    nonfinite: Int[Array, ""]
+    impossible: Int[Array, ""]
+    unmoved: Int[Array, ""]
+    parts: tuple[str, ...] = eqx.field(static=True)
+    n_resamples: int = eqx.field(static=True)
+    level: float = eqx.field(static=True)
+
+    @property
+    def strongest(self) -> str:
+        """The part whose statistic is the largest: it names the fault where the test rejects."""
+        return self.parts[int(np.nanargmax(np.asarray(self.part_statistics)))]
+
+    @property
+    def verdict(self) -> str:
+        """ "rejected", "not rejected" or "cannot tell"; see `reason`."""
+        if self.reason is not None:
+            return "cannot tell"
+        return "rejected" if float(self.p_value) <= self.level else "not rejected"
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no verdict, or None where there is one."""
+        if int(self.nonfinite):
+            return "a target is not finite, or a log density is NaN or +infinite"
+        if np.isnan(float(self.p_value)):
+            return "no candidate differs from its target: the chains never moved"
+        if 1 / (1 + self.n_resamples) > self.level:
+            return f"{self.n_resamples} resamples cannot reach the level {self.level:g}"
+        return None
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.p_value, Tracer):
+            return []
+        n = self.ranks.shape[0]
+        facts = [
+            (
+                int(self.nonfinite),
+                f"{int(self.nonfinite)} values are not finite (targets NaN or infinite, or log "
+                f"densities NaN or +infinite), so the p-value is NaN: repair those observations",
+            ),
+            (
+                int(self.impossible),
+                f"{int(self.impossible)} targets lie where their own prediction has density 0, "
+                f"which calibration excludes",
+            ),
+            (
+                int(self.unmoved) * 2 > n,
+                f"the candidates of {int(self.unmoved)} of {n} observations never left their "
+                f"target: take smaller steps, or more of them",
+            ),
+        ]
+        return [sentence for holds, sentence in facts if holds]
+
+    def __repr__(self) -> str:
+        if isinstance(self.p_value, Tracer):
+            return "ExchangeabilityResult(traced)"
+        if np.ndim(self.p_value):
+            p = np.asarray(self.p_value)
+            return (
+                f"{p.size} results of the exchangeability test, p-value <= {self.level:g} in "
+                + str(int(np.sum(p <= self.level)))
+            )
+        told = self.reason or (
+            MEANINGS[self.strongest] if self.verdict == "rejected" else "which is no proof"
+        )
+        lines = [
+            f"exchangeability test, n = {self.ranks.shape[0]}",
+            f"  p-value      {float(self.p_value):.4g}   (exact, {self.n_resamples} resamples)",
+            f"  verdict      {self.verdict} at level {self.level:g}: {told}",
+        ]
+        for name, p in zip(self.parts, np.asarray(self.part_p_values), strict=True):
+            lines.append(f"  {name:12s} p = {float(p):.4g}")
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+
+    __str__ = __repr__
+
+
+def exchangeability_test(
+    key: Key,
+    predictions: Any,
+    targets: Any,
+    *,
+    proposal: Proposal = Chains(),
+    divergence: Any = Fisher(),
+    prediction_kernel: Any = Gaussian() + Constant(),
+    base_measure: Any = None,
+    n_nodes: int | None = None,
+    n_resamples: int = 500,
+    level: float = 0.05,
+    tile: int = TILE,
+) -> ExchangeabilityResult:
+    r"""Test that predictions are calibrated by candidates that could as well have been the target.
+
+    ``predictions``: a `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
+    ``targets``: [n], [n, d] or [n, ...]. ``proposal``: `Chains`, `RandomWalk` or `Independent`.
+    Four features are compared between targets and candidates: the log density, the coordinates,
+    their squares and their products, in units of each prediction; the combined p-value is that of
+    the largest of their standardized statistics. ``divergence`` between predictions and a kernel on
+    it, with the constant kernel added by default, which asks for the same error everywhere.
+    ``base_measure``: nodes [m, d] in the units of the targets, by default ``n_nodes`` (max(10, 2d
+    + 2)) normal draws about the mean of the targets; the scores there give the units of each
+    prediction (a regression) and the divergence.
+
+    p-values are exact for every n and every speed of the chain: they redraw which candidate is the
+    target. (The default nodes are placed by mean and spread of all targets, which moves the level
+    by O(1/n); nodes given by hand do not.)
+
+    Cost: the proposal's densities, n n_nodes scores, and 2 n^2 n_resamples flops for each of the
+    1 + 2 d + d (d - 1) / 2 features. Raises ValueError or TypeError, naming the argument.
+    Source: Besag and Clifford (1989).
+    """
+    key = checks.key(key) or key
+    ys = checks.targets(targets)
+    if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
+        raise TypeError(
+            f"predictions: candidates need log densities, which {type(predictions).__name__} does "
+            f"not give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
+        )
+    if isinstance(predictions, Unnormalized):
+        predictions = predictions.arrays_only()
+    predictions = checks.predictions(predictions, ys)
+    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
+        raise TypeError(
+            f"proposal: wanted one such as jaxcal.candidates.Chains(), got {proposal!r}"
+        )
+    d = ys[0].size
+    if base_measure is not None:
+        base_measure = checks.floats(base_measure, "base_measure")
+        if base_measure.shape[1:] != ys.shape[1:] or base_measure.shape[0] < d + 2:
+            raise ValueError(
+                f"base_measure: wanted at least {d + 2} nodes of shape {ys.shape[1:]}, got shape "
+                f"{base_measure.shape}"
+            )
+    return _test(
+        key,
+        predictions,
+        ys,
+        proposal,
+        divergence,
+        points.as_kernel(prediction_kernel),
+        base_measure,
+        n_nodes=max(10, 2 * d + 2) if n_nodes is None else n_nodes,
+        n_resamples=n_resamples,
+        level=level,
+        tile=tile,
+    )
+
+
+@partial(jax.jit, static_argnames=("n_nodes", "n_resamples", "level", "tile"))
+def _test(
+    key: Key,
+    predictions: Any,
+    targets: Array,
+    proposal: Any,
+    divergence: Any,
+    kernel: Any,
+    base_measure: Any,
+    *,
+    n_nodes: int,
+    n_resamples: int,
+    level: float,
+    tile: int,
+) -> ExchangeabilityResult:
+    n, event = targets.shape[0], targets.shape[1:]
+    node_key, feature_key, candidate_key, index_key, rank_key = jax.random.split(key, 5)
+    ys = targets.reshape(n, -1)
+    d = ys.shape[1]
+    units = Units.of(ys)
+    nodes = (
+        jax.random.normal(node_key, (n_nodes, d), ys.dtype)
+        if base_measure is None
+        else units.points(base_measure.reshape(-1, d).astype(ys.dtype))
+    )
+    own = Standardized(predictions, units, event)
+    _, values = scores_at(own, units.points(ys), nodes)
+    assert values is not None
+    described = divergence.features(feature_key, own, NodeScores(nodes, values))
+    bandwidth, _ = median_heuristic(divergence, described)
+    pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), divergence)
+
+    roots = precision_root(nodes, values, "full").values
+    usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)
+    roots = units.scale[:, None] * jnp.where(usable, roots, jnp.eye(d, dtype=ys.dtype))
+
+    def densities(at: Float[Array, "n k d"]) -> tuple[Array, Array]:
+        rows = jnp.moveaxis(at, 1, 0).reshape(at.shape[1], n, *event)
+        logs, gradients = jax.vmap(lambda y: log_densities_and_gradients(predictions, y))(rows)
+        gradients = gradients.reshape(at.shape[1], n, d)
+        return jnp.moveaxis(logs, 0, 1), jnp.moveaxis(gradients, 0, 1)
+
+    candidates = proposal(candidate_key, densities, ys, roots)
+    impossible = jnp.sum(candidates.log_densities[:, 0] == -jnp.inf)
+    logs = candidates.log_densities
+    bad = jnp.sum(jnp.isnan(logs) | (logs == jnp.inf)) + jnp.sum(~jnp.isfinite(ys))
+
+    features = _features(candidates, roots)
+    indices = _redrawn(index_key, candidates.weights, n_resamples)
+    statistics = jnp.stack(
+        [
+            jnp.sum(jax.lax.map(partial(_forms, pairwise, described, indices, tile), part), axis=0)
+            for part in features
+        ]
+    )
+    standardized, p = _p_values(statistics)
+    combined = jnp.nanmax(standardized, axis=0)
+    spread = jnp.any(~jnp.isnan(standardized[:, 0]))
+    total = jnp.mean(combined >= combined[0])
+    total = jnp.where(impossible > 0, 1 / (1 + n_resamples), jnp.where(spread, total, jnp.nan))
+    u = jnp.stack(
+        [
+            ranks(jax.random.fold_in(rank_key, j), candidates, statistic)
+            for j, statistic in enumerate([log_density, *map(coordinate, range(d))])
+        ],
+        axis=1,
+    )
+    return ExchangeabilityResult(
+        p_value=jnp.where(bad > 0, jnp.nan, total),
+        part_p_values=jnp.where(bad > 0, jnp.nan, p),
+        part_statistics=standardized[:, 0],
+        ranks=u,
+        rank_p_values=jax.vmap(uniformity, in_axes=1)(u),
+        acceptance=candidates.acceptance,
+        nonfinite=bad,
+        impossible=impossible,
+        unmoved=jnp.sum(_unmoved(candidates)),
+        parts=PARTS if d > 1 else PARTS[:3],
+        n_resamples=n_resamples,
+        level=level,
+    )
+
+
+def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Float[Array, "q n k"]]:
+    """Features of every candidate, part by part, about their mean over the candidates.
+
+    Functions of the set of candidates alone: none knows which of them is the target.
+    """
+    w = candidates.weights[:, :, None]
+
+    def centred(values: Float[Array, "n k q"]) -> Float[Array, "q n k"]:
+        return jnp.moveaxis(values - jnp.sum(w * values, axis=1, keepdims=True), 2, 0)
+
+    # a candidate without weight is never drawn: its infinite log density must not enter a sum
+    logs = jnp.where(candidates.weights > 0, candidates.log_densities, 0)
+    logs = jnp.where(jnp.isfinite(logs), logs, 0)
+    middle = jnp.sum(w * candidates.points, axis=1, keepdims=True)
+    t = jnp.linalg.solve(roots[:, None], (candidates.points - middle)[..., None])[..., 0]
+    i, j = np.triu_indices(t.shape[-1], 1)
+    parts = [centred(logs[:, :, None]), centred(t), centred(t**2)]
+    return parts + ([centred(t[..., i] * t[..., j])] if i.size else [])
+
+
+def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1"]:
+    """Which candidate is the target: the first as observed, then b draws with their weights."""
+    n = weights.shape[0]
+    drawn = jax.random.categorical(key, jnp.log(weights)[:, None], axis=-1, shape=(n, b))
+    return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
+
+
+def _forms(pairwise: Any, described: Any, indices: Array, tile: int, feature: Array) -> Array:
+    """The quadratic form of one feature [n, k], observed and redrawn, [b + 1]."""
+    residuals = jnp.take_along_axis(feature, indices, axis=1)
+    return jnp.sum(quadratic_sums(pairwise, described, residuals, tile=tile).forms, axis=0)
+
+
+def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
+    """Statistics in standard deviations of their draws, the observed one among them, and p-values;
+    NaN for a part whose draws have no spread."""
+    deviation = jnp.std(statistics, axis=1, keepdims=True)
+    mean = jnp.mean(statistics, axis=1, keepdims=True)
+    standardized = jnp.where(deviation > 0, (statistics - mean) / deviation, jnp.nan)
+    p = jnp.mean(standardized >= standardized[:, :1], axis=1)
+    return standardized, jnp.where(jnp.isnan(standardized[:, 0]), jnp.nan, p)
+
+
+def _unmoved(candidates: Candidates) -> Array:
+    same = jnp.all(candidates.points == candidates.points[:, :1], axis=(1, 2))
+    return same | (candidates.weights[:, 0] >= 1)
+
+
+def uniformity(u: Float[Array, " n"]) -> Scalar:
+    """The p-value of the largest gap between n ranks and the uniform distribution."""
+    n = u.shape[0]
+    steps = jnp.arange(n, dtype=u.dtype)
+    ordered = jnp.sort(u)
+    gap = jnp.max(jnp.maximum((steps + 1) / n - ordered, ordered - steps / n))
+    return massart(gap, n, sides=2)

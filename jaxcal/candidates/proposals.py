@@ -1,0 +1,211 @@
+r"""Points that could as well have been the target: exchangeable candidates.
+
+A Markov kernel that leaves a prediction invariant and is reversible, walked from the target y back
+to a centre c and from there forward to :math:`a_1, .., a_m`, makes :math:`y, a_1, .., a_m`
+exchangeable wherever y is a draw of the prediction, for every number of steps and every speed of
+the chain: no burn-in, because under calibration the target is a draw already. Steps that do not
+look at the density give the same with weights: the probability that a candidate is the target is
+then proportional to its density. Only log densities up to their constant are used.
+Source: Besag and Clifford (1989), Section 2; Tjelmeland (2004) for the weights.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.typing import Key, Points, Scalar
+
+# log densities [n, k] and their gradients [n, k, d] of n predictions at k points each [n, k, d]
+Densities = Callable[[Float[Array, "n k d"]], tuple[Float[Array, "n k"], Float[Array, "n k d"]]]
+
+
+class Candidates(NamedTuple):
+    """The target and m exchangeable points a prediction; the target comes first.
+
+    ``points`` [n, m + 1, d]. ``log_densities`` [n, m + 1], up to a constant a prediction.
+    ``weights`` [n, m + 1]: the probability of each to be the target under calibration, given the
+    set; rows sum to 1. ``acceptance`` []: the share of accepted moves, 1 without a chain.
+    """
+
+    points: Float[Array, "n k d"]
+    log_densities: Float[Array, "n k"]
+    weights: Float[Array, "n k"]
+    acceptance: Scalar
+
+
+@runtime_checkable
+class Proposal(Protocol):
+    """A way to make candidates. ``units`` [n, d, d] scale the steps of each prediction and are
+    functions of the predictions alone."""
+
+    def __call__(
+        self, key: Key, densities: Densities, ys: Points, units: Float[Array, "n d d"], /
+    ) -> Candidates: ...
+
+
+class _Scales(eqx.Module):
+    """Log-uniform sizes of steps, drawn without a look at the state."""
+
+    smallest: float = eqx.field(static=True)
+    largest: float = eqx.field(static=True)
+
+    def draw(self, key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
+        low, high = jnp.log(jnp.asarray([self.smallest, self.largest], dtype))
+        return jnp.exp(jax.random.uniform(key, shape, dtype, low, high))
+
+
+def _whole(value: Any, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}: wanted a whole number of at least 1, got {value!r}")
+
+
+def _ordered(smallest: float, largest: float) -> None:
+    if not 0 < smallest <= largest < float("inf"):
+        raise ValueError(
+            f"smallest, largest: wanted 0 < smallest <= largest, got {smallest} and {largest}"
+        )
+
+
+class Chains(eqx.Module):
+    r"""``n_steps`` Metropolis-Hastings steps back from the target, and as many forward m times.
+
+    With ``langevin`` proposals follow the score, :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M
+    \xi`; without, or where a density has no gradient, they do not. M is the unit of the
+    prediction; each step draws its own s, log-uniform between ``smallest`` and ``largest``, so that
+    no step size has to be tuned. More steps buy power and never cost level.
+    Cost: (m + 1) n_steps log densities a prediction, with their gradients for ``langevin``.
+    Source: Besag and Clifford (1989), Section 2; Roberts and Tweedie (1996) for Langevin proposals.
+    """
+
+    n_candidates: int = eqx.field(default=19, static=True)
+    n_steps: int = eqx.field(default=10, static=True)
+    langevin: bool = eqx.field(default=True, static=True)
+    smallest: float = eqx.field(default=0.2, static=True)
+    largest: float = eqx.field(default=1.5, static=True)
+
+    def __check_init__(self):
+        _whole(self.n_candidates, "n_candidates")
+        _whole(self.n_steps, "n_steps")
+        _ordered(self.smallest, self.largest)
+
+    def __call__(self, key, densities, ys, units, /) -> Candidates:
+        n = ys.shape[0]
+        back_key, forward_key = jax.random.split(key)
+        start = ys[:, None]
+        at_targets = densities(start)
+        centre, at_centre, moved_back = self._walk(back_key, densities, start, at_targets, units)
+
+        def spread(leaf: Array) -> Array:
+            return jnp.broadcast_to(leaf, (n, self.n_candidates, *leaf.shape[2:]))
+
+        ends, at_ends, moved = self._walk(
+            forward_key, densities, spread(centre), jax.tree.map(spread, at_centre), units
+        )
+        logs = jnp.concatenate([at_targets[0], at_ends[0]], axis=1)
+        k = self.n_candidates + 1
+        return Candidates(
+            jnp.concatenate([start, ends], axis=1),
+            logs,
+            jnp.full_like(logs, 1 / k),
+            (moved_back + self.n_candidates * moved) / k,
+        )
+
+    def _walk(self, key, densities, points, at_points, units):
+        scales = _Scales(self.smallest, self.largest)
+        inverse = jnp.linalg.inv(units)
+
+        def drift(gradients: Array) -> Array:
+            if not self.langevin:
+                return jnp.zeros_like(gradients)
+            # an infinite or missing gradient moves nothing, whichever way the step is looked at
+            usable = jnp.where(jnp.isfinite(gradients), gradients, 0)
+            return jnp.einsum("nij,nkj->nki", jnp.swapaxes(units, 1, 2), usable)
+
+        def step(t: Array, carry: Any) -> Any:
+            points, (logs, gradients), moved = carry
+            scale_key, noise_key, accept_key = jax.random.split(jax.random.fold_in(key, t), 3)
+            s = scales.draw(scale_key, (*logs.shape, 1), points.dtype)
+            noise = jax.random.normal(noise_key, points.shape, points.dtype)
+            step_in_units = s**2 / 2 * drift(gradients) + s * noise
+            proposed = points + jnp.einsum("nij,nkj->nki", units, step_in_units)
+            new_logs, new_gradients = densities(proposed)
+            there = jnp.einsum("nij,nkj->nki", inverse, points - proposed)
+            back = (there - s**2 / 2 * drift(new_gradients)) / s
+            ratio = new_logs - logs + jnp.sum(noise**2 - back**2, axis=-1) / 2
+            uniform = jax.random.uniform(accept_key, logs.shape, logs.dtype)
+            accepted = jnp.log(uniform) < ratio  # never where a density is 0 or NaN
+
+            def chosen(new: Array, old: Array) -> Array:
+                return jnp.where(jnp.expand_dims(accepted, range(2, old.ndim)), new, old)
+
+            now = jax.tree.map(chosen, (new_logs, new_gradients), (logs, gradients))
+            return chosen(proposed, points), now, moved + jnp.mean(accepted)
+
+        begin = (points, at_points, jnp.zeros((), points.dtype))
+        points, at_points, moved = jax.lax.fori_loop(0, self.n_steps, step, begin)
+        return points, at_points, moved / self.n_steps
+
+
+class RandomWalk(eqx.Module):
+    r"""A centre :math:`c = y + s M \xi` and candidates :math:`a_k = c + s M \xi_k`, weighted by p.
+
+    One s a prediction, log-uniform between ``smallest`` and ``largest``, shared by its candidates.
+    Cost: m + 1 log densities a prediction, no gradient: for densities that are not differentiable,
+    and in few dimensions. Source: Tjelmeland (2004).
+    """
+
+    n_candidates: int = eqx.field(default=64, static=True)
+    smallest: float = eqx.field(default=0.3, static=True)
+    largest: float = eqx.field(default=3.0, static=True)
+
+    def __check_init__(self):
+        _whole(self.n_candidates, "n_candidates")
+        _ordered(self.smallest, self.largest)
+
+    def __call__(self, key, densities, ys, units, /) -> Candidates:
+        n, d = ys.shape
+        scale_key, noise_key = jax.random.split(key)
+        s = _Scales(self.smallest, self.largest).draw(scale_key, (n, 1, 1), ys.dtype)
+        noise = jax.random.normal(noise_key, (n, self.n_candidates + 1, d), ys.dtype)
+        steps = s * jnp.einsum("nij,nkj->nki", units, noise)
+        others = ys[:, None] + steps[:, :1] + steps[:, 1:]
+        points = jnp.concatenate([ys[:, None], others], axis=1)
+        logs, _ = densities(points)
+        return Candidates(points, logs, weights(logs), jnp.ones((), ys.dtype))
+
+
+class Independent(eqx.Module):
+    """Independent draws of a distribution with a known density, weighted by p / density.
+
+    ``distribution``: a numpyro distribution with batch shape [n] or [] over the targets, which
+    must reach wherever the predictions do: an approximate posterior, a prior. It must not depend on
+    the targets. Cost: m + 1 log densities of each a prediction. Source: Tjelmeland (2004).
+    """
+
+    distribution: Any
+    n_candidates: int = eqx.field(default=64, static=True)
+
+    def __check_init__(self):
+        _whole(self.n_candidates, "n_candidates")
+
+    def __call__(self, key, densities, ys, units, /) -> Candidates:
+        n, d = ys.shape
+        event = tuple(self.distribution.event_shape)
+        batch = tuple(self.distribution.batch_shape)
+        shape = (self.n_candidates, n) if batch == () else (self.n_candidates,)
+        others = self.distribution.sample(key, shape).reshape(self.n_candidates, n, d)
+        points = jnp.concatenate([ys[None], others.astype(ys.dtype)])
+        proposal = self.distribution.log_prob(points.reshape(-1, n, *event))
+        points = jnp.moveaxis(points, 0, 1)
+        logs, _ = densities(points)
+        ratio = logs - jnp.moveaxis(proposal, 0, 1)
+        return Candidates(points, logs, weights(ratio), jnp.ones((), ys.dtype))
+
+
+def weights(logs: Float[Array, "n k"]) -> Float[Array, "n k"]:
+    """exp(logs), each row divided by its sum; NaN stays, and a row of -inf is NaN."""
+    return jax.nn.softmax(logs, axis=1)

@@ -1,0 +1,179 @@
+"""Exchangeable candidates: uniform ranks, exact p-values, the fault by its name."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import jaxcal
+from jaxcal.candidates import (
+    Candidates,
+    Chains,
+    Independent,
+    RandomWalk,
+    coordinate,
+    distance_to,
+    exchangeability_test,
+    log_density,
+    ranks,
+)
+from jaxcal.candidates.exchangeability import uniformity
+
+N = 2000
+
+
+def skewed(sharpness, y):
+    """A density with two edges, no constant, and no symmetry: Beta(2, 5) to a power, on (0, 1)."""
+    inside = (y > 0) & (y < 1)
+    at = jnp.where(inside, y, 0.5)
+    logs = sharpness * (jnp.log(at) + 4 * jnp.log1p(-at))
+    return jnp.sum(jnp.where(inside, logs, -jnp.inf))
+
+
+def densities(sharpness, at):
+    both = jax.value_and_grad(lambda y: skewed(sharpness, y))
+    return jax.vmap(jax.vmap(both))(at)
+
+
+@pytest.mark.parametrize(
+    "proposal",
+    [
+        Chains(n_candidates=9, n_steps=3),
+        Chains(n_candidates=9, n_steps=3, langevin=False),
+        RandomWalk(n_candidates=9),
+        # a proposal that reaches a little less than the prediction's neighbour: still a density > 0
+        "independent",
+    ],
+    ids=["langevin", "random walk chain", "random walk", "independent"],
+)
+def test_ranks_are_uniform_where_targets_follow_their_predictions_and_only_there(proposal, key):
+    if proposal == "independent":
+        import numpyro.distributions as dist
+
+        proposal = Independent(dist.Beta(1.5, 3.0).to_event(0).expand([1]).to_event(1), 9)
+    candidate_key, rank_key = jax.random.split(key)
+    ys = jnp.asarray(np.random.default_rng(1).beta(2, 5, (N, 1)))
+    units = jnp.full((N, 1, 1), 0.2)
+
+    @jax.jit
+    def ranked(sharpness):
+        drawn = proposal(candidate_key, partial(densities, sharpness), ys, units)
+        of = (log_density, coordinate(0), distance_to(jnp.full((N, 1), 0.3)))
+        return jnp.stack([ranks(rank_key, drawn, statistic) for statistic in of])
+
+    true, sharp = np.asarray(ranked(1.0)), np.asarray(ranked(2.0))
+    assert all(scipy.stats.kstest(u, "uniform").pvalue > 1e-4 for u in true)
+    assert scipy.stats.kstest(sharp[0], "uniform").pvalue < 1e-8
+
+
+def test_ranks_count_ties_and_weights_as_written():
+    logs = jnp.log(jnp.asarray([[0.2, 0.5, 0.3]]))
+    held = Candidates(
+        jnp.asarray([[[1.0], [1.0], [0.0]]]), logs, jnp.asarray([[0.2, 0.5, 0.3]]), jnp.ones(())
+    )
+    u = float(ranks(jax.random.key(3), held, coordinate(0))[0])
+    uniform = float(jax.random.uniform(jax.random.key(3), (1,))[0])
+    assert u == pytest.approx(0.3 + 0.7 * uniform)
+
+
+def test_uniformity_is_the_two_sided_bound_of_the_largest_gap():
+    u = np.random.default_rng(0).random(100)
+    gap = scipy.stats.kstest(u, "uniform").statistic
+    assert float(uniformity(jnp.asarray(u))) == pytest.approx(min(1, 2 * np.exp(-200 * gap**2)))
+
+
+def normal(params, y):
+    centre, root = params
+    return -jnp.sum(jax.scipy.linalg.solve_triangular(root, y - centre, lower=True) ** 2) / 2
+
+
+FAULTS = {
+    "none": (0.0, 1.0, 0.5),
+    "log density": (0.0, 1.3, 0.5),
+    "location": (0.4, 1.0, 0.5),
+    "correlation": (0.0, 1.0, -0.1),
+}
+
+
+def result(key, fault):
+    """Targets with shift, spread and correlation of their own; predictions have correlation .5."""
+    shift, spread, correlation = fault
+    keys = jax.random.split(key, 4)
+    centres, noise = jax.random.normal(keys[0], (2, 100, 2))
+    widths = jnp.exp(0.3 * jax.random.normal(keys[1], (100, 1)))
+    other = correlation * noise[:, 0] + jnp.sqrt(1 - correlation**2) * noise[:, 1]
+    targets = centres + widths * (spread * jnp.stack([noise[:, 0], other], axis=1) + shift)
+    claimed = widths[:, :, None] * jnp.asarray([[1.0, 0.0], [0.5, 0.75**0.5]])
+    return exchangeability_test(
+        keys[2],
+        jaxcal.Unnormalized(normal, (centres, claimed)),
+        targets,
+        proposal=Chains(n_candidates=9, n_steps=4),
+        n_resamples=99,
+    )
+
+
+SETS = 300
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Results of all data sets of every fault, from one program."""
+    keys = jax.random.split(jax.random.key(20230721), SETS)
+    many = jax.jit(lambda fault: jax.lax.map(lambda key: result(key, fault), keys))
+    return {name: many(jnp.asarray(fault)) for name, fault in FAULTS.items()}
+
+
+def test_p_values_keep_their_level_and_every_fault_is_found_by_its_name(results):
+    low, high = scipy.stats.binom.interval(0.9999, SETS, 0.05)
+    calibrated = results["none"]
+    for p in (calibrated.p_value, *calibrated.part_p_values.T):
+        assert low <= int(jnp.sum(p <= 0.05)) <= high
+    for name in ("log density", "location", "correlation"):
+        faulty = results[name]
+        part = faulty.part_p_values[:, faulty.parts.index(name)]
+        assert int(jnp.sum(faulty.p_value <= 0.05)) >= SETS / 2
+        assert int(jnp.sum(part <= 0.05)) >= SETS / 2
+
+
+def test_a_result_prints_its_verdict_and_names_the_fault(results):
+    one = jax.tree.map(lambda leaf: leaf[0], results["log density"])
+    assert one.verdict == "rejected"
+    assert one.strongest in ("log density", "scale")
+    assert "exact, 99 resamples" in repr(one)
+    assert one.warnings() == []
+    assert f"{SETS} results" in repr(results["none"])
+
+
+@pytest.mark.parametrize(
+    ("target", "verdict", "sentence"),
+    [(np.nan, "cannot tell", "NaN"), (2.0, "rejected", "density 0")],
+    ids=["NaN", "impossible"],
+)
+def test_a_target_without_density_is_counted_and_said(target, verdict, sentence):
+    ys = jnp.asarray(np.random.default_rng(1).beta(2, 5, (12, 1))).at[3].set(target)
+    found = exchangeability_test(
+        jax.random.key(0),
+        jaxcal.Unnormalized(skewed, jnp.ones(12)),
+        ys,
+        proposal=RandomWalk(),
+        n_resamples=99,
+        base_measure=jnp.linspace(0.1, 0.9, 5)[:, None],
+    )
+    assert found.verdict == verdict
+    assert any(sentence in text for text in found.warnings())
+
+
+def test_what_is_no_density_or_no_proposal_is_named(key):
+    ys = jnp.zeros((5, 1))
+    with pytest.raises(TypeError, match="predictions"):
+        exchangeability_test(key, jaxcal.Scores(ys), ys)
+    with pytest.raises(TypeError, match="proposal"):
+        exchangeability_test(key, jaxcal.Unnormalized(skewed, jnp.ones(5)), ys, proposal=Chains)
+    with pytest.raises(ValueError, match="n_steps"):
+        Chains(n_steps=0)
+    with pytest.raises(ValueError, match="smallest"):
+        RandomWalk(smallest=2.0, largest=1.0)
