@@ -1,8 +1,8 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
 The tests of KCCSD are imported at once. The other rooms (`skce`, `ucme`, `mcmc`, `coverage`,
-`measures`, `ckce`, `squared_ce`, `distance`, `simulators`, `sbi`, `plots`) and the functions that
-stand for them here are imported when they are first named.
+`candidates`, `measures`, `ckce`, `squared_ce`, `distance`, `simulators`, `sbi`, `plots`) and the
+functions that stand for them here are imported when they are first named.
 """
 
 from importlib import import_module
@@ -16,6 +16,7 @@ from jaxcal.results import Estimate, TestResult
 
 if TYPE_CHECKING:
     from jaxcal import (
+        candidates,
         ckce,
         coverage,
         distance,
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("ckce", "coverage", "distance", "mcmc", "measures", "plots", "sbi", "simulators")
-_ROOMS += ("skce", "squared_ce", "ucme")
+_ROOMS = ("candidates", "ckce", "coverage", "distance", "mcmc", "measures", "plots", "sbi")
+_ROOMS += ("simulators", "skce", "squared_ce", "ucme")
 _LATER = {  # functions by the room they live in
     "calibration_error": "squared_ce",
     "compare": "ckce",
@@ -70,6 +71,7 @@ __all__ = [
     "TestResult",
     "Unnormalized",
     "calibration_error",
+    "candidates",
     "ckce",
     "compare",
     "coverage",

@@ -26,11 +26,12 @@ from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.kernels.predictions import Fisher, NodeScores
 from jaxcal.models import Standardized, Units, Unnormalized
+from jaxcal.numerics import largest
 from jaxcal.pairwise.residual import PredictionKernel
 from jaxcal.preconditioners import precision_root
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import Key, KeyLike, Scalar
 
 PARTS = ("log density", "location", "scale", "correlation")
 MEANINGS = {
@@ -141,7 +142,7 @@ class ExchangeabilityResult(eqx.Module):
 
 
 def exchangeability_test(
-    key: Key,
+    key: KeyLike,
     predictions: Any,
     targets: Any,
     *,
@@ -174,7 +175,7 @@ def exchangeability_test(
     1 + 2 d + d (d - 1) / 2 features. Raises ValueError or TypeError, naming the argument.
     Source: Besag and Clifford (1989).
     """
-    key = checks.key(key) or key
+    key = checks.key(key)
     ys = checks.targets(targets)
     if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
         raise TypeError(
@@ -347,5 +348,5 @@ def uniformity(u: Float[Array, " n"]) -> Scalar:
     n = u.shape[0]
     steps = jnp.arange(n, dtype=u.dtype)
     ordered = jnp.sort(u)
-    gap = jnp.max(jnp.maximum((steps + 1) / n - ordered, ordered - steps / n))
+    gap = largest(jnp.concatenate([(steps + 1) / n - ordered, ordered - steps / n]))
     return massart(gap, n, sides=2)
