@@ -77,7 +77,7 @@ def test_the_published_bootstrap_sample(monkeypatch):
     indices = jnp.array([[0, 0, 2, 3, 5, 5]])
     pairwise, features = assembled(*SIX)
     monkeypatch.setattr(jax.random, "randint", lambda *args, **options: indices)
-    outcome = Multinomial(1)(KEY, pairwise, features)
+    outcome = assembly.apply(Multinomial(1), KEY, pairwise, features)
     near(outcome.samples[0], -0.0160042927)
     near(outcome.statistic, -0.0523908911)
 
@@ -92,7 +92,7 @@ def assembled(predictions, ys):
 
 def test_the_bootstrap_has_the_conditional_mean_of_multinomial_counts():
     pairwise, features = assembled(*SIX)
-    outcome = jax.jit(Multinomial(20000))(KEY, pairwise, features)
+    outcome = jax.jit(partial(assembly.apply, Multinomial(20000)))(KEY, pairwise, features)
     samples = outcome.samples[0]
     error = samples.std() / 20000**0.5
     assert abs(samples.mean() + outcome.biased[0]) < 4 * error
