@@ -160,7 +160,9 @@ def test_block_is_the_equation(name, kind):
     close(own_parts, np.einsum("dii->di", wanted))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name", quick_first(KERNELS, ["gaussian", "matern", "k1 * k2 + 2 k3", "mixed lengths", "user"])
+)
 def test_definition_by_autodiff_is_the_equation(name):
     kernel, derivatives = KERNELS[name]
     rng = np.random.default_rng(4)
