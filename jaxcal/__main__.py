@@ -29,9 +29,9 @@ UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two a
 
 STATUS_HELP = """\
 exit status:
-  0    there is a verdict (the report and the JSON say which)
+  0    rejected or not rejected (the report and "verdict" in the JSON say which)
   2    a file or an option cannot be used; one sentence on stderr says why
-  3    the test cannot tell; the report and the JSON say why
+  3    the test cannot tell (the report and "reason" in the JSON say why)
   130  interrupted         141  the reader of the output went away, as in "| head -1"
 """
 
@@ -123,6 +123,12 @@ def _add_test(parser: argparse.ArgumentParser) -> None:
         help="law of the statistic under calibration; 'dependent' is for observations in the "
         "order of time that depend on each other [%(default)s]",
     )
+    parser.add_argument(
+        "--level",
+        type=_level,
+        default=0.05,
+        help="probability of rejecting a calibrated model [%(default)s]",
+    )
     parser.add_argument("--coordinates", action="store_true", help="a p-value a target coordinate")
     parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
     parser.add_argument("--draws", type=_count, help="of the null, where it has any [500]")
@@ -153,6 +159,7 @@ def _test(options: argparse.Namespace) -> int:
             arrays,
             null=NULLS[options.null],
             draws=options.draws,
+            level=options.level,
             coordinates=options.coordinates,
             seed=options.seed,
         )
@@ -168,7 +175,7 @@ def _test(options: argparse.Namespace) -> int:
     if options.figure:
         with _naming(options.figure):
             report.write_figure(result, options.figure)
-    return 0
+    return CANNOT_TELL if result.verdict == "cannot tell" else 0
 
 
 def _overwritten(source: Path, *outputs: Path | None) -> str | None:
@@ -217,6 +224,16 @@ def _output(text: str) -> Path:
     except OSError as error:  # a name that is too long, say
         raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
     return path
+
+
+def _level(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"wanted a probability between 0 and 1, got {text!r}")
+    return value
 
 
 def _figure(text: str) -> Path:

@@ -18,7 +18,7 @@ from jaxtyping import Key as _Key
 from jaxcal import checks, moments, nulls, preconditioners
 from jaxcal.batching import one_at_a_time
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.bandwidths import median_heuristic, positive_median
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors
 from jaxcal.models import Scores, Standardized, Units
@@ -128,6 +128,7 @@ class Assembled(NamedTuple):
     nonfinite_scores: Int[Array, ""]
     nonfinite_features: Int[Array, ""]
     shifts: Array | None = None  # the moment of the marginal mean, [n, d]
+    reach: Scalar | float = 0.0
 
 
 @runtime_checkable
@@ -214,13 +215,22 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         SteinFeatures(ts - jnp.mean(ts, axis=0), scores, described, preconditioner),
         {name: value for name, (kernel, value) in chosen.items() if points.needs_bandwidth(kernel)},
         (farthest == 0) & (not isinstance(setup.prediction_kernel, Constant)),
-        spread == 0,
+        (spread == 0) & (setup.standardize or points.needs_bandwidth(setup.target_kernel)),
         jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
         clamped,
         not_finite(scores),
         not_finite((described, preconditioner)),
         None if covariances is None else moments.shifts(scores, covariances),
+        reach=reach(ys),
     )
+
+
+def reach(ys: Points) -> Scalar:
+    """The range of a coordinate over the median difference of observations half a sample apart,
+    which a few outliers do not change; the largest over coordinates."""
+    apart = jnp.abs(jnp.roll(ys, ys.shape[0] // 2, axis=0) - ys)
+    typical = jax.vmap(positive_median, in_axes=1)(apart)
+    return jax.lax.stop_gradient(jnp.max((jnp.max(ys, axis=0) - jnp.min(ys, axis=0)) / typical))
 
 
 def _nodes(key: Key, predictions: Any, setup: Setup, units: Units, ts: Points) -> Nodes | None:
@@ -281,8 +291,26 @@ def apply(
     return null.outcome(nulls.Sums.of(sums, weights))
 
 
-@partial(jax.jit, static_argnames=("test", "tile", "mesh"))
 def run(
+    key: Key,
+    predictions: Any,
+    targets: Array,
+    setup: Assembles,
+    null: Null,
+    *,
+    test: str,
+    level: float,
+    tile: int,
+    mesh: Mesh | None,
+) -> TestResult:
+    """Assemble, walk once, put the result together, and judge it at the level."""
+    level = checks.level(level)
+    result = _run(key, predictions, targets, setup, null, test=test, tile=tile, mesh=mesh)
+    return result.at_level(level, null.least_p_value)
+
+
+@partial(jax.jit, static_argnames=("test", "tile", "mesh"))
+def _run(
     key: Key,
     predictions: Any,
     targets: Array,
@@ -293,7 +321,6 @@ def run(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Assemble, walk once, and put the result together."""
 
     def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null):
         keys = jax.random.split(key, 3)
@@ -326,8 +353,10 @@ def _result(
         constant_coordinates=made.constant_coordinates,
         clamped=made.clamped,
         largest_share=largest_share(contributions),
+        reach=made.reach,
     )
-    return TestResult(
+    return TestResult.of(
+        diagnostics,
         estimate=found.estimate[0],
         biased=found.biased[0],
         standard_error=found.standard_error[0],
@@ -337,7 +366,6 @@ def _result(
         bandwidths=made.bandwidths,
         contributions=contributions,
         coordinates=coordinates,
-        diagnostics=diagnostics,
         test=test,
         null=null,
         route=getattr(made.pairwise, "route", ""),

@@ -23,6 +23,7 @@ def kccsd_test(
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = Gaussian(),
     null: Null = Wild(),
+    level: float = 0.05,
     base: Any = None,
     n_nodes: int = 10,
     precondition: Precondition = None,
@@ -58,7 +59,8 @@ def kccsd_test(
     the base points, which takes ``n_nodes`` > d.
 
     ``null``: see `jaxcal.nulls`; the default wild bootstrap needs independent observations,
-    `DependentWild` is for time series.
+    `DependentWild` is for time series. ``level``: the probability of rejecting a calibrated model;
+    ``result.verdict`` is "rejected", "not rejected" or, with a ``result.reason``, "cannot tell".
 
     Cost: n (m + 1) scores and n^2 (b + m d) multiplications for b draws; memory O(tile^2 + n b).
     NaN or infinite scores or targets give p = NaN and a sentence in ``result.warnings()``. Raises
@@ -80,7 +82,9 @@ def kccsd_test(
         standardize=standardize,
         coordinates=coordinates,
     )
-    return assembly.run(key, predictions, ys, setup, null, test="KCCSD test", tile=tile, mesh=mesh)
+    return assembly.run(
+        key, predictions, ys, setup, null, test="KCCSD test", level=level, tile=tile, mesh=mesh
+    )
 
 
 def kccsd(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:

@@ -24,6 +24,7 @@ def kcsd_test(
     inputs: Any,
     *,
     null: Null = Wild(),
+    level: float = 0.05,
     coordinates: bool = False,
     tile: int = TILE,
     mesh: Mesh | None = None,
@@ -40,7 +41,9 @@ def kcsd_test(
     key = checks.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
-    return assembly.run(key, predictions, ys, setup, null, test="KCSD test", tile=tile, mesh=mesh)
+    return assembly.run(
+        key, predictions, ys, setup, null, test="KCSD test", level=level, tile=tile, mesh=mesh
+    )
 
 
 def kcsd(
@@ -58,6 +61,7 @@ def ksd_test(
     targets: Any,
     *,
     null: Null = Wild(),
+    level: float = 0.05,
     coordinates: bool = False,
     tile: int = TILE,
     mesh: Mesh | None = None,
@@ -73,7 +77,9 @@ def ksd_test(
     key = checks.key(key)
     predictions, ys, options = _single(model, targets, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
-    return assembly.run(key, predictions, ys, setup, null, test="KSD test", tile=tile, mesh=mesh)
+    return assembly.run(
+        key, predictions, ys, setup, null, test="KSD test", level=level, tile=tile, mesh=mesh
+    )
 
 
 def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[Options]) -> Estimate:

@@ -22,7 +22,13 @@ class Unusable(Exception):
 
 
 def run(
-    arrays: TestArrays, *, null: str, draws: int | None, coordinates: bool, seed: int
+    arrays: TestArrays,
+    *,
+    null: str,
+    draws: int | None,
+    coordinates: bool,
+    seed: int,
+    level: float = 0.05,
 ) -> TestResult:
     """The KCCSD test of arrays, computed in the type they have. Raises Unusable."""
     law = getattr(nulls, null)
@@ -40,6 +46,7 @@ def run(
                 arrays.targets,
                 distance=Fisher() if features is None else Vectors(features),
                 null=chosen,
+                level=level,
                 coordinates=coordinates,
             )
             return jax.block_until_ready(result)

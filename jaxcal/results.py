@@ -1,8 +1,11 @@
 """The one family of results: pytrees of arrays that print as a short report."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -66,8 +69,11 @@ class Diagnostics(NamedTuple):
     infinite. ``identical_predictions``, ``identical_targets``: no two of those compared differ.
     ``constant_coordinates``: coordinates of the targets without spread. ``clamped``: predictions
     whose estimated precision was clamped. ``largest_share``: the largest part that one observation
-    has in the sum of absolute contributions. Of tests at locations: ``collinear_features``, the
-    features say nearly the same at several of them; ``few_observations``, for so many locations.
+    has in the sum of absolute contributions. ``reach``: the range of the targets in a coordinate
+    over the typical difference of two of them, the largest over coordinates. ``overflow``: the
+    statistic or its null is not finite although everything that came in is. Of tests at locations:
+    ``collinear_features``, the features say nearly the same at several of them;
+    ``few_observations``, for so many locations.
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -78,8 +84,16 @@ class Diagnostics(NamedTuple):
     constant_coordinates: Int[Array, ""]
     clamped: Int[Array, ""]
     largest_share: Scalar
+    reach: Scalar | float = 0.0
+    overflow: Bool[Array, ""] | bool = False
     collinear_features: Bool[Array, ""] | None = None
     few_observations: Bool[Array, ""] | None = None
+
+
+def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
+    """Whether everything that came in is finite: otherwise no number of a result is."""
+    counts = diagnostics.nonfinite_targets, diagnostics.nonfinite_scores
+    return (counts[0] + counts[1] + diagnostics.nonfinite_features) == 0
 
 
 class Interval(NamedTuple):
@@ -115,6 +129,10 @@ class TestResult(eqx.Module):
     ``contributions`` [n]: each observation's share; they sum to the estimate.
     ``coordinates``: the split over target coordinates, where asked for.
     ``route``: how averages over the predictions were taken, with the error where not exactly.
+    ``level``: the probability of rejecting a calibrated model that was asked for. `verdict` is
+    "rejected" where p <= level, "not rejected" where it is not, and "cannot tell" where the test
+    could not have rejected whatever the model, or has no p-value; `reason` says why.
+    ``too_few``: why no data of this size can be rejected by this null, empty where they can.
     """
 
     __test__ = False  # a result, not a pytest class
@@ -132,20 +150,63 @@ class TestResult(eqx.Module):
     test: str = eqx.field(static=True)
     null: str = eqx.field(static=True)
     route: str = eqx.field(static=True, default="")
+    level: float = eqx.field(static=True, default=0.05)
+    too_few: str = eqx.field(static=True, default="")
+
+    @classmethod
+    def of(cls, diagnostics: Diagnostics, **fields: Any) -> "TestResult":
+        """The one place where results are made: where something that came in is not finite, every
+        number is NaN, from the very counts that `warnings` and `reason` speak of."""
+        finite = known(diagnostics)
+        numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
+        fields |= {
+            name: jax.tree.map(lambda x: jnp.where(finite, x, jnp.nan), fields[name])
+            for name in (*numbers, "coordinates")
+        }
+        lost = ~jnp.isfinite(fields["p_value"]) | ~jnp.isfinite(fields["estimate"])
+        diagnostics = diagnostics._replace(overflow=finite & lost)
+        return cls(diagnostics=diagnostics, **fields)
+
+    def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
+        """The same result judged at a level, by a null that has this least p-value for n."""
+        n = self.contributions.shape[-1]
+        return replace(self, level=level, too_few=_too_few(self.null, least_p_value, n, level))
+
+    @property
+    def reason(self) -> Any:
+        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        cases = _no_verdict(self)
+        p = np.asarray(self.p_value)
+        holds = [np.broadcast_to(np.asarray(where), p.shape) for _, where in cases]
+        texts = np.select(holds, [text for text, _ in cases], default="")
+        return texts if p.ndim else str(texts)
+
+    @property
+    def verdict(self) -> Any:
+        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
+        p = np.asarray(self.p_value)
+        decided = np.where(p <= np.asarray(self.level, p.dtype), "rejected", "not rejected")
+        told = np.where(np.asarray(self.reason) == "", decided, "cannot tell")
+        return told if p.ndim else str(told)
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
         if isinstance(self.p_value, Tracer):
             return []
-        texts = [text for text, holds in _findings(self.diagnostics) if holds]
+        texts = [text for text, holds in _findings(self.diagnostics, self._far()) if holds]
         if self.coordinates is not None:
             texts += _about_marginal_mean(self.coordinates.marginal_mean)
-        return texts
+        return texts + [self.too_few] * bool(self.too_few)
+
+    def _far(self) -> Any:
+        """Whether targets reach farther than a Cauchy sample's do in one of a hundred data sets."""
+        return np.asarray(self.diagnostics.reach) > 100 * self.contributions.shape[-1]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON. Draws of the null are left out."""
-        names = [name for name in self.__dataclass_fields__ if name != "null_samples"]
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+        names = [n for n in self.__dataclass_fields__ if n not in ("null_samples", "too_few")]
+        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
+        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
 
     def __repr__(self) -> str:
         if isinstance(self.p_value, Tracer):
@@ -155,17 +216,56 @@ class TestResult(eqx.Module):
     __str__ = __repr__
 
 
+ENDLESS = 10**6  # observations, for a null whose draws alone limit it
+
+
+def _too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
+    """Why the null can give no p-value up to the level for n observations; "" where it can."""
+    least = least_p_value(n)
+    if least <= level:
+        return ""
+    if least_p_value(ENDLESS) > level:
+        return (
+            f"too few draws for the level {level:g}: the null {null} gives no p-value below "
+            f"{least:.3g} with them"
+        )
+    return (
+        f"too few observations for the level {level:g}: with n = {n} the null {null} gives no "
+        f"p-value below {least:.3g} (is the array transposed?)"
+    )
+
+
+def _no_verdict(result: TestResult) -> list[tuple[str, Any]]:
+    """What takes the verdict away, the first that holds speaking."""
+    facts = result.diagnostics
+    digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
+    return [
+        ("target values are NaN or infinite", np.asarray(facts.nonfinite_targets) > 0),
+        ("score values at the targets are NaN or infinite", np.asarray(facts.nonfinite_scores) > 0),
+        (
+            "values that describe the predictions are NaN or infinite",
+            np.asarray(facts.nonfinite_features) > 0,
+        ),
+        ("all targets are identical and their spread sets the scale", facts.identical_targets),
+        ("the statistic or its null is not finite", np.isnan(np.asarray(result.p_value))),
+        (
+            "a few targets lie so far out that the others lose their digits",
+            np.asarray(facts.reach) > digits,
+        ),
+        (result.too_few, bool(result.too_few)),
+    ]
+
+
 def _report(result: TestResult) -> str:
     p = float(result.p_value)
     draws = result.null_samples.shape[-1]
     how = f"{result.null}, {draws} draws" if draws else result.null
-    verdict = "no verdict: the p-value is not a number" if np.isnan(p) else _words(p)
     lines = [
         f"{result.test}, n = {result.contributions.shape[-1]}",
         f"  estimate   {float(result.estimate):.4g}   (standard error "
         f"{float(result.standard_error):.2g} if not calibrated)",
         f"  p-value    {p:.4g}   ({how})",
-        f"             {verdict}",
+        f"  verdict    {_words(result)}",
     ]
     used = ", ".join(f"{name} {float(value):.4g}" for name, value in result.bandwidths.items())
     if used:
@@ -213,37 +313,43 @@ def _coordinates(split: Coordinates) -> list[str]:
 
 def _batch_report(result: TestResult) -> str:
     p = np.asarray(result.p_value)
-    known = p[~np.isnan(p)]
+    numbers, verdicts = p[~np.isnan(p)], np.asarray(result.verdict)
+    shares = [
+        f"{outcome} in {int(np.sum(verdicts == outcome))}"
+        for outcome in ("rejected", "not rejected", "cannot tell")
+    ]
     lines = [
         f"{p.size} results of {result.test}, batch shape {p.shape}",
-        f"  p-value <= 0.05 in {int(np.sum(known <= 0.05))}, <= 0.01 in "
-        f"{int(np.sum(known <= 0.01))}, not a number in {p.size - known.size}",
+        f"  at level {result.level:g}: {', '.join(shares)}",
     ]
-    if known.size:
+    if numbers.size:
         estimates = np.asarray(result.estimate)
         lines.append(
-            f"  p-values from {known.min():.4g} to {known.max():.4g}, "
+            f"  p-values from {numbers.min():.4g} to {numbers.max():.4g}, "
             f"estimates from {np.nanmin(estimates):.4g} to {np.nanmax(estimates):.4g}"
         )
     return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
 
 
-def _words(p: float) -> str:
-    if p <= 0.01:
-        return "strong evidence against calibration"
-    if p <= 0.05:
-        return "evidence against calibration at the 5 % level"
-    return "no evidence against calibration (which is not proof of it)"
+def _words(result: TestResult) -> str:
+    at = f"at level {result.level:g}"
+    match result.verdict:
+        case "rejected":
+            return f"rejected {at}: evidence against calibration"
+        case "not rejected":
+            return f"not rejected {at}: no evidence against calibration (which is not proof of it)"
+    return f"cannot tell: {result.reason}"
 
 
-def _findings(found: Diagnostics) -> list[tuple[str, bool]]:
-    def any_of(flag: Array) -> bool:
+def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
+    def any_of(flag: Any) -> bool:
         return bool(np.any(np.asarray(flag)))
 
     def number(flag: Array) -> int:
         return int(np.sum(np.asarray(flag)))
 
     share = float(np.max(np.asarray(found.largest_share), initial=0.0))
+    reach = float(np.max(np.asarray(found.reach), initial=0.0))
     return [
         (
             f"{number(found.nonfinite_targets)} target values are NaN or infinite, so the p-value "
@@ -280,6 +386,16 @@ def _findings(found: Diagnostics) -> list[tuple[str, bool]]:
             f"the precision of {number(found.clamped)} predictions could not be estimated from "
             f"their scores and was clamped; the level is kept, power may be lost",
             any_of(found.clamped),
+        ),
+        (
+            "the statistic or its null is not finite although everything that came in is, so the "
+            "p-value is NaN: an overflow (rescale, or use float64), or blocks without spread",
+            any_of(found.overflow),
+        ),
+        (
+            f"the targets reach {reach:.2g} times as far as two of them typically differ: a few "
+            f"set the scale of all (outliers, or a placeholder for what is missing?)",
+            any_of(far),
         ),
         (
             f"one observation carries {share:.0%} of the absolute contributions, and the result "

@@ -90,6 +90,7 @@ def ucme_test(
     locations: Any = None,
     n_locations: int = LOCATIONS,
     null: HotellingNull = F(),
+    level: float = 0.05,
     **options: Unpack[Options],
 ) -> TestResult:
     r"""Test calibration at J test locations (the CME test), at a cost linear in n.
@@ -100,6 +101,7 @@ def ucme_test(
     observations, drawn at random, serve as locations and are left out of the test. Units and open
     bandwidths follow observations and locations together.
 
+    ``level`` decides ``result.verdict``.
     ``statistic`` is :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with n - 1), ``null`` its law, `F`
     or `ChiSquared`. Q does not change when the kernel is rescaled or locations change places.
     ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`, ``estimate`` the same without pairs of an
@@ -120,7 +122,8 @@ def ucme_test(
             f"the covariance of the features at {j} locations is singular unless more than {j} "
             f"observations are left, got {used}{left}: use fewer locations"
         )
-    return _test(made, null, n)
+    level = checks.level(level)
+    return _test(made, null, n).at_level(level, lambda n: 0.0)
 
 
 def ucme(
@@ -285,7 +288,8 @@ def _test(made: _Made, null: HotellingNull, given: int) -> TestResult:
         collinear_features=~(condition < COLLINEAR),
         few_observations=jnp.asarray(n < null.enough(j)),
     )
-    return TestResult(
+    return TestResult.of(
+        diagnostics,
         estimate=estimate.unbiased,
         biased=estimate.biased,
         standard_error=2 * jnp.std(shares, ddof=1) * n**0.5,
@@ -295,7 +299,6 @@ def _test(made: _Made, null: HotellingNull, given: int) -> TestResult:
         bandwidths=made.bandwidths,
         contributions=contributions,
         coordinates=None,
-        diagnostics=diagnostics,
         test=f"CME test at {j} locations",
         null=type(null).__name__,
     )

@@ -95,6 +95,7 @@ def test_json_and_figure_are_written(save, tmp_path, capsys):
     assert result["seed"] == 0
     assert result["test"] == "KCCSD test"
     assert 0 < result["p_value"] < 0.05
+    assert (result["verdict"], result["reason"], result["level"]) == ("rejected", "", 0.05)
     assert sum(result["contributions"]) == pytest.approx(result["estimate"])
     assert len(result["coordinates"]["p_adjusted"]) == D
     assert figure.read_bytes().startswith(b"\x89PNG")
@@ -106,11 +107,11 @@ def test_missing_scores_give_a_flagged_report_and_no_verdict(save, tmp_path, cap
     content["node_scores"][0, 0, 0] = np.inf
     assert (
         main(["test", save(content), "--json", str(out), "--figure", str(figure), *ONE_PROGRAM])
-        == 0
+        == 3
     )
     report = capsys.readouterr().out
     assert "p-value    nan" in report
-    assert "no verdict" in report
+    assert "cannot tell: score values" in report
     assert "1 score values" in report
 
     def refuse(word):
@@ -118,8 +119,27 @@ def test_missing_scores_give_a_flagged_report_and_no_verdict(save, tmp_path, cap
 
     result = json.loads(out.read_text(), parse_constant=refuse)
     assert result["p_value"] is None
+    assert result["verdict"] == "cannot tell"
+    assert result["reason"] == "score values at the targets are NaN or infinite"
     assert result["warnings"]
     assert figure.stat().st_size > 0
+
+
+def test_a_transposed_file_cannot_tell(save, capsys):
+    """[d, n] arrays read as two observations: no test of level 0.05 can reject those."""
+    content = {name: array.T[:2] for name, array in with_features().items()}
+    assert main(["test", save(content), "--draws", "99"]) == 3
+    assert "cannot tell: too few observations for the level 0.05" in capsys.readouterr().out
+
+
+def test_too_few_draws_for_a_level_cannot_tell(save, capsys):
+    assert main(["test", save(arrays()), "--level", "0.001", *ONE_PROGRAM]) == 3
+    assert "cannot tell: too few draws for the level 0.001" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("level", ["0", "1", "five"])
+def test_a_level_is_a_probability(level, capsys):
+    assert "wanted a probability" in refused(capsys, "f.npz", "--level", level)
 
 
 @pytest.mark.parametrize("null", ["dependent", "gamma", "block"])

@@ -2,13 +2,14 @@
 
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxcal
-from jaxcal import kccsd_test
+from jaxcal import checks, kccsd_test
 from jaxcal.nulls import Gamma, Wild
 from jaxcal.results import largest_share
 
@@ -53,21 +54,71 @@ def test_one_result_prints_what_matters(single):
 
 
 @pytest.mark.parametrize(
-    ("p", "words"),
+    ("p", "level", "verdict", "words"),
     [
-        (0.005, "strong evidence against"),
-        (0.01, "strong evidence against"),
-        (0.03, "5 % level"),
-        (0.05, "5 % level"),
-        (0.06, "no evidence against"),
-        (np.nan, "no verdict"),
+        (0.005, 0.05, "rejected", "rejected at level 0.05: evidence against"),
+        (0.05, 0.05, "rejected", "rejected at level 0.05: evidence against"),
+        (0.05, 0.049, "not rejected", "not rejected at level 0.049"),
+        (0.06, 0.05, "not rejected", "no evidence against calibration (which is not proof of it)"),
+        (np.nan, 0.05, "cannot tell", "cannot tell: the statistic or its null is not finite"),
+        (0.03, 0.01, "cannot tell", "cannot tell: too few draws for the level 0.01"),
     ],
 )
-def test_words_follow_the_p_value(single, p, words):
-    import equinox as eqx
-
-    changed = eqx.tree_at(lambda r: r.p_value, single, jnp.asarray(p))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_verdict_follows_the_p_value_and_the_level(single, p, level, verdict, words, dtype):
+    changed = eqx.tree_at(lambda r: r.p_value, single, jnp.asarray(p, dtype))
+    changed = changed.at_level(level, Wild(39).least_p_value)
+    assert changed.verdict == verdict == changed.to_dict()["verdict"]
     assert words in str(changed)
+    assert bool(changed.reason) == (verdict == "cannot tell")
+    assert changed.to_dict()["level"] == level
+
+
+def test_a_batch_has_a_verdict_each(batch):
+    assert list(batch.verdict)[2] == "cannot tell"
+    assert batch.reason[2] == "target values are NaN or infinite"
+    assert set(batch.verdict[:2]) <= {"rejected", "not rejected"}
+    assert batch.to_dict()["verdict"] == list(batch.verdict)
+
+
+def test_a_test_that_cannot_reject_does_not_pass_for_one_that_found_nothing(key):
+    """Data shifted by 9 standard deviations, and one draw or two observations."""
+    ys = jax.random.normal(key, (12, 1))
+    wild = jaxcal.ksd_test(key, jaxcal.Scores(-(ys + 9)), ys, null=Wild(1))
+    assert wild.verdict == "cannot tell"
+    assert wild.reason.startswith("too few draws for the level 0.05")
+    assert wild.reason in str(wild)
+    transposed = ys.T.repeat(2, 0)[:2] + jnp.asarray([[0.0], [1.0]])
+    two = jaxcal.ksd_test(key, jaxcal.Scores(-(transposed + 9)), transposed, null=Wild(39))
+    assert two.verdict == "cannot tell"
+    assert two.reason.startswith("too few observations for the level 0.05: with n = 2")
+    assert Wild(39).least_p_value(5) > 0.05 > Wild(39).least_p_value(6)
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.1, float("nan")])
+def test_a_level_is_a_probability(key, level):
+    with pytest.raises(ValueError, match="level: wanted a probability"):
+        checks.level(level)
+
+
+def test_identical_targets_have_no_verdict(key):
+    ys = jnp.full((12, 1), 2.0)
+    result = jaxcal.kccsd_test(key, jaxcal.Unnormalized(density, MEANS[:, :1]), ys, null=Wild(39))
+    assert result.verdict == "cannot tell"
+    assert "identical" in result.reason
+    assert "evidence" not in str(result)
+
+
+def test_one_corrupt_target_is_named(key):
+    """In float64 the others keep their digits; in float32 they do not, and nothing is told."""
+    means = MEANS[:, :1]
+    for dtype, told in (("float64", True), ("float32", False)):
+        ys = jnp.asarray(YS[:, :1], dtype).at[3].set(1e10)
+        model = jaxcal.Unnormalized(density, means.astype(dtype))
+        result = jaxcal.kccsd_test(key, model, ys, null=Wild(39))
+        assert any("a few set the scale" in text for text in result.warnings())
+        assert (result.verdict != "cannot tell") == told
+        assert told or "lose their digits" in result.reason
 
 
 def test_a_null_without_draws_names_itself_alone(key):
@@ -80,7 +131,8 @@ def test_a_batch_prints_a_summary(batch):
     text = str(batch)
     assert "3 results of KCCSD test" in text
     assert "(3,)" in text
-    assert "not a number in 1" in text
+    assert "at level 0.05: " in text
+    assert "cannot tell in 1" in text
     low = np.nanmin(batch.p_value)
     assert f"{low:.4g}" in text
 

@@ -34,6 +34,7 @@ def ckce_test(
     similarity: Any = None,
     ridge: Ridge = None,
     bandwidth: Any = None,
+    level: float = 0.05,
 ) -> TestResult:
     r"""Test that class probabilities are calibrated, by CKCE and redrawn labels.
 
@@ -41,12 +42,14 @@ def ckce_test(
     predictions. ``result.statistic`` and ``biased`` are CKCE; ``estimate`` leaves out the products
     of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
     W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
-    ``standard_error`` is that of CKCE where the model is clearly not calibrated.
+    ``standard_error`` is that of CKCE where the model is clearly not calibrated. ``level`` decides
+    the verdict.
     Cost 7/3 n^3 + n_draws n^2 m multiplications. The paper has no test; this one is ours.
     """
     key = checks.key(key)
+    level, n_draws = checks.level(level), whole_number(n_draws, "n_draws")
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    return _test(key, made, n_draws=whole_number(n_draws, "n_draws"))
+    return _test(key, made, n_draws=n_draws).at_level(level, lambda n: 1 / (n_draws + 1))
 
 
 @partial(jax.jit, static_argnames="n_draws")
@@ -68,7 +71,8 @@ def _test(key: Key, made: Problem, *, n_draws: int) -> TestResult:
             rows = jnp.sum(left * (w @ left), axis=1)
         parts = rows - jnp.diagonal(w) * jnp.sum(left**2, axis=1)
         biased = jnp.sum(rows)
-        return TestResult(
+        return TestResult.of(
+            _diagnostics(made, parts),
             estimate=jnp.sum(parts),
             biased=biased,
             standard_error=jnp.sqrt(jnp.mean(fit.influence**2) / parts.size),
@@ -78,7 +82,6 @@ def _test(key: Key, made: Problem, *, n_draws: int) -> TestResult:
             bandwidths=bandwidths | {"ridge": made.ridge},
             contributions=parts,
             coordinates=None,
-            diagnostics=_diagnostics(made, parts),
             test="CKCE test",
             null="Redrawn labels",
         )

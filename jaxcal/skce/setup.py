@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.assembly import Assembled, Keys, not_finite
+from jaxcal.assembly import Assembled, Keys, not_finite, reach
 from jaxcal.kernel_means import KernelMeans, MeanEmbedding, kernel_means, law_of
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
@@ -52,7 +52,8 @@ class Setup(eqx.Module):
         distance = Euclidean() if self.distance is None else self.distance
         described = distance.features(keys[1], p, None)
         means = kernel_means(self.target_kernel, predictions)
-        return self._together(distance, described, means, ys, {}, jnp.all(ys == ys[0]), 0)
+        none = jnp.zeros((), bool)  # classes have no spread that sets a scale
+        return self._together(distance, described, means, ys, {}, none, 0)
 
     def _vectors(self, keys: Keys, predictions: Any, targets: Array) -> Assembled:
         n, event = targets.shape[0], targets.shape[1:]
@@ -84,8 +85,9 @@ class Setup(eqx.Module):
         means = kernel_means(kernel, moved, key=mean_key, n_draws=self.n_draws)
         used = {"target": bandwidth} if points.needs_bandwidth(self.target_kernel) else {}
         constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
+        identical = (spread == 0) & (self.standardize or bool(used))
         return self._together(
-            distance, described, means, about.points(ys), used, spread == 0, constant
+            distance, described, means, about.points(ys), used, identical, constant, reach(ys)
         )
 
     def _together(
@@ -97,6 +99,7 @@ class Setup(eqx.Module):
         bandwidths: dict[str, Array],
         identical_targets: Array,
         constant: Any,
+        reach: Any = 0.0,
     ) -> Assembled:
         bandwidth, farthest = median_heuristic(distance, jax.lax.stop_gradient(described))
         if points.needs_bandwidth(self.prediction_kernel):
@@ -114,6 +117,7 @@ class Setup(eqx.Module):
             jnp.zeros((), jnp.int32),
             jnp.zeros((), jnp.int32),
             not_finite((means.features, described)),
+            reach,
         )
 
 

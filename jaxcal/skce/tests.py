@@ -24,6 +24,7 @@ def skce_test(
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = None,
     null: Null = Wild(),
+    level: float = 0.05,
     n_draws: int | None = None,
     standardize: bool = True,
     tile: int = TILE,
@@ -50,7 +51,7 @@ def skce_test(
     the kernel means, as the weight of a pair must not depend on the errors of its means.
 
     The kernel of the paper's experiments is ``standardize=False, target_kernel=Gaussian(1.0),
-    prediction_kernel=Laplace(1.0)``. ``null``: see `jaxcal.nulls`.
+    prediction_kernel=Laplace(1.0)``. ``null``: see `jaxcal.nulls`; ``level`` decides the verdict.
 
     Cost: n^2 (b + d) multiplications for b draws of the null and closed forms, memory
     O(tile^2 + n b). NaN or infinite parameters or targets give p = NaN and a sentence in
@@ -69,7 +70,9 @@ def skce_test(
         n_draws=n_draws,
         standardize=standardize,
     )
-    return assembly.run(key, predictions, ys, setup, null, test="SKCE test", tile=tile, mesh=mesh)
+    return assembly.run(
+        key, predictions, ys, setup, null, test="SKCE test", level=level, tile=tile, mesh=mesh
+    )
 
 
 def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
