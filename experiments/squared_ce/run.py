@@ -105,8 +105,8 @@ def row(report: squared_ce.Report, name: str) -> dict[str, Any]:
         "risk": rmse,
         "spread": spread,
         "error": tuned.error,
-        "low": float(tuned.interval.low),
-        "high": float(tuned.interval.high),
+        "low": float(tuned.plug_in_interval.low),
+        "high": float(tuned.plug_in_interval.high),
         "at_least": bound,
     }
     nan = sum(np.isnan(numbers[key]) for key in ("risk", "spread", "error", "low", "high"))

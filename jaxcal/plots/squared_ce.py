@@ -10,9 +10,12 @@ from jaxcal.squared_ce.report import Report, Tuned
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_DECADES = 4  # that have a label each: more of them touch in a small figure
+
 
 def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
-    """Each estimator's error: the interval of the test sample, and its folds' own estimates.
+    """Each estimator's error with the one-step interval of the calibration error (kkr has none),
+    and its folds' own estimates.
 
     Ordered by validation risk, the selected one at the top in black; its risk is in the label.
     """
@@ -21,10 +24,13 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlabel(f"{report.notion} calibration error (root of the squared error)")
     if not np.isfinite(report.best.error):
         return say(ax, "no estimator gave a finite number")
+    labels = {"estimate": "ensemble", "interval": f"{report.best.level:.0%} interval, one step"}
     for place, each in enumerate(tuned):
         shade = BLACK if each.name == report.selected else DARK
         low, high = (float(end) for end in each.interval[:2])
-        ax.plot([low, high], [place, place], color=shade, linewidth=1.5, zorder=2)
+        if np.isfinite(low):
+            label = labels.pop("interval", None)
+            ax.plot([low, high], [place, place], color=shade, linewidth=1.5, zorder=2, label=label)
         ax.plot(
             each.fold_errors,
             np.full(each.fold_errors.size, place),
@@ -35,8 +41,7 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
             zorder=1,
             label="single folds" if place == 0 else None,
         )
-        label = f"ensemble, {each.level:.0%} interval over test samples" if place == 0 else None
-        ax.plot(each.error, place, "o", color=shade, zorder=3, label=label)
+        ax.plot(each.error, place, "o", color=shade, zorder=3, label=labels.pop("estimate", None))
     names = [f"{each.name}\n100 sqrt(risk) {each.rmse[0]:.2f}" for each in tuned]
     ax.set_yticks(range(len(tuned)), names, fontsize="small")
     ax.invert_yaxis()
@@ -72,10 +77,21 @@ def risk_over_grid(tuned: Tuned, *, problem: int = 0, ax: "Axes | None" = None) 
     ax.plot(grid[order], mean[order], color=BLACK, label="mean")
     ax.plot(grid[chosen], 0, "o", color=BLACK, label=f"chosen: {grid[chosen]:.3g}")
     if names[0] != "bins":
-        ax.set_xscale("log")
+        _log_ticks(ax, grid)
     _zero_and_decades(ax, above, _threshold(mean))
     legend_above(ax)
     return ax
+
+
+def _log_ticks(ax: "Axes", grid: Any) -> None:
+    """A logarithmic axis with labels at powers of ten, or at 1, 2 and 5 where there are few."""
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+
+    ax.set_xscale("log")
+    wide = np.log10(grid.max() / grid.min()) > 2
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0), numticks=7))
+    ax.xaxis.set_major_formatter(LogFormatterSciNotation() if wide else "{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _zero_and_decades(ax: "Axes", values: Any, threshold: float) -> None:
@@ -83,8 +99,9 @@ def _zero_and_decades(ax: "Axes", values: Any, threshold: float) -> None:
     finite = values[np.isfinite(values)]
     low, high = min(float(finite.min()), -0.2 * threshold), max(float(finite.max()), threshold)
     up, down = (np.ceil(np.log10(end / threshold) - 1e-9) for end in (high, max(-low, threshold)))
-    ticks = [0.0, *(threshold * 10.0**k for k in range(int(up) + 1))]
-    ticks += [-threshold * 10.0**k for k in range(int(down) + 1) if -low >= threshold]
+    every = max(1, -(-int(up + down) // MOST_DECADES))
+    ticks = [0.0, *(threshold * 10.0**k for k in range(0, int(up) + 1, every))]
+    ticks += [-threshold * 10.0**k for k in range(0, int(down) + 1, every) if -low >= threshold]
     ax.set_yscale("symlog", linthresh=threshold, linscale=0.8)
     ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.set_yticks([], minor=True)

@@ -102,9 +102,10 @@ def compare_risks(
     return RiskDifference(difference, error, ndtr(z), interval)
 
 
-def root(interval: Interval) -> Interval:
-    """The interval of a square on the scale of its root; negative ends count as 0."""
-    low, high = (np.sqrt(np.maximum(np.asarray(end), 0)) for end in interval[:2])
+def root(interval: Interval, largest: float = np.inf) -> Interval:
+    """The interval of a square on the scale of its root; ends below 0 count as 0, those above the
+    ``largest`` possible square as that."""
+    low, high = (np.sqrt(np.clip(np.asarray(end), 0, largest)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
 

@@ -18,10 +18,12 @@ from jaxcal.typing import KeyLike
 
 class Nested(eqx.Module):
     """One `Report` an outer fold. ``contributions`` [n]: h(p, p) of each observation under the
-    estimator selected without it, in the order of the data; NaN where it was never tested."""
+    estimator selected without it, in the order of the data; NaN where it was never tested.
+    ``terms`` [n]: its one-step term, likewise."""
 
     reports: list[Report]
     contributions: np.ndarray
+    terms: np.ndarray
     level: float = eqx.field(static=True)
 
     @property
@@ -31,15 +33,15 @@ class Nested(eqx.Module):
 
     @property
     def error(self) -> float:
-        """Its root; 0 where the mean is negative."""
-        return float(np.sqrt(max(self.squared, 0)))
+        """Its root, the mean being held within what is possible."""
+        return float(np.sqrt(np.clip(self.squared, 0, self.reports[0].best.largest)))
 
     @property
     def interval(self) -> Interval:
-        """For ``error``: what other test data would change; folds share training data, so it is
-        somewhat too short, and like every interval of a plug-in it leaves out the fit's bias."""
-        values = self.contributions[np.isfinite(self.contributions)]
-        return root(in_float64(mean_interval, values, self.level))
+        """For the calibration error, by one step as in `Report.interval`; folds share training
+        data, so it is somewhat too short."""
+        values = self.terms[np.isfinite(self.terms)]
+        return root(in_float64(mean_interval, values, self.level), self.reports[0].best.largest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
@@ -60,7 +62,8 @@ class Nested(eqx.Module):
         names = ", ".join(f"{name} in {chosen.count(name)}" for name in dict.fromkeys(chosen))
         lines = [
             f"{self.reports[0].notion} calibration error over {len(self.reports)} outer folds",
-            f"  error {self.error:.4f} ({self.level:.0%}: {float(low):.4f} to {float(high):.4f})",
+            f"  error {self.error:.4f}",
+            f"  {self.level:.0%} interval {float(low):.4f} to {float(high):.4f}, one step",
             f"  selected: {names}",
         ]
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
@@ -88,7 +91,7 @@ def nested_calibration_error(
     order = np.asarray(jax.random.permutation(shuffle_key, len(p)))
     if not isinstance(outer, (int, np.integer)):
         order = np.arange(len(p))  # rows of a splitter are the user's own
-    contributions = np.full(len(p), np.nan)
+    contributions, terms = np.full((2, len(p)), np.nan)
     reports = []
     for number, (_, tested) in enumerate(splits.folds(outer, p[order], y[order])):
         rows = order[tested]
@@ -102,5 +105,7 @@ def nested_calibration_error(
             **options,
         )
         contributions[rows] = report.best.contributions
+        if report.quoted.terms is not None:
+            terms[rows] = report.quoted.terms
         reports.append(report)
-    return Nested(reports, contributions, level)
+    return Nested(reports, contributions, terms, level)

@@ -116,7 +116,11 @@ def _run(
         tune(one, last, pairs, chosen, keep)
         for one, last in zip(opt.problems(), final.problems(), strict=True)
     ]
-    tuned = {name: join(name, [part[name] for part in parts], level, keep) for name in chosen}
+    # of two distributions, and so of the conditional means of their classes: |p - q|^2 <= 2
+    largest = 2.0 if problem.notion in ("canonical", "class-wise") else 1.0
+    tuned = {
+        name: join(name, [part[name] for part in parts], level, keep, largest) for name in chosen
+    }
     return Report(
         notion=problem.notion,
         estimators=tuned,

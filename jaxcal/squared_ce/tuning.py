@@ -113,7 +113,7 @@ def _factors(function: Any, inputs: Array) -> Factors:
 _rows_among = eqx.filter_jit(rows_among)
 
 
-def join(name: str, parts: list[dict[str, Any]], level: float, keep: bool) -> Tuned:
+def join(name: str, parts: list[dict[str, Any]], level: float, keep: bool, largest: float) -> Tuned:
     """The problems of a notion together: squared errors and risks add up."""
 
     def total(name: str) -> np.ndarray:
@@ -135,6 +135,7 @@ def join(name: str, parts: list[dict[str, Any]], level: float, keep: bool) -> Tu
         unexplained=max(part["unexplained"] for part in parts),
         level=level,
         functions=[part["functions"] for part in parts] if keep else None,
+        largest=largest,
     )
 
 

@@ -15,9 +15,10 @@ from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
 from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, Parametric, Ridges, TwoStepRidge
 from jaxcal.squared_ce import exact as laws
-from jaxcal.squared_ce.estimators import Zero, at_data, candidate
+from jaxcal.squared_ce.estimators import FittedZero, Zero, at_data, candidate
 from jaxcal.squared_ce.functions import Factors, Mean, diagonal
 from jaxcal.squared_ce.intervals import compare_risks, mean_interval, one_step, one_step_terms, root
+from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.simulations import (
     squared_confidence,
     temperature_residual,
@@ -390,9 +391,62 @@ def test_nested_folds_test_every_observation_once(problem):
     assert np.isfinite(found.contributions).all()
     total = sum(report.best.contributions.sum() for report in found.reports)
     assert found.squared == pytest.approx(total / N)
-    assert float(found.interval.low) <= found.error <= float(found.interval.high)
+    assert np.isfinite(found.terms).all()
+    wanted = root(mean_interval(jnp.asarray(found.terms)), 1.0)
+    np.testing.assert_allclose(found.interval[:2], wanted[:2], rtol=1e-9)
+    assert f"95% interval {float(wanted.low):.4f} to {float(wanted.high):.4f}" in repr(found)
     assert "selected:" in repr(found)
     json.dumps(found.to_dict())
+
+
+class Constant(eqx.Module):
+    """The same residual everywhere, ``value``, as if fitted to nothing."""
+
+    value: float
+
+    @property
+    def name(self):
+        return f"constant {self.value}"
+
+    def grid(self, problem):
+        return [{}]
+
+    def fit(self, train, shared):
+        return FittedZero(jnp.full((1, train.inputs.shape[-1]), self.value, train.inputs.dtype))
+
+
+@pytest.mark.parametrize(("notion", "largest"), [("top-label", 1), ("class-wise", 2**0.5)])
+def test_an_error_is_never_more_than_possible(notion, largest):
+    key = jax.random.key(0)
+    p = jax.random.dirichlet(key, jnp.ones(3), (13,))
+    found = squared_ce.calibration_error(
+        key, p, np.arange(13) % 3, notion=notion, estimators=[Constant(6.3)], folds=2
+    )
+    tuned = found.best
+    assert tuned.error == pytest.approx(largest)
+    for end in (*found.interval[:2], *tuned.plug_in_interval[:2], *tuned.fold_errors):
+        assert 0 <= float(end) <= largest + 1e-9
+    text = "\n".join(found.warnings())
+    assert "more than a squared error can be" in text
+    assert "test observations are too few" in text
+
+
+def test_the_interval_printed_is_the_one_step_one_of_an_estimator_that_has_it(problem):
+    key, kkr = jax.random.key(4), KroneckerRidge(Ridges((1.0,), 0.75))
+    report = squared_ce.problem_error(key, problem, estimators=[Zero(), Bins(8), kkr], folds=2)
+    for name, tuned in report.estimators.items():
+        if tuned.one_step is None:
+            assert name == "kkr"
+            assert np.isnan(tuned.interval.low)
+        else:
+            assert tuned.interval == root(tuned.one_step.interval, 1.0)
+    for selected, wanted in [("8 bins", "8 bins"), ("kkr", report.quoted.name)]:
+        quoted = Report("binary", report.estimators, selected, report.brier, report.data)
+        low, high = (float(end) for end in report.estimators[wanted].interval[:2])
+        assert wanted != "kkr"
+        assert f"95% interval {low:.4f} to {high:.4f}, one step of {wanted}" in repr(quoted)
+    alone = Report("binary", {"kkr": report.estimators["kkr"]}, "kkr", 0.2, report.data)
+    assert "95% interval none" in repr(alone)
 
 
 # --- intervals and the paired test
