@@ -59,11 +59,10 @@ class Partition(eqx.Module):
 def true_distance(domain: Domain, *, power: float = 1.0) -> Partition:
     r"""True distance :math:`\min_g (E|f - g|^p)^{1/p}` over calibrated predictors g of the inputs.
 
-    Tries all partitions: at most 10 inputs of positive mass, ValueError beyond. ``power``: p.
+    Tries all partitions: at most 10 inputs, ValueError beyond. ``power``: p. Raises ValueError also
+    for masses that are negative or do not sum to 1, and for probabilities outside of [0, 1].
     """
-    mass, f, f_star = (np.asarray(x, float) for x in (domain.mass, domain.f, domain.f_star))
-    if not mass.shape == f.shape == f_star.shape or f.ndim != 1:
-        raise ValueError("domain: wanted mass, f and f_star of one shape [k]")
+    mass, f, f_star = _checked(domain)
     if f.size > MOST:
         raise ValueError(f"domain: all partitions of at most {MOST} inputs, got {f.size}")
     if not power >= 1:
@@ -74,6 +73,22 @@ def true_distance(domain: Domain, *, power: float = 1.0) -> Partition:
     return Partition(
         float(costs[best]) ** (1 / power), groups[best], sums[best][groups[best]], True
     )
+
+
+def _checked(domain: Domain) -> tuple[Any, Any, Any]:
+    """Masses, predictions and truth in float64, or ValueError."""
+    mass, f, f_star = (np.asarray(x, float) for x in (domain.mass, domain.f, domain.f_star))
+    if not mass.shape == f.shape == f_star.shape or f.ndim != 1 or f.size < 1:
+        raise ValueError("domain: wanted mass, f and f_star of one shape [k], k >= 1")
+    if not (np.all(mass >= 0) and abs(mass.sum() - 1) < 1e-4):
+        raise ValueError(
+            f"domain: wanted masses >= 0 of sum 1, got the sum {mass.sum():.6g} and the least "
+            f"{mass.min():.6g}"
+        )
+    for name, x in (("f", f), ("f_star", f_star)):
+        if not np.all((x >= 0) & (x <= 1)):
+            raise ValueError(f"domain: wanted {name} in [0, 1], without NaN, got {x[:MOST]}")
+    return mass, f, f_star
 
 
 def _costs(groups: Any, mass: Any, f: Any, f_star: Any, power: float) -> tuple[Any, Any]:
@@ -173,9 +188,10 @@ def mean_labels(domain: Domain, groups: Any) -> Any:
 
 def is_calibrated(domain: Domain, *, tolerance: float = 1e-12) -> bool:
     """Whether E[y | f(x)] = f(x) wherever there is mass."""
-    _, level = np.unique(domain.f, return_inverse=True)
-    held = domain.mass > 0
-    return bool(np.all(np.abs(mean_labels(domain, level) - domain.f)[held] <= tolerance))
+    mass, f, f_star = _checked(domain)
+    _, level = np.unique(f, return_inverse=True)
+    means = mean_labels(Domain(mass, f, f_star), level)
+    return bool(np.all(np.abs(means - f)[mass > 0] <= tolerance))
 
 
 def lift_lower(coupling: Coupling) -> Domain:

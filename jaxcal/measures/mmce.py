@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
@@ -49,7 +50,8 @@ def mmce(
     see `top_label`. ``kernel`` on confidences: Laplace of width 0.4 as in the paper, or any other
     with a bandwidth. It is half the squared kernel calibration error (`jaxcal.skce`) of the binary
     problem with that kernel on confidences; `jaxcal.skce_test` tests it.
-    Differentiable in the confidences. Cost n^2, memory O(tile^2 + n).
+    Differentiable in the confidences; inside jit one outside of [0, 1] makes both NaN.
+    Cost n^2, memory O(tile^2 + n).
     Source: Kumar, Sarawagi and Jain (2018), eq. 1; Widmann et al. (2021), App. E.
     """
     r = checks.floats(confidence, "confidence")
@@ -58,6 +60,9 @@ def mmce(
             f"confidence: wanted one probability for each of at least 2 observations, shape [n], "
             f"got {r.shape}"
         )
+    if not isinstance(r, Tracer) and not bool(jnp.all((r >= 0) & (r <= 1))):
+        raise ValueError("confidence: wanted probabilities in [0, 1], without NaN")
+    r = jnp.where(jnp.all((r >= 0) & (r <= 1)), r, jnp.nan)
     c = checks.labels(correct, r.shape[0], 2, "correct")
     return _estimate(as_kernel(kernel), r, c, tile=tile)
 

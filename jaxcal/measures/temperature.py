@@ -15,12 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.measures.losses import nll
 from jaxcal.results import plain
 from jaxcal.typing import KeyLike, Scalar
+
+IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
 
 
 class PowerExponential(eqx.Module):
@@ -88,19 +90,29 @@ class TemperatureFit(eqx.Module):
 
     ``temperature`` []; ``before`` and ``after`` []: mean negative log likelihood at T = 1 and at
     the temperature found; ``slope`` []: the derivative of it by log T there, 0 at an optimum.
+    ``impossible`` []: classes that came true though their probability was exactly 0. No temperature
+    changes that, so in the fit they count as the smallest positive number of their type.
     """
 
     temperature: Scalar
     before: Scalar
     after: Scalar
     slope: Scalar
+    impossible: Int[Array, "*b"]
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
         if isinstance(self.temperature, Tracer):
             return []
         t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
+        never = int(np.sum(np.asarray(self.impossible)))
         found = [
+            (
+                f"{never} targets had probability 0, which no temperature changes; the fit counts "
+                f"them as the smallest positive number: if a softmax rounded them to 0, take it "
+                f"again in float64",
+                never > 0,
+            ),
             ("the likelihood is not finite, so there is no temperature", ~np.isfinite(t).all()),
             (
                 "the search has not ended at an optimum: is every target predicted perfectly (then "
@@ -161,7 +173,7 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
         return PowerExponential(predictions.loc, scale * predictions.scale_tril, predictions.beta)
     if not hasattr(predictions, "batch_shape"):
         p = checks.probabilities(predictions)
-        return jax.nn.softmax(jnp.log(p) / t.astype(p.dtype), axis=-1)
+        return jax.nn.softmax(_logits(p) / t.astype(p.dtype), axis=-1)
     name = type(predictions).__name__
     if name == "Independent":
         inner = with_temperature(predictions.base_dist, t)
@@ -174,6 +186,12 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
             f"probabilities, PowerExponential or numpyro's {', '.join(FAMILIES)}"
         )
     return FAMILIES[name](predictions, t)
+
+
+def _logits(p: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """Logarithms of probabilities, so low where these are 0 that they are 0 at any temperature, yet
+    finite: the slope by the temperature is 0 there, not NaN."""
+    return jnp.where(p > 0, jnp.log(jnp.where(p > 0, p, 1)), IMPOSSIBLE)
 
 
 def _new(name: str, **arguments: Any) -> Any:
@@ -212,16 +230,21 @@ def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> Tempe
 
     ``predictions`` as in `with_temperature`; integer classes as ``targets`` of class probabilities.
     Apply the result by ``with_temperature(predictions, fit.temperature)``, to other data than
-    these. Cost: some evaluations of the likelihood a step.
+    these. Probabilities of 0 stay 0 at every temperature; targets of probability 0 are counted in
+    ``impossible``. Cost: some evaluations of the likelihood a step.
     """
     import optax
 
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ValueError(f"steps: wanted a whole number of at least 1, got {steps!r}")
+    never = jnp.zeros((), int)
     if not hasattr(predictions, "batch_shape"):
         p = checks.probabilities(predictions)
         targets = checks.labels(targets, p.shape[0], p.shape[1])
-        predictions = _new("CategoricalLogits", logits=jnp.log(p))
+        at_target = jax.nn.one_hot(targets, p.shape[1], dtype=bool) & (p == 0)
+        never = jnp.sum(at_target)
+        floored = jnp.where(at_target, jnp.finfo(p.dtype).tiny, p)
+        predictions = _new("CategoricalLogits", logits=_logits(floored))
     ys = jnp.asarray(targets)
 
     def loss(log_t: Array) -> Scalar:
@@ -242,6 +265,7 @@ def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> Tempe
         log_t, state = jax.lax.fori_loop(0, steps, step, (one, search.init(one)))
         value, slope = value_and_slope(log_t, state=state)
         known = jnp.isfinite(value)
-        return TemperatureFit(jnp.where(known, jnp.exp(log_t), jnp.nan), loss(one), value, slope)
+        t = jnp.where(known, jnp.exp(log_t), jnp.nan)
+        return TemperatureFit(t, loss(one), value, slope, never)
 
     return run()

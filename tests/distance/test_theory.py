@@ -167,3 +167,21 @@ def test_measures_with_bins_are_not_convex_in_the_law(name):
 def test_the_lower_distance_is_0_where_no_prediction_is_off_and_only_there(measured):
     for m in measured:
         assert (m["lower"] > 1e-6) == (m["ece"] > 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("mass", "f", "truth", "message"),
+    [
+        ([0.5, 0.6], [0.2, 0.4], [0.1, 0.2], "domain: wanted masses >= 0 of sum 1"),
+        ([1.5, -0.5], [0.2, 0.4], [0.1, 0.2], "domain: wanted masses >= 0 of sum 1"),
+        ([0.5, np.nan], [0.2, 0.4], [0.1, 0.2], "domain: wanted masses >= 0 of sum 1"),
+        ([0.5, 0.5], [0.2, 1.4], [0.1, 0.2], r"domain: wanted f in \[0, 1\]"),
+        ([0.5, 0.5], [0.2, 0.4], [0.1, np.nan], r"domain: wanted f_star in \[0, 1\]"),
+        ([], [], [], "domain: wanted mass, f and f_star of one shape"),
+    ],
+)
+def test_masses_and_probabilities_of_a_domain_are_checked(mass, f, truth, message):
+    domain = distance.Domain(*(np.asarray(x, float) for x in (mass, f, truth)))
+    for function in (distance.true_distance, distance.is_calibrated):
+        with pytest.raises(ValueError, match=message):
+            function(domain)

@@ -258,6 +258,8 @@ def as_users_run_it():
         (lambda: reliability(R, HITS, bins=2.0), ValueError, "bins: wanted a whole number"),
         (lambda: reliability(R, HITS[:4]), ValueError, "correct: wanted one class an observation"),
         (lambda: mmce(R[:1], HITS[:1]), ValueError, "at least 2 observations"),
+        (lambda: mmce(R + 1, HITS), ValueError, "confidence: wanted probabilities"),
+        (lambda: mmce(R * np.nan, HITS), ValueError, "confidence: wanted probabilities"),
     ],
 )
 def test_wrong_input_is_named(as_users_run_it, call, error, message):

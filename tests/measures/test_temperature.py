@@ -203,6 +203,32 @@ def test_a_search_without_an_end_says_so():
     assert "not finite" in repr(broken)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "n"), [(np.float32, 12), pytest.param(np.float64, 300, marks=pytest.mark.slow)]
+)
+def test_probabilities_of_exactly_0_are_0_at_every_temperature(dtype, n):
+    """Classes that never come true and are never predicted change nothing of the fit."""
+    rng = np.random.default_rng(n)
+    p = rng.dirichlet(np.ones(2), n).astype(dtype)
+    labels = (rng.random(n) < (p[:, 1] + 0.5) / 2).astype(int)
+    wide = np.concatenate([p, np.zeros((n, 2), dtype)], axis=1)
+    plain, padded = (fit_temperature(x, labels) for x in (p, wide))
+    assert float(padded.temperature) == pytest.approx(float(plain.temperature), rel=1e-3)
+    assert np.isfinite(float(padded.slope))
+    assert not padded.warnings()
+    np.testing.assert_array_equal(with_temperature(wide, 3.0)[:, 2:], 0)
+    slope = jax.grad(lambda t: jnp.sum(with_temperature(wide, t) ** 2))(dtype(2))
+    assert np.isfinite(slope)
+
+
+def test_a_target_of_probability_0_is_counted_and_said():
+    p = np.array([[1, 0], [0.2, 0.8]] * 6, np.float32)
+    found = fit_temperature(p, [1, 1, *[0, 1] * 5])
+    assert int(found.impossible) == 1
+    assert 1 < float(found.temperature) < np.inf
+    assert any("1 targets had probability 0" in text for text in found.warnings())
+
+
 @pytest.mark.slow
 def test_fits_are_traced_and_batched():
     def fit(ys):
