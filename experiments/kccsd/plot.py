@@ -102,9 +102,12 @@ def draw(rows, readings, exactness: str, target: str, path: Path) -> Path:
         grid[down, 0].set_ylabel(f"{test}: rejection rate")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     if readings:
-        (hollow,) = grid[0, 0].plot([], [], "o", mfc="none", mec="0.45", markersize=7)
-        handles, labels = [*handles, hollow], [*labels, "published"]
-    figure.legend(handles, labels, ncols=6, frameon=False, loc="lower center", fontsize=9)
+        for distance, (marker, _) in STYLES.items():
+            handles += grid[0, 0].plot([], [], marker, mfc="none", mec="0.45", markersize=7)
+            labels.append(f"{distance}, published")
+    figure.legend(
+        handles, labels, ncols=len(handles), frameon=False, loc="lower center", fontsize=9
+    )
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figures.save(figure, path)
     return path

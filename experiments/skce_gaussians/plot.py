@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -37,10 +38,24 @@ def published(quantity: str, model: str, d: str, name: str) -> tuple[list[int], 
     return [int(r["n"]) for r in found], [float(r["value"]) for r in found]
 
 
+def outside(axes: Axes, handles: list[Line2D], title: str) -> None:
+    """A legend to the right of the last panel of a row, where it covers nothing."""
+    axes.legend(
+        handles=handles,
+        title=title,
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        handlelength=3,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> Path:
     source = Path(arguments[0]) if arguments else FOLDER / "results.csv"
     rows = runner.read(source)
-    figure, grid = plt.subplots(3, 4, figsize=(9, 5.9), sharex=True, layout="constrained")
+    figure, grid = plt.subplots(3, 4, figsize=(10.2, 5.9), sharex=True, layout="constrained")
     for column, (model, d) in enumerate(PANELS):
         shown = [row for row in rows if (row["model"], row["d"]) == (model, d)]
         sizes = [int(row["n"]) for row in shown]
@@ -90,12 +105,19 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     grid[1, 0].set_ylabel("variance of estimates")
     grid[2, 0].set_ylabel("type I error at level .05")
     grid[2, 2].set_ylabel("type II error")
-    for axes, table in ((grid[0, 0], ESTIMATORS), (grid[2, 3], TESTS)):
+    for axes, what, table in (
+        (grid[0, 3], "estimates", ESTIMATORS),
+        (grid[2, 3], "tests", TESTS),
+    ):
         handles = [
             Line2D([], [], color=c, linestyle=s, marker=m, markerfacecolor="none", label=label)
             for label, c, s, m in table.values()
         ]
-        axes.legend(handles=handles, frameon=False, fontsize=7, handlelength=3)
+        outside(axes, handles, what)
+    line = Line2D([], [], color="black", label="computed here")
+    mark = Line2D([], [], color="black", linestyle="none", marker="s", label="published")
+    mark.set_markerfacecolor("none")
+    outside(grid[1, 3], [line, mark], "lines and marks")
     path = source.with_name("figure.png")
     figures.save(figure, path)
     return path

@@ -12,7 +12,8 @@ from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 2)))
+STYLES = ("-", "--", ":", "-.")
+MARKS = "os^DvPX"
 
 
 def comparison(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
@@ -90,8 +91,17 @@ def ridge_path(
     if used is not None:
         ax.axvline(used, color=LIGHT, linewidth=4, label="ridge used", zorder=0)
     for k, (name, line) in enumerate(values.items()):
-        grey = (BLACK, DARK)[k // len(STYLES) % 2]
-        ax.plot(places, np.asarray(line), color=grey, linestyle=STYLES[k % len(STYLES)], label=name)
+        # 4 lines times 7 marks: no two of the first 28 models look the same
+        ax.plot(
+            places,
+            np.asarray(line),
+            color=(BLACK, DARK)[k % 2],
+            linestyle=STYLES[k % len(STYLES)],
+            marker=MARKS[k % len(MARKS)],
+            markersize=4.5,
+            markerfacecolor="white" if k % 2 else None,
+            label=name,
+        )
     ax.set(xscale="log", yscale="log", xlabel="ridge (no unit)", ylabel="CKCE (squared norm)")
     legend_above(ax)
     return ax
