@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import many_devices
 import numpy as np
+import pytest
 
 from jaxcal.batching import one_at_a_time
 
@@ -69,6 +70,7 @@ MODELS = """
 """
 
 
+@pytest.mark.slow
 def test_models_shared_out_among_devices_are_those_of_one():
     alone, shared = many_devices.run_on(2, MODELS)
     np.testing.assert_allclose(shared, alone, rtol=1e-12)

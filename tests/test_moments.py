@@ -6,6 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from quick import quick_first
 
 import jaxcal
 from jaxcal import moments
@@ -27,7 +28,7 @@ def shifted_first(key, n, shift):
     return x + shift * jnp.asarray([1.0, 0.0]), ys
 
 
-@pytest.mark.parametrize("n", [64, 300])
+@pytest.mark.parametrize("n", quick_first([64, 300], [64]))
 def test_the_innocent_of_two_correlated_coordinates_is_not_accused(n):
     """1,000 data sets; coordinate 0 is off by four standard errors, up or down."""
     shift = 4 / n**0.5

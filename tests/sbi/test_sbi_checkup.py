@@ -271,6 +271,7 @@ def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
     np.testing.assert_allclose(found.scores.at_nodes, wanted.at_nodes, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_an_unnoticed_bound_rejects_the_truth_and_is_suspected(in_a_box):
     result = sbi.kccsd_test(uniform_posterior, *in_a_box, key=KEY)
     assert float(result.p_value) < 0.01  # the identity fails at the edge
