@@ -9,7 +9,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -142,8 +142,10 @@ def _demo(options: argparse.Namespace) -> int:
     from jaxcal import demo  # numpyro, optax and matplotlib only where they are used
 
     with _naming(options.output):
-        demo.run(options.output, seed=options.seed, draws=options.draws, rounds=options.rounds)
-    return 0
+        shown = demo.run(
+            options.output, seed=options.seed, draws=options.draws, rounds=options.rounds
+        )
+    return _status(forecaster.dependent.verdict for forecaster in shown)
 
 
 def _test(options: argparse.Namespace) -> int:
@@ -175,7 +177,11 @@ def _test(options: argparse.Namespace) -> int:
     if options.figure:
         with _naming(options.figure):
             report.write_figure(result, options.figure)
-    return CANNOT_TELL if result.verdict == "cannot tell" else 0
+    return _status([result.verdict])
+
+
+def _status(verdicts: Iterable[str]) -> int:
+    return CANNOT_TELL if "cannot tell" in verdicts else 0
 
 
 def _overwritten(source: Path, *outputs: Path | None) -> str | None:

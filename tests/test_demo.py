@@ -134,7 +134,7 @@ def test_advice_follows_the_p_value(shown):
     assert "do not take" in advice(0.01)
     assert "no evidence" in advice(0.2)
     assert "not proof" in advice(0.2)
-    assert "no verdict" in advice(jnp.nan)
+    assert "cannot tell" in advice(jnp.nan)
     assert "do not take" not in advice(jnp.nan)
 
 
@@ -185,7 +185,7 @@ def test_the_energy_is_a_log_density_that_jaxcal_takes(days):
 
 def test_the_command_saves_where_it_is_told(tmp_path, monkeypatch, capsys):
     seen = []
-    monkeypatch.setattr(demo, "run", lambda output, **options: seen.append((output, options)))
+    monkeypatch.setattr(demo, "run", lambda output, **options: seen.append((output, options)) or [])
     assert main(["demo", "--output", str(tmp_path / "a.png"), "--seed", "4", "--rounds", "2"]) == 0
     assert seen == [(tmp_path / "a.png", {"seed": 4, "draws": 500, "rounds": 2})]
     with pytest.raises(SystemExit) as stop:

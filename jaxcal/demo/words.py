@@ -65,7 +65,7 @@ def section(
 
 
 def conclusion(results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"]) -> str:
-    """What follows, at the 5 % level of the test that allows for dependence."""
+    """What follows, at the level of the test that allows for dependence."""
     kept = round(dates.size ** (1 / 3))
     notes = f"""
 How to read this
@@ -88,16 +88,16 @@ def by_season(result: TestResult, dates: Shaped[np.ndarray, " n"]) -> Float[np.n
 
 def _advice(name: str, result: TestResult, dates: Shaped[np.ndarray, " n"]) -> str:
     p = float(result.p_value)
-    if np.isnan(p):
-        return f"  {name}: no verdict, the p-value is not a number."
-    if p > 0.05:
+    if result.verdict == "cannot tell":
+        return f"  {name}: the test cannot tell ({result.reason})."
+    if result.verdict == "not rejected":
         return (
             f"  {name}: {dates.size} days show no evidence against its uncertainty (p = {p:.3f}).\n"
             f"    That is not proof: a smaller error than these days can show may be there."
         )
     assert result.coordinates is not None
     adjusted = np.asarray(result.coordinates.p_adjusted)
-    found = [target for target, q in zip(TARGETS, adjusted, strict=True) if q <= 0.05]
+    found = [target for target, q in zip(TARGETS, adjusted, strict=True) if q <= result.level]
     where = " and ".join(found) + " temperature" if found else "neither temperature"
     return (
         f"  {name}: do not take its uncertainty at face value (p = {p:.3f}).\n"
