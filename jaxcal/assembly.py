@@ -129,6 +129,7 @@ class Assembled(NamedTuple):
     nonfinite_features: Int[Array, ""]
     shifts: Array | None = None  # the moment of the marginal mean, [n, d]
     reach: Scalar | float = 0.0
+    unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
 
 
 @runtime_checkable
@@ -354,6 +355,7 @@ def _result(
         clamped=made.clamped,
         largest_share=largest_share(contributions),
         reach=made.reach,
+        unsettled=made.unsettled,
     )
     return TestResult.of(
         diagnostics,

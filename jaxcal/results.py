@@ -13,6 +13,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.typing import Scalar
 
+FEW = 0.05  # the share of predictions whose chains may seem unsettled by chance
+
 
 class Estimate(NamedTuple):
     """Estimates of a squared discrepancy, each []: ``unbiased`` (U-statistic, may be negative) and
@@ -73,7 +75,8 @@ class Diagnostics(NamedTuple):
     over the typical difference of two of them, the largest over coordinates. ``overflow``: the
     statistic or its null is not finite although everything that came in is. Of tests at locations:
     ``collinear_features``, the features say nearly the same at several of them;
-    ``few_observations``, for so many locations.
+    ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
+    predictions whose chains have not settled.
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -88,6 +91,7 @@ class Diagnostics(NamedTuple):
     overflow: Bool[Array, ""] | bool = False
     collinear_features: Bool[Array, ""] | None = None
     few_observations: Bool[Array, ""] | None = None
+    unsettled: Scalar | None = None
 
 
 def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
@@ -350,6 +354,8 @@ def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
 
     share = float(np.max(np.asarray(found.largest_share), initial=0.0))
     reach = float(np.max(np.asarray(found.reach), initial=0.0))
+    shares = 0.0 if found.unsettled is None else found.unsettled
+    unsettled = float(np.max(np.asarray(shares), initial=0.0))
     return [
         (
             f"{number(found.nonfinite_targets)} target values are NaN or infinite, so the p-value "
@@ -396,6 +402,11 @@ def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             f"the targets reach {reach:.2g} times as far as two of them typically differ: a few "
             f"set the scale of all (outliers, or a placeholder for what is missing?)",
             any_of(far),
+        ),
+        (
+            f"the chains behind the draws of {unsettled:.0%} of the predictions have not settled "
+            f"(R-hat): the test can reject calibrated models; make more steps, or use kccsd_test",
+            unsettled > FEW,
         ),
         (
             f"one observation carries {share:.0%} of the absolute contributions, and the result "

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
-import numpyro.diagnostics
 import numpyro.distributions as dist
 import pytest
 from quick import quick_first
@@ -15,7 +14,7 @@ from scipy import integrate, stats
 import jaxcal
 from jaxcal import mcmc
 from jaxcal.kernels import Gaussian, Vectors
-from jaxcal.mcmc.diagnostics import Path, effective_size, split_rhat
+from jaxcal.mcmc.diagnostics import effective_size, split_rhat
 from jaxcal.models import Draws, Unnormalized
 from jaxcal.results import TestResult
 from jaxcal.skce import skce, skce_test
@@ -228,26 +227,52 @@ def test_draws_that_settled_pass_the_check():
     assert min(p(0), p(1)) > 1e-3
 
 
-def test_r_hat_and_effective_size_are_those_of_numpyro():
-    t, c, n = 40, 3, 5
-    noise = RNG.normal(size=(t, c, n, 2))
-    walk = np.empty_like(noise)
-    walk[0] = noise[0]
+def test_r_hat_and_effective_size_are_those_of_arviz():
+    """The numbers are what `rhat` (method rank) and `ess` (bulk) of arviz 0.23.4 give."""
+    t, c, n = 41, 3, 5
+    walk = np.random.default_rng(7).normal(size=(t, c, n))
     for k in range(1, t):
-        walk[k] = 0.6 * walk[k - 1] + noise[k]
-    path = Path.empty(jnp.asarray(walk[0]))
-    for k in range(t):
-        path = path.add(jnp.asarray(walk[k]), jnp.asarray(k), t)
-    chains_first = np.moveaxis(walk, 1, 0)
-    half = numpyro.diagnostics.split_gelman_rubin(chains_first[:, t // 2 :])
-    np.testing.assert_allclose(split_rhat(path, t), half, rtol=1e-10)
-    size = numpyro.diagnostics.effective_sample_size(chains_first)
-    np.testing.assert_allclose(effective_size(jnp.asarray(walk)), size, rtol=1e-10)
-    longer = RNG.normal(size=(20_000, 1, 1))
-    for k in range(1, 20_000):
-        longer[k] += 0.6 * longer[k - 1]
-    # an autoregression of coefficient a has an autocorrelation time of (1 + a) / (1 - a) = 4
-    assert float(effective_size(jnp.asarray(longer))[0]) == pytest.approx(5000, rel=0.15)
+        walk[k] += np.array([-0.8, 0.0, 0.3, 0.6, 0.95]) * walk[k - 1]
+    walk[:, 0, 2] += 1
+    walk[:, :, 1] = np.round(walk[:, :, 1])  # ties
+    rhat = [1.062836342142, 0.994061191675, 1.171828497697, 1.132432916422, 1.814651980582]
+    size = [249.501749526, 122.845778819, 14.779203736, 20.878957463, 5.511428786]
+    np.testing.assert_allclose(split_rhat(jnp.asarray(walk)), rhat, rtol=1e-11)
+    np.testing.assert_allclose(effective_size(jnp.asarray(walk)), size, rtol=1e-9)
+    assert np.all(np.isnan(effective_size(jnp.asarray(walk[:9]))))  # too few draws to tell
+    assert np.all(np.isnan(split_rhat(jnp.asarray(walk[:3]))))
+    broken = jnp.asarray(walk).at[3, 1, 0].set(jnp.nan)
+    for diagnose in (split_rhat, effective_size):
+        np.testing.assert_array_equal(np.isnan(diagnose(broken)), [True] + [False] * 4)
+
+
+def test_chains_of_equal_means_and_different_spread_have_not_settled():
+    """Which the R-hat of the values themselves does not see."""
+    walk = np.random.default_rng(8).normal(size=(100, 4, 1))
+    walk[:, 0] *= 5
+    walk[:, 0] -= walk[:, 0].mean(axis=0)
+    assert float(split_rhat(jnp.asarray(walk))[0]) > 1.1
+    assert float(split_rhat(jnp.asarray(walk[:, 1:]))[0]) < 1.05
+
+
+@pytest.mark.parametrize("n", [12, 100])
+def test_skce_takes_what_mcmc_returns_and_says_where_chains_have_not_settled(key, n):
+    """Numbers as targets too; R-hat stays with the draws."""
+    centers = jnp.linspace(-1, 1, n)
+    settings = {"n_draws": 4, "n_chains": 2, "n_warmup": 20, "thin": 1, "event_shape": ()}
+    far = dist.Normal(centers, 0.1)
+    stuck = mcmc.mcmc_draws(key, far, sampler=mcmc.MALA(1e-3, adapt=False), **settings)
+    assert stuck.draws.samples.shape == (n, 4)
+    assert np.mean(np.asarray(stuck.rhat) > 1.1) > 0.9
+    result = skce_test(key, stuck, centers)
+    text = " ".join(result.warnings())
+    assert "of the predictions have not settled" in text
+    assert result.p_value == skce_test(key, stuck.draws, centers).p_value
+    calm = Draws(stuck.draws.samples, jnp.ones(n))
+    assert "settled" not in " ".join(skce_test(key, calm, centers).warnings())
+    assert skce(key, stuck, centers) == skce(key, calm, centers)
+    with pytest.raises(ValueError, match=r"Draws\.rhat: wanted shape"):
+        skce_test(key, Draws(stuck.draws.samples, jnp.ones(n - 1)), centers)
 
 
 def test_results_print_batched_traced_and_as_a_dictionary(key):

@@ -1,85 +1,92 @@
-"""Have the chains settled? Split R-hat from running moments, effective sample size from draws."""
+r"""Have the chains settled, and how many independent draws are theirs worth?
+
+Ranks stand for values, so that heavy tails and infinite variances do no harm:
+:math:`z = \Phi^{-1}((r - 3/8) / (S + 1/4))` with the average rank r among all S values.
+Source: Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Rank-normalization, folding, and
+localization: an improved R-hat.
+"""
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Float
 
-from jaxcal.numerics import at_least
+LEAST = 10  # draws a chain from which an effective size can be told: a half has two lags or more
 
 
-class Path(NamedTuple):
-    """Running moments of the last half of a path, in two segments of ``length`` steps each.
+def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
+    r"""The larger R-hat of ranks: of the values, and of their distances to the median.
 
-    ``mean`` and ``spread`` (sum of squared deviations) [2, c, n, ...], for c chains of n
-    predictions: memory does not grow with the number of steps.
+    :math:`\sqrt{((L - 1) W + B) / (L W)}` of t values from each of c chains, each chain cut into
+    halves of length L; W is the mean variance within, B is L times the variance of the halves'
+    means. NaN for t < 4 and for NaN, infinite where no half has a spread. Sec. 4 of the source.
     """
-
-    mean: Array
-    spread: Array
-
-    @classmethod
-    def empty(cls, z: Array) -> "Path":
-        """Before the first step; ``z`` [c, n, ...] is where the chains stand."""
-        nothing = jnp.zeros((2, *z.shape), z.dtype)
-        return cls(nothing, nothing)
-
-    def add(self, z: Array, step: Int[Array, ""], steps: int) -> "Path":
-        """After step number ``step`` of ``steps``; steps of the first half leave no trace."""
-        length = steps // 4
-        place = step - (steps - 2 * length)
-        segment = jnp.clip(place // max(length, 1), 0, 1)
-        count = place - segment * length + 1
-        gap = z - self.mean[segment]
-        mean = self.mean[segment] + gap / jnp.maximum(count, 1)
-        spread = self.spread[segment] + gap * (z - mean)
-        used = place >= 0
-        return Path(
-            self.mean.at[segment].set(jnp.where(used, mean, self.mean[segment])),
-            self.spread.at[segment].set(jnp.where(used, spread, self.spread[segment])),
-        )
-
-
-def split_rhat(path: Path, steps: int) -> Float[Array, "n *event"]:
-    r"""Split R-hat :math:`\sqrt{((L - 1) W + B) / (L W)}` of the last half of all steps.
-
-    Each chain's path is cut into two segments of length L; W is the mean variance within, B is L
-    times the variance between the segments' means. NaN for fewer than 8 steps, infinite where
-    nothing moved. Source: Gelman et al., Bayesian Data Analysis (2013), eq. 11.4.
-    """
-    length = steps // 4
-    if length < 2:
-        return jnp.full(path.mean.shape[2:], jnp.nan, path.mean.dtype)
-    within = jnp.mean(path.spread, axis=(0, 1)) / (length - 1)
-    between = jnp.var(path.mean, axis=(0, 1), ddof=1)
-    ratio = jnp.where(within > 0, between / jnp.where(within > 0, within, 1), jnp.inf)
-    # NaN stays NaN: only a variance that is known to be none makes it infinite
-    ratio = jnp.where(jnp.isnan(within) | jnp.isnan(between), jnp.nan, ratio)
-    return jnp.sqrt((length - 1) / length + ratio)
+    if path.shape[0] < 4:
+        return jnp.full(path.shape[2:], jnp.nan, path.dtype)
+    halves = _halves(path)
+    folded = jnp.abs(halves - jnp.median(halves, axis=(0, 1)))
+    return jnp.maximum(_rhat(_ranked(halves)), _rhat(_ranked(folded)))
 
 
 def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
-    """Effective sample size of t draws from each of c chains, by Geyer's monotone sequence.
+    """How many independent draws t draws from each of c chains are worth, for means (bulk).
 
-    Antithetic draws can count for more than t c, up to t c log10(t c): few draws would otherwise
-    claim any number. NaN for fewer than 4 draws a chain or draws without variance.
-    Source: Gelman et al., Bayesian Data Analysis (2013), eq. 11.7 and 11.8; the upper end is from
-    Vehtari et al. (2021), Rank-normalization, folding, and localization.
+    From the ranks of split chains, by Geyer's monotone sequence. Antithetic draws can count for
+    more than t c, up to t c log10(t c). NaN for fewer than `LEAST` draws a chain, of which nothing
+    can be told, for NaN, and for draws that are all the same. Sec. 3 and App. A of the source.
     """
-    t, c = draws.shape[:2]
-    if t < 4:
+    if draws.shape[0] < LEAST:
         return jnp.full(draws.shape[2:], jnp.nan, draws.dtype)
-    centred = draws - jnp.mean(draws, axis=0)
-    spectrum = jnp.abs(jnp.fft.rfft(centred, 2 * t, axis=0)) ** 2
+    z = _ranked(_halves(draws))
+    t, c = z.shape[:2]
+    means = jnp.mean(z, axis=0)
+    spectrum = jnp.abs(jnp.fft.rfft(z - means, 2 * t, axis=0)) ** 2
     covariance = jnp.mean(jnp.fft.irfft(spectrum, 2 * t, axis=0)[:t], axis=1) / t
     within = covariance[0] * t / (t - 1)
-    means = jnp.mean(draws, axis=0)
-    total = covariance[0] + (jnp.var(means, axis=0, ddof=1) if c > 1 else 0.0)
+    total = covariance[0] + jnp.var(means, axis=0, ddof=1)
     correlation = (1 - (within - covariance) / total).at[0].set(1.0)
-    even = t - t % 2
-    pairs = correlation[0:even:2] + correlation[1:even:2]
-    monotone = jax.lax.cummin(at_least(pairs[1:], 0.0), axis=0)
-    time = -1 + 2 * pairs[0] + 2 * jnp.sum(monotone, axis=0)  # 1 + twice the sum of correlations
-    return t * c / at_least(time, 1 / math.log10(t * c))
+    lags = 2 * ((t - 3) // 2 + 1)
+    even, odd = correlation[0:lags:2], correlation[1:lags:2]
+    pairs = even + odd
+    # pairs count up to the first that is not positive, of which the even lag alone does
+    whole = jnp.cumprod(pairs[:-1] > 0, axis=0)
+    sums = jnp.sum(whole * jax.lax.cummin(pairs[:-1], axis=0), axis=0)
+    last = jnp.sum(whole, axis=0, dtype=int)[None]
+    end, pair = (jnp.take_along_axis(side, last, axis=0)[0] for side in (even, pairs))
+    time = -1 + 2 * sums + jnp.where((end > 0) | (pair >= 0), end, 0.0)
+    size = t * c / jnp.where(time < (least := 1 / math.log10(t * c)), least, time)
+    return jnp.where(total > 0, size, jnp.nan)
+
+
+def _halves(path: Array) -> Array:
+    """Twice as many chains of half the length; the middle of an odd length is left out."""
+    half = path.shape[0] // 2
+    return jnp.concatenate([path[:half], path[-half:]], axis=1)
+
+
+def _ranked(values: Array) -> Array:
+    """Normal scores of the average ranks among all values of the first two axes."""
+    flat = values.reshape(values.shape[0] * values.shape[1], -1)
+    size = flat.shape[0]
+
+    def scores(column: Array) -> Array:
+        ordered = jnp.sort(column)
+        below = jnp.searchsorted(ordered, column, side="left")
+        upto = jnp.searchsorted(ordered, column, side="right")
+        rank = (below + upto + 1).astype(column.dtype) / 2
+        return ndtri((rank - 0.375) / (size + 0.25))
+
+    z = jax.vmap(scores, in_axes=1, out_axes=1)(flat)
+    return jnp.where(jnp.any(jnp.isnan(flat), axis=0), jnp.nan, z).reshape(values.shape)
+
+
+def _rhat(z: Array) -> Array:
+    length = z.shape[0]
+    within = jnp.mean(jnp.var(z, axis=0, ddof=1), axis=0)
+    between = jnp.var(jnp.mean(z, axis=0), axis=0, ddof=1)
+    # NaN stays NaN: only a variance that is known to be none makes it infinite
+    still = within == 0
+    ratio = jnp.where(still, jnp.inf, between / jnp.where(still, 1, within))
+    return jnp.sqrt((length - 1) / length + ratio)

@@ -7,20 +7,20 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from jaxcal.mcmc.diagnostics import LEAST
 from jaxcal.models import Draws
-from jaxcal.results import plain
-
-SETTLED = 1.1  # split R-hat up to here counts as settled
-FEW = 0.05  # the share of predictions that may miss a threshold by chance
+from jaxcal.models.arrays import SETTLED
+from jaxcal.results import FEW, plain
 
 
 class McmcDraws(eqx.Module):
-    """m draws from each of n predictions; pass ``.draws`` where draws are wanted.
+    """m draws from each of n predictions; SKCE takes them as they are.
 
     ``samples`` [n, m, d], in units of the targets; neighbours along m come from different chains.
-    ``rhat`` [n]: split R-hat of the last half of all steps, the worst coordinate; NaN where fewer
-    than 8 steps were made. ``acceptance`` [n]: mean probability over that half. ``ess`` [n]:
-    effective size of the m draws, worst coordinate; NaN for fewer than 4 draws a chain.
+    ``rhat`` [n]: rank-normalized split R-hat of the last half of all steps (at most 200 states of
+    each chain), the worst coordinate; NaN where fewer than 8 steps were made. ``acceptance`` [n]:
+    mean probability over that half. ``ess`` [n]: effective size of the m draws, worst coordinate;
+    NaN for fewer than 10 draws a chain, of which it cannot be told.
     ``divergences`` [n]: steps after warm-up whose energy error was beyond 1000. ``step`` [n]: mean
     step at the end, in units of the target divided by the adapted scale.
     """
@@ -39,8 +39,8 @@ class McmcDraws(eqx.Module):
 
     @property
     def draws(self) -> Draws:
-        """The samples as the draws that distances and tests accept."""
-        return Draws(self.samples)
+        """The samples, in the shape of the targets, with the R-hat that tests warn about."""
+        return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), self.rhat)
 
     def warnings(self) -> list[str]:
         """Sentences about draws that are not good enough for a valid SKCE test."""
@@ -100,7 +100,8 @@ class McmcDraws(eqx.Module):
             f"  {self.chains} chains of {self.steps} steps, {self.warmup} of them warm-up",
             f"  R-hat       {_range(self.rhat)}",
             f"  acceptance  {_range(self.acceptance)}",
-            f"  effective   {_range(self.ess)} draws",
+            f"  effective   {_range(self.ess)} draws"
+            + ("" if m >= LEAST * self.chains else f" (told from {LEAST} draws a chain on)"),
         ]
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
 

@@ -11,7 +11,7 @@ from jaxcal import checks
 from jaxcal.assembly import Options
 from jaxcal.calibration import kccsd_test
 from jaxcal.mcmc.densities import layout, log_densities
-from jaxcal.mcmc.diagnostics import Path, effective_size, split_rhat
+from jaxcal.mcmc.diagnostics import effective_size, split_rhat
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.mcmc.samplers import NUTS
 from jaxcal.models import Unnormalized
@@ -20,6 +20,7 @@ from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution, log_densities_and_gradients
 from jaxcal.typing import Key, KeyLike
 
+PATH = 200  # states of each chain that R-hat looks at, evenly over the last half of all steps
 LANES = "predictions"  # the axis along which all predictions take a step together
 
 
@@ -137,6 +138,8 @@ def _run(
     kernel = sampler.kernel(_potential(predictions))
     keys = jax.random.split(chain_key, (chains, n))
     steps = warmup + thin * kept
+    stride = max(1, -(-(steps // 2) // PATH))
+    looked = steps // 2 // stride
 
     def everywhere(function: Any) -> Any:
         return jax.vmap(jax.vmap(function, axis_name=LANES))
@@ -147,10 +150,12 @@ def _run(
         # the last of the steps that share a slot stays there; warm-up steps leave no trace
         held = held.at[jnp.maximum(t - warmup, 0) // thin].set(state.z)
         late = t >= steps - steps // 2
+        # earlier steps all go to the first slot, which a later one takes over
+        place = jnp.maximum(t - (steps - looked * stride), 0) // stride
         return (
             state,
             held,
-            path.add(state.z, t, steps),
+            path.at[place].set(state.z),
             accepted + late * state.accept_prob,
             diverged + (t >= warmup) * state.diverging,
         )
@@ -159,13 +164,13 @@ def _run(
     carry = (
         state,
         jnp.zeros((kept, *begin.shape), begin.dtype),
-        Path.empty(begin),
+        jnp.zeros((max(looked, 1), *begin.shape), begin.dtype),
         jnp.zeros((chains, n), begin.dtype),
         jnp.zeros((chains, n), jnp.int32),
     )
     state, held, path, accepted, diverged = jax.lax.fori_loop(0, steps, step, carry)
     late = max(steps // 2, 1)
-    rhat, size = split_rhat(path, steps), effective_size(held)
+    rhat, size = split_rhat(path), effective_size(held)
     samples = jnp.moveaxis(held.reshape(kept * chains, n, -1), 0, 1)
     return McmcDraws(
         samples=samples.astype(_dtype(predictions)),

@@ -3,6 +3,10 @@
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+SETTLED = 1.1  # R-hat up to here counts as settled
 
 
 class Scores(eqx.Module):
@@ -19,6 +23,15 @@ class Scores(eqx.Module):
 
 
 class Draws(eqx.Module):
-    """m draws from each of n predictions, shape [n, m, d], in the units of the targets."""
+    """m draws from each of n predictions, shape [n, m, d], in the units of the targets.
+
+    ``rhat`` [n], where they come from chains: R-hat of each prediction, NaN where it is not known.
+    Tests warn where chains have not settled.
+    """
 
     samples: Any
+    rhat: Any = None
+
+    def unsettled(self) -> Float[Array, ""] | None:
+        """The share of predictions not known to have settled; None without R-hat."""
+        return None if self.rhat is None else jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED))

@@ -30,6 +30,8 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
             targets = jnp.asarray(targets).astype(float)
     ys = checks.targets(targets)
     n, event = ys.shape[0], ys.shape[1:]
+    if isinstance(getattr(predictions, "draws", None), Draws):
+        predictions = predictions.draws  # what MCMC returns
     if isinstance(predictions, Draws):
         samples = checks.floats(predictions.samples, "Draws.samples")
         if samples.ndim != ys.ndim + 1 or (samples.shape[0], *samples.shape[2:]) != (n, *event):
@@ -42,12 +44,15 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
                 f"Draws.samples: wanted at least 4 draws of each prediction, half for the distance "
                 f"between predictions and half for their means, got {samples.shape[1]}"
             )
-        return Draws(samples), ys
+        rhat = predictions.rhat
+        if rhat is not None and (rhat := checks.floats(rhat, "Draws.rhat")).shape != (n,):
+            raise ValueError(f"Draws.rhat: wanted shape ({n},), got {rhat.shape}")
+        return Draws(samples, rhat), ys
     if isinstance(predictions, (Unnormalized, Scores)):
         raise TypeError(
             f"predictions: SKCE needs kernel means or draws, which {type(predictions).__name__} "
-            f"does not give: use kccsd_test, or draw from the densities by MCMC and pass "
-            f"jaxcal.Draws"
+            f"does not give: use kccsd_test, or draw from the densities by jaxcal.mcmc.mcmc_draws "
+            f"and pass what it returns"
         )
     if getattr(predictions, "batch_shape", None) == ():
         predictions = getattr(predictions, "expand")((n,))  # noqa: B009

@@ -86,9 +86,11 @@ class Setup(eqx.Module):
         used = {"target": bandwidth} if points.needs_bandwidth(self.target_kernel) else {}
         constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
         identical = (spread == 0) & (self.standardize or bool(used))
-        return self._together(
+        made = self._together(
             distance, described, means, about.points(ys), used, identical, constant, reach(ys)
         )
+        drawn = isinstance(predictions, Draws)
+        return made._replace(unsettled=predictions.unsettled() if drawn else None)
 
     def _together(
         self,
