@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 from jaxtyping import Key as _Key
@@ -20,10 +22,11 @@ from jaxcal.batching import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, positive_median
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors
+from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors, _Euclidean
 from jaxcal.models import Scores, Standardized, Units
 from jaxcal.nulls import Null, Outcome
-from jaxcal.pairwise.stein import Stein, SteinFeatures
+from jaxcal.numerics import binary_size
+from jaxcal.pairwise.stein import Stein, SteinFeatures, check_smooth
 from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.scores import is_distribution, scores_at
@@ -85,6 +88,15 @@ def set_up(
                 f"target_kernel: a bandwidth of {lengths.size} lengths for targets of {d} "
                 f"coordinates"
             )
+    if not (points.is_known(target_kernel) or isinstance(ys, Tracer)):
+        rows = np.asarray(ys).reshape(ys.shape[0], -1)
+        rows = rows[np.all(np.isfinite(rows), axis=1)]
+        units = Units.of(jnp.asarray(rows)) if standardize and len(rows) else None
+        if len(rows):
+            some = jnp.asarray(rows[:3]) if units is None else units.points(jnp.asarray(rows[:3]))
+            size = 1.0 if units else float(np.std(rows)) or 1.0
+            ready = points.with_bandwidth(target_kernel, jnp.asarray(size, some.dtype))
+            check_smooth(ready, some, size)
     if precondition not in (None, "isotropic", "diagonal", "full"):
         raise ValueError(
             f"precondition: wanted None, 'isotropic', 'diagonal' or 'full', got {precondition!r}"
@@ -179,6 +191,8 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
     if isinstance(distance, Vectors) and setup.standardize:
         distance = Vectors(Units.of(distance.values).points(distance.values))
     described = distance.features(feature_key, own, at_nodes)
+    size = _size(distance, described, setup.prediction_kernel)
+    described = described if size is None else described / size
 
     preconditioner, clamped = None, jnp.zeros((), jnp.int32)
     if setup.precondition is not None:
@@ -208,7 +222,10 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
     )
     chosen = {
         "target": (setup.target_kernel, target_bandwidth),
-        "prediction": (setup.prediction_kernel, prediction_bandwidth),
+        "prediction": (
+            setup.prediction_kernel,
+            prediction_bandwidth if size is None else prediction_bandwidth * size,
+        ),
     }
     return Assembled(
         pairwise,
@@ -224,6 +241,18 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         None if covariances is None else moments.shifts(scores, covariances),
         reach=reach(ys),
     )
+
+
+def _size(distance: Any, described: Any, kernel: Any) -> Array | None:
+    """What to divide feature vectors by so that their squares stay within the range of their type:
+    1 where they do. None where the distance has no vectors, or its units are given by a bandwidth.
+    """
+    if not (isinstance(distance, _Euclidean) and points.all_open(kernel)):
+        return None
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(described)))
+    bound = 2.0 ** (jnp.finfo(described.dtype).maxexp // 4)
+    ordinary = (largest < bound) & (largest > 1 / bound)
+    return jnp.where(ordinary, 1, binary_size(largest))
 
 
 def reach(ys: Points) -> Scalar:
@@ -270,6 +299,8 @@ def estimate(
     none = jnp.zeros((n, 0))
     sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
     total = jnp.sum(sums.total)
+    counts = not_finite(targets) + made.nonfinite_scores + made.nonfinite_features
+    total = jnp.where(counts == 0, total, jnp.nan)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
 

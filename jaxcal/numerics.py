@@ -32,6 +32,14 @@ def smallest(x: Array, axis: int | None = None) -> Array:
     return -largest(-x, axis)
 
 
+def binary_size(x: Array) -> Array:
+    """The power of two just above ``abs(x)``, 1 for 0: division by it loses no digits, and squares
+    of what is left neither overflow nor vanish. NaN and infinity give 1."""
+    ordinary = (x != 0) & jnp.isfinite(x)
+    _, exponent = jnp.frexp(jnp.where(ordinary, x, 0.5))
+    return jnp.ldexp(jnp.ones((), x.dtype), exponent)
+
+
 def safe_sqrt(u: Array) -> Array:
     """Square root with gradient 0 at 0, and 0 below it; NaN where u is."""
     return _from_zero(jnp.sqrt, u)

@@ -4,9 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 import jaxcal
-from jaxcal import kernels, numerics
+from jaxcal import assembly, kernels, numerics
+from jaxcal.models import Units
 
 KEEP = {
     "at_least": lambda x: jnp.sum(numerics.at_least(x[:, None] * x, 0)),
@@ -78,3 +80,119 @@ def test_one_nan_draw_gives_no_p_value(key, n):
     assert np.isnan(result.p_value)
     assert np.isnan(result.estimate)
     assert "so the p-value is NaN" in result.warnings()[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_binary_size_loses_no_digit(dtype):
+    x = jnp.asarray([0.75, 3.0, -1e-20, 1e19, 1e38, 0.0, jnp.inf, jnp.nan], dtype)
+    size = numerics.binary_size(x)
+    np.testing.assert_array_equal(size * (x / size), x)
+    share = np.abs(np.asarray(x / size))[:5]
+    assert np.all((share >= 0.5) & (share < 1))
+    assert np.all(np.isin(np.log2(np.asarray(size, float)) % 1, 0))
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-3, 1e19])
+def test_units_of_any_size_are_found(key, size):
+    ys = jax.random.normal(key, (12, 2), "float32") + 3
+    small, units = Units.of(ys), Units.of(ys * jnp.float32(size))
+    np.testing.assert_allclose(units.scale, small.scale * np.float32(size), rtol=1e-5)
+    np.testing.assert_allclose(units.points(ys * jnp.float32(size)), small.points(ys), atol=1e-5)
+
+
+def _scaled_normal(params, y):
+    mean, width = params
+    return -(((y - mean) / width) ** 2) / 2
+
+
+def test_no_distance_of_scores_overflows():
+    """float32 and widths from 1e-6 to 1e6: p was NaN in 289 of 300 calibrated data sets."""
+
+    @jax.jit
+    def p_values(keys):
+        def one(key):
+            a, b, c = jax.random.split(key, 3)
+            widths = 10 ** jax.random.uniform(a, (50,), "float32", -6, 6)
+            ys = widths * jax.random.normal(b, (50,), "float32")
+            model = jaxcal.Unnormalized(_scaled_normal, (jnp.zeros_like(ys), widths))
+            result = jaxcal.kccsd_test(c, model, ys, null=jaxcal.nulls.Wild(39))
+            return result.p_value, result.bandwidths["prediction"]
+
+        return jax.lax.map(one, keys)
+
+    p, bandwidth = p_values(jax.random.split(jax.random.key(4), 60))
+    assert np.all(np.isfinite(p))
+    assert np.all(np.isfinite(bandwidth))
+    assert np.sum(p <= 0.05) <= scipy.stats.binom.ppf(0.9999, 60, 0.05)
+
+
+def _exponential(x, y):
+    return jnp.exp(-jnp.sum(jnp.abs(x - y)))
+
+
+def _of_norm(x, y):
+    return jnp.exp(-jnp.linalg.norm(x - y))
+
+
+def _bell(x, y):
+    return jnp.exp(-jnp.sum((x - y) ** 2) / 2)
+
+
+def _narrow(x, y):
+    return _bell(30 * x, 30 * y)
+
+
+def _cubic(x, y):
+    return (1 + jnp.sum(x * y)) ** 3
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_target_kernel_that_autodiff_sees_wrongly_is_refused(key, dtype):
+    """exp(-|x - y|) is not twice differentiable at 0, and p was 1 whatever the data."""
+    ys = 5 + 3 * jax.random.normal(key, (12, 2), dtype)
+    for function in (_exponential, _of_norm):
+        for kernel in (function, kernels.Gaussian() + function):
+            with pytest.raises(ValueError, match=r"target_kernel: .* is it smooth there\?"):
+                assembly.set_up(ys, target_kernel=kernel)
+    for function in (_bell, _narrow, _cubic):
+        for kernel in (function, 2.0 * kernels.points.as_kernel(function) + kernels.IMQ()):
+            assembly.set_up(ys, target_kernel=kernel)
+
+
+GRID = [
+    (kernels.Laplace(), jaxcal.nulls.Wild(39)),
+    (kernels.Matern52(), jaxcal.nulls.Multinomial(39)),
+    (kernels.Gaussian(), jaxcal.nulls.Gamma()),
+    (kernels.PowerExponential(power=0.7), jaxcal.nulls.BlockSquares()),
+    (kernels.IMQ(), jaxcal.nulls.DependentWild(39)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "null"), GRID, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("n", [12, 100, 300])
+def test_number_and_sentence_come_from_one_fact(kernel, null, n):
+    """One entry of targets, scores or inputs that is not finite: every number of the result is
+    NaN, its verdict is none, and the reason names the place."""
+
+    @jax.jit
+    def results(bad):
+        def one(case):
+            place, value = case
+            data = jax.random.normal(jax.random.key(n), (3, n))
+            ys, scores, inputs = data.at[place, n // 3].set(value)
+            key = jax.random.key(1)
+            given = jaxcal.Scores(scores)
+            return jaxcal.kcsd_test(key, given, ys, inputs, prediction_kernel=kernel, null=null)
+
+        return jax.lax.map(one, bad)
+
+    values = jnp.asarray([jnp.nan, jnp.inf, -jnp.inf, 0.5])
+    batch = results((jnp.repeat(jnp.arange(3), 4), jnp.tile(values, 3)))
+    sound = np.tile([False, False, False, True], 3)
+    for name in ("p_value", "estimate", "biased", "standard_error", "statistic"):
+        np.testing.assert_array_equal(np.isfinite(getattr(batch, name)), sound, name)
+    np.testing.assert_array_equal(np.all(np.isfinite(batch.contributions), axis=1), sound)
+    np.testing.assert_array_equal(batch.verdict != "cannot tell", sound)
+    words = np.repeat(["target values", "score values", "values that describe"], 4)
+    for reason, word, fine in zip(batch.reason, words, sound, strict=True):
+        assert reason == "" if fine else reason.startswith((word, "target values"))

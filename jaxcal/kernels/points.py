@@ -200,7 +200,8 @@ class L1Laplace(_Algebra, eqx.Module):
     def __call__(self, x: Array, y: Array) -> Scalar:
         if self.bandwidth is None:
             raise ValueError("L1Laplace has no bandwidth yet: give one, or let a test choose it")
-        return jnp.exp(-jnp.sum(jnp.abs(x - y) / self.bandwidth))
+        gaps = (x - y) * jnp.sign(x - y)  # whose derivative at 0 is 0
+        return jnp.exp(-jnp.sum(gaps / self.bandwidth))
 
 
 class Constant(_Algebra, eqx.Module):
@@ -296,6 +297,13 @@ def _children(kernel: Any) -> list[Any]:
     return [getattr(kernel, name) for name in names]
 
 
+def is_known(kernel: Any) -> bool:
+    """Whether all parts of the kernel are kernels of this module, whose smoothness is known."""
+    parts = _children(kernel)
+    known = isinstance(kernel, (*SCALED, Constant, Linear)) or bool(parts)
+    return known and all(map(is_known, parts))
+
+
 def is_smooth(kernel: Any) -> bool:
     """False where the kernel is known not to be twice differentiable at x = y."""
     if isinstance(kernel, PowerExponential):
@@ -314,6 +322,14 @@ def needs_bandwidth(kernel: Any) -> bool:
     """Whether some part of the kernel leaves its bandwidth to a heuristic."""
     own = isinstance(kernel, SCALED) and kernel.bandwidth is None
     return own or any(map(needs_bandwidth, _children(kernel)))
+
+
+def all_open(kernel: Any) -> bool:
+    """Whether every part of the kernel leaves its bandwidth to a heuristic: then it does not matter
+    in which units the distances come."""
+    if children := _children(kernel):
+        return all(map(all_open, children))
+    return isinstance(kernel, SCALED) and kernel.bandwidth is None
 
 
 def with_bandwidth(kernel: Any, bandwidth: Array) -> Any:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import binary_size
 from jaxcal.typing import Point, Points
 
 
@@ -18,13 +19,15 @@ class Units(eqx.Module):
     @classmethod
     def of(cls, ys: Points) -> "Units":
         """Mean and standard deviation of the targets; a constant coordinate keeps scale 1."""
-        deviation = jnp.std(ys, axis=0)
+        size = binary_size(jnp.max(jnp.abs(ys), axis=0))
+        parts = ys / size  # whose squares and sums stay within the range of their type
+        deviation = jnp.std(parts, axis=0) * size
         # a coordinate all of whose values agree to rounding has no scale of its own
         floor = jnp.finfo(ys.dtype).eps * jnp.max(jnp.abs(ys), axis=0)
         spread = (jnp.max(ys, axis=0) > jnp.min(ys, axis=0)) & (deviation > floor)
         # NaN stays NaN: only a spread that is known to be none is replaced
         none = ~spread & ~jnp.isnan(deviation)
-        return cls(jnp.mean(ys, axis=0), jnp.where(none, 1.0, deviation))
+        return cls(jnp.mean(parts, axis=0) * size, jnp.where(none, 1.0, deviation))
 
     @classmethod
     def unchanged(cls, ys: Points) -> "Units":
