@@ -1,0 +1,261 @@
+"""Small breaks of the library, one at a time, and whether the quick tests notice each.
+
+python experiments/mutants/run.py [--quick] [--output FILE] writes results.csv. Each break is made
+in a copy of the checkout, and the tests named beside it run until the first that fails.
+"""
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import runner
+
+FOLDER = Path(__file__).parent
+CHECKOUT = FOLDER.parents[1]
+
+
+class Mutant(NamedTuple):
+    """``line`` of jaxcal/``file``, which occurs once, becomes ``broken``; ``tests`` should fail."""
+
+    name: str
+    file: str
+    line: str
+    broken: str
+    tests: str
+
+
+MUTANTS = [
+    Mutant(
+        "the diagonal is left in",
+        "quadratic.py",
+        "    h = jnp.where(side[: h.shape[-2], None] + offset == side, 0, h)\n",
+        "",
+        "test_quadratic.py",
+    ),
+    Mutant(
+        "tiles above the diagonal count once",
+        "quadratic.py",
+        "factor = np.where(i == j, 1, 2)",
+        "factor = np.where(i == j, 1, 1)",
+        "test_quadratic.py",
+    ),
+    Mutant(
+        "sums below the diagonal are lost",
+        "quadratic.py",
+        "part.col_sums * upper",
+        "part.row_sums * upper",
+        "test_quadratic.py",
+    ),
+    Mutant(
+        "a block is one observation short",
+        "quadratic.py",
+        "    m = n // size\n",
+        "    m = (n - 1) // size\n",
+        "test_quadratic.py",
+    ),
+    Mutant(
+        "draws equal to the statistic do not count",
+        "nulls.py",
+        "samples >= statistic[:, None]",
+        "samples > statistic[:, None]",
+        "test_nulls.py",
+    ),
+    Mutant(
+        "a p-value of 0",
+        "nulls.py",
+        "p = (1 + exceeding) /",
+        "p = exceeding /",
+        "test_nulls.py",
+    ),
+    Mutant(
+        "NaN becomes a verdict",
+        "nulls.py",
+        "return jnp.where(good, p, jnp.nan)",
+        "return p",
+        "test_nulls.py",
+    ),
+    Mutant(
+        "the gamma law lacks the factor 2",
+        "nulls.py",
+        "variance = 2 * squares / ordered_pairs(n)",
+        "variance = squares / ordered_pairs(n)",
+        "test_nulls.py",
+    ),
+    Mutant(
+        "the sign of the resampled cross term",
+        "nulls.py",
+        "samples = (a * pairs - 2 *",
+        "samples = (a * pairs + 2 *",
+        "test_nulls.py",
+    ),
+    Mutant(
+        "the standard error is half",
+        "nulls.py",
+        "return 2 * jnp.std(self.contributions",
+        "return jnp.std(self.contributions",
+        "test_calibration.py",
+    ),
+    Mutant(
+        "the Stein kernel's second derivative has the wrong sign",
+        "pairwise/stein.py",
+        "2 * first * (cross - d) - 4 * r2 * second",
+        "2 * first * (cross - d) + 4 * r2 * second",
+        "pairwise/test_stein.py",
+    ),
+    Mutant(
+        "the Stein kernel's trace lacks d",
+        "pairwise/stein.py",
+        "2 * first * (cross - d) - 4",
+        "2 * first * (cross - 1) - 4",
+        "pairwise/test_stein.py",
+    ),
+    Mutant(
+        "components swap their directions",
+        "pairwise/stein.py",
+        "(s_b * along_a - s_a * along_b",
+        "(s_a * along_a - s_b * along_b",
+        "pairwise/test_stein.py",
+    ),
+    Mutant(
+        "the bandwidth is not squared",
+        "kernels/points.py",
+        "lambda r2: kernel.shape(r2 / length**2)",
+        "lambda r2: kernel.shape(r2 / length)",
+        "kernels/test_points.py",
+    ),
+    Mutant(
+        "squared distances lack the factor 2",
+        "kernels/points.py",
+        "jnp.concatenate([-2 * xs, x2",
+        "jnp.concatenate([-xs, x2",
+        "kernels/test_points.py",
+    ),
+    Mutant(
+        "SKCE adds an expectation once too often",
+        "pairwise/skce.py",
+        "jax.vmap(known)(features.ys, features.law) + means.own",
+        "jax.vmap(known)(features.ys, features.law) + 2 * means.own",
+        "test_skce.py",
+    ),
+    Mutant(
+        "SKCE's cross term is not transposed",
+        "pairwise/skce.py",
+        "means.first(cols.law, rows.ys).T",
+        "means.first(rows.law, cols.ys)",
+        "test_skce.py",
+    ),
+    Mutant(
+        "Hotelling's covariance divides by n",
+        "ucme.py",
+        "eigh(scaled.T @ scaled / (n - 1))",
+        "eigh(scaled.T @ scaled / n)",
+        "test_ucme.py",
+    ),
+    Mutant(
+        "the chi-squared law has twice its freedom",
+        "ucme.py",
+        "gammaincc(jnp.asarray(j / 2, q.dtype), q / 2)",
+        "gammaincc(jnp.asarray(j, q.dtype), q / 2)",
+        "test_ucme.py",
+    ),
+    Mutant(
+        "the Laplace error counts each observation twice",
+        "distance/laplace.py",
+        "return left + right - rho",
+        "return left + right",
+        "distance/test_measures.py",
+    ),
+    Mutant(
+        "the unbiased square keeps its diagonal",
+        "distance/laplace.py",
+        "(squared - jnp.sum(rho**2)) /",
+        "squared /",
+        "distance/test_measures.py",
+    ),
+    Mutant(
+        "the pinball loss has its levels swapped",
+        "measures/losses.py",
+        "jnp.where(gap < 0, (at - 1) * gap, at * gap)",
+        "jnp.where(gap < 0, -at * gap, (1 - at) * gap)",
+        "measures/test_quantiles.py",
+    ),
+    Mutant(
+        "R-hat takes the variance of all draws for that within",
+        "mcmc/diagnostics.py",
+        "/ (length - 1)\n    between",
+        "/ length\n    between",
+        "test_mcmc.py",
+    ),
+    Mutant(
+        "the one-step estimate lacks the factor 2",
+        "squared_ce/intervals.py",
+        "jnp.sum(2 * residuals * estimated",
+        "jnp.sum(residuals * estimated",
+        "squared_ce/test_squared_ce_pipeline.py",
+    ),
+    Mutant(
+        "the paired test looks at the other tail",
+        "squared_ce/intervals.py",
+        "ndtr(z), interval)",
+        "ndtr(-z), interval)",
+        "squared_ce/test_squared_ce_pipeline.py",
+    ),
+    Mutant(
+        "the ridge shrinks as the square root of n",
+        "ckce/ridge.py",
+        "float(n) ** -0.25",
+        "float(n) ** -0.5",
+        "ckce/test_estimator.py",
+    ),
+]
+
+
+def measure(mutant: Mutant) -> dict[str, float]:
+    """1 where the quick tests killed the mutant, else 0; processor seconds until they did."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("jaxcal", "tests"):
+            shutil.copytree(CHECKOUT / part, Path(folder, part))
+        shutil.copy(CHECKOUT / "pyproject.toml", folder)
+        source = Path(folder, "jaxcal", mutant.file)
+        text = source.read_text()
+        if text.count(mutant.line) != 1:
+            raise ValueError(f"{mutant.file}: wanted one place to break: {mutant.line!r}")
+        source.write_text(text.replace(mutant.line, mutant.broken))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", f"tests/{mutant.tests}"],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": folder},
+            capture_output=True,
+            text=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode not in (0, 1) or not re.search(r"\d+ (passed|failed)", done.stdout):
+        raise RuntimeError(f"{mutant.name}: the tests did not run\n{done.stdout}{done.stderr}")
+    seconds = sum(after[:2]) - sum(before[:2])
+    return {"killed": done.returncode, "processor_seconds": round(seconds)}
+
+
+def make(mutants: Sequence[Mutant]) -> runner.Study:
+    """Whether the quick tests notice small breaks of the library."""
+    by_name = {mutant.name: mutant for mutant in mutants}
+    cells = [{"mutant": m.name, "file": m.file, "tests": m.tests} for m in mutants]
+    columns = ("killed", "processor_seconds")
+    return runner.Study(cells, columns, lambda cell, _: measure(by_name[cell["mutant"]]), seed=0)
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    """From the command line."""
+    return runner.command_line(make, MUTANTS, MUTANTS[:1], FOLDER, arguments)
+
+
+if __name__ == "__main__":
+    main()
