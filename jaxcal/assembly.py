@@ -230,7 +230,7 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
     return Assembled(
         pairwise,
         # differences alone matter: centred targets keep their digits
-        SteinFeatures(ts - jnp.mean(ts, axis=0), scores, described, preconditioner),
+        SteinFeatures(ts - jnp.mean(ts, axis=0, keepdims=True), scores, described, preconditioner),
         {name: value for name, (kernel, value) in chosen.items() if points.needs_bandwidth(kernel)},
         (farthest == 0) & (not isinstance(setup.prediction_kernel, Constant)),
         (spread == 0) & (setup.standardize or points.needs_bandwidth(setup.target_kernel)),

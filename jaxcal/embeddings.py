@@ -58,15 +58,18 @@ def gaussian_fisher(
     Source: the integral of Glaser et al. (2023), Section 4.1, over a Gaussian.
     """
     n, d = mean.shape
+    shift = mean - base_mean[None]
     if cov.ndim == 2:
         spread = base_cov if base_cov.ndim == 1 else jnp.diagonal(base_cov)
-        return jnp.concatenate([jnp.sqrt(spread) / cov, (mean - base_mean) / cov], axis=-1)
+        return jnp.concatenate([jnp.sqrt(spread)[None] / cov, shift / cov], axis=-1)
     low = jnp.linalg.cholesky(cov)
     eye = jnp.broadcast_to(jnp.eye(d, dtype=cov.dtype), cov.shape)
     precision = jax.scipy.linalg.cho_solve((low, True), eye)
     wide = base_cov.ndim == 2
-    rooted = psd_root(base_cov) @ precision if wide else jnp.sqrt(base_cov)[:, None] * precision
-    shift = jnp.einsum("nij,nj->ni", precision, mean - base_mean)
+    rooted = (
+        psd_root(base_cov) @ precision if wide else precision * jnp.sqrt(base_cov)[None, :, None]
+    )
+    shift = jnp.einsum("nij,nj->ni", precision, shift)
     return jnp.concatenate([rooted.reshape(n, d * d), shift], axis=-1)
 
 

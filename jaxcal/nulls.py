@@ -164,7 +164,7 @@ def _draws(value: Any) -> int:
 def p_value(statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Float[Array, " r"]:
     """``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN where one is not finite."""
     exceeding = jnp.sum(samples >= statistic[:, None], axis=1)
-    p = (1 + exceeding) / jnp.asarray(1 + samples.shape[1], statistic.dtype)
+    p = (1 + exceeding).astype(statistic.dtype) / (1 + samples.shape[1])
     return _if_finite(p, statistic, samples)
 
 
@@ -195,7 +195,7 @@ def _squares(sums: QuadraticSums | BlockSums) -> Array:
 def signs(key: Key, n: int, b: int, dtype: Any) -> Float[Array, "n b"]:
     """Independent random signs, 32 from each random word: 32 times fewer words than one a sign."""
     words = jax.random.bits(key, (n, -(-b // 32)), jnp.uint32)
-    ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1
     return 1 - 2 * ones.reshape(n, -1)[:, :b].astype(dtype)
 
 
@@ -432,7 +432,7 @@ def holm(p_values: Float[Array, " d"]) -> Float[Array, " d"]:
     """Holm's step-down adjustment: the family-wise error of all d tests together is kept."""
     d = p_values.size
     order = jnp.argsort(p_values)
-    stepped = jax.lax.cummax(p_values[order] * (d - jnp.arange(d)))
+    stepped = jax.lax.cummax(p_values[order] * (d - jnp.arange(d)).astype(p_values.dtype))
     adjusted = jnp.zeros_like(p_values).at[order].set(jnp.minimum(stepped, 1))
     return jnp.where(jnp.any(jnp.isnan(p_values)), jnp.nan, adjusted)
 

@@ -42,7 +42,7 @@ def precision_root(
             f"precondition={form!r} regresses scores on base points and needs at least {needed} "
             f"of them in {d} dimensions, got {m}: raise n_nodes"
         )
-    z = nodes - jnp.mean(nodes, axis=0)
+    z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
     s = scores - jnp.mean(scores, axis=1, keepdims=True)
     if form == "full":
         slope = -jnp.linalg.lstsq(z, jnp.moveaxis(s, 1, 0).reshape(m, -1))[0]
@@ -50,7 +50,7 @@ def precision_root(
         slope = (slope + jnp.swapaxes(slope, 1, 2)) / 2
         # an eigenvector basis of a matrix that is not finite does not exist: let NaN through
         finite = jnp.all(jnp.isfinite(slope), axis=(1, 2))
-        safe = jnp.where(finite[:, None, None], slope, jnp.eye(d, dtype=slope.dtype))
+        safe = jnp.where(finite[:, None, None], slope, jnp.eye(d, dtype=slope.dtype)[None])
         values, vectors = jnp.linalg.eigh(safe)
         values, clamped = _clamp(jnp.where(finite[:, None], values, jnp.nan))
         root = jnp.einsum("nij,nj,nkj->nik", vectors, values**-0.5, vectors)
@@ -59,7 +59,7 @@ def precision_root(
     if form == "isotropic":
         values, clamped = _clamp(jnp.sum(products, 1, keepdims=True) / jnp.sum(squares))
         return Preconditioner(values[:, 0] ** -0.5, clamped)
-    values, clamped = _clamp(products / squares)
+    values, clamped = _clamp(products / squares[None])
     return Preconditioner(values**-0.5, clamped)
 
 

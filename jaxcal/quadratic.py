@@ -141,10 +141,10 @@ def _tile(pairwise, rows, cols, weights_i, weights_j, offset, squares) -> _Tile:
     with jax.default_matmul_precision("highest"):
         h = pairwise.block(rows, cols)
     side = jnp.arange(h.shape[-1])
-    h = jnp.where(side[: h.shape[-2], None] + offset == side, 0, h)
+    h = jnp.where((side[: h.shape[-2], None] + offset == side[None])[None], 0, h)
     hw = h @ weights_j
     one = jnp.ones((1, h.shape[-2]), h.dtype)
-    forms = (one @ (weights_i * hw))[:, 0, :]
+    forms = (one @ (weights_i[None] * hw))[:, 0, :]
     real_i, real_j = weights_i[:, 0], weights_j[:, 0]  # 0 for padding
     squared = jnp.zeros(h.shape[0] + 1, h.dtype)
     if squares:

@@ -61,7 +61,7 @@ def test_kernel_fisher_is_the_double_sum(matrix):
 
 def test_kernel_fisher_survives_a_singular_gram_matrix_in_float32():
     nodes = jnp.linspace(0, 1e-3, 20, dtype=jnp.float32)
-    gram = jnp.exp(-((nodes[:, None] - nodes) ** 2) / 2)
+    gram = jnp.exp(-((nodes[:, None] - nodes[None]) ** 2) / 2)
     assert not jnp.all(jnp.isfinite(jnp.linalg.cholesky(gram)))  # what a Cholesky factor would be
     scores = jnp.ones((1, 20, 1), jnp.float32)
     found = embeddings.kernel_fisher(scores, gram)
@@ -170,7 +170,7 @@ def test_psd_root_and_its_derivative():
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_embeddings_keep_the_type_they_are_given(dtype):
     mean, variances = jnp.zeros((3, 2), dtype), jnp.ones((3, 2), dtype)
-    cov, base = variances[:, :, None] * jnp.eye(2, dtype=dtype), jnp.ones(2, dtype)
+    cov, base = variances[:, :, None] * jnp.eye(2, dtype=dtype)[None], jnp.ones(2, dtype)
     scores = jnp.ones((3, 4, 2), dtype)
     made = [
         embeddings.fisher(scores),

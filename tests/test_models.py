@@ -97,7 +97,10 @@ def test_draws_in_other_units(key):
     units = Units(jnp.asarray([1.0, -1.0]), jnp.asarray([2.0, 0.1]))
     normal = dist.Normal(jnp.asarray(MEAN), DEVIATION).to_event(1)
     raw = draws(key, normal, 3)
-    close(draws(key, Standardized(normal, units, (D,)), 3), (raw - units.center) / units.scale)
+    close(
+        draws(key, Standardized(normal, units, (D,)), 3),
+        (raw - units.center[None, None]) / units.scale[None, None],
+    )
 
 
 def test_given_draws_are_used_in_order(key):

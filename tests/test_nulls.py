@@ -54,7 +54,7 @@ class Pairs(eqx.Module):
 
     def block(self, rows, cols):
         a, b = (jnp.asarray(x, float)[:, None, None] for x in (self.first, self.second))
-        i, j = rows[:, None], cols[None, :]
+        i, j = rows[None, :, None], cols[None, None, :]
         return (((i == a) & (j == b)) | ((i == b) & (j == a))).astype(float)
 
     def diagonal(self, features):

@@ -27,7 +27,7 @@ class Waves:
         self.traces += 1
         (x, a), (y, b) = rows, cols
         dot = x @ y.T
-        pair = a[:, None] * b
+        pair = a[:, None] * b[None]
         return jnp.stack([jnp.cos(dot) + pair, dot**3 - 0.4, jnp.exp(-pair)])
 
     def diagonal(self, features):
@@ -125,7 +125,7 @@ class Poles:
     channels = 1
 
     def block(self, rows, cols):
-        return (1 / (rows[:, None] * cols))[None]
+        return (1 / (rows[:, None] * cols[None]))[None]
 
     def diagonal(self, features):
         return (1 / features**2)[None]
@@ -164,7 +164,7 @@ def test_gradient_of_the_tiled_sum_is_that_of_the_dense_sum(tile):
         return jnp.sum(got.total) + jnp.sum(jnp.sin(got.forms)) + jnp.sum(got.row_sums**2)
 
     def whole(features, weights):
-        h = Waves().block(features, features) * (1 - jnp.eye(17))
+        h = Waves().block(features, features) * (1 - jnp.eye(17))[None]
         forms = jnp.einsum("ib,cij,jb->cb", weights, h, weights)
         return jnp.sum(h) + jnp.sum(jnp.sin(forms)) + jnp.sum(jnp.sum(h, 2) ** 2)
 

@@ -157,7 +157,7 @@ def test_a_result_becomes_json(which, request):
 
 
 def test_a_result_is_a_pytree_under_jit_and_vmap(single, batch):
-    doubled = jax.jit(lambda r: jax.tree.map(lambda a: a * 2, r))(single)
+    doubled = jax.jit(lambda r: jax.tree.map(lambda a: a + a, r))(single)
     np.testing.assert_allclose(doubled.estimate, 2 * single.estimate)
     first = jax.tree.map(lambda a: a[0], batch)
     np.testing.assert_allclose(first.estimate, single.estimate, rtol=1e-9)

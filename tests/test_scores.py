@@ -86,7 +86,7 @@ def test_normal():
 
 def test_one_distribution_for_all():
     got = score(dist.Normal(MEAN[0], DEVIATION[0]).to_event(1), YS)
-    close(got, -(YS - MEAN[0]) / DEVIATION[0] ** 2)
+    close(got, -(YS - MEAN[:1]) / DEVIATION[:1] ** 2)
 
 
 def test_multivariate_normal():
@@ -133,7 +133,7 @@ def test_standardized_scores_follow_the_chain_rule():
     ts = units.points(YS)
     close(units.original(ts), YS)
     got = score(own, ts)
-    close(got, GAUSSIAN_SCORES * units.scale)
+    close(got, GAUSSIAN_SCORES * units.scale[None])
     for i in range(N):
         for q in range(D):
             step = np.eye(D)[q] * 1e-6
@@ -150,7 +150,7 @@ def test_scores_at_targets_and_base_points():
     own, at_nodes = scores_at(Unnormalized(gaussian, PARAMS), YS, nodes)
     close(own, GAUSSIAN_SCORES)
     assert at_nodes.shape == (N, 4, D)
-    close(at_nodes, -(nodes - MEAN[:, None]) / DEVIATION[:, None] ** 2)
+    close(at_nodes, -(nodes[None] - MEAN[:, None]) / DEVIATION[:, None] ** 2)
     alone, nothing = scores_at(Unnormalized(gaussian, PARAMS), YS, None)
     close(alone, own)
     assert nothing is None

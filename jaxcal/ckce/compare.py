@@ -317,8 +317,8 @@ def _compare(
 
     centred = made.draws - jnp.mean(made.draws, axis=1, keepdims=True)
     low, high = interval(made.corrected, centred)
-    gaps = centred[:, None] - centred
-    estimate = made.corrected[:, None] - made.corrected
+    gaps = centred[:, None] - centred[None]
+    estimate = made.corrected[:, None] - made.corrected[None]
     best = jnp.argmin(made.draws, axis=0)
     return {
         "estimate": made.estimate,

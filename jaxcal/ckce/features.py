@@ -55,7 +55,7 @@ class Nystroem(eqx.Module):
     def at(cls, kernel: Any, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]) -> "Nystroem":
         """The map for these landmarks, which must be distinct where they are used."""
         block = kernels.square_gram(kernel, landmarks)
-        both = used[:, None] & used
+        both = used[:, None] & used[None]
         block = jnp.where(both, block, jnp.eye(len(used), dtype=block.dtype))
         return cls(kernel, landmarks, jnp.linalg.cholesky(block), used)
 

@@ -55,7 +55,7 @@ class MeanEmbedding(eqx.Module):
 
     def squared_distances(self, rows: Embedded, cols: Embedded) -> Float[Array, "r c"]:
         cross = _formulas(rows).second(rows.features, cols.features)
-        return at_least(rows.own[:, None] + cols.own - 2 * cross, 0)
+        return at_least(rows.own[:, None] + cols.own[None] - 2 * cross, 0)
 
     def paired(self, rows: Embedded, cols: Embedded) -> Float[Array, " r"]:
         def one(p: Embedded, q: Embedded) -> Array:

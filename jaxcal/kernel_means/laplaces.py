@@ -118,7 +118,7 @@ class Products(eqx.Module):
         left, right = self._rates(rows), self._rates(cols)
 
         def coordinate(loc: Array, alpha: Array, other: Array, beta: Array, gamma: Array) -> Array:
-            shift = jnp.abs(loc[:, None] - other)
+            shift = jnp.abs(loc[:, None] - other[None])
             return second_average(shift, alpha[:, None], beta[None, :], gamma)
 
         return _product(coordinate, (rows.loc.T, left.T, cols.loc.T, right.T, self.gamma))

@@ -46,7 +46,7 @@ class OfMixtures(eqx.Module):
         def step(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
             a, b = (jax.tree.map(lambda leaf, i=i: leaf[i], side) for i, side in _sides(pair))
             between = self.inner.second(a[0], b[0])
-            return total + a[1][:, None] * b[1] * between, None
+            return total + a[1][:, None] * b[1][None] * between, None
 
         def _sides(pair: tuple[Array, Array]):
             return (pair[0], left), (pair[1], right)

@@ -21,6 +21,7 @@ from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, p
 from jaxcal.kernels.gaussians import by_rows
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models.laws import Normals
+from jaxcal.models.standardized import along_last
 from jaxcal.numerics import at_most
 from jaxcal.typing import Point, Points, Scalar
 
@@ -59,8 +60,9 @@ class Diagonal(eqx.Module):
             return self.second(rows, points)
         mean, cov = map(_together, rows)
         check_dimension(ys, mean.shape[-1])
-        width = self.squares + cov
-        log_peak = -jnp.sum(jnp.log1p(cov / self.squares), -1, keepdims=True) / 2
+        squares = along_last(self.squares, cov)
+        width = squares + cov
+        log_peak = -jnp.sum(jnp.log1p(cov / squares), -1, keepdims=True) / 2
         # -1/2 sum (mu - y)^2 / width, as one product
         left = jnp.concatenate(
             [mean / width, -1 / (2 * width), log_peak - _half(mean**2 / width)], -1
@@ -97,8 +99,8 @@ def _together(side: tuple[Array, ...] | Array) -> Array:
 
 def _coordinate(square, mean, cov, other_mean, other_cov):
     """A coordinate's part of every exponent, and its width relative to the kernel's."""
-    width = (square + cov)[:, None] + other_cov
-    shift = mean[:, None] - other_mean
+    width = (square + cov)[:, None] + other_cov[None]
+    shift = mean[:, None] - other_mean[None]
     return shift * (shift / width), width / square
 
 
@@ -152,8 +154,8 @@ def gaussian_over_normals(kernel: Gaussian, law: Normals) -> Made:
         if d <= UNROLLED:
             features = jax.tree.map(lambda leaf: tuple(leaf.T), features)
         return features, Diagonal(squares)
-    low = jnp.linalg.cholesky(jnp.diag(squares) + law.cov)
+    low = jnp.linalg.cholesky(jnp.diag(squares)[None] + law.cov)
     eye = jnp.broadcast_to(jnp.eye(d, dtype=law.cov.dtype), law.cov.shape)
     precision = jax.scipy.linalg.cho_solve((low, True), eye).reshape(-1, d * d)
-    roots = jnp.log(jnp.diagonal(low, axis1=-2, axis2=-1)) - jnp.log(squares) / 2
+    roots = jnp.log(jnp.diagonal(low, axis1=-2, axis2=-1)) - jnp.log(squares)[None] / 2
     return FullNormals(law.mean, law.cov, precision, -jnp.sum(roots, axis=-1)), Full(squares)

@@ -62,7 +62,7 @@ def _ranked(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Float[Array,
     def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = low + (high - low) // 2
-        enough = jnp.sum(bits <= middle[:, None], axis=1) > ranks
+        enough = jnp.sum(bits[None] <= middle[:, None], axis=1) > ranks
         return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
 
     ends = (jnp.zeros(ranks.shape, unsigned), jnp.full(ranks.shape, jnp.max(bits)))

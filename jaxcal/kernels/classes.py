@@ -20,7 +20,7 @@ class Delta(eqx.Module):
 
     def gram(self, xs: Int[Array, " n"], ys: Int[Array, " m"]) -> Float[Array, "n m"]:
         """``[k(x_i, y_j)]``."""
-        return (xs[:, None] == ys).astype(jnp.result_type(float))
+        return (xs[:, None] == ys[None]).astype(jnp.result_type(float))
 
 
 def _gram_matrix(value: Any) -> Any:

@@ -56,7 +56,7 @@ def _base(predictions: Any, mean: Any, cov: Any, like: Points) -> tuple[Point, B
         scale = predictions.units.scale
         m = m if mean is None else predictions.units.points(m)
         if cov is not None:
-            s = s / (scale[:, None] * scale if s.ndim == 2 else scale**2)
+            s = s / (scale[:, None] * scale[None] if s.ndim == 2 else scale**2)
     return m.astype(dtype), s.astype(dtype)
 
 

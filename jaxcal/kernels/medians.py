@@ -147,7 +147,7 @@ def _over_pairs(
     def step(carry: Any, tile: tuple[Array, Array]) -> tuple[Any, None]:
         (rows, i), (cols, j) = (cut(k) for k in tile)
         squared = at_least(distance.squared_distances(rows, cols), 0)
-        real = (i[:, None] < j) & (j < n)
+        real = (i[:, None] < j[None]) & (j < n)[None]
         return add(carry, jnp.where(real, squared, jnp.inf)), None
 
     i, j = np.triu_indices(tiles)

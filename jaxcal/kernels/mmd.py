@@ -74,7 +74,7 @@ class MMD(eqx.Module):
         length = jnp.ones((), samples.dtype)
         if points.needs_bandwidth(self.ground):
             length = spread_of_draws(samples)
-        samples = samples - jax.lax.stop_gradient(jnp.mean(samples, axis=(0, 1)))
+        samples = samples - jax.lax.stop_gradient(jnp.mean(samples, axis=(0, 1), keepdims=True))
         kernel = with_ground_bandwidth(self.ground, length)
         own = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)
         return Samples(samples, jnp.broadcast_to(length, own.shape), own)
@@ -101,7 +101,7 @@ class MMD(eqx.Module):
             return by_rows(_between_laws, rows, cols)
         kernel = with_ground_bandwidth(self.ground, rows.length[0])
         cross = jax.lax.map(lambda p: _mean_kernel(kernel, p, cols.points), rows.points)
-        return at_least(rows.own[:, None] + cols.own - 2 * cross, 0)
+        return at_least(rows.own[:, None] + cols.own[None] - 2 * cross, 0)
 
     def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
         if not isinstance(rows, Samples):

@@ -45,7 +45,7 @@ def centred(vectors: Array) -> Array:
     Entries that are not finite stay in their own rows.
     """
     held = jax.lax.stop_gradient(vectors)
-    return vectors - jnp.mean(jnp.where(jnp.isfinite(held), held, 0), axis=0)
+    return vectors - jnp.mean(jnp.where(jnp.isfinite(held), held, 0), axis=0, keepdims=True)
 
 
 class Fisher(_Euclidean, eqx.Module):

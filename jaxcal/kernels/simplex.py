@@ -62,7 +62,7 @@ def by_class(
     """Sum over classes of ``term(row, col)``, [r, c]: nothing of shape [r, c, m] is ever held."""
 
     def some(left: Any, right: Any) -> Array:
-        terms = [term(p[:, None], q) for p, q in zip(left, right, strict=True)]
+        terms = [term(p[:, None], q[None]) for p, q in zip(left, right, strict=True)]
         return reduce(jnp.add, terms)
 
     if isinstance(rows, tuple):

@@ -53,7 +53,7 @@ def pinball_loss(predictions: Any, targets: Any, *, levels: Any = LEVELS) -> Sca
         raise ValueError(f"targets: wanted one number a prediction, {q.shape[:1]}, got {ys.shape}")
     at = jnp.asarray(levels, q.dtype).reshape(-1)
     gap = ys[:, None] - q
-    return jnp.mean(jnp.where(gap < 0, (at - 1) * gap, at * gap))
+    return jnp.mean(jnp.where(gap < 0, (at - 1)[None] * gap, at[None] * gap))
 
 
 def _matching(predictions: Any, targets: Any) -> Array:

@@ -112,7 +112,7 @@ def quantile_calibration(
         grid = jnp.arange(1, m + 1) / jnp.asarray(m + 1, u.dtype)
         ranked = jnp.sort(u)
         gap = jnp.max(jnp.abs(jnp.searchsorted(ranked, grid, side="right") / n - grid))
-    observed = jnp.mean(u[:, None] <= at, axis=0)
+    observed = jnp.mean(u[:, None] <= at[None], axis=0)
     return QuantileCalibration(
         at,
         jnp.where(unknown, jnp.nan, observed),

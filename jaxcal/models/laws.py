@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.models.standardized import Standardized, Units
+from jaxcal.models.standardized import Standardized, Units, along_last
 
 
 class Normals(NamedTuple):
@@ -111,10 +111,10 @@ def _in_units(found: Any, units: Units) -> Any:
     match found:
         case Normals(mean, cov):
             wide = cov.ndim > mean.ndim
-            square = scale[:, None] * scale if wide else scale**2
-            return Normals(units.points(mean), cov / square)
+            square = scale[:, None] * scale[None] if wide else scale**2
+            return Normals(units.points(mean), cov / square[None])
         case Laplaces(loc, spread):
-            return Laplaces(units.points(loc), spread / scale)
+            return Laplaces(units.points(loc), spread / along_last(scale, spread))
         case Mixtures(weights, parts):
             inner = _in_units(parts, units)
             return None if inner is None else Mixtures(weights, inner)

@@ -10,6 +10,11 @@ from jaxcal.numerics import binary_size
 from jaxcal.typing import Point, Points
 
 
+def along_last(vector: Point, points: Float[Array, "*batch d"]) -> Float[Array, "*ones d"]:
+    """The vector with as many axes as the points have, all of length 1 but the last."""
+    return jnp.expand_dims(vector, range(points.ndim - 1))
+
+
 class Units(eqx.Module):
     """The affine change of units ``t = (y - center) / scale``, one scale a coordinate, [d]."""
 
@@ -37,15 +42,15 @@ class Units(eqx.Module):
 
     def points(self, ys: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
         """Targets in the new units."""
-        return (ys - self.center) / self.scale
+        return (ys - along_last(self.center, ys)) / along_last(self.scale, ys)
 
     def scores(self, values: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
         """Scores in the new units: the chain rule."""
-        return values * self.scale
+        return values * along_last(self.scale, values)
 
     def original(self, ts: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
         """Back to the units of the data."""
-        return self.center + self.scale * ts
+        return along_last(self.center, ts) + along_last(self.scale, ts) * ts
 
 
 class Standardized(eqx.Module):

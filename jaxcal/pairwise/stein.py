@@ -161,7 +161,8 @@ def _component_blocks(
     With t = y / lengths, N = M / lengths, u = M s, a_q = N_q (t - t'), b_q = N'_q (t - t'):
     h_q = f u_q u'_q + 2 f' (u'_q a_q - u_q b_q) - 2 f' N_q N'_q - 4 f'' a_q b_q.
     """
-    ts, us = a.ys / lengths, b.ys / lengths
+    lengths = jnp.atleast_1d(lengths)
+    ts, us = a.ys / lengths[None], b.ys / lengths[None]
     value, first, second = _derivatives(f, points.squared_distances(ts, us))
     # the rows N_q of N = M / lengths as [d, n, d], and (M s)_q as [d, n]
     n_a, s_a = _rows(a, lengths)
@@ -169,7 +170,7 @@ def _component_blocks(
 
     def component(n_a: Array, s_a: Array, n_b: Array, s_b: Array) -> Array:
         along_a = jnp.sum(n_a * ts, -1)[:, None] - n_a @ us.T
-        along_b = ts @ n_b.T - jnp.sum(n_b * us, -1)
+        along_b = ts @ n_b.T - jnp.sum(n_b * us, -1)[None]
         s_a, s_b = s_a[:, None], s_b[None, :]
         return (
             value * s_a * s_b
@@ -187,12 +188,12 @@ def _matrices(features: SteinFeatures) -> Float[Array, "n d d"]:
     m = features.preconditioner
     if m is None or m.ndim == 1:  # one number an observation multiplies k instead
         return jnp.broadcast_to(eye, (n, d, d))
-    return m[:, :, None] * eye if m.ndim == 2 else m
+    return m[:, :, None] * eye[None] if m.ndim == 2 else m
 
 
 def _rows(features: SteinFeatures, lengths: Array) -> tuple[Array, Array]:
     m = _matrices(features)
-    return jnp.swapaxes(m / lengths, 0, 1), jnp.einsum("nqe,ne->qn", m, features.scores)
+    return jnp.swapaxes(m / lengths[None, None], 0, 1), jnp.einsum("nqe,ne->qn", m, features.scores)
 
 
 class Stein(eqx.Module):
@@ -219,8 +220,8 @@ class Stein(eqx.Module):
         m = rows.preconditioner
         if m is not None and m.ndim == 1:
             assert cols.preconditioner is not None
-            k = k * m[:, None] * cols.preconditioner
-        return k * self._target_block(rows, cols)
+            k = k * m[:, None] * cols.preconditioner[None]
+        return k[None] * self._target_block(rows, cols)
 
     def diagonal(self, features: SteinFeatures) -> Float[Array, "c n"]:
         def own(one: SteinFeatures) -> Array:

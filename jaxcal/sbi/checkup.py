@@ -161,7 +161,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, *, conditional: bool) -> Diagnosis:
     units = Units.of(pairs.thetas)
     nodes, at_nodes = units.points(pairs.scores.nodes), units.scores(pairs.scores.at_nodes)
     fitted = moments.fitted_covariances(nodes, at_nodes)
-    square = units.scale[:, None] * units.scale
+    square = units.scale[:, None] * units.scale[None]
     return diagnose(
         key,
         pairs.thetas,

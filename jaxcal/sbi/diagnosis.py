@@ -187,5 +187,5 @@ def _standard(values: Array) -> Array:
 
 
 def _squares(a: Array, b: Array) -> Array:
-    cross = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1) - 2 * a @ b.T
+    cross = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1)[None] - 2 * a @ b.T
     return at_least(cross, 0)

@@ -69,7 +69,7 @@ def test_heuristic_is_the_median_over_pairs(key):
     shift = np.linalg.norm(mean[i] - mean[j], axis=-1)
     wanted = np.median([mixture_median(*a, 2) for a in zip(shift, variance[i], variance[j])])  # noqa: B905
     diagonal = jnp.asarray(np.repeat(variance[:, None], 2, axis=1))
-    for cov in (diagonal, diagonal[:, :, None] * jnp.eye(2)):
+    for cov in (diagonal, diagonal[:, :, None] * jnp.eye(2)[None]):
         found = spread_of_gaussians(key, jnp.asarray(mean), cov)
         np.testing.assert_allclose(found, wanted, rtol=1e-7)
 

@@ -43,7 +43,7 @@ def test_the_fixture_of_two_mixtures():
     given = mixture([[0.3, 0.7], [0.5, 0.5]], [[0, 2], [1, -1]], [[1, 0.5], [1, 0.25]])
     held = components(given)
     np.testing.assert_allclose(squared(MixtureWasserstein(), held)[0, 1], 2.90625, rtol=1e-12)
-    gaps = held.vectors[0, :, None] - held.vectors[1]
+    gaps = held.vectors[0, :, None] - held.vectors[1, None]
     plan = Exact()(jnp.sum(gaps**2, -1), held.weights[0], held.weights[1])
     np.testing.assert_allclose(plan, [[0, 0.3], [0.5, 0.2]], atol=1e-12)
 
@@ -91,7 +91,7 @@ def test_single_components_are_at_their_own_distance(key):
     rng = np.random.default_rng(1)
     loc, scale = jnp.asarray(rng.normal(size=(6, 2))), jnp.asarray(rng.uniform(0.2, 2, (6, 2)))
     root = jnp.asarray(rng.normal(size=(6, 2, 2)))
-    full = dist.MultivariateNormal(loc, root @ root.mT + 0.2 * jnp.eye(2))
+    full = dist.MultivariateNormal(loc, root @ root.mT + 0.2 * jnp.eye(2)[None])
     for one, alone in (
         (dist.Normal(loc, scale), Wasserstein()),
         (dist.Laplace(loc, scale), LaplaceWasserstein()),
