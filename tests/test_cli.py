@@ -404,6 +404,7 @@ def test_every_terminal_can_show_the_report(save, monkeypatch):
     assert rb"gr\xf6\xdfe.npz: the array 'na\xefve' is not used" in written.buffer.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of Unix")
 def test_interrupted_and_unread_the_program_says_no_more_than_it_must(tmp_path):
     argv = [sys.executable, "-m", "jaxcal", "demo", "--output", str(tmp_path / "a.png")]

@@ -74,9 +74,7 @@ def drawn(k):
     )
 
 
-@pytest.mark.parametrize(
-    "k", quick_first(range(4), [0, 2]), ids=["MALA", "HMC", "NUTS", "fixed MALA"]
-)
+@pytest.mark.parametrize("k", quick_first(range(4), [0]), ids=["MALA", "HMC", "NUTS", "fixed MALA"])
 def test_draws_have_the_moments_of_an_unnormalized_density(k):
     result = drawn(k)
     assert result.samples.shape == (N, 40, 2)
@@ -218,6 +216,7 @@ def test_untuned_chains_are_flagged_and_tuned_ones_are_not(key):
     assert "too few to see" in " ".join(short.warnings())
 
 
+@pytest.mark.slow
 def test_draws_that_settled_pass_the_check():
     def p(k):
         checked = mcmc.check_draws(jax.random.key(9), QUARTIC, drawn(k))

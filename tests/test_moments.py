@@ -59,6 +59,7 @@ def test_the_innocent_of_two_correlated_coordinates_is_not_accused(n):
     assert int(jnp.sum(given_the_other[:, 1] <= 0.05)) > 300
 
 
+@pytest.mark.slow
 def test_every_route_to_a_gaussian_covariance_gives_the_same(key):
     centers, ys = shifted_first(key, 40, 0.3)
     nodes = jax.random.normal(jax.random.key(7), (4, 2))

@@ -162,7 +162,7 @@ def full_normals(key, n):
         ),
         pytest.param(full_normals, marks=pytest.mark.slow),
         pytest.param(partial(mixtures, d=0), marks=pytest.mark.slow),
-        partial(mixtures, d=2),
+        pytest.param(partial(mixtures, d=2), marks=pytest.mark.slow),
         lambda key, n: Draws(jax.random.normal(key, (n, 8, 1)) + 1),
     ],
     ids=["laplace", "full normals", "mixtures", "vector mixtures", "draws"],
