@@ -57,6 +57,7 @@ POPULATIONS = {
 @dataclass(frozen=True)
 class Config:
     data_sets: int = 400
+    large_sets: int = 60  # at n = 1000
     sizes: tuple[int, ...] = (50, 100, 300, 1000)
     populations: tuple[str, ...] = tuple(POPULATIONS)
     n_resamples: int = 100
@@ -82,10 +83,11 @@ def study(config: Config) -> runner.Study:
     def measure(cell: runner.Cell, key: jax.Array) -> dict[str, Any]:
         population = POPULATIONS[cell["population"]]
         place, label, resample = jax.random.split(key, 3)
-        shape = (config.data_sets, cell["n"])
+        sets = config.large_sets if cell["n"] >= 1000 else config.data_sets
+        shape = (sets, cell["n"])
         v = population.predict(jax.random.uniform(place, shape))
         y = jax.random.bernoulli(label, population.rate(v)).astype(v.dtype)
-        low, high = intervals(jax.random.split(resample, config.data_sets), v, y)
+        low, high = intervals(jax.random.split(resample, sets), v, y)
         truth = population.distance
         return {
             "distance": truth,
@@ -93,7 +95,7 @@ def study(config: Config) -> runner.Study:
             "too_low": jnp.mean(high < truth - 1e-6),
             "mean_low": jnp.mean(low),
             "mean_high": jnp.mean(high),
-            "data_sets": config.data_sets,
+            "data_sets": sets,
         }
 
     cells = [{"population": name, "n": n} for n, name in product(config.sizes, config.populations)]

@@ -12,7 +12,7 @@ import scipy.stats
 from jaxcal import distance
 from jaxcal.distance import bracket
 from jaxcal.distance.constructions import tempered_population, tempered_sample
-from jaxcal.distance.resampling import ascending, calibration_test, kernel_statistic
+from jaxcal.distance.resampling import ascending, calibration_test, kernel_statistic, radii
 from jaxcal.plots import distance as plots
 
 N = 60
@@ -84,6 +84,21 @@ def test_the_test_of_calibration_keeps_its_level_and_has_power():
     low, high = scipy.stats.binom.interval(0.9999, 400, 0.05)
     assert low <= int(jnp.sum(p <= 0.05)) <= high
     assert float(jnp.mean(jax.jit(jax.vmap(p_value, (0, None)))(keys, 5.0) <= 0.05)) > 0.5
+
+
+def test_the_population_interval_covers_with_rare_labels():
+    """Predictions ten times too low, about one label 1 a data set: a distance of .009."""
+    v = 0.002 * jax.random.uniform(jax.random.key(6), (100, 100))
+    y = jax.random.bernoulli(jax.random.key(7), 10 * v).astype(v.dtype)
+
+    @jax.jit
+    @jax.vmap
+    def radius(key, v, y):
+        return radii(key, ascending(v, y, jnp.full(100, 0.01)), n_resamples=50, level=0.95, k_max=0)
+
+    mean = jnp.abs(jnp.mean(y - v, axis=1))
+    covered = jnp.abs(mean - 0.009) <= radius(jax.random.split(jax.random.key(8), 100), v, y).mean
+    assert int(jnp.sum(covered)) >= scipy.stats.binom.ppf(0.0001, 100, 0.95)
 
 
 def test_means_as_labels_need_random_signs(data, key):
