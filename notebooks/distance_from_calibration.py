@@ -65,10 +65,11 @@ bracket(result, ax=right)
 figure
 
 # %% [markdown]
-# On the left the grey witness, less its mean, is where the smooth calibration error comes from. It
-# falls from left to right: the larger the prediction, the more it is too high, while small ones are
-# rather too low. That is overconfidence; an error that all predictions share is the mean residual.
-# The best bins also repair it: their means are calibrated on these data.
+# On the left the grey witness is where the smooth calibration error comes from: the weight whose
+# mean product with label less prediction is that error. It falls from left to right, from
+# predictions that are rather too low to those that are too high, which is overconfidence; where all
+# err to one side it does not cross 0 and hardly falls. The best bins also repair it: their means
+# are calibrated on these data.
 
 # %%
 best = distance.interval_ce(p, labels)

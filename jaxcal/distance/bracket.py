@@ -163,9 +163,10 @@ class DistanceResult(eqx.Module):
     this one for the population, with asymptotic probability ``level``. ``measures`` by name,
     each []; ``radii``: how far those of the data and of the population may be apart, jointly.
     ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that attains the smooth
-    calibration error, as `smooth_ce` has it: positive where predictions are too low, negative where
-    they are too high, and on one side only where all of them err to one side. ``predictions``,
-    ``targets``, ``weights`` [n] as given.
+    calibration error, the mean of witness times (label - prediction), as `smooth_ce` has it. It
+    falls from predictions that are too low to those that are too high, and is on one side of 0
+    where all err to one side; its height alone says little where the mean residual is small.
+    ``predictions``, ``targets``, ``weights`` [n] as given.
     """
 
     bracket: Bracket

@@ -16,8 +16,10 @@ BINS = 15
 def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Rate of label 1 against the prediction, and below it the weight that sees the error.
 
-    Dots: mean label of groups of equal mass. Where the witness (grey band, in units of its own
-    around the line at 0.5) is above the middle, predictions are too low there; below, too high.
+    Dots: mean label of groups of equal mass. The witness (grey band, on the right axis) is the
+    weight whose mean product with (label - prediction) is the smooth calibration error: it falls
+    from predictions that are too low to those that are too high, and stays on one side of 0 where
+    all of them err to one side.
     """
     ax = _one(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
@@ -45,7 +47,7 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     ax.plot(mean, rate, "o", color=BLACK, markersize=5, label="rate of a group")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
     right = ax.secondary_yaxis("right", functions=(_to_weight, _from_weight))
-    right.set_ylabel("witness: predictions too low above 0, too high below", color=DARK)
+    right.set_ylabel("witness: weight of (label - prediction)", color=DARK)
     right.spines["right"].set_color(LIGHT)
     legend_above(ax)
     legend = ax.get_legend()

@@ -111,8 +111,8 @@ class Tuned(eqx.Module):
     @property
     def plug_in_interval(self) -> Interval:
         """For ``error`` alone: what other test data would change, the fitted function being fixed.
-        It leaves out the fit's own bias, so it does NOT cover the calibration error: of 95 % it
-        held the truth in 0 to 52 % of data sets (experiments/squared_ce_intervals)."""
+        It leaves out the fit's own bias, so it does NOT cover the calibration error: nominal 95 %
+        held it in 0 to 44 % of data sets (experiments/squared_ce_intervals)."""
         return root(
             in_float64(mean_interval, _finite(self.contributions), self.level), self.largest
         )
