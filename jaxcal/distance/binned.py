@@ -14,6 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.distance.predictions import Binary, atoms, binary
+from jaxcal.numerics import largest
 from jaxcal.typing import Scalar, Vector
 
 
@@ -61,8 +62,8 @@ def _binned(data: Binary, held: Array) -> BinnedECE:
     residual = jax.ops.segment_sum(data.w * (data.y - data.v), which, b)
     wide = jnp.diff(held)
     value, width = jnp.sum(jnp.abs(residual)), jnp.sum(mass * wide)
-    largest = jnp.max(jnp.where(mass > 0, wide, 0))
-    return BinnedECE(value, width, largest, value + width, held, mass, residual)
+    widest = jnp.max(jnp.where(mass > 0, wide, 0))
+    return BinnedECE(value, width, widest, value + width, held, mass, residual)
 
 
 def _edges(edges: Any, shift: Any, dtype: Any) -> Array:
@@ -104,4 +105,4 @@ def weighted_ce(
     data = binary(p, y, weights)
     rho = data.w * (data.y - data.v)
     found = jnp.stack([jnp.abs(jnp.sum(rho * w(data.v))) for w in functions])
-    return WeightedCE(jnp.max(found), found)
+    return WeightedCE(largest(found), found)

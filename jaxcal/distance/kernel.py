@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.distance.laplace import KernelCE, positive_like, root
+from jaxcal.distance.laplace import KernelCE, of_unit_norm, positive_like, root
 from jaxcal.distance.predictions import binary, residuals
 from jaxcal.distance.scans import sums
 from jaxcal.kernels.points import Laplace, gram
@@ -60,7 +60,7 @@ def kernel_ce(
     # the row sums hold rho_i h(v_i) without the diagonal
     times = found.row_sums[0] + found.diagonal[0]
     safe = jnp.where(rho != 0, rho, 1)
-    witness = jnp.where((rho != 0) & (value > 0), times / safe / jnp.where(value > 0, value, 1), 0)
+    witness = of_unit_norm(jnp.where(rho != 0, times / safe, 0), value)
     return KernelCE(value, squared, found.total[0] / (1 - jnp.sum(data.w**2)), witness)
 
 

@@ -78,15 +78,18 @@ def _laplace(data: Binary, bandwidth: Scalar) -> KernelCE:
     value = root(squared)
     pairs = 1 - jnp.sum(data.w**2)
     unbiased = (squared - jnp.sum(rho**2)) / jnp.where(pairs > 1e-12, pairs, jnp.nan)
-    scaled = jnp.where(value > 0, h / jnp.where(value > 0, value, 1), 0)
-    scaled = jnp.where(jnp.isnan(value), jnp.nan, scaled)
-    witness = jnp.zeros_like(h).at[order].set(scaled, unique_indices=True)
+    witness = jnp.zeros_like(h).at[order].set(of_unit_norm(h, value), unique_indices=True)
     return KernelCE(value, squared, unbiased, witness)
 
 
 def root(squared: Scalar) -> Scalar:
     """Square root with the rounding below 0 clipped, and slope 0 at 0."""
     return safe_sqrt(squared)
+
+
+def of_unit_norm(h: Vector, norm: Scalar) -> Vector:
+    """A function's values over its norm: 0 where the norm is 0, NaN where that is."""
+    return jnp.where(norm > 0, h / jnp.where(norm > 0, norm, 1), 0 * norm)
 
 
 def field(v: Vector, rho: Vector, bandwidth: Scalar) -> Vector:
@@ -123,4 +126,4 @@ def laplace_witness(
     below = jnp.where(after > 0, left[i] * jnp.exp(-(t - v[i]) / bandwidth), 0)
     above = jnp.where(after < v.size, right[j] * jnp.exp(-(v[j] - t) / bandwidth), 0)
     value = root(jnp.sum(rho * (left + right - rho)))
-    return jnp.where(value > 0, (below + above) / jnp.where(value > 0, value, 1), 0)
+    return of_unit_norm(below + above, value)

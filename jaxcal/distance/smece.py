@@ -20,6 +20,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.distance.predictions import Binary, binary
+from jaxcal.numerics import at_most
 from jaxcal.typing import Scalar
 
 HALVINGS = 45
@@ -102,4 +103,4 @@ def _smece(data: Binary, cells: int, width: Any) -> SmoothECE:
         slope = integral(jnp.sign(curve) * smoothed(held, -sigma * frequency**2 * filter))
         value = sigma + (value - sigma) / (1 - slope)
     bound = 0.121 * jnp.sum(jnp.abs(rho)) / (cells * sigma) ** 2
-    return SmoothECE(value, sigma, jax.lax.stop_gradient(jnp.minimum(bound, one)), curve)
+    return SmoothECE(value, sigma, jax.lax.stop_gradient(at_most(bound, one)), curve)

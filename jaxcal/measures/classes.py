@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
-from jaxcal.numerics import safe_sqrt
+from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.typing import Scalar
 
 
@@ -56,7 +56,7 @@ def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool
     """
     p = checks.probabilities(probabilities, "probabilities")
     ys = checks.labels(labels, p.shape[0], p.shape[1], "labels")
-    return jnp.max(p, axis=1), jnp.argmax(p, axis=1) == ys
+    return largest(p, axis=1), jnp.argmax(p, axis=1) == ys
 
 
 def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:
@@ -132,7 +132,7 @@ def calibration_error(
     # a divergence may be NaN between the zeros of an unused cell
     return (
         jnp.sum(jnp.where(used, held.weights * gaps, 0)),
-        jnp.max(jnp.where(used, gaps, -jnp.inf)),
+        largest(jnp.where(used, gaps, -jnp.inf)),
     )
 
 
@@ -167,8 +167,8 @@ def lp_ball_error(probabilities: Any, conditional: Any, p: float, *, weights: An
         raise ValueError(f"weights: wanted one a prediction, shape ({n},), got {w.shape}")
     sizes = jnp.abs(held - rows)
     if p == 1:
-        return jnp.max(jnp.where(w[:, None] > 0, sizes, 0))
+        return largest(jnp.where(w[:, None] > 0, sizes, 0))
     q = 1.0 if p == float("inf") else p / (p - 1)
-    largest = jnp.max(sizes)  # its powers underflow for p near 1
-    scale = jnp.where(largest > 0, largest, 1)
+    most = largest(sizes)  # its powers underflow for p near 1
+    scale = jnp.where(most > 0, most, 1)
     return scale * jnp.sum(w[:, None] * (sizes / scale) ** q) ** (1 / q)

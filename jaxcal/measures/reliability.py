@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
+from jaxcal.numerics import largest
 from jaxcal.results import plain
 from jaxcal.typing import Scalar
 
@@ -123,7 +124,7 @@ def _binned(
         low,
         high,
         jnp.sum(gap * count) / c.shape[0],
-        jnp.max(gap),
+        largest(gap),
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import largest
 from jaxcal.results import Interval
 from jaxcal.squared_ce.risk import jackknife
 
@@ -95,17 +96,18 @@ def compare_risks(
     gaps = first - second
     difference, error = jnp.mean(gaps), jackknife(gaps)
     # rounding: rows of equal functions differ in the last digits
-    same = jnp.max(jnp.abs(gaps)) <= 1e3 * jnp.finfo(gaps.dtype).eps * jnp.max(jnp.abs(first))
+    size = largest(jnp.abs(first))
+    same = largest(jnp.abs(gaps)) <= 1e3 * jnp.finfo(gaps.dtype).eps * size
     z = jnp.where(same, 0.0, difference / jnp.where(same, 1.0, error))
     half = ndtri((1 + level) / 2) * error
     interval = Interval(difference - half, difference + half, level)
     return RiskDifference(difference, error, ndtr(z), interval)
 
 
-def root(interval: Interval, largest: float = np.inf) -> Interval:
+def root(interval: Interval, most: float = np.inf) -> Interval:
     """The interval of a square on the scale of its root; ends below 0 count as 0, those above the
-    ``largest`` possible square as that."""
-    low, high = (np.sqrt(np.clip(np.asarray(end), 0, largest)) for end in interval[:2])
+    largest possible square ``most`` as that."""
+    low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
 

@@ -1,0 +1,90 @@
+"""Laws of every estimate from rows: their order changes nothing, and NaN stays NaN."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from jaxcal import distance, measures, squared_ce
+from jaxcal.squared_ce.intervals import one_step
+
+KEY = jax.random.key(0)
+
+
+def of_probabilities(v, y, w):
+    """Everything that `jaxcal.distance` says of predictions, labels and weights, by name."""
+    bracket = distance.dce_bracket(v, y, weights=w)
+    result = distance.distance_from_calibration(KEY, v, y, weights=w, n_resamples=5, n_draws=5)
+    return {
+        "ece": distance.ece(v, y, weights=w),
+        "binned ece": distance.binned_ece(v, y, weights=w).bound,
+        "weighted": distance.weighted_ce(v, y, [jnp.ones_like, jnp.sin], weights=w).value,
+        "best bins": distance.interval_ce(v, y, weights=w).value,
+        "random bins": distance.random_interval_ce(v, y, weights=w, width=0.3),
+        "surrogate": distance.surrogate_interval_ce(v, y, weights=w, accuracy=None).value,
+        "laplace": distance.laplace_ce(v, y, weights=w).value,
+        "laplace witness": distance.laplace_witness(v, y, jnp.array([0.3]), weights=w)[0],
+        "kernel": distance.kernel_ce(v, y, weights=w).value,
+        "smooth": distance.smooth_ce(v, y, weights=w).value,
+        "smooth on a grid": distance.smooth_ce_grid(v, y, weights=w, cells=50).value,
+        "smECE": distance.smece(v, y, weights=w, cells=64).value,
+        "low": bracket.low,
+        "high": bracket.high,
+        "population low": result.interval.low,
+        "population high": result.interval.high,
+        "p-value": result.p_value,
+    }
+
+
+def of_rows(v, y, w):
+    """What `jaxcal.measures` and `jaxcal.squared_ce` say of the same numbers."""
+    n = v.shape[0]
+    p = jnp.stack([v, 1 - v], axis=1)
+    hits = y.astype(int)
+    normal = dist.Normal(v, jnp.full(n, 0.4))
+    known = jnp.stack([v**2, 1 - v**2], axis=1)
+    top, right = measures.top_label(p, 1 - hits)
+    curve = measures.quantile_calibration(normal, y)
+    reliability = measures.reliability(v, hits)
+    problem = squared_ce.binary(v, hits)
+    risks = (v - y) ** 2, (v**2 - y) ** 2
+    return {
+        "cells": measures.ece(p, 1 - hits),
+        "largest cell": measures.mce(p, 1 - hits),
+        "known": measures.ece(p, conditional=known),
+        "ball of L1": measures.lp_ball_error(p, known, 1.0),
+        "ball of L2": measures.lp_ball_error(p, known, 2.0),
+        "top label": jnp.mean(top - right),
+        "reliability": reliability.ece,
+        "worst bin": reliability.mce,
+        "mmce": measures.mmce(v, hits).unbiased,
+        "nll": measures.nll(normal, y),
+        "mse": measures.mse(normal, y),
+        "pinball": measures.pinball_loss(normal, y, levels=[0.1, 0.7]),
+        "quantiles": curve.observed[3],
+        "quantile p-value": curve.p_value,
+        "one step": one_step(risks[0]).squared,
+        "risk p-value": squared_ce.compare_risks(*risks).p_value,
+        "leave one out": squared_ce.leave_one_out_error(problem, 0.1),
+    }
+
+
+@pytest.mark.parametrize("said", [of_probabilities, of_rows])
+@pytest.mark.parametrize("n", [12, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 300))])
+def test_the_order_of_rows_changes_nothing_and_nan_stays(said, n):
+    """NaN in the first, the last, or the middle of the rows."""
+    rng = np.random.default_rng(n)
+    v = jnp.asarray(rng.uniform(0.05, 0.95, n))
+    y = jnp.asarray((rng.random(n) < v).astype(float))
+    w = jnp.asarray(rng.random(n)) if said is of_probabilities else jnp.ones(n)
+    run = jax.jit(said)
+    wanted = run(v, y, w)
+    order = rng.permutation(n)
+    shuffled = run(v[order], y[order], w[order])
+    for name, value in wanted.items():
+        assert np.isfinite(value), name
+        assert float(shuffled[name]) == pytest.approx(float(value), abs=1e-10), name
+    for row in (0, n // 2, n - 1):
+        for name, value in run(v.at[row].set(jnp.nan), y, w).items():
+            assert np.isnan(value), name
