@@ -157,7 +157,11 @@ def _conjugate(
         along = b - n * made.ridge * solved(b)[0]
         contributions, pull = jnp.sum(b * fitted, axis=1), jnp.sum(along * b, axis=1)
         influence = 2 * float(n) ** 2 * made.ridge * (pull - jnp.mean(pull))
-        fit = solve.Fit(jnp.sum(contributions), contributions, influence)
+        estimate, residual = jnp.sum(contributions), left - fitted - n * made.ridge * b
+        norms = (jnp.sum(side**2) for side in (b, left, residual))
+        sizes = solve.Sizes(*norms, jnp.max(kernels.gram_diagonal(kernel, made.q)))
+        rounding = solve.rounding(estimate, sizes, n, made.ridge)
+        fit = solve.Fit(estimate, contributions, influence, rounding)
         held = jax.lax.stop_gradient((left, b, fitted))
         error = jnp.linalg.norm(held[0] - held[2] - n * made.ridge * held[1])
         error = error / at_least(jnp.linalg.norm(held[0]), jnp.finfo(error.dtype).tiny)

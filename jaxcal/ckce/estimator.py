@@ -22,6 +22,7 @@ from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
 from jaxcal.results import largest_share, plain
 from jaxcal.typing import Scalar
 
+CERTAIN = 0.1  # the share of the estimate from which a possible error of it is said
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 
 
@@ -41,8 +42,10 @@ class CKCE(eqx.Module):
     the model is clearly not calibrated. ``contributions`` [n] sum to the estimate. ``influence``
     [n]: how the estimate moves with an observation's weight; differences of models have the
     standard error std(influence_1 - influence_2) / sqrt(n). ``bandwidths``: those used, by name.
-    ``nonfinite`` []: how many entries of the predictions are not finite. ``distinct`` []: whether
-    some prediction differs from the first. ``approximation``: None where the value is exact.
+    ``nonfinite`` []: how many entries of the predictions (and landmarks) are not finite.
+    ``distinct`` []: whether some prediction differs from the first. ``rounding`` []: a bound, to
+    first order, on what rounding, an unfinished solve and a dropped part of the Gram matrix may
+    have done to the estimate. ``approximation``: None where nothing was replaced.
     """
 
     estimate: Scalar
@@ -53,6 +56,7 @@ class CKCE(eqx.Module):
     bandwidths: dict[str, Scalar]
     nonfinite: Int[Array, ""]
     distinct: Array
+    rounding: Scalar
     approximation: Approximation | None = None
 
     def warnings(self) -> list[str]:
@@ -61,9 +65,20 @@ class CKCE(eqx.Module):
             return []
         bad = int(np.sum(np.asarray(self.nonfinite)))
         estimates = np.asarray(self.estimate)
+        moved, size = np.asarray(self.rounding), np.abs(estimates)
+        worst = float(np.max(moved / np.where(size > 0, size, 1), initial=0.0, where=moved > 0))
         share = float(np.max(np.asarray(jax.vmap(largest_share)(_rows(self.contributions)))))
         found = [
-            (f"{bad} entries of the predictions are NaN or infinite, so CKCE is NaN", bad > 0),
+            (
+                f"{bad} entries of the predictions or landmarks are NaN or infinite, so CKCE is "
+                f"NaN",
+                bad > 0,
+            ),
+            (
+                f"rounding, or what the approximation leaves out, may have moved the estimate by "
+                f"up to {worst:.0%}: take a larger ridge or rank, or float64",
+                worst > CERTAIN,
+            ),
             (
                 "CKCE is not finite although the predictions are: the ridge is below rounding, "
                 "take a larger one or float64",
@@ -195,9 +210,15 @@ def result(
     made: Problem,
     bandwidths: dict[str, Scalar],
     approximation: Approximation | None = None,
+    broken: Array | int = 0,
 ) -> CKCE:
-    """A fit with what was noticed about its predictions ``made.q``."""
+    """A fit with what was noticed about its predictions ``made.q``.
+
+    NaN where anything that came in is not finite; ``broken``: how many entries of landmarks.
+    """
     n = fit.influence.size
+    nonfinite = jnp.sum(~jnp.isfinite(made.q)) + broken
+    fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
     error = jnp.sqrt(jnp.mean(fit.influence**2) / n)
     return CKCE(
         fit.estimate,
@@ -206,8 +227,9 @@ def result(
         fit.influence,
         made.ridge,
         bandwidths,
-        jnp.sum(~jnp.isfinite(made.q)),
+        nonfinite,
         jnp.any(made.q != made.q[:1]),
+        jax.lax.stop_gradient(fit.rounding),
         approximation,
     )
 
@@ -223,7 +245,8 @@ def ckce_path(
 ) -> Float[Array, " r"]:
     """CKCE at every one of ``ridges`` [r], from one eigendecomposition: about 9 n^3 operations.
 
-    Never increasing in the ridge. Other arguments as in `ckce`.
+    Never increasing in the ridge. NaN where rounding may be as large as the value.
+    Other arguments as in `ckce`.
     """
     made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
     return _path(made, ridges_at(ridges, made.q.dtype))

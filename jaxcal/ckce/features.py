@@ -77,6 +77,8 @@ def primal_fit(
     residuals: Float[Array, "n p"],
     ridge: Scalar,
     *,
+    height: Scalar,
+    whole: Scalar | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[solve.Fit, Scalar]:
@@ -84,7 +86,9 @@ def primal_fit(
 
     :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`; the second pass gives contributions and
     influence. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2) beyond what is given. ``mesh``:
-    devices that share the rows. Source: App. B, where the cost of forming F^T F is left out.
+    devices that share the rows. ``height``: the largest k(q, q). ``whole``: the trace of K; what
+    F F^T leaves out of it counts as an error. Source: App. B, where the cost of forming F^T F is
+    left out.
     """
     n = points.shape[0]
     # a row that counts 0 fills the last block
@@ -118,23 +122,33 @@ def primal_fit(
         along = solve.solve(low, theta)
 
         @partial(over_rows, mesh=mesh, reduce=False)
-        def spread(given: Any, rows: Any) -> tuple[Array, Array]:
+        def spread(given: Any, rows: Any) -> tuple[Array, ...]:
             features, theta, along, ridge = given
 
-            def one(block: Any) -> tuple[Array, Array]:
+            def one(block: Any) -> tuple[Array, ...]:
                 x, r, _ = block
                 f = features(x)
                 fitted = f @ theta
                 b = (r - fitted) / (n * ridge)
-                return jnp.sum(b * fitted, axis=1), jnp.sum((f @ along) * b, axis=1)
+                squares = jnp.sum(b**2, axis=1)
+                return jnp.sum(b * fitted, axis=1), jnp.sum((f @ along) * b, axis=1), squares
 
             found = jax.lax.map(one, _blocks(rows, side))
-            return found[0].reshape(-1), found[1].reshape(-1)
+            return tuple(part.reshape(-1) for part in found)
 
-        contributions, pull = spread((features, theta, along, ridge), rows)
-    contributions, pull = contributions[:n], pull[:n]
+        contributions, pull, squares = spread((features, theta, along, ridge), rows)
+    contributions, pull, squares = contributions[:n], pull[:n], squares[:n]
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
-    return solve.Fit(jnp.sum(theta**2), contributions, influence), sums.kept
+    estimate, right = jnp.sum(theta**2), jnp.sum(residuals**2)
+    dropped = 0.0 if whole is None else jnp.where(whole > sums.kept, whole - sums.kept, 0)
+    # what is rounded in the products and the moments counts as a residual of their solve
+    noise = jnp.finfo(theta.dtype).eps * (
+        sums.kept * jnp.sqrt(estimate) + jnp.sqrt(sums.kept * right)
+    )
+    moved = jnp.sum(along**2) * noise**2 / (b := jnp.sum(squares))
+    sizes = solve.Sizes(b, right, jnp.where(b > 0, moved, 0), height)
+    error = solve.rounding(estimate, sizes, n, ridge, dropped)
+    return solve.Fit(estimate, contributions, influence, error), sums.kept
 
 
 def _blocks(rows: Any, side: int) -> Any:

@@ -100,6 +100,7 @@ def _estimate(
     leaves = jax.tree.leaves((described, targets))
     floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     bad = jnp.sum(jnp.stack([jnp.sum(~jnp.isfinite(leaf)) for leaf in floats]))
+    fit = jax.tree.map(lambda part: jnp.where(bad > 0, jnp.nan, part), fit)
     return CKCE(
         fit.estimate,
         error,
@@ -109,6 +110,7 @@ def _estimate(
         made.bandwidths,
         bad,
         ~made.identical_predictions,
+        jax.lax.stop_gradient(fit.rounding),
     )
 
 

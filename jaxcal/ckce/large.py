@@ -104,11 +104,15 @@ def _low_rank(
         chosen, used = pivots(kernel, given, size, tolerance)
         features = Nystroem.at(kernel, given[chosen], used)
         left = residuals(made.q, made.labels, made.root)
-        fit, kept = primal_fit(features, made.q, left, made.ridge, tile=tile, mesh=mesh)
-        whole = jnp.sum(kernels.gram_diagonal(kernel, made.q))
+        diagonal = kernels.gram_diagonal(kernel, made.q)
+        height, whole = jnp.max(diagonal), jnp.sum(diagonal)
+        fit, kept = primal_fit(
+            features, made.q, left, made.ridge, height=height, whole=whole, tile=tile, mesh=mesh
+        )
         error = at_least(1 - kept / whole, 0)
         by = Approximation("incomplete Cholesky", jnp.sum(used), error)
-        return result(fit, made, bandwidths, by)
+        broken = 0 if landmarks is None else jnp.sum(~jnp.isfinite(landmarks))
+        return result(fit, made, bandwidths, by, broken)
 
     return one_at_a_time(one)(made, landmarks, tolerance)
 
@@ -162,7 +166,10 @@ def _fourier(key: Key, made: Problem, *, n_features: int, tile: int, mesh: Mesh 
         features = Fourier(normals, kernel.right.bandwidth)
         left = residuals(made.q, made.labels, made.root)
         if m + 2 * n_features < n:
-            fit, _ = primal_fit(features, made.q, left, made.ridge, tile=tile, mesh=mesh)
+            height = jnp.max(kernels.gram_diagonal(kernel, made.q))
+            fit, _ = primal_fit(
+                features, made.q, left, made.ridge, height=height, tile=tile, mesh=mesh
+            )
         else:
             fit = solve.fit(kernels.square_gram(Linear(), features(made.q)), left, made.ridge)
         error = jnp.asarray((2 * n_features) ** -0.5, made.q.dtype)

@@ -19,11 +19,44 @@ Residuals = Float[Array, "n p"]
 
 
 class Fit(NamedTuple):
-    """``contributions`` [n] sum to the estimate; ``influence`` [n] has mean 0."""
+    """``contributions`` [n] sum to the estimate; ``influence`` [n] has mean 0; ``rounding`` bounds
+    what rounding may have done to the estimate."""
 
     estimate: Scalar
     contributions: Float[Array, " n"]
     influence: Float[Array, " n"]
+    rounding: Scalar
+
+
+class Sizes(NamedTuple):
+    """Squared norms of B, R and the residual of the solve; ``height``: the largest k(q, q)."""
+
+    b: Scalar
+    right: Scalar
+    left: Scalar
+    height: Scalar
+
+
+def rounding(
+    estimate: Scalar, sizes: Sizes, n: int, ridge: Scalar, dropped: Scalar | float = 0.0
+) -> Scalar:
+    r"""How far the estimate may be from its exact value, []: usually much less.
+
+    An error E of the Gram matrix, its entries rounded or its factor's, moves the estimate by
+    :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`, and a residual
+    r of the solve by at most :math:`2 \|B\| \|r\|`, to first order while :math:`\|E\|` is small
+    beside :math:`n \lambda`. Whatever happened, the exact value is between 0 and
+    :math:`\|R\|^2 / 4 n \lambda`, since :math:`\sigma / (\sigma + n \lambda)^2` is at most
+    :math:`1 / 4 n \lambda`. Entries count as rounded 8 times; ``dropped`` is the trace of a part of
+    the Gram matrix that was left out, whose norm is taken as trace / n^1/2: an estimate.
+    """
+    error = 8 * jnp.finfo(estimate.dtype).eps * sizes.height * n**0.5 + dropped / n**0.5
+    share = error / (n * ridge)
+    first = error * sizes.b + 2 * jnp.sqrt(sizes.b * sizes.left)
+    first = first / jnp.where(share < 0.5, 1 - share, 1) ** 2
+    far = sizes.right / (4 * n * ridge)
+    most = jnp.where(jnp.abs(estimate) > far, jnp.abs(estimate), far)
+    return jnp.where((share < 0.5) & (first < most), first, most)
 
 
 def factor(gram: Gram, ridge: Scalar) -> Gram:
@@ -57,7 +90,10 @@ def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
         along = b - n * ridge * solve(low, b)
     pull = jnp.sum(along * b, axis=1)
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
-    return Fit(jnp.sum(contributions), contributions, influence)
+    estimate = jnp.sum(contributions)
+    left = jnp.sum((residuals - fitted - n * ridge * b) ** 2)
+    sizes = Sizes(jnp.sum(b**2), jnp.sum(residuals**2), left, jnp.max(jnp.diagonal(gram)))
+    return Fit(estimate, contributions, influence, rounding(estimate, sizes, n, ridge))
 
 
 def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
@@ -74,7 +110,10 @@ def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
         along = solve(low, gram)
         pull = jnp.sum(along.T * s, axis=1)
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
-    return Fit(jnp.sum(contributions), contributions, influence)
+    estimate = jnp.sum(contributions)
+    b, right = jnp.abs(jnp.trace(s)), jnp.trace(products)
+    sizes = Sizes(b, right, 0 * b, jnp.max(jnp.diagonal(gram)))
+    return Fit(estimate, contributions, influence, rounding(estimate, sizes, n, ridge))
 
 
 def null_weights(gram: Gram, ridge: Scalar) -> Gram:
@@ -89,14 +128,23 @@ def path(gram: Gram, residuals: Residuals, ridges: Float[Array, " r"]) -> Float[
     r"""CKCE at every ridge, :math:`\sum_j \sigma_j (\sigma_j + n\lambda)^{-2} \|u_j^\top R\|^2`.
 
     One eigendecomposition :math:`K = U diag(\sigma) U^\top`, about 9 n^3 multiplications, then
-    O(n) a ridge. Eigenvalues that rounding has made negative count as 0.
+    O(n) a ridge. Eigenvalues that rounding has made negative count as 0. NaN at ridges where
+    `rounding` may be as large as the value.
     """
     n = gram.shape[0]
     with jax.default_matmul_precision("highest"):
         values, vectors = jnp.linalg.eigh(gram)
         weights = jnp.sum((vectors.T @ residuals) ** 2, axis=1)
     values = at_least(values, 0)
-    return jax.vmap(lambda ridge: jnp.sum(values / (values + n * ridge) ** 2 * weights))(ridges)
+    height, right = jnp.max(jnp.diagonal(gram)), jnp.sum(residuals**2)
+
+    def one(ridge: Scalar) -> Scalar:
+        parts = weights / (values + n * ridge) ** 2
+        estimate, b = jnp.sum(values * parts), jnp.sum(parts)
+        error = rounding(estimate, Sizes(b, right, 0 * b, height), n, ridge)
+        return jnp.where((error < estimate) | (right == 0), estimate, jnp.nan)
+
+    return jax.vmap(one)(ridges)
 
 
 def left_out_errors(

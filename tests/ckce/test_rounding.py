@@ -1,0 +1,51 @@
+"""What float32 does to CKCE at small ridges is bounded, and said; NaN is never a value."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcal.ckce import ckce, ckce_conjugate, ckce_low_rank, ckce_path
+
+RIDGES = [1e-8, 1e-6, 1e-4, 1e-1]
+SOLVERS = [ckce, ckce_low_rank, ckce_conjugate]
+
+
+def problem(n):
+    rng = np.random.default_rng(n)
+    q = rng.dirichlet(np.ones(3), n).astype(np.float32)
+    cumulative = np.cumsum(q.astype(float), axis=1)
+    return q, np.sum(rng.uniform(size=(n, 1)) > cumulative[:, :2], axis=1)
+
+
+@pytest.mark.parametrize("n", [12, 100, 300])
+def test_the_error_of_single_precision_is_below_its_bound_and_said(n):
+    q, ys = problem(n)
+    wide = q.astype(np.float64)
+    exact = [ckce(wide, ys, ridge=r, bandwidth=0.5) for r in RIDGES]
+    path = np.asarray(ckce_path(q, ys, RIDGES, bandwidth=0.5))
+    for solver in SOLVERS:
+        for ridge, true in zip(RIDGES, exact, strict=True):
+            single = solver(q, ys, ridge=ridge, bandwidth=0.5)
+            error = abs(float(single.estimate) - float(true.estimate))
+            assert np.isnan(error) or error <= float(single.rounding) + float(true.rounding)
+            text = " ".join(single.warnings())
+            assert ("may have moved the estimate" in text or np.isnan(error)) == (
+                not float(single.rounding) <= 0.1 * float(single.estimate)
+            )
+        assert "may have moved" not in text  # at the largest ridge
+    values = np.array([float(true.estimate) for true in exact])
+    told = ~np.isnan(path)
+    assert list(told[[0, -1]]) == [False, True]
+    np.testing.assert_array_less(abs(path - values)[told], values[told])
+    assert exact[2].rounding < 1e-4 * exact[2].estimate  # float64 has nothing to say there
+
+
+@pytest.mark.parametrize("n", [12, 100, 300])
+def test_a_landmark_that_is_not_finite_is_counted_and_gives_no_value(n):
+    q, ys = problem(n)
+    landmarks = jnp.asarray(q[:10]).at[3, 1].set(jnp.nan)
+    result = ckce_low_rank(q, ys, landmarks=landmarks)
+    assert int(result.nonfinite) == 1
+    for value in (result.estimate, result.standard_error, result.contributions, result.influence):
+        assert np.all(np.isnan(value))
+    assert "1 entries of the predictions or landmarks are NaN" in " ".join(result.warnings())
