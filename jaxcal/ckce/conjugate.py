@@ -158,8 +158,8 @@ def _conjugate(
         contributions, pull = jnp.sum(b * fitted, axis=1), jnp.sum(along * b, axis=1)
         influence = 2 * float(n) ** 2 * made.ridge * (pull - jnp.mean(pull))
         estimate, residual = jnp.sum(contributions), left - fitted - n * made.ridge * b
-        norms = (jnp.sum(side**2) for side in (b, left, residual))
-        sizes = solve.Sizes(*norms, jnp.max(kernels.gram_diagonal(kernel, made.q)))
+        b2, right, rest = (jnp.sum(side**2) for side in (b, left, residual))
+        sizes = solve.Sizes(b2, right, rest, jnp.max(kernels.gram_diagonal(kernel, made.q)))
         rounding = solve.rounding(estimate, sizes, n, made.ridge)
         fit = solve.Fit(estimate, contributions, influence, rounding)
         held = jax.lax.stop_gradient((left, b, fitted))
