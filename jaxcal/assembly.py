@@ -142,6 +142,7 @@ class Assembled(NamedTuple):
     shifts: Array | None = None  # the moment of the marginal mean, [n, d]
     reach: Scalar | float = 0.0
     unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
+    common_covariances: Int[Array, ""] | None = None
 
 
 @runtime_checkable
@@ -175,8 +176,7 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
 
     distance = setup.distance
     needed = distance.needs_nodes or setup.precondition is not None
-    covariances = moments.offered_covariances(own) if setup.components else None
-    wanted = needed or (setup.components and covariances is None)
+    wanted = needed or (setup.components and moments.offered_covariances(own) is None)
     nodes = _nodes(base_key, predictions, setup, units, ts) if wanted else None
     # at the targets as they came: a score next to the edge of a density is not the one on it
     raw = Standardized(predictions, Units.unchanged(ys), event)
@@ -204,11 +204,9 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         found = preconditioners.precision_root(nodes, values, setup.precondition)
         preconditioner, clamped = jax.lax.stop_gradient(found)
 
-    if setup.components and covariances is None:
-        fitted = moments.fitted_covariances(nodes, values)
-        if fitted is not None:
-            covariances = fitted.values
-            clamped = jnp.maximum(clamped, fitted.clamped)
+    covariances = None
+    if setup.components:
+        covariances = moments.covariances_of(own, nodes, values, scores)
 
     frozen = jax.lax.stop_gradient(described)
     prediction_bandwidth, farthest = median_heuristic(distance, frozen)
@@ -238,8 +236,9 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         clamped,
         not_finite(scores),
         not_finite((described, preconditioner)),
-        None if covariances is None else moments.shifts(scores, covariances),
+        None if covariances is None else moments.shifts(scores, covariances.values),
         reach=reach(ys),
+        common_covariances=None if covariances is None else covariances.common,
     )
 
 
@@ -387,6 +386,7 @@ def _result(
         largest_share=largest_share(contributions),
         reach=made.reach,
         unsettled=made.unsettled,
+        common_covariances=made.common_covariances,
     )
     return TestResult.of(
         diagnostics,

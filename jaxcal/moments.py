@@ -12,16 +12,15 @@ coordinate q) / (claimed standard deviation), whatever the other coordinates do.
 with correlated coordinates it accuses innocent ones, with either sign.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.scipy.special import betainc, ndtri
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxcal import preconditioners
 from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
 from jaxcal.nulls import holm
-from jaxcal.preconditioners import Preconditioner
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points
 
@@ -44,18 +43,42 @@ def offered_covariances(predictions: Any) -> Float[Array, "*n d d"] | None:
     return _covariance(law_of(predictions))
 
 
-def fitted_covariances(
-    nodes: Nodes | None, scores: Float[Array, "n m d"] | None
-) -> Preconditioner | None:
-    r"""Covariances [n, d, d] from scores at m base points, and how many were clamped; or None.
+class Covariances(NamedTuple):
+    """``values`` [n, d, d], or one [d, d]; ``common`` []: how many are one and the same matrix
+    because scores did not look like those of a Gaussian."""
 
-    The inverse of the precision of `preconditioners.precision_root`, exact for Gaussians. None
-    where there are no more base points than dimensions, or none at all.
+    values: Float[Array, "*n d d"]
+    common: Int[Array, ""]
+
+
+def covariances_of(
+    predictions: Any, nodes: Nodes | None, at_nodes: Float[Array, "n m d"] | None, scores: Points
+) -> Covariances | None:
+    r"""Covariances of n predictions: those they offer, else from their scores at m base points.
+
+    Scores of a Gaussian are linear, so regressing them on the base points gives its precision
+    exactly (`preconditioners.precision_root`). Where they are not near linear (R^2 below .9) the
+    slope over wide base points says little of where a prediction has its mass, and one matrix
+    serves all such predictions: the inverse of the mean of :math:`s s^\top` at the targets, with
+    which :math:`\Sigma s` is, to first order, the shift in common of predictions of one shape.
+    None without base points, or with no more of them than dimensions.
+    Cost O(n m d^2 + n d^3).
     """
-    if nodes is None or scores is None or nodes.shape[0] <= nodes.shape[1]:
+    offered = offered_covariances(predictions)
+    if offered is not None:
+        return Covariances(offered, jnp.zeros((), jnp.int32))
+    if nodes is None or at_nodes is None or nodes.shape[0] <= nodes.shape[1]:
         return None
-    root, clamped = preconditioners.precision_root(nodes, scores, "full")
-    return Preconditioner(root @ root, clamped)
+    root = preconditioners.precision_root(nodes, at_nodes, "full").values
+    fitted = root @ root
+    z, s = nodes - jnp.mean(nodes, axis=0), at_nodes - jnp.mean(at_nodes, axis=1, keepdims=True)
+    (m, d), n = nodes.shape, scores.shape[0]
+    misfit = s + jnp.einsum("md,nde->nme", z, jnp.linalg.inv(fitted))
+    unexplained = jnp.sum(misfit**2, axis=(1, 2)) / max(m - d - 1, 1)
+    linear = unexplained <= 0.1 * jnp.sum(s**2, axis=(1, 2)) / (m - 1)
+    common = jnp.linalg.inv(scores.T @ scores / n)
+    values = jnp.where(linear[:, None, None], fitted, common)
+    return Covariances(values, jnp.sum(~linear))
 
 
 def _covariance(law: Any) -> Array | None:

@@ -76,7 +76,9 @@ class Diagnostics(NamedTuple):
     statistic or its null is not finite although everything that came in is. Of tests at locations:
     ``collinear_features``, the features say nearly the same at several of them;
     ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
-    predictions whose chains have not settled.
+    predictions whose chains have not settled. Of marginal means: ``common_covariances``,
+    predictions that share one covariance because their scores at the base points are not near
+    linear.
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -92,6 +94,7 @@ class Diagnostics(NamedTuple):
     collinear_features: Bool[Array, ""] | None = None
     few_observations: Bool[Array, ""] | None = None
     unsettled: Scalar | None = None
+    common_covariances: Int[Array, ""] | None = None
 
 
 def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
@@ -349,8 +352,8 @@ def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
     def any_of(flag: Any) -> bool:
         return bool(np.any(np.asarray(flag)))
 
-    def number(flag: Array) -> int:
-        return int(np.sum(np.asarray(flag)))
+    def number(flag: Array | None) -> int:
+        return 0 if flag is None else int(np.sum(np.asarray(flag)))
 
     share = float(np.max(np.asarray(found.largest_share), initial=0.0))
     reach = float(np.max(np.asarray(found.reach), initial=0.0))
@@ -412,6 +415,12 @@ def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             f"one observation carries {share:.0%} of the absolute contributions, and the result "
             f"hangs on it: an outlier, or heavy tails",
             share > 0.25,
+        ),
+        (
+            f"{number(found.common_covariances)} predictions do not look Gaussian in their scores "
+            f"at the base points: one covariance in common stands for theirs, and shifts of "
+            f"coordinates by themselves are those that such predictions would have in common",
+            number(found.common_covariances) > 0,
         ),
         (
             "the features at the test locations are nearly collinear, and the test rejects too "

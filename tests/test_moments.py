@@ -108,19 +108,31 @@ def test_without_a_covariance_nothing_is_guessed(key, nodes):
     assert result.to_dict()["coordinates"]["marginal_mean"] is None
 
 
-def test_a_marginal_mean_that_is_no_number_is_named(key):
-    """A base point where the density is 0 says nothing of a covariance."""
-    centers, ys = shifted_first(key, 12, 0.0)
+def test_predictions_that_do_not_look_gaussian_share_one_covariance():
+    """A shift of all predictions is found with its size, two modes or a density that ends."""
+    rng = np.random.default_rng(5)
+    n, nodes = 4000, jnp.asarray(rng.normal(size=(10, 2)) * 3)
+    centers = jnp.asarray(rng.normal(size=(n, 2)))
+    ys = centers + rng.normal(size=(n, 2)) @ np.linalg.cholesky(COV).T
+    ys = ys + 2.0 * rng.choice([-1, 1], size=(n, 1)) * np.asarray([1.0, -1.0])
 
-    def ends(center, y):
-        return jnp.where(y[0] > -50, density(center, y), -jnp.inf)
+    def two_modes(center, y):
+        apart = jnp.asarray([2.0, -2.0])
+        return jnp.logaddexp(density(center + apart, y), density(center - apart, y))
 
-    base = jnp.asarray([[-60.0, 0.0], [0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    result = jaxcal.kcsd_test(
-        key, jaxcal.Unnormalized(ends, centers), ys, ys, base=base, coordinates=True, null=Gamma()
-    )
-    assert np.isfinite(result.p_value)
-    assert any("NaN or infinite" in text for text in result.warnings())
+    score = jax.vmap(jax.grad(two_modes, argnums=1))
+    shift = np.asarray([0.05, 0.0])
+    scores = score(centers + shift, ys)
+    at_nodes = jnp.stack([score(centers, jnp.broadcast_to(z, (n, 2))) for z in nodes], axis=1)
+    fit = jax.jit(lambda *a: moments.covariances_of(None, *a))
+    covariances = fit(nodes, at_nodes.at[0, 0].set(jnp.nan), scores)
+    assert int(covariances.common) > n / 2
+    means = moments.means(moments.shifts(scores, covariances.values))
+    deviations = np.sqrt(np.diagonal(np.linalg.inv(np.asarray(scores.T @ scores) / n)))
+    common = moments.means(moments.shifts(scores, jnp.linalg.inv(scores.T @ scores / n)[None]))
+    error = np.asarray(common.standard_error) * deviations
+    assert np.all(np.abs(common.estimate * deviations - shift) < 4 * error + 0.01)
+    assert np.all(np.isfinite(means.estimate))
 
 
 @pytest.mark.parametrize("variance", [0.2, 1.0, 30.0])

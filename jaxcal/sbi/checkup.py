@@ -160,7 +160,8 @@ def _diagnose(key: Key, pairs: ScoredPairs, *, conditional: bool) -> Diagnosis:
     searched = features if q <= MOST_FEATURES else None
     units = Units.of(pairs.thetas)
     nodes, at_nodes = units.points(pairs.scores.nodes), units.scores(pairs.scores.at_nodes)
-    fitted = moments.fitted_covariances(nodes, at_nodes)
+    scores = units.scores(pairs.scores.at_targets)
+    fitted = moments.covariances_of(None, nodes, at_nodes, scores)
     square = units.scale[:, None] * units.scale[None]
     return diagnose(
         key,
