@@ -371,7 +371,11 @@ def _result(
         # one coordinate has one channel, which is the statistic itself
         rows = slice(1, None) if found.p_value.size > 1 else slice(None)
         p = found.p_value[rows]
-        shifts = None if made.shifts is None else moments.means(made.shifts)
+        shifts = (
+            None
+            if made.shifts is None
+            else moments.means(made.shifts, series=found.stretches is not None)
+        )
         coordinates = Coordinates(
             found.estimate[rows], p, nulls.holm(p), found.contributions[rows], shifts
         )
@@ -387,6 +391,7 @@ def _result(
         reach=made.reach,
         unsettled=made.unsettled,
         common_covariances=made.common_covariances,
+        few_stretches=None if found.stretches is None else found.stretches < 10,
     )
     return TestResult.of(
         diagnostics,

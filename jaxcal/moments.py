@@ -19,8 +19,10 @@ from jax.scipy.special import betainc, ndtri
 from jaxtyping import Array, Float, Int
 
 from jaxcal import preconditioners
+from jaxcal.dependence import dependence
 from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
 from jaxcal.nulls import holm
+from jaxcal.numerics import at_least
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points
 
@@ -100,16 +102,24 @@ def _covariance(law: Any) -> Array | None:
     return None
 
 
-def means(values: Float[Array, "n q"]) -> Means:
-    """Means of q moments over n independent observations, each with a two-sided Student t test.
+def means(values: Float[Array, "n q"], *, series: bool = False) -> Means:
+    """Means of q moments over n observations, each with a two-sided Student t test.
 
-    Exact in level for normal values, and near it from some tens of observations on for others.
+    Exact in level for independent normal values, and near it from some tens of observations on for
+    others. In a ``series`` n observations count as n / inflation, and there is a degree of freedom
+    less than stretches of twice the block length (`jaxcal.dependence`): near the level for weak
+    dependence, too sure of itself for strong (`experiments/dependence`).
     """
-    n = values.shape[0]
+    n, q = values.shape
+    count = stretches = jnp.full(q, float(n), values.dtype)
+    if series:
+        block, inflation = dependence(values)
+        count, stretches = n / inflation, n / at_least(2 * block, 1.0)
+    degrees = at_least(stretches - 1, 1.0)
     estimate = jnp.mean(values, axis=0)
-    error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(jnp.asarray(n, values.dtype))
-    p = student_p_value(estimate, error, n - 1)
-    reach = student_quantile((1 + LEVEL) / 2, jnp.asarray(n - 1, values.dtype)) * error
+    error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(count)
+    p = student_p_value(estimate, error, degrees)
+    reach = student_quantile((1 + LEVEL) / 2, degrees) * error
     return Means(estimate, error, p, holm(p), estimate - reach, estimate + reach)
 
 

@@ -78,7 +78,7 @@ class Diagnostics(NamedTuple):
     ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
     predictions whose chains have not settled. Of marginal means: ``common_covariances``,
     predictions that share one covariance because their scores at the base points are not near
-    linear.
+    linear. Of series: ``few_stretches``, fewer than ten independent ones.
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -95,6 +95,7 @@ class Diagnostics(NamedTuple):
     few_observations: Bool[Array, ""] | None = None
     unsettled: Scalar | None = None
     common_covariances: Int[Array, ""] | None = None
+    few_stretches: Bool[Array, ""] | None = None
 
 
 def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
@@ -421,6 +422,11 @@ def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             f"at the base points: one covariance in common stands for theirs, and shifts of "
             f"coordinates by themselves are those that such predictions would have in common",
             number(found.common_covariances) > 0,
+        ),
+        (
+            "observations depend on each other over so long that fewer than ten independent "
+            "stretches are left: the level is not assured, and little can be found",
+            found.few_stretches is not None and any_of(found.few_stretches),
         ),
         (
             "the features at the test locations are nearly collinear, and the test rejects too "

@@ -20,8 +20,8 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 # from the words every stage shares to the command line; a module may import itself and what is
 # to its left
 ORDER = ["typing", "convert", "numerics", "batching", "results", "models", "scores", "checks"]
-ORDER += ["embeddings", "kernels", "kernel_means", "pairwise", "quadratic", "nulls"]
-ORDER += ["preconditioners", "moments", "assembly"]
+ORDER += ["embeddings", "kernels", "kernel_means", "pairwise", "quadratic", "dependence"]
+ORDER += ["nulls", "preconditioners", "moments", "assembly"]
 ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "ucme", "coverage"]
 ORDER += ["candidates", "measures"]
 ORDER += ["ckce", "squared_ce", "distance", "simulators", "plots", "sbi"]

@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+import scipy.signal
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxcal
 from jaxcal import assembly, checks, nulls
+from jaxcal.dependence import dependence
 from jaxcal.nulls import (
     BlockNormal,
     BlockSquares,
@@ -158,7 +160,7 @@ def test_law_of_the_wild_bootstrap_is_the_enumerated_one(key):
         assert scipy.stats.chisquare(seen, chance * 20_000).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("flip", [0.05, 0.2, 0.5, None])
+@pytest.mark.parametrize("flip", [0.05, 0.2, 0.5])
 def test_signs_of_the_dependent_bootstrap_are_a_stationary_chain(flip, key):
     n, b = 30, 20_000
     first, lag = (0, 0, 0, 3, 11, 20), (1, 3, 10, 1, 5, 9)
@@ -166,9 +168,31 @@ def test_signs_of_the_dependent_bootstrap_are_a_stationary_chain(flip, key):
     got = apply(DependentWild(b, flip), key, pairwise, jnp.arange(n, dtype=float))
     together = np.asarray(got.samples[1:]) * n * (n - 1) / 2  # w_i w_j of each draw
     close(np.abs(together), 1.0)
-    chance = n ** (-1 / 3) if flip is None else flip
-    wanted = (1 - 2 * chance) ** np.array(lag)
+    wanted = (1 - 2 * flip) ** np.array(lag)
     assert np.abs(together.mean(1) - wanted).max() < 5 / np.sqrt(b)
+
+
+def test_blocks_follow_the_dependence_of_the_data():
+    """Against the formula with known autocorrelations, rho^k: (4 rho^2 n / (1 - rho^2)^2)^(1/3).
+
+    With M = 60 lags the standard error of the long-run variance is sqrt(8 M / (3 n)) = .09 of it,
+    and that of the sum weighted by lags about .25, of which the block has the power 2/3.
+    """
+    rng = np.random.default_rng(0)
+    n = 20_000
+    noise = rng.normal(size=n)
+    for rho in (0.5, 0.8):
+        series = scipy.signal.lfilter([(1 - rho**2) ** 0.5], [1, -rho], noise)
+        found = dependence(jnp.asarray(np.stack([series, noise], axis=1)))
+        wanted = (4 * rho**2 * n / (1 - rho**2) ** 2) ** (1 / 3)
+        np.testing.assert_allclose(found.block[0], wanted, rtol=0.5)
+        np.testing.assert_allclose(found.inflation[0], (1 + rho) / (1 - rho), rtol=0.27)
+        assert found.block[1] < 3
+        np.testing.assert_allclose(found.inflation[1], 1, atol=0.1)
+    for short in (2, 3, 12):
+        assert np.all(np.isfinite(dependence(jnp.asarray(noise[:short, None])).block))
+    constant = dependence(jnp.ones((30, 1)))
+    assert (float(constant.block[0]), float(constant.inflation[0])) == (0, 1)
 
 
 def test_small_series_flip_at_most_half_the_time(key):

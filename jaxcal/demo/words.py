@@ -41,16 +41,26 @@ def section(
         f"(dependent wild bootstrap)",
         f"            {float(independent.p_value):.3f}    days taken as independent "
         f"(wild bootstrap)",
-        "\n  temperature   estimate    share   p (Holm)   (given the other temperature)",
+        "\n  temperature   too high by (95 % limits)     p (Holm)   "
+        "given the other: estimate   p (Holm)",
     ]
-    assert dependent.coordinates is not None
+    split = dependent.coordinates
+    assert split is not None
+    assert split.marginal_mean is not None
+    means = split.marginal_mean
+    columns = (
+        means.estimate,
+        means.low,
+        means.high,
+        means.p_adjusted,
+        split.estimate,
+        split.p_adjusted,
+    )
     lines += [
-        f"  {target:11s}   {part:8.4f}   {_share(part, estimate)}   {p:8.3f}"
-        for target, part, p in zip(
-            TARGETS,
-            dependent.coordinates.estimate.tolist(),
-            dependent.coordinates.p_adjusted.tolist(),
-            strict=True,
+        f"  {target:11s}   {high:+7.3f} sd ({low:+7.3f} to {most:+7.3f})   {p:8.3f}   "
+        f"{part:25.4f}   {q:8.3f}"
+        for target, high, low, most, p, part, q in zip(
+            TARGETS, *(column.tolist() for column in columns), strict=True
         )
     ]
     lines.append("\n  season   days   estimate    share   shift of highest, lowest (deg C)")
@@ -66,11 +76,12 @@ def section(
 
 def conclusion(results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"]) -> str:
     """What follows, at the level of the test that allows for dependence."""
-    kept = round(dates.size ** (1 / 3))
-    notes = f"""
+    notes = """
 How to read this
   Days are dependent: what one day lacks, the next often lacks too. The dependent wild bootstrap
-  keeps its signs for {kept} days on average and allows for that: go by its p-value.
+  finds from the scores for how long, and allows for that: go by its p-value.
+  Too high by: in the standard deviation that each forecast claims, by itself. Given the other: what
+  a temperature adds to the estimate when the other is known; a fault of one may show in both.
   Shares are parts of the estimate and may be negative. Seasons have no p-value of their own, and
   shares of an estimate that is not significant are noise.
   Shift: how far the days lie above (+) or below (-) their forecasts, to first order, from scores.
@@ -96,12 +107,19 @@ def _advice(name: str, result: TestResult, dates: Shaped[np.ndarray, " n"]) -> s
             f"    That is not proof: a smaller error than these days can show may be there."
         )
     assert result.coordinates is not None
-    adjusted = np.asarray(result.coordinates.p_adjusted)
-    found = [target for target, q in zip(TARGETS, adjusted, strict=True) if q <= result.level]
-    where = " and ".join(found) + " temperature" if found else "neither temperature"
+    means = result.coordinates.marginal_mean
+    assert means is not None
+    shifted = [
+        f"{target} temperature too {'high' if mean > 0 else 'low'} by {abs(mean):.2f} sd"
+        for target, mean, q in zip(
+            TARGETS, means.estimate.tolist(), means.p_adjusted.tolist(), strict=True
+        )
+        if q <= result.level
+    ]
+    where = " and ".join(shifted) if shifted else "neither temperature shifted by itself"
     return (
         f"  {name}: do not take its uncertainty at face value (p = {p:.3f}).\n"
-        f"    Given the other temperature, the error shows in: {where}.\n"
+        f"    Forecasts: {where}; spread and shape are not told apart here.\n"
         f"    Shares by season: {_seasons(result, dates)}.\n"
         f"    Look there first, mend the model, and test it again on days it has not seen."
     )
