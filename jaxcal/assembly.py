@@ -164,13 +164,12 @@ def not_finite(tree: Any) -> Int[Array, ""]:
 def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Assembled:
     """Scores, features, bandwidths and kernels of one data set; traced once per shape.
 
-    Gradients flow through scores and features; units, base points, preconditioner and bandwidths
-    count as constants.
+    Gradients flow through all of it: scores and features, units, preconditioner and bandwidths.
     """
     base_key, feature_key = keys
     n, event = targets.shape[0], targets.shape[1:]
     ys = targets.reshape(n, -1)
-    units = jax.lax.stop_gradient(Units.of(ys) if setup.standardize else Units.unchanged(ys))
+    units = Units.of(ys) if setup.standardize else Units.unchanged(ys)
     own = Standardized(predictions, units, event)
     ts = units.points(ys)
 
@@ -201,16 +200,14 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
                 "precondition needs scores at base points and those points: give Scores.at_nodes "
                 "and Scores.nodes"
             )
-        found = preconditioners.precision_root(nodes, values, setup.precondition)
-        preconditioner, clamped = jax.lax.stop_gradient(found)
+        preconditioner, clamped = preconditioners.precision_root(nodes, values, setup.precondition)
 
     covariances = None
     if setup.components:
         covariances = moments.covariances_of(own, nodes, values, scores)
 
-    frozen = jax.lax.stop_gradient(described)
-    prediction_bandwidth, farthest = median_heuristic(distance, frozen)
-    target_bandwidth, spread = median_heuristic(Vectors(ts), jax.lax.stop_gradient(ts))
+    prediction_bandwidth, one_prediction = median_heuristic(distance, described)
+    target_bandwidth, one_target = median_heuristic(Vectors(ts), ts)
     pairwise = Stein(
         points.with_bandwidth(setup.target_kernel, target_bandwidth),
         points.with_bandwidth(setup.prediction_kernel, prediction_bandwidth),
@@ -230,8 +227,8 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         # differences alone matter: centred targets keep their digits
         SteinFeatures(ts - jnp.mean(ts, axis=0, keepdims=True), scores, described, preconditioner),
         {name: value for name, (kernel, value) in chosen.items() if points.needs_bandwidth(kernel)},
-        (farthest == 0) & (not isinstance(setup.prediction_kernel, Constant)),
-        (spread == 0) & (setup.standardize or points.needs_bandwidth(setup.target_kernel)),
+        one_prediction & (not isinstance(setup.prediction_kernel, Constant)),
+        one_target & (setup.standardize or points.needs_bandwidth(setup.target_kernel)),
         jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
         clamped,
         not_finite(scores),

@@ -1,54 +1,183 @@
 """How a program that fills the machine behaves under ``vmap``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
-from jax.custom_batching import custom_vmap
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 
 
 def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose ``vmap`` on a CPU walks the batch instead of widening it.
 
     A walk over blocks of H is built to stay in cache; a thousand of them side by side would not.
-    On other devices ``vmap`` is what it always is. Gradients (reverse mode) go through, and walk
-    the batch too. What is not an array among the arguments is held fixed.
+    On other devices ``vmap`` is what it always is. Derivatives of every order and mode go through,
+    and walk the batch too. What is not an array among the arguments is held fixed; arrays that the
+    function closes over are arguments like any other.
     """
     if jax.default_backend() != "cpu":
         return function
 
     def call(*args: Any) -> Any:
         arrays, fixed = eqx.partition(args, eqx.is_array)
-        return _differentiable(lambda given: function(*eqx.combine(given, fixed)))(arrays)
+        leaves, tree = jax.tree.flatten(arrays)
+
+        def flat(*leaves: Any) -> Any:
+            return function(*eqx.combine(jax.tree.unflatten(tree, leaves), fixed))
+
+        # tracing it once turns what it closes over into constants, which are passed as arguments
+        program, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
+        results = _walk(program, leaves)
+        return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return call
 
 
-def _differentiable(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``custom_vmap`` knows no reverse mode, so the backward pass is written beside the forward."""
-    forward = _walking(function)
-    pull = _walking(lambda given, cotangent: jax.vjp(function, given)[1](cotangent))
-    both = jax.custom_vjp(forward)
-    both.defvjp(lambda given: (forward(given), given), pull)
-    return both
+def _walk(program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    return walk_p.bind(*program.consts, *args, program=_open(program, args))
 
 
-def _walking(function: Callable[..., Any]) -> Callable[..., Any]:
-    batched = custom_vmap(function)
+def _open(program: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
+    """The program with its constants as its first arguments."""
+    if not program.consts:
+        return program
 
-    @batched.def_vmap
-    def rule(size: int, is_batched: Any, *args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
-        marks = jax.tree.leaves(is_batched)
+    def opened(consts: Sequence[Any], *args: Any) -> list[Any]:
+        return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*args)
 
-        def one(along: list[Any]) -> Any:
-            rest = iter(along)
-            mixed = zip(leaves, marks, strict=True)
-            return batched(*jax.tree.unflatten(tree, [next(rest) if m else x for x, m in mixed]))
+    return jax.make_jaxpr(opened)(program.consts, *args)
 
-        along = [leaf for leaf, mark in zip(leaves, marks, strict=True) if mark]
-        results = jax.lax.map(one, along)
-        return results, jax.tree.map(lambda _: True, results)
 
-    return batched
+def _inexact(values: Sequence[Any]) -> list[int]:
+    return [k for k, value in enumerate(values) if jnp.issubdtype(value.dtype, jnp.inexact)]
+
+
+# The function itself, and its derivative along some arguments as a function that is linear in the
+# directions, or its transpose. A derivative of a derivative is again a derivative of a program.
+walk_p, linear_p = Primitive("walk"), Primitive("linear_walk")
+
+
+def _run(*args: Any, program: ClosedJaxpr) -> list[Any]:
+    return jaxpr_as_fun(program)(*args)
+
+
+def _derivative(
+    *args: Any, program: ClosedJaxpr, along: tuple[int, ...], transposed: bool
+) -> list[Any]:
+    """The tangents of the program's inexact results for tangents of the arguments ``along``, or,
+    transposed, cotangents of these arguments for cotangents of those results."""
+    count = len(program.in_avals)
+    fixed, linear = args[:count], args[count:]
+    which = _inexact(program.out_avals)
+
+    def moving(*some: Any) -> list[Any]:
+        every = list(fixed)
+        for k, value in zip(along, some, strict=True):
+            every[k] = value
+        results = _run(*every, program=program)
+        return [results[k] for k in which]
+
+    at = [fixed[k] for k in along]
+    if transposed:
+        return list(jax.vjp(moving, *at)[1](list(linear)))
+    return jax.jvp(moving, at, list(linear))[1]
+
+
+def _along(tangents: Sequence[Any]) -> list[int]:
+    return [
+        k
+        for k, tangent in enumerate(tangents)
+        if type(tangent) is not ad.Zero and tangent.dtype != jax.dtypes.float0
+    ]
+
+
+def _walk_jvp(primals: Any, tangents: Any, *, program: ClosedJaxpr) -> Any:
+    results = walk_p.bind(*primals, program=program)
+    along = _along(tangents)
+    moved = linear_p.bind(
+        *primals,
+        *(tangents[k] for k in along),
+        program=program,
+        along=tuple(along),
+        transposed=False,
+    )
+    slopes = dict(zip(_inexact(results), moved, strict=True))
+    return results, [
+        slopes.get(k, ad.Zero(aval.to_tangent_aval())) for k, aval in enumerate(program.out_avals)
+    ]
+
+
+def _linear_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+    count = len(params["program"].in_avals)
+    results = linear_p.bind(*primals, **params)
+    along = _along(tangents)
+    if all(k >= count for k in along):  # linear in these
+        linear = [ad.instantiate_zeros(tangent) for tangent in tangents[count:]]
+        return results, linear_p.bind(*primals[:count], *linear, **params)
+    program = jax.make_jaxpr(lambda *args: _derivative(*args, **params))(*primals)
+    moved = linear_p.bind(
+        *program.consts,
+        *primals,
+        *(tangents[k] for k in along),
+        program=_open(program, primals),
+        along=tuple(k + len(program.consts) for k in along),
+        transposed=False,
+    )
+    return results, moved
+
+
+def _linear_transpose(
+    cotangents: Any, *args: Any, program: ClosedJaxpr, along: tuple[int, ...], transposed: bool
+) -> list[Any]:
+    count = len(program.in_avals)
+    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    back = linear_p.bind(
+        *args[:count], *given, program=program, along=along, transposed=not transposed
+    )
+    return [None] * count + back
+
+
+def _batch(primitive: Primitive) -> Callable[..., Any]:
+    """Entry after entry."""
+
+    def rule(args: Any, axes: Any, **params: Any) -> Any:
+        batched = [axis is not None for axis in axes]
+        moved = [
+            jnp.moveaxis(arg, axis, 0)
+            for arg, axis, is_batched in zip(args, axes, batched, strict=True)
+            if is_batched
+        ]
+
+        def one(entries: list[Any]) -> list[Any]:
+            rest = iter(entries)
+            mixed = [
+                next(rest) if is_batched else arg
+                for arg, is_batched in zip(args, batched, strict=True)
+            ]
+            return primitive.bind(*mixed, **params)
+
+        results = jax.lax.map(one, moved)
+        return results, [0] * len(results)
+
+    return rule
+
+
+def _linear_shapes(*avals: Any, program: ClosedJaxpr, along: Any, transposed: bool) -> Any:
+    if transposed:
+        return [program.in_avals[k].to_tangent_aval() for k in along]
+    return [program.out_avals[k].to_tangent_aval() for k in _inexact(program.out_avals)]
+
+
+for _primitive, _function in ((walk_p, _run), (linear_p, _derivative)):
+    _primitive.multiple_results = True
+    _primitive.def_impl(_function)
+    batching.primitive_batchers[_primitive] = _batch(_primitive)
+    mlir.register_lowering(_primitive, mlir.lower_fun(_function, multiple_results=True))
+walk_p.def_abstract_eval(lambda *_, program: program.out_avals)
+linear_p.def_abstract_eval(_linear_shapes)
+ad.primitive_jvps[walk_p] = _walk_jvp
+ad.primitive_jvps[linear_p] = _linear_jvp
+ad.primitive_transposes[linear_p] = _linear_transpose

@@ -91,8 +91,8 @@ def kccsd(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Option
     """Estimate the squared KCCSD without testing; arguments and units as in `kccsd_test`.
 
     The key draws base points, and from the predictions where the distance needs draws.
-    Differentiable in the predictions' parameters; units, base points, preconditioner and
-    bandwidths count as constants.
+    Differentiable in predictions and targets, through units, preconditioner and bandwidths too, in
+    every mode and order: the derivative is the slope of what is returned.
     Cost: n (m + 1) scores and n^2 m d multiplications.
     """
     key = checks.key(key)

@@ -34,14 +34,14 @@ def kernel_fisher(
     \delta(z_l)` estimates the kernelized divergence :math:`\|T_{K,\nu} \delta\|^2_{H_K}`. It keeps
     the terms k = l, so it is biased by O(1/m) and never negative (the paper calls it unbiased).
     Units of the score times those of K^1/2. Cost O(m^3 + n m^2 d), with a matrix-valued K
-    O(m^3 d^3 + n m^2 d^2). Gradients stop at K.
+    O(m^3 d^3 + n m^2 d^2).
     Source: Glaser et al. (2023), Section 4.2.
     """
     n, m, d = node_scores.shape
     if ground.ndim == 2:
-        root = psd_root(jax.lax.stop_gradient(ground))
+        root = psd_root(ground)
         return jnp.einsum("kl,nld->nkd", root, node_scores).reshape(n, m * d) / m
-    wide = jnp.swapaxes(jax.lax.stop_gradient(ground), 1, 2).reshape(m * d, m * d)
+    wide = jnp.swapaxes(ground, 1, 2).reshape(m * d, m * d)
     return node_scores.reshape(n, m * d) @ psd_root(wide) / m
 
 
@@ -149,10 +149,19 @@ def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
 
 @psd_root.defjvp
 def _(primals, tangents):
-    values, vectors = jnp.linalg.eigh(primals[0])
+    root = psd_root(primals[0])
+    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(primals[0]))
     roots = jnp.sqrt(at_least(values, 0))
     across = jnp.swapaxes(vectors, -1, -2)
     sums = roots[..., :, None] + roots[..., None, :]
-    change = across @ ((tangents[0] + jnp.swapaxes(tangents[0], -1, -2)) / 2) @ vectors
-    change = jnp.where(sums > 0, change / jnp.where(sums > 0, sums, 1), 0)
-    return psd_root(primals[0]), vectors @ change @ across
+
+    def solve(_, change: Array) -> Array:
+        inner = across @ change @ vectors
+        return vectors @ jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1), 0) @ across
+
+    # an equation has derivatives of its own, where those of the eigenvectors may not exist
+    change = (tangents[0] + jnp.swapaxes(tangents[0], -1, -2)) / 2
+    slope = jax.lax.custom_linear_solve(
+        lambda change: root @ change + change @ root, change, solve, symmetric=True
+    )
+    return root, slope

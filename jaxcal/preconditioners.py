@@ -8,9 +8,11 @@ slope of a regression of scores on points estimates the precision, and
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from jaxcal.embeddings import psd_root
 from jaxcal.numerics import at_least, at_most
 from jaxcal.typing import Nodes, Precondition
 
@@ -49,12 +51,11 @@ def precision_root(
         slope = jnp.moveaxis(slope.reshape(d, -1, d), 1, 0)
         slope = (slope + jnp.swapaxes(slope, 1, 2)) / 2
         # an eigenvector basis of a matrix that is not finite does not exist: let NaN through
-        finite = jnp.all(jnp.isfinite(slope), axis=(1, 2))
-        safe = jnp.where(finite[:, None, None], slope, jnp.eye(d, dtype=slope.dtype)[None])
-        values, vectors = jnp.linalg.eigh(safe)
-        values, clamped = _clamp(jnp.where(finite[:, None], values, jnp.nan))
-        root = jnp.einsum("nij,nj,nkj->nik", vectors, values**-0.5, vectors)
-        return Preconditioner(root, clamped)
+        finite = jnp.all(jnp.isfinite(slope), axis=(1, 2))[:, None, None]
+        eye = jnp.eye(d, dtype=slope.dtype)[None]
+        bounded, clamped = _clamp_spectrum(jnp.where(finite, slope, eye), finite[:, 0])
+        root = jnp.linalg.inv(psd_root(jnp.where(finite, bounded, eye)))
+        return Preconditioner(jnp.where(finite, root, jnp.nan), clamped)
     products, squares = -jnp.einsum("md,nmd->nd", z, s), jnp.sum(z**2, axis=0)
     if form == "isotropic":
         values, clamped = _clamp(jnp.sum(products, 1, keepdims=True) / jnp.sum(squares))
@@ -73,3 +74,27 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
     kept = at_most(at_least(likely, typical / RANGE), typical * RANGE)
     outside = finite & (kept != precisions)
     return kept, jnp.sum(jnp.any(outside, axis=1))
+
+
+def _clamp_spectrum(
+    matrices: Float[Array, "n d d"], finite: Bool[Array, "n 1"]
+) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
+    """Symmetric matrices with clamped eigenvalues, and how many were clamped.
+
+    Eigenvectors have no derivative where eigenvalues coincide, but the matrix has: to first order
+    its eigenvalues move by the diagonal of the change in their basis, and what is off the diagonal
+    keeps the quotient of the differences. Exact in every order where nothing is clamped.
+    """
+    held = jax.lax.stop_gradient(matrices)
+    values, vectors = jnp.linalg.eigh(held)
+    across = jnp.swapaxes(vectors, 1, 2)
+    change = across @ (matrices - held) @ vectors
+    values = values + jnp.diagonal(change, axis1=1, axis2=2)
+    kept, clamped = _clamp(jnp.where(finite, values, jnp.nan))
+    gaps = values[:, :, None] - values[:, None]
+    inside = (kept == values)[:, :, None] & (kept == values)[:, None]
+    quotient = (kept[:, :, None] - kept[:, None]) / jnp.where(gaps == 0, 1, gaps)
+    quotient = jnp.where(inside, 1, jnp.where(gaps == 0, 0, quotient))
+    eye = jnp.eye(matrices.shape[1], dtype=matrices.dtype)[None]
+    inner = kept[:, :, None] * eye + jax.lax.stop_gradient(quotient) * change * (1 - eye)
+    return vectors @ inner @ across, clamped

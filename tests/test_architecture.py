@@ -127,8 +127,9 @@ def test_a_fresh_import_is_light_and_changes_nothing():
 
 
 DERIVATIVES = {"grad", "value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "hessian", "linearize"}
-# scores of densities; kernels and their profiles; the engine's own backward pass
+# scores of densities; kernels and their profiles; the engine's own backward pass; an equation
 DIFFERENTIATE = {
+    "kernels/bandwidths.py",
     "scores.py",
     "pairwise/stein.py",
     "kernels/predictions.py",

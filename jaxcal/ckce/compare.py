@@ -26,7 +26,8 @@ from jaxcal.ckce.large import pivots, whole_number
 from jaxcal.ckce.residuals import class_root, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import MAX_PAIRS, pairs, positive_median
+from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.predictions import Vectors
 from jaxcal.numerics import at_least
 from jaxcal.results import plain
 from jaxcal.typing import Key, KeyLike, Scalar
@@ -53,9 +54,11 @@ class Comparison(eqx.Module):
     ``estimate`` [M]: CKCE, never negative. ``corrected`` [M]: without the products of observations
     with themselves, so that a calibrated model scores 0 on average; differences are of these.
     ``low``, ``high`` [M]: intervals of ``corrected``. ``differences``: see `Differences`.
-    ``first`` [M]: in what share of the resampled data sets each model was the best.
-    ``bandwidths`` [M], ``ridge`` []. ``left_out`` [M]: share of each Gram matrix's trace that the
-    low rank leaves out.
+    ``first`` [M]: in what share of the resampled data sets each model was the best of those that
+    have values, and NaN for the others. ``bandwidths`` [M], ``ridge`` []. ``left_out`` [M]: share
+    of each Gram matrix's trace that the low rank leaves out. ``nonfinite_predictions``,
+    ``nonfinite_kernel`` [M]: how many predictions, and values of the kernel on them, are NaN or
+    infinite.
     """
 
     estimate: Float[Array, " M"]
@@ -67,6 +70,8 @@ class Comparison(eqx.Module):
     bandwidths: Float[Array, " M"]
     ridge: Scalar
     left_out: Float[Array, " M"]
+    nonfinite_predictions: Int[Array, " M"]
+    nonfinite_kernel: Int[Array, " M"]
     names: tuple[str, ...] = eqx.field(static=True)
     n: int = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
@@ -81,9 +86,6 @@ class Comparison(eqx.Module):
         if isinstance(self.corrected, Tracer):
             return []
         widths, left = np.asarray(self.bandwidths), np.asarray(self.left_out)
-        bad = [
-            name for name, value in zip(self.names, self.corrected, strict=True) if value != value
-        ]
         pairs = len(self.names) * (len(self.names) - 1) // 2
         found = [
             (
@@ -95,14 +97,31 @@ class Comparison(eqx.Module):
                 f"the low rank leaves out up to {left.max():.1%} of the kernel: take a larger rank",
                 bool(np.any(left > 0.01)),
             ),
-            (f"not a number for {', '.join(bad)}: the predictions hold NaN", bool(bad)),
             (
                 f"{self.n_draws} draws cannot give p-values below {1 / (1 + self.n_draws):.2g}, "
                 f"with {pairs} pairs to look at: take more",
                 self.n_draws < 99,
             ),
         ]
-        return [text for text, holds in found if holds]
+        without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
+        return [text for text, holds in found if holds] + [self._why(k) for k in without_value]
+
+    def _why(self, k: int) -> str:
+        """Why model k has no value, from what was counted."""
+        says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
+        if count := int(self.nonfinite_predictions[k]):
+            return says + f"{count} of its predictions are NaN or infinite"
+        width = float(self.bandwidths[k])
+        if count := int(self.nonfinite_kernel[k]):
+            return says + (
+                f"{count} values of the kernel on its predictions are NaN or infinite (bandwidth "
+                f"{width:.3g})"
+            )
+        return says + (
+            f"its Gram matrix with ridge {float(self.ridge):.3g} and bandwidth {width:.3g} is not "
+            f"positive definite in {np.asarray(self.corrected).dtype}: raise the ridge or use "
+            f"64-bit types"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
@@ -159,7 +178,8 @@ def compare(
 
     ``models``: a mapping from names to class probabilities [n, m], a sequence of them, or an array
     [M, n, m]; ``targets`` [n]: classes. One n, one ridge and one kernel serve all: ``bandwidth`` is
-    the median distance "pooled" over all models, a number, or "own", a median each.
+    the median distances of all models "pooled" (`pooled_bandwidth`), a number, or "own", a median
+    each.
 
     Differences are of CKCE without the products of observations with themselves,
     :math:`\sum_{i \ne j} W_{ij} r_i^\top r_j`, W = A^-1 K A^-1: label noise, which differs between
@@ -208,14 +228,26 @@ def compare(
 
 
 def pooled_bandwidth(models: Float[Array, "M n m"]) -> Scalar:
-    """The median distance of two predictions of the same model, over all models together.
+    r"""One bandwidth for all models: the mean of their medians, each weighted by itself.
 
-    Where that is 0, the median of the positive distances; 1 where all are 0.
+    :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
+    predictions of model k, 0 where all are equal or one is NaN; 1 where that is so of all models.
+
+    A bandwidth far below a model's distances makes its Gram matrix the identity, and CKCE of that
+    model noise; one far above leaves a model of little spread nearly constant, as it is. So a model
+    counts by how far its predictions differ: where all medians agree this is their value, it lies
+    between their mean and the largest, and one more model moves it from :math:`\gamma'` by
+    :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median of all distances
+    together is ruled by a model whose predictions hardly differ: half of them are (nearly) 0.
     """
-    i, j = pairs(models.shape[1], most=MAX_PAIRS)
-    held = jax.lax.stop_gradient(models)
-    squared = jax.vmap(lambda q: jnp.sum((q[i] - q[j]) ** 2, axis=-1))(held)
-    return positive_median(jnp.sqrt(squared).ravel())
+
+    def of_one(q: Array) -> Array:
+        length, one_prediction = median_heuristic(Vectors(q), q)
+        return jnp.where(one_prediction | ~jnp.isfinite(length), 0, length)
+
+    medians = jax.lax.map(of_one, models)
+    total = jnp.sum(medians)
+    return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))
 
 
 def _stacked(models: Any) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
@@ -248,6 +280,7 @@ class _Replicated(NamedTuple):
     draws: Float[Array, " b"]
     bandwidth: Scalar
     left_out: Scalar
+    nonfinite: Int[Array, "2"]  # predictions, values of the kernel
 
 
 def _replicated(
@@ -282,7 +315,8 @@ def _replicated(
     whole = jnp.sum(kernels.gram_diagonal(kernel, q))
     left_out = at_least(1 - jnp.sum(features**2) / whole, 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
-    return _Replicated(estimate, estimate - jnp.sum(own), draws, used_width, left_out)
+    nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), jnp.sum(~jnp.isfinite(features))])
+    return _Replicated(estimate, estimate - jnp.sum(own), draws, used_width, left_out, nonfinite)
 
 
 @partial(jax.jit, static_argnames=("n_draws", "rank", "level"))
@@ -319,17 +353,21 @@ def _compare(
     low, high = interval(made.corrected, centred)
     gaps = centred[:, None] - centred[None]
     estimate = made.corrected[:, None] - made.corrected[None]
-    best = jnp.argmin(made.draws, axis=0)
+    valued = jnp.isfinite(made.corrected) & jnp.all(jnp.isfinite(made.draws), axis=1)
+    best = jnp.argmin(jnp.where(valued[:, None], made.draws, jnp.inf), axis=0)
+    first = jnp.mean(best[None] == jnp.arange(stack.shape[0])[:, None], axis=1, dtype=stack.dtype)
     return {
         "estimate": made.estimate,
         "corrected": made.corrected,
         "low": low,
         "high": high,
         "differences": _differences(estimate, gaps, *interval(estimate, gaps)),
-        "first": jnp.mean(best == jnp.arange(stack.shape[0])[:, None], axis=1).astype(stack.dtype),
+        "first": jnp.where(valued, first, jnp.nan),
         "bandwidths": made.bandwidth,
         "ridge": ridge,
         "left_out": made.left_out,
+        "nonfinite_predictions": made.nonfinite[:, 0],
+        "nonfinite_kernel": made.nonfinite[:, 1],
     }
 
 
@@ -340,11 +378,13 @@ def _differences(
     b = gaps.shape[-1]
     spread = jnp.std(gaps, axis=-1)
     scale = jnp.where(spread > 0, spread, 1)
-    largest = jnp.max(jnp.abs(gaps) / scale[..., None], axis=(0, 1))
     size = jnp.abs(estimate)
+    good = jnp.isfinite(size) & jnp.isfinite(spread)
+    # pairs without a value take no part in the others' adjustment
+    standard = jnp.where(good[..., None], jnp.abs(gaps) / scale[..., None], 0)
+    largest = jnp.max(standard, axis=(0, 1))
     p = (1 + jnp.sum(jnp.abs(gaps) >= size[..., None], axis=-1)) / (1 + b)
     adjusted = (1 + jnp.sum(largest >= (size / scale)[..., None], axis=-1)) / (1 + b)
     # NaN never becomes a verdict
-    good = jnp.isfinite(size) & jnp.isfinite(spread)
     p, adjusted = (jnp.where(good, a, jnp.nan) for a in (p, jnp.maximum(p, adjusted)))
     return Differences(estimate, low, high, p, adjusted)

@@ -186,8 +186,8 @@ def ckce(
     default that of equality. ``ridge``: a number, a function of n, or None for n^(-1/4).
 
     Cost n^3 / 3 + O(n^2 m) multiplications, memory n^2; for more than some 10,000 observations see
-    `ckce_low_rank`. Differentiable in the predictions, also where they coincide; bandwidths count
-    as constants. Raises ValueError or TypeError naming the argument.
+    `ckce_low_rank`. Differentiable in the predictions, also where they coincide, through the
+    median distance too. Raises ValueError or TypeError naming the argument.
     Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Section 3.1.
     """
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import MAX_PAIRS, median_heuristic
+from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian, Linear, Product, Scaled, Sum
 from jaxcal.kernels.predictions import Vectors
 from jaxcal.typing import Points, Scalar
@@ -48,7 +48,7 @@ def gram(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float
 def _gram(kernel: Any, xs: Array, ys: Array) -> Array:
     radial = points.profile(kernel)
     if radial is not None:
-        offset = jax.lax.stop_gradient(jnp.mean(ys, axis=0))
+        offset = jnp.mean(ys, axis=0)
         return radial(points.squared_distances(xs - offset, ys - offset))
     match kernel:
         case Linear():
@@ -74,17 +74,16 @@ def gram_diagonal(kernel: Any, xs: Float[Array, "n q"]) -> Float[Array, " n"]:
     return jax.vmap(kernel)(xs, xs)
 
 
-def median_bandwidth(xs: Points, *, most: int = MAX_PAIRS) -> Scalar:
-    r"""The median of :math:`\|x_i - x_j\|` over pairs i < j: distances, not their squares.
+def median_bandwidth(xs: Points) -> Scalar:
+    r"""The median of :math:`\|x_i - x_j\|` over pairs of different points: not of the squares.
 
-    Over all pairs while there are at most ``most``, over that many of them for larger n (which
-    ones depends on n alone). Where the median is 0 that of the positive distances; 1 where all
-    points coincide or there is one. Gradients stop here.
+    As `jaxcal.kernels.bandwidths.median_heuristic`: over all pairs for n up to 2,048, and over
+    2^21 of them, which the points' values choose, for larger n. 1 where all points coincide or
+    there is one. Its derivative is that of the one or two pairs that attain it.
     """
-    held = jax.lax.stop_gradient(xs)
-    if len(held) < 2:
-        return jnp.ones((), held.dtype)
-    return median_heuristic(Vectors(held), held, most=most)[0]
+    if len(xs) < 2:
+        return jnp.ones((), xs.dtype)
+    return median_heuristic(Vectors(xs), xs)[0]
 
 
 def fill(kernel: Any, xs: Points, bandwidth: Any = None) -> tuple[Any, dict[str, Scalar]]:

@@ -24,9 +24,14 @@ class Trials(eqx.Module):
     measures: tuple[str, ...] = eqx.field(static=True)
 
     def wins(self, measure: str) -> Float[Array, "M M"]:
-        """In what share of the trials the row model scored strictly below the column model."""
-        found = self.values[:, self.measures.index(measure)]
-        return jnp.mean(found[:, :, None] < found[:, None, :], axis=0)
+        """In what share of the trials the row model scored strictly below the column model.
+
+        NaN for a pair where a value of one of the two is.
+        """
+        values = self.values[:, self.measures.index(measure)]
+        rows, cols = values[:, :, None], values[:, None, :]
+        below = (rows < cols).astype(values.dtype)
+        return jnp.mean(jnp.where(jnp.isnan(rows) | jnp.isnan(cols), jnp.nan, below), axis=0)
 
     def intervals(self, measure: str) -> tuple[Float[Array, "M M"], Float[Array, "M M"]]:
         """95 % intervals of Wilson (1927) for the rates behind `wins`. Source: App. C.1."""
@@ -34,9 +39,13 @@ class Trials(eqx.Module):
         return wilson(rates, jnp.full_like(rates, len(self.values)))
 
     def in_order(self, measure: str, order: Sequence[int]) -> Float[Array, " t"]:
-        """1 for every trial that put all models into this order, lowest first; else 0."""
-        found = self.values[:, self.measures.index(measure)][:, jnp.asarray(order)]
-        return jnp.all(found[:, 1:] > found[:, :-1], axis=1).astype(found.dtype)
+        """1 for every trial that put these models into this order, lowest first; else 0.
+
+        NaN where one of the values is.
+        """
+        values = self.values[:, self.measures.index(measure)][:, jnp.asarray(order)]
+        rising = jnp.all(values[:, 1:] > values[:, :-1], axis=1).astype(values.dtype)
+        return jnp.where(jnp.any(jnp.isnan(values), axis=1), jnp.nan, rising)
 
 
 def subsample_trials(

@@ -46,7 +46,7 @@ class MeanEmbedding(eqx.Module):
         kernel = points.Gaussian() if self.kernel is None else self.kernel
         if points.needs_bandwidth(kernel):
             found = second_order_heuristic(bandwidth_key, predictions)
-            kernel = points.with_bandwidth(kernel, jax.lax.stop_gradient(found))
+            kernel = points.with_bandwidth(kernel, found)
         means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)
         own = own_by_second(means.formulas, means.features)
         arrays, rest = eqx.partition(means.formulas, eqx.is_array)

@@ -3,59 +3,96 @@
 ``median_heuristic`` scales a kernel by the distances between observations. A kernel that compares
 predictions point by point (the ground kernel of MMD and of the kernelized Fisher divergence) is
 scaled by ``second_order_heuristic``: the distances between draws of the predictions.
+
+Every bandwidth is a function of the data as a set: it does not depend on the order of the rows.
+Where there are too many pairs to look at all, `by_values` decides which; and a median is the
+distance of the one or two pairs that attain it, so it has derivatives of every order.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.embeddings import psd_root
+from jaxcal.kernels import medians
+from jaxcal.kernels.medians import Middle, Tiles
 from jaxcal.models import Draws, Standardized, draws, gaussian_moments
-from jaxcal.numerics import at_least, at_most, largest
-from jaxcal.typing import Distance, Key, Scalar
+from jaxcal.numerics import at_least, at_most, safe_sqrt
+from jaxcal.typing import Distance, Features, Key, Scalar
 
-MAX_PAIRS = 2048
+MAX_PAIRS = 2048  # of a distance that is computed pair by pair
 MAX_PREDICTION_PAIRS = 200
 MAX_DRAWS = 32  # of each prediction of a pair: 32^2 distances
 
 
 def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
-    """Pairs of different observations: all, or ``most`` of them where n is large.
+    """Pairs of different places among n: all, or ``most`` of them, drawn once with a fixed seed.
 
-    Which ones depends on n alone, drawn once with a fixed seed: a bandwidth is a function of the
-    data, and no random numbers are compiled into a test for its sake.
+    Which observations stand in these places is for the data to say: see `by_values`.
     """
     if n * (n - 1) // 2 <= most:
         i, j = np.triu_indices(n, 1)
     else:
+        rng = np.random.default_rng(n)
         i = np.arange(most) % n if n <= most else np.arange(most) * n // most
-        j = (i + np.random.default_rng(n).integers(1, n, most)) % n
+        i = rng.permutation(n)[i]
+        j = (i + rng.integers(1, n, most)) % n
     return jnp.asarray(i), jnp.asarray(j)
 
 
-def positive_median(values: Float[Array, " p"]) -> Scalar:
-    """Median of values >= 0; where that is 0, of the positive ones; where all are 0, 1.
+def by_values(features: Features) -> Int[Array, " n"]:
+    """The observations in an order that their values alone decide: along one fixed direction.
 
-    NaN gives NaN. Cost O(p) times the number of bits, a fifth of sorting's: the values' bits are
-    in the order of the values, so order statistics are found by halving an interval of integers.
+    Observations that rounding could exchange are nearly equal, and so are their distances.
     """
-    p = values.size
+    rng = np.random.default_rng(0)
+
+    def along(leaf: Array) -> Array:
+        flat = leaf.reshape(leaf.shape[0], -1)
+        # column by column: the sum does not depend on how many rows there are
+        return flat @ jnp.asarray(rng.normal(size=flat.shape[1]), flat.dtype)
+
+    numbers = [leaf for leaf in jax.tree.leaves(features) if jnp.issubdtype(leaf, jnp.floating)]
+    return jnp.argsort(jax.lax.stop_gradient(sum(along(leaf) for leaf in numbers)))
+
+
+def positive_median(values: Float[Array, " p"]) -> Scalar:
+    """Median of the positive ones of values >= 0; where all are 0, 1. NaN gives NaN.
+
+    Values of 0 are pairs of equal observations: counted, they would draw the median down to the
+    smallest positive value wherever about half of the pairs agree, and a kernel of that bandwidth
+    knows nothing but equality. The derivative is that of the one or two values in the middle.
+    """
+    return _median_of(lambda k: values[k], values.size)
+
+
+def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
+    """`positive_median` of ``values(k)``, k < p; only those in the middle are differentiated."""
+    held = jax.lax.stop_gradient(values(jnp.arange(p)))
+    at, all_equal = _middle_of(held)
+    median = jnp.where(all_equal, 1.0, jnp.mean(values(at)))
+    return jnp.where(jnp.any(jnp.isnan(held)), jnp.nan, median)
+
+
+def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array, ""]]:
+    """Where the one or two middle ones of the positive values are; whether there are none."""
     zeros = jnp.sum(values <= 0)
-    # the ranks of the two middle values, among all or, where both are 0, among the positive ones
-    first = jnp.where(zeros > p // 2, zeros, 0)
-    ranks = first + jnp.stack([p - first - 1, p - first]) // 2
-    median = jnp.mean(_ranked(values, jnp.clip(ranks, 0, p - 1)))
-    median = jnp.where(zeros == p, 1.0, median)
-    return jnp.where(jnp.any(jnp.isnan(values)), jnp.nan, median)
+    ranks = zeros + jnp.stack([values.size - zeros - 1, values.size - zeros]) // 2
+    return _of_rank(values, jnp.clip(ranks, 0, values.size - 1)), zeros == values.size
 
 
-def _ranked(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Float[Array, " r"]:
-    """The values of these ranks, counted from 0, of values >= 0."""
+def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, " r"]:
+    """Where the values of these ranks are, counted from 0, of values >= 0.
+
+    Cost O(p) times the number of bits, a fifth of sorting's: the values' bits are in the order of
+    the values, so order statistics are found by halving an interval of integers.
+    """
     unsigned = jnp.uint32 if values.dtype == jnp.float32 else jnp.uint64
     bits = jax.lax.bitcast_convert_type(jnp.abs(values), unsigned)
 
@@ -66,30 +103,60 @@ def _ranked(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Float[Array,
         return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
 
     ends = (jnp.zeros(ranks.shape, unsigned), jnp.full(ranks.shape, jnp.max(bits)))
-    found, _ = jax.lax.fori_loop(0, 8 * values.dtype.itemsize, halve, ends)
-    return jax.lax.bitcast_convert_type(found, values.dtype)
+    reached, _ = jax.lax.fori_loop(0, 8 * values.dtype.itemsize, halve, ends)
+    return jnp.argmax(bits[None] == reached[:, None], axis=1)
 
 
-def median_heuristic(
-    distance: Distance, features: Any, *, most: int = MAX_PAIRS
-) -> tuple[Scalar, Scalar]:
-    """Bandwidth for a kernel on a distance, and the largest distance among the pairs looked at.
+def median_heuristic(distance: Distance, features: Any) -> tuple[Scalar, Bool[Array, ""]]:
+    """Bandwidth for a kernel on a distance, and whether all pairs looked at are equal.
 
-    The bandwidth is the median distance (not its square) over pairs of different observations,
-    in the units of the distance. Cost O(min(n^2, most)) distances. Not finite where a feature is
-    not; a largest distance of 0 says that all observations looked at coincide.
+    The bandwidth is the median distance (not its square) over pairs of different predictions, in
+    the units of the distance: equal ones leave it as it is; 1 where all are equal. All pairs are
+    looked at while they are at most 2^21 (n = 2,048), and 2^21 of them for larger n; where the
+    distance is computed pair by pair, without ``separations`` of its own (`Bures`, MMD, the
+    mixture Wasserstein distance), 2,048. Which ones depends on the predictions' values, not on
+    their order. Not finite where a feature is not. The derivative is that of the one or two pairs
+    that attain the median. Cost: the distances once, and about six counts of them.
     """
-    n = jax.tree.leaves(features)[0].shape[0]
-    i, j = pairs(n, most=most)
+    n = medians.count(features)
+    if not hasattr(distance, "separations"):
+        middle = _middle_of_some(distance, features)
+    elif n * (n - 1) // 2 <= medians.HELD:
+        tiles = medians.all_tiles(n, medians.SIDE)
+        middle = medians.middle(distance, features, tiles, ties=False)
+    else:
+        middle = medians.middle(distance, features, _some_tiles(features, n), ties=False)
+    return medians.at_middle(distance, features, middle), middle.all_equal
+
+
+def _some_tiles(features: Features, n: int) -> Tiles:
+    """2^21 pairs of n observations: blocks of them, in random places of their order by values."""
+    side = medians.SIDE
+    number = medians.HELD // side**2
+    blocks = min(-(-n // side), 2 * number)
+    places = np.random.default_rng(n).permutation(n)[: blocks * side]
+    if blocks >= number:
+        i = np.arange(number) * blocks // number
+        j = (i + 1) % blocks
+    else:
+        i = np.arange(number) % blocks
+        j = (i + 1 + np.arange(number) // blocks) % blocks
+    return Tiles(i, j, side, places.size, by_values(features)[places])
+
+
+def _middle_of_some(distance: Distance, features: Features) -> Middle:
+    """The pairs that attain the median of at most 2,048 pairs."""
+    held = jax.lax.stop_gradient(features)
+    i, j = (by_values(held)[place] for place in pairs(medians.count(held)))
 
     def between(pair: tuple[Array, Array]) -> Scalar:
-        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], features) for k in pair)
+        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], held) for k in pair)
         return distance.paired(rows, cols)[0]
 
     # the loop makes the compiler store the features: fused, it makes them anew for every pair
-    squared = jax.lax.map(between, (i, j), batch_size=512)
-    squared = at_least(squared, 0)
-    return positive_median(jnp.sqrt(squared)), jnp.sqrt(largest(squared))
+    squared = at_least(jax.lax.map(between, (i, j), batch_size=512), 0)
+    at, all_equal = _middle_of(squared)
+    return Middle(i[at], j[at], all_equal)
 
 
 def second_order_heuristic(
@@ -123,9 +190,9 @@ def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTIO
             f"the ground bandwidth by heuristic needs at least 2 predictions and 2 draws of each, "
             f"got n={n}, m={m}: give the ground kernel a bandwidth"
         )
-    i, j = pairs(n, most=most)
-    samples = jax.lax.stop_gradient(samples[:, :MAX_DRAWS])
-    return positive_median(jax.vmap(_median_distance)(samples[i], samples[j]))
+    samples = samples[:, :MAX_DRAWS]
+    i, j = (by_values(samples)[place] for place in pairs(n, most=most))
+    return _median_of(lambda k: jax.vmap(_median_distance)(samples[i[k]], samples[j[k]]), i.size)
 
 
 def _median_distance(p: Float[Array, "m d"], q: Float[Array, "m d"]) -> Scalar:
@@ -139,7 +206,8 @@ def _median_distance(p: Float[Array, "m d"], q: Float[Array, "m d"]) -> Scalar:
     second = jnp.concatenate([p[half : 2 * half], q[half : 2 * half]])
     squared = jnp.sum((first[:, None] - second[None]) ** 2, axis=-1).ravel()
     middle = jnp.asarray([(squared.size - 1) // 2, squared.size // 2])
-    median = jnp.mean(jnp.sqrt(_ranked(squared, middle)))
+    at = _of_rank(jax.lax.stop_gradient(squared), middle)
+    median = jnp.mean(safe_sqrt(squared[at]))
     return jnp.where(jnp.any(jnp.isnan(squared)), jnp.nan, median)
 
 
@@ -160,31 +228,30 @@ def spread_of_gaussians(
             f"the ground bandwidth by heuristic needs at least 2 predictions, got n={n}: give the "
             f"ground kernel a bandwidth"
         )
-    i, j = pairs(n, most=most)
-    mean, cov = jax.lax.stop_gradient((mean, cov))
+    i, j = (by_values((mean, cov))[place] for place in pairs(n, most=most))
     variance = jnp.mean(cov if cov.ndim == 2 else jnp.diagonal(cov, axis1=1, axis2=2), axis=-1)
 
-    def computed() -> Array:
-        shift = jnp.sqrt(jnp.sum((mean[i] - mean[j]) ** 2, axis=-1))
-        return _isotropic_median(shift, variance[i], variance[j], d)
+    def computed(k: Array) -> Array:
+        shift = safe_sqrt(jnp.sum((mean[i[k]] - mean[j[k]]) ** 2, axis=-1))
+        return _isotropic_median(shift, variance[i[k]], variance[j[k]], d)
 
     if d == 1:
-        return positive_median(computed())
+        return _median_of(computed, i.size)
 
-    def drawn() -> Array:
+    def drawn(k: Array) -> Array:
         noise = jax.random.normal(key, (2, i.size, MAX_DRAWS, d), mean.dtype)
         root = jnp.sqrt(cov)[:, None] if cov.ndim == 2 else psd_root(cov)
 
-        def sample(k: Array, noise: Array) -> Array:
-            spread = noise * root[k] if cov.ndim == 2 else noise @ root[k]
-            return mean[k][:, None] + spread
+        def sample(which: Array, noise: Array) -> Array:
+            spread = noise * root[which] if cov.ndim == 2 else noise @ root[which]
+            return mean[which][:, None] + spread
 
-        return jax.vmap(_median_distance)(sample(i, noise[0]), sample(j, noise[1]))
+        return jax.vmap(_median_distance)(sample(i[k], noise[0, k]), sample(j[k], noise[1, k]))
 
     wanted = variance[:, None] if cov.ndim == 2 else variance[:, None, None] * jnp.eye(d)
     scale = jnp.expand_dims(variance, range(1, cov.ndim))
     isotropic = jnp.all(jnp.abs(cov - wanted) <= 0.01 * scale)
-    return positive_median(jax.lax.cond(isotropic, computed, drawn))
+    return _median_of(lambda k: jax.lax.cond(isotropic, computed, drawn, k), i.size)
 
 
 def _log_chi2_tail(x: Array, k: int) -> Array:
@@ -233,21 +300,32 @@ def _isotropic_median(
     With |X| ~ (mean shift, variance) the distance is |X| ~ (0, 2v), (0, 2w), (|mu - mu'|, v + w)
     in the proportions 1/4, 1/4 and 1/2: it exceeds r as often as not where P(|X| > r) of the
     first two sum to twice P(|X| <= r) of the third. Solved by bisection, in logarithms: for narrow
-    predictions far apart both sides are tiny wherever they are equal.
+    predictions far apart both sides are tiny wherever they are equal. The derivative is that of
+    the equation: two steps of Newton's method from its solution are exact up to the third order.
     """
     # draws blurred by 1e-5 of the shift: no change, but for point masses, where it is the limit
     blur = 2 * (1e-5 * shift) ** 2 + float(jnp.finfo(shift.dtype).tiny) ** 0.5
-    s_v, s_w, s = (jnp.sqrt(total + blur) for total in (2 * v, 2 * w, v + w))
+    scales = tuple(jnp.sqrt(total + blur) for total in (2 * v, 2 * w, v + w))
+
+    def excess(r: Array, shift: Array, s_v: Array, s_w: Array, s: Array) -> Array:
+        beyond = jnp.logaddexp(_log_chi2_tail((r / s_v) ** 2, d), _log_chi2_tail((r / s_w) ** 2, d))
+        return beyond - math.log(2) - _log_distance_cdf(r, shift, s, d)
+
+    held = jax.lax.stop_gradient((shift, *scales))
 
     def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         r = (low + high) / 2
-        beyond = jnp.logaddexp(_log_chi2_tail((r / s_v) ** 2, d), _log_chi2_tail((r / s_w) ** 2, d))
-        below = beyond > math.log(2) + _log_distance_cdf(r, shift, s, d)
+        below = excess(r, *held) > 0
         return jnp.where(below, r, low), jnp.where(below, high, r)
 
     # the median of chi^2_d is below d, and |X| <= |mu| + |X - mu|
-    top = shift + jnp.sqrt(2 * d * at_least(v, w))
+    top = jax.lax.stop_gradient(shift + jnp.sqrt(2 * d * at_least(v, w)))
     steps = min(jnp.finfo(shift.dtype).nmant + 3, 40)
     low, high = jax.lax.fori_loop(0, steps, halve, (jnp.zeros_like(top), top))
-    return (low + high) / 2
+    r = (low + high) / 2
+    for _ in range(2):
+        value, slope = jax.jvp(lambda r: excess(r, shift, *scales), (r,), (jnp.ones_like(r),))
+        step = value / slope
+        r = r - (step - jax.lax.stop_gradient(step))  # the derivative alone: r is exact
+    return r

@@ -1,4 +1,8 @@
-"""The median of ALL pairwise distances, for kernels that must be the published ones."""
+"""The median of all pairwise distances: counted, never sorted.
+
+A search finds the pairs that attain the median; the bandwidth is their distance, computed from
+their features like any other. So it has derivatives of every order: those of these pairs.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,107 +11,181 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Bool, Float, Int, UInt
 
-from jaxcal.kernels.bandwidths import pairs
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, at_most, safe_sqrt
 from jaxcal.typing import Distance, Features, Scalar
 
-TILE = 512
-LANE = 10  # bits of a counting word for one end: a column of a tile is shorter than 2^10
-SAMPLE = 1 << 14  # pairs that suggest where to begin
-# where to count, by how many ends a word has room for: first in standard errors of the sample's
-# median, then in those of a linear guess between the ends, and as shares of the way between them
-FIRST = {6: (-3.0, -1.0, 0.0, 1.0, 3.0), 3: (-2.0, 2.0)}
-NEXT = {6: (-2.0, 0.0, 2.0), 3: (-1.5, 1.5)}
-SHARES = {6: (0.25, 0.75), 3: ()}
+TILE = 512  # the side of a tile where distances are computed anew for every count
+SIDE = 64  # that of a tile which is kept, and the rows of a tile that are counted at a time
+HELD = 1 << 21  # so many squared distances are kept
+LANE = 8  # bits of a counting word for one end: SIDE < 2^8
+SAMPLE = 256  # pairs that suggest where to begin
+FIRST = np.asarray([-2.2, 0.0, 2.2])  # where to count, in standard errors of its median
+NEXT = np.asarray([-0.7, 0.0, 0.7])  # and then, in those of a linear guess between the ends
+
+
+class Tiles(NamedTuple):
+    """Pairs of observations, as pairs (i, j) of blocks of ``side`` of them; ``rows``: which n
+    observations, in the order of the blocks, or None for all as they are."""
+
+    i: np.ndarray
+    j: np.ndarray
+    side: int
+    n: int
+    rows: Int[Array, " n"] | None = None
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of different observations these are."""
+        sizes = np.clip(self.n - self.side * np.arange(-(-self.n // self.side)), 0, self.side)
+        apart, alone = self.i != self.j, sizes[self.i[self.i == self.j]]
+        across = sizes[self.i[apart]] @ sizes[self.j[apart]]
+        return int(across + np.sum(alone * (alone - 1) // 2))
+
+
+def all_tiles(n: int, side: int) -> Tiles:
+    """Every pair of n observations, once, in blocks of about equal size."""
+    i, j = np.triu_indices(-(-n // side))
+    return Tiles(i, j, -(-n // -(-n // side)), n)
+
+
+class Middle(NamedTuple):
+    """The one or two pairs that attain the median, their observations ``i`` and ``j`` [2], and
+    whether ``all_equal``: no pair is apart."""
+
+    i: Int[Array, "2"]
+    j: Int[Array, "2"]
+    all_equal: Bool[Array, ""]
+
+
+@partial(jax.jit, static_argnames="tile")
+def exact_median(distance: Distance, features: Features, *, tile: int = TILE) -> Scalar:
+    """The median distance over all n (n - 1) / 2 pairs, those of equal predictions among them.
+
+    The mean of the two middle distances where their number is even; where that many are 0, the
+    median of the positive distances; 1 where all are 0; NaN where a feature is not finite. Passes
+    over tiles count the distances up to several ends at once, and the ends close in on the median:
+    about seven passes of n^2 / 2 distances, at most one a bit. Memory O(tile^2).
+    The derivative is that of the one or two pairs that attain it.
+    Raises ValueError if n < 2, and where there are more pairs than integers to count them with.
+    """
+    n = count(features)
+    if not 2 <= tile <= TILE:
+        raise ValueError(f"tile: wanted between 2 and {TILE} rows, got {tile}")
+    if n * (n - 1) // 2 > jnp.iinfo(_counter()).max:
+        raise ValueError(
+            f"{n * (n - 1) // 2} pairs of n={n} predictions are too many to count in 32 bits: "
+            f"enable 64-bit types, or use median_heuristic"
+        )
+    return at_middle(distance, features, middle(distance, features, all_tiles(n, tile), ties=True))
+
+
+def count(features: Features) -> int:
+    """The number of predictions; ValueError where there is no pair."""
+    n = jax.tree.leaves(features)[0].shape[0]
+    if n < 2:
+        raise ValueError(f"a median distance needs at least 2 predictions, got n={n}")
+    return n
+
+
+def at_middle(distance: Distance, features: Features, pairs: Middle) -> Scalar:
+    """The mean distance of the pairs that attain the median; 1 where all are equal."""
+    rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k], features) for k in (pairs.i, pairs.j))
+    lengths = safe_sqrt(distance.paired(rows, cols))
+    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(features)])
+    median = jnp.where(pairs.all_equal, 1.0, jnp.mean(lengths))
+    return jnp.where(jnp.all(finite), median, jnp.nan)
 
 
 class _Search(NamedTuple):
-    """Squared distances ``low`` < ``high`` on the two sides of the median, and how many distances
-    are up to each of them."""
+    """Squared distances ``low`` < ``high`` on the two sides of the median, how many distances are
+    up to each of them and how many are 0, and the ``ends`` up to which to count next."""
 
     low: Scalar
     high: Scalar
     up_to_low: UInt[Array, ""]
     up_to_high: UInt[Array, ""]
+    zeros: UInt[Array, ""]
+    ends: Float[Array, " e"]
 
 
-@partial(jax.jit, static_argnames="tile")
-def exact_median(distance: Distance, features: Features, *, tile: int = TILE) -> Scalar:
-    """The median distance over all n (n - 1) / 2 pairs, without ever holding them. No gradient.
+def middle(distance: Distance, features: Features, tiles: Tiles, *, ties: bool) -> Middle:
+    """The pairs that attain the median over these pairs: of all, or of the positive distances.
 
-    The mean of the two middle distances where their number is even; where the median is 0, that
-    of the positive distances; 1 where all are 0; NaN where a feature is not finite. Passes over
-    tiles count the distances up to several ends at once, and the ends close in on the median:
-    about eight passes of n^2 / 2 distances, at most one a bit. Memory O(tile^2).
-    Raises ValueError if n < 2, and where there are more pairs than integers to count them with.
-    `jaxcal.kernels.bandwidths.median_heuristic` looks at some of the pairs instead.
+    With ``ties`` pairs at distance 0 count, unless they reach the middle. Up to 2^21 squared
+    distances are kept, and computed once; more are computed again in every pass.
     """
     in_order = getattr(distance, "in_order", lambda features: features)
     features = jax.lax.stop_gradient(in_order(features))
-    n = jax.tree.leaves(features)[0].shape[0]
-    if n < 2:
-        raise ValueError(f"a median distance needs at least 2 predictions, got n={n}")
-    if not 2 <= tile < 1 << LANE:
-        raise ValueError(f"tile: wanted between 2 and {(1 << LANE) - 1} rows, got {tile}")
-    total, word = n * (n - 1) // 2, jax.dtypes.canonicalize_dtype(np.uint64)
-    if total > jnp.iinfo(word).max:
-        raise ValueError(
-            f"{total} pairs of n={n} predictions are too many to count in 32 bits: enable 64-bit "
-            f"types, or use median_heuristic"
-        )
-    walk = partial(_over_pairs, distance, features, min(tile, n))
-    sample = _sampled(distance, features)
-    dtype, ends_at_once = sample.dtype, jnp.iinfo(word).bits // LANE
-    first, later, shares = (
-        jnp.asarray(table[ends_at_once], dtype) for table in (FIRST, NEXT, SHARES)
-    )
+    if tiles.rows is not None:
+        features = jax.tree.map(lambda leaf: leaf[tiles.rows], features)
+    block = partial(_block, distance, _padded(features, tiles), tiles)
+    walk = _walk(block, tiles)
+    sample = _sampled(distance, features, tiles)
+    total, dtype = tiles.pairs, sample.dtype
 
-    middle = (sample.size + first * sample.size**0.5) / 2
-    guesses = sample[jnp.clip(middle.astype(int), 0, sample.size - 1)]
-    ends = jnp.concatenate([jnp.zeros(1, dtype), guesses])
-    counts = _up_to(walk, ends, word)
-    zeros = counts[0]
-    least = jnp.where(zeros > total // 2, zeros, 0)
-    below = least + (total - least) // 2  # the number of distances before the upper middle one
+    def ranks(zeros: Array) -> tuple[Array, Array]:
+        """How many zeros do not count, and how many distances are before the upper middle one."""
+        least = jnp.where(2 * zeros >= total, zeros, 0) if ties else zeros
+        return least, least + (total - least) // 2
 
     def step(state: _Search) -> _Search:
-        inside = (state.up_to_high - state.up_to_low).astype(dtype)
-        rank = (below - state.up_to_low).astype(dtype) + later * jnp.sqrt(inside) / 2
-        share = jnp.concatenate([jnp.clip(rank / inside, 0, 1), shares])
-        low, high = _bits(state.low), _bits(state.high)
-        guesses = _bits(state.low + share * (state.high - state.low))
-        ends = jnp.append(guesses, low + (high - low) // 2)  # halving the bits always gets there
-        ends = jax.lax.bitcast_convert_type(jnp.clip(ends, low + 1, high - 1), dtype)
-        return _narrowed(state, below, ends, _up_to(walk, ends, word))
+        counts = _up_to(walk, state.ends)
+        zeros = jnp.where(state.low < 0, counts[0], state.zeros)  # the first end is 0
+        below = ranks(zeros)[1]
+        low, high, up_to_low, up_to_high = _narrowed(state, below, counts)
+        inside = (up_to_high - up_to_low).astype(dtype)
+        reach = jnp.asarray(NEXT, dtype) * jnp.sqrt(inside) / 2
+        share = at_most(at_least(((below - up_to_low).astype(dtype) + reach) / inside, 0), 1)
+        guesses = _bits(low + share * (high - low))
+        first, last = _bits(low), _bits(high)
+        ends = jnp.append(guesses, first + (last - first) // 2)  # halving always gets there
+        ends = jax.lax.bitcast_convert_type(jnp.clip(ends, first + 1, last - 1), dtype)
+        return _Search(low, high, up_to_low, up_to_high, zeros, ends)
 
     def unfinished(state: _Search) -> Array:
-        return (state.up_to_low != below) & (_bits(state.high) - _bits(state.low) > 1)
+        between = _bits(state.high) - _bits(state.low) > 1
+        return (state.low < 0) | ((state.up_to_low != ranks(state.zeros)[1]) & between)
 
-    largest = jnp.asarray(jnp.finfo(dtype).max)
-    start = _Search(jnp.zeros((), dtype), largest, zeros, jnp.asarray(total, word))
-    found = jax.lax.while_loop(unfinished, step, _narrowed(start, below, ends, counts))
+    none, every = (jnp.asarray(number, _counter()) for number in (0, total))
+    ends = jnp.concatenate([jnp.zeros(1, dtype), _first(sample, ties)])
+    outside = (jnp.asarray(-1, dtype), jnp.asarray(jnp.finfo(dtype).max))
+    end = jax.lax.while_loop(unfinished, step, _Search(*outside, none, every, none, ends))
+    least, below = ranks(end.zeros)
 
-    before, after = _neighbours(walk, found.low)
+    before, after = _neighbours(walk, end.low)
     # where no end stood between the two middle distances, they are equal
-    upper = jnp.sqrt(after)
-    lower = jnp.where(found.up_to_low == below, jnp.sqrt(before), upper)
-    median = jnp.where((total - least) % 2 == 0, (lower + upper) / 2, upper)
-    median = jnp.where(zeros == total, 1.0, median)
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(features)])
-    return jnp.where(jnp.all(finite), median, jnp.nan)
+    apart = ((total - least) % 2 == 0) & (end.up_to_low == below)
+    places = jnp.stack([jnp.where(apart, before.place, after.place), after.place])
+    i, j = jnp.clip(places[:, 0], 0, tiles.n - 1), jnp.clip(places[:, 1], 0, tiles.n - 1)
+    if tiles.rows is not None:
+        i, j = tiles.rows[i], tiles.rows[j]
+    return Middle(i, j, end.zeros == total)
+
+
+def _first(sample: Float[Array, " s"], ties: bool) -> Float[Array, "3"]:
+    """Where to count first: about the median of the sample."""
+    zeros = jnp.sum(sample <= 0)
+    skipped = jnp.where(2 * zeros >= sample.size, zeros, 0) if ties else zeros
+    skipped = jnp.asarray(skipped).astype(sample.dtype)
+    some = sample.size - skipped
+    places = skipped + (some + jnp.asarray(FIRST, sample.dtype) * jnp.sqrt(some)) / 2
+    # cheaper to compile than a sort
+    up_to = jnp.sum(sample[:, None] >= sample[None], axis=1, dtype=sample.dtype)
+    return sample[jnp.argmin(jnp.abs(up_to[None] - places[:, None]), axis=1)]
 
 
 def _narrowed(
-    state: _Search, below: UInt[Array, ""], ends: Float[Array, " e"], counts: UInt[Array, " e"]
-) -> _Search:
-    """The nearest ends on the two sides of the median, among the old ones and these."""
+    state: _Search, below: UInt[Array, ""], counts: UInt[Array, " e"]
+) -> tuple[Array, Array, Array, Array]:
+    """The nearest ends on the two sides of the median, old or new, and the counts up to them."""
+    ends = state.ends
     low = jnp.argmax(jnp.where(counts <= below, ends, -1))
     high = jnp.argmin(jnp.where(counts > below, ends, jnp.inf))
     up = (counts[low] <= below) & (ends[low] > state.low)
     down = (counts[high] > below) & (ends[high] < state.high)
-    return _Search(
+    return (
         jnp.where(up, ends[low], state.low),
         jnp.where(down, ends[high], state.high),
         jnp.where(up, counts[low], state.up_to_low),
@@ -115,70 +193,112 @@ def _narrowed(
     )
 
 
-def _sampled(distance: Distance, features: Features) -> Float[Array, " s"]:
-    """Squared distances of some pairs, sorted."""
-    n = jax.tree.leaves(features)[0].shape[0]
-    i, j = pairs(n, most=min(n * (n - 1) // 2, SAMPLE))
-
-    def between(pair: tuple[Array, Array]) -> Scalar:
-        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], features) for k in pair)
-        return distance.paired(rows, cols)[0]
-
-    return jnp.sort(at_least(jax.lax.map(between, (i, j), batch_size=512), 0))
+def _counter() -> Any:
+    return jax.dtypes.canonicalize_dtype(np.uint64)
 
 
-def _over_pairs(
-    distance: Distance,
-    features: Features,
-    side: int,
-    add: Callable[[Any, Array], Any],
-    start: Any,
-) -> Any:
-    """``add`` over tiles of squared distances, infinite outside of the pairs i < j."""
-    n = jax.tree.leaves(features)[0].shape[0]
-    tiles = -(-n // side)
-    order = jnp.minimum(jnp.arange(tiles * side), n - 1)
-    padded = jax.tree.map(lambda leaf: leaf[order], features)
+def _padded(features: Features, tiles: Tiles) -> Features:
+    """Features of as many rows as the blocks have, the last one repeated."""
+    blocks = -(-tiles.n // tiles.side)
+    order = jnp.minimum(jnp.arange(blocks * tiles.side), tiles.n - 1)
+    return jax.tree.map(lambda leaf: leaf[order], features)
+
+
+def _block(distance: Any, padded: Features, tiles: Tiles, i: Array, j: Array) -> Array:
+    """Squared distances [side, side] of blocks i and j, infinite outside of the pairs."""
+    side = tiles.side
 
     def cut(k: Array) -> tuple[Features, Array]:
         rows = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, k * side, side), padded)
         return rows, k * side + jnp.arange(side)
 
-    def step(carry: Any, tile: tuple[Array, Array]) -> tuple[Any, None]:
-        (rows, i), (cols, j) = (cut(k) for k in tile)
-        squared = at_least(distance.squared_distances(rows, cols), 0)
-        real = (i[:, None] < j[None]) & (j < n)[None]
-        return add(carry, jnp.where(real, squared, jnp.inf)), None
-
-    i, j = np.triu_indices(tiles)
-    return jax.lax.scan(step, start, (jnp.asarray(i), jnp.asarray(j)))[0]
+    (rows, a), (cols, b) = cut(i), cut(j)
+    between = getattr(distance, "separations", distance.squared_distances)
+    with jax.default_matmul_precision("highest"):
+        squared = at_least(between(rows, cols), 0)
+    real = (a[:, None] < tiles.n) & (b[None] < tiles.n) & ((i != j) | (a[:, None] < b[None]))
+    return jnp.where(real, squared, jnp.inf)
 
 
-def _up_to(walk: Callable[..., Any], ends: Float[Array, " e"], word: Any) -> UInt[Array, " e"]:
-    """How many squared distances are up to each end."""
+def _sampled(distance: Any, features: Features, tiles: Tiles) -> Float[Array, " s"]:
+    """Squared distances of some of the pairs."""
+    rng = np.random.default_rng(tiles.n)
+    size = SAMPLE if tiles.pairs <= HELD else 16 * SAMPLE
+    i = rng.integers(0, tiles.n, size)
+    j = (i + rng.integers(1, tiles.n, size)) % tiles.n
+    rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k], features) for k in (i, j))
+    return at_least(distance.paired(rows, cols), 0)
 
-    def add(counts: Array, squared: Array) -> Array:
+
+Add = Callable[[Any, Array, Int[Array, "k 2"]], Any]
+
+
+def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, Any], Any]:
+    """``walk(add, start)``: ``add`` over tiles [k, r, c] and where each begins; kept, if few."""
+    i, j, side = jnp.asarray(tiles.i), jnp.asarray(tiles.j), tiles.side
+    if tiles.i.size * side**2 <= HELD and side <= SIDE:
+        held = jax.vmap(block)(i, j)
+        corners = jnp.stack([i, j], axis=1) * side
+        return lambda add, start: add(start, held, corners)
+    heights = [min(SIDE, side - top) for top in range(0, side, SIDE)]
+
+    def walk(add: Add, start: Any) -> Any:
+        def step(carry: Any, tile: tuple[Array, Array]) -> tuple[Any, None]:
+            squared = block(*tile)
+            if side % SIDE:  # rows that belong to no pair
+                rest = jnp.full((-side % SIDE, side), jnp.inf, squared.dtype)
+                squared = jnp.concatenate([squared, rest])
+            tops = SIDE * jnp.arange(len(heights))
+            corners = jnp.stack([tile[0] * side + tops, tile[1] * side + 0 * tops], axis=1)
+            return add(carry, squared.reshape(-1, SIDE, side), corners), None
+
+        return jax.lax.scan(step, start, (i, j))[0]
+
+    return walk
+
+
+def _up_to(walk: Callable[..., Any], ends: Float[Array, " e"]) -> UInt[Array, " e"]:
+    """How many squared distances are up to each of four ends."""
+    lanes = [LANE * k for k in range(ends.size)]
+
+    def add(counts: Array, squared: Array, _: Array) -> Array:
         # one sum for all ends: each has its own bits of a word, enough for a column of the tile
-        words = sum((squared <= end).astype(word) << LANE * k for k, end in enumerate(ends))
-        columns = jnp.sum(words, axis=0)
-        parts = [(columns >> LANE * k) & ((1 << LANE) - 1) for k in range(ends.size)]
-        return counts + jnp.sum(jnp.stack(parts), axis=1)
+        words = sum(
+            (squared <= end).astype(jnp.uint32) << lane
+            for end, lane in zip(ends, lanes, strict=True)
+        )
+        columns = jnp.sum(words, axis=-2)
+        parts = [(columns >> lane) & ((1 << LANE) - 1) for lane in lanes]
+        return counts + jnp.stack([jnp.sum(part, dtype=counts.dtype) for part in parts])
 
-    return walk(add, jnp.zeros(ends.shape, word))
+    return walk(add, jnp.zeros(ends.shape, _counter()))
 
 
-def _neighbours(walk: Callable[..., Any], end: Scalar) -> tuple[Scalar, Scalar]:
-    """The largest squared distance up to ``end``, and the smallest beyond it."""
+class _Nearest(NamedTuple):
+    value: Scalar
+    place: Int[Array, "2"]
 
-    def add(carry: tuple[Scalar, Scalar], squared: Array) -> tuple[Scalar, Scalar]:
-        before, after = carry
+
+def _neighbours(walk: Callable[..., Any], end: Scalar) -> tuple[_Nearest, _Nearest]:
+    """The largest squared distance up to ``end`` and the smallest beyond it, and their pairs."""
+
+    def nearest(values: Array, corners: Array) -> _Nearest:
+        """The smallest of these values."""
+        by_column = jnp.min(values, axis=-2)
+        k, column = jnp.unravel_index(jnp.argmin(by_column), by_column.shape)
+        row = jnp.argmin(values[k, :, column])
+        return _Nearest(by_column[k, column], corners[k] + jnp.stack([row, column]))
+
+    def add(carry: tuple[_Nearest, _Nearest], squared: Array, corners: Array):
         within = squared <= end
-        return (
-            jnp.maximum(before, jnp.max(jnp.where(within, squared, 0))),
-            jnp.minimum(after, jnp.min(jnp.where(within, jnp.inf, squared))),
+        sides = (jnp.where(within, -squared, jnp.inf), jnp.where(within, jnp.inf, squared))
+        return tuple(
+            jax.tree.map(lambda a, b, less=one.value < old.value: jnp.where(less, a, b), one, old)
+            for old, one in zip(carry, (nearest(side, corners) for side in sides), strict=True)
         )
 
-    return walk(add, (jnp.zeros((), end.dtype), jnp.asarray(jnp.inf, end.dtype)))
+    nothing = _Nearest(jnp.asarray(jnp.inf, end.dtype), jnp.zeros(2, int))
+    return walk(add, (nothing, nothing))
 
 
 def _bits(values: Array) -> Int[Array, "..."]:

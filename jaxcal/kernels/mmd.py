@@ -74,7 +74,7 @@ class MMD(eqx.Module):
         length = jnp.ones((), samples.dtype)
         if points.needs_bandwidth(self.ground):
             length = spread_of_draws(samples)
-        samples = samples - jax.lax.stop_gradient(jnp.mean(samples, axis=(0, 1), keepdims=True))
+        samples = samples - jnp.mean(samples, axis=(0, 1), keepdims=True)
         kernel = with_ground_bandwidth(self.ground, length)
         own = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)
         return Samples(samples, jnp.broadcast_to(length, own.shape), own)

@@ -6,6 +6,7 @@ the bandwidth ``l`` a scalar or one length per dimension, in the units of the po
 """
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import equinox as eqx
@@ -18,6 +19,7 @@ from jaxtyping import Array, Float
 from jaxcal.numerics import at_least, safe_power, safe_sqrt
 from jaxcal.typing import Features, PointKernel, Scalar
 
+FEW = 16  # coordinates that are subtracted one by one
 Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
 
 
@@ -363,3 +365,18 @@ def squared_distances(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float
     left = jnp.concatenate([-2 * xs, x2, jnp.ones_like(x2)], -1)
     right = jnp.concatenate([ys, jnp.ones_like(y2), y2], -1)
     return at_least(left @ right.T, 0)
+
+
+def separations(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
+    """``|x_i - y_j|^2``, and 0 exactly where the two cannot be told apart.
+
+    Up to 16 coordinates are subtracted one by one. More go through `squared_distances`, where
+    rounding leaves noise: below it there is no distance.
+    """
+    q = xs.shape[1]
+    if q <= FEW:
+        left, right = xs.T, ys.T
+        return reduce(jnp.add, [(left[k][:, None] - right[k][None]) ** 2 for k in range(q)])
+    squared = squared_distances(xs, ys)
+    size = jnp.sum(xs**2, axis=-1)[:, None] + jnp.sum(ys**2, axis=-1)[None]
+    return jnp.where(squared <= q**0.5 * jnp.finfo(xs.dtype).eps * size, 0, squared)

@@ -32,8 +32,16 @@ class _Euclidean:
     def vectors(self, features: Any) -> Array:
         return features
 
+    def in_order(self, features: Any) -> Array:
+        """Features as `separations` takes them: about their mean, for the sake of digits."""
+        return centred(self.vectors(features))
+
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
+
+    def separations(self, rows: Array, cols: Array) -> Array:
+        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        return points.separations(rows, cols)
 
     def paired(self, rows: Array, cols: Array) -> Array:
         return jnp.sum((rows - cols) ** 2, axis=-1)
@@ -44,8 +52,7 @@ def centred(vectors: Array) -> Array:
 
     Entries that are not finite stay in their own rows.
     """
-    held = jax.lax.stop_gradient(vectors)
-    return vectors - jnp.mean(jnp.where(jnp.isfinite(held), held, 0), axis=0, keepdims=True)
+    return vectors - jnp.mean(jnp.where(jnp.isfinite(vectors), vectors, 0), axis=0, keepdims=True)
 
 
 class Fisher(_Euclidean, eqx.Module):
@@ -140,7 +147,7 @@ def _ground_bandwidth(key: Key, predictions: Any, nodes: Nodes) -> Scalar:
         if len(nodes) < 2:
             return jnp.ones((), nodes.dtype)  # no distance to measure, and none to scale
         found, _ = median_heuristic(Vectors(nodes), nodes)
-    return jax.lax.stop_gradient(found).astype(nodes.dtype)
+    return found.astype(nodes.dtype)
 
 
 def check_draws(n_draws: Any) -> None:

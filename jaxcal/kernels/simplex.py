@@ -114,6 +114,10 @@ class TotalVariation(_Simplex, eqx.Module):
     def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
         return (by_class(_gap, self.in_order(rows), self.in_order(cols)) / 2) ** 2
 
+    def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        return self.squared_distances(rows, cols)
+
     def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
         gaps = jnp.abs(self.vectors(rows) - self.vectors(cols))
         return (jnp.sum(gaps, axis=-1) / 2) ** 2
@@ -135,6 +139,13 @@ class Euclidean(_Simplex, _Euclidean, eqx.Module):
         if isinstance(rows, tuple):
             return by_class(_squared_gap, rows, cols)
         return super().squared_distances(rows, cols)
+
+    def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        rows, cols = self.in_order(rows), self.in_order(cols)
+        if isinstance(rows, tuple):
+            return self.squared_distances(rows, cols)
+        return super().separations(rows, cols)
 
     def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
         return super().paired(self.vectors(rows), self.vectors(cols))

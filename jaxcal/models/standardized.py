@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.numerics import binary_size
+from jaxcal.numerics import binary_size, safe_sqrt
 from jaxcal.typing import Point, Points
 
 
@@ -26,7 +26,7 @@ class Units(eqx.Module):
         """Mean and standard deviation of the targets; a constant coordinate keeps scale 1."""
         size = binary_size(jnp.max(jnp.abs(ys), axis=0))
         parts = ys / size  # whose squares and sums stay within the range of their type
-        deviation = jnp.std(parts, axis=0) * size
+        deviation = safe_sqrt(jnp.var(parts, axis=0)) * size
         # a coordinate all of whose values agree to rounding has no scale of its own
         floor = jnp.finfo(ys.dtype).eps * jnp.max(jnp.abs(ys), axis=0)
         spread = (jnp.max(ys, axis=0) > jnp.min(ys, axis=0)) & (deviation > floor)

@@ -41,7 +41,7 @@ class Setup(eqx.Module):
     def assemble(self, keys: Keys, predictions: Any, targets: Array) -> Assembled:
         """Kernel means, features and bandwidths of one data set; traced once per shape.
 
-        Gradients flow through the predictions; units and bandwidths count as constants.
+        Gradients flow through all of it: predictions, units and bandwidths.
         """
         if isinstance(predictions, Classes):
             return self._classes(keys, predictions, targets)
@@ -58,13 +58,13 @@ class Setup(eqx.Module):
     def _vectors(self, keys: Keys, predictions: Any, targets: Array) -> Assembled:
         n, event = targets.shape[0], targets.shape[1:]
         ys = targets.reshape(n, -1)
-        units = jax.lax.stop_gradient(Units.of(ys) if self.standardize else Units.unchanged(ys))
+        units = Units.of(ys) if self.standardize else Units.unchanged(ys)
         ts = units.points(ys)
         # a common offset costs no digits: kernel means are about the mean of the targets, while
         # distances see the units of the test, in which their base measures are
-        about = Units(jax.lax.stop_gradient(jnp.mean(ys, axis=0)), units.scale)
+        about = Units(jnp.mean(ys, axis=0), units.scale)
         own = Standardized(predictions, units, event)
-        bandwidth, spread = median_heuristic(Vectors(ts), jax.lax.stop_gradient(ts))
+        bandwidth, one_target = median_heuristic(Vectors(ts), ts)
         kernel = points.with_bandwidth(self.target_kernel, bandwidth)
         mean_key, node_key = jax.random.split(keys[0])
 
@@ -85,7 +85,7 @@ class Setup(eqx.Module):
         means = kernel_means(kernel, moved, key=mean_key, n_draws=self.n_draws)
         used = {"target": bandwidth} if points.needs_bandwidth(self.target_kernel) else {}
         constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
-        identical = (spread == 0) & (self.standardize or bool(used))
+        identical = one_target & (self.standardize or bool(used))
         made = self._together(
             distance, described, means, about.points(ys), used, identical, constant, reach(ys)
         )
@@ -103,7 +103,7 @@ class Setup(eqx.Module):
         constant: Any,
         reach: Any = 0.0,
     ) -> Assembled:
-        bandwidth, farthest = median_heuristic(distance, jax.lax.stop_gradient(described))
+        bandwidth, one_prediction = median_heuristic(distance, described)
         if points.needs_bandwidth(self.prediction_kernel):
             bandwidths = bandwidths | {"prediction": bandwidth}
         if isinstance(distance, Vectors):
@@ -113,7 +113,7 @@ class Setup(eqx.Module):
             SKCE(kernel, distance, means.empty()),
             SKCEFeatures(ys, means.features, described),
             bandwidths,
-            (farthest == 0) & (not isinstance(self.prediction_kernel, Constant)),
+            one_prediction & (not isinstance(self.prediction_kernel, Constant)),
             identical_targets,
             jnp.asarray(constant),
             jnp.zeros((), jnp.int32),

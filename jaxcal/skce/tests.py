@@ -78,8 +78,8 @@ def skce_test(
 def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
     """Estimate the squared kernel calibration error; arguments and units as in `skce_test`.
 
-    The key is used where draws are needed only. Differentiable in the predictions' parameters;
-    units and bandwidths count as constants. Cost O(n^2).
+    The key is used where draws are needed only. Differentiable in predictions and targets, through
+    units and bandwidths too, in every mode and order. Cost O(n^2).
     """
     key = checks.key(key)
     predictions, ys, setup = set_up(predictions, targets, **options)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import pytest
+import scipy.spatial
 import scipy.stats
 
 from jaxcal.ckce import Comparison, ckce, compare, pooled_bandwidth, synthetic
@@ -18,6 +19,7 @@ MODELS = {
     "under": jnp.asarray(problems.tempered(np.asarray(TRUTH), 3.0)),
 }
 KEY = jax.random.key(2)
+POOLED = jax.jit(pooled_bandwidth)
 FOUND = compare(KEY, MODELS, Y, n_draws=199, rank=100)
 
 
@@ -79,6 +81,68 @@ def test_differences_are_antisymmetric_and_identical_models_tie():
     assert float(d.estimate[i, j]) == 0
     assert float(d.p_adjusted[1, 3]) <= 0.05
     assert bool(jnp.all(jnp.diagonal(d.p_value) == 1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_model_without_spread_moves_no_bandwidth(dtype):
+    rng = np.random.default_rng(0)
+    q, noise = rng.dirichlet(np.ones(3), 100), rng.uniform(-1, 1, (7, 100))
+    alone = np.median(scipy.spatial.distance.pdist(q))
+    for partners in (1, 7):
+        for spread in (0.0, 1e-12, 1e-6, 1e-3, 1e-2, 1e-1):
+            flat = 0.4 + spread * noise[:partners]
+            models = [q, *(np.stack([p, 0.9 - p, np.full(100, 0.1)], 1) for p in flat)]
+            width = float(POOLED(jnp.asarray(np.stack(models), dtype)))
+            medians = [np.median(scipy.spatial.distance.pdist(a)) for a in models]
+            wanted = np.sum(np.square(medians)) / np.sum(medians)
+            rounding = 1e-5 if dtype == np.float32 else 1e-9
+            assert abs(width / wanted - 1) < rounding
+            # half of a distance is at most 2 spread, and each partner pulls by less than its own
+            assert alone - 2 * partners * spread - rounding < width < alone + rounding
+    assert POOLED(jnp.full((2, 100, 3), 1 / 3, dtype)) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32])
+def test_a_valid_model_has_its_own_value_beside_the_base_rate(dtype):
+    p = np.random.default_rng(1).uniform(size=100)
+    y = np.random.default_rng(2).uniform(size=100) < p
+    q = np.stack([1 - p, p], 1).astype(dtype)
+    rate = np.broadcast_to(np.asarray([1 - y.mean(), y.mean()], dtype), (100, 2))
+    both = compare(KEY, {"model": q, "rate": rate}, y.astype(int), n_draws=19, rank=20)
+    width = np.median(scipy.spatial.distance.pdist(q.astype(float)))
+    np.testing.assert_allclose(both.bandwidths, width, rtol=1e-5)
+    exact = ckce(q.astype(np.float64), y.astype(int), bandwidth=width).estimate
+    np.testing.assert_allclose(both.estimate[0], exact, rtol=1e-3)
+    assert np.all(np.isfinite(both.corrected))
+
+
+def test_a_model_without_a_value_is_never_best_and_the_reason_is_the_one_counted():
+    stack = jnp.stack([TRUTH, MODELS["over"], MODELS["under"]])
+
+    @jax.jit
+    def compared(models):
+        return compare(KEY, models, Y, n_draws=99, rank=20, bandwidth=0.4)
+
+    whole = compared(stack)
+    found = compared(stack.at[1, 3, 0].set(jnp.nan))
+    assert found.ranking()[-1] == "model 1"
+    np.testing.assert_array_equal(jnp.isnan(found.corrected), [False, True, False])
+    np.testing.assert_array_equal(jnp.isnan(found.first), [False, True, False])
+    assert float(found.first[0] + found.first[2]) == pytest.approx(1)
+    assert ["1 of its predictions" in text for text in found.warnings()] == [True]
+    # and the others lose nothing: their adjustment is that of the two of them
+    two = compare(KEY, stack[jnp.asarray([0, 2])], Y, n_draws=99, rank=20, bandwidth=0.4)
+    np.testing.assert_allclose(found.differences.p_adjusted[0, 2], two.differences.p_adjusted[0, 1])
+    assert bool(jnp.all(jnp.isfinite(whole.first)))
+
+    broken = compare(KEY, stack, Y, n_draws=9, rank=20, prediction_kernel=not_below)
+    assert all("values of the kernel" in text for text in broken.warnings()[1:])
+    assert jnp.all(jnp.isnan(broken.first) == jnp.isnan(broken.corrected))
+
+
+def not_below(p, q):
+    """No number where a probability is below .001: of the overconfident model alone."""
+    return jnp.where(jnp.minimum(jnp.min(p), jnp.min(q)) < 1e-3, jnp.nan, p @ q)
 
 
 def mirrored(key):
