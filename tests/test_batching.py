@@ -43,6 +43,28 @@ def test_reverse_mode_goes_through_alone_and_in_batches(key):
     np.testing.assert_allclose(summed, expected)
 
 
+def test_every_order_and_mode_goes_through_alone_and_in_batches(key):
+    def plain(x):
+        return jnp.sum(jnp.sin(x) * x[::-1])
+
+    walking = one_at_a_time(plain)
+    for derivative in (jax.jacfwd, jax.hessian, lambda g: jax.jacrev(jax.jacrev(g))):
+        wanted = jax.vmap(derivative(plain))(XS)
+        np.testing.assert_allclose(derivative(walking)(XS[0]), wanted[0], atol=1e-14)
+        np.testing.assert_allclose(jax.vmap(derivative(walking))(XS), wanted, atol=1e-14)
+    walks = "scan" in str(jax.make_jaxpr(jax.vmap(jax.grad(walking)))(XS))
+    assert walks == (jax.default_backend() == "cpu")
+
+
+def test_what_a_function_closes_over_is_batched_and_differentiated():
+    def scaled(c):
+        return one_at_a_time(lambda x: jnp.sum(x * c**2))(XS[0])
+
+    c = jnp.asarray([1.0, 2.0])
+    np.testing.assert_allclose(jax.vmap(scaled)(c), c**2 * jnp.sum(XS[0]))
+    np.testing.assert_allclose(jax.vmap(jax.grad(scaled))(c), 2 * c * jnp.sum(XS[0]))
+
+
 def test_arguments_that_are_no_arrays_are_held_fixed():
     apply = one_at_a_time(lambda function, x: function(x))
     np.testing.assert_allclose(jax.vmap(lambda x: apply(jnp.sin, x))(XS), jnp.sin(XS))

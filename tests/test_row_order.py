@@ -43,7 +43,7 @@ def energies(d):
     return Unnormalized(log_density, (d["mean"], d["width"]))
 
 
-SOME = slice(0, 5)
+SLOW = ("ksd", "kcsd", "draws", "distance")
 ESTIMATES = {
     "kccsd": lambda d: kccsd(KEY, energies(d), d["ys"], precondition="isotropic"),
     "kcsd": lambda d: kcsd(KEY, energies(d), d["ys"], inputs=d["mean"]),
@@ -58,7 +58,10 @@ ESTIMATES = {
 }
 
 
-@pytest.mark.parametrize("name", ESTIMATES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ESTIMATES],
+)
 def test_the_order_of_the_observations_changes_nothing(name):
     estimate = jax.jit(ESTIMATES[name])
     for n in (200, 1000) if name in ("kccsd", "ckce", "measures") else (200,):
