@@ -233,8 +233,8 @@ class DependentWild(eqx.Module):
     makes the squared error of the variance least; a test asks for less bias than that.
 
     Measured for autoregressive errors of correlation up to .9 (`experiments/dependence`): the level
-    is kept at n = 100 and 300. What ends first is the power: where fewer than ten stretches are
-    left, ``warnings()`` says so.
+    is kept at n = 100, 300 and 1,000. Power ends first: ``warnings()`` says where fewer than ten
+    stretches are left.
     Source: Chwialkowski, Sejdinovic, Gretton (2014); Chwialkowski, Strathmann, Gretton (2016); for
     blocks, Patton, Politis and White (2009); for longer ones in tests, Sun, Phillips, Jin (2008).
     """

@@ -51,12 +51,14 @@ class ChiSquared(eqx.Module):
         return gammaincc(jnp.asarray(j / 2, q.dtype), q / 2)
 
     def enough(self, j: int) -> int:
-        return 30 * j
+        return 60 * j
 
 
 class F(eqx.Module):
     r""":math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}`: exact for normal features, and the same
-    limit. It takes away most of what `ChiSquared` rejects too often, not all of it.
+    limit. It takes away most of what `ChiSquared` rejects too often, not all of it: features are
+    skewed, and at 5 locations in one dimension it rejects .13 of calibrated models at n = 16 and
+    32, .10 at 64 and .07 at 128, so fewer observations than 25 a location are told.
 
     Source: Hotelling (1931), for the mean of a normal law.
     """
@@ -66,7 +68,7 @@ class F(eqx.Module):
         return betainc(a, b, 1 / (1 + q / (n - 1)))
 
     def enough(self, j: int) -> int:
-        return 10 * j
+        return 25 * j
 
 
 class _Made(NamedTuple):
