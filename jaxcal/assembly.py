@@ -77,6 +77,8 @@ def set_up(
     coordinates: bool = False,
 ) -> Setup:
     """The choices of a test, checked. Raises ValueError or TypeError with the argument's name."""
+    target_kernel = points.as_kernel(target_kernel, "target_kernel")
+    prediction_kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     if not points.is_smooth(target_kernel):
         raise ValueError(
             "target_kernel: a Stein test differentiates it twice, and Laplace has no derivative "
@@ -106,8 +108,7 @@ def set_up(
             "coordinates=True with precondition='full' would mix the coordinates it keeps apart: "
             "use 'diagonal'"
         )
-    if not isinstance(n_nodes, int) or n_nodes < 1:
-        raise ValueError(f"n_nodes: wanted at least 1 base point, got {n_nodes!r}")
+    n_nodes, distance = checks.integer(n_nodes, "n_nodes"), checks.distance(distance)
     if base is not None and not is_distribution(base):
         base = checks.floats(base, "base")
         if base.ndim == 0 or base.shape[0] < 1 or base.shape[1:] != ys.shape[1:]:
@@ -117,8 +118,8 @@ def set_up(
             )
     return Setup(
         distance,
-        points.as_kernel(prediction_kernel),
-        points.as_kernel(target_kernel),
+        prediction_kernel,
+        target_kernel,
         base,
         n_nodes=n_nodes,
         precondition=precondition,

@@ -8,12 +8,14 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
-from jaxcal.convert import integer, key, say
+from jaxcal.convert import array, floats, integer, key, leaves, number, real, say
 from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.scores import is_distribution, score
+from jaxcal.typing import Distance
 
-__all__ = ["floats", "hotelling_null", "integer", "key", "labels", "level", "null", "predictions"]
-__all__ += ["probabilities", "rows", "say", "targets"]
+__all__ = ["array", "distance", "floats", "hotelling_null", "integer", "key", "labels", "leaves"]
+__all__ += ["level", "null", "number", "predictions", "probabilities", "real", "rows", "say"]
+__all__ += ["targets", "unit"]
 
 
 def null(value: Any) -> None:
@@ -35,35 +37,17 @@ def _offers(value: Any, names: str, example: str) -> None:
 
 def level(value: Any) -> float:
     """The level of a test, a probability strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.floating)):
-        raise TypeError(f"level: wanted a probability such as 0.05, got {say(value)}")
-    if not 0 < value < 1:
-        raise ValueError(f"level: wanted a probability between 0 and 1, got {value!r}")
-    return float(value)
+    return real(value, "level", above=0, below=1)
 
 
-def floats(value: Any, name: str) -> Array:
-    """An array of float32 or float64 (a list, NumPy array or CPU tensor too), or TypeError."""
-    if hasattr(value, "detach"):  # a torch tensor, which may carry a graph
-        value = value.detach().cpu().numpy()
-    try:
-        array = value if isinstance(value, jax.Array) else np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: wanted a rectangular array of numbers ({error})") from None
-    if array.dtype in (jnp.float16, jnp.bfloat16):
+def distance(value: Any) -> Any:
+    """A distance between predictions ready to use, or TypeError."""
+    if isinstance(value, type) or not isinstance(value, Distance):
+        remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(
-            f"{name}: {array.dtype} keeps about three digits, fewer than the cancellation inside "
-            f"the statistic needs; convert to float32"
+            f"distance: wanted one such as jaxcal.kernels.Fisher(), got {say(value)}{remedy}"
         )
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        hint = (
-            "; if these are measurements convert them to float, but counts and classes have no "
-            "score"
-            if jnp.issubdtype(array.dtype, jnp.integer)
-            else ""
-        )
-        raise TypeError(f"{name}: wanted float32 or float64, got {array.dtype}{hint}")
-    return jnp.asarray(array)
+    return value
 
 
 def targets(value: Any) -> Array:
@@ -162,56 +146,97 @@ def _scores(value: Scores, ys: Array) -> Scores:
 
 def rows(value: Any, n: int, name: str) -> Array:
     """Vectors [n, q], or [n] for one number each."""
-    array = floats(value, name)
-    if array.ndim == 0 or array.shape[0] != n:
-        raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {array.shape}")
-    return array.reshape(n, -1)
+    given = floats(value, name)
+    if given.ndim == 0 or given.shape[0] != n:
+        raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {given.shape}")
+    return given.reshape(n, -1)
 
 
-def probabilities(value: Any, name: str = "predictions") -> Array:
+def probabilities(value: Any, name: str = "predictions", *, binary: bool = False) -> Array:
     """Class probabilities [n, m], each row >= 0 with sum 1 to rounding, or ValueError.
 
+    A numpyro ``Categorical`` gives its own. With ``binary`` also n probabilities of class 1.
     Values are looked at outside of jit only: inside, rows of another sum pass.
     """
-    array = floats(value, name)
-    if array.ndim != 2 or array.shape[0] < 1 or array.shape[1] < 2:
+    if is_distribution(value) and hasattr(value, "enumerate_support"):
+        value = _categorical(value, name)
+    given = floats(value, name)
+    if binary and given.ndim == 1 and given.shape[0] > 0:
+        ones = unit(given, name)
+        return jnp.stack([1 - ones, ones], axis=1)
+    if given.ndim != 2 or given.shape[0] < 1 or given.shape[1] < 2:
         raise ValueError(
             f"{name}: wanted class probabilities of shape [n, m], one row an observation and one "
-            f"column a class (two columns for two classes), got shape {array.shape}"
+            f"column a class (two columns for two classes), got shape {given.shape}"
         )
-    if isinstance(array, Tracer):
-        return array
-    rows = np.asarray(array)
+    if isinstance(given, Tracer):
+        return given
+    rows = np.asarray(given)
     _first_row(~np.all(np.isfinite(rows), axis=1), name, "holds NaN or infinite values")
     _first_row(np.any(rows < 0, axis=1), name, "holds a negative probability")
     sums = rows.sum(axis=1)
     far = np.abs(sums - 1) > max(1e-6, 100 * rows.shape[1] * float(np.finfo(rows.dtype).eps))
     _first_row(far, name, "does not sum to 1 (are these logits? softmax them; or divide each row)")
-    return array
+    return given
+
+
+def _categorical(value: Any, name: str) -> Array:
+    probs = getattr(value, "probs", None)
+    if probs is None or len(value.batch_shape) != 1 or tuple(value.event_shape) != ():
+        raise ValueError(
+            f"{name}: wanted class probabilities [n, m] or a Categorical with batch shape [n], got "
+            f"{type(value).__name__} with batch shape {tuple(value.batch_shape)}"
+        )
+    if jnp.ndim(probs) < 2 and type(value).__name__.startswith("Bernoulli"):
+        probs = jnp.broadcast_to(probs, value.batch_shape)
+        return jnp.stack([1 - probs, probs], axis=-1)
+    return jnp.broadcast_to(probs, (*value.batch_shape, jnp.shape(probs)[-1]))
+
+
+def unit(value: Any, name: str, wanted: str = "probabilities") -> Array:
+    """Numbers in [0, 1], shape [n] with n >= 1; those above 1 by rounding alone become 1.
+
+    Values are looked at outside of jit only.
+    """
+    given = floats(value, name)
+    if given.ndim != 1 or given.shape[0] < 1:
+        raise ValueError(
+            f"{name}: wanted one number in [0, 1] an observation, shape [n], got shape "
+            f"{given.shape}"
+        )
+    rounding = 100 * float(jnp.finfo(given.dtype).eps)
+    if not isinstance(given, Tracer):
+        held = np.asarray(given)
+        bad = ~((held >= 0) & (held <= 1 + rounding))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"{name}: wanted {wanted} in [0, 1]; entry {row} is {held[row]}, and "
+                f"{int(bad.sum())} of {held.size} are out of range or NaN"
+            )
+    return jnp.where((given > 1) & (given <= 1 + rounding), 1, given)
 
 
 def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
     """Classes 0, .., m - 1, shape [n], as int32, or an error that says what came instead."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
-    if array.dtype == bool:
-        array = array.astype(np.int32)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise TypeError(f"{name}: wanted integer classes 0, .., {m - 1}, got {array.dtype}")
-    if array.shape != (n,):
+    classes = array(value, name)
+    if classes.dtype == bool:
+        classes = classes.astype(np.int32)
+    if not jnp.issubdtype(classes.dtype, jnp.integer):
+        raise TypeError(f"{name}: wanted integer classes 0, .., {m - 1}, got {classes.dtype}")
+    if classes.shape != (n,):
         raise ValueError(
-            f"{name}: wanted one class an observation, shape ({n},), got {array.shape}"
-            + ("; take the argmax of one-hot rows" if array.shape == (n, m) else "")
+            f"{name}: wanted one class an observation, shape ({n},), got {classes.shape}"
+            + ("; take the argmax of one-hot rows" if classes.shape == (n, m) else "")
         )
-    if not isinstance(array, Tracer):
-        held = np.asarray(array)  # a value, also while something else is traced
+    if not isinstance(classes, Tracer):
+        held = np.asarray(classes)  # a value, also while something else is traced
         low, high = int(held.min()), int(held.max())
         if low == 1 and high == m:
             raise ValueError(f"{name}: classes 1, .., {m} were given; subtract 1, they start at 0")
         if low < 0 or high >= m:
             raise ValueError(f"{name}: wanted classes 0, .., {m - 1}, got {low} to {high}")
-    return jnp.asarray(array).astype(jnp.int32)
+    return jnp.asarray(classes).astype(jnp.int32)
 
 
 def _first_row(bad: np.ndarray, name: str, what: str) -> None:

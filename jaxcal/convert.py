@@ -1,6 +1,8 @@
-"""What users bring, in the form the library computes with: keys and integers."""
+"""What users bring, in the form the library computes with: keys, arrays and integers."""
 
+import math
 import operator
+import reprlib
 from typing import Any
 
 import jax
@@ -11,6 +13,8 @@ from jaxtyping import Array
 
 from jaxcal.typing import Key
 
+SHORT = reprlib.Repr()
+SHORT.maxother = SHORT.maxstring = 60
 DIGIT = 2**32  # a threefry key is seeded by one such digit
 
 
@@ -73,8 +77,159 @@ def integer(value: Any, name: str, *, least: int = 1, most: int | None = None) -
     return number
 
 
+def number(
+    value: Any, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
+) -> Array:
+    """One finite number, shape [], in the open interval (above, below), or an error.
+
+    Under a transformation a value that is not known yet passes.
+    """
+    if isinstance(value, bool | str | type) or value is None:
+        raise TypeError(f"{name}: wanted {_number(above, below)}, got {say(value)}")
+    held = array(value, name)
+    found = floats(held, name)
+    if found.shape != ():
+        raise ValueError(f"{name}: wanted {_number(above, below)}, got shape {found.shape}")
+    if not isinstance(held, Tracer) and not above < float(held) < below:
+        raise ValueError(f"{name}: wanted {_number(above, below)}, got {float(held)}")
+    return found
+
+
+def real(
+    value: Any, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
+) -> float:
+    """As `number`, a Python float with all its digits; its value must be known."""
+    if isinstance(value, Tracer):
+        raise TypeError(f"{name}: its value must be known, and it is traced: keep it out of jit")
+    number(value, name, above=above, below=below)
+    return float(value)
+
+
+def _number(above: float | int, below: float | int) -> str:
+    if above == 0 and below == math.inf:
+        return "one positive, finite number"
+    if math.isfinite(above) and math.isfinite(below):
+        return f"one number in ({above:g}, {below:g})"
+    return "one finite number"
+
+
+def floats(value: Any, name: str) -> Array:
+    """An array of float32 or float64; integers become JAX's default float. Errors: `array`."""
+    held = array(value, name)
+    if jnp.issubdtype(held.dtype, jnp.integer):
+        return jnp.asarray(held).astype(jnp.result_type(float))
+    if held.dtype in (jnp.float16, jnp.bfloat16):
+        raise TypeError(
+            f"{name}: {held.dtype} keeps about three digits, fewer than the cancellation inside "
+            f"the statistic needs; convert to float32"
+        )
+    if not jnp.issubdtype(held.dtype, jnp.floating):
+        remedy = "; take its real part" if jnp.issubdtype(held.dtype, jnp.complexfloating) else ""
+        raise TypeError(f"{name}: wanted float32 or float64, got {held.dtype}{remedy}")
+    return jnp.asarray(held)
+
+
+def array(value: Any, name: str) -> jax.Array | np.ndarray:
+    """Numbers or booleans of any library as one array of the type they came in, or an error.
+
+    JAX arrays stay as they are; the others become NumPy arrays of the machine's byte order: lists,
+    NumPy arrays, PyTorch tensors (without their graph, from any device), pandas objects and Arrow
+    arrays. Raises ValueError for masked or missing entries and ragged lists, TypeError for what
+    holds no numbers, with the name of the argument and what to do.
+    """
+    if isinstance(value, jax.Array):
+        held = value
+    elif hasattr(value, "detach"):
+        held = _tensor(value, name)
+    else:
+        _complete(value, name)
+        held = _rectangular(value, name)
+    if isinstance(held, np.ndarray) and held.dtype == object:
+        held = _unboxed(held, value, name)
+    kind = held.dtype
+    if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
+        what = "strings" if getattr(kind, "kind", "") in "SUT" else str(kind)
+        raise TypeError(f"{name}: wanted an array of numbers, got {what}: {say(value)}")
+    if isinstance(held, np.ndarray):
+        wide = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
+        held = held.astype(wide.get(kind, kind.newbyteorder("=")), copy=False)
+    return held
+
+
+def _tensor(value: Any, name: str) -> np.ndarray:
+    whole = value.detach().cpu()
+    if "bfloat16" in str(value.dtype):
+        raise TypeError(f"{name}: bfloat16 keeps about three digits; convert with .float()")
+    try:
+        return np.asarray(whole.resolve_conj().resolve_neg().numpy())
+    except (TypeError, RuntimeError, AttributeError) as error:
+        raise TypeError(f"{name}: this tensor is no dense array of numbers ({error})") from None
+
+
+def _complete(value: Any, name: str) -> None:
+    """ValueError where entries are masked or missing: no number stands for them."""
+    if isinstance(value, np.ma.MaskedArray):
+        masked = int(np.ma.count_masked(value))
+        kind, size = "masked", value.size
+    elif type(value).__module__.startswith("pandas") and hasattr(value, "isna"):
+        frame: Any = value.to_frame() if hasattr(value, "to_frame") else value
+        gaps = np.asarray(frame.isna())
+        # NaN in a NumPy column is a number that results report; NA in others is none
+        boxed = [not isinstance(kind, np.dtype) or kind.hasobject for kind in frame.dtypes]
+        masked, size, kind = int(np.sum(gaps[:, boxed])), gaps.size, "missing (NA)"
+    elif type(value).__module__.startswith("pyarrow"):
+        columns = getattr(value, "columns", [value])
+        masked = sum(int(getattr(column, "null_count", 0)) for column in columns)
+        kind, size = "missing (null)", sum(len(column) for column in columns)
+    else:
+        return
+    if masked:
+        raise ValueError(
+            f"{name}: {masked} of {size} entries are {kind}, and nothing is filled in for them: "
+            f"leave these observations out of every argument"
+        )
+
+
+def _rectangular(value: Any, name: str) -> Any:
+    try:
+        return np.asarray(value)
+    except jax.errors.TracerArrayConversionError:  # a list of traced numbers
+        return jnp.asarray(value)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise ValueError(f"{name}: wanted a rectangular array of numbers ({error})") from None
+
+
+def _unboxed(held: np.ndarray, value: Any, name: str) -> np.ndarray:
+    """Numbers in an array of Python objects, where all are numbers."""
+    entries = held.ravel().tolist()
+    if any(entry is None or type(entry).__name__ in ("NAType", "NaTType") for entry in entries):
+        missing = sum(not isinstance(entry, int | float) for entry in entries)
+        if held.ndim:
+            raise ValueError(
+                f"{name}: {missing} of {held.size} entries are missing (None or NA): leave these "
+                f"observations out of every argument"
+            )
+    if held.ndim and all(isinstance(entry, int | float | np.number) for entry in entries):
+        unboxed = np.asarray(entries)
+        if unboxed.dtype != object:
+            return unboxed.reshape(held.shape)
+        raise TypeError(f"{name}: holds integers beyond 64 bits; convert to float")
+    raise TypeError(f"{name}: wanted an array of numbers, got {say(value)}")
+
+
+def leaves(tree: Any, name: str) -> Any:
+    """A pytree whose NumPy arrays, tensors, pandas and Arrow objects went through `array`."""
+
+    def one(path: Any, leaf: Any) -> Any:
+        brought = isinstance(leaf, np.ndarray) or hasattr(leaf, "detach")
+        brought = brought or type(leaf).__module__.startswith(("pandas", "pyarrow"))
+        return array(leaf, name + jax.tree_util.keystr(path)) if brought else leaf
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
 def say(value: Any) -> str:
     """What came, for an error's sentence."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array of shape {tuple(value.shape)} and type {value.dtype}"
-    return f"{type(value).__name__} {value!r}"[:80]
+    return f"{type(value).__name__} {SHORT.repr(value)}"

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaincc, ndtr
 from jaxtyping import Array, Float
 
+from jaxcal import convert
 from jaxcal.dependence import dependence
 from jaxcal.numerics import at_least
 from jaxcal.quadratic import BlockSums, QuadraticSums, count, ordered_pairs
@@ -159,9 +160,11 @@ class Null(Protocol):
 
 
 def _draws(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"n_draws: a resampling null needs at least 1 draw, got {value!r}")
-    return value
+    return convert.integer(value, "n_draws")
+
+
+def _size(value: Any) -> int | None:
+    return None if value is None else convert.integer(value, "size", least=2)
 
 
 def p_value(statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Float[Array, " r"]:
@@ -243,7 +246,7 @@ class DependentWild(eqx.Module):
     flip: float | None = eqx.field(default=None, static=True)
 
     def __check_init__(self):
-        if self.flip is not None and not 0 < self.flip <= 0.5:
+        if self.flip is not None and not 0 < convert.real(self.flip, "flip") <= 0.5:
             raise ValueError(f"flip: a probability in (0, 0.5], got {self.flip}")
 
     def needs(self, key: Key, features: Features) -> Needs:
@@ -366,7 +369,7 @@ class BlockNormal(eqx.Module):
     Source: Zaremba, Gretton and Blaschko (2013); Widmann et al. (2021), Remark B.1.
     """
 
-    size: int | None = eqx.field(default=None, static=True)
+    size: int | None = eqx.field(default=None, static=True, converter=_size)
 
     def needs(self, key: Key, features: Features) -> Needs:
         return Needs(block_size=_block_size(self.size, count(features), least=2))
@@ -393,7 +396,7 @@ class BlockSquares(eqx.Module):
     prints it without the factor 2).
     """
 
-    size: int | None = eqx.field(default=None, static=True)
+    size: int | None = eqx.field(default=None, static=True, converter=_size)
 
     def needs(self, key: Key, features: Features) -> Needs:
         size = _block_size(self.size, count(features), least=1)
@@ -435,8 +438,7 @@ class Bound(eqx.Module):
     largest: float = eqx.field(static=True)
 
     def __check_init__(self):
-        if not 0 < self.largest < float("inf"):
-            raise ValueError(f"largest: a positive bound on abs(h), got {self.largest}")
+        convert.number(self.largest, "largest", above=0)
 
     def needs(self, key: Key, features: Features) -> Needs:
         return Needs()

@@ -155,8 +155,7 @@ def _prepared(
     key = checks.key(key)
     pick, kernel_key = jax.random.split(key)
     if locations is None:
-        if isinstance(n_locations, bool) or not isinstance(n_locations, int) or n_locations < 1:
-            raise ValueError(f"n_locations: wanted at least 1 location, got {n_locations!r}")
+        n_locations = checks.integer(n_locations, "n_locations")
         held, ys, setup = set_up(predictions, targets, **options)
         n, j = ys.shape[0], n_locations
         if n - j < 1:
@@ -183,7 +182,7 @@ def _joined(predictions: Any, ys: Array, locations: Any) -> tuple[Any, Array]:
             f"locations: wanted (test predictions, test targets), got {type(locations).__name__}"
         )
     where, at = locations
-    at = jnp.asarray(at)
+    at = jnp.asarray(checks.array(at, "locations"))
     if at.ndim == 0 or at.shape[0] < 1 or at.shape[1:] != ys.shape[1:]:
         wanted = ", ".join(map(str, ("J", *ys.shape[1:])))
         raise ValueError(f"locations: wanted test targets of shape [{wanted}], got {at.shape}")

@@ -22,7 +22,7 @@ from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.estimator import COMPARABLE, positive
 from jaxcal.ckce.features import Nystroem
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.large import pivots, whole_number
+from jaxcal.ckce.large import pivots
 from jaxcal.ckce.residuals import class_root, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.kernels import points
@@ -199,8 +199,7 @@ def compare(
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     labels = checks.labels(targets, n, m)
-    if not 0 < level < 1:
-        raise ValueError(f"level: wanted a number in (0, 1), got {level!r}")
+    level = checks.level(level)
     own = isinstance(bandwidth, str) and bandwidth == "own"
     kernel = points.as_kernel(prediction_kernel)
     kernels.check_bandwidth(kernel, m)
@@ -220,8 +219,8 @@ def compare(
         class_root(similarity, m, stack.dtype),
         ridge_at(ridge, n, stack.dtype),
         width,
-        n_draws=whole_number(n_draws, "n_draws"),
-        rank=min(whole_number(rank, "rank"), n),
+        n_draws=checks.integer(n_draws, "n_draws"),
+        rank=min(checks.integer(rank, "rank"), n),
         level=float(level),
     )
     return Comparison(**found, names=names, n=n, n_draws=n_draws, level=float(level))
@@ -263,7 +262,8 @@ def _stacked(models: Any) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
     if len(each) < 2:
         raise ValueError(f"models: wanted at least 2 models to compare, got {len(each)}")
     arrays = [
-        checks.probabilities(q, f"models[{name}]") for name, q in zip(names, each, strict=True)
+        checks.probabilities(q, f"models[{name}]", binary=True)
+        for name, q in zip(names, each, strict=True)
     ]
     if len({a.shape for a in arrays}) > 1:
         shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.estimator import CKCE, Approximation, Problem, problem, result
 from jaxcal.ckce.features import over_rows
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.large import whole_number
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.numerics import at_least
@@ -123,8 +123,7 @@ def ckce_conjugate(
     the Gram matrix. Other arguments as in `ckce`.
     """
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    whole_number(steps, "steps")
-    whole_number(tile, "tile")
+    steps, tile = checks.integer(steps, "steps"), checks.integer(tile, "tile")
     eps = float(jnp.finfo(made.q.dtype).eps)
     tolerance = 100 * eps if tolerance is None else tolerance
     if not 0 <= tolerance < 1:

@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.kernels import simplex_kernel
@@ -144,11 +145,12 @@ def problem(
 ) -> Problem:
     """Every argument checked, or an error with its name."""
     q, labels = checked(predictions, targets)
-    kernels.check_bandwidth(kernels.points.as_kernel(prediction_kernel), q.shape[1])
+    kernel = kernels.points.as_kernel(prediction_kernel, "prediction_kernel")
+    kernels.check_bandwidth(kernel, q.shape[1])
     return Problem(
         q,
         labels,
-        kernels.points.as_kernel(prediction_kernel),
+        kernel,
         class_root(similarity, q.shape[1], q.dtype),
         ridge_at(ridge, q.shape[0], q.dtype),
         None if bandwidth is None else positive(bandwidth, q.dtype),
@@ -157,9 +159,7 @@ def problem(
 
 def positive(value: Any, dtype: Any) -> Scalar:
     """A positive, finite bandwidth as an array, or ValueError."""
-    if np.shape(value) != () or not (isinstance(value, Tracer) or 0 < float(value) < np.inf):
-        raise ValueError(f"bandwidth: wanted one positive, finite number, got {value!r}"[:120])
-    return jnp.asarray(value).astype(dtype)
+    return checks.number(value, "bandwidth", above=0).astype(dtype)
 
 
 def ckce(

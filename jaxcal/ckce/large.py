@@ -80,8 +80,8 @@ def ckce_low_rank(
     """
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     n, m = made.q.shape
-    rank = whole_number(rank, "rank")
-    tile = whole_number(tile, "tile")
+    rank = checks.integer(rank, "rank")
+    tile = checks.integer(tile, "tile")
     if landmarks is not None:
         landmarks = checks.floats(landmarks, "landmarks").astype(made.q.dtype)
         if landmarks.ndim != 2 or landmarks.shape[1] != m:
@@ -152,7 +152,7 @@ def ckce_fourier(
             f"prediction_kernel: random features are those of simplex_kernel(), Linear() + "
             f"Gaussian(), got {kernel}; `ckce_low_rank` takes any kernel"
         )
-    n_features, tile = whole_number(n_features, "n_features"), whole_number(tile, "tile")
+    n_features, tile = checks.integer(n_features, "n_features"), checks.integer(tile, "tile")
     return _fourier(key, made, n_features=n_features, tile=tile, mesh=mesh)
 
 
@@ -177,10 +177,3 @@ def _fourier(key: Key, made: Problem, *, n_features: int, tile: int, mesh: Mesh 
         return result(fit, made, bandwidths, by)
 
     return one_at_a_time(one)(made, normals)
-
-
-def whole_number(value: Any, name: str) -> int:
-    """The value, or ValueError unless it is a positive whole number."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: wanted a positive whole number, got {value!r}")
-    return value

@@ -16,7 +16,6 @@ from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.estimator import Problem, problem
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.large import whole_number
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.nulls import p_value
@@ -47,7 +46,7 @@ def ckce_test(
     Cost 7/3 n^3 + n_draws n^2 m multiplications. The paper has no test; this one is ours.
     """
     key = checks.key(key)
-    level, n_draws = checks.level(level), whole_number(n_draws, "n_draws")
+    level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     return _test(key, made, n_draws=n_draws).at_level(level, lambda n: 1 / (n_draws + 1))
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.ckce.large import whole_number
 from jaxcal.measures.reliability import wilson
 from jaxcal.typing import KeyLike
 
@@ -67,7 +66,7 @@ def subsample_trials(
     if not 1 < size <= n:
         raise ValueError(f"size: wanted 2 <= size <= n={n}, got {size!r}")
     labels = checks.labels(targets, n, models.shape[2])
-    keys = jax.random.split(key, whole_number(trials, "trials"))
+    keys = jax.random.split(key, checks.integer(trials, "trials"))
     rows = jax.lax.map(lambda k: jax.random.permutation(k, n)[:size], keys)
     found = [_on_subsets(measure, models, labels, rows) for measure in measures.values()]
     return Trials(jnp.stack(found, axis=1), tuple(measures))
@@ -100,7 +99,7 @@ def drawn_trials(
     All data sets are held at once. Source: Section 5.1.1.
     """
     key = checks.key(key)
-    keys = jax.random.split(key, whole_number(trials, "trials"))
+    keys = jax.random.split(key, checks.integer(trials, "trials"))
     sets = _drawn(make, keys)
     found = [_on_sets(measure, *sets) for measure in measures.values()]
     return Trials(jnp.stack(found, axis=1), tuple(measures))
@@ -132,7 +131,7 @@ def shift_curves(
     All measures and all shifts of a trial use the same key. Source: Section 5.2.
     """
     key = checks.key(key)
-    keys = jax.random.split(key, whole_number(trials, "trials"))
+    keys = jax.random.split(key, checks.integer(trials, "trials"))
     places = jnp.asarray(shifts, float)
     sets = _moved(make, keys, places)
     found = [_on_sets(measure, *sets) for measure in measures.values()]

@@ -18,7 +18,7 @@ Labels = Int[Array, " n"]
 
 def checked(predictions: Any, targets: Any) -> tuple[Probabilities, Labels]:
     """Class probabilities [n, m] and classes [n], or an error that names the argument."""
-    q = checks.probabilities(predictions)
+    q = checks.probabilities(predictions, binary=True)
     n, m = q.shape
     return q, checks.labels(targets, n, m)
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.typing import Scalar
 
 Ridge: TypeAlias = Any  # None, a positive number, or a function of n that returns one
@@ -50,7 +51,8 @@ def ridge_at(ridge: Ridge, n: int, dtype: Any) -> Scalar:
 
 def ridges_at(ridges: Any, dtype: Any) -> Float[Array, " r"]:
     """Several ridges, shape [r], each positive and finite, or ValueError."""
-    held = ridges if isinstance(ridges, Tracer) else np.asarray(ridges)
+    held = checks.floats(ridges, "ridges")
+    held = held if isinstance(held, Tracer) else np.asarray(held)
     if held.ndim != 1 or held.size < 1:
         raise ValueError(f"ridges: wanted numbers of shape [r], got shape {held.shape}")
     if not isinstance(held, Tracer) and not np.all((held > 0) & (held < np.inf)):

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.distance.predictions import Binary, atoms, binary
 from jaxcal.numerics import largest
 from jaxcal.typing import Scalar, Vector
@@ -67,16 +69,16 @@ def _binned(data: Binary, held: Array) -> BinnedECE:
 
 
 def _edges(edges: Any, shift: Any, dtype: Any) -> Array:
-    if isinstance(edges, bool) or (isinstance(edges, int) and edges < 1):
-        raise ValueError(f"edges: wanted at least one bin, got {edges!r}")
-    if isinstance(edges, int):
+    if np.shape(edges) == ():
+        edges = checks.integer(edges, "edges")
         even = jnp.arange(edges + 1, dtype=dtype) / edges
         if isinstance(shift, (int, float)) and shift == 0:
             return even
-        if isinstance(shift, (int, float)) and not 0 <= shift < 1:
+        shift = checks.number(shift, "shift", below=1)
+        if not isinstance(shift, Tracer) and not float(shift) >= 0:
             raise ValueError(f"shift: wanted a part of a bin in [0, 1), got {shift}")
         return jnp.concatenate([even[:1], even[:-1] + shift / edges, even[-1:]])
-    held = jnp.asarray(edges, dtype)
+    held = checks.floats(edges, "edges").astype(dtype)
     if held.ndim != 1 or held.size < 2:
         raise ValueError(f"edges: wanted a number of bins, or edges from 0 to 1, got {edges!r}")
     if not isinstance(held, Tracer) and not (
@@ -100,8 +102,8 @@ def weighted_ce(
 
     A constant 1 gives |E[y - v]|; signs of all values give ECE. Source: Def. 7.1.
     """
-    if not functions:
-        raise ValueError("functions: wanted at least one weight function")
+    if not isinstance(functions, Sequence) or not functions or not all(map(callable, functions)):
+        raise ValueError("functions: wanted a list of at least one weight function")
     data = binary(p, y, weights)
     rho = data.w * (data.y - data.v)
     found = jnp.stack([jnp.abs(jnp.sum(rho * w(data.v))) for w in functions])

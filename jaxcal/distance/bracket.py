@@ -233,11 +233,9 @@ def distance_from_calibration(
     gives NaN everywhere.
     """
     key = checks.key(key)
-    if not 0 < level < 1:
-        raise ValueError(f"level: wanted a probability in (0, 1), got {level}")
-    for name, value in (("n_resamples", n_resamples), ("n_draws", n_draws)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}: wanted at least 1, got {value!r}")
+    level = checks.level(level)
+    n_resamples = checks.integer(n_resamples, "n_resamples")
+    n_draws = checks.integer(n_draws, "n_draws")
     if notion is not None:
         p, y = from_classes(p, y, notion)
     if notion == "class-wise":

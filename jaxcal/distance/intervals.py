@@ -59,8 +59,7 @@ def sampled_interval_ce(
     _check_width(width)
     if not width >= NARROWEST:
         raise ValueError(f"width: wanted at least {NARROWEST}, as every bin is stored, got {width}")
-    if isinstance(n_shifts, bool) or not isinstance(n_shifts, int) or n_shifts < 1:
-        raise ValueError(f"n_shifts: wanted a whole number of at least 1, got {n_shifts!r}")
+    n_shifts = checks.integer(n_shifts, "n_shifts")
     data = binary(p, y, weights)
     rho = data.w * (data.y - data.v)
     bins = math.ceil(1 / width) + 2

@@ -85,12 +85,6 @@ def _sketch(draws: Array) -> Sketch:
     return Sketch(jnp.mean(draws), jnp.std(draws) / draws.size**0.5, draws)
 
 
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: wanted a positive number of draws, got {value!r}")
-    return value
-
-
 def pair_sample(
     key: KeyLike, p: Any, y: Any, *, n_pairs: int, bandwidth: Any = 1.0, weights: Any = None
 ) -> Sketch:
@@ -102,7 +96,7 @@ def pair_sample(
     key = checks.key(key)
     data = binary(p, y, weights)
     bandwidth = positive_like(bandwidth, data.v)
-    n, size = data.v.size, (2, _count(n_pairs, "n_pairs"))
+    n, size = data.v.size, (2, checks.integer(n_pairs, "n_pairs"))
     chance = None if weights is None else data.w
     i, j = jax.random.choice(key, n, size, p=chance)
     r = data.y - data.v
@@ -119,7 +113,7 @@ def random_features(
     data = binary(p, y, weights)
     bandwidth = positive_like(bandwidth, data.v)
     rho = data.w * (data.y - data.v)
-    omegas = jax.random.cauchy(key, (_count(n_draws, "n_draws"),), rho.dtype) / bandwidth
+    omegas = jax.random.cauchy(key, (checks.integer(n_draws, "n_draws"),), rho.dtype) / bandwidth
 
     def one(omega: Scalar) -> Scalar:
         phase = omega * data.v
@@ -137,7 +131,9 @@ def random_bins(
     v, rho = residuals(binary(p, y, weights))
     bandwidth = positive_like(bandwidth, v)
     width_key, shift_key = jax.random.split(key)
-    widths = jax.random.gamma(width_key, 2.0, (_count(n_draws, "n_draws"),), v.dtype) * bandwidth
+    widths = (
+        jax.random.gamma(width_key, 2.0, (checks.integer(n_draws, "n_draws"),), v.dtype) * bandwidth
+    )
     shifts = jax.random.uniform(shift_key, widths.shape, v.dtype) * widths
 
     def one(drawn: tuple[Scalar, Scalar]) -> Scalar:

@@ -64,9 +64,7 @@ def laplace_ce(p: Any, y: Any, *, bandwidth: Any = 1.0, weights: Any = None) -> 
 
 def positive_like(bandwidth: Any, v: Vector) -> Array:
     """The bandwidth in the dtype of the predictions; ValueError where it is known not to be > 0."""
-    if not isinstance(bandwidth, Tracer) and not 0 < float(bandwidth) < float("inf"):
-        raise ValueError(f"bandwidth: wanted a positive number, got {bandwidth}")
-    return jnp.asarray(bandwidth, v.dtype)
+    return checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
 
 
 @jax.jit

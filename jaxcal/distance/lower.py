@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
+from jaxcal import checks
 from jaxcal.distance.predictions import atoms, binary, positive
 from jaxcal.distance.programmes import Chain, chain_programme
 from jaxcal.results import plain
@@ -74,13 +75,11 @@ def lower_distance(
     widens the certificate by their mean shift; by default 1000 where there are more than 1500
     different predictions. Outside of jit. Cost: a few sparse linear programmes of m to 2 m places.
     """
-    if not 0 < tol < 1:
-        raise ValueError(f"tol: wanted a tolerance in (0, 1), got {tol}")
+    tol = checks.real(tol, "tol", above=0, below=1)
     data = binary(p, y, weights)
     if isinstance(data.v, Tracer):
         raise ValueError("lower_distance runs outside of jit, vmap and grad only")
-    if cells is not None and (not isinstance(cells, int) or cells < 1):
-        raise ValueError(f"cells: wanted a positive number of grid cells, got {cells!r}")
+    cells = None if cells is None else checks.integer(cells, "cells")
     found = positive(atoms(data))
     return lower_of_masses(found.v, found.p0, found.p1, tol=tol, cells=cells)
 

@@ -69,29 +69,20 @@ def binary(p: Any, y: Any, weights: Any = None) -> Binary:
             f"predictions: wanted one probability of label 1 an observation, shape [n], got shape "
             f"{v.shape}; classes need notion='top-label' or 'class-wise', or from_classes first"
         )
-    if v.ndim != 1 or v.shape[0] < 1:
-        raise ValueError(f"predictions: wanted shape [n] with n >= 1, got shape {v.shape}")
-    y = _labels(y, v)
+    v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
+    y = checks.array(y, "targets")
+    if y.shape != v.shape:
+        raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
+    kind = jnp.int32 if y.dtype == bool else y.dtype
+    y = checks.unit(jnp.asarray(y, kind), "targets", "labels 0 or 1 (or means of such)")
+    y = y.astype(v.dtype)
     w = jnp.ones_like(v) if weights is None else _weights(weights, v)
-    _look(v, "predictions", "probabilities in [0, 1]; are these logits or percentages?")
-    _look(y, "targets", "labels 0 or 1 (or means of such)")
     good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
     return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))
 
 
-def _labels(value: Any, v: Array) -> Array:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    y = value if isinstance(value, jax.Array) else np.asarray(value)
-    if not (jnp.issubdtype(y.dtype, jnp.number) or y.dtype == bool):
-        raise TypeError(f"targets: wanted labels 0 or 1, got type {y.dtype}")
-    if y.shape != v.shape:
-        raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
-    return jnp.asarray(y).astype(v.dtype)
-
-
 def _weights(value: Any, v: Array) -> Array:
-    w = jnp.asarray(value).astype(v.dtype)
+    w = checks.floats(value, "weights").astype(v.dtype)
     if w.shape != v.shape:
         raise ValueError(f"weights: wanted one an observation, {v.shape}, got {w.shape}")
     if not isinstance(w, Tracer):
@@ -99,19 +90,6 @@ def _weights(value: Any, v: Array) -> Array:
         if not np.all(np.isfinite(held) & (held >= 0)) or not held.sum() > 0:
             raise ValueError("weights: wanted finite numbers >= 0, not all of them 0")
     return w
-
-
-def _look(array: Array, name: str, wanted: str) -> None:
-    if isinstance(array, Tracer):
-        return
-    held = np.asarray(array)
-    bad = ~((held >= 0) & (held <= 1))
-    if bad.any():
-        row = int(np.argmax(bad))
-        raise ValueError(
-            f"{name}: wanted {wanted}; entry {row} is {held[row]}, and {int(bad.sum())} of "
-            f"{held.size} are out of range or NaN"
-        )
 
 
 def residuals(data: Binary) -> Residuals:
@@ -166,7 +144,7 @@ def positive(found: Atoms) -> Held:
 
 def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
     """A finite distribution of (v, y) as predictions, fractional labels and weights."""
-    v, p0, p1 = (jnp.asarray(a) for a in (v, p0, p1))
+    v, p0, p1 = (checks.floats(a, name) for a, name in ((v, "v"), (p0, "p0"), (p1, "p1")))
     mass = p0 + p1
     return v, jnp.where(mass > 0, p1 / jnp.where(mass > 0, mass, 1), 0), mass
 

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.distance.predictions import Binary, binary
 from jaxcal.numerics import at_most
 from jaxcal.typing import Scalar
@@ -52,10 +53,8 @@ def smece(
     error is at most 0.121 / (cells width)^2 times E|y - v|. Differentiable (the width's own change
     included). Cost O(n + cells log cells).
     """
-    if not isinstance(cells, int) or cells < 2:
-        raise ValueError(f"cells: wanted at least 2 grid cells, got {cells!r}")
-    if width is not None and not isinstance(width, Tracer) and not float(width) > 0:
-        raise ValueError(f"width: wanted a positive width, got {width}")
+    cells = checks.integer(cells, "cells", least=2)
+    width = None if width is None else checks.number(width, "width", above=0)
     return _smece(binary(p, y, weights), cells, width)
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.distance.levels import denoise
 from jaxcal.distance.predictions import Binary, Residuals, binary
 from jaxcal.distance.scans import least, sums
@@ -141,9 +142,7 @@ def smooth_ce_grid(p: Any, y: Any, *, cells: int, weights: Any = None) -> GridSm
     Exact for the moved residuals; the error bound is E|y - v| / (2 cells). Cost O(n + cells^2).
     Differentiable in the residuals (their places on the grid count as constants).
     """
-    if not isinstance(cells, int) or cells < 1:
-        raise ValueError(f"cells: wanted a positive number of grid cells, got {cells!r}")
-    return _grid(binary(p, y, weights), cells)
+    return _grid(binary(p, y, weights), checks.integer(cells, "cells"))
 
 
 @partial(jax.jit, static_argnames="cells")

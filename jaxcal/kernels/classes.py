@@ -3,12 +3,12 @@
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from jaxcal import convert
 from jaxcal.typing import Scalar
 
 
@@ -24,11 +24,7 @@ class Delta(eqx.Module):
 
 
 def _gram_matrix(value: Any) -> Any:
-    if not isinstance(value, (list, tuple, np.ndarray, jax.Array)):
-        return value  # a placeholder of a transformation
-    matrix = jnp.asarray(value)
-    if not jnp.issubdtype(matrix.dtype, jnp.floating):
-        matrix = matrix.astype(jnp.result_type(float))
+    matrix = convert.floats(value, "matrix")
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"matrix: wanted a Gram matrix of shape [m, m], got {matrix.shape}")
     if isinstance(matrix, Tracer):

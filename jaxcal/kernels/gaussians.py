@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import embeddings
+from jaxcal import convert, embeddings
 from jaxcal.embeddings import BaseCov, Cov
 from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred, check_batch
@@ -35,10 +34,7 @@ def moments(predictions: Any) -> tuple[Points, Cov]:
 
 def optional_floats(value: Any) -> Any:
     """None, or a floating-point array."""
-    if not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic, jax.Array)):
-        return value  # None, or a placeholder of a transformation
-    array = jnp.asarray(value)
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(float)
+    return None if value is None else convert.floats(value, "mean or cov")
 
 
 def _base(predictions: Any, mean: Any, cov: Any, like: Points) -> tuple[Point, BaseCov]:

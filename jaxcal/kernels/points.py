@@ -12,10 +12,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxcal import convert
 from jaxcal.numerics import at_least, safe_power, safe_sqrt
 from jaxcal.typing import Features, PointKernel, Scalar
 
@@ -25,13 +25,10 @@ Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
 
 def _bandwidth(value: Any) -> Any:
     """A positive, finite scalar or vector; tracers pass, since their value is not known yet."""
-    if not isinstance(value, (int, float, list, tuple, np.ndarray, np.generic, jax.Array)):
-        return value  # None, or a placeholder of a transformation
-    if isinstance(value, int):
-        value = float(value)  # one program for 1 and 1.0
-    array = jnp.asarray(value)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        array = array.astype(jnp.result_type(float))
+    if value is None:
+        return value
+    # one program for 1 and 1.0
+    array = convert.floats(float(value) if type(value) is int else value, "bandwidth")
     if array.ndim > 1:
         raise ValueError(f"bandwidth: a scalar or one length per dimension, got {array.shape}")
     if not isinstance(array, Tracer) and not bool(jnp.all((array > 0) & (array < jnp.inf))):
@@ -40,18 +37,19 @@ def _bandwidth(value: Any) -> Any:
 
 
 def _exponent(value: Any, name: str) -> None:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}: wanted a positive, finite number, got {value}")
+    convert.number(value, name, above=0)
 
 
 class _Algebra:
     """``k1 + k2``, ``k1 * k2`` and ``2.0 * k``; each of them is again a kernel."""
 
+    __array_ufunc__ = None  # a NumPy number on the left leaves the product to the kernel
+
     def __add__(self, other: PointKernel) -> "Sum":
         return Sum(self, other)
 
-    def __mul__(self, other: PointKernel) -> "Product":
-        return Product(self, other)
+    def __mul__(self, other: Any) -> "Product | Scaled":
+        return Product(self, other) if callable(other) else Scaled(other, self)
 
     def __rmul__(self, scale: Any) -> "Scaled":
         return Scaled(scale, self)
@@ -178,7 +176,7 @@ class PowerExponential(_Algebra, eqx.Module):
     power: float = eqx.field(default=1.0, static=True)
 
     def __check_init__(self):
-        if not 0 < self.power <= 2:
+        if not 0 < convert.real(self.power, "power") <= 2:
             raise ValueError(
                 f"power: wanted 0 < power <= 2, where exp(-r^power) is positive definite, got "
                 f"{self.power}"
@@ -229,8 +227,17 @@ class Function(_Algebra, eqx.Module):
         return self.function(x, y)
 
 
-def as_kernel(value: Any) -> Any:
-    """Kernels as they are; a plain function, which is no pytree, as a `Function`."""
+def as_kernel(value: Any, name: str = "kernel") -> Any:
+    """Kernels as they are; a plain function, which is no pytree, as a `Function`.
+
+    Raises TypeError, with the ``name`` of the argument, for what is no kernel of two points.
+    """
+    if isinstance(value, type) or not callable(value):
+        remedy = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
+        raise TypeError(
+            f"{name}: wanted a kernel such as jaxcal.kernels.Gaussian() or a function of two "
+            f"points, got {convert.say(value)}{remedy}"
+        )
     plain = callable(value) and jax.tree_util.all_leaves([value])
     return Function(value) if plain else value
 

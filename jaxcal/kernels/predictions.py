@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from jaxcal import embeddings
+from jaxcal import convert, embeddings
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, second_order_heuristic
 from jaxcal.models import Draws, Standardized, draws
@@ -152,10 +152,8 @@ def _ground_bandwidth(key: Key, predictions: Any, nodes: Nodes) -> Scalar:
 
 def check_draws(n_draws: Any) -> None:
     """ValueError unless None or a positive number of draws."""
-    if n_draws is not None and (
-        isinstance(n_draws, bool) or not isinstance(n_draws, int) or n_draws < 1
-    ):
-        raise ValueError(f"n_draws: wanted None or a positive number of draws, got {n_draws!r}")
+    if n_draws is not None:
+        convert.integer(n_draws, "n_draws")
 
 
 def check_batch(predictions: Any) -> None:
@@ -215,6 +213,11 @@ class SlicedWasserstein(_Euclidean, eqx.Module):
         return centred(embeddings.sliced_wasserstein(samples, directions))
 
 
+def _vectors(value: Any) -> Any:
+    values = convert.floats(value, "values")
+    return values[:, None] if values.ndim == 1 else values
+
+
 class Vectors(_Euclidean, eqx.Module):
     """Euclidean distance of vectors that the user gives, one a prediction, shape [n, q].
 
@@ -222,7 +225,7 @@ class Vectors(_Euclidean, eqx.Module):
     elsewhere makes a calibration test.
     """
 
-    values: Float[Array, "n q"]
+    values: Float[Array, "n q"] = eqx.field(converter=_vectors)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:

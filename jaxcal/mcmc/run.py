@@ -70,14 +70,8 @@ def mcmc_draws(
     key = checks.key(key)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
-    for name, value, least in (
-        ("n_draws", n_draws, 1),
-        ("n_chains", n_chains, 1),
-        ("n_warmup", n_warmup, 0),
-        ("thin", thin, 1),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}: wanted a whole number of at least {least}, got {value!r}")
+    n_draws, n_chains = checks.integer(n_draws, "n_draws"), checks.integer(n_chains, "n_chains")
+    n_warmup, thin = checks.integer(n_warmup, "n_warmup", least=0), checks.integer(thin, "thin")
     if n_draws % n_chains:
         raise ValueError(
             f"n_draws: wanted as many from each of n_chains={n_chains} chains, got {n_draws}"

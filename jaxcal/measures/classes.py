@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
@@ -54,7 +55,7 @@ def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool
     Confidence calibration asks that P(correct | confidence) = confidence: the binary problem
     of Widmann et al. (2021), Section 2. Of equal probabilities the first counts.
     """
-    p = checks.probabilities(probabilities, "probabilities")
+    p = checks.probabilities(probabilities, "probabilities", binary=True)
     ys = checks.labels(labels, p.shape[0], p.shape[1], "labels")
     return largest(p, axis=1), jnp.argmax(p, axis=1) == ys
 
@@ -66,9 +67,8 @@ def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:
     there is no table of bins^m. With many classes most cells hold one observation, and a cell of
     one is as wrong as can be: group the reduced problem of `top_label` then.
     """
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
-    p = checks.probabilities(probabilities, "probabilities")
+    bins = checks.integer(bins, "bins")
+    p = checks.probabilities(probabilities, "probabilities", binary=True)
     return _cells(p, checks.labels(labels, p.shape[0], p.shape[1], "labels"), bins)
 
 
@@ -117,7 +117,7 @@ def calibration_error(
     squared MMD for classes that agree or do not) or your own.
     Source: Widmann et al. (2021), Definition B.1.
     """
-    p = checks.probabilities(probabilities, "probabilities")
+    p = checks.probabilities(probabilities, "probabilities", binary=True)
     if (conditional is None) == (labels is None):
         raise ValueError("give either conditional= (known) or labels (then it is binned)")
     if conditional is not None:
@@ -155,9 +155,9 @@ def lp_ball_error(probabilities: Any, conditional: Any, p: float, *, weights: An
     total variation. ``weights`` [n] of sum 1: the law of the predictions, equal by default.
     Source: Widmann et al. (2021), Theorem G.1.
     """
-    if not p >= 1:
-        raise ValueError(f"p: wanted a number of at least 1, or infinity, got {p}")
-    rows = checks.probabilities(probabilities, "probabilities")
+    if isinstance(p, bool) or not isinstance(p, int | float | np.number) or not p >= 1:
+        raise ValueError(f"p: wanted a number of at least 1, or infinity, got {p!r}")
+    rows = checks.probabilities(probabilities, "probabilities", binary=True)
     held = checks.probabilities(conditional, "conditional")
     if held.shape != rows.shape:
         raise ValueError(f"conditional: wanted the shape {rows.shape}, got {held.shape}")

@@ -51,14 +51,14 @@ def pinball_loss(predictions: Any, targets: Any, *, levels: Any = LEVELS) -> Sca
     q = quantiles(predictions, levels)
     if ys.shape != q.shape[:1]:
         raise ValueError(f"targets: wanted one number a prediction, {q.shape[:1]}, got {ys.shape}")
-    at = jnp.asarray(levels, q.dtype).reshape(-1)
+    at = checks.floats(levels, "levels").astype(q.dtype).reshape(-1)
     gap = ys[:, None] - q
     return jnp.mean(jnp.where(gap < 0, (at - 1)[None] * gap, at[None] * gap))
 
 
 def _matching(predictions: Any, targets: Any) -> Array:
     """Targets of the shape that the distribution is about."""
-    ys = jnp.asarray(targets)
+    ys = jnp.asarray(checks.array(targets, "targets"))
     shape = (*predictions.batch_shape, *predictions.event_shape)
     if ys.shape != shape and not (predictions.batch_shape == () and ys.shape[1:] == shape):
         raise ValueError(f"targets: wanted shape {shape} to match the predictions, got {ys.shape}")

@@ -54,8 +54,8 @@ def mmce(
     Cost n^2, memory O(tile^2 + n).
     Source: Kumar, Sarawagi and Jain (2018), eq. 1; Widmann et al. (2021), App. E.
     """
-    r = checks.floats(confidence, "confidence")
-    if r.ndim != 1 or r.shape[0] < 2:
+    r = checks.unit(confidence, "confidence")
+    if r.shape[0] < 2:
         raise ValueError(
             f"confidence: wanted one probability for each of at least 2 observations, shape [n], "
             f"got {r.shape}"

@@ -265,7 +265,7 @@ def _components(single: Any) -> list[tuple[Any, bool]] | None:
 
 
 def _levels(levels: Any, dtype: Any) -> Float[Array, " q"]:
-    at = jnp.asarray(levels, dtype).reshape(-1)
+    at = checks.floats(levels, "levels").astype(dtype).reshape(-1)
     if not isinstance(at, Tracer) and not bool(jnp.all((at > 0) & (at < 1))):
         raise ValueError(f"levels: wanted probabilities between 0 and 1, got {levels}")
     return at

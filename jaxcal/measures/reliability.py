@@ -83,18 +83,9 @@ def reliability(
     numbers of observations. A confidence on an edge belongs to the bin above it; the last bin holds
     its upper edge. Cost O(n log bins). Raises ValueError or TypeError, naming the argument.
     """
-    c = checks.floats(confidence, "confidence")
-    if c.ndim != 1 or c.shape[0] < 1:
-        raise ValueError(
-            f"confidence: wanted one probability an observation, shape [n], got {c.shape}; see "
-            f"jaxcal.measures.top_label for class probabilities"
-        )
-    if not isinstance(c, Tracer) and not bool(jnp.all((c >= 0) & (c <= 1))):
-        raise ValueError("confidence: wanted probabilities in [0, 1], without NaN")
+    c = checks.unit(confidence, "confidence")
     hits = checks.labels(correct, c.shape[0], 2, "correct").astype(c.dtype)
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"bins: wanted a whole number of at least 1, got {bins!r}")
-    return _binned(c, hits, bins, equal_mass)
+    return _binned(c, hits, checks.integer(bins, "bins"), equal_mass)
 
 
 @partial(jax.jit, static_argnums=(2, 3))

@@ -161,13 +161,7 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
     others (the power of a mixture is no mixture), ValueError for a temperature that is not
     positive. Source: Widmann et al. (2021), Definition F.1.
     """
-    t = jnp.asarray(temperature)
-    if not jnp.issubdtype(t.dtype, jnp.floating):
-        t = t.astype(jnp.result_type(float))
-    if t.ndim:
-        raise ValueError(f"temperature: wanted one number, got shape {t.shape}")
-    if not isinstance(t, Tracer) and not float(t) > 0:
-        raise ValueError(f"temperature: wanted a positive number, got {float(t)}")
+    t = checks.number(temperature, "temperature", above=0)
     if isinstance(predictions, PowerExponential):
         scale = t ** (1 / (2 * predictions.beta))
         return PowerExponential(predictions.loc, scale * predictions.scale_tril, predictions.beta)
@@ -235,8 +229,7 @@ def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> Tempe
     """
     import optax
 
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps: wanted a whole number of at least 1, got {steps!r}")
+    steps = checks.integer(steps, "steps")
     never = jnp.zeros((), int)
     if not hasattr(predictions, "batch_shape"):
         p = checks.probabilities(predictions)
@@ -245,7 +238,7 @@ def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> Tempe
         never = jnp.sum(at_target)
         floored = jnp.where(at_target, jnp.finfo(p.dtype).tiny, p)
         predictions = _new("CategoricalLogits", logits=_logits(floored))
-    ys = jnp.asarray(targets)
+    ys = jnp.asarray(checks.array(targets, "targets"))
 
     def loss(log_t: Array) -> Scalar:
         return nll(with_temperature(predictions, jnp.exp(log_t)), ys)

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, PyTree
 
+from jaxcal import convert
 from jaxcal.typing import LogDensity
 
 
@@ -23,7 +24,7 @@ class Unnormalized(eqx.Module):
     """
 
     log_density: LogDensity = eqx.field(static=True)
-    params: PyTree
+    params: PyTree = eqx.field(converter=lambda params: convert.leaves(params, "params"))
     in_axes: Any = eqx.field(default=0, static=True)
 
     def arrays_only(self) -> "Unnormalized":

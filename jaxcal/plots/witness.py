@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxcal import convert
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, legend_above, say
 from jaxcal.plots.results import _axes
 from jaxcal.results import TestResult
@@ -160,6 +161,4 @@ def _checked(
 
 
 def _bins(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"bins: wanted a positive number of them, got {value!r}")
-    return value
+    return convert.integer(value, "bins")

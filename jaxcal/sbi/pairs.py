@@ -69,8 +69,7 @@ def score_pairs(
     TypeError with the argument's name; NaN scores are reported, not dropped.
     """
     key = checks.key(key)
-    if not isinstance(n_nodes, int) or n_nodes < 1:
-        raise ValueError(f"n_nodes: wanted at least 1 base point, got {n_nodes!r}")
+    n_nodes = checks.integer(n_nodes, "n_nodes")
     made = as_posterior(posterior, thetas)
     prior = getattr(made, "prior", None) if prior is None else prior
     values, xs = _paired(thetas, xs)

@@ -18,8 +18,7 @@ SHIFT = 0.1  # where their first coordinate is, whatever the prediction
 
 
 def _positive(n: int, name: str = "n") -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ValueError(f"{name}: wanted a positive number, got {n!r}")
+    convert.integer(n, name)
 
 
 class Regression(NamedTuple):

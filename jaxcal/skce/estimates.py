@@ -90,8 +90,7 @@ def block_estimates(
     """
     key = checks.key(key)
     predictions, ys, setup = set_up(predictions, targets, **options)
-    if isinstance(size, bool) or not isinstance(size, int) or not 2 <= size <= (n := len(ys)):
-        raise ValueError(f"size: wanted a block size of 2 to n={len(ys)}, got {size!r}")
+    size = checks.integer(size, "size", least=2, most=(n := len(ys)))
     blocks, error = _blocks(key, predictions, ys, setup, size=size)
     return BlockEstimates(blocks, jnp.mean(blocks), error, size, n)
 

@@ -5,7 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal import checks
@@ -27,7 +26,7 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
         if isinstance(known, Classes):
             return _classes(known.probabilities, targets, "predictions")
         if known is None and _integers(targets):
-            targets = jnp.asarray(targets).astype(float)
+            targets = jnp.asarray(checks.array(targets, "targets")).astype(float)
     ys = checks.targets(targets)
     n, event = ys.shape[0], ys.shape[1:]
     if isinstance(getattr(predictions, "draws", None), Draws):
@@ -60,20 +59,14 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
 
 
 def _integers(targets: Any) -> bool:
-    if hasattr(targets, "detach"):
-        targets = targets.detach().cpu().numpy()
-    # the type of a traced array is known, its values are not
-    kind = targets.dtype if hasattr(targets, "dtype") else np.asarray(targets).dtype
+    kind = checks.array(targets, "targets").dtype
     return jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.bool_)
 
 
 def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]:
     p = checks.floats(predictions, name)
     if p.ndim == 1:
-        held = None if isinstance(p, Tracer) else np.asarray(p)
-        if held is not None and not np.all((held >= 0) & (held <= 1)):
-            raise ValueError(f"{name}: wanted the probability of class 1, in [0, 1], for each")
-        p = jnp.stack([1 - p, p], axis=-1)
+        p = checks.probabilities(p, name, binary=True)
     if p.ndim == 2 and not _integers(targets):
         raise TypeError(
             f"targets: an array of predictions is taken as class probabilities, whose targets are "

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxcal import checks
 from jaxcal.assembly import Assembled, Keys, not_finite, reach
 from jaxcal.kernel_means import KernelMeans, MeanEmbedding, kernel_means, law_of
 from jaxcal.kernels import points
@@ -162,10 +163,9 @@ def set_up(
 ) -> tuple[Any, Array, Setup]:
     """Predictions, targets and choices, checked; errors name the argument."""
     predictions, ys = observations(predictions, targets)
-    if n_draws is not None and (
-        isinstance(n_draws, bool) or not isinstance(n_draws, int) or n_draws < 2
-    ):
-        raise ValueError(f"n_draws: wanted None or at least 2 draws, got {n_draws!r}")
+    n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
+    if distance is not None:
+        distance = checks.distance(distance)
     known = predictions if isinstance(predictions, Classes) else law_of(predictions)
     check_law(known)
     if isinstance(predictions, Classes):
@@ -174,14 +174,16 @@ def set_up(
         if distance is None:
             distance = DISTANCES.get(type(known), MeanEmbedding)()
         default = points.L1Laplace() if isinstance(known, Laplaces) else Gaussian()
-        target_kernel = points.as_kernel(default if target_kernel is None else target_kernel)
+        target_kernel = points.as_kernel(
+            default if target_kernel is None else target_kernel, "target_kernel"
+        )
         for lengths in points.lengths(target_kernel):
             if lengths.size != (d := ys[0].size):
                 raise ValueError(
                     f"target_kernel: a bandwidth of {lengths.size} lengths for targets of {d} "
                     f"coordinates"
                 )
-    kernel = points.as_kernel(prediction_kernel)
+    kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     return predictions, ys, Setup(distance, kernel, target_kernel, n_draws, standardize)
 
 

@@ -9,13 +9,14 @@ so the mean of psi (the one-step estimate) is at most the squared error in expec
 error is of second order in that of r, where the plug-in mean of |r|^2 has one of first order.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.numerics import largest
 from jaxcal.results import Interval
 from jaxcal.squared_ce.risk import jackknife
@@ -48,9 +49,10 @@ class RiskDifference(NamedTuple):
     interval: Interval
 
 
-def mean_interval(values: Float[Array, " n"], level: float = 0.95) -> Interval:
+def mean_interval(values: Any, level: float = 0.95) -> Interval:
     """The normal interval of a mean of independent values; NaN ends for n = 1."""
     check_level(level)
+    values = _numbers(values, "values")
     n = values.shape[0]
     if n < 2:
         missing = jnp.asarray(jnp.nan, values.dtype)
@@ -66,8 +68,9 @@ def one_step_terms(
     return jnp.sum(2 * residuals * estimated - estimated**2, axis=1)
 
 
-def one_step(terms: Float[Array, " n"], level: float = 0.95) -> OneStep:
+def one_step(terms: Any, level: float = 0.95) -> OneStep:
     """The one-step estimate and its intervals from the terms psi."""
+    terms = _numbers(terms, "terms")
     interval = mean_interval(terms, level)
     n = terms.shape[0]
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
@@ -75,9 +78,7 @@ def one_step(terms: Float[Array, " n"], level: float = 0.95) -> OneStep:
     return OneStep(mean, error, interval, mean - ndtri(jnp.asarray(level)) * error)
 
 
-def compare_risks(
-    first: Float[Array, " n"], second: Float[Array, " m"], level: float = 0.95
-) -> RiskDifference:
+def compare_risks(first: Any, second: Any, level: float = 0.95) -> RiskDifference:
     """The paired test from the row means of two risks on the same observations.
 
     Both functions have to be fitted on other data. The standard error is that of a U-statistic by
@@ -89,6 +90,7 @@ def compare_risks(
     on scalar data with an error of 0.18 (2000 data sets each). Read p-values near a threshold so.
     """
     check_level(level)
+    first, second = _numbers(first, "first"), _numbers(second, "second")
     if first.shape != second.shape:
         raise ValueError(
             f"second: wanted the observations of the first, {first.shape}, got {second.shape}"
@@ -113,5 +115,11 @@ def root(interval: Interval, most: float = np.inf) -> Interval:
 
 def check_level(level: float) -> None:
     """ValueError unless 0 < level < 1."""
-    if not 0 < level < 1:
-        raise ValueError(f"level: wanted a number between 0 and 1 such as 0.95, got {level!r}")
+    checks.level(level)
+
+
+def _numbers(value: Any, name: str) -> Float[Array, " n"]:
+    array = checks.floats(value, name)
+    if array.ndim != 1 or array.size < 1:
+        raise ValueError(f"{name}: wanted one number an observation, [n], got shape {array.shape}")
+    return array

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxcal import checks
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.squared_ce.estimators import Setting, positive
@@ -79,9 +80,7 @@ def _kernels(value: Any) -> tuple[Any, ...]:
 
 
 def _rank(value: Any) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise ValueError(f"rank: wanted None (exact) or a positive number, got {value!r}")
-    return value
+    return None if value is None else checks.integer(value, "rank")
 
 
 class KroneckerRidge(eqx.Module):

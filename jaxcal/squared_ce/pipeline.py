@@ -71,7 +71,7 @@ def calibration_error(
     Raises ValueError or TypeError for shapes, probabilities, labels and splits, by name.
     """
     with jax.enable_x64(True):
-        p = checks.probabilities(probabilities, "probabilities")
+        p = checks.probabilities(probabilities, "probabilities", binary=True)
         problem = _double(reductions.reduce(p, labels, notion))
         classes = np.asarray(checks.labels(labels, p.shape[0], p.shape[1], "labels"))
         return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)

@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
@@ -66,9 +65,7 @@ def softmax(logits: Any) -> np.ndarray:
     In float32 about half of the confidences of a good network round to exactly 1. Raises ValueError
     for another shape, NaN or infinite logits.
     """
-    if hasattr(logits, "detach"):
-        logits = logits.detach().cpu().numpy()
-    values = np.asarray(logits).astype(np.float64)
+    values = np.asarray(checks.array(logits, "logits"), np.float64)
     if values.ndim != 2 or values.shape[1] < 2:
         raise ValueError(f"logits: wanted one row an observation, [n, m], got {values.shape}")
     if not np.all(np.isfinite(values)):
@@ -92,7 +89,7 @@ def canonical(probabilities: Any, labels: Any) -> Reduced:
     TypeError otherwise. Two classes as a canonical problem count everything twice: squared errors
     are 2 and risks 4 times those of `binary`.
     """
-    p = checks.probabilities(probabilities, "probabilities")
+    p = checks.probabilities(probabilities, "probabilities", binary=True)
     y = checks.labels(labels, p.shape[0], p.shape[1], "labels")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
@@ -117,12 +114,6 @@ def class_wise(probabilities: Any, labels: Any) -> Reduced:
 
 def binary(confidences: Any, outcomes: Any) -> Reduced:
     """P(Y = 1 | f(X) = c) = c for probabilities [n] of an event that happened (1) or not (0)."""
-    c = checks.floats(confidences, "confidences")
-    if c.ndim != 1 or c.shape[0] < 1:
-        raise ValueError(f"confidences: wanted one probability an event, [n], got shape {c.shape}")
-    if not isinstance(c, Tracer):
-        values = np.asarray(c)
-        if not np.all((values >= 0) & (values <= 1)):  # also where NaN
-            raise ValueError("confidences: wanted probabilities between 0 and 1")
+    c = checks.unit(confidences, "confidences")
     z = checks.labels(outcomes, c.shape[0], 2, "outcomes").astype(c.dtype)
     return Reduced(c[:, None], z[:, None], "binary")

@@ -1,0 +1,223 @@
+"""One converter reads every array argument: any library, any form, and a sentence otherwise."""
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import jaxcal
+from jaxcal import Scores, Unnormalized, checks, ckce, convert, kccsd_test, measures
+from jaxcal.distance import ece
+from jaxcal.nulls import Wild
+from jaxcal.squared_ce import compare_risks
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it():
+    """Annotations are checked in tests only; here the library's own sentences are wanted."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+TABLE = np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]])
+
+
+def _torch():
+    return pytest.importorskip("torch")
+
+
+def _frame():
+    return pytest.importorskip("pandas").DataFrame(TABLE)
+
+
+FORMS = {
+    "list": lambda: TABLE.tolist(),
+    "tuple": lambda: tuple(map(tuple, TABLE.tolist())),
+    "list of jax": lambda: [jnp.asarray(row) for row in TABLE],
+    "big endian": lambda: TABLE.astype(">f8"),
+    "little endian": lambda: TABLE.astype("<f8"),
+    "big endian float32": lambda: TABLE.astype(">f4"),
+    "long double": lambda: TABLE.astype(np.longdouble),
+    "Fortran order": lambda: np.asfortranarray(TABLE),
+    "strided": lambda: np.repeat(TABLE, 2, axis=0)[::2],
+    "nothing masked": lambda: np.ma.MaskedArray(TABLE, mask=np.zeros_like(TABLE, bool)),
+    "boxed": lambda: TABLE.astype(object),
+    "jax": lambda: jnp.asarray(TABLE),
+    "torch": lambda: _torch().tensor(TABLE.tolist(), dtype=_torch().float64),
+    "torch with a graph": lambda: _torch().tensor(TABLE.tolist(), requires_grad=True) * 1.0,
+    "pandas": _frame,
+    "pandas nullable": lambda: _frame().astype("Float64"),
+    "pandas boxed": lambda: _frame().astype(object),
+    "Arrow": lambda: pytest.importorskip("pyarrow").table({"a": TABLE[:, 0], "b": TABLE[:, 1]}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_an_array_is_the_same_array(form):
+    read = convert.floats(FORMS[form](), "targets")
+    assert isinstance(read, jax.Array)
+    np.testing.assert_array_equal(read, TABLE)
+
+
+@pytest.mark.parametrize("kind", ["i4", ">i4", "u1", "i8", ">i2"])
+def test_integers_are_converted(kind):
+    read = convert.floats(np.arange(6).astype(kind), "targets")
+    assert read.dtype == jnp.result_type(float)
+    assert read.tolist() == list(range(6))
+
+
+MASKED = np.ma.MaskedArray(np.linspace(0, 1, 12), mask=np.arange(12) < 3)
+
+
+def _series(values, kind):
+    return pytest.importorskip("pandas").Series(values, dtype=kind)
+
+
+REFUSED = {
+    "masked": (lambda: MASKED, ValueError, r"3 of 12 entries are masked.*leave"),
+    "None among numbers": (lambda: [1.0, None, 2.0], ValueError, "1 of 3 entries are missing"),
+    "NA": (lambda: _series([1.0, None], "Float64"), ValueError, "1 of 2 entries are missing"),
+    "NA in integers": (lambda: _series([1, None, 2], "Int64"), ValueError, "1 of 3"),
+    "Arrow null": (
+        lambda: pytest.importorskip("pyarrow").array([1.0, None]),
+        ValueError,
+        "1 of 2 entries are missing",
+    ),
+    "ragged": (lambda: [[1.0, 2.0], [3.0]], ValueError, "rectangular"),
+    "half": (lambda: np.zeros(3, np.float16), TypeError, "float16 keeps about three digits"),
+    "bfloat16": (lambda: jnp.zeros(3, jnp.bfloat16), TypeError, "bfloat16 keeps about three"),
+    "torch bfloat16": (
+        lambda: _torch().zeros(3, dtype=_torch().bfloat16),
+        TypeError,
+        r"bfloat16 keeps about three digits.*\.float\(\)",
+    ),
+    "complex": (lambda: np.zeros(3, complex), TypeError, "complex128; take its real part"),
+    "booleans": (lambda: np.zeros(3, bool), TypeError, "got bool"),
+    "a string": (lambda: "targets", TypeError, "array of numbers, got strings"),
+    "strings": (lambda: ["a", "b"], TypeError, "got strings"),
+    "pandas strings": (lambda: _series(["a", "b"], "category"), TypeError, "array of numbers"),
+    "dates": (lambda: np.zeros(3, "datetime64[s]"), TypeError, "array of numbers"),
+    "huge integers": (lambda: [2**70, 1], TypeError, "64 bits"),
+    "records": (lambda: np.zeros(3, [("a", "f8")]), TypeError, "array of numbers"),
+    "None": (lambda: None, TypeError, "array of numbers"),
+    "a dict": (lambda: {"a": 1.0}, TypeError, "array of numbers"),
+    "a set": (lambda: {1.0, 2.0}, TypeError, "array of numbers"),
+    "a class": (lambda: int, TypeError, "array of numbers"),
+    "a function": (lambda: len, TypeError, "array of numbers"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_array_of_numbers_is_refused_by_name(case):
+    make, error, words = REFUSED[case]
+    with pytest.raises(error, match=rf"(?s)^thetas: .*{words}"):
+        convert.floats(make(), "thetas")
+
+
+def test_missing_numbers_in_a_numpy_column_stay_nan():
+    assert np.isnan(convert.floats(_series([1.0, np.nan], "float64"), "targets")[1])
+
+
+def test_lists_of_traced_numbers_and_traced_arrays_pass():
+    read = jax.jit(lambda x: convert.floats([x[0], x[1]], "targets"))
+    assert read(jnp.asarray([1.0, 2.0])).tolist() == [1.0, 2.0]
+
+
+# front doors: the reproducers
+RNG = np.random.default_rng(1)
+
+
+def density(mean, y):
+    return -jnp.sum((y - mean) ** 2) / 2
+
+
+@pytest.mark.parametrize("n", [12, 100])
+def test_masked_targets_are_refused_not_filled(n):
+    ys = RNG.normal(size=n)
+    masked = np.ma.MaskedArray(
+        np.where(np.arange(n) < n // 10, 1e4, ys), mask=np.arange(n) < n // 10
+    )
+    with pytest.raises(ValueError, match=f"targets: {n // 10} of {n} entries are masked"):
+        kccsd_test(0, Unnormalized(density, np.zeros(n)), masked)
+
+
+@pytest.mark.parametrize("kind", [">f8", ">f4", "<f4"])
+def test_risks_of_either_byte_order_compare_alike(kind):
+    first, second = RNG.normal(1.0, 1.0, 12).astype(kind), RNG.normal(0.5, 1.0, 12).astype(kind)
+    want = compare_risks(jnp.asarray(first.astype(kind[1:])), jnp.asarray(second.astype(kind[1:])))
+    assert compare_risks(first, second).p_value == want.p_value
+    assert want.p_value != 0.5
+
+
+def test_parameters_are_read_like_arrays():
+    ys, means = RNG.normal(size=12), RNG.normal(size=12)
+    options = {"null": Wild(19), "base": np.zeros((4,))}
+    want = kccsd_test(0, Unnormalized(density, jnp.asarray(means)), ys, **options)
+    for params in (
+        means.astype(">f8"),
+        _torch().tensor(means.tolist(), requires_grad=True).double(),
+    ):
+        result = kccsd_test(0, Unnormalized(density, params), ys.astype(">f8"), **options)
+        np.testing.assert_allclose(result.estimate, want.estimate, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"params\['mean'\]: 3 of 12 entries are masked"):
+        Unnormalized(density, {"mean": MASKED})
+
+
+def test_integer_targets_of_a_continuous_distribution_are_numbers():
+    ys = np.arange(12)
+    as_integers = kccsd_test(
+        0,
+        Scores(-ys[:, None], np.zeros((12, 4, 1), int), np.ones((4, 1), int)),
+        ys[:, None],
+        null=Wild(19),
+    )
+    as_floats = kccsd_test(
+        0,
+        Scores(-1.0 * ys[:, None], np.zeros((12, 4, 1)), np.ones((4, 1))),
+        ys[:, None] * 1.0,
+        null=Wild(19),
+    )
+    assert as_integers.estimate == as_floats.estimate
+
+
+ROWS = np.linspace(0.1, 0.9, 12)
+BOTH = np.stack([1 - ROWS, ROWS], axis=1)
+LABELS = np.arange(12) % 2
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda p: measures.ece(p, LABELS),
+        lambda p: ckce.ckce(p, LABELS).estimate,
+        lambda p: measures.top_label(p, LABELS)[0],
+    ],
+)
+def test_binary_probabilities_and_categoricals_are_class_probabilities(measure):
+    want = measure(BOTH)
+    np.testing.assert_allclose(measure(ROWS), want)
+    np.testing.assert_allclose(measure(dist.Categorical(BOTH)), want)
+    np.testing.assert_allclose(measure(dist.Categorical(logits=np.log(BOTH))), want)
+    np.testing.assert_allclose(measure(dist.Bernoulli(ROWS)), want)
+
+
+def test_compare_takes_binary_probabilities():
+    models = {"a": ROWS, "b": ROWS[::-1]}
+    by_vector = jaxcal.compare(0, models, LABELS, n_draws=19)
+    by_table = jaxcal.compare(
+        0, {k: np.stack([1 - p, p], 1) for k, p in models.items()}, LABELS, n_draws=19
+    )
+    np.testing.assert_allclose(by_vector.corrected, by_table.corrected)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_confidence_above_1_by_rounding_is_1(kind):
+    above = np.nextafter(kind(1), kind(2))
+    p = np.full(12, above, kind)
+    assert float(jnp.max(checks.unit(p, "p"))) == 1
+    assert np.isfinite(ece(p, LABELS))
+    with pytest.raises(ValueError, match=r"confidence: .*\[0, 1\]; entry 0 is 1.5"):
+        measures.mmce(np.full(12, 1.5, kind), LABELS)
