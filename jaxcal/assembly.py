@@ -21,9 +21,11 @@ from jaxcal import checks, moments, nulls, preconditioners
 from jaxcal.batching import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, positive_median
+from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors, _Euclidean
 from jaxcal.models import Scores, Standardized, Units
+from jaxcal.models.sampling import sample
 from jaxcal.nulls import Null, Outcome
 from jaxcal.numerics import binary_size
 from jaxcal.pairwise.stein import Stein, SteinFeatures, check_smooth
@@ -79,6 +81,7 @@ def set_up(
     """The choices of a test, checked. Raises ValueError or TypeError with the argument's name."""
     target_kernel = points.as_kernel(target_kernel, "target_kernel")
     prediction_kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
+    of_vectors(target_kernel, "target_kernel")
     if not points.is_smooth(target_kernel):
         raise ValueError(
             "target_kernel: a Stein test differentiates it twice, and Laplace has no derivative "
@@ -271,7 +274,7 @@ def _nodes(key: Key, predictions: Any, setup: Setup, units: Units, ts: Points) -
     if setup.base is None:
         return jax.random.normal(key, (setup.n_nodes, d), ts.dtype)
     if is_distribution(setup.base):
-        drawn = setup.base.sample(key, (setup.n_nodes,))
+        drawn = sample(key, setup.base, (setup.n_nodes,), "base")
         return units.points(drawn.reshape(setup.n_nodes, d).astype(ts.dtype))
     return units.points(setup.base.reshape(-1, d).astype(ts.dtype))
 

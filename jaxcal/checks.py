@@ -14,7 +14,17 @@ from jaxcal.scores import is_distribution, score
 from jaxcal.typing import Distance
 
 __all__ = ["array", "distance", "floats", "hotelling_null", "integer", "key", "labels", "leaves"]
-__all__ += ["level", "null", "number", "predictions", "probabilities", "real", "rows", "say"]
+__all__ += [
+    "level",
+    "null",
+    "number",
+    "of_jax",
+    "predictions",
+    "probabilities",
+    "real",
+    "rows",
+    "say",
+]
 __all__ += ["targets", "unit"]
 
 
@@ -50,6 +60,17 @@ def distance(value: Any) -> Any:
     return value
 
 
+def of_jax(value: Any) -> None:
+    """TypeError for a distribution of torch or another library: JAX cannot differentiate it."""
+    library = type(value).__module__.split(".")[0]
+    if library in ("torch", "tensorflow_probability", "scipy") and not hasattr(value, "detach"):
+        raise TypeError(
+            f"predictions: {library}'s {type(value).__name__} is not written in JAX: use the "
+            f"numpyro distribution of that name, jaxcal.Scores (its scores as arrays) or "
+            f"jaxcal.Draws (draws from it)"
+        )
+
+
 def targets(value: Any) -> Array:
     """Targets [n] or [n, ...event] with n >= 2."""
     ys = floats(value, "targets")
@@ -64,7 +85,10 @@ def targets(value: Any) -> Array:
 
 def predictions(value: Any, ys: Array) -> Any:
     """Predictions that match the targets one to one; arrays inside become JAX arrays."""
+    of_jax(value)
     n = ys.shape[0]
+    if isinstance(value, type):
+        raise TypeError(f"predictions: got the class {value.__name__}; pass an instance of it")
     if isinstance(value, Scores):
         return _scores(value, ys)
     if isinstance(value, (np.ndarray, jax.Array, list, tuple)):

@@ -87,7 +87,7 @@ def number(
     if isinstance(value, bool | str | type) or value is None:
         raise TypeError(f"{name}: wanted {_number(above, below)}, got {say(value)}")
     held = array(value, name)
-    found = floats(held, name)
+    found = floats(value, name)
     if found.shape != ():
         raise ValueError(f"{name}: wanted {_number(above, below)}, got shape {found.shape}")
     if not isinstance(held, Tracer) and not above < float(held) < below:
@@ -114,7 +114,12 @@ def _number(above: float | int, below: float | int) -> str:
 
 
 def floats(value: Any, name: str) -> Array:
-    """An array of float32 or float64; integers become JAX's default float. Errors: `array`."""
+    """An array of float32 or float64; integers become JAX's default float. Errors: `array`.
+
+    A Python number stays one: it takes the type of what it meets.
+    """
+    if type(value) in (int, float) and abs(value) < 1e308:
+        return jnp.asarray(float(value))
     held = array(value, name)
     if jnp.issubdtype(held.dtype, jnp.integer):
         return jnp.asarray(held).astype(jnp.result_type(float))

@@ -92,6 +92,7 @@ def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[Options]) -> E
 def _conditional(
     predictions: Any, targets: Any, inputs: Any, options: Options
 ) -> tuple[Any, Array, Options]:
+    _refuse(options, ("distance",), "KCSD compares inputs; compare predictions by kccsd_test")
     ys = checks.targets(targets)
     known = checks.rows(inputs, ys.shape[0], "inputs")
     return (
@@ -101,7 +102,16 @@ def _conditional(
     )
 
 
+def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
+    """TypeError for an option that would turn the test into another one."""
+    for name in names:
+        if name in options:
+            raise TypeError(f"{name}: {why}")
+
+
 def _single(model: Any, targets: Any, options: Options) -> tuple[Any, Array, Options]:
+    one = "KSD has one model, and nothing to compare it with; leave it out"
+    _refuse(options, ("distance", "prediction_kernel"), one)
     ys = checks.targets(targets)
     if callable(model) and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
         model = Unnormalized(_ignore_parameters(model), None, in_axes=None)

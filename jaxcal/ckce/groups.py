@@ -89,7 +89,10 @@ def ckce_by_group(
     if n_groups is None:
         if isinstance(groups, Tracer):
             raise ValueError("n_groups: say how many groups there are inside jit or vmap")
-        n_groups = int(np.max(np.asarray(groups), initial=0)) + 1
+        groups = checks.array(groups, "groups")
+        n_groups = max(int(np.max(np.asarray(groups), initial=0)), 0) + 1
+    else:
+        n_groups = checks.integer(n_groups, "n_groups")
     named = checks.labels(groups, n, n_groups, "groups")
     return _by_group(made, named, n_groups)
 

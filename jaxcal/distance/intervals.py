@@ -108,7 +108,7 @@ def surrogate_interval_ce(
 def smallest_width(accuracy: float | int) -> int:
     """k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2). ValueError outside of
     [1e-12, 2]: a finer width than 2^-41 is no use, and the limit is ECE."""
-    if isinstance(accuracy, (bool, str)) or not FINEST <= accuracy <= 2:
+    if not FINEST <= (accuracy := checks.real(accuracy, "accuracy")) <= 2:
         raise ValueError(f"accuracy: wanted a number from {FINEST} to 2, got {accuracy!r}")
     return math.ceil(math.log2(2 / accuracy) - 1e-9)
 

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from jaxcal import checks
 from jaxcal.distance.intervals import smallest_width
 
 
@@ -22,10 +23,8 @@ class SampleSizes(NamedTuple):
 
 def sample_sizes(accuracy: float, failure: float = 0.05) -> SampleSizes:
     """Orders of magnitude only: the constants are not known."""
-    if not 0 < accuracy < 0.25 or not 0 < failure < 0.25:
-        raise ValueError(
-            f"accuracy, failure: wanted numbers in (0, 1/4), got {accuracy} and {failure}"
-        )
+    accuracy = checks.real(accuracy, "accuracy", above=0, below=0.25)
+    failure = checks.real(failure, "failure", above=0, below=0.25)
     log, k = math.log(1 / failure), smallest_width(accuracy)
     return SampleSizes(
         surrogate=accuracy**-3 + log * accuracy**-2,
@@ -43,6 +42,7 @@ def kernel_radius(n: int, *, brier: float = 0.25, failure: float = 0.05) -> floa
     :math:`(\sqrt{E(y-v)^2} + \sqrt{2 \ln(1/\delta)}) / \sqrt n` by McDiarmid's inequality;
     ``brier`` = E(y - v)^2. Conservative, and not in the paper.
     """
-    if n < 1 or not 0 < failure < 1 or not 0 <= brier <= 1:
-        raise ValueError(f"wanted n >= 1, failure in (0, 1), brier in [0, 1]: {n, failure, brier}")
+    n, failure = checks.integer(n, "n"), checks.real(failure, "failure", above=0, below=1)
+    if not 0 <= (brier := checks.real(brier, "brier")) <= 1:
+        raise ValueError(f"brier: wanted a number in [0, 1], got {brier}")
     return (brier**0.5 + (2 * math.log(1 / failure)) ** 0.5) / n**0.5

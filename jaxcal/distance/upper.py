@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float, Int
 
+from jaxcal import checks
 from jaxcal.distance.intervals import interval_ce
 from jaxcal.distance.lower import Coupling
 from jaxcal.distance.predictions import atoms, binary, positive
@@ -65,7 +66,7 @@ def true_distance(domain: Domain, *, power: float = 1.0) -> Partition:
     mass, f, f_star = _checked(domain)
     if f.size > MOST:
         raise ValueError(f"domain: all partitions of at most {MOST} inputs, got {f.size}")
-    if not power >= 1:
+    if (power := checks.real(power, "power")) < 1:
         raise ValueError(f"power: wanted p >= 1, got {power}")
     groups = all_partitions(f.size)
     sums, costs = _costs(groups, mass, f, f_star, power)
@@ -77,7 +78,12 @@ def true_distance(domain: Domain, *, power: float = 1.0) -> Partition:
 
 def _checked(domain: Domain) -> tuple[Any, Any, Any]:
     """Masses, predictions and truth in float64, or ValueError."""
-    mass, f, f_star = (np.asarray(x, float) for x in (domain.mass, domain.f, domain.f_star))
+    if not isinstance(domain, Domain):
+        raise TypeError(f"domain: wanted jaxcal.distance.Domain(..), got {checks.say(domain)}")
+    mass, f, f_star = (
+        np.asarray(checks.array(getattr(domain, name), f"domain: {name}"), float)
+        for name in ("mass", "f", "f_star")
+    )
     if not mass.shape == f.shape == f_star.shape or f.ndim != 1 or f.size < 1:
         raise ValueError("domain: wanted mass, f and f_star of one shape [k], k >= 1")
     if not (np.all(mass >= 0) and abs(mass.sum() - 1) < 1e-4):

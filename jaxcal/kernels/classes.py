@@ -12,6 +12,16 @@ from jaxcal import convert
 from jaxcal.typing import Scalar
 
 
+def of_vectors(kernel: Any, name: str) -> Any:
+    """The kernel, or TypeError for one that compares classes."""
+    if isinstance(kernel, Delta | ClassGram):
+        raise TypeError(
+            f"{name}: {type(kernel).__name__} compares classes, and these targets are vectors: use "
+            f"jaxcal.kernels.Gaussian() or another kernel on vectors"
+        )
+    return kernel
+
+
 class Delta(eqx.Module):
     """``1`` where two classes agree, ``0`` where they differ."""
 

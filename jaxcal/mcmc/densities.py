@@ -5,6 +5,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Float, Shaped
 
+from jaxcal import checks
 from jaxcal.models import Unnormalized
 from jaxcal.scores import is_distribution
 
@@ -33,8 +34,10 @@ def layout(
 
     Raises ValueError or TypeError with what was wanted and what came.
     """
-    if isinstance(event_shape, int):
-        event_shape = (event_shape,)
+    checks.of_jax(predictions)
+    if event_shape is not None:
+        sides = event_shape if isinstance(event_shape, tuple | list) else (event_shape,)
+        event_shape = tuple(checks.integer(side, "event_shape") for side in sides)
     if is_distribution(predictions):
         batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
         if len(batch) != 1:

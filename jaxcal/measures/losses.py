@@ -18,6 +18,7 @@ def nll(predictions: Any, targets: Any) -> Scalar:
     ``predictions``: a numpyro distribution with batch shape [n] (targets are classes where its
     own are), or anything with ``log_prob``. Unnormalized densities have no likelihood.
     """
+    checks.of_jax(predictions)
     if not is_distribution(predictions):
         raise TypeError(
             f"predictions: a likelihood needs a normalized density such as a numpyro distribution, "
@@ -31,6 +32,7 @@ def mse(predictions: Any, targets: Any) -> Scalar:
 
     In squared units of the targets. A mixture predicts its own mean.
     """
+    checks.of_jax(predictions)
     if not hasattr(predictions, "mean") or not hasattr(predictions, "batch_shape"):
         raise TypeError(
             f"predictions: wanted a distribution with a mean, got {type(predictions).__name__}"

@@ -138,9 +138,7 @@ def quantiles(predictions: Any, levels: Any = LEVELS) -> Float[Array, "n q"]:
         return _inverse(single, at).T
     ends = jnp.concatenate(
         [
-            _inverse(part, at[..., None] if wide else at).reshape(
-                at.shape[0], single.batch_shape[0], -1
-            )
+            _by_prediction(_inverse(part, at[..., None] if wide else at), single.batch_shape[0])
             for part, wide in parts
         ],
         axis=-1,
@@ -192,6 +190,7 @@ def _samples(predictions: Any, ys: Array | None) -> Float[Array, "n m"] | None:
 
 def _single(predictions: Any, n: int | None) -> Any:
     """A distribution of numbers with batch shape [n]; wrappers that hide a cdf come off."""
+    checks.of_jax(predictions)
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
             f"predictions: wanted a numpyro distribution of numbers or jaxcal.Draws, got "
@@ -238,7 +237,7 @@ class _Wide(eqx.Module):
 def _cdf(single: Any, values: Array) -> Array:
     try:
         return single.cdf(values)
-    except NotImplementedError:
+    except (NotImplementedError, ImportError):
         raise TypeError(
             f"predictions: {type(getattr(single, 'base', single)).__name__} has no cdf; pass draws "
             f"from it as jaxcal.Draws"
@@ -248,11 +247,17 @@ def _cdf(single: Any, values: Array) -> Array:
 def _inverse(single: Any, levels: Array) -> Array:
     try:
         return single.icdf(levels)
-    except NotImplementedError:
+    except (NotImplementedError, ImportError):
         raise TypeError(
             f"predictions: {type(getattr(single, 'base', single)).__name__} has no inverse cdf; "
             f"pass draws from it as jaxcal.Draws"
         ) from None
+
+
+def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
+    """Quantiles of the components; those that all predictions share are repeated."""
+    columns = ends[..., None] if ends.ndim == 2 else ends
+    return jnp.broadcast_to(columns, (columns.shape[0], n, columns.shape[2]))
 
 
 def _components(single: Any) -> list[tuple[Any, bool]] | None:

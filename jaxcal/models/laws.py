@@ -165,7 +165,11 @@ def _mixing(base: Any, whole: Any) -> Array | None:
 
 @law("MixtureSameFamily")
 def _mixture(base: Any, whole: Any) -> Mixtures | None:
-    weights, parts = _mixing(base, whole), law_of(base.component_distribution)
+    components = base.component_distribution
+    batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
+    if tuple(components.batch_shape) != batch:  # all predictions share them
+        components = components.expand(batch)
+    weights, parts = _mixing(base, whole), law_of(components)
     if weights is None or parts is None:
         return None
     return Mixtures(weights, parts)

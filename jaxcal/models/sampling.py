@@ -8,7 +8,17 @@ from jaxtyping import Array, Float
 from jaxcal import convert
 from jaxcal.models.arrays import Draws
 from jaxcal.models.standardized import Standardized
-from jaxcal.typing import KeyLike
+from jaxcal.typing import Key, KeyLike
+
+
+def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
+    """Draws of a distribution, or TypeError where it has no sampler."""
+    try:
+        return distribution.sample(key, shape)
+    except (NotImplementedError, ImportError):
+        raise TypeError(
+            f"{name}: {type(distribution).__name__} has no sampler, and draws are needed"
+        ) from None
 
 
 def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
@@ -24,7 +34,7 @@ def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
             raise ValueError(f"asked for {m} draws of each prediction, but Draws holds {given}")
         return predictions.samples[:, :m]
     if hasattr(predictions, "sample") and hasattr(predictions, "batch_shape"):
-        samples = jnp.moveaxis(predictions.sample(convert.key(key), (m,)), 0, 1)
+        samples = jnp.moveaxis(sample(convert.key(key), predictions, (m,), "predictions"), 0, 1)
         return samples if predictions.event_shape else samples[..., None]
     raise TypeError(
         f"{type(predictions).__name__} has no sampler: this distance needs draws from the "

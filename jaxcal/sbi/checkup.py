@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal import calibration, checks, goodness_of_fit, moments, nulls
+from jaxcal.coverage import Coverage
 from jaxcal.models.standardized import Units
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
@@ -113,6 +114,10 @@ def examine(
     ``coverage``: a result of `jaxcal.coverage` to show beside them.
     """
     key = checks.key(key)
+    if coverage is not None and not isinstance(coverage, Coverage):
+        raise TypeError(
+            f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"
+        )
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
     return Examination(
         kccsd_test(pairs, key=key, **options), kcsd_test(pairs, key=key, **options), coverage

@@ -15,6 +15,7 @@ from jaxcal.scores import is_distribution
 
 def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
     """Class probabilities with classes, or predictions over vectors with floats."""
+    checks.of_jax(predictions)
     if isinstance(predictions, Classes):
         return _classes(predictions.probabilities, targets, "predictions")
     if isinstance(predictions, (np.ndarray, jax.Array, list, tuple)) or hasattr(

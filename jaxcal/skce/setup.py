@@ -13,7 +13,7 @@ from jaxcal.assembly import Assembled, Keys, not_finite, reach
 from jaxcal.kernel_means import KernelMeans, MeanEmbedding, kernel_means, law_of
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.kernels.classes import ClassGram, Delta, of_vectors
 from jaxcal.kernels.gaussians import Wasserstein
 from jaxcal.kernels.laplaces import LaplaceWasserstein
 from jaxcal.kernels.points import Constant, Gaussian
@@ -177,6 +177,7 @@ def set_up(
         target_kernel = points.as_kernel(
             default if target_kernel is None else target_kernel, "target_kernel"
         )
+        of_vectors(target_kernel, "target_kernel")
         for lengths in points.lengths(target_kernel):
             if lengths.size != (d := ys[0].size):
                 raise ValueError(

@@ -171,7 +171,7 @@ def _classes(problem: Reduced) -> np.ndarray:
 def _named(estimators: Sequence[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for estimator in estimators:
-        if not isinstance(estimator, Estimator):
+        if isinstance(estimator, type) or not isinstance(estimator, Estimator):
             raise TypeError(
                 f"estimators: wanted objects with name, grid and fit, such as Bins(15), got "
                 f"{estimator!r}"
