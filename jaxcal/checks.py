@@ -47,7 +47,10 @@ def _offers(value: Any, names: str, example: str) -> None:
 
 def level(value: Any) -> float:
     """The level of a test, a probability strictly between 0 and 1."""
-    return real(value, "level", above=0, below=1)
+    found = real(value, "level")
+    if not 0 < found < 1:
+        raise ValueError(f"level: wanted a probability between 0 and 1, got {found}")
+    return found
 
 
 def distance(value: Any) -> Any:
@@ -225,7 +228,8 @@ def unit(value: Any, name: str, wanted: str = "probabilities") -> Array:
     given = floats(value, name)
     if given.ndim != 1 or given.shape[0] < 1:
         raise ValueError(
-            f"{name}: wanted one number in [0, 1] an observation, shape [n], got shape "
+            f"{name}: wanted one number in [0, 1] an observation, shape [n] with n >= 1, got "
+            f"shape "
             f"{given.shape}"
         )
     rounding = 100 * float(jnp.finfo(given.dtype).eps)

@@ -73,7 +73,7 @@ def integer(value: Any, name: str, *, least: int = 1, most: int | None = None) -
         number = None
     if number is None or number < least or (most is not None and number > most):
         range_ = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name}: wanted an integer {range_}, got {say(value)}")
+        raise ValueError(f"{name}: wanted a whole number {range_}, got {SHORT.repr(value)}")
     return number
 
 
@@ -107,10 +107,10 @@ def real(
 
 def _number(above: float | int, below: float | int) -> str:
     if above == 0 and below == math.inf:
-        return "one positive, finite number"
+        return "a positive number"
     if math.isfinite(above) and math.isfinite(below):
-        return f"one number in ({above:g}, {below:g})"
-    return "one finite number"
+        return f"a number in ({above:g}, {below:g})"
+    return "a finite number"
 
 
 def floats(value: Any, name: str) -> Array:

@@ -94,7 +94,7 @@ def test_an_integer_of_any_library_is_an_integer(value):
 
 @pytest.mark.parametrize("value", [3.0, "3", None, True, np.bool_(True), 0, -1, [3], int])
 def test_what_is_no_positive_integer_is_refused(value):
-    with pytest.raises(ValueError, match=r"^bins: wanted an integer of at least 1, got "):
+    with pytest.raises(ValueError, match=r"^bins: wanted a whole number of at least 1, got "):
         convert.integer(value, "bins")
     with pytest.raises(ValueError, match="from 2 to 9"):
         convert.integer(value, "bins", least=2, most=9)

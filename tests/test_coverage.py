@@ -191,7 +191,7 @@ def as_users_run_it():
         (MODEL, np.zeros((N, M, 3)), ValueError, r"draws: wanted .* shape \(400, m, 2\)"),
         (MODEL, np.zeros((N - 1, M, 2)), ValueError, "draws: wanted"),
         (MODEL, np.zeros((N, 0, 2)), ValueError, "at least 1 draw"),
-        (MODEL, np.zeros((N, M, 2), np.int32), TypeError, "draws: wanted float32 or float64"),
+        (MODEL, np.zeros((N, M, 2), complex), TypeError, "draws: wanted float32 or float64"),
         (MODEL, None, TypeError, "draws: wanted"),
         (jaxcal.Scores(np.zeros((N, 2))), np.zeros((N, M, 2)), TypeError, "log densities"),
         (np.zeros((N, 2)), np.zeros((N, M, 2)), TypeError, "predictions: got"),

@@ -236,7 +236,7 @@ def test_refusals(key):
     with pytest.raises(ValueError, match="leave none of n=6"):
         test(n_locations=6)
     for wrong in (0, True):
-        with pytest.raises(ValueError, match="at least 1 location"):
+        with pytest.raises(ValueError, match="n_locations: wanted a whole number of at least 1"):
             test(n_locations=wrong)
     with pytest.raises(TypeError, match="test predictions, test targets"):
         test(locations=jnp.ones(3))

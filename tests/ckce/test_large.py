@@ -175,7 +175,7 @@ def test_products_by_blocks():
 
 
 def test_bad_sizes_are_named():
-    with pytest.raises(ValueError, match="rank: wanted a positive whole number"):
+    with pytest.raises(ValueError, match="rank: wanted a whole number of at least 1"):
         ckce_low_rank(Q, Y, rank=0)
     with pytest.raises(ValueError, match="tolerance: wanted"):
         ckce_low_rank(Q, Y, tolerance=2.0)

@@ -116,7 +116,7 @@ def test_wrong_arguments_are_named(held):
         witness(result, np.datetime64("2015-01-01") + np.arange(N))
     with pytest.raises(ValueError, match="y: wanted numbers, got <U"):
         witness_map(result, xs, ["a"] * N)
-    with pytest.raises(ValueError, match="bins: wanted a positive number"):
+    with pytest.raises(ValueError, match="bins: wanted a whole number"):
         witness(result, xs, bins=0)
     batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
     with pytest.raises(ValueError, match="a figure shows one result"):

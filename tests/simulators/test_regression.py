@@ -93,10 +93,10 @@ def test_keys_decide_and_counts_are_checked(simulate):
     jax.tree.map(np.testing.assert_array_equal, one, same)
     assert not np.array_equal(one[0], other[0])
     for wrong in (0, -1, True):
-        with pytest.raises(ValueError, match="n: wanted a positive number"):
+        with pytest.raises(ValueError, match="n: wanted a whole number of at least 1"):
             simulate(jax.random.key(0), wrong)
 
 
 def test_dimensions_are_checked(key):
-    with pytest.raises(ValueError, match="d: wanted a positive number, got 0"):
+    with pytest.raises(ValueError, match="d: wanted a whole number of at least 1, got 0"):
         gaussian_forecasts(key, 3, d=0, calibrated=True)

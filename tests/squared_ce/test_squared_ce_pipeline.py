@@ -333,7 +333,7 @@ def test_tuning_and_test_rows_are_all_rows_once(test):
         ({"folds": [([0, 0, 1], [3, 4])]}, ValueError, "a row is listed more than once"),
         ({"test": 1.5}, ValueError, "test: wanted a share between 0 and 1"),
         ({"test": np.ones(3)}, ValueError, "test: wanted row numbers, or a mask of length 100"),
-        ({"level": 95.0}, ValueError, "level: wanted a number between 0 and 1"),
+        ({"level": 95.0}, ValueError, "level: wanted a probability between 0 and 1"),
         ({"estimators": []}, ValueError, "estimators: wanted at least one"),
         ({"estimators": [Bins]}, (TypeError, AttributeError), "estimators|property"),
         ({"estimators": [Bins((5, 6)), Bins((7, 8))]}, ValueError, "two are called 'bins'"),
