@@ -229,8 +229,9 @@ def unit(value: Any, name: str, wanted: str = "probabilities") -> Array:
     if given.ndim != 1 or given.shape[0] < 1:
         raise ValueError(
             f"{name}: wanted one number in [0, 1] an observation, shape [n] with n >= 1, got "
-            f"shape "
-            f"{given.shape}"
+            f"shape {given.shape}"
+            + "; see jaxcal.measures.top_label for class probabilities"
+            * (given.ndim == 2)
         )
     rounding = 100 * float(jnp.finfo(given.dtype).eps)
     if not isinstance(given, Tracer):
