@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from jaxtyping import Key as _Key
 
 from jaxcal import checks, moments, nulls, preconditioners
@@ -313,14 +313,53 @@ def apply(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> Outcome:
-    """The null's verdict on a statistic: what it needs, the engine's one pass, what that means."""
+    """The null's word on a statistic: what it needs, the engine's one pass, what that means."""
+    return apply_with(null, None, key, pairwise, features, tile=tile, mesh=mesh)[0]
+
+
+def apply_with(
+    null: Null,
+    columns: Points | None,
+    key: Key,
+    pairwise: Pairwise,
+    features: Features,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> tuple[Outcome, Float[Array, " d"] | None]:
+    """`apply`, and the forms of d more columns of weights from the same pass; None for blocks and
+    where the null has no draws."""
     needs = null.needs(key, features)
     if (size := needs.block_size) is not None:
         blocks = block_sums(pairwise, features, size, squares=needs.squares)
-        return null.outcome(nulls.Sums.of_blocks(blocks, size))
+        return null.outcome(nulls.Sums.of_blocks(blocks, size)), None
     weights = jnp.zeros((count(features), 0)) if needs.weights is None else needs.weights
-    sums = quadratic_sums(pairwise, features, weights, squares=needs.squares, tile=tile, mesh=mesh)
-    return null.outcome(nulls.Sums.of(sums, weights))
+    b = weights.shape[1]
+    if b == 0 or columns is None:
+        sums = quadratic_sums(
+            pairwise, features, weights, squares=needs.squares, tile=tile, mesh=mesh
+        )
+        return null.outcome(nulls.Sums.of(sums, weights)), None
+    together = jnp.concatenate([weights, columns.astype(weights.dtype)], axis=1)
+    sums = quadratic_sums(pairwise, features, together, squares=needs.squares, tile=tile, mesh=mesh)
+    more = jnp.sum(sums.forms[:, b:], axis=0)
+    return null.outcome(nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights)), more
+
+
+def _sensitivity(
+    forms: Float[Array, " d"], scores: Points, outcome: Outcome
+) -> Float[Array, " d"] | None:
+    r"""How fast the expected statistic grows with the square of a shift of the targets, [d].
+
+    For targets shifted by :math:`\delta` along coordinate e the Stein feature has mean
+    :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
+    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order: one more
+    column of weights.
+    NaN where the estimate is not clearly above what signs at random would make of it.
+    """
+    slope = forms / ordered_pairs(scores.shape[0])
+    noise = jnp.std(outcome.samples[0]) * jnp.mean(scores**2, axis=0)
+    return jax.lax.stop_gradient(jnp.where(slope > 3 * noise, slope, jnp.nan))
 
 
 def run(
@@ -357,14 +396,28 @@ def _run(
     def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null):
         keys = jax.random.split(key, 3)
         made = setup.assemble(keys[:2], predictions, targets)
-        outcome = apply(null, keys[2], made.pairwise, made.features, tile=tile, mesh=mesh)
-        return _result(made, outcome, targets, test, type(null).__name__, setup.components)
+        scores = made.features.scores if isinstance(made.features, SteinFeatures) else None
+        outcome, forms = apply_with(
+            null, scores, keys[2], made.pairwise, made.features, tile=tile, mesh=mesh
+        )
+        sensitivity = None
+        if forms is not None and scores is not None:
+            sensitivity = _sensitivity(forms, scores, outcome)
+        return _result(
+            made, outcome, targets, test, type(null).__name__, setup.components, sensitivity
+        )
 
     return one_at_a_time(one)(key, predictions, targets, setup, null)
 
 
 def _result(
-    made: Assembled, found: Outcome, targets: Array, test: str, null: str, components: bool
+    made: Assembled,
+    found: Outcome,
+    targets: Array,
+    test: str,
+    null: str,
+    components: bool,
+    sensitivity: Array | None,
 ) -> TestResult:
     contributions = found.contributions[0]
     coordinates = None
@@ -405,6 +458,7 @@ def _result(
         bandwidths=made.bandwidths,
         contributions=contributions,
         coordinates=coordinates,
+        sensitivity=sensitivity,
         test=test,
         null=null,
         route=getattr(made.pairwise, "route", ""),

@@ -140,6 +140,8 @@ class TestResult(eqx.Module):
     ``level``: the probability of rejecting a calibrated model that was asked for. `verdict` is
     "rejected" where p <= level, "not rejected" where it is not, and "cannot tell" where the test
     could not have rejected whatever the model, or has no p-value; `reason` says why.
+    ``sensitivity`` [d]: growth of the expected statistic with the square of a shift of the targets
+    by one unit of the test along a coordinate; NaN where it is not clear, None where not to be had.
     ``too_few``: why no data of this size can be rejected by this null, empty where they can.
     """
 
@@ -157,6 +159,7 @@ class TestResult(eqx.Module):
     diagnostics: Diagnostics
     test: str = eqx.field(static=True)
     null: str = eqx.field(static=True)
+    sensitivity: Float[Array, " d"] | None = None
     route: str = eqx.field(static=True, default="")
     level: float = eqx.field(static=True, default=0.05)
     too_few: str = eqx.field(static=True, default="")
@@ -169,7 +172,8 @@ class TestResult(eqx.Module):
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
         fields |= {
             name: jax.tree.map(lambda x: jnp.where(finite, x, jnp.nan), fields[name])
-            for name in (*numbers, "coordinates")
+            for name in (*numbers, "coordinates", "sensitivity")
+            if name in fields
         }
         lost = ~jnp.isfinite(fields["p_value"]) | ~jnp.isfinite(fields["estimate"])
         diagnostics = diagnostics._replace(overflow=finite & lost)
@@ -197,6 +201,27 @@ class TestResult(eqx.Module):
         told = np.where(np.asarray(self.reason) == "", decided, "cannot tell")
         return told if p.ndim else str(told)
 
+    @property
+    def smallest_shift(self) -> Any:
+        r"""The shift of all targets along each coordinate, [d] in units of the test (standard
+        deviations of the targets), that a test like this would find with 80 %. None where it is not
+        to be had, NaN in coordinates where it is not clear. Outside of jit only.
+
+        With q the critical value and :math:`\sigma` the deviation of the null's draws, a shift that
+        moves the statistic by c is found with 80 % where
+        :math:`c = q + z_{.8} \sqrt{\sigma^2 + 2\sqrt2\,\sigma c}`: c adds the variance
+        :math:`4 \zeta / n` with :math:`\zeta \leq c\,n\,\sigma / \sqrt2`, the largest eigenvalue
+        being below the root of the sum of their squares. To first order in the shift.
+        """
+        if self.sensitivity is None:
+            return None
+        draws, z2 = np.asarray(self.null_samples), 0.8416**2
+        q = np.quantile(draws, 1 - self.level, axis=-1, method="higher")
+        sd = np.std(draws, axis=-1)
+        middle = q + 2**0.5 * z2 * sd
+        move = middle + np.sqrt(middle**2 - q**2 + z2 * sd**2)
+        return np.sqrt(move[..., None] / np.asarray(self.sensitivity))
+
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
         if isinstance(self.p_value, Tracer):
@@ -214,6 +239,7 @@ class TestResult(eqx.Module):
         """Plain numbers and lists, for JSON. Draws of the null are left out."""
         names = [n for n in self.__dataclass_fields__ if n not in ("null_samples", "too_few")]
         judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
+        judged["smallest_shift"] = self.smallest_shift
         return {name: plain(getattr(self, name)) for name in names} | plain(judged)
 
     def __repr__(self) -> str:
@@ -275,6 +301,8 @@ def _report(result: TestResult) -> str:
         f"  p-value    {p:.4g}   ({how})",
         f"  verdict    {_words(result)}",
     ]
+    if result.verdict == "not rejected" and result.smallest_shift is not None:
+        lines += _shifts(result.smallest_shift)
     used = ", ".join(f"{name} {float(value):.4g}" for name, value in result.bandwidths.items())
     if used:
         lines.append(f"  bandwidths {used}")
@@ -337,6 +365,14 @@ def _batch_report(result: TestResult) -> str:
             f"estimates from {np.nanmin(estimates):.4g} to {np.nanmax(estimates):.4g}"
         )
     return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+
+
+def _shifts(smallest: np.ndarray) -> list[str]:
+    """What the test would have found: a line, of the first coordinates where there are many."""
+    clear = [f"{size:.2g} along {c}" for c, size in enumerate(smallest[:5]) if np.isfinite(size)]
+    if not clear:
+        return []
+    return [f"  would find with 80 % a shift of {', '.join(clear)} (coordinate; units of the test)"]
 
 
 def _words(result: TestResult) -> str:

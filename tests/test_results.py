@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 import jaxcal
 from jaxcal import checks, kccsd_test
@@ -99,6 +100,28 @@ def test_a_test_that_cannot_reject_does_not_pass_for_one_that_found_nothing(key)
 def test_a_level_is_a_probability(key, level):
     with pytest.raises(ValueError, match="level: wanted a probability"):
         checks.level(level)
+
+
+def test_the_smallest_shift_is_found_with_80_percent(key):
+    """One distribution, n = 100: 100 data sets shifted by what calibrated ones name."""
+
+    @jax.jit
+    def results(keys, shift):
+        def one(key):
+            ys = jax.random.normal(key, (100, 1)) + shift
+            return jaxcal.ksd_test(key, jaxcal.Scores(-ys), ys, null=Wild(99))
+
+        return jax.lax.map(one, keys)
+
+    calibrated, other = jax.random.split(key, (2, 100))
+    named = results(calibrated, 0.0).smallest_shift
+    assert named.shape == (100, 1)
+    assert np.all(np.isfinite(named))
+    found = np.sum(results(other, float(np.median(named))).verdict == "rejected")
+    assert found >= scipy.stats.binom.ppf(1e-4, 100, 0.8)
+    assert found < 100  # and a shift of a third would not be
+    third = np.sum(results(other, float(np.median(named)) / 3).verdict == "rejected")
+    assert third <= scipy.stats.binom.ppf(1 - 1e-4, 100, 0.4)
 
 
 def test_identical_targets_have_no_verdict(key):
