@@ -299,8 +299,8 @@ def estimate(
     none = jnp.zeros((n, 0))
     sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
     total = jnp.sum(sums.total)
-    counts = not_finite(targets) + made.nonfinite_scores + made.nonfinite_features
-    total = jnp.where(counts == 0, total, jnp.nan)
+    finite = (not_finite(targets) == 0) & (made.nonfinite_scores == 0)
+    total = jnp.where(finite & (made.nonfinite_features == 0), total, jnp.nan)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
 

@@ -100,8 +100,8 @@ class Diagnostics(NamedTuple):
 
 def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
     """Whether everything that came in is finite: otherwise no number of a result is."""
-    counts = diagnostics.nonfinite_targets, diagnostics.nonfinite_scores
-    return (counts[0] + counts[1] + diagnostics.nonfinite_features) == 0
+    scores, features = diagnostics.nonfinite_scores, diagnostics.nonfinite_features
+    return (diagnostics.nonfinite_targets == 0) & (scores == 0) & (features == 0)
 
 
 class Interval(NamedTuple):

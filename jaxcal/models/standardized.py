@@ -25,7 +25,8 @@ class Units(eqx.Module):
     def of(cls, ys: Points) -> "Units":
         """Mean and standard deviation of the targets; a constant coordinate keeps scale 1."""
         size = binary_size(jnp.max(jnp.abs(ys), axis=0))
-        parts = ys / size  # whose squares and sums stay within the range of their type
+        # squares and sums of these stay within the range of their type
+        parts = ys / along_last(size, ys)
         deviation = safe_sqrt(jnp.var(parts, axis=0)) * size
         # a coordinate all of whose values agree to rounding has no scale of its own
         floor = jnp.finfo(ys.dtype).eps * jnp.max(jnp.abs(ys), axis=0)
