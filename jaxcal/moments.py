@@ -73,13 +73,14 @@ def covariances_of(
         return None
     root = preconditioners.precision_root(nodes, at_nodes, "full").values
     fitted = root @ root
-    z, s = nodes - jnp.mean(nodes, axis=0), at_nodes - jnp.mean(at_nodes, axis=1, keepdims=True)
+    z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
+    s = at_nodes - jnp.mean(at_nodes, axis=1, keepdims=True)
     (m, d), n = nodes.shape, scores.shape[0]
     misfit = s + jnp.einsum("md,nde->nme", z, jnp.linalg.inv(fitted))
     unexplained = jnp.sum(misfit**2, axis=(1, 2)) / max(m - d - 1, 1)
     linear = unexplained <= 0.1 * jnp.sum(s**2, axis=(1, 2)) / (m - 1)
     common = jnp.linalg.inv(scores.T @ scores / n)
-    values = jnp.where(linear[:, None, None], fitted, common)
+    values = jnp.where(linear[:, None, None], fitted, common[None])
     return Covariances(values, jnp.sum(~linear))
 
 
