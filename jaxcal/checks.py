@@ -13,19 +13,9 @@ from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.scores import is_distribution, score
 from jaxcal.typing import Distance
 
-__all__ = ["array", "distance", "floats", "hotelling_null", "integer", "key", "labels", "leaves"]
-__all__ += [
-    "level",
-    "null",
-    "number",
-    "of_jax",
-    "predictions",
-    "probabilities",
-    "real",
-    "rows",
-    "say",
-]
-__all__ += ["targets", "unit"]
+__all__ = ["array", "distance", "floats", "hotelling_null", "instance", "integer", "key"]
+__all__ += ["labels", "leaves", "level", "null", "number", "of_jax", "predictions"]
+__all__ += ["probabilities", "real", "rows", "say", "targets", "unit"]
 
 
 def null(value: Any) -> None:
@@ -51,6 +41,12 @@ def level(value: Any) -> float:
     if not 0 < found < 1:
         raise ValueError(f"level: wanted a probability between 0 and 1, got {found}")
     return found
+
+
+def instance(value: Any, kind: type, name: str) -> None:
+    """TypeError unless the value is one of this class, which the library makes."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name}: wanted a {kind.__name__}, got {say(value)}")
 
 
 def distance(value: Any) -> Any:

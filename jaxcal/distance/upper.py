@@ -202,6 +202,7 @@ def is_calibrated(domain: Domain, *, tolerance: float = 1e-12) -> bool:
 
 def lift_lower(coupling: Coupling) -> Domain:
     """Inputs x = (u, v) on which the true distance is the lower one: f = v, and u is calibrated."""
+    checks.instance(coupling, Coupling, "coupling")
     pairs, index = np.unique(np.stack([coupling.u, coupling.v]), axis=1, return_inverse=True)
     index = index.reshape(-1)
     mass = np.bincount(index, coupling.mass)

@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
-from jaxcal import convert
+from jaxcal import checks, convert
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.predictions import gram_block
@@ -89,6 +89,7 @@ def positive_definiteness(
     distances of vectors and need no such look. Memory n^2, cost n^2 distances and O(n^3).
     Raises ValueError for distances that need base points.
     """
+    distance = checks.distance(distance)
     if distance.needs_nodes:
         raise ValueError(
             f"distance: {type(distance).__name__} is a distance of vectors, so that every radial "

@@ -109,6 +109,7 @@ def check_draws(
     a small p-value says that the chains have not settled, and that SKCE with these draws would
     reject calibrated models of this size. Options as in `kccsd_test`.
     """
+    checks.instance(draws, McmcDraws, "draws")
     ys = draws.samples[:, 0].reshape(-1, *draws.event_shape)
     return kccsd_test(key, predictions, ys, **options)
 

@@ -100,6 +100,7 @@ class Decomposition(NamedTuple):
 
 def murphy(law: FiniteLaw) -> Decomposition:
     """Murphy's decomposition of the Brier score of a finite law, each part from its definition."""
+    checks.instance(law, FiniteLaw, "law")
     weights, problem = law.support("canonical")
     marginal = law.weights @ law.conditionals
     conditional = problem.inputs - law.true_residual("canonical")

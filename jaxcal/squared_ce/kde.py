@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln, logsumexp
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.squared_ce.estimators import Setting, positive
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
@@ -119,6 +120,7 @@ def leave_one_out_error(problem: Reduced, bandwidth: float) -> Scalar:
     The original in-sample estimator; with the own term included (fit and evaluate on the same data)
     the estimate is far smaller. Cost O(n^2 d).
     """
+    checks.instance(problem, Reduced, "problem")
     one_problem(problem)
     points, n = on_simplex(problem.inputs), problem.n
     if n < 2:
@@ -138,6 +140,7 @@ def likelihood_bandwidth(problem: Reduced, bandwidths: Any = GRID) -> Scalar:
     Inputs of density 0 for every bandwidth, as a confidence of 1 among smaller ones, do not count;
     NaN where none is left. Cost O(c n^2 d).
     """
+    checks.instance(problem, Reduced, "problem")
     one_problem(problem)
     points, n = on_simplex(problem.inputs), problem.n
     values = jnp.asarray(positive(bandwidths, "bandwidths"), points.dtype)

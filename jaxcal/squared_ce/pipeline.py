@@ -33,6 +33,7 @@ def default_estimators(problem: Reduced) -> list[Any]:
     canonical one. For many observations the kernel ridges get a rank: at n > 1024 for scalar
     notions, where the kernel has a numerical rank below 20, and at n > 4096 for the canonical.
     """
+    checks.instance(problem, Reduced, "problem")
     scalar, n = problem.inputs.shape[-1] == 1, problem.n
     if scalar:
         rank = SCALAR_RANK if n > EXACT_SCALAR else None
@@ -88,6 +89,7 @@ def problem_error(
     keep: bool = False,
 ) -> Report:
     """As `calibration_error`, for a problem made by one of the reductions, such as `binary`."""
+    checks.instance(problem, Reduced, "problem")
     with jax.enable_x64(True):
         made = _double(problem)
         if not np.all(np.isfinite(made.inputs)):

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.squared_ce.functions import CalibrationFunction, Factors, on_diagonal
 from jaxcal.squared_ce.reductions import Reduced
@@ -49,6 +50,7 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
 
 def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
     """The empirical risk on one problem, at the lower of the two costs: n r^2 or n^2 r."""
+    checks.instance(problem, Reduced, "problem")
     one_problem(problem)
     return risk_of_factors(problem.residuals, h.factors(problem.inputs))
 
