@@ -88,9 +88,9 @@ def nested_calibration_error(
     """
     shuffle_key, *_ = keys = jax.random.split(checks.key(key))
     p, y = np.asarray(probabilities), np.asarray(labels)
-    order = np.asarray(jax.random.permutation(shuffle_key, len(p)))
-    if not isinstance(outer, (int, np.integer)):
-        order = np.arange(len(p))  # rows of a splitter are the user's own
+    # rows of a splitter are the user's own
+    whole = isinstance(outer, (int, np.integer))
+    order = splits.shuffled(shuffle_key, p, y) if whole else np.arange(len(p))
     contributions, terms = np.full((2, len(p)), np.nan)
     reports = []
     for number, (_, tested) in enumerate(splits.folds(outer, p[order], y[order])):

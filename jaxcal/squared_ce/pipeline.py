@@ -63,8 +63,9 @@ def calibration_error(
     `default_estimators`. ``folds``: a number (contiguous folds of the shuffled rows; 1 for a single
     validation set of a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of
     rows; rows are counted within those for tuning. ``test``: the share of rows for the estimate,
-    drawn by the key, or the rows themselves. ``level``: of intervals. ``keep``: hold the fitted
-    functions in ``functions`` of each estimator, one a problem.
+    drawn by the key, or the rows themselves. What is drawn depends on what the rows hold and not on
+    their order, so permuted data give the same numbers. ``level``: of intervals. ``keep``: hold the
+    fitted functions in ``functions`` of each estimator, one a problem.
 
     Everything is computed in float64, whatever JAX is set to: small ridges need it.
     Cost: per fold one factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2),
@@ -108,10 +109,13 @@ def _run(
     keep: bool,
 ) -> Report:
     check_level(level)
-    tuning, tested = splits.hold_out(key, problem.n, test)
+    rows, outcomes = (
+        np.moveaxis(np.asarray(held), -2, 0).reshape(problem.n, -1)
+        for held in (problem.inputs, problem.outcomes)
+    )
+    tuning, tested = splits.hold_out(key, test, rows, outcomes, labels)
     opt, final = problem.take(tuning), problem.take(tested)
-    rows = np.moveaxis(np.asarray(opt.inputs), -2, 0).reshape(opt.n, -1)
-    pairs = splits.folds(folds, rows, labels[tuning])
+    pairs = splits.folds(folds, rows[tuning], labels[tuning])
     largest = opt.take(max((train for train, _ in pairs), key=len))
     chosen = _named(default_estimators(largest) if estimators is None else estimators)
     parts = [

@@ -1,4 +1,8 @@
-"""Training, validation and test rows: shares, numbers of folds, or splitters made elsewhere."""
+"""Training, validation and test rows: shares, numbers of folds, or splitters made elsewhere.
+
+A random split is a function of the key and of what the rows hold, not of where they stand, so a
+permutation of the data changes no estimate.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,19 +16,31 @@ Split = tuple[np.ndarray, np.ndarray]
 VALIDATION_SHARE = 0.2  # of the rows for tuning, where there is a single fold
 
 
-def hold_out(key: Key, n: int, test: Any) -> Split:
+def shuffled(key: Key, *values: Any) -> np.ndarray:
+    """Row numbers in random order, the same rows wherever they stand in ``values``, each [n, ..].
+
+    They are put in lexicographic order first; equal rows may change places, which changes nothing.
+    """
+    columns = np.concatenate([np.reshape(value, (len(value), -1)) for value in values], axis=1)
+    return np.lexsort(columns.T[::-1])[np.asarray(jax.random.permutation(key, len(columns)))]
+
+
+def hold_out(key: Key, test: Any, *values: Any) -> Split:
     """Rows for tuning, in random order, and rows for the final estimate.
 
     ``test``: a share of the rows, or the rows themselves (numbers, or a mask of length n).
+    ``values``: all that the rows hold, see `shuffled`.
     """
-    order = np.asarray(jax.random.permutation(key, n))
+    n = len(values[0])
     if isinstance(test, float):
         if not 0 < test < 1:
             raise ValueError(f"test: wanted a share between 0 and 1, or rows, got {test}")
-        kept = int((1 - test) * n + 1e-9)
+        order, kept = shuffled(key, *values), int((1 - test) * n + 1e-9)
         return _at_least_two(order[:kept], order[kept:], "test")
-    rows = _rows(test, n, "test")
-    return _at_least_two(order[~np.isin(order, rows)], rows, "test")
+    tested = _rows(test, n, "test")
+    others = np.setdiff1d(np.arange(n), tested)
+    order = shuffled(key, *(np.asarray(value)[others] for value in values))
+    return _at_least_two(others[order], tested, "test")
 
 
 def folds(splitter: Any, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:

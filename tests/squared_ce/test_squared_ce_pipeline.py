@@ -46,7 +46,7 @@ def report(problem):
 
 
 def test_the_pipeline_is_algorithm_1_by_hand(problem, report):
-    tuning, tested = hold_out(jax.random.key(2), N, 0.2)
+    tuning, tested = hold_out(jax.random.key(2), 0.2, problem.inputs, problem.outcomes)
     assert (len(tuning), len(tested)) == (80, 20)
     opt, final = problem.take(tuning), problem.take(tested)
     pairs = folds(5, np.asarray(opt.inputs), np.zeros(80))
@@ -88,7 +88,7 @@ def test_the_pipeline_is_algorithm_1_by_hand(problem, report):
 
 
 def test_the_choice_does_not_see_the_test_rows(problem, report):
-    _, tested = hold_out(jax.random.key(2), N, 0.2)
+    _, tested = hold_out(jax.random.key(2), 0.2, problem.inputs, problem.outcomes)
     spoiled = problem.outcomes.at[tested].set(1 - problem.outcomes[tested])
     other = eqx.tree_at(lambda p: p.outcomes, problem, spoiled)
     again = squared_ce.problem_error(jax.random.key(2), other, estimators=ESTIMATORS)
@@ -174,7 +174,7 @@ def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_row
         jax.random.key(2), problem, estimators=[Broken(), Bins(5), Zero()]
     )
     broken, zero = found.estimators["broken"], found.estimators["zero"]
-    tuning, tested = hold_out(jax.random.key(2), N, 0.2)
+    tuning, tested = hold_out(jax.random.key(2), 0.2, problem.inputs, problem.outcomes)
     high = np.asarray(problem.inputs[:, 0]) > 0.5
     assert broken.nonfinite_validation == high[tuning].sum()
     assert broken.nonfinite_test == high[tested].sum()
@@ -194,12 +194,25 @@ def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_row
 def test_class_wise_adds_up_the_problems_of_the_classes():
     law = laws.FiniteLaw(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
     p, y = (np.asarray(a) for a in law.sample(jax.random.key(3), 400))
-    chosen = [Bins((1, 10))]
-    key = jax.random.key(4)
-    found = squared_ce.calibration_error(key, p, y, notion="class-wise", estimators=chosen)
+    key, test, third = jax.random.key(4), np.arange(0, 400, 4), np.arange(400) % 3
+
+    def on_the_same_rows(*values):
+        """Folds name rows by their place among those for tuning, which the values decide."""
+        tuning, _ = hold_out(key, test, *values)
+        folds = [(third[tuning] != k).nonzero()[0] for k in range(3)]
+        valid = [(third[tuning] == k).nonzero()[0] for k in range(3)]
+        return {
+            "estimators": [Bins((1, 10))],
+            "test": test,
+            "folds": list(zip(folds, valid, strict=True)),
+        }
+
+    whole = on_the_same_rows(p, np.eye(3)[y], y)
+    found = squared_ce.calibration_error(key, p, y, notion="class-wise", **whole)
     parts = [
-        squared_ce.problem_error(key, squared_ce.binary(p[:, k], y == k), estimators=chosen)
+        squared_ce.problem_error(key, squared_ce.binary(p[:, k], y == k), **options)
         for k in range(3)
+        for options in [on_the_same_rows(p[:, k], y == k)]
     ]
     assert found.best.squared == pytest.approx(sum(part.best.squared for part in parts))
     assert found.best.mean_squared == pytest.approx(found.best.squared / 3)
@@ -311,11 +324,39 @@ def test_splitters_and_pairs_of_rows_are_taken_as_they_are(problem):
 
 @pytest.mark.parametrize("test", [0.3, np.arange(3, 8), np.arange(50) % 7 == 0])
 def test_tuning_and_test_rows_are_all_rows_once(test):
-    tuning, tested = hold_out(jax.random.key(0), 50, test)
+    tuning, tested = hold_out(jax.random.key(0), test, np.arange(50) % 9)
     np.testing.assert_array_equal(np.sort(np.r_[tuning, tested]), np.arange(50))
     if not isinstance(test, float):
         rows = np.flatnonzero(test) if test.dtype == bool else test
         np.testing.assert_array_equal(np.sort(tested), rows)
+
+
+@pytest.mark.parametrize("n", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_permutation_of_the_pairs_changes_nothing(n):
+    """Rows that are equal in part (ties) or altogether (repeated) included."""
+    key, order = jax.random.key(5), np.random.default_rng(6).permutation(n)
+    p = np.random.default_rng(7).multinomial(50, [0.5, 0.3, 0.2], n) / 50
+    y = np.random.default_rng(8).integers(0, 3, n)
+    p[51:71], y[51:71] = p[:20], y[:20]
+    chosen = {"estimators": [Bins((1, 5, 15))]}
+
+    def numbers(rows):
+        one = squared_ce.calibration_error(key, p[rows], y[rows], **chosen)
+        mask = (np.arange(n) % 4 == 0)[rows]
+        other = squared_ce.calibration_error(key, p[rows], y[rows], test=mask, **chosen)
+        nested = squared_ce.nested_calibration_error(
+            key, p[rows], y[rows], outer=2, folds=2, **chosen
+        )
+        compared = one.compare("bins", "bins")
+        return np.r_[
+            *((each.best.squared, each.brier, *each.interval[:2]) for each in (one, other)),
+            *(each.best.risk for each in (one, other)),
+            nested.squared,
+            *nested.interval[:2],
+            float(compared.p_value),
+        ]
+
+    np.testing.assert_allclose(numbers(order), numbers(np.arange(n)), rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +406,8 @@ def test_bad_data_is_named_or_flagged(problem):
 def test_folds_without_a_class_are_named():
     y = np.r_[np.zeros(60, int), np.ones(20, int)]
     p = np.tile([[0.6, 0.4]], (80, 1))
-    order, _ = hold_out(jax.random.key(0), 80, np.arange(2))
+    confidence, correct = np.full(80, 0.6), y == 0
+    order, _ = hold_out(jax.random.key(0), np.arange(2), confidence, correct, y)
     without = np.flatnonzero(y[order] == 0)
     rest = np.flatnonzero(y[order] == 1)
     found = squared_ce.calibration_error(
