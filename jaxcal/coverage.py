@@ -141,11 +141,11 @@ def _coverage(predictions: Any, ys: Array, draws: Array) -> Coverage:
     n, m = draws.shape[:2]
     here = log_densities(predictions, ys)
     there = jax.lax.map(lambda z: log_densities(predictions, z), jnp.moveaxis(draws, 1, 0))
-    ranks = jnp.sum(there > here, axis=0)
+    ranks = jnp.sum(there > here[None], axis=0)
     unknown = jnp.sum(jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0))
-    levels = jnp.arange(1, m + 1) / jnp.asarray(m + 1, ys.dtype)
+    levels = jnp.arange(1, m + 1, dtype=ys.dtype) / (m + 1)
     counts = jnp.cumsum(jnp.bincount(ranks, length=m + 1))[:-1]
-    observed = jnp.where(unknown > 0, jnp.nan, counts / jnp.asarray(n, ys.dtype))
+    observed = jnp.where(unknown > 0, jnp.nan, counts.astype(ys.dtype) / n)
     gaps = observed - levels
     return Coverage(
         levels=levels,

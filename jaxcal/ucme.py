@@ -315,7 +315,7 @@ def hotelling(z: Float[Array, "n j"]) -> tuple[Scalar, Scalar]:
     mean, deviation = jnp.mean(z, axis=0), jnp.std(z, axis=0, ddof=1)
     flat = deviation > 0
     deviation = jnp.where(flat, deviation, 1)
-    scaled = (z - mean) / deviation
+    scaled = (z - mean[None]) / deviation[None]
     values, vectors = jnp.linalg.eigh(scaled.T @ scaled / (n - 1))
     condition = jnp.where(values[0] > 0, values[-1] / values[0], jnp.inf)
     singular = ~(values[0] > j * jnp.finfo(z.dtype).eps * values[-1])

@@ -50,6 +50,10 @@ STRICT = (
     "test_quadratic",
     "test_preconditioners",
     "test_stein",
+    "test_measures",
+    "test_coverage",
+    "test_points",
+    "test_quantiles",
 )
 
 

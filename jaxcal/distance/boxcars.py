@@ -35,7 +35,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
     w = widths[:, None]
     done = jnp.arange(-(-2 * n // length), dtype=jnp.int32) * length
     i = _split(places, w, done)
-    j = done - i
+    j = done[None] - i
 
     def before(index: Array) -> Array:
         return jnp.where(index > 0, places[jnp.maximum(index - 1, 0)], -jnp.inf)
@@ -89,8 +89,8 @@ def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) 
 def _split(places: Vector, w: Float[Array, "k 1"], done: Array) -> Array:
     """How many of the first ``done`` entries of the merged lists are predictions less w."""
     n = places.size - 1
-    zeros = jnp.zeros((w.shape[0], 1), done.dtype)
-    low, high = jnp.maximum(done - n, 0) + zeros, jnp.minimum(done, n) + zeros
+    done = jnp.broadcast_to(done, (w.shape[0], done.size))
+    low, high = jnp.maximum(done - n, 0), jnp.minimum(done, n)
 
     def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends

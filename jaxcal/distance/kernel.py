@@ -32,7 +32,7 @@ class _Residual(eqx.Module):
         return 1
 
     def block(self, rows: Any, cols: Any, /) -> Array:
-        return (rows[1][:, None] * cols[1] * gram(self.kernel, rows[0], cols[0]))[None]
+        return (rows[1][:, None] * cols[1][None] * gram(self.kernel, rows[0], cols[0]))[None]
 
     def diagonal(self, features: Any, /) -> Array:
         v, rho = features

@@ -79,7 +79,7 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
 
         start = (jnp.full((), -1, low.dtype), jnp.full((), jnp.inf, g.dtype))
         _, (run, before) = jax.lax.scan(join, start, ends[1:])
-        least = jnp.where(low == run, jnp.minimum(least, before), least)
+        least = jnp.where(low == run[None], jnp.minimum(least, before[None]), least)
         # a place before the last new minimum of its run stays; others jump
         key = jnp.where(total < least, low, none)
 

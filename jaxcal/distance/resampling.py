@@ -132,9 +132,9 @@ def radii(key: Key, data: Sorted, *, n_resamples: int, level: Any, k_max: int) -
         return jnp.concatenate([jnp.stack([smooth, kernel, jnp.abs(jnp.sum(change))]), random])
 
     draws = _walk(draw, jax.random.split(key, n_resamples), 2 * v.size * widths.size)
-    scale = jnp.median(draws, axis=0)
+    scale = jnp.median(draws, axis=0, keepdims=True)
     scaled = draws / jnp.where(scale > 0, scale, 1)
-    found = scale * jnp.quantile(jnp.max(scaled, axis=1), level)
+    found = scale[0] * jnp.quantile(jnp.max(scaled, axis=1), level)
     return Radii(found[0], found[1], found[3:], found[2])
 
 

@@ -38,7 +38,7 @@ def prefixes(
     folded = jax.tree.map(fold, elements)
     within = _scan(combine, folded)
     totals = _scan(combine, jax.tree.map(lambda leaf: leaf[-1], within))
-    before = jax.tree.map(lambda leaf: leaf[:-1], totals)
+    before = jax.tree.map(lambda leaf: leaf[None, :-1], totals)
     rest = combine(before, jax.tree.map(lambda leaf: leaf[:, 1:], within))
 
     def unfold(first: Array, others: Array) -> Array:

@@ -63,7 +63,7 @@ def _smece(data: Binary, cells: int, width: Any) -> SmoothECE:
     rho = data.w * (data.y - data.v)
     place = jnp.nan_to_num(data.v) * cells
     cell = jnp.clip(jax.lax.stop_gradient(jnp.floor(place)).astype(jnp.int32), 0, cells - 1)
-    part = place - cell
+    part = place - cell.astype(place.dtype)
     on_grid = jax.ops.segment_sum(rho * (1 - part), cell, cells + 1)
     on_grid = on_grid + jax.ops.segment_sum(rho * part, cell + 1, cells + 1)
     # each residual and its mirror image, on a circle of length 2
@@ -73,7 +73,7 @@ def _smece(data: Binary, cells: int, width: Any) -> SmoothECE:
     held = jax.lax.stop_gradient(waves)
 
     def smoothed(waves: Array, filter: Array) -> Array:
-        return jnp.fft.irfft(waves * filter, 2 * cells)[: cells + 1] * cells
+        return jnp.fft.irfft(waves * filter.astype(waves.dtype), 2 * cells)[: cells + 1] * cells
 
     def integral(curve: Array) -> Scalar:
         return (jnp.sum(curve) - (curve[0] + curve[-1]) / 2) / cells

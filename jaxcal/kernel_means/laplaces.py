@@ -101,7 +101,7 @@ class Products(eqx.Module):
 
     def _rates(self, rows: Laplaces) -> Array:
         # a scale below rounding is that of a point mass, whose rate would be infinite
-        least = jnp.finfo(rows.scale.dtype).eps / self.gamma
+        least = jnp.finfo(rows.scale.dtype).eps / self.gamma[None]
         floored = jnp.where(rows.scale < least, least, rows.scale)
         return 1 / floored
 
@@ -110,7 +110,7 @@ class Products(eqx.Module):
         rates = self._rates(rows)
 
         def coordinate(loc: Array, alpha: Array, y: Array, gamma: Array) -> Array:
-            return first_average(jnp.abs(loc[:, None] - y), alpha[:, None], gamma)
+            return first_average(jnp.abs(loc[:, None] - y[None]), alpha[:, None], gamma)
 
         return _product(coordinate, (rows.loc.T, rates.T, ys.T, self.gamma))
 

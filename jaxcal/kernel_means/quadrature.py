@@ -79,11 +79,11 @@ class OnTheLine(eqx.Module):
     def first(self, rows: Any, ys: Array) -> Array:
         check_dimension(ys, 1)
         centre, spread = rows
-        return self._average(centre - ys[:, 0], spread, None)
+        return self._average(centre - ys.T, spread, None)
 
     def second(self, rows: Any, cols: Any) -> Array:
         (centre, spread), (other, width) = rows, cols
-        return self._average(centre - other[:, 0], spread, width[:, 0])
+        return self._average(centre - other.T, spread, width.T)
 
     def own(self, features: Any) -> Array:
         return own_by_second(self, features)

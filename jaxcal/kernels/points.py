@@ -60,7 +60,13 @@ def _radial(kernel: Any, x: Array, y: Array) -> Scalar:
         raise ValueError(
             f"{type(kernel).__name__} has no bandwidth yet: give one, or let a test choose it"
         )
-    return kernel.shape(jnp.sum(((x - y) / kernel.bandwidth) ** 2))
+    gap = x - y
+    return kernel.shape(jnp.sum((gap / _of_type(kernel.bandwidth, gap)) ** 2))
+
+
+def _of_type(number: Array, points: Array) -> Array:
+    """In the type of the points, which a length or a scale of float64 does not lift."""
+    return number.astype(points.dtype) if jnp.isdtype(points.dtype, "real floating") else number
 
 
 class Gaussian(_Algebra, eqx.Module):
@@ -201,7 +207,7 @@ class L1Laplace(_Algebra, eqx.Module):
         if self.bandwidth is None:
             raise ValueError("L1Laplace has no bandwidth yet: give one, or let a test choose it")
         gaps = (x - y) * jnp.sign(x - y)  # whose derivative at 0 is 0
-        return jnp.exp(-jnp.sum(gaps / self.bandwidth))
+        return jnp.exp(-jnp.sum(gaps / _of_type(self.bandwidth, gaps)))
 
 
 class Constant(_Algebra, eqx.Module):
@@ -269,7 +275,8 @@ class Scaled(_Algebra, eqx.Module):
     kernel: Any = eqx.field(converter=as_kernel)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
-        return self.scale * self.kernel(x, y)
+        value = self.kernel(x, y)
+        return _of_type(self.scale, value) * value
 
 
 RADIAL = (Gaussian, IMQ, RationalQuadratic, Matern52, Laplace, PowerExponential)
@@ -291,12 +298,12 @@ def profile(kernel: Any) -> Callable[[Array], Array] | None:
             return (lambda r2: f(r2) + g(r2)) if type(kernel) is Sum else lambda r2: f(r2) * g(r2)
         case Scaled(scale=scale, kernel=inner):
             f = profile(inner)
-            return None if f is None else lambda r2: scale * f(r2)
+            return None if f is None else lambda r2: _of_type(scale, r2) * f(r2)
         case _ if isinstance(kernel, RADIAL):
             length = kernel.bandwidth
             if length is None or length.ndim:
                 return None
-            return lambda r2: kernel.shape(r2 / length**2)
+            return lambda r2: kernel.shape(r2 / _of_type(length, r2) ** 2)
         case _:
             return None
 

@@ -57,7 +57,7 @@ def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool
     """
     p = checks.probabilities(probabilities, "probabilities", binary=True)
     ys = checks.labels(labels, p.shape[0], p.shape[1], "labels")
-    return largest(p, axis=1), jnp.argmax(p, axis=1) == ys
+    return largest(p, axis=1), jnp.argmax(p, axis=1).astype(ys.dtype) == ys
 
 
 def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:

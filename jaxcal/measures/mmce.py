@@ -33,7 +33,7 @@ class _Mmce(eqx.Module):
 
     def block(self, rows: _Confidences, cols: _Confidences) -> Float[Array, "c r s"]:
         k = gram_block(self.kernel, self.distance, rows.values, cols.values)
-        return (k * rows.residual[:, None] * cols.residual)[None]
+        return (k * rows.residual[:, None] * cols.residual[None])[None]
 
     def diagonal(self, features: _Confidences) -> Float[Array, "c n"]:
         k = jax.vmap(self.kernel)(features.values, features.values)

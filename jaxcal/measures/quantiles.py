@@ -82,8 +82,7 @@ def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
     samples = _samples(predictions, ys)
     if samples is not None:
         below = jnp.sum(samples < ys[:, None], axis=1)
-        middle = jnp.asarray(0.5, ys.dtype)
-        found = (below + middle) / (samples.shape[1] + 1)
+        found = (below.astype(ys.dtype) + 0.5) / (samples.shape[1] + 1)
         return jnp.where(jnp.isnan(ys) | jnp.any(jnp.isnan(samples), axis=1), jnp.nan, found)
     return _cdf(_single(predictions, ys.shape[0]), ys)
 
@@ -105,13 +104,14 @@ def quantile_calibration(
     samples = _samples(predictions, ys)
     if samples is None:
         ranked = jnp.sort(u)
-        steps = jnp.arange(n + 1) / jnp.asarray(n, u.dtype)
+        steps = jnp.arange(n + 1, dtype=u.dtype) / n
         gap = largest(jnp.concatenate([steps[1:] - ranked, ranked - steps[:-1]]))
     else:
         m = samples.shape[1]
-        grid = jnp.arange(1, m + 1) / jnp.asarray(m + 1, u.dtype)
+        grid = jnp.arange(1, m + 1, dtype=u.dtype) / (m + 1)
         ranked = jnp.sort(u)
-        gap = jnp.max(jnp.abs(jnp.searchsorted(ranked, grid, side="right") / n - grid))
+        below = jnp.searchsorted(ranked, grid, side="right").astype(u.dtype)
+        gap = jnp.max(jnp.abs(below / n - grid))
     observed = jnp.mean(u[:, None] <= at[None], axis=0)
     return QuantileCalibration(
         at,

@@ -114,7 +114,7 @@ def _binned(
         count,
         low,
         high,
-        jnp.sum(gap * count) / c.shape[0],
+        jnp.sum(gap * k) / c.shape[0],
         largest(gap),
     )
 

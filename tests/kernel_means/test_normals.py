@@ -95,8 +95,11 @@ def test_means_of_full_covariances_are_those_of_many_draws(kernel):
     mean, cov = rng.normal(size=(n, 3)), random_covariances(n, 3)
     law = dist.MultivariateNormal(mean, covariance_matrix=cov)
     means = kernel_means(kernel, law)
-    y = jnp.asarray(rng.normal(size=(2, 3)))
-    first, second = means.first(means.features, y), means.second(means.features, means.features)
+    y = rng.normal(size=(2, 3))
+    first, second = (
+        means.first(means.features, jnp.asarray(y)),
+        means.second(means.features, means.features),
+    )
     draws = np.stack(
         [rng.multivariate_normal(*p, size=(2, m)) for p in zip(mean, cov, strict=True)]
     )

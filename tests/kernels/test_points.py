@@ -227,13 +227,20 @@ def test_a_new_bandwidth_does_not_retrace():
     for b in (0.5, 1.0, 1):
         value(Gaussian(b), jnp.ones(2))
     assert len(traces) == 1
-    # arrays carry a type of their own, Python numbers take that of the points
+    # arrays carry a type of their own, which makes another program
     for b in (np.float64(2.0), jnp.asarray(3.0)):
         value(Gaussian(b), jnp.ones(2))
     assert len(traces) == 2
 
 
-def test_python_numbers_take_the_type_of_the_points():
+def test_kernels_keep_the_type_of_the_points():
     x = jnp.ones(2, jnp.float32)
     for kernel in (Gaussian(1), Gaussian(0.5), 2 * IMQ(1.0), 0.5 * Matern52(3)):
         assert kernel(x, -x).dtype == jnp.float32
+    for length in ([0.5, 2.0], np.float64(2.0), jnp.float64(2.0)):
+        for kernel in (
+            Gaussian(length),
+            points.L1Laplace(length),
+            points.Scaled(np.float64(2.0), IMQ(length)),
+        ):
+            assert kernel(x, -x).dtype == jnp.float32

@@ -104,7 +104,7 @@ def test_a_mixture_of_one_component_or_of_far_ones():
 def test_quantiles_are_differentiable():
     @jax.jit
     def at(shift):
-        parts = dist.Normal(jnp.asarray(LOC) + shift * jnp.arange(K), SCALE)
+        parts = dist.Normal(jnp.asarray(LOC) + shift * jnp.arange(1.0 * K)[None], SCALE)
         return quantiles(
             dist.MixtureSameFamily(dist.Categorical(jnp.asarray(WEIGHTS)), parts), [0.1, 0.7]
         )
