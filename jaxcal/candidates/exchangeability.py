@@ -78,20 +78,20 @@ class ExchangeabilityResult(eqx.Module):
     @property
     def verdict(self) -> str:
         """ "rejected", "not rejected" or "cannot tell"; see `reason`."""
-        if self.reason is not None:
+        if self.reason:
             return "cannot tell"
         return "rejected" if float(self.p_value) <= self.level else "not rejected"
 
     @property
-    def reason(self) -> str | None:
-        """Why there is no verdict, or None where there is one."""
+    def reason(self) -> str:
+        """Why it cannot tell, or ""."""
         if int(self.nonfinite):
             return "a target is not finite, or a log density is NaN or +infinite"
         if np.isnan(float(self.p_value)):
             return "no candidate differs from its target: the chains never moved"
         if 1 / (1 + self.n_resamples) > self.level:
-            return f"{self.n_resamples} resamples cannot reach the level {self.level:g}"
-        return None
+            return f"too few resamples for the level {self.level:g}: {self.n_resamples}"
+        return ""
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
