@@ -1,11 +1,9 @@
 """Predictions and targets to a pairwise statistic with its features: the front of every Stein test.
 
-`run` and `estimate` serve every test that is a mean of h: they ask the setup to assemble itself.
 Everything is brought to the units of the targets' own spread first, so that no result depends on
 metres or nanometres; bandwidths follow by the median heuristic in those units.
 """
 
-from functools import partial
 from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import equinox as eqx
@@ -13,12 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 from jaxtyping import Key as _Key
 
-from jaxcal import checks, moments, nulls, preconditioners
-from jaxcal.batching import one_at_a_time
+from jaxcal import checks, moments, preconditioners
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, positive_median
 from jaxcal.kernels.classes import of_vectors
@@ -26,13 +22,10 @@ from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.kernels.predictions import Fisher, NodeScores, Vectors, _Euclidean
 from jaxcal.models import Scores, Standardized, Units
 from jaxcal.models.sampling import sample
-from jaxcal.nulls import Null, Outcome
 from jaxcal.numerics import binary_size
 from jaxcal.pairwise.stein import Stein, SteinFeatures, check_smooth
-from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
-from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.scores import is_distribution, scores_at
-from jaxcal.typing import Features, Key, Nodes, Pairwise, Points, Precondition, Scalar
+from jaxcal.typing import Key, Nodes, Pairwise, Points, Precondition, Scalar
 
 Keys = _Key[Array, "2"]  # for base points, and for features of the predictions
 
@@ -281,185 +274,3 @@ def _nodes(key: Key, predictions: Any, setup: Setup, units: Units, ts: Points) -
 
 def _without_data(distance: Any) -> Any:
     return Vectors(distance.values[:0]) if isinstance(distance, Vectors) else distance
-
-
-@partial(jax.jit, static_argnames=("tile", "mesh"))
-def estimate(
-    key: Key,
-    predictions: Any,
-    targets: Array,
-    setup: Assembles,
-    *,
-    tile: int = TILE,
-    mesh: Mesh | None = None,
-) -> Estimate:
-    """Assemble and walk once, without bootstrap columns."""
-    made = setup.assemble(jax.random.split(key, 3)[:2], predictions, targets)
-    n = targets.shape[0]
-    none = jnp.zeros((n, 0))
-    sums = quadratic_sums(made.pairwise, made.features, none, tile=tile, mesh=mesh)
-    total = jnp.sum(sums.total)
-    finite = (not_finite(targets) == 0) & (made.nonfinite_scores == 0)
-    total = jnp.where(finite & (made.nonfinite_features == 0), total, jnp.nan)
-    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
-
-
-def apply(
-    null: Null,
-    key: Key,
-    pairwise: Pairwise,
-    features: Features,
-    *,
-    tile: int = TILE,
-    mesh: Mesh | None = None,
-) -> Outcome:
-    """The null's word on a statistic: what it needs, the engine's one pass, what that means."""
-    return apply_with(null, None, key, pairwise, features, tile=tile, mesh=mesh)[0]
-
-
-def apply_with(
-    null: Null,
-    columns: Points | None,
-    key: Key,
-    pairwise: Pairwise,
-    features: Features,
-    *,
-    tile: int = TILE,
-    mesh: Mesh | None = None,
-) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """`apply`, and the forms of d more columns of weights from the same pass; None for blocks and
-    where the null has no draws."""
-    needs = null.needs(key, features)
-    if (size := needs.block_size) is not None:
-        blocks = block_sums(pairwise, features, size, squares=needs.squares)
-        return null.outcome(nulls.Sums.of_blocks(blocks, size)), None
-    weights = jnp.zeros((count(features), 0)) if needs.weights is None else needs.weights
-    b = weights.shape[1]
-    if b == 0 or columns is None:
-        sums = quadratic_sums(
-            pairwise, features, weights, squares=needs.squares, tile=tile, mesh=mesh
-        )
-        return null.outcome(nulls.Sums.of(sums, weights)), None
-    together = jnp.concatenate([weights, columns.astype(weights.dtype)], axis=1)
-    sums = quadratic_sums(pairwise, features, together, squares=needs.squares, tile=tile, mesh=mesh)
-    more = jnp.sum(sums.forms[:, b:], axis=0)
-    return null.outcome(nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights)), more
-
-
-def _sensitivity(
-    forms: Float[Array, " d"], scores: Points, outcome: Outcome
-) -> Float[Array, " d"] | None:
-    r"""How fast the expected statistic grows with the square of a shift of the targets, [d].
-
-    For targets shifted by :math:`\delta` along coordinate e the Stein feature has mean
-    :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
-    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order: one more
-    column of weights.
-    NaN where the estimate is not clearly above what signs at random would make of it.
-    """
-    slope = forms / ordered_pairs(scores.shape[0])
-    noise = jnp.std(outcome.samples[0]) * jnp.mean(scores**2, axis=0)
-    return jax.lax.stop_gradient(jnp.where(slope > 3 * noise, slope, jnp.nan))
-
-
-def run(
-    key: Key,
-    predictions: Any,
-    targets: Array,
-    setup: Assembles,
-    null: Null,
-    *,
-    test: str,
-    level: float,
-    tile: int,
-    mesh: Mesh | None,
-) -> TestResult:
-    """Assemble, walk once, put the result together, and judge it at the level."""
-    level = checks.level(level)
-    result = _run(key, predictions, targets, setup, null, test=test, tile=tile, mesh=mesh)
-    return result.at_level(level, null.least_p_value)
-
-
-@partial(jax.jit, static_argnames=("test", "tile", "mesh"))
-def _run(
-    key: Key,
-    predictions: Any,
-    targets: Array,
-    setup: Assembles,
-    null: Null,
-    *,
-    test: str,
-    tile: int,
-    mesh: Mesh | None,
-) -> TestResult:
-
-    def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null):
-        keys = jax.random.split(key, 3)
-        made = setup.assemble(keys[:2], predictions, targets)
-        scores = made.features.scores if isinstance(made.features, SteinFeatures) else None
-        outcome, forms = apply_with(
-            null, scores, keys[2], made.pairwise, made.features, tile=tile, mesh=mesh
-        )
-        sensitivity = None
-        if forms is not None and scores is not None:
-            sensitivity = _sensitivity(forms, scores, outcome)
-        return _result(
-            made, outcome, targets, test, type(null).__name__, setup.components, sensitivity
-        )
-
-    return one_at_a_time(one)(key, predictions, targets, setup, null)
-
-
-def _result(
-    made: Assembled,
-    found: Outcome,
-    targets: Array,
-    test: str,
-    null: str,
-    components: bool,
-    sensitivity: Array | None,
-) -> TestResult:
-    contributions = found.contributions[0]
-    coordinates = None
-    if components:
-        # one coordinate has one channel, which is the statistic itself
-        rows = slice(1, None) if found.p_value.size > 1 else slice(None)
-        p = found.p_value[rows]
-        shifts = (
-            None
-            if made.shifts is None
-            else moments.means(made.shifts, series=found.stretches is not None)
-        )
-        coordinates = Coordinates(
-            found.estimate[rows], p, nulls.holm(p), found.contributions[rows], shifts
-        )
-    diagnostics = Diagnostics(
-        nonfinite_targets=not_finite(targets),
-        nonfinite_scores=made.nonfinite_scores,
-        nonfinite_features=made.nonfinite_features,
-        identical_predictions=made.identical_predictions,
-        identical_targets=made.identical_targets,
-        constant_coordinates=made.constant_coordinates,
-        clamped=made.clamped,
-        largest_share=largest_share(contributions),
-        reach=made.reach,
-        unsettled=made.unsettled,
-        common_covariances=made.common_covariances,
-        few_stretches=None if found.stretches is None else found.stretches < 10,
-    )
-    return TestResult.of(
-        diagnostics,
-        estimate=found.estimate[0],
-        biased=found.biased[0],
-        standard_error=found.standard_error[0],
-        statistic=found.statistic[0],
-        p_value=found.p_value[0],
-        null_samples=found.samples[0],
-        bandwidths=made.bandwidths,
-        contributions=contributions,
-        coordinates=coordinates,
-        sensitivity=sensitivity,
-        test=test,
-        null=null,
-        route=getattr(made.pairwise, "route", ""),
-    )

@@ -4,7 +4,7 @@ from typing import Any, Unpack
 
 from jax.sharding import Mesh
 
-from jaxcal import assembly, checks
+from jaxcal import assembly, checks, testing
 from jaxcal.assembly import Options
 from jaxcal.kernels.points import Gaussian
 from jaxcal.kernels.predictions import Fisher
@@ -82,7 +82,7 @@ def kccsd_test(
         standardize=standardize,
         coordinates=coordinates,
     )
-    return assembly.run(
+    return testing.run(
         key, predictions, ys, setup, null, test="KCCSD test", level=level, tile=tile, mesh=mesh
     )
 
@@ -98,4 +98,4 @@ def kccsd(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Option
     key = checks.key(key)
     ys = checks.targets(targets)
     predictions = checks.predictions(predictions, ys)
-    return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+    return testing.estimate(key, predictions, ys, assembly.set_up(ys, **options))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import assembly, checks
+from jaxcal import assembly, checks, testing
 from jaxcal.assembly import Options
 from jaxcal.kernels.points import Constant
 from jaxcal.kernels.predictions import Vectors
@@ -41,7 +41,7 @@ def kcsd_test(
     key = checks.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
-    return assembly.run(
+    return testing.run(
         key, predictions, ys, setup, null, test="KCSD test", level=level, tile=tile, mesh=mesh
     )
 
@@ -52,7 +52,7 @@ def kcsd(
     """Estimate the squared KCSD without testing; arguments as in `kcsd_test`."""
     key = checks.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
-    return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+    return testing.estimate(key, predictions, ys, assembly.set_up(ys, **options))
 
 
 def ksd_test(
@@ -77,7 +77,7 @@ def ksd_test(
     key = checks.key(key)
     predictions, ys, options = _single(model, targets, options)
     setup = assembly.set_up(ys, coordinates=coordinates, **options)
-    return assembly.run(
+    return testing.run(
         key, predictions, ys, setup, null, test="KSD test", level=level, tile=tile, mesh=mesh
     )
 
@@ -86,7 +86,7 @@ def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[Options]) -> E
     """Estimate the squared KSD without testing; arguments as in `ksd_test`."""
     key = checks.key(key)
     predictions, ys, options = _single(model, targets, options)
-    return assembly.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+    return testing.estimate(key, predictions, ys, assembly.set_up(ys, **options))
 
 
 def _conditional(

@@ -21,7 +21,7 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 # to its left
 ORDER = ["typing", "convert", "numerics", "batching", "results", "models", "scores", "checks"]
 ORDER += ["embeddings", "kernels", "kernel_means", "pairwise", "quadratic", "dependence"]
-ORDER += ["nulls", "preconditioners", "moments", "assembly"]
+ORDER += ["nulls", "preconditioners", "moments", "assembly", "testing"]
 ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "ucme", "coverage"]
 ORDER += ["candidates", "measures"]
 ORDER += ["ckce", "squared_ce", "distance", "simulators", "plots", "sbi"]
@@ -186,4 +186,4 @@ def test_tests_run_in_float64():
 
 
 def test_a_run_and_all_it_starts_share_one_folder_of_compiled_programs():
-    assert jax.config.read("jax_compilation_cache_dir") == os.environ["JAX_COMPILATION_CACHE_DIR"]
+    assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"]

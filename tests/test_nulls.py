@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxcal
-from jaxcal import assembly, checks, nulls
+from jaxcal import checks, nulls, testing
 from jaxcal.dependence import dependence
 from jaxcal.nulls import (
     BlockNormal,
@@ -65,7 +65,7 @@ class Pairs(eqx.Module):
 
 @eqx.filter_jit
 def apply(null, key, pairwise, features, tile=512):
-    return assembly.apply(null, key, pairwise, features, tile=tile)
+    return testing.apply(null, key, pairwise, features, tile=tile)
 
 
 def data(n=20, channels=1, q=3, shift=0.0, seed=0):

@@ -11,7 +11,7 @@ import scipy.stats
 from quick import quick_first
 
 import jaxcal
-from jaxcal import assembly
+from jaxcal import testing
 from jaxcal.kernel_means import MeanEmbedding, kernel_means
 from jaxcal.kernels import (
     ClassGram,
@@ -77,7 +77,7 @@ def test_the_published_bootstrap_sample(monkeypatch):
     indices = jnp.array([[0, 0, 2, 3, 5, 5]])
     pairwise, features = assembled(*SIX)
     monkeypatch.setattr(jax.random, "randint", lambda *args, **options: indices)
-    outcome = assembly.apply(Multinomial(1), KEY, pairwise, features)
+    outcome = testing.apply(Multinomial(1), KEY, pairwise, features)
     near(outcome.samples[0], -0.0160042927)
     near(outcome.statistic, -0.0523908911)
 
@@ -92,7 +92,7 @@ def assembled(predictions, ys):
 
 def test_the_bootstrap_has_the_conditional_mean_of_multinomial_counts():
     pairwise, features = assembled(*SIX)
-    outcome = jax.jit(partial(assembly.apply, Multinomial(20000)))(KEY, pairwise, features)
+    outcome = jax.jit(partial(testing.apply, Multinomial(20000)))(KEY, pairwise, features)
     samples = outcome.samples[0]
     error = samples.std() / 20000**0.5
     assert abs(samples.mean() + outcome.biased[0]) < 4 * error
@@ -341,7 +341,7 @@ def p_values():
             data_key, test_key = jax.random.split(key)
             pairwise, features = assembled(*synthetic(data_key, 16, 10, calibrated))
             nulls = [null for null, *_ in NULLS.values()] + [Wild(200)]
-            outcomes = [assembly.apply(null, test_key, pairwise, features) for null in nulls]
+            outcomes = [testing.apply(null, test_key, pairwise, features) for null in nulls]
             return jnp.stack([outcome.p_value[0] for outcome in outcomes])
 
         return jax.lax.map(one, keys)
@@ -472,9 +472,9 @@ def test_a_batch_is_one_program_with_the_results_of_its_members(key):
     close(batch.estimate, [r.estimate for r in singles])
     close(batch.p_value, [r.p_value for r in singles])
     assert "3 results" in repr(batch)
-    before = jaxcal.assembly._run._cache_size()
+    before = testing.unjudged._cache_size()
     run(jax.random.key(77), p[1], ys[2])
-    assert jaxcal.assembly._run._cache_size() == before
+    assert testing.unjudged._cache_size() == before
 
 
 @pytest.mark.slow

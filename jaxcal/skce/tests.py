@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import assembly, checks
+from jaxcal import checks, testing
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
 from jaxcal.quadratic import TILE
@@ -70,7 +70,7 @@ def skce_test(
         n_draws=n_draws,
         standardize=standardize,
     )
-    return assembly.run(
+    return testing.run(
         key, predictions, ys, setup, null, test="SKCE test", level=level, tile=tile, mesh=mesh
     )
 
@@ -83,7 +83,7 @@ def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options
     """
     key = checks.key(key)
     predictions, ys, setup = set_up(predictions, targets, **options)
-    return assembly.estimate(key, predictions, ys, setup)
+    return testing.estimate(key, predictions, ys, setup)
 
 
 def kce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Array:

@@ -1,0 +1,26 @@
+"""The distribution of a statistic under calibration: how a test gets from sums to a p-value.
+
+`contract` says what a null is, and is all that one from outside the package needs.
+"""
+
+from jaxcal.nulls.contract import Needs, Null, Outcome, Sums, holm, p_value
+from jaxcal.nulls.limits import BlockNormal, BlockSquares, Bound, Gamma
+from jaxcal.nulls.resampling import DependentWild, Multinomial, Spectrum, Wild, signs
+
+__all__ = [
+    "BlockNormal",
+    "BlockSquares",
+    "Bound",
+    "DependentWild",
+    "Gamma",
+    "Multinomial",
+    "Needs",
+    "Null",
+    "Outcome",
+    "Spectrum",
+    "Sums",
+    "Wild",
+    "holm",
+    "p_value",
+    "signs",
+]

@@ -1,0 +1,202 @@
+"""One pass over pairs, and what it means: features to the result of every test of a mean of h."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from jaxcal import checks, moments, nulls
+from jaxcal.assembly import Assembled, Assembles, not_finite
+from jaxcal.batching import one_at_a_time
+from jaxcal.nulls import Null, Outcome
+from jaxcal.pairwise.stein import SteinFeatures
+from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
+from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
+from jaxcal.typing import Features, Key, Pairwise, Points
+
+
+@partial(jax.jit, static_argnames=("tile", "mesh"))
+def estimate(
+    key: Key,
+    predictions: Any,
+    targets: Array,
+    setup: Assembles,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> Estimate:
+    """Assemble and walk once, without bootstrap columns."""
+    assembled = setup.assemble(jax.random.split(key, 3)[:2], predictions, targets)
+    n = targets.shape[0]
+    none = jnp.zeros((n, 0))
+    sums = quadratic_sums(assembled.pairwise, assembled.features, none, tile=tile, mesh=mesh)
+    total = jnp.sum(sums.total)
+    finite = (not_finite(targets) == 0) & (assembled.nonfinite_scores == 0)
+    total = jnp.where(finite & (assembled.nonfinite_features == 0), total, jnp.nan)
+    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
+
+
+def apply(
+    null: Null,
+    key: Key,
+    pairwise: Pairwise,
+    features: Features,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> Outcome:
+    """The null's word on a statistic: what it needs, the engine's one pass, what that means."""
+    return apply_with(null, None, key, pairwise, features, tile=tile, mesh=mesh)[0]
+
+
+def apply_with(
+    null: Null,
+    columns: Points | None,
+    key: Key,
+    pairwise: Pairwise,
+    features: Features,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> tuple[Outcome, Float[Array, " d"] | None]:
+    """`apply`, and the forms of d more columns of weights from the same pass; None for blocks and
+    where the null has no draws."""
+    needs = null.needs(key, features)
+    if (size := needs.block_size) is not None:
+        blocks = block_sums(pairwise, features, size, squares=needs.squares)
+        return null.outcome(nulls.Sums.of_blocks(blocks, size)), None
+    weights = jnp.zeros((count(features), 0)) if needs.weights is None else needs.weights
+    b = weights.shape[1]
+    if b == 0 or columns is None:
+        sums = quadratic_sums(
+            pairwise, features, weights, squares=needs.squares, tile=tile, mesh=mesh
+        )
+        return null.outcome(nulls.Sums.of(sums, weights)), None
+    together = jnp.concatenate([weights, columns.astype(weights.dtype)], axis=1)
+    sums = quadratic_sums(pairwise, features, together, squares=needs.squares, tile=tile, mesh=mesh)
+    more = jnp.sum(sums.forms[:, b:], axis=0)
+    return null.outcome(nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights)), more
+
+
+def _sensitivity(
+    forms: Float[Array, " d"], scores: Points, outcome: Outcome
+) -> Float[Array, " d"] | None:
+    r"""How fast the expected statistic grows with the square of a shift of the targets, [d].
+
+    For targets shifted by :math:`\delta` along coordinate e the Stein feature has mean
+    :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
+    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order: one more column of
+    weights. NaN where the estimate is not clearly above what signs at random would make of it.
+    """
+    slope = forms / ordered_pairs(scores.shape[0])
+    noise = jnp.std(outcome.samples[0]) * jnp.mean(scores**2, axis=0)
+    return jax.lax.stop_gradient(jnp.where(slope > 3 * noise, slope, jnp.nan))
+
+
+def run(
+    key: Key,
+    predictions: Any,
+    targets: Array,
+    setup: Assembles,
+    null: Null,
+    *,
+    test: str,
+    level: float,
+    tile: int,
+    mesh: Mesh | None,
+) -> TestResult:
+    """Assemble, walk once, put the result together, and judge it at the level."""
+    level = checks.level(level)
+    result = unjudged(key, predictions, targets, setup, null, test=test, tile=tile, mesh=mesh)
+    return result.at_level(level, null.least_p_value)
+
+
+@partial(jax.jit, static_argnames=("test", "tile", "mesh"))
+def unjudged(
+    key: Key,
+    predictions: Any,
+    targets: Array,
+    setup: Assembles,
+    null: Null,
+    *,
+    test: str,
+    tile: int,
+    mesh: Mesh | None,
+) -> TestResult:
+    """The result before it is held against a level: one program for all levels."""
+
+    def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null):
+        keys = jax.random.split(key, 3)
+        assembled = setup.assemble(keys[:2], predictions, targets)
+        scores = (
+            assembled.features.scores if isinstance(assembled.features, SteinFeatures) else None
+        )
+        outcome, forms = apply_with(
+            null, scores, keys[2], assembled.pairwise, assembled.features, tile=tile, mesh=mesh
+        )
+        sensitivity = None
+        if forms is not None and scores is not None:
+            sensitivity = _sensitivity(forms, scores, outcome)
+        return _result(
+            assembled, outcome, targets, test, type(null).__name__, setup.components, sensitivity
+        )
+
+    return one_at_a_time(one)(key, predictions, targets, setup, null)
+
+
+def _result(
+    assembled: Assembled,
+    outcome: Outcome,
+    targets: Array,
+    test: str,
+    null: str,
+    components: bool,
+    sensitivity: Array | None,
+) -> TestResult:
+    contributions = outcome.contributions[0]
+    coordinates = None
+    if components:
+        # one coordinate has one channel, which is the statistic itself
+        rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
+        p = outcome.p_value[rows]
+        shifts = (
+            None
+            if assembled.shifts is None
+            else moments.means(assembled.shifts, series=outcome.stretches is not None)
+        )
+        coordinates = Coordinates(
+            outcome.estimate[rows], p, nulls.holm(p), outcome.contributions[rows], shifts
+        )
+    diagnostics = Diagnostics(
+        nonfinite_targets=not_finite(targets),
+        nonfinite_scores=assembled.nonfinite_scores,
+        nonfinite_features=assembled.nonfinite_features,
+        identical_predictions=assembled.identical_predictions,
+        identical_targets=assembled.identical_targets,
+        constant_coordinates=assembled.constant_coordinates,
+        clamped=assembled.clamped,
+        largest_share=largest_share(contributions),
+        reach=assembled.reach,
+        unsettled=assembled.unsettled,
+        common_covariances=assembled.common_covariances,
+        few_stretches=None if outcome.stretches is None else outcome.stretches < 10,
+    )
+    return TestResult.of(
+        diagnostics,
+        estimate=outcome.estimate[0],
+        biased=outcome.biased[0],
+        standard_error=outcome.standard_error[0],
+        statistic=outcome.statistic[0],
+        p_value=outcome.p_value[0],
+        null_samples=outcome.samples[0],
+        bandwidths=assembled.bandwidths,
+        contributions=contributions,
+        coordinates=coordinates,
+        sensitivity=sensitivity,
+        test=test,
+        null=null,
+        route=getattr(assembled.pairwise, "route", ""),
+    )
