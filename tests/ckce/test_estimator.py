@@ -289,7 +289,7 @@ def test_bad_input_is_named():
         ckce(Q, Y.astype(float))
     with pytest.raises(TypeError, match="float16"):
         ckce(Q.astype(jnp.float16), Y)
-    with pytest.raises(ValueError, match="bandwidth: wanted one positive"):
+    with pytest.raises(ValueError, match="bandwidth: wanted a positive number"):
         ckce(Q, Y, bandwidth=0.0)
     with pytest.raises(ValueError, match="bandwidth of 2 lengths"):
         ckce(Q, Y, prediction_kernel=Gaussian([1.0, 2.0]))
