@@ -13,8 +13,8 @@ from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.scores import is_distribution, score
 from jaxcal.typing import Distance
 
-__all__ = ["array", "distance", "floats", "hotelling_null", "instance", "integer", "key"]
-__all__ += ["labels", "leaves", "level", "null", "number", "of_jax", "predictions"]
+__all__ = ["array", "distance", "floats", "instance", "integer", "key"]
+__all__ += ["labels", "leaves", "level", "location_null", "null", "number", "of_jax", "predictions"]
 __all__ += ["probabilities", "real", "rows", "say", "targets", "unit"]
 
 
@@ -23,9 +23,9 @@ def null(value: Any) -> None:
     _offers(value, "needs outcome least_p_value", "jaxcal.nulls.Wild(500)")
 
 
-def hotelling_null(value: Any) -> None:
-    """A null distribution of Hotelling's statistic, or TypeError that says what it lacks."""
-    _offers(value, "__call__ enough", "F() of jaxcal.ucme")
+def location_null(value: Any) -> None:
+    """A null distribution of features at locations, or TypeError that says what it lacks."""
+    _offers(value, "judge least enough least_p_value", "Signs() of jaxcal.ucme")
 
 
 def _offers(value: Any, names: str, example: str) -> None:

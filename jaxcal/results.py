@@ -471,7 +471,7 @@ def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
         ),
         (
             "there are few observations for so many test locations, and the level may not be "
-            "kept: take fewer locations",
+            "kept: take fewer locations, or the null Signs()",
             found.few_observations is not None and any_of(found.few_observations),
         ),
     ]

@@ -15,7 +15,7 @@ from jaxcal.kernels import Gaussian, Laplace, TotalVariation, Vectors, Wasserste
 from jaxcal.kernels.points import Scaled
 from jaxcal.models import Draws
 from jaxcal.simulators.regression import gaussian_forecasts
-from jaxcal.ucme import ChiSquared, F, hotelling, ucme, ucme_test
+from jaxcal.ucme import ChiSquared, F, Signs, hotelling, ucme, ucme_test
 
 KERNEL = {
     "standardize": False,
@@ -86,7 +86,7 @@ def test_hotelling_ignores_linear_mixing_of_locations(seed):
 
 def test_rescaling_the_kernel_and_moving_locations_about(key):
     predictions = dist.Normal(MU, SD)
-    test = partial(ucme_test, key, predictions, Y, standardize=False)
+    test = partial(ucme_test, key, predictions, Y, standardize=False, null=F())
     plain = test(locations=AT, **{k: v for k, v in KERNEL.items() if k != "standardize"})
     doubled = test(
         locations=AT, target_kernel=Gaussian(1.0), prediction_kernel=Scaled(3.0, Laplace(1.0))
@@ -101,7 +101,7 @@ def test_rescaling_the_kernel_and_moving_locations_about(key):
 def test_left_out_observations_are_the_locations(key):
     means, deviation, ys = gaussian_forecasts(key, 40, d=2, calibrated=False)
     predictions = dist.Normal(means, deviation).to_event(1)
-    result = ucme_test(key, predictions, ys, n_locations=3, **KERNEL)
+    result = ucme_test(key, predictions, ys, n_locations=3, null=F(), **KERNEL)
     out = np.flatnonzero(result.contributions == 0)
     assert out.size == 3
     kept = np.setdiff1d(np.arange(40), out)
@@ -110,6 +110,7 @@ def test_left_out_observations_are_the_locations(key):
         dist.Normal(means[kept], deviation).to_event(1),
         ys[kept],
         locations=(dist.Normal(means[out], deviation).to_event(1), ys[out]),
+        null=F(),
         **KERNEL,
     )
     np.testing.assert_allclose(result.statistic, same.statistic, rtol=1e-7)
@@ -200,10 +201,46 @@ def test_the_level_is_kept_and_a_shift_is_seen(key):
         assert int(jnp.sum(shifted[name] <= 0.05)) > 0.95 * sets
 
 
+def test_signs_are_those_of_observations(key):
+    """By hand, and all 2^n patterns against the draws; a pattern and its opposite are alike."""
+    z = np.random.default_rng(3).gamma(1.0, size=(5, 2)) - 0.7
+    judgement = Signs(4000).judge(key, jnp.asarray(z))
+    patterns = np.stack(np.meshgrid(*[[-1, 1]] * 5), axis=-1).reshape(-1, 5)
+    every = np.mean((patterns @ z / 5) ** 2, axis=1)
+    np.testing.assert_allclose(judgement.statistic, np.mean(z.mean(0) ** 2), rtol=1e-12)
+    draws = np.asarray(judgement.samples)
+    assert np.all(np.min(np.abs(draws[:, None] - every), axis=1) < 1e-12)
+    exact = np.mean(every >= float(judgement.statistic) * (1 - 1e-12))
+    assert abs(float(judgement.p_value) - exact) < 4 * (0.25 / 4000) ** 0.5
+    few = ucme_test(key, dist.Normal(MU, SD), Y, n_locations=2, **KERNEL)
+    assert few.verdict == "cannot tell"  # four observations have eight patterns
+    assert few.warnings()
+
+
+@partial(jax.jit, static_argnames="n")
+@partial(jax.vmap, in_axes=(0, None))
+def p_of_few(key, n):
+    x_key, y_key, key = jax.random.split(key, 3)
+    mean = jax.random.normal(x_key, (n,))
+    ys = mean + 0.7 * jax.random.normal(y_key, (n,))
+    test = partial(ucme_test, key, dist.Normal(mean, 0.7))
+    tests = {"signs": test(ys), "f": test(ys, null=F()), "shifted": test(ys + 0.5)}
+    return {name: result.p_value for name, result in tests.items()}
+
+
+def test_the_default_keeps_its_level_where_f_does_not(key):
+    sets = 1000
+    p = p_of_few(jax.random.split(key, sets), 32)
+    rejected = {name: int(jnp.sum(values <= 0.05)) for name, values in p.items()}
+    low, high = scipy.stats.binom.interval(0.9999, sets, 0.05)
+    assert low <= rejected["signs"] <= high < rejected["f"]
+    assert rejected["shifted"] > 0.3 * sets
+
+
 def test_few_observations_and_collinear_features_are_told(key):
     means, deviation, ys = gaussian_forecasts(key, 24, calibrated=True)
     predictions = dist.Normal(means, deviation).to_event(1)
-    few = ucme_test(key, predictions, ys, n_locations=10, **KERNEL)
+    few = ucme_test(key, predictions, ys, n_locations=10, null=F(), **KERNEL)
     said = " ".join(few.warnings())
     assert "few observations for so many test locations" in said
     assert "nearly collinear" in said
@@ -211,12 +248,19 @@ def test_few_observations_and_collinear_features_are_told(key):
     assert "CME test at 10 locations, n = 24" in repr(few)
     # two locations at one place: the covariance is singular
     twice = (dist.Normal(jnp.ones((2, 1)), 0.1).to_event(1), jnp.ones((2, 1)))
-    singular = ucme_test(key, predictions, ys, locations=twice, **KERNEL)
+    singular = ucme_test(key, predictions, ys, locations=twice, null=F(), **KERNEL)
     assert jnp.isnan(singular.p_value)
     assert "nearly collinear" in " ".join(singular.warnings())
     # and one that no observation can see
     far = (dist.Normal(jnp.asarray([[0.5], [1e4]]), 0.1).to_event(1), jnp.asarray([[0.5], [1e4]]))
-    assert jnp.isnan(ucme_test(key, predictions, ys, locations=far, **KERNEL).p_value)
+    assert jnp.isnan(ucme_test(key, predictions, ys, locations=far, null=F(), **KERNEL).p_value)
+    # signs need no covariance, but something to see
+    for places in (twice, far):
+        told = ucme_test(key, predictions, ys, locations=places, **KERNEL)
+        assert jnp.isfinite(told.p_value)
+        assert told.warnings() == []
+    nowhere = (dist.Normal(jnp.full((1, 1), 1e4), 0.1).to_event(1), jnp.full((1, 1), 1e4))
+    assert ucme_test(key, predictions, ys, locations=nowhere, **KERNEL).verdict == "cannot tell"
 
 
 def test_a_calm_result_has_no_warnings(key):
@@ -228,11 +272,13 @@ def test_a_calm_result_has_no_warnings(key):
 def test_refusals(key):
     predictions = dist.Normal(MU, SD)
     test = partial(ucme_test, key, predictions, Y)
-    with pytest.raises(ValueError, match=r"unless more than 3.*got 3 after 3 of n=6"):
-        test(n_locations=3)
+    with pytest.raises(ValueError, match=r"F at 3 locations needs 4.*got 3 after 3 of n=6"):
+        test(n_locations=3, null=F())
+    with pytest.raises(ValueError, match=r"Signs at 5 locations needs 2.*got 1 after 5 of n=6"):
+        test(n_locations=5)
     many = (dist.Normal(jnp.arange(6.0), 1.0), jnp.arange(6.0))
     with pytest.raises(ValueError, match=r"6 locations.*got 6: use fewer"):
-        test(locations=many)
+        test(locations=many, null=ChiSquared())
     with pytest.raises(ValueError, match="leave none of n=6"):
         test(n_locations=6)
     for wrong in (0, True):
