@@ -18,6 +18,7 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 import hypothesis
 import jax
 import numpyro.distributions
+import optax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
@@ -54,6 +55,8 @@ STRICT = (
     "test_coverage",
     "test_points",
     "test_quantiles",
+    "test_temperature",
+    "test_candidates",
 )
 
 
@@ -92,7 +95,18 @@ def relax_numpyro():
                 setattr(distribution, name, relaxed(value))
 
 
+def relax_optax():
+    """optax counts the steps of its search in integers of both sizes."""
+    lbfgs = optax.lbfgs
+
+    def relaxed_lbfgs(**options):
+        return optax.GradientTransformationExtraArgs(*map(relaxed, lbfgs(**options)))
+
+    optax.lbfgs = relaxed_lbfgs
+
+
 relax_numpyro()
+relax_optax()
 
 
 @pytest.fixture

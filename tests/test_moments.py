@@ -25,7 +25,7 @@ def shifted_first(key, n, shift):
     """Predictions with correlation .8 that lie too high in coordinate 0; their centers, targets."""
     x, noise = jax.random.normal(key, (2, n, 2))
     ys = x + noise @ jnp.linalg.cholesky(jnp.asarray(COV)).T
-    return x + shift * jnp.asarray([1.0, 0.0]), ys
+    return x + shift * jnp.asarray([[1.0, 0.0]]), ys
 
 
 @pytest.mark.parametrize("n", quick_first([64, 300], [64]))

@@ -136,8 +136,8 @@ def test_features_of_classes_are_the_equation(key):
         distance=TotalVariation(),
         prediction_kernel=Laplace(0.5),
     )
-    near = np.exp(-np.abs(p[4:, None] - at).sum(-1))
-    z = near * ((ys[4:, None] == at_y) - np.asarray(p[4:])[:, at_y])
+    near = np.exp(-np.abs(p[4:, None] - at[None]).sum(-1))
+    z = near * (jnp.asarray(ys[4:, None] == at_y[None], float) - p[4:][:, at_y])
     np.testing.assert_allclose(found.biased, np.mean(z.mean(0) ** 2), rtol=1e-10)
     result = ucme_test(key, dist.Categorical(p), ys, n_locations=3)
     assert 0 < result.p_value < 1

@@ -246,7 +246,7 @@ def _test(
 
     roots = precision_root(nodes, values, "full").values
     usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)
-    roots = units.scale[:, None] * jnp.where(usable, roots, jnp.eye(d, dtype=ys.dtype))
+    roots = units.scale[None, :, None] * jnp.where(usable, roots, jnp.eye(d, dtype=ys.dtype)[None])
 
     def densities(at: Float[Array, "n k d"]) -> tuple[Array, Array]:
         rows = jnp.moveaxis(at, 1, 0).reshape(at.shape[1], n, *event)
@@ -270,7 +270,7 @@ def _test(
     standardized, p = _p_values(statistics)
     combined = jnp.nanmax(standardized, axis=0)
     spread = jnp.any(~jnp.isnan(standardized[:, 0]))
-    total = jnp.mean(combined >= combined[0])
+    total = jnp.mean(combined >= combined[0], dtype=combined.dtype)
     total = jnp.where(impossible > 0, 1 / (1 + n_resamples), jnp.where(spread, total, jnp.nan))
     u = jnp.stack(
         [
@@ -334,7 +334,7 @@ def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
     deviation = jnp.std(statistics, axis=1, keepdims=True)
     mean = jnp.mean(statistics, axis=1, keepdims=True)
     standardized = jnp.where(deviation > 0, (statistics - mean) / deviation, jnp.nan)
-    p = jnp.mean(standardized >= standardized[:, :1], axis=1)
+    p = jnp.mean(standardized >= standardized[:, :1], axis=1, dtype=statistics.dtype)
     return standardized, jnp.where(jnp.isnan(standardized[:, 0]), jnp.nan, p)
 
 

@@ -143,7 +143,7 @@ class Chains(eqx.Module):
                 return jnp.where(jnp.expand_dims(accepted, range(2, old.ndim)), new, old)
 
             now = jax.tree.map(chosen, (new_logs, new_gradients), (logs, gradients))
-            return chosen(proposed, points), now, moved + jnp.mean(accepted)
+            return chosen(proposed, points), now, moved + jnp.mean(accepted, dtype=moved.dtype)
 
         begin = (points, at_points, jnp.zeros((), points.dtype))
         points, at_points, moved = jax.lax.fori_loop(0, self.n_steps, step, begin)

@@ -384,7 +384,7 @@ def _differences(
     standard = jnp.where(good[..., None], jnp.abs(gaps) / scale[..., None], 0)
     largest = jnp.max(standard, axis=(0, 1))
     p = (1 + jnp.sum(jnp.abs(gaps) >= size[..., None], axis=-1)) / (1 + b)
-    adjusted = (1 + jnp.sum(largest >= (size / scale)[..., None], axis=-1)) / (1 + b)
+    adjusted = (1 + jnp.sum(largest[None, None] >= (size / scale)[..., None], axis=-1)) / (1 + b)
     # NaN never becomes a verdict
     p, adjusted = (jnp.where(good, a, jnp.nan) for a in (p, jnp.maximum(p, adjusted)))
     return Differences(estimate, low, high, p, adjusted)

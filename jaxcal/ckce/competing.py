@@ -97,7 +97,7 @@ def scores(predictions: Any, targets: Any) -> Scores:
 def _scores(q: Array, labels: Array) -> Scores:
     own = jnp.take_along_axis(q, labels[:, None], axis=1)[:, 0]
     return Scores(
-        jnp.mean((jnp.argmax(q, axis=1) == labels).astype(q.dtype)),
+        jnp.mean((jnp.argmax(q, axis=1).astype(labels.dtype) == labels).astype(q.dtype)),
         -jnp.mean(jnp.log(own)),
         jnp.mean(jnp.sum(residuals(q, labels) ** 2, axis=1)),
     )

@@ -92,10 +92,10 @@ def conjugate_gradients(
         ad = product(d)
         curve = jnp.sum(d * ad, axis=0)
         length = jnp.where(curve > 0, left / jnp.where(curve > 0, curve, 1), 0)
-        x, r = x + length * d, r - length * ad
+        x, r = x + length[None] * d, r - length[None] * ad
         new = jnp.sum(r**2, axis=0)
         turn = jnp.where(left > 0, new / jnp.where(left > 0, left, 1), 0)
-        return step + 1, x, r, r + turn * d, new
+        return step + 1, x, r, r + turn[None] * d, new
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros_like(right), right, right, size)
     step, x, _, _, left = jax.lax.while_loop(go_on, take, start)

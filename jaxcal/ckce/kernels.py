@@ -48,7 +48,7 @@ def gram(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float
 def _gram(kernel: Any, xs: Array, ys: Array) -> Array:
     radial = points.profile(kernel)
     if radial is not None:
-        offset = jnp.mean(ys, axis=0)
+        offset = jnp.mean(ys, axis=0, keepdims=True)
         return radial(points.squared_distances(xs - offset, ys - offset))
     match kernel:
         case Linear():

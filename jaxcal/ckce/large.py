@@ -52,7 +52,7 @@ def pivots(
 
     empty = (jnp.zeros((), jnp.int32), jnp.zeros((n, rank), xs.dtype), start)
     step, _, _, taken = jax.lax.while_loop(go_on, take, (*empty, jnp.zeros(rank, jnp.int32)))
-    return taken, jnp.arange(rank) < step
+    return taken, jnp.arange(rank, dtype=step.dtype) < step
 
 
 def ckce_low_rank(

@@ -90,7 +90,7 @@ class Diagonal(eqx.Module):
 
     def own(self, features: DiagonalNormals) -> Array:
         variances = _together(features.variances)
-        return jnp.exp(-jnp.sum(jnp.log1p(2 * variances / self.squares), axis=-1) / 2)
+        return jnp.exp(-jnp.sum(jnp.log1p(2 * variances / self.squares[None]), axis=-1) / 2)
 
 
 def _together(side: tuple[Array, ...] | Array) -> Array:

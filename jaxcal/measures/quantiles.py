@@ -112,7 +112,7 @@ def quantile_calibration(
         ranked = jnp.sort(u)
         below = jnp.searchsorted(ranked, grid, side="right").astype(u.dtype)
         gap = jnp.max(jnp.abs(below / n - grid))
-    observed = jnp.mean(u[:, None] <= at[None], axis=0)
+    observed = jnp.mean(u[:, None] <= at[None], axis=0, dtype=u.dtype)
     return QuantileCalibration(
         at,
         jnp.where(unknown, jnp.nan, observed),

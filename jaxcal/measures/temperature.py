@@ -61,7 +61,8 @@ class PowerExponential(eqx.Module):
 
     def log_prob(self, ys: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
         d = self.loc.shape[-1]
-        gap = ys - self.loc
+        ys, loc = jnp.broadcast_arrays(ys, self.loc)
+        gap = ys - loc
         root = jnp.broadcast_to(self.scale_tril, (*gap.shape, d))
         whitened = jax.scipy.linalg.solve_triangular(root, gap[..., None], lower=True)[..., 0]
         square = jnp.sum(whitened**2, axis=-1)
@@ -69,6 +70,7 @@ class PowerExponential(eqx.Module):
         away = square > 0
         power = jnp.where(away, jnp.where(away, square, 1.0) ** self.beta, square)
         scale = jnp.sum(jnp.log(jnp.diagonal(self.scale_tril, axis1=-2, axis2=-1)), axis=-1)
+        scale = jnp.broadcast_to(scale, power.shape)
         a = d / (2 * self.beta)
         constant = math.log(d) + gammaln(d / 2) - d / 2 * math.log(math.pi)
         return constant - gammaln(1 + a) - (1 + a) * math.log(2) - scale - power / 2
@@ -80,7 +82,7 @@ class PowerExponential(eqx.Module):
         direction = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
         a = shape[-1] / (2 * self.beta)
         size = (2 * jax.random.gamma(size_key, a, shape[:-1])) ** (1 / (2 * self.beta))
-        return self.loc + jnp.einsum(
+        return jnp.broadcast_to(self.loc, shape) + jnp.einsum(
             "...ij,...j->...i", self.scale_tril, direction * size[..., None].astype(normal.dtype)
         )
 
@@ -254,7 +256,7 @@ def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> Tempe
 
     @jax.jit
     def run() -> TemperatureFit:
-        one = jnp.zeros((), jnp.result_type(loss(jnp.zeros(()))))
+        one = jnp.zeros((), jax.eval_shape(lambda: nll(predictions, ys)).dtype)
         log_t, state = jax.lax.fori_loop(0, steps, step, (one, search.init(one)))
         value, slope = value_and_slope(log_t, state=state)
         known = jnp.isfinite(value)

@@ -34,4 +34,6 @@ class Draws(eqx.Module):
 
     def unsettled(self) -> Float[Array, ""] | None:
         """The share of predictions not known to have settled; None without R-hat."""
-        return None if self.rhat is None else jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED))
+        if self.rhat is None:
+            return None
+        return jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED), dtype=float)

@@ -110,9 +110,9 @@ def _in_units(found: Any, units: Units) -> Any:
     scale = units.scale
     match found:
         case Normals(mean, cov):
-            wide = cov.ndim > mean.ndim
-            square = scale[:, None] * scale[None] if wide else scale**2
-            return Normals(units.points(mean), cov / square[None])
+            units_of_cov = along_last(scale, cov)
+            across = jnp.swapaxes(units_of_cov, -1, -2) if cov.ndim > mean.ndim else units_of_cov
+            return Normals(units.points(mean), cov / (across * units_of_cov))
         case Laplaces(loc, spread):
             return Laplaces(units.points(loc), spread / along_last(scale, spread))
         case Mixtures(weights, parts):

@@ -40,7 +40,7 @@ def by_hand(mean, sd, ys, ridge):
 
 
 def test_normal_predictions_in_closed_form():
-    sd = 0.5 + 0.1 * jnp.arange(N) / N
+    sd = 0.5 + 0.1 * jnp.arange(1.0 * N) / N
     found = ckce_means(KEYS[2], dist.Normal(MEAN, sd), YS, **FIXED)
     np.testing.assert_allclose(found.estimate, by_hand(MEAN, sd, YS, N**-0.25), rtol=1e-8)
     np.testing.assert_allclose(jnp.sum(found.contributions), found.estimate, rtol=1e-9)

@@ -175,7 +175,7 @@ def test_the_result_says_which_way_its_averages_were_taken():
 def test_narrow_and_wide_laplace_predictions_keep_the_level():
     """40 % of scales 10, the rest 0.1: fixed Gauss-Laguerre nodes rejected all of such data."""
     n, sets = 60, 100
-    scale = jnp.where(jnp.arange(n) < 0.4 * n, 10.0, 0.1)
+    scale = jnp.where(jnp.arange(1.0 * n) < 0.4 * n, 10.0, 0.1)
 
     @jax.jit
     def p_value(key):

@@ -128,7 +128,7 @@ def test_the_power_exponential_has_its_density_moments_and_draws(beta, key):
     half = 14.0
     line = np.linspace(-half, half, 561)
     grid = np.stack(np.meshgrid(line, line, indexing="ij"), -1)
-    whitened = jnp.asarray(grid) @ ROOT[0].T + MEAN[0]
+    whitened = jnp.asarray(grid) @ ROOT[0].T + MEAN[:1, None]
     one = PowerExponential(MEAN[:1], ROOT[:1], beta)
     density = np.exp(np.asarray(one.log_prob(whitened)))
     area = (line[1] - line[0]) ** 2 * float(jnp.linalg.det(ROOT[0]))
@@ -173,7 +173,14 @@ def test_fits_equal_closed_forms():
     # the likelihood of d = 1: -log T / (2 beta) - mean(z^(2 beta)) / (2 T)
     np.testing.assert_allclose(fit.temperature, 2.5 * jnp.mean(z**5 * jnp.sign(z)), rtol=1e-6)
     assert "temperature" in repr(fit)
-    assert set(fit.to_dict()) == {"temperature", "before", "after", "slope", "warnings"}
+    assert set(fit.to_dict()) == {
+        "temperature",
+        "before",
+        "after",
+        "slope",
+        "impossible",
+        "warnings",
+    }
 
 
 @pytest.mark.slow
