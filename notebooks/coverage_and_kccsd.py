@@ -129,7 +129,7 @@ plt.show()
 # what these curves do not show.
 #
 # For the cancelling world, printed above, coverage at all levels is within chance of its promise,
-# and KCCSD gives strong evidence against calibration.
+# and KCCSD rejects it.
 #
 # ## How often is each world found out?
 #
@@ -187,7 +187,7 @@ plt.show()
 # - **conservative**: coverage, asked for at least its share, is content, as it should be. The
 #   forecaster is still not calibrated, and the two-sided question and KCCSD say so.
 # - **cancelling** and **one-sided**: coverage rejects as rarely as if all were well, and no number
-#   of cases would change that. KCCSD finds the first in 81 % of data sets, the second in all.
+#   of cases would change that. KCCSD finds the first in 80 % of data sets, the second in all.
 #
 # So the two complement each other. Good coverage is implied by calibration and implies little.
 #
