@@ -3,8 +3,8 @@
 #
 # Several models predict the same targets. All are a little miscalibrated; which one least? The
 # answer should not depend on which inputs happened to be drawn, and a difference should be told
-# apart from chance. CKCE compares the law of the target given the prediction with the prediction
-# itself, and `compare` gives every difference an interval and a p-value.
+# apart from chance. CKCE compares the distribution of the target given the prediction with the
+# prediction itself, and `compare` gives every difference an interval and a p-value.
 
 # %%
 import os
@@ -27,9 +27,9 @@ keys = jax.random.split(jax.random.key(0), 6)
 # %% [markdown]
 # ## Classifiers
 #
-# The truth is a law over four classes for every input. One model knows it; one is too sure, one
-# not sure enough; one mixes in noise; and one says the same for every input, which is useless
-# and yet calibrated.
+# The truth is a distribution over four classes for every input. One model knows it; one is too
+# sure, one not sure enough; one mixes in noise; and one says the same for every input, which is
+# useless and yet calibrated.
 
 # %%
 truth = synthetic.dirichlet(keys[0], n, 4, 0.5)
@@ -72,7 +72,11 @@ for name, q in models.items():
     )
 
 # %% [markdown]
-# The value depends on the ridge; the ranking should not. One eigendecomposition gives all ridges.
+# The value depends on the ridge, and where lines cross so does the ranking. Here they cross only
+# between models of which no difference was shown above. This is CKCE with its label noise, of which
+# the constant model has the least, so the calibrated model that knows more lies above it at most
+# ridges. Where rounding may have made the whole value, none is given. One eigendecomposition gives
+# all ridges.
 
 # %%
 ridges = jnp.geomspace(1e-3, 1, 9)
@@ -83,8 +87,8 @@ plots.ridge_path(ridges, paths, used=float(found.ridge)).figure
 # %% [markdown]
 # ## Forecasters
 #
-# A prediction may be any law with kernel means or draws. Three forecasters of a number: right,
-# overconfident, biased. One distance, one ridge and the same bandwidths for all.
+# A prediction may be any distribution with kernel means, or draws. Three forecasters of a number:
+# right, overconfident, biased. One distance, one ridge and the same bandwidths for all.
 
 # %%
 few = n // 2
