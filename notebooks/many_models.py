@@ -142,7 +142,7 @@ plt.show()
 # below 1/501, and most models share that value.
 #
 # Between kinds of fault be careful. At 0.2 both faults are found in most data sets (power 0.98 and
-# 0.84), and yet the estimate of the shift is several times that of the width. The estimate is in
+# 0.85), and yet the estimate of the shift is several times that of the width. The estimate is in
 # units of squared scores, and a forecast that is too wide has small scores. It says how far scores
 # and targets are apart, not how easily that is noticed.
 #
