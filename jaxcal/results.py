@@ -1,8 +1,8 @@
 """The one family of results: pytrees of arrays that print as a short report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -182,24 +182,17 @@ class TestResult(eqx.Module):
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
         """The same result judged at a level, by a null that has this least p-value for n."""
         n = self.contributions.shape[-1]
-        return replace(self, level=level, too_few=_too_few(self.null, least_p_value, n, level))
+        return replace(self, level=level, too_few=too_few(self.null, least_p_value, n, level))
 
     @property
     def reason(self) -> Any:
         """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
-        cases = _no_verdict(self)
-        p = np.asarray(self.p_value)
-        holds = [np.broadcast_to(np.asarray(where), p.shape) for _, where in cases]
-        texts = np.select(holds, [text for text, _ in cases], default="")
-        return texts if p.ndim else str(texts)
+        return first_that_holds(_no_verdict(self), np.shape(self.p_value))
 
     @property
     def verdict(self) -> Any:
         """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
-        p = np.asarray(self.p_value)
-        decided = np.where(p <= np.asarray(self.level, p.dtype), "rejected", "not rejected")
-        told = np.where(np.asarray(self.reason) == "", decided, "cannot tell")
-        return told if p.ndim else str(told)
+        return judge(self)
 
     @property
     def smallest_shift(self) -> Any:
@@ -253,7 +246,44 @@ class TestResult(eqx.Module):
 ENDLESS = 10**6  # observations, for a null whose draws alone limit it
 
 
-def _too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
+@runtime_checkable
+class Judged(Protocol):
+    """A result with a p-value, one or a batch, to be judged at a level unless there is a reason."""
+
+    @property
+    def p_value(self) -> Any: ...
+    @property
+    def level(self) -> float: ...
+    @property
+    def reason(self) -> Any: ...
+
+
+def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -> Any:
+    """The first text whose condition holds, or ""; an array for a batch of this shape."""
+    holds = [np.broadcast_to(np.asarray(where), shape) for _, where in cases]
+    texts = np.select(holds, [text for text, _ in cases], default="")
+    return texts if shape else str(texts)
+
+
+def judge(result: Judged) -> Any:
+    """One of "rejected", "not rejected", "cannot tell"; an array for a batch."""
+    p = np.asarray(result.p_value)
+    decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
+    told = np.where(np.asarray(result.reason) == "", decided, "cannot tell")
+    return told if p.ndim else str(told)
+
+
+def count_verdicts(result: Judged) -> str:
+    """How many results of a batch came out which way, in words."""
+    verdicts = np.asarray(judge(result))
+    shares = [
+        f"{outcome} in {int(np.sum(verdicts == outcome))}"
+        for outcome in ("rejected", "not rejected", "cannot tell")
+    ]
+    return f"at level {result.level:g}: {', '.join(shares)}"
+
+
+def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
     """Why the null can give no p-value up to the level for n observations; "" where it can."""
     least = least_p_value(n)
     if least <= level:
@@ -299,7 +329,7 @@ def _report(result: TestResult) -> str:
         f"  estimate   {float(result.estimate):.4g}   (standard error "
         f"{float(result.standard_error):.2g} if not calibrated)",
         f"  p-value    {p:.4g}   ({how})",
-        f"  verdict    {_words(result)}",
+        f"  verdict    {in_words(result)}",
     ]
     if result.verdict == "not rejected" and result.smallest_shift is not None:
         lines += _shifts(result.smallest_shift)
@@ -349,14 +379,10 @@ def _coordinates(split: Coordinates) -> list[str]:
 
 def _batch_report(result: TestResult) -> str:
     p = np.asarray(result.p_value)
-    numbers, verdicts = p[~np.isnan(p)], np.asarray(result.verdict)
-    shares = [
-        f"{outcome} in {int(np.sum(verdicts == outcome))}"
-        for outcome in ("rejected", "not rejected", "cannot tell")
-    ]
+    numbers = p[~np.isnan(p)]
     lines = [
         f"{p.size} results of {result.test}, batch shape {p.shape}",
-        f"  at level {result.level:g}: {', '.join(shares)}",
+        f"  {count_verdicts(result)}",
     ]
     if numbers.size:
         estimates = np.asarray(result.estimate)
@@ -375,9 +401,10 @@ def _shifts(smallest: np.ndarray) -> list[str]:
     return [f"  would find with 80 % a shift of {', '.join(clear)} (coordinate; units of the test)"]
 
 
-def _words(result: TestResult) -> str:
+def in_words(result: Judged) -> str:
+    """The verdict on one result, or why there is none."""
     at = f"at level {result.level:g}"
-    match result.verdict:
+    match judge(result):
         case "rejected":
             return f"rejected {at}: evidence against calibration"
         case "not rejected":

@@ -37,7 +37,15 @@ from jaxcal.distance.resampling import (
 )
 from jaxcal.distance.smooth import _smooth
 from jaxcal.numerics import at_least, at_most, largest, smallest
-from jaxcal.results import Interval, plain
+from jaxcal.results import (
+    Interval,
+    count_verdicts,
+    first_that_holds,
+    in_words,
+    judge,
+    plain,
+    too_few,
+)
 from jaxcal.typing import KeyLike, Scalar, Vector
 
 INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
@@ -160,13 +168,15 @@ class DistanceResult(eqx.Module):
     """How far binary predictions are from calibrated.
 
     ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
-    this one for the population, with asymptotic probability ``level``. ``measures`` by name,
-    each []; ``radii``: how far those of the data and of the population may be apart, jointly.
+    this one for the population, with asymptotic probability ``interval.level``. ``measures`` []
+    by name; ``radii``: how far those of the data and of the population may be apart, jointly.
     ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that attains the smooth
     calibration error, the mean of witness times (label - prediction), as `smooth_ce` has it. It
     falls from predictions that are too low to those that are too high, and is on one side of 0
     where all err to one side; its height alone says little where the mean residual is small.
-    ``predictions``, ``targets``, ``weights`` [n] as given.
+    ``predictions``, ``targets``, ``weights`` [n] as given. ``level``: the probability of rejecting
+    calibrated predictions that was asked for; `verdict` and `reason` as those of
+    `jaxcal.TestResult`.
     """
 
     bracket: Bracket
@@ -182,6 +192,24 @@ class DistanceResult(eqx.Module):
     weights: Vector
     null: str = eqx.field(static=True)
     n_resamples: int = eqx.field(static=True)
+    level: float = eqx.field(static=True, default=0.05)
+
+    @property
+    def reason(self) -> Any:
+        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        few = too_few(self.null, self._least, self.predictions.shape[-1], self.level)
+        unknown = "the data hold NaN, or values outside [0, 1]"
+        cases = [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
+        return first_that_holds(cases, np.shape(self.p_value))
+
+    @property
+    def verdict(self) -> Any:
+        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
+        return judge(self)
+
+    def _least(self, n: int) -> float:
+        """The least p-value of so many draws, for any n."""
+        return 1 / (1 + self.null_samples.shape[-1])
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
@@ -192,7 +220,8 @@ class DistanceResult(eqx.Module):
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON. Draws of the null are left out."""
         names = [name for name in self.__dataclass_fields__ if name != "null_samples"]
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
+        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
 
     def __repr__(self) -> str:
         if isinstance(self.p_value, Tracer):
@@ -208,7 +237,8 @@ def distance_from_calibration(
     y: Any,
     *,
     weights: Any = None,
-    level: float = 0.95,
+    level: float = 0.05,
+    coverage: float = 0.95,
     n_resamples: int = 200,
     n_draws: int = 500,
     null: Null | None = None,
@@ -220,8 +250,9 @@ def distance_from_calibration(
     r"""How far are predictions ``p`` [n] of P(y = 1) from calibrated, given labels ``y`` [n]?
 
     Returns a certified bracket of the true distance for the data, an interval for it in the
-    population by ``n_resamples`` bootstrap resamples, and a p-value of "calibrated" by ``n_draws``
-    draws of the squared Laplace kernel calibration error. ``null``: "redraw" draws labels from the
+    population by ``n_resamples`` bootstrap resamples, which holds it with probability ``coverage``,
+    and a p-value of "calibrated" by ``n_draws`` draws of the squared Laplace kernel calibration
+    error; ``level`` decides the verdict. ``null``: "redraw" draws labels from the
     predictions (exact for independent labels; default where all labels are 0 or 1), "signs" flips
     residuals (default where labels are means). Under jit the default is "redraw".
 
@@ -234,6 +265,13 @@ def distance_from_calibration(
     """
     key = checks.key(key)
     level = checks.level(level)
+    if level >= 0.5:
+        raise ValueError(
+            f"level: wanted that of the test, below 1/2, got {level:g}; that of the interval is "
+            f"coverage"
+        )
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage: wanted a probability in (0, 1), got {coverage}")
     n_resamples = checks.integer(n_resamples, "n_resamples")
     n_draws = checks.integer(n_draws, "n_draws")
     if notion is not None:
@@ -245,6 +283,7 @@ def distance_from_calibration(
             distance_from_calibration,
             weights=weights,
             level=level,
+            coverage=coverage,
             n_resamples=n_resamples,
             n_draws=n_draws,
             null=null,
@@ -270,7 +309,7 @@ def distance_from_calibration(
         boot_key,
         ordered,
         n_resamples=n_resamples,
-        level=level,
+        level=coverage,
         k_max=found.random.size - 1,
     )
     measures = {
@@ -286,7 +325,7 @@ def distance_from_calibration(
         measures["lower distance"] = jnp.asarray(sum(found.lower) / 2, found.smooth.dtype)
     return DistanceResult(
         bracket=_bracket(found),
-        interval=_population(found, apart, level),
+        interval=_population(found, apart, coverage),
         measures=measures,
         radii=apart,
         p_value=test.p_value,
@@ -298,10 +337,11 @@ def distance_from_calibration(
         weights=data.w,
         null=null,
         n_resamples=n_resamples,
+        level=level,
     )
 
 
-def _population(found: _Measures, apart: Radii, level: float) -> Interval:
+def _population(found: _Measures, apart: Radii, coverage: float) -> Interval:
     """Every bound with its measure moved by its radius; ECE and best bins are left out, since they
     cannot be estimated from a sample."""
     low = jnp.stack(
@@ -316,21 +356,14 @@ def _population(found: _Measures, apart: Radii, level: float) -> Interval:
         smallest(found.random + apart.random + widths),
         from_lower(2 * (found.smooth + apart.smooth)),
     )
-    return Interval(at_least(largest(low), 0), at_most(high, 1), level)
+    return Interval(at_least(largest(low), 0), at_most(high, 1), coverage)
 
 
 def _report(result: DistanceResult) -> str:
     bracket, p = result.bracket, float(result.p_value)
     if np.isnan(p):
-        return "distance from calibration: no verdict, the data hold NaN or values outside [0, 1]"
+        return f"distance from calibration: {in_words(result)}"
     low, high = bracket.sources
-    verdict = (
-        "strong evidence against calibration"
-        if p <= 0.01
-        else "evidence against calibration at the 5 % level"
-        if p <= 0.05
-        else "no evidence against calibration (which is not proof of it)"
-    )
     interval = result.interval
     how = {"redraw": "labels drawn again from the predictions", "signs": "random signs"}
     lines = [
@@ -340,7 +373,7 @@ def _report(result: DistanceResult) -> str:
         f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   "
         f"({interval.level:.0%}, {result.n_resamples} resamples)",
         f"  p-value      {p:.4g}   ({how[result.null]}, {result.null_samples.shape[-1]} draws)",
-        f"               {verdict}",
+        f"  verdict      {in_words(result)}",
         "  measures     "
         + ", ".join(f"{name} {float(value):.4g}" for name, value in result.measures.items()),
     ]
@@ -353,8 +386,7 @@ def _batch_report(result: DistanceResult) -> str:
     return "\n".join(
         [
             f"{p.size} distances from calibration, batch shape {p.shape}",
-            f"  p-value <= 0.05 in {int(np.sum(p <= 0.05))}, not a number in "
-            f"{int(np.sum(np.isnan(p)))}",
+            f"  {count_verdicts(result)}",
             f"  low ends {np.nanmin(low):.4g} to {np.nanmax(low):.4g}, high ends "
             f"{np.nanmin(high):.4g} to {np.nanmax(high):.4g}",
         ]
@@ -364,7 +396,7 @@ def _batch_report(result: DistanceResult) -> str:
 def _findings(result: DistanceResult) -> list[tuple[str, bool]]:
     v, y, w = (np.asarray(a) for a in (result.predictions, result.targets, result.weights))
     if not np.all(np.isfinite(v)):
-        return [("predictions, targets or weights are NaN or out of range: no verdict", True)]
+        return [("predictions, targets or weights are NaN or out of range: it cannot tell", True)]
     n, held = v.size, float(1 / np.sum(w**2))
     different = np.unique(v).size
     return [

@@ -14,7 +14,7 @@ from jaxcal.coverage import massart
 from jaxcal.mcmc import McmcDraws
 from jaxcal.models import Draws
 from jaxcal.numerics import largest
-from jaxcal.results import plain
+from jaxcal.results import count_verdicts, first_that_holds, in_words, judge, plain, too_few
 from jaxcal.typing import Scalar
 
 LEVELS = tuple(k / 20 for k in range(1, 20))  # .05, .10, .., .95
@@ -26,13 +26,29 @@ class QuantileCalibration(eqx.Module):
 
     ``levels`` [q]; ``observed`` [q]: share of targets at or below the quantile of that level.
     ``pit`` [n]: probability integral transforms. ``p_value`` []: for "transforms are uniform",
-    valid for every n. Uniform transforms are necessary for calibration, not sufficient.
+    valid for every n. Uniform transforms are necessary for calibration, not sufficient. ``level``:
+    the probability of rejecting uniform ones that was asked for; `verdict` and `reason` as those of
+    `jaxcal.TestResult`.
     """
 
     levels: Float[Array, " q"]
     observed: Float[Array, " q"]
     pit: Float[Array, " n"]
     p_value: Scalar
+    level: float = eqx.field(static=True, default=0.05)
+
+    @property
+    def reason(self) -> Any:
+        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        few = too_few("of Massart", _least, self.pit.shape[-1], self.level)
+        unknown = "transforms are NaN"
+        cases = [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
+        return first_that_holds(cases, np.shape(self.p_value))
+
+    @property
+    def verdict(self) -> Any:
+        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
+        return judge(self)
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
@@ -40,13 +56,14 @@ class QuantileCalibration(eqx.Module):
             return []
         unknown = int(np.sum(np.isnan(np.asarray(self.pit))))
         if unknown:
-            return [f"{unknown} transforms are NaN, so there is no verdict"]
+            return [f"{unknown} transforms are NaN, so it cannot tell"]
         return []
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON. Transforms are left out."""
         names = [name for name in self.__dataclass_fields__ if name != "pit"]
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
+        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
 
     def __repr__(self) -> str:
         if isinstance(self.pit, Tracer):
@@ -54,16 +71,14 @@ class QuantileCalibration(eqx.Module):
         p = np.asarray(self.p_value)
         n = self.pit.shape[-1]
         if p.ndim:
-            return (
-                f"{p.size} results of quantile calibration, n = {n}, "
-                f"p <= 0.05 in {int(np.sum(p <= 0.05))}"
-            )
+            return f"{p.size} results of quantile calibration, n = {n}, {count_verdicts(self)}"
         gaps = np.asarray(self.observed) - np.asarray(self.levels)
         worst = 0 if np.isnan(gaps).any() else int(np.argmax(np.abs(gaps)))
         lines = [
             f"quantile calibration, n = {n}",
             f"  largest gap {gaps[worst]:+.3f} at level {float(self.levels[worst]):.2f}",
             f"  p-value     {float(p):.3g}   (transforms are uniform)",
+            f"  verdict     {in_words(self)}",
         ]
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
 
@@ -88,12 +103,13 @@ def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
 
 
 def quantile_calibration(
-    predictions: Any, targets: Any, *, levels: Any = LEVELS
+    predictions: Any, targets: Any, *, levels: Any = LEVELS, level: float = 0.05
 ) -> QuantileCalibration:
     r"""The curve :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`, with a p-value.
 
     Predictions and targets as in `pit`. From m draws a share is unbiased at levels k / (m + 1),
-    and the p-value is of the largest gap at such levels; otherwise of the largest gap anywhere.
+    and the p-value is of the largest gap at such levels; otherwise of the largest gap anywhere;
+    ``level`` decides the verdict.
     Source: Widmann et al. (2021), Section 5; p-value by Massart (1990).
     """
     ys = _numbers(targets)
@@ -118,7 +134,13 @@ def quantile_calibration(
         jnp.where(unknown, jnp.nan, observed),
         u,
         massart(jnp.where(unknown, jnp.nan, gap), n, sides=2),
+        checks.level(level),
     )
+
+
+def _least(n: int) -> float:
+    """The least p-value of n transforms: that of the largest gap."""
+    return float(massart(jnp.ones(()), n, sides=2))
 
 
 def quantiles(predictions: Any, levels: Any = LEVELS) -> Float[Array, "n q"]:

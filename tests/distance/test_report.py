@@ -1,6 +1,7 @@
 """The bracket, its noise, invariances, bad input, and figures."""
 
 import io
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -147,6 +148,25 @@ def test_order_duplicates_flips_scale_of_weights_and_padding_change_nothing():
     np.testing.assert_allclose(jax.vmap(run)(*batch), jnp.stack([wanted] * 2), atol=1e-12)
 
 
+def test_the_verdict_is_at_the_level_and_says_why_there_is_none(result, data):
+    assert result.level == 0.05
+    for p, level, verdict in [(0.03, 0.05, "rejected"), (0.03, 0.025, "not rejected")]:
+        other = replace(result, p_value=jnp.asarray(p), level=level)
+        assert other.verdict == other.to_dict()["verdict"] == verdict
+        assert f"verdict      {verdict} at level {level:g}" in str(other)
+    few = replace(result, level=0.01)  # of 39 draws
+    assert (few.verdict, few.to_dict()["verdict"]) == ("cannot tell", "cannot tell")
+    assert "too few draws for the level 0.01" in few.reason
+    assert f"cannot tell: {few.reason}" in str(few)
+    lost = replace(result, p_value=jnp.asarray(jnp.nan))
+    assert lost.verdict == "cannot tell"
+    assert "NaN" in lost.reason
+    batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), result)
+    batch = eqx.tree_at(lambda r: r.p_value, batch, jnp.array([0.03, 0.5, jnp.nan]))
+    assert list(batch.verdict) == ["rejected", "not rejected", "cannot tell"]
+    assert "at level 0.05: rejected in 1, not rejected in 1, cannot tell in 1" in str(batch)
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_one_observation_and_equal_predictions(n, key):
     v, y = np.full(n, 0.3), np.ones(n)
@@ -187,6 +207,10 @@ def test_wrong_types_are_named(key):
         distance.distance_from_calibration("seed", [0.5], [1])
     with pytest.raises(ValueError, match="level: "):
         distance.distance_from_calibration(key, [0.5], [1], level=95.0)
+    with pytest.raises(ValueError, match=r"below 1/2, got 0\.95; that of the interval is coverage"):
+        distance.distance_from_calibration(key, [0.5], [1], level=0.95)
+    with pytest.raises(ValueError, match="coverage: "):
+        distance.distance_from_calibration(key, [0.5], [1], coverage=95.0)
     with pytest.raises(ValueError, match="bandwidth: wanted a positive"):
         distance.laplace_ce([0.5], [1], bandwidth=0)
     with pytest.raises(ValueError, match="width: wanted 'average' or 'max'"):

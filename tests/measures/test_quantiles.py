@@ -1,5 +1,7 @@
 """Transforms, quantiles and losses against scipy, quadrature and closed forms."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -204,9 +206,22 @@ def test_nan_gives_no_verdict():
         found = quantile_calibration(predictions, ys)
         assert np.isnan(found.p_value)
         assert np.all(np.isnan(found.observed))
-        assert "no verdict" in repr(found)
+        assert found.verdict == "cannot tell"
+        assert "transforms are NaN" in found.reason
+        assert "cannot tell: transforms are NaN" in repr(found)
         assert any("no verdict" in t.get_text() for t in plots.quantile_calibration(found).texts)
         assert any("no verdict" in t.get_text() for t in plots.pit_histogram(found).texts)
+
+
+def test_the_verdict_is_at_the_level():
+    found = quantile_calibration(NORMAL, YS)
+    for p, level, verdict in [(0.03, 0.05, "rejected"), (0.03, 0.01, "not rejected")]:
+        other = replace(found, p_value=jnp.asarray(p), level=level)
+        assert other.verdict == other.to_dict()["verdict"] == verdict
+        assert f"{verdict} at level {level:g}" in repr(other)
+    two = quantile_calibration(dist.Normal(jnp.zeros(2), 1.0), YS[:2], level=0.03)
+    assert (two.level, two.verdict) == (0.03, "cannot tell")
+    assert "too few observations for the level 0.03" in two.reason
 
 
 def test_figures_show_the_transforms():
