@@ -45,7 +45,7 @@ POPULATIONS = {
 
 @dataclass(frozen=True)
 class Config:
-    data_sets: int = 25
+    data_sets: int = 50
     sizes: tuple[int, ...] = (300,)
     populations: tuple[str, ...] = tuple(POPULATIONS)
     seed: int = 20251121
@@ -71,6 +71,7 @@ def study(config: Config) -> runner.Study:
         return {
             "printed": holds(*report.interval[:2]),
             "printed_high": float(report.interval.high),
+            "one_fit": holds(*report.quoted.interval[:2]),
             "lower_bound": float(step.lower_bound) <= truth**2 + 1e-9,
             "plug_in": holds(*report.best.plug_in_interval[:2]),
             "estimate": report.best.error,
@@ -84,7 +85,7 @@ def study(config: Config) -> runner.Study:
         return {"error": population.error(), **shares, "data_sets": config.data_sets}
 
     cells = [{"population": name, "n": n} for n, name in product(config.sizes, config.populations)]
-    measured = ("error", "printed", "printed_high", "lower_bound", "plug_in", "estimate")
+    measured = ("error", "printed", "printed_high", "one_fit", "lower_bound", "plug_in", "estimate")
     return runner.Study(cells, (*measured, "data_sets"), measure, config.seed)
 
 

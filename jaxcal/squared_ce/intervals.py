@@ -6,7 +6,8 @@ Both go beyond the paper. For a residual r fitted on other data,
           E\,\psi = E|r^*|^2 - E|r - r^*|^2
 
 so the mean of psi (the one-step estimate) is at most the squared error in expectation, and its
-error is of second order in that of r, where the plug-in mean of |r|^2 has one of first order.
+error is of second order in that of r, where the plug-in mean of |r|^2 has one of first order. Of
+several r the largest mean is the closest, so the largest of their upper ends is the one to take.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.numerics import largest
+from jaxcal.numerics import at_least, largest
 from jaxcal.results import Interval
 from jaxcal.squared_ce.risk import jackknife
 
@@ -25,9 +26,10 @@ from jaxcal.squared_ce.risk import jackknife
 class OneStep(NamedTuple):
     """``squared`` []: the one-step estimate of the squared error, which may be negative.
 
-    ``standard_error`` []. ``interval``: normal, right where the residual is estimated well (its
-    squared error small against the standard error). ``lower_bound`` []: one-sided at the same
-    level; the squared error is above it also where the residual is estimated badly.
+    ``standard_error`` []: the larger of that seen and that claimed. ``interval``: normal, right
+    where the residual is estimated well (its squared error small against the standard error).
+    ``lower_bound`` []: one-sided at the same level; the squared error is above it also where the
+    residual is estimated badly.
     """
 
     squared: Float[Array, ""]
@@ -68,13 +70,28 @@ def one_step_terms(
     return jnp.sum(2 * residuals * estimated - estimated**2, axis=1)
 
 
-def one_step(terms: Any, level: float = 0.95) -> OneStep:
-    """The one-step estimate and its intervals from the terms psi."""
+def claimed_parts(
+    inputs: Float[Array, "n d"], estimated: Float[Array, "n d"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    r"""The r of the outcome under the prediction: the mean :math:`\sum_k p_k r_k` and that of
+    the square, :math:`\sum_k p_k r_k^2`. Those of a vector are the sums over its classes."""
+    return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
+
+
+def one_step(terms: Any, level: float = 0.95, claimed: Any = None) -> OneStep:
+    """The one-step estimate and its intervals from the terms psi.
+
+    ``claimed`` [n]: their variances given the predictions, were these calibrated. Rare outcomes
+    that no label shows have no spread that is seen, but one that the predictions claim.
+    """
     terms = _numbers(terms, "terms")
-    interval = mean_interval(terms, level)
-    n = terms.shape[0]
+    check_level(level)
+    n, mean = terms.shape[0], jnp.mean(terms)
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
-    mean = jnp.mean(terms)
+    if claimed is not None:
+        error = at_least(error, jnp.sqrt(jnp.mean(_numbers(claimed, "claimed")) / n))
+    half = ndtri((1 + level) / 2) * error
+    interval = Interval(mean - half, mean + half, level)
     return OneStep(mean, error, interval, mean - ndtri(jnp.asarray(level)) * error)
 
 

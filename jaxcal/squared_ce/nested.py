@@ -10,9 +10,9 @@ import numpy as np
 from jaxcal import checks
 from jaxcal.results import Interval, plain
 from jaxcal.squared_ce import splits
-from jaxcal.squared_ce.intervals import mean_interval, root
+from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
-from jaxcal.squared_ce.report import Report, in_float64
+from jaxcal.squared_ce.report import Report, together
 from jaxcal.typing import KeyLike
 
 
@@ -38,10 +38,17 @@ class Nested(eqx.Module):
 
     @property
     def interval(self) -> Interval:
-        """For the calibration error, by one step as in `Report.interval`; folds share training
-        data, so it is somewhat too short."""
-        values = self.terms[np.isfinite(self.terms)]
-        return root(in_float64(mean_interval, values, self.level), self.reports[0].best.largest)
+        """For the calibration error, ends as in `Report.interval`; folds share training data, so
+        it is somewhat too short. NaN ends where no estimator has one."""
+        quoted = together([report.quoted for report in self.reports])
+        if quoted is None:
+            return Interval(np.nan, np.nan, self.level)  # pyright: ignore[reportArgumentType]
+        each = [
+            together([report.estimators[name] for report in self.reports])
+            for name in self.reports[0].estimators
+        ]
+        highest = max((one.interval.high for one in (quoted, *each) if one is not None), key=float)
+        return root(quoted.interval._replace(high=highest), self.reports[0].best.largest)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""

@@ -1,5 +1,6 @@
 """What tuning and estimating gives: one `Tuned` an estimator, and a `Report` that prints them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -30,7 +31,8 @@ class Tuned(eqx.Module):
     ``risks`` [P, k, c]: on the validation rows. ``chosen`` [P]: the candidate with the lowest mean.
     ``contributions`` [t]: h(p, p) of the ensemble, summed over problems; their mean is the squared
     error. ``fold_contributions`` [k, t]: the same of each fold's function. ``terms`` [t]: one-step
-    terms, where h is a product of residuals. ``test_rows`` [t]: row means of the risk of the
+    terms, where h is a product of residuals, and ``claimed`` [t] the variances that the predictions
+    claim for them. ``test_rows`` [t]: row means of the risk of the
     ensemble among the test observations, for the paired test only. ``edges``: hyperparameters at an
     end of their grid, by problem. ``nonfinite_validation``, ``nonfinite_test``: observations where
     the chosen function is not finite; the means leave them out. ``unexplained``: the largest part
@@ -51,6 +53,7 @@ class Tuned(eqx.Module):
     nonfinite_test: int
     unexplained: float
     level: float = eqx.field(static=True)
+    claimed: Numbers | None = None
     functions: list[Any] | None = None
     largest: float = eqx.field(static=True, default=1.0)
 
@@ -121,9 +124,7 @@ class Tuned(eqx.Module):
     def one_step(self) -> OneStep | None:
         """The estimate whose error is of second order in that of the fit, with its interval on the
         scale of SQUARES, and a lower bound; None where h is no product of residuals."""
-        if self.terms is None:
-            return None
-        return in_float64(one_step, _finite(self.terms), self.level)
+        return together([self])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON; without arrays over test observations."""
@@ -184,9 +185,22 @@ class Report(eqx.Module):
         return min(some, key=lambda each: _rank(each.risk))
 
     @property
+    def widest(self) -> Tuned:
+        """The estimator with the largest upper end. No fit's one-step estimate is too large on
+        average, so this end is too low only where those of all fits are."""
+        ends = {name: each.interval.high for name, each in self.estimators.items()}
+        return self.estimators[max(ends, key=lambda name: np.nan_to_num(ends[name], nan=-1))]
+
+    @property
     def interval(self) -> Interval:
-        """For the calibration error, by ``quoted``; NaN ends where no estimator has one."""
-        return self.quoted.interval
+        """For the calibration error: lower end by ``quoted``, upper end by ``widest``; NaN ends
+        where no estimator has one.
+
+        At 60 test observations a nominal 95 % held the error in 96 to 100 % of data sets of four
+        populations, and in about 88 % where all confidences lie above .8
+        (experiments/squared_ce_intervals).
+        """
+        return self.quoted.interval._replace(high=self.widest.interval.high)
 
     def compare(self, first: str, second: str) -> RiskDifference:
         """Test on the test observations that the first ensemble has the lower risk.
@@ -255,6 +269,8 @@ class Report(eqx.Module):
     def __repr__(self) -> str:
         data, best, interval = self.data, self.best, self.interval
         means = f"one step of {self.quoted.name}"
+        if self.widest is not self.quoted:
+            means += f", upper end of {self.widest.name}"
         if not np.isfinite(interval.low):
             ends = "none: no estimator here has one"
         else:
@@ -355,6 +371,20 @@ def _finite(values: Numbers) -> Numbers:
 def _mean(values: Numbers) -> float:
     finite = _finite(values)
     return float(np.mean(finite)) if finite.size else np.nan
+
+
+def together(parts: Sequence[Tuned]) -> OneStep | None:
+    """One step over the test observations of several, where all of them have terms."""
+    terms, claimed = [], []
+    for part in parts:
+        if part.terms is None or part.claimed is None:
+            return None
+        kept = np.isfinite(part.terms)
+        terms.append(part.terms[kept])
+        claimed.append(part.claimed[kept])
+    with jax.enable_x64(True):
+        values, variances = (jnp.asarray(np.concatenate(each)) for each in (terms, claimed))
+        return _numpy(one_step(values, parts[0].level, variances))
 
 
 def in_float64(function: Any, values: Numbers, level: float) -> Any:

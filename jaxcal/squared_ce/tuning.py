@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxcal.squared_ce.estimators import AtData, at_data, candidate, on_edge, rows_among
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
-from jaxcal.squared_ce.intervals import one_step_terms
+from jaxcal.squared_ce.intervals import claimed_parts, one_step_terms
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Tuned
 from jaxcal.squared_ce.splits import Split
@@ -45,6 +45,7 @@ def tune(
             "diagonal": np.where(last["finite"], last["diagonal"], np.nan),
             "folds": last["folds"],
             "terms": last["terms"],
+            "claimed": last["claimed"],
             "test_rows": np.asarray(
                 _rows_among(final.residuals, last["factors"], jnp.asarray(use))
             ),
@@ -90,10 +91,11 @@ def _ensemble(functions: list[Any], final: Reduced) -> dict[str, Any]:
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
     finite = np.all([np.asarray(finite_rows(part)) for part in parts], axis=0)
-    terms = None
+    terms = claimed = None
     if functions[0].fitted.is_product:
         mean = jnp.mean(jnp.stack([part.left for part in parts]), axis=0)
         terms = np.where(finite, np.asarray(one_step_terms(final.residuals, mean)), np.nan)
+        claimed = np.stack(claimed_parts(final.inputs, mean))
     left = jnp.concatenate([part.left for part in parts], axis=1) / len(parts)
     right = jnp.concatenate([part.right for part in parts], axis=1)
     return {
@@ -101,6 +103,7 @@ def _ensemble(functions: list[Any], final: Reduced) -> dict[str, Any]:
         "diagonal": folds.mean(axis=0),
         "finite": finite,
         "terms": terms,
+        "claimed": claimed,
         "factors": Factors(left, right),
     }
 
@@ -119,7 +122,10 @@ def join(name: str, parts: list[dict[str, Any]], level: float, keep: bool, large
     def total(name: str) -> np.ndarray:
         return np.sum([part[name] for part in parts], axis=0)
 
-    first = parts[0]
+    first, claimed = parts[0], None
+    if first["claimed"] is not None:
+        mean, square = total("claimed")
+        claimed = 4 * np.maximum(square - mean**2, 0)
     return Tuned(
         name=name,
         grid=first["grid"],
@@ -128,6 +134,7 @@ def join(name: str, parts: list[dict[str, Any]], level: float, keep: bool, large
         contributions=total("diagonal"),
         fold_contributions=total("folds"),
         terms=None if first["terms"] is None else total("terms"),
+        claimed=claimed,
         test_rows=total("test_rows"),
         edges=[on_edge(part["grid"], part["chosen"]) for part in parts],
         nonfinite_validation=sum(part["nonfinite_validation"] for part in parts),

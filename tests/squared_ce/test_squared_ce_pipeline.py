@@ -17,7 +17,14 @@ from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, Parametric, R
 from jaxcal.squared_ce import exact as laws
 from jaxcal.squared_ce.estimators import FittedZero, Zero, at_data, candidate
 from jaxcal.squared_ce.functions import Factors, Mean, diagonal
-from jaxcal.squared_ce.intervals import compare_risks, mean_interval, one_step, one_step_terms, root
+from jaxcal.squared_ce.intervals import (
+    claimed_parts,
+    compare_risks,
+    mean_interval,
+    one_step,
+    one_step_terms,
+    root,
+)
 from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.simulations import (
     squared_confidence,
@@ -434,9 +441,13 @@ def test_nested_folds_test_every_observation_once(problem):
     total = sum(report.best.contributions.sum() for report in found.reports)
     assert found.squared == pytest.approx(total / N)
     assert np.isfinite(found.terms).all()
-    wanted = root(mean_interval(jnp.asarray(found.terms)), 1.0)
-    np.testing.assert_allclose(found.interval[:2], wanted[:2], rtol=1e-9)
-    assert f"95% interval {float(wanted.low):.4f} to {float(wanted.high):.4f}" in repr(found)
+    names = found.reports[0].estimators
+    each = [np.r_[*(r.estimators[name].terms for r in found.reports)] for name in names]
+    ends = [np.mean(terms) + 1.96 * np.std(terms, ddof=1) / N**0.5 for terms in each]
+    assert float(found.interval.high) >= max(0, *ends) ** 0.5 - 1e-4
+    low = np.mean(found.terms) - 1.96 * np.std(found.terms, ddof=1) / N**0.5
+    assert float(found.interval.low) <= max(0, low) ** 0.5 + 1e-4
+    assert "95% interval {:.4f} to {:.4f}".format(*map(float, found.interval[:2])) in repr(found)
     assert "selected:" in repr(found)
     json.dumps(found.to_dict())
 
@@ -482,16 +493,41 @@ def test_the_interval_printed_is_the_one_step_one_of_an_estimator_that_has_it(pr
             assert np.isnan(tuned.interval.low)
         else:
             assert tuned.interval == root(tuned.one_step.interval, 1.0)
+    highest = max(each.interval.high for each in report.estimators.values() if each.one_step)
     for selected, wanted in [("8 bins", "8 bins"), ("kkr", report.quoted.name)]:
         quoted = Report("binary", report.estimators, selected, report.brier, report.data)
-        low, high = (float(end) for end in report.estimators[wanted].interval[:2])
+        low, high = (float(end) for end in quoted.interval[:2])
         assert wanted != "kkr"
+        assert low == report.estimators[wanted].interval.low
+        assert high == highest
         assert f"95% interval {low:.4f} to {high:.4f}, one step of {wanted}" in repr(quoted)
     alone = Report("binary", {"kkr": report.estimators["kkr"]}, "kkr", 0.2, report.data)
     assert "95% interval none" in repr(alone)
 
 
 # --- intervals and the paired test
+
+
+def test_labels_not_seen_do_not_shrink_an_interval():
+    """Sixty labels 0 of P(1) = .02 are no sign of a calibration error, though their terms agree."""
+    inputs, residual = jnp.full((60, 1), 0.02), jnp.full((60, 1), 0.02)
+    terms = one_step_terms(inputs, residual)
+    assert float(one_step(terms).interval.low) == pytest.approx(0.02**2)
+    mean, square = claimed_parts(inputs, residual)
+    found = one_step(terms, 0.95, 4 * (square - mean**2))
+    error = 2 * 0.02 * (0.02 * 0.98 / 60) ** 0.5
+    assert float(found.standard_error) == pytest.approx(error)
+    assert float(found.interval.low) < 0
+    assert float(found.lower_bound) < 0
+
+
+def test_claimed_variances_are_those_of_labels_from_the_predictions():
+    p, r = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]]), np.array([[0.1, -0.2, 0.4], [1, 2, 3]])
+    mean, square = claimed_parts(jnp.asarray(p), jnp.asarray(r))
+    wanted = [np.cov(r[i], aweights=p[i], ddof=0) for i in range(2)]
+    np.testing.assert_allclose(square - mean**2, wanted, rtol=1e-12)
+    parts = [claimed_parts(jnp.asarray(p[:, [k]]), jnp.asarray(r[:, [k]])) for k in range(3)]
+    np.testing.assert_allclose(np.sum(parts, axis=0), np.stack([mean, square]), rtol=1e-12)
 
 
 def test_intervals_by_hand():
