@@ -78,7 +78,8 @@ class Diagnostics(NamedTuple):
     ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
     predictions whose chains have not settled. Of marginal means: ``common_covariances``,
     predictions that share one covariance because their scores at the base points are not near
-    linear. Of series: ``few_stretches``, fewer than ten independent ones.
+    linear. Of series: ``few_stretches``, fewer than ten independent ones. ``repeated_rows``:
+    observations equal to another in target and prediction, beyond chance (`jaxcal.repeats`).
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -96,6 +97,7 @@ class Diagnostics(NamedTuple):
     unsettled: Scalar | None = None
     common_covariances: Int[Array, ""] | None = None
     few_stretches: Bool[Array, ""] | None = None
+    repeated_rows: Int[Array, ""] | None = None
 
 
 def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
@@ -485,6 +487,11 @@ def _findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             f"at the base points: one covariance in common stands for theirs, and shifts of "
             f"coordinates by themselves are those that such predictions would have in common",
             number(found.common_covariances) > 0,
+        ),
+        (
+            f"{number(found.repeated_rows)} observations repeat another exactly, in target and "
+            f"prediction: they are not independent, and p-values are too small: keep one of each",
+            number(found.repeated_rows) > 0,
         ),
         (
             "observations depend on each other over so long that fewer than ten independent "

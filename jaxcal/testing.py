@@ -14,6 +14,7 @@ from jaxcal.batching import one_at_a_time
 from jaxcal.nulls import Null, Outcome
 from jaxcal.pairwise.stein import SteinFeatures
 from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
+from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.typing import Features, Key, Pairwise, Points
 
@@ -140,8 +141,19 @@ def unjudged(
         sensitivity = None
         if forms is not None and scores is not None:
             sensitivity = _sensitivity(forms, scores, outcome)
+        n = targets.shape[0]
+        # what a distance compares instead of predictions, such as inputs, is in the setup
+        described = fingerprints((predictions, setup), n)
+        repeated = repeated_rows(targets, fingerprints(targets, n), described)
         return _result(
-            assembled, outcome, targets, test, type(null).__name__, setup.components, sensitivity
+            assembled,
+            outcome,
+            targets,
+            repeated,
+            test,
+            type(null).__name__,
+            setup.components,
+            sensitivity,
         )
 
     return one_at_a_time(one)(key, predictions, targets, setup, null)
@@ -151,6 +163,7 @@ def _result(
     assembled: Assembled,
     outcome: Outcome,
     targets: Array,
+    repeated: Array,
     test: str,
     null: str,
     components: bool,
@@ -183,6 +196,7 @@ def _result(
         unsettled=assembled.unsettled,
         common_covariances=assembled.common_covariances,
         few_stretches=None if outcome.stretches is None else outcome.stretches < 10,
+        repeated_rows=repeated,
     )
     return TestResult.of(
         diagnostics,

@@ -22,6 +22,7 @@ from jaxcal.models import Draws
 from jaxcal.models.laws import Classes, Laplaces, Mixtures, Normals, law_of
 from jaxcal.pairwise.skce import SKCE
 from jaxcal.quadratic import ordered_pairs
+from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.skce.setup import Options, Setup, set_up
 from jaxcal.typing import Key, KeyLike, Scalar
@@ -42,6 +43,7 @@ class _Made(NamedTuple):
     constant_coordinates: Array
     nonfinite_targets: Array
     nonfinite_features: Array
+    repeated_rows: Array
 
 
 def ucme_test(
@@ -222,6 +224,7 @@ def _features(key: Key, predictions: Any, ys: Array, setup: Setup, rows: Array, 
         made.constant_coordinates,
         not_finite(ys),
         made.nonfinite_features,
+        repeated_rows(ys, *(fingerprints(tree, ys.shape[0])[rows] for tree in (ys, predictions))),
     )
 
 
@@ -253,6 +256,7 @@ def _test(key: Key, made: _Made, null: LocationNull, given: int) -> TestResult:
         largest_share=largest_share(contributions),
         collinear_features=judgement.collinear,
         few_observations=jnp.asarray(n < null.enough(j)),
+        repeated_rows=made.repeated_rows,
     )
     return TestResult.of(
         diagnostics,

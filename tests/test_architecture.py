@@ -19,7 +19,8 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 
 # from the words every stage shares to the command line; a module may import itself and what is
 # to its left
-ORDER = ["typing", "convert", "numerics", "batching", "results", "models", "scores", "checks"]
+ORDER = ["typing", "convert", "numerics", "batching", "repeats"]
+ORDER += ["results", "models", "scores", "checks"]
 ORDER += ["embeddings", "kernels", "kernel_means", "pairwise", "quadratic", "dependence"]
 ORDER += ["nulls", "preconditioners", "moments", "assembly", "testing"]
 ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "location_nulls", "ucme", "coverage"]

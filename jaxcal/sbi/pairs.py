@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.models import Scores
+from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
@@ -78,7 +79,7 @@ def score_pairs(
     features = _features(xs if summaries is None else summaries, n)
     space = space_of(prior, bounds, d, values.dtype)
     check_inside(space, values)
-    notes = _duplicates(values, features) + _about_space(space, prior, bounds, values, names)
+    notes = _simulated_again(values, features) + _about_space(space, prior, bounds, values, names)
 
     if isinstance(made, ArrayPosterior):
         scores = made.scored(values, xs, None)
@@ -245,23 +246,17 @@ def _free(space: Space, thetas: Array, scores: Scores) -> Scores:
     return Scores(at, space.scores(nodes, scores.at_nodes), nodes)
 
 
-def _duplicates(thetas: Array, features: Array) -> tuple[str, ...]:
-    def repeated(array: Array) -> int:
-        return len(array) - len(np.unique(np.asarray(array), axis=0))
-
-    notes = []
-    if count := repeated(thetas):
-        notes.append(
-            f"{count} of {len(thetas)} rows of thetas repeat another: pairs must be independent, "
-            f"and repeated ones make p-values too small: keep one simulation of each parameter"
-        )
-    elif count := repeated(features):
-        notes.append(
-            f"{count} of {len(features)} rows of xs repeat another: if several parameters share "
-            f"one observation, pairs are not independent and p-values too small: keep one of each "
-            f"(with discrete observations repeats do no harm)"
-        )
-    return tuple(notes)
+def _simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
+    """What whole pairs that repeat mean is said by the tests; here, parameters with other xs."""
+    n = len(thetas)
+    of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
+    count = int(repeated_rows(thetas, of_thetas, none))
+    if count <= int(repeated_rows(thetas, of_thetas, fingerprints(features, n))):
+        return ()
+    return (
+        f"{count} of {n} rows of thetas repeat another: pairs must be independent, and repeated "
+        f"ones make p-values too small: keep one simulation of each parameter",
+    )
 
 
 def _about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tuple[str, ...]):

@@ -1,0 +1,89 @@
+"""Exact repeats of whole observations are named; chance repeats and discrete data are not."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import jaxcal
+from jaxcal.nulls import Wild
+from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.ucme import ucme_test
+
+NULL = Wild(20)
+
+
+def count(predictions, ys):
+    n = len(ys)
+    return int(repeated_rows(ys, fingerprints(ys, n), fingerprints(predictions, n)))
+
+
+@pytest.mark.parametrize("n", [300, 10_000, 100_000])
+def test_honest_float32_data_are_silent(n, key):
+    x, y = jax.random.normal(key, (2, n), jnp.float32)
+    assert count(None, y) == 0  # one density, where float32 draws repeat by chance
+    assert count(dist.Normal(x, 1.0), y) == 0
+    assert count(x, jnp.round(x + y, 1)) == 0  # rounded targets
+    assert count(jnp.round(x, 1), jnp.round(x + y, 1)) == 0  # and forecasts
+    assert count(None, jnp.round(y, 1)) == 0  # one forecast for all
+    assert count(x > 0, (y > 0).astype(int)) == 0  # labels
+    again = jnp.arange(n).at[: n // 10].set(jnp.arange(n)[n // 2 : n // 2 + n // 10])
+    for predictions in (None, x, dist.Normal(x, 1.0)):
+        repeated = jax.tree.map(
+            lambda leaf: leaf[again] if jnp.ndim(leaf) and len(leaf) == n else leaf, predictions
+        )
+        assert abs(count(repeated, y[again]) - n // 10) <= n // 100
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64, jnp.bfloat16, jnp.int32, bool])
+def test_fingerprints_tell_rows_apart(dtype):
+    """Against rows compared as they are, of few values in permuted columns."""
+    rows = np.random.default_rng(5).integers(0, 2, size=(200, 7))
+    bits = np.asarray(fingerprints({"a": jnp.asarray(rows, dtype), "b": jnp.ones(3)}, 200))
+    same = np.all(rows[:, None] == rows, axis=-1)
+    np.testing.assert_array_equal(bits[:, None] == bits, same)
+    other = np.asarray(fingerprints(jnp.asarray(rows[:, ::-1], dtype), 200))
+    assert not np.array_equal(bits, other)
+
+
+def pairs(key, n, twice):
+    """Forecasts x, targets; the first ``twice`` observations stand for the last ones too."""
+    x, noise = jax.random.normal(key, (2, n), jnp.float32)
+    rows = jnp.arange(n).at[n - twice :].set(jnp.arange(twice))
+    return x[rows], (x + noise)[rows]
+
+
+TESTS = {
+    "kccsd": lambda x, ys: jaxcal.kccsd_test(0, dist.Normal(x, 1.0), ys, null=NULL),
+    "kcsd": lambda x, ys: jaxcal.kcsd_test(0, dist.Normal(x, 1.0), ys, x, null=NULL),
+    "ksd": lambda x, ys: jaxcal.ksd_test(0, dist.Normal(0.0, 1.0), ys, null=NULL),
+    "skce": lambda x, ys: jaxcal.skce_test(0, dist.Normal(x, 1.0), ys, null=NULL),
+    "ucme": lambda x, ys: ucme_test(0, dist.Normal(x, 1.0), ys, n_locations=2),
+}
+
+
+@pytest.mark.parametrize("test", TESTS.values(), ids=TESTS)
+def test_every_test_names_what_stands_twice(test, key):
+    twice = jax.jit(test)(*pairs(key, 100, 20))
+    named = [text for text in twice.warnings() if "repeat another exactly" in text]
+    assert len(named) == 1
+    assert 18 <= int(named[0].split()[0]) <= 20  # two may serve as locations
+    once = jax.jit(test)(*pairs(key, 100, 0))
+    assert not any("repeat" in text for text in once.warnings())
+
+
+def test_a_batch_counts_each_data_set(key):
+    keys = jax.random.split(key, 2)
+    both = [pairs(keys[k], 100, twice) for k, twice in enumerate((0, 20))]
+    x, ys = (jnp.stack(values) for values in zip(*both, strict=True))
+    result = jax.jit(jax.vmap(TESTS["kccsd"]))(x, ys)
+    np.testing.assert_array_equal(result.diagnostics.repeated_rows, [0, 20])
+
+
+def test_probabilities_of_classes_repeat_as_they_like(key):
+    p = jnp.tile(jnp.asarray([[0.2, 0.8], [0.7, 0.3]]), (50, 1))
+    ys = jax.random.categorical(key, jnp.log(p))
+    assert partial(jaxcal.skce_test, 0, null=NULL)(p, ys).diagnostics.repeated_rows == 0
