@@ -51,19 +51,25 @@ STRICT = (
     "test_quadratic",
     "test_preconditioners",
     "test_stein",
+)
+# and modules whose tests that are not slow are such
+QUICK_STRICT = (
     "test_measures",
     "test_coverage",
     "test_points",
     "test_quantiles",
-    "test_temperature",
     "test_candidates",
+    "test_simplex",
+    "test_ensembles",
+    "test_classes",
 )
 
 
 @pytest.fixture(autouse=True)
 def no_silent_promotion(request):
     """A sum of [n, 1] and [n] is an error, not a matrix; and so is one of float32 and float64."""
-    if request.path.stem not in STRICT:
+    slow = request.node.get_closest_marker("slow") is not None
+    if request.path.stem not in (STRICT if slow else STRICT + QUICK_STRICT):
         yield
         return
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
