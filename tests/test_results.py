@@ -98,7 +98,7 @@ def test_a_test_that_cannot_reject_does_not_pass_for_one_that_found_nothing(key)
 
 @pytest.mark.parametrize("level", [0, 1, -0.1, float("nan")])
 def test_a_level_is_a_probability(key, level):
-    with pytest.raises(ValueError, match="level: wanted a (probability|finite number)"):
+    with pytest.raises(ValueError, match=r"level: wanted a (probability|finite number)"):
         checks.level(level)
 
 

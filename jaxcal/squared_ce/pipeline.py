@@ -159,6 +159,7 @@ def _noticed(
         unseen=sorted(set(range(d)) - set(held.tolist())) if of_all else [],
         incomplete_folds=lacking,
         identical=bool(np.all(inputs == inputs[..., :1, :])),
+        confident=inputs.shape[-1] == 1 and bool(np.all(inputs >= 0.8)),
     )
 
 

@@ -158,6 +158,7 @@ class Data(eqx.Module):
     unseen: list[int]  # classes without any label
     incomplete_folds: list[int]  # whose training rows lack a class that others have
     identical: bool  # all inputs are the same
+    confident: bool = False  # all inputs of a scalar notion are .8 or more
 
 
 class Report(eqx.Module):
@@ -197,7 +198,7 @@ class Report(eqx.Module):
         where no estimator has one.
 
         At 60 test observations a nominal 95 % held the error in 96 to 100 % of data sets of four
-        populations, and in about 88 % where all confidences lie above .8
+        populations, and in 90 % where all confidences lie above .8
         (experiments/squared_ce_intervals).
         """
         return self.quoted.interval._replace(high=self.widest.interval.high)
@@ -311,6 +312,11 @@ def _about_data(report: Report) -> list[str]:
             (
                 f"{data.test} test observations are too few for the interval, which is normal",
                 data.test < FEWEST,
+            ),
+            (
+                "all confidences are .8 or more: for such data the 95 % interval was seen to hold "
+                "the error in about 90 % (at 60 test observations)",
+                data.confident,
             ),
             (
                 f"{data.saturated} observations have a probability of exactly 0 or 1; if a softmax "

@@ -408,6 +408,11 @@ def test_bad_data_is_named_or_flagged(problem):
     assert "no label belongs to the classes [2]" in text
     assert "40 observations have a probability of exactly 0 or 1" in text
     assert "all predictions are the same" in text
+    assert "about 90 %" not in text
+    sure = squared_ce.problem_error(
+        key, squared_ce.binary(0.8 + p[:, 1] / 5, y), estimators=[Zero()]
+    )
+    assert any("about 90 %" in each for each in sure.warnings())
 
 
 def test_folds_without_a_class_are_named():
