@@ -70,17 +70,20 @@ print(result)
 #
 # - **estimate**: how far from calibrated, as a squared discrepancy. 0 is calibrated. It is
 #   unbiased, so it may come out negative for a good model.
-# - **p-value**: how often a calibrated forecaster would look at least this bad. It is small: the
-#   forecaster is not calibrated.
+# - **p-value**: how often a calibrated forecaster would look at least this bad. It is small.
+# - **verdict**: is the p-value at most the level, `level=0.05` unless you say otherwise? The test
+#   rejects: the forecaster is not calibrated. A third outcome is "cannot tell", with a reason.
 # - **too high by**: is a coordinate of the forecasts too high or too low, by itself? In standard
 #   deviations that the forecasts claim, with p-values corrected (Holm) for looking at two
-#   coordinates, which are counted from 0. Nothing was shifted here. Coordinate 0 has p = 0.03 all
-#   the same: once in twenty times that happens by chance, and its limits say how small it is.
+#   coordinates, which are counted from 0. Nothing was shifted here, and neither is found: the
+#   limits of coordinate 0 just leave out 0, but its corrected p-value, 0.07, is above the level.
 # - **given the others**: the parts that the coordinates have in the estimate. Coordinate 1, the
 #   second, carries five times as much. Coordinate 0 is off too, though its noise is the same for
 #   all inputs: the forecast has the tails of a Student-t distribution, the truth those of a
 #   Gaussian. Coordinates of these forecasts are independent; were they correlated, a fault of one
 #   would show in the part of the other.
+# - **warning**: what limits the result. These forecasts have heavier tails than Gaussians, so how
+#   wide each one is was estimated for all together.
 #
 # ## Where is it off?
 #
@@ -107,13 +110,14 @@ honest = centers + jax.random.t(honest_key, 4.0, (n, 2))
 print(jaxcal.kccsd_test(test_key, forecasts, honest))
 
 # %% [markdown]
-# No evidence against it. This is not a proof: a test can only see what its kernels compare, and
-# 400 cases are not many.
+# Not rejected. This is not a proof: a test can only see what its kernels compare, and 400 cases are
+# not many. The line below the verdict says what they are good for: a shift of the targets, along a
+# coordinate and in their standard deviations, that would have been found in 80 % of such data sets.
 #
 # ## Where to go from here
 #
 # - A network that all forecasts share: `Unnormalized(energy, (net, xs), in_axes=(None, 0))`.
-# - Ready-made laws: pass a `numpyro.distributions` object with one entry a forecast.
+# - Ready-made distributions: pass a `numpyro.distributions` object with one entry a forecast.
 # - Scores from PyTorch or R: `jaxcal.Scores(at_targets, at_nodes, nodes)`.
 # - Days in a row depend on each other: `null=jaxcal.nulls.DependentWild()`.
 # - Use cases that the model was not fitted to.
