@@ -197,7 +197,7 @@ class Report(eqx.Module):
         """For the calibration error: lower end by ``quoted``, upper end by ``widest``; NaN ends
         where no estimator has one.
 
-        At 60 test observations a nominal 95 % held the error in 96 to 100 % of data sets of four
+        At 60 test observations a nominal 95 % held the error in 96 to 100 % of data sets of five
         populations, and in 90 % where all confidences lie above .8
         (experiments/squared_ce_intervals).
         """
