@@ -38,7 +38,8 @@ def posterior_figure(examined: Any) -> "Figure":
 
 
 def directions(result: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Shift and spread of every parameter with 95 % limits; black where significant (Holm).
+    """Shift and spread of every parameter with 95 % limits; black where significant at
+    the level of the test (Holm).
 
     The shift is that of the parameter by itself where the diagnosis has it, else given the others;
     the spread is given the others. The legend says which.
@@ -58,13 +59,13 @@ def directions(result: Any, *, ax: "Axes | None" = None) -> "Axes":
         at = np.arange(len(names)) + offset
         ax.errorbar(mean, at, xerr=[mean - low, high - mean], fmt="none", ecolor=DARK, linewidth=1)
         for k in range(len(names)):
-            face = BLACK if p[k] <= 0.05 else "white"
+            face = BLACK if p[k] <= result.test.level else "white"
             ax.plot(mean[k], at[k], marker, color=BLACK, markerfacecolor=face, markersize=6)
         ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
     ax.axvline(0, color=DARK, linewidth=0.8)
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel("mean of moment (0 if right; filled: p <= 0.05 after Holm)")
+    ax.set_xlabel(f"mean of moment (0 if right; filled: p <= {result.test.level:g} after Holm)")
     legend_above(ax)
     return ax
 

@@ -1,5 +1,6 @@
 """What is said of a posterior: the question, the verdict, and where it is off."""
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -61,13 +62,15 @@ class PosteriorResult(eqx.Module):
         }
 
     def findings(self) -> list[str]:
-        """Sentences on parameters and regions of x whose witnesses are significant after Holm."""
-        return sentences(self.diagnosis, self.names)
+        """Sentences on parameters and regions of x whose witnesses are significant after Holm, at
+        the level of the test."""
+        return sentences(self.diagnosis, self.names, self.test.level)
 
     def __repr__(self) -> str:
         if isinstance(self.test.p_value, Tracer):
             return f"PosteriorResult({self.question}, traced)"
-        head, *rest = repr(self.test).split("\n")
+        # the table of parameters below stands for that of coordinates
+        head, *rest = repr(replace(self.test, coordinates=None)).split("\n")
         lines = [head, f"  question   {QUESTIONS[self.question]}"]
         lines += [line for line in rest if not line.startswith("  warning")]
         if np.ndim(self.test.p_value) == 0:
@@ -90,16 +93,23 @@ class Examination(eqx.Module):
     coverage: Any
 
     def verdict(self) -> str:
-        """One sentence from all p-values, with Bonferroni's correction at 5 %.
+        """One sentence from all p-values, with Bonferroni's correction at the level of the tests:
+        something is not right, no evidence is seen, or "cannot tell" and why.
 
-        Where none rejects, the findings, significant at 5 % in either result, are named.
+        Where none rejects, the findings, significant at that level in either result, are named.
         """
-        p = [float(self.calibration.p_value), float(self.conditional.p_value)]
+        tests = (self.calibration.test, self.conditional.test)
+        why = {test.reason: None for test in tests if test.verdict == "cannot tell"}
+        p, levels = [float(test.p_value) for test in tests], [test.level for test in tests]
         covered = getattr(self.coverage, "p_uniform", None)
-        p += [] if covered is None else [float(covered)]
-        if np.isnan(sum(p)):
-            return "no verdict: a p-value is not a number"
-        calibrated, right, *held = (value > 0.05 / len(p) for value in p)
+        if covered is not None:
+            p, levels = [*p, float(covered)], [*levels, min(levels)]
+            if np.isnan(float(covered)):
+                why["the p-value of the coverage is not a number"] = None
+        if why:
+            return "cannot tell: " + "; ".join(why)
+        passes = (value > level / len(p) for value, level in zip(p, levels, strict=True))
+        calibrated, right, *held = passes
         if not calibrated:
             return "not calibrated, so not the posterior given x either"
         if not all(held):
@@ -180,20 +190,20 @@ def _ratios(d: Diagnosis) -> list[str]:
     ]
 
 
-def sentences(d: Diagnosis, names: tuple[str, ...]) -> list[str]:
-    """What is significant after Holm, in words."""
+def sentences(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
+    """What is significant after Holm at the level, in words."""
     said: list[str] = []
     ratio = np.asarray(d.sd_ratio())
     high, condition = (d.bias, " given the other parameters") if d.shift is None else (d.shift, "")
     for k, name in enumerate(names):
-        if float(high.p_adjusted[k]) <= 0.05:
+        if float(high.p_adjusted[k]) <= level:
             mean, low, most = (float(part[k]) for part in (high.estimate, high.low, high.high))
             side = "high" if mean > 0 else "low"
             low, most = (low, most) if mean > 0 else (-most, -low)
             said.append(
                 f"{name} is too {side}{condition} by {abs(mean):.2f} sd ({low:.2f} to {most:.2f})"
             )
-        if float(d.spread.p_adjusted[k]) <= 0.05:
+        if float(d.spread.p_adjusted[k]) <= level:
             mean = float(d.spread.estimate[k])
             word = "underconfident (too wide)" if mean > 0 else "overconfident (too narrow)"
             if mean < -20:
@@ -204,7 +214,7 @@ def sentences(d: Diagnosis, names: tuple[str, ...]) -> list[str]:
     if d.shift_trend is None or d.spread_trend is None or d.thirds is None:
         return said
     trends = [float(np.min(np.asarray(t.p_adjusted))) for t in (d.shift_trend, d.spread_trend)]
-    if min(trends) <= 0.05 and d.strongest is not None:
+    if min(trends) <= level and d.strongest is not None:
         k, j = (int(i) for i in np.asarray(d.strongest))
         shift, spread = np.asarray(d.thirds)
         actual = ", ".join(f"{b:+.2f}" for b in shift)

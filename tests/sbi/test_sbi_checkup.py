@@ -1,5 +1,7 @@
 """Verdicts, directions and regions on posteriors whose faults are known; bad input in sentences."""
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -99,7 +101,7 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     actual = shift / np.sqrt(1 + shift**2)
     for given in (None, covariances):
         found = diagnose(keys[2], ys, scores, xs, None, conditional=False, covariances=given)
-        said = sentences(found, ("a", "b"))
+        said = sentences(found, ("a", "b"), 0.05)
         assert len(said) == 1
         assert said[0].startswith(words)
         assert ("given the other parameters" in said[0]) == (given is None or scale != 1)
@@ -120,7 +122,7 @@ def test_a_parameter_is_not_accused_of_the_shift_of_one_correlated_with_it():
     found = diagnose(
         keys[2], ys, scores, xs, None, conditional=False, covariances=covariance[None].repeat(n, 0)
     )
-    assert [text[:15] for text in sentences(found, ("a", "b"))] == ["b is too high b"]
+    assert [text[:15] for text in sentences(found, ("a", "b"), 0.05)] == ["b is too high b"]
     assert float(found.bias.estimate[0]) < -0.1  # as named: given b
     assert float(found.bias.p_adjusted[0]) < 0.001
     low, high = np.asarray(found.shift.low), np.asarray(found.shift.high)
@@ -155,6 +157,10 @@ def test_findings_of_witnesses_reach_the_verdict(right):
     wrong = right.conditional.diagnosis.shift._replace(p_adjusted=jnp.asarray([0.01, 1.0]))
     found = eqx.tree_at(lambda e: e.conditional.diagnosis.shift, right, wrong)
     assert found.verdict().endswith("but simple witnesses do: see the findings")
+    assert repr(found).count("p (Holm)") == 6  # three columns of two tables
+    strict = replace(found.conditional, test=replace(found.conditional.test, level=0.005))
+    assert found.conditional.findings()
+    assert strict.findings() == []
 
 
 def test_coverage_reaches_the_verdict(right):
@@ -166,7 +172,9 @@ def test_coverage_reaches_the_verdict(right):
 
     assert "(coverage, p = 0.01), although the scores" in with_coverage(jnp.asarray(0.01))
     assert with_coverage(jnp.asarray(0.02)) == right.verdict()
-    assert with_coverage(jnp.asarray(jnp.nan)).startswith("no verdict")
+    assert with_coverage(jnp.asarray(jnp.nan)).startswith(
+        "cannot tell: the p-value of the coverage"
+    )
 
 
 def test_a_few_pairs_that_decide_are_named(pairs):
@@ -330,7 +338,7 @@ def test_a_density_that_ends_inside_the_prior_gives_no_verdict_but_a_sentence(pa
 def test_a_nan_outside_the_prior_is_no_verdict(pairs):
     found = sbi.examine(impossible_outside, *pairs, key=KEY, prior=PRIOR)
     assert np.isnan(found.calibration.p_value)
-    assert found.verdict() == "no verdict: a p-value is not a number"
+    assert found.verdict().startswith("cannot tell: score values at the targets are NaN")
     assert any("density of 0 or NaN" in text for text in found.warnings())
 
 
