@@ -223,7 +223,7 @@ for name, p in curves.items():
 # %% [markdown]
 # With the step of 0.1 and 10 or 40 steps, SKCE rejects the calibrated model every time: the chains
 # are still near their start, and the test reports, correctly, that targets do not look like the
-# draws. At 160 steps it still rejects in 79 % of data sets. With three times the step 160 steps are
+# draws. At 160 steps it still rejects in 80 % of data sets. With three times the step 160 steps are
 # enough. Nothing in the p-value tells a bad model from bad draws.
 #
 # KCCSD's line is one number, drawn at each setting: it has no chain. With a tuned sampler SKCE
