@@ -180,7 +180,7 @@ posterior_figure(after)
 # Training longer made the posteriors far narrower and mended their widths, as far as 500 pairs can
 # tell: coverage would let this network pass. The scores do not, both tests reject: a shift that is
 # small beside the posterior's width moves no coverage, but every score. There is no finding, so no
-# parameter is named by itself: by themselves all shifts are within their limits. Given the other
+# parameter is named by itself: by themselves no shift is clear after correction. Given the other
 # parameters alpha, beta and gamma lie too high, with small p-values, which says that the joint
 # density is off along directions in which these are tied together. Most posteriors here are not
 # near Gaussian, as a note says, so that shifts are those of one covariance for all.
