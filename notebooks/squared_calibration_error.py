@@ -42,10 +42,9 @@ print(report)
 # a lower bound with a guarantee: the error is above it in 95 of 100 test samples, however badly
 # the estimator fits.
 #
-# The interval is not one around the error in the first line, which is what the tuned function
-# explains by itself. A smooth function explains too little of an error as large as this one. The
-# interval adds in one step what the test cases say on top: it leaves out that 0.20, and holds the
-# 0.2516 that we know.
+# The error in the first line is what the tuned function explains by itself, and a smooth function
+# explains too little of an error as large as this one. The interval adds in one step what the test
+# cases say on top: most of it lies above that 0.20, and it holds the 0.2516 that we know.
 
 # %%
 figure = Figure(figsize=(10, 3.6), layout="constrained")
