@@ -1,0 +1,33 @@
+"""The one family of results: pytrees of arrays that print as a short report."""
+
+from jaxcal.results.parts import (
+    FEW,
+    Coordinates,
+    Diagnostics,
+    Estimate,
+    Interval,
+    Means,
+    known,
+    largest_share,
+    plain,
+)
+from jaxcal.results.result import TestResult
+from jaxcal.results.verdicts import count_verdicts, first_that_holds, in_words, judge, too_few
+
+__all__ = [
+    "FEW",
+    "Coordinates",
+    "Diagnostics",
+    "Estimate",
+    "Interval",
+    "Means",
+    "TestResult",
+    "count_verdicts",
+    "first_that_holds",
+    "in_words",
+    "judge",
+    "known",
+    "largest_share",
+    "plain",
+    "too_few",
+]

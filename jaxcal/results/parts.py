@@ -1,0 +1,130 @@
+"""What results are made of: estimates, means, the split over coordinates, what was noticed."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxcal.typing import Scalar
+
+FEW = 0.05  # the share of predictions whose chains may seem unsettled by chance
+
+
+class Estimate(NamedTuple):
+    """Estimates of a squared discrepancy, each []: ``unbiased`` (U-statistic, may be negative) and
+    ``biased`` (V-statistic, never negative)."""
+
+    unbiased: Scalar
+    biased: Scalar
+
+
+class Means(NamedTuple):
+    """Means of q moments over the observations, each 0 where the predictions are right; all [q].
+
+    ``p_value``: of its being 0, two-sided, and ``p_adjusted`` after Holm; ``low``, ``high``: 95 %
+    limits, each for itself.
+    """
+
+    estimate: Float[Array, " q"]
+    standard_error: Float[Array, " q"]
+    p_value: Float[Array, " q"]
+    p_adjusted: Float[Array, " q"]
+    low: Float[Array, " q"]
+    high: Float[Array, " q"]
+
+
+class Coordinates(NamedTuple):
+    r"""Which of d target coordinates is off: by itself, and given the others.
+
+    ``marginal_mean``: how far the predictions lie too high in each coordinate (negative: too low),
+    in the standard deviation that each prediction claims for it: the mean of
+    :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. Where predictions are Gaussian and
+    :math:`\Sigma_p` is their covariance this is (claimed - actual mean) / claimed deviation, and a
+    coordinate is not accused of what another does. For other predictions it still has mean 0 where
+    they are right, so the p-value holds; but its limits are those of this mean and not of a shift:
+    its size is to first order, and another coordinate may leak in where the two depend on each
+    other in more than correlation. None where :math:`\Sigma_p` is not to be had, with a sentence.
+
+    The others split the statistic, of which h is a sum over coordinates: each part asks about its
+    coordinate **given the others** and may be large because another, correlated one is off.
+    ``estimate`` [d] sums to the result's estimate; ``p_value`` [d] is each coordinate's own;
+    ``p_adjusted`` [d] after Holm's correction for d tests; ``contributions`` [d, n].
+    """
+
+    estimate: Float[Array, " d"]
+    p_value: Float[Array, " d"]
+    p_adjusted: Float[Array, " d"]
+    contributions: Float[Array, "d n"]
+    marginal_mean: Means | None = None
+
+
+class Diagnostics(NamedTuple):
+    """What could make a result mean something else than it seems to; each of shape [].
+
+    ``nonfinite_targets``, ``nonfinite_scores``, ``nonfinite_features``: how many entries are NaN or
+    infinite. ``identical_predictions``, ``identical_targets``: no two of those compared differ.
+    ``constant_coordinates``: coordinates of the targets without spread. ``clamped``: predictions
+    whose estimated precision was clamped. ``largest_share``: the largest part that one observation
+    has in the sum of absolute contributions. ``reach``: the range of the targets in a coordinate
+    over the typical difference of two of them, the largest over coordinates. ``overflow``: the
+    statistic or its null is not finite although everything that came in is. Of tests at locations:
+    ``collinear_features``, the features say nearly the same at several of them;
+    ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
+    predictions whose chains have not settled. Of marginal means: ``common_covariances``,
+    predictions that share one covariance because their scores at the base points are not near
+    linear. Of series: ``few_stretches``, fewer than ten independent ones. ``repeated_rows``:
+    observations equal to another in target and prediction, beyond chance (`jaxcal.repeats`).
+    """
+
+    nonfinite_targets: Int[Array, ""]
+    nonfinite_scores: Int[Array, ""]
+    nonfinite_features: Int[Array, ""]
+    identical_predictions: Bool[Array, ""]
+    identical_targets: Bool[Array, ""]
+    constant_coordinates: Int[Array, ""]
+    clamped: Int[Array, ""]
+    largest_share: Scalar
+    reach: Scalar | float = 0.0
+    overflow: Bool[Array, ""] | bool = False
+    collinear_features: Bool[Array, ""] | None = None
+    few_observations: Bool[Array, ""] | None = None
+    unsettled: Scalar | None = None
+    common_covariances: Int[Array, ""] | None = None
+    few_stretches: Bool[Array, ""] | None = None
+    repeated_rows: Int[Array, ""] | None = None
+
+
+def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
+    """Whether everything that came in is finite: otherwise no number of a result is."""
+    scores, features = diagnostics.nonfinite_scores, diagnostics.nonfinite_features
+    return (diagnostics.nonfinite_targets == 0) & (scores == 0) & (features == 0)
+
+
+class Interval(NamedTuple):
+    """An interval that holds the true value with probability ``level``, ends each []."""
+
+    low: Scalar
+    high: Scalar
+    level: float
+
+
+def plain(value: Any) -> Any:
+    """Arrays and tuples as the numbers and lists of JSON; nested, names kept."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, eqx.Module):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return np.asarray(value).tolist() if hasattr(value, "shape") else value
+
+
+def largest_share(contributions: Float[Array, " n"]) -> Scalar:
+    """The largest part of one observation in the sum of absolute contributions; 0 if all are 0."""
+    sizes = jnp.abs(contributions)
+    total = jnp.sum(sizes)
+    return jnp.where(total > 0, jnp.max(sizes) / jnp.where(total > 0, total, 1), 0.0)

@@ -1,0 +1,216 @@
+"""The sentences of a test's result, and its report."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Array
+
+from jaxcal.results.parts import FEW, Coordinates, Diagnostics, Means
+from jaxcal.results.verdicts import count_verdicts, in_words
+
+if TYPE_CHECKING:
+    from jaxcal.results.result import TestResult
+
+
+def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
+    """What takes the verdict away, the first that holds speaking."""
+    facts = result.diagnostics
+    digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
+    return [
+        ("target values are NaN or infinite", np.asarray(facts.nonfinite_targets) > 0),
+        ("score values at the targets are NaN or infinite", np.asarray(facts.nonfinite_scores) > 0),
+        (
+            "values that describe the predictions are NaN or infinite",
+            np.asarray(facts.nonfinite_features) > 0,
+        ),
+        ("all targets are identical and their spread sets the scale", facts.identical_targets),
+        ("the statistic or its null is not finite", np.isnan(np.asarray(result.p_value))),
+        (
+            "a few targets lie so far out that the others lose their digits",
+            np.asarray(facts.reach) > digits,
+        ),
+        (result.too_few, bool(result.too_few)),
+    ]
+
+
+def report(result: "TestResult") -> str:
+    """The report of one result, line by line."""
+    p = float(result.p_value)
+    draws = result.null_samples.shape[-1]
+    how = f"{result.null}, {draws} draws" if draws else result.null
+    lines = [
+        f"{result.test}, n = {result.contributions.shape[-1]}",
+        f"  estimate   {float(result.estimate):.4g}   (standard error "
+        f"{float(result.standard_error):.2g} if not calibrated)",
+        f"  p-value    {p:.4g}   ({how})",
+        f"  verdict    {in_words(result)}",
+    ]
+    if result.verdict == "not rejected" and result.smallest_shift is not None:
+        lines += _shifts(result.smallest_shift)
+    used = ", ".join(f"{name} {float(value):.4g}" for name, value in result.bandwidths.items())
+    if used:
+        lines.append(f"  bandwidths {used}")
+    if result.route:
+        lines.append(f"  averages   {result.route}")
+    if result.coordinates is not None:
+        lines += _coordinates(result.coordinates)
+    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+
+
+def about_marginal_mean(marginal_mean: Means | None) -> list[str]:
+    """Why the shift of a coordinate by itself cannot be told; nothing where it can."""
+    if marginal_mean is None:
+        return [
+            "which coordinate is shifted by itself cannot be told, only given the others: that "
+            "needs the covariance of each prediction, from distributions of known form, or from "
+            "scores at more base points than coordinates: raise n_nodes, or give Scores.at_nodes "
+            "and Scores.nodes"
+        ]
+    if np.all(np.isfinite(np.asarray(marginal_mean.p_value))):
+        return []
+    return [
+        "which coordinate is shifted by itself cannot be told: scores, at the targets or at the "
+        "base points that the covariance of each prediction comes from, are NaN or infinite"
+    ]
+
+
+def _coordinates(split: Coordinates) -> list[str]:
+    """A table: a line a coordinate; first by itself, then given the others."""
+    head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
+    if split.marginal_mean is not None:
+        head += "   too high by (95 % limits)     p (Holm)"
+        columns = zip(*map(np.asarray, split.marginal_mean), strict=True)
+        rows = [
+            row + f"   {mean:+7.3f} sd ({low:+7.3f} to {high:+7.3f})   {p:8.3g}"
+            for row, (mean, _, _, p, low, high) in zip(rows, columns, strict=True)
+        ]
+    head += "   given the others: estimate   p (Holm)"
+    columns = zip(np.asarray(split.estimate), np.asarray(split.p_adjusted), strict=True)
+    rows = [
+        row + f"   {part:26.3g}   {p:8.3g}" for row, (part, p) in zip(rows, columns, strict=True)
+    ]
+    return [head, *rows]
+
+
+def batch_report(result: "TestResult") -> str:
+    """The report of a batch of results: how many of each verdict."""
+    p = np.asarray(result.p_value)
+    numbers = p[~np.isnan(p)]
+    lines = [
+        f"{p.size} results of {result.test}, batch shape {p.shape}",
+        f"  {count_verdicts(result)}",
+    ]
+    if numbers.size:
+        estimates = np.asarray(result.estimate)
+        lines.append(
+            f"  p-values from {numbers.min():.4g} to {numbers.max():.4g}, "
+            f"estimates from {np.nanmin(estimates):.4g} to {np.nanmax(estimates):.4g}"
+        )
+    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+
+
+def _shifts(smallest: np.ndarray) -> list[str]:
+    """What the test would have found: a line, of the first coordinates where there are many."""
+    clear = [f"{size:.2g} along {c}" for c, size in enumerate(smallest[:5]) if np.isfinite(size)]
+    if not clear:
+        return []
+    return [f"  would find with 80 % a shift of {', '.join(clear)} (coordinate; units of the test)"]
+
+
+def findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
+    """Every sentence about the data, and whether it holds."""
+
+    def any_of(flag: Any) -> bool:
+        return bool(np.any(np.asarray(flag)))
+
+    def number(flag: Array | None) -> int:
+        return 0 if flag is None else int(np.sum(np.asarray(flag)))
+
+    share = float(np.max(np.asarray(found.largest_share), initial=0.0))
+    reach = float(np.max(np.asarray(found.reach), initial=0.0))
+    shares = 0.0 if found.unsettled is None else found.unsettled
+    unsettled = float(np.max(np.asarray(shares), initial=0.0))
+    return [
+        (
+            f"{number(found.nonfinite_targets)} target values are NaN or infinite, so the p-value "
+            f"is NaN: remove or repair those observations",
+            any_of(found.nonfinite_targets),
+        ),
+        (
+            f"{number(found.nonfinite_scores)} score values at the targets are NaN or infinite, so "
+            f"the p-value is NaN: does the density reach all targets, and is it differentiable?",
+            any_of(found.nonfinite_scores),
+        ),
+        (
+            f"{number(found.nonfinite_features)} values that describe the predictions are NaN or "
+            f"infinite, so the p-value is NaN: look for parameters that are not finite, and where "
+            f"scores are compared for base points at which a density is 0",
+            any_of(found.nonfinite_features),
+        ),
+        (
+            "all predictions compared are identical, so this asks only whether the targets follow "
+            "that one distribution",
+            any_of(found.identical_predictions),
+        ),
+        (
+            "all targets compared are identical: their spread sets the scale, so the result "
+            "says nothing",
+            any_of(found.identical_targets),
+        ),
+        (
+            f"{number(found.constant_coordinates)} target coordinates have no spread and were not "
+            f"rescaled",
+            any_of(found.constant_coordinates),
+        ),
+        (
+            f"the precision of {number(found.clamped)} predictions could not be estimated from "
+            f"their scores and was clamped; the level is kept, power may be lost",
+            any_of(found.clamped),
+        ),
+        (
+            "the statistic or its null is not finite although everything that came in is, so the "
+            "p-value is NaN: an overflow (rescale, or use float64), or blocks without spread",
+            any_of(found.overflow),
+        ),
+        (
+            f"the targets reach {reach:.2g} times as far as two of them typically differ: a few "
+            f"set the scale of all (outliers, or a placeholder for what is missing?)",
+            any_of(far),
+        ),
+        (
+            f"the chains behind the draws of {unsettled:.0%} of the predictions have not settled "
+            f"(R-hat): the test can reject calibrated models; make more steps, or use kccsd_test",
+            unsettled > FEW,
+        ),
+        (
+            f"one observation carries {share:.0%} of the absolute contributions, and the result "
+            f"hangs on it: an outlier, or heavy tails",
+            share > 0.25,
+        ),
+        (
+            f"{number(found.common_covariances)} predictions do not look Gaussian in their scores "
+            f"at the base points: one covariance in common stands for theirs, and shifts of "
+            f"coordinates by themselves are those that such predictions would have in common",
+            number(found.common_covariances) > 0,
+        ),
+        (
+            f"{number(found.repeated_rows)} observations repeat another exactly, in target and "
+            f"prediction: they are not independent, and p-values are too small: keep one of each",
+            number(found.repeated_rows) > 0,
+        ),
+        (
+            "observations depend on each other over so long that fewer than ten independent "
+            "stretches are left: the level is not assured, and little can be found",
+            found.few_stretches is not None and any_of(found.few_stretches),
+        ),
+        (
+            "the features at the test locations are nearly collinear, and the test rejects too "
+            "often: take fewer locations, or ones farther apart",
+            found.collinear_features is not None and any_of(found.collinear_features),
+        ),
+        (
+            "there are few observations for so many test locations, and the level may not be "
+            "kept: take fewer locations, or the null Signs()",
+            found.few_observations is not None and any_of(found.few_observations),
+        ),
+    ]

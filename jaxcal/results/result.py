@@ -1,0 +1,135 @@
+"""The result of a test: a pytree of arrays that is judged at its level and prints a report."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal.results.parts import Coordinates, Diagnostics, known, plain
+from jaxcal.results.report import about_marginal_mean, batch_report, findings, no_verdict, report
+from jaxcal.results.verdicts import first_that_holds, judge, too_few
+from jaxcal.typing import Scalar
+
+
+class TestResult(eqx.Module):
+    """The outcome of a test of n observations.
+
+    ``estimate`` []: unbiased estimate of the squared discrepancy; may be negative.
+    ``biased`` []: the V-statistic, never negative. ``standard_error`` []: of the estimate where the
+    model is clearly NOT calibrated; under calibration use the p-value.
+    ``statistic`` []: what the null is about. ``p_value`` []. ``null_samples`` [b]: draws of the
+    statistic under calibration, empty where the null is a formula.
+    ``bandwidths``: those used, by name, in the units of the test.
+    ``contributions`` [n]: each observation's share; they sum to the estimate.
+    ``coordinates``: the split over target coordinates, where asked for.
+    ``route``: how averages over the predictions were taken, with the error where not exactly.
+    ``level``: the probability of rejecting a calibrated model that was asked for. `verdict` is
+    "rejected" where p <= level, "not rejected" where it is not, and "cannot tell" where the test
+    could not have rejected whatever the model, or has no p-value; `reason` says why.
+    ``sensitivity`` [d]: growth of the expected statistic with the square of a shift of the targets
+    by one unit of the test along a coordinate; NaN where it is not clear, None where not to be had.
+    ``too_few``: why no data of this size can be rejected by this null, empty where they can.
+    """
+
+    __test__ = False  # a result, not a pytest class
+
+    estimate: Scalar
+    biased: Scalar
+    standard_error: Scalar
+    statistic: Scalar
+    p_value: Scalar
+    null_samples: Float[Array, " b"]
+    bandwidths: dict[str, Scalar]
+    contributions: Float[Array, " n"]
+    coordinates: Coordinates | None
+    diagnostics: Diagnostics
+    test: str = eqx.field(static=True)
+    null: str = eqx.field(static=True)
+    sensitivity: Float[Array, " d"] | None = None
+    route: str = eqx.field(static=True, default="")
+    level: float = eqx.field(static=True, default=0.05)
+    too_few: str = eqx.field(static=True, default="")
+
+    @classmethod
+    def of(cls, diagnostics: Diagnostics, **fields: Any) -> "TestResult":
+        """The one place where results are made: where something that came in is not finite, every
+        number is NaN, from the very counts that `warnings` and `reason` speak of."""
+        finite = known(diagnostics)
+        numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
+        fields |= {
+            name: jax.tree.map(lambda x: jnp.where(finite, x, jnp.nan), fields[name])
+            for name in (*numbers, "coordinates", "sensitivity")
+            if name in fields
+        }
+        lost = ~jnp.isfinite(fields["p_value"]) | ~jnp.isfinite(fields["estimate"])
+        diagnostics = diagnostics._replace(overflow=finite & lost)
+        return cls(diagnostics=diagnostics, **fields)
+
+    def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
+        """The same result judged at a level, by a null that has this least p-value for n."""
+        n = self.contributions.shape[-1]
+        return replace(self, level=level, too_few=too_few(self.null, least_p_value, n, level))
+
+    @property
+    def reason(self) -> Any:
+        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        return first_that_holds(no_verdict(self), np.shape(self.p_value))
+
+    @property
+    def verdict(self) -> Any:
+        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
+        return judge(self)
+
+    @property
+    def smallest_shift(self) -> Any:
+        r"""The shift of all targets along each coordinate, [d] in units of the test (standard
+        deviations of the targets), that a test like this would find with 80 %. None where it is not
+        to be had, NaN in coordinates where it is not clear. Outside of jit only.
+
+        With q the critical value and :math:`\sigma` the deviation of the null's draws, a shift that
+        moves the statistic by c is found with 80 % where
+        :math:`c = q + z_{.8} \sqrt{\sigma^2 + 2\sqrt2\,\sigma c}`: c adds the variance
+        :math:`4 \zeta / n` with :math:`\zeta \leq c\,n\,\sigma / \sqrt2`, the largest eigenvalue
+        being below the root of the sum of their squares. To first order in the shift.
+        """
+        if self.sensitivity is None:
+            return None
+        draws, z2 = np.asarray(self.null_samples), 0.8416**2
+        q = np.quantile(draws, 1 - self.level, axis=-1, method="higher")
+        sd = np.std(draws, axis=-1)
+        middle = q + 2**0.5 * z2 * sd
+        move = middle + np.sqrt(middle**2 - q**2 + z2 * sd**2)
+        return np.sqrt(move[..., None] / np.asarray(self.sensitivity))
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.p_value, Tracer):
+            return []
+        texts = [text for text, holds in findings(self.diagnostics, self._far()) if holds]
+        if self.coordinates is not None:
+            texts += about_marginal_mean(self.coordinates.marginal_mean)
+        return texts + [self.too_few] * bool(self.too_few)
+
+    def _far(self) -> Any:
+        """Whether targets reach farther than a Cauchy sample's do in one of a hundred data sets."""
+        return np.asarray(self.diagnostics.reach) > 100 * self.contributions.shape[-1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON. Draws of the null are left out."""
+        names = [n for n in self.__dataclass_fields__ if n not in ("null_samples", "too_few")]
+        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
+        judged["smallest_shift"] = self.smallest_shift
+        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
+
+    def __repr__(self) -> str:
+        if isinstance(self.p_value, Tracer):
+            return f"TestResult({self.test}, traced)"
+        return batch_report(self) if np.ndim(self.p_value) else report(self)
+
+    __str__ = __repr__

@@ -1,0 +1,72 @@
+"""Rejected, not rejected, or cannot tell: one judge for every result with a p-value."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+ENDLESS = 10**6  # observations, for a null whose draws alone limit it
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """A result with a p-value, one or a batch, to be judged at a level unless there is a reason."""
+
+    @property
+    def p_value(self) -> Any: ...
+    @property
+    def level(self) -> float: ...
+    @property
+    def reason(self) -> Any: ...
+
+
+def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -> Any:
+    """The first text whose condition holds, or ""; an array for a batch of this shape."""
+    holds = [np.broadcast_to(np.asarray(where), shape) for _, where in cases]
+    texts = np.select(holds, [text for text, _ in cases], default="")
+    return texts if shape else str(texts)
+
+
+def judge(result: Judged) -> Any:
+    """One of "rejected", "not rejected", "cannot tell"; an array for a batch."""
+    p = np.asarray(result.p_value)
+    decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
+    told = np.where(np.asarray(result.reason) == "", decided, "cannot tell")
+    return told if p.ndim else str(told)
+
+
+def count_verdicts(result: Judged) -> str:
+    """How many results of a batch came out which way, in words."""
+    verdicts = np.asarray(judge(result))
+    shares = [
+        f"{outcome} in {int(np.sum(verdicts == outcome))}"
+        for outcome in ("rejected", "not rejected", "cannot tell")
+    ]
+    return f"at level {result.level:g}: {', '.join(shares)}"
+
+
+def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
+    """Why the null can give no p-value up to the level for n observations; "" where it can."""
+    least = least_p_value(n)
+    if least <= level:
+        return ""
+    if least_p_value(ENDLESS) > level:
+        return (
+            f"too few draws for the level {level:g}: the null {null} gives no p-value below "
+            f"{least:.3g} with them"
+        )
+    return (
+        f"too few observations for the level {level:g}: with n = {n} the null {null} gives no "
+        f"p-value below {least:.3g} (is the array transposed?)"
+    )
+
+
+def in_words(result: Judged) -> str:
+    """The verdict on one result, or why there is none."""
+    at = f"at level {result.level:g}"
+    match judge(result):
+        case "rejected":
+            return f"rejected {at}: evidence against calibration"
+        case "not rejected":
+            return f"not rejected {at}: no evidence against calibration (which is not proof of it)"
+    return f"cannot tell: {result.reason}"
