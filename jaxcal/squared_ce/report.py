@@ -19,9 +19,9 @@ from jaxcal.squared_ce.intervals import (
     one_step,
     root,
 )
+from jaxcal.squared_ce.sentences import about_data
 
 Numbers = np.ndarray
-FEWEST = 30  # test observations for a normal interval
 
 
 class Tuned(eqx.Module):
@@ -254,7 +254,10 @@ class Report(eqx.Module):
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this report says."""
-        return [*_about_data(self), *(text for t in self.estimators.values() for text in _about(t))]
+        return [
+            *about_data(self),
+            *(text for t in self.estimators.values() for text in about_estimator(t)),
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
@@ -293,81 +296,6 @@ class Report(eqx.Module):
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
 
     __str__ = __repr__
-
-
-def _about_data(report: Report) -> list[str]:
-    data = report.data
-    return [
-        text
-        for text, holds in [
-            (
-                f"no label belongs to the classes {data.unseen}: nothing can be said about them",
-                bool(data.unseen),
-            ),
-            (
-                f"the training rows of the folds {data.incomplete_folds} lack a class that other "
-                f"rows have; a stratified splitter avoids that",
-                bool(data.incomplete_folds),
-            ),
-            (
-                f"{data.test} test observations are too few for the interval, which is normal",
-                data.test < FEWEST,
-            ),
-            (
-                "all confidences are .8 or more: for such data the 95 % interval was seen to hold "
-                "the error in about 90 % (at 60 test observations)",
-                data.confident,
-            ),
-            (
-                f"{data.saturated} observations have a probability of exactly 0 or 1; if a softmax "
-                f"in float32 made them, take it again in float64, which keeps them apart",
-                data.saturated > 0,
-            ),
-            (
-                "all predictions are the same: this asks only whether they fit the frequencies",
-                data.identical,
-            ),
-        ]
-        if holds
-    ]
-
-
-def _about(tuned: Tuned) -> list[str]:
-    edges = sorted({name for names in tuned.edges for name in names})
-    n_edges = sum(bool(names) for names in tuned.edges)
-    where = f" in {n_edges} of {len(tuned.edges)} problems" if len(tuned.edges) > 1 else ""
-    return [
-        f"{tuned.name}: {text}"
-        for text, holds in [
-            (
-                f"the chosen {', '.join(edges)} is at an end of the grid{where}; a wider grid may "
-                f"lower the risk and change the estimate",
-                bool(edges),
-            ),
-            (
-                f"h is not finite at {tuned.nonfinite_validation} validation and "
-                f"{tuned.nonfinite_test} test observations; estimates leave them out, and risks "
-                f"are compared on the observations where every estimator is finite",
-                tuned.nonfinite_validation + tuned.nonfinite_test > 0,
-            ),
-            (
-                f"the mean of h is negative ({tuned.squared:.3g}), so the error is given as 0",
-                tuned.squared < 0,
-            ),
-            (
-                f"the mean of h is {tuned.squared:.3g}, more than a squared error can be: too few "
-                f"observations for this estimator; the error is given as {tuned.largest**0.5:.3g}, "
-                f"the largest that is possible",
-                tuned.squared > tuned.largest,
-            ),
-            (
-                f"the low rank leaves out {tuned.unexplained:.2g} of the kernel's trace; a higher "
-                f"rank may change the estimate",
-                tuned.unexplained > 1e-3,
-            ),
-        ]
-        if holds
-    ]
 
 
 def _finite(values: Numbers) -> Numbers:
