@@ -19,7 +19,7 @@ from jaxcal.squared_ce.intervals import (
     one_step,
     root,
 )
-from jaxcal.squared_ce.sentences import about_data
+from jaxcal.squared_ce.sentences import about_data, about_estimator
 
 Numbers = np.ndarray
 
