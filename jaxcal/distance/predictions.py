@@ -73,9 +73,8 @@ def binary(p: Any, y: Any, weights: Any = None) -> Binary:
     y = checks.array(y, "targets")
     if y.shape != v.shape:
         raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
-    kind = jnp.int32 if y.dtype == bool else y.dtype
-    y = checks.unit(jnp.asarray(y, kind), "targets", "labels 0 or 1 (or means of such)")
-    y = y.astype(v.dtype)
+    y = y.astype(np.int32) if y.dtype == bool else y
+    y = checks.unit(jnp.asarray(y), "targets", "labels 0 or 1 (or means of such)").astype(v.dtype)
     w = jnp.ones_like(v) if weights is None else _weights(weights, v)
     good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
     return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))

@@ -339,3 +339,11 @@ def test_figures_show_the_result_and_refuse_a_batch(result, draw):
     batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
     with pytest.raises(ValueError, match="a figure shows one result"):
         draw(batch)
+
+
+@pytest.mark.parametrize("kind", [bool, np.int64, np.float64])
+def test_labels_of_64_bits_are_read_in_single_precision_without_a_warning(kind):
+    with jax.enable_x64(False):
+        held = distance.predictions.binary([0.2, 0.8], np.asarray([0, 1], kind))
+    assert held.y.dtype == jnp.float32
+    assert held.y.tolist() == [0, 1]
