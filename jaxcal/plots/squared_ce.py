@@ -45,6 +45,7 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     names = [f"{each.name}\n100 sqrt(risk) {each.rmse[0]:.2f}" for each in tuned]
     ax.set_yticks(range(len(tuned)), names, fontsize="small")
     ax.invert_yaxis()
+    ax.locator_params(axis="x", nbins=6)
     legend_above(ax)
     return ax
 
