@@ -93,6 +93,8 @@ def kccsd(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Option
     The key draws base points, and from the predictions where the distance needs draws.
     Differentiable in predictions and targets, through units, preconditioner and bandwidths too, in
     every mode and order: the derivative is the slope of what is returned.
+    In a loss, give the kernels bandwidths as numbers, or a network may lower the estimate by moving
+    the medians instead of fitting better (`notebooks/calibration_as_penalty.py`).
     Cost: n (m + 1) scores and n^2 m d multiplications.
     """
     key = checks.key(key)
