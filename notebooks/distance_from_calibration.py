@@ -52,10 +52,10 @@ result = distance.distance_from_calibration(key, p, labels, **options)
 print(result)
 
 # %% [markdown]
-# Three lines answer the question. *These data*: any calibrated predictor is at least so far, and
-# one exists at most so far. *Population*: the same with the noise of a sample. *p-value*: could a
-# calibrated model have produced this? The warning says why the plain ECE of distinct predictions
-# is worthless.
+# These lines answer the question. *These data*: any calibrated predictor is at least so far, and
+# one exists at most so far. *Population*: the same with the noise of a sample. *p-value* and
+# *verdict*: could a calibrated model have produced this? The warning says why the plain ECE of
+# distinct predictions is worthless.
 
 # %%
 figure = Figure(figsize=(12, 5), layout="constrained")
