@@ -30,7 +30,7 @@ from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
 from jaxcal.models.laws import Normals
 
-SIZES = ((0.5, 96), (1, 56), (math.inf, 32))  # shapes below the first take the second many
+SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # shapes below: how many nodes
 ERROR = 1e-7
 LEAST = 1e-24  # the smallest node: what is below counts there
 

@@ -58,7 +58,9 @@ def by_values(features: Features) -> Int[Array, " n"]:
         # column by column: the sum does not depend on how many rows there are
         return flat @ jnp.asarray(rng.normal(size=flat.shape[1]), flat.dtype)
 
-    numbers = [leaf for leaf in jax.tree.leaves(features) if jnp.issubdtype(leaf, jnp.floating)]
+    numbers = [
+        leaf for leaf in jax.tree.leaves(features) if jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
     return jnp.argsort(jax.lax.stop_gradient(sum(along(leaf) for leaf in numbers)))
 
 
