@@ -532,7 +532,7 @@ def test_block_estimates_say_what_they_are():
         ([[1.5, -0.5], [0.5, 0.5]], [0, 1], "negative probability"),
         ([[0.5, 0.5], [0.5, 0.5]], [1, 2], "start at 0"),
         ([[0.5, 0.5], [0.5, 0.5]], [0, 5], "wanted classes 0, .., 1, got 0 to 5"),
-        ([0.5, 1.2], [0, 1], "the probability of class 1"),
+        ([0.5, 1.2], [0, 1], r"predictions: wanted probabilities in \[0, 1\]; entry 1 is 1.2"),
         (SIX[0], TARGETS[:5], "to match targets of shape"),
         (SIX[0], TARGETS[:, None], "to match targets of shape"),
         (jaxcal.Draws(np.ones((6, 9, 2))), TARGETS, r"Draws.samples: wanted shape \(6, m\)"),
@@ -552,7 +552,11 @@ def test_bad_choices_are_named():
     for error, message, call in [
         (TypeError, "integer classes", lambda: skce_test(KEY, p, ys * 0.5)),
         (TypeError, "Gram matrix", lambda: skce_test(KEY, p, ys, target_kernel=Gaussian(1.0))),
-        (TypeError, "MCMC", lambda: skce_test(KEY, jaxcal.Scores(TARGETS), TARGETS)),
+        (
+            TypeError,
+            "predictions: .*mcmc_draws",
+            lambda: skce_test(KEY, jaxcal.Scores(TARGETS), TARGETS),
+        ),
         (ValueError, "n_draws", lambda: skce_test(KEY, *SIX, n_draws=1)),
         (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=7)),
         (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=1)),

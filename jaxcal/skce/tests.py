@@ -89,9 +89,9 @@ def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options
 def kce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Array:
     """Estimate the kernel calibration error: the square root of the biased SKCE, shape [].
 
-    Its derivative at 0 is 0. NaN where the biased SKCE is negative, which closed forms and
-    positive definite kernels exclude.
+    Its derivative at 0 is 0. Where rounding takes the biased SKCE of kernels of height 1 below 0 it
+    is 0 too; NaN where it is negative beyond that, which positive definite kernels exclude.
     """
     biased = skce(key, predictions, targets, **options).biased
-    none = biased == 0
+    none = (biased <= 0) & (biased > -100 * jnp.finfo(biased.dtype).eps)
     return jnp.where(none, 0.0, jnp.sqrt(jnp.where(none, 1.0, biased)))

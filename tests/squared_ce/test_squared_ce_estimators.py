@@ -210,7 +210,7 @@ def test_the_debiased_form_has_less_bias_where_nothing_is_wrong():
         (lambda: KernelDensity((0.1, -1)), "bandwidths: wanted positive, finite numbers"),
         (lambda: KernelDensity(()), "bandwidths: wanted positive"),
         (lambda: Ridges((0.0,), 1), "multipliers: wanted positive"),
-        (lambda: KroneckerRidge(rank=0), "rank: wanted None"),
+        (lambda: KroneckerRidge(rank=0), "rank: wanted a whole number of at least 1"),
         (lambda: TwoStepRidge(kernels=Gaussian()), "kernels: Gaussian has no bandwidth"),
         (lambda: TwoStepRidge(kernels=()), "kernels: wanted at least one"),
         (lambda: Parametric(temperature_residual, [np.nan]), "thetas: wanted finite"),
