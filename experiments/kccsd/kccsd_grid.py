@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from jaxcal import assembly
+from jaxcal import assembly, testing
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import (
     IMQ,
@@ -148,4 +148,4 @@ def p_values(
     assemble_key, null_key = jax.random.split(key)
     predictions = dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
     grid, features = assemble(assemble_key, predictions, targets)
-    return Wild(n_draws)(null_key, grid, features, tile=TILE).p_value[1:]
+    return testing.apply(Wild(n_draws), null_key, grid, features, tile=TILE).p_value[1:]

@@ -88,12 +88,12 @@ class _Simplex:
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         return self.in_order(class_probabilities(predictions))
 
-    def in_order(self, probabilities: Features) -> Features:
+    def in_order(self, features: Features) -> Features:
         """Features from probabilities [n, m], as `by_class` reads them fastest."""
-        if isinstance(probabilities, tuple):
-            return probabilities
-        few = probabilities.shape[1] <= AT_ONCE
-        return tuple(probabilities.T) if few else probabilities
+        if isinstance(features, tuple):
+            return features
+        few = features.shape[1] <= AT_ONCE
+        return tuple(features.T) if few else features
 
     def vectors(self, features: Features) -> Float[Array, "n m"]:
         """Probabilities [n, m] from features."""
