@@ -7,6 +7,7 @@ the residuals exactly, for every n. The statistic is the quadratic form of `jaxc
 :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from jaxcal.numerics import largest
 from jaxcal.pairwise.residual import PredictionKernel
 from jaxcal.preconditioners import precision_root
 from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.results import count_verdicts, first_that_holds, in_words, judge
 from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
 from jaxcal.typing import Key, KeyLike, Scalar
 
@@ -68,7 +70,7 @@ class ExchangeabilityResult(eqx.Module):
     unmoved: Int[Array, ""]
     parts: tuple[str, ...] = eqx.field(static=True)
     n_resamples: int = eqx.field(static=True)
-    level: float = eqx.field(static=True)
+    level: float = eqx.field(static=True, default=0.05)
 
     @property
     def strongest(self) -> str:
@@ -76,64 +78,69 @@ class ExchangeabilityResult(eqx.Module):
         return self.parts[int(np.nanargmax(np.asarray(self.part_statistics)))]
 
     @property
-    def verdict(self) -> str:
-        """ "rejected", "not rejected" or "cannot tell"; see `reason`."""
-        if self.reason:
-            return "cannot tell"
-        return "rejected" if float(self.p_value) <= self.level else "not rejected"
+    def reason(self) -> Any:
+        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        p = np.asarray(self.p_value)
+        too_few = 1 / (1 + self.n_resamples) > self.level
+        cases = [
+            (
+                "a target is not finite, or a log density is NaN or +infinite",
+                np.asarray(self.nonfinite) > 0,
+            ),
+            ("no candidate differs from its target: the chains never moved", np.isnan(p)),
+            (f"too few resamples for the level {self.level:g}: {self.n_resamples}", too_few),
+        ]
+        return first_that_holds(cases, p.shape)
 
     @property
-    def reason(self) -> str:
-        """Why it cannot tell, or ""."""
-        if int(self.nonfinite):
-            return "a target is not finite, or a log density is NaN or +infinite"
-        if np.isnan(float(self.p_value)):
-            return "no candidate differs from its target: the chains never moved"
-        if 1 / (1 + self.n_resamples) > self.level:
-            return f"too few resamples for the level {self.level:g}: {self.n_resamples}"
-        return ""
+    def verdict(self) -> Any:
+        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
+        return judge(self)
 
     def warnings(self) -> list[str]:
         """Sentences about anything that limits what this result says; empty where nothing does."""
         if isinstance(self.p_value, Tracer):
             return []
-        n = self.ranks.shape[0]
+        n = self.ranks.shape[-2]
+        nonfinite, impossible = (
+            int(np.sum(np.asarray(count))) for count in (self.nonfinite, self.impossible)
+        )
+        unmoved = int(np.max(np.asarray(self.unmoved)))
         facts = [
             (
-                int(self.nonfinite),
-                f"{int(self.nonfinite)} values are not finite (targets NaN or infinite, or log "
-                f"densities NaN or +infinite), so the p-value is NaN: repair those observations",
+                nonfinite > 0,
+                f"{nonfinite} values are not finite (targets NaN or infinite, or log densities NaN "
+                f"or +infinite), so the p-value is NaN: repair those observations",
             ),
             (
-                int(self.impossible),
-                f"{int(self.impossible)} targets lie where their own prediction has density 0, "
-                f"which calibration excludes",
+                impossible > 0,
+                f"{impossible} targets lie where their own prediction has density 0, which "
+                f"calibration excludes",
             ),
             (
-                int(self.unmoved) * 2 > n,
-                f"the candidates of {int(self.unmoved)} of {n} observations never left their "
-                f"target: take smaller steps, or more of them",
+                unmoved * 2 > n,
+                f"the candidates of {unmoved} of {n} observations never left their target: take "
+                f"smaller steps, or more of them",
             ),
         ]
-        return [sentence for holds, sentence in facts if holds]
+        return [text for holds, text in facts if holds]
 
     def __repr__(self) -> str:
         if isinstance(self.p_value, Tracer):
             return "ExchangeabilityResult(traced)"
         if np.ndim(self.p_value):
-            p = np.asarray(self.p_value)
-            return (
-                f"{p.size} results of the exchangeability test, p-value <= {self.level:g} in "
-                + str(int(np.sum(p <= self.level)))
-            )
-        told = self.reason or (
-            MEANINGS[self.strongest] if self.verdict == "rejected" else "which is no proof"
-        )
+            lines = [
+                f"{np.size(self.p_value)} results of the exchangeability test",
+                f"  {count_verdicts(self)}",
+            ]
+            return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
         lines = [
             f"exchangeability test, n = {self.ranks.shape[0]}",
             f"  p-value      {float(self.p_value):.4g}   (exact, {self.n_resamples} resamples)",
-            f"  verdict      {self.verdict} at level {self.level:g}: {told}",
+            f"  verdict      {in_words(self)}",
         ]
+        if self.verdict == "rejected" and np.any(np.isfinite(np.asarray(self.part_statistics))):
+            lines.append(f"  strongest    {self.strongest}: {MEANINGS[self.strongest]}")
         for name, p in zip(self.parts, np.asarray(self.part_p_values), strict=True):
             lines.append(f"  {name:12s} p = {float(p):.4g}")
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
@@ -189,7 +196,11 @@ def exchangeability_test(
         raise TypeError(
             f"proposal: wanted one such as jaxcal.candidates.Chains(), got {proposal!r}"
         )
-    d = ys[0].size
+    d, level = ys[0].size, checks.level(level)
+    n_resamples = checks.integer(n_resamples, "n_resamples")
+    n_nodes = (
+        max(10, 2 * d + 2) if n_nodes is None else checks.integer(n_nodes, "n_nodes", least=d + 1)
+    )
     if base_measure is not None:
         base_measure = checks.floats(base_measure, "base_measure")
         if base_measure.shape[1:] != ys.shape[1:] or base_measure.shape[0] < d + 2:
@@ -197,7 +208,7 @@ def exchangeability_test(
                 f"base_measure: wanted at least {d + 2} nodes of shape {ys.shape[1:]}, got shape "
                 f"{base_measure.shape}"
             )
-    return _test(
+    result = _test(
         key,
         predictions,
         ys,
@@ -205,14 +216,14 @@ def exchangeability_test(
         divergence,
         points.as_kernel(prediction_kernel),
         base_measure,
-        n_nodes=max(10, 2 * d + 2) if n_nodes is None else n_nodes,
+        n_nodes=n_nodes,
         n_resamples=n_resamples,
-        level=level,
-        tile=tile,
+        tile=checks.integer(tile, "tile"),
     )
+    return replace(result, level=level)
 
 
-@partial(jax.jit, static_argnames=("n_nodes", "n_resamples", "level", "tile"))
+@partial(jax.jit, static_argnames=("n_nodes", "n_resamples", "tile"))
 def _test(
     key: Key,
     predictions: Any,
@@ -224,7 +235,6 @@ def _test(
     *,
     n_nodes: int,
     n_resamples: int,
-    level: float,
     tile: int,
 ) -> ExchangeabilityResult:
     n, event = targets.shape[0], targets.shape[1:]
@@ -291,7 +301,6 @@ def _test(
         unmoved=jnp.sum(_unmoved(candidates)),
         parts=PARTS if d > 1 else PARTS[:3],
         n_resamples=n_resamples,
-        level=level,
     )
 
 

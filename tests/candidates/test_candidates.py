@@ -1,5 +1,6 @@
 """Exchangeable candidates: uniform ranks, exact p-values, the fault by its name."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -153,7 +154,12 @@ def test_a_result_prints_its_verdict_and_names_the_fault(results):
     assert one.strongest in ("log density", "scale")
     assert "exact, 99 resamples" in repr(one)
     assert one.warnings() == []
-    assert f"{SETS} results" in repr(results["none"])
+    batch = results["none"]
+    rejected = int(np.sum(np.asarray(batch.p_value) <= batch.level))
+    assert np.sum(batch.verdict == "rejected") == rejected
+    assert f"{SETS} results" in repr(batch)
+    assert f"rejected in {rejected}" in repr(batch)
+    assert replace(one, level=0.001).verdict == "cannot tell"  # of 99 resamples
 
 
 @pytest.mark.parametrize(
@@ -181,6 +187,9 @@ def test_what_is_no_density_or_no_proposal_is_named(key):
         exchangeability_test(key, jaxcal.Scores(ys), ys)
     with pytest.raises(TypeError, match="proposal"):
         exchangeability_test(key, jaxcal.Unnormalized(skewed, jnp.ones(5)), ys, proposal=Chains)
+    for option in ({"n_nodes": 1}, {"n_resamples": 0}, {"level": 2.0}, {"tile": 0}):
+        with pytest.raises(ValueError, match=next(iter(option))):
+            exchangeability_test(key, jaxcal.Unnormalized(skewed, jnp.ones(5)), ys, **option)
     with pytest.raises(ValueError, match="n_steps"):
         Chains(n_steps=0)
     with pytest.raises(ValueError, match="smallest"):
