@@ -15,6 +15,9 @@ os.environ.setdefault(
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
+# on some machines XLA writes an error for each program it reads from there, and runs it well
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
 import hypothesis
 import jax
 import numpyro.distributions

@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
@@ -31,7 +32,10 @@ def _bandwidth(value: Any) -> Any:
     array = convert.floats(float(value) if type(value) is int else value, "bandwidth")
     if array.ndim > 1:
         raise ValueError(f"bandwidth: a scalar or one length per dimension, got {array.shape}")
-    if not isinstance(array, Tracer) and not bool(jnp.all((array > 0) & (array < jnp.inf))):
+    if isinstance(array, Tracer):
+        return array
+    lengths = np.asarray(array)  # compared without compiling
+    if not np.all((lengths > 0) & (lengths < np.inf)):
         raise ValueError(f"bandwidth: lengths must be positive and finite, got {value}")
     return array
 
