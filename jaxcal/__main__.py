@@ -127,7 +127,8 @@ def _add_test(parser: argparse.ArgumentParser) -> None:
         "--level",
         type=_level,
         default=0.05,
-        help="probability of rejecting a calibrated model [%(default)s]",
+        help="probability of rejecting a calibrated model; limits have confidence 1 - it "
+        "[%(default)s]",
     )
     parser.add_argument("--coordinates", action="store_true", help="a p-value a target coordinate")
     parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
@@ -237,8 +238,10 @@ def _level(text: str) -> float:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"wanted a probability between 0 and 1, got {text!r}")
+    if not 0 < value < 0.5:
+        raise argparse.ArgumentTypeError(
+            f"wanted a probability above 0 and below 1/2, got {text!r}"
+        )
     return value
 
 

@@ -36,10 +36,13 @@ def _offers(value: Any, names: str, example: str) -> None:
 
 
 def level(value: Any) -> float:
-    """The level of a test, a probability strictly between 0 and 1."""
+    """The level of a test, above 0 and below 1/2: a larger one is meant as a confidence."""
     found = real(value, "level")
-    if not 0 < found < 1:
-        raise ValueError(f"level: wanted a probability between 0 and 1, got {found}")
+    if not 0 < found < 0.5:
+        raise ValueError(
+            f"level: wanted a probability of rejecting a calibrated model, above 0 and below 1/2, "
+            f"got {found:g}; limits and intervals have confidence 1 - level"
+        )
     return found
 
 

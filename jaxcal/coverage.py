@@ -5,6 +5,7 @@ lies in it where :math:`P(f(Z) > f(y)) \le q` for a draw Z of the prediction, so
 their constant and draws are all it takes.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,8 @@ class Coverage(eqx.Module):
     ``p_uniform`` []: for "every level holds its share", which calibration implies.
     ``p_conservative`` []: for "every level holds at least its share": a small value says that
     regions are too small. Both are valid for every n. ``unknown`` []: how many targets met a
-    density that is NaN; then shares and p-values are NaN.
+    density that is NaN; then shares and p-values are NaN. ``level``: of tests by these p-values,
+    and of `band`.
     """
 
     levels: Float[Array, " q"]
@@ -41,13 +43,15 @@ class Coverage(eqx.Module):
     p_conservative: Scalar
     unknown: Int[Array, ""]
     draws: int = eqx.field(static=True)
+    level: float = eqx.field(static=True, default=0.05)
 
-    def band(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Ends [q] of the binomial band of each share under calibration, level by level."""
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ends [q] of the band that holds each single share under calibration with probability
+        1 - ``level``: quantiles of the binomial."""
         import scipy.stats
 
         n = self.ranks.shape[-1]
-        low, high = scipy.stats.binom.interval(level, n, np.asarray(self.levels))
+        low, high = scipy.stats.binom.interval(1 - self.level, n, np.asarray(self.levels))
         return low / n, high / n
 
     def warnings(self) -> list[str]:
@@ -76,9 +80,9 @@ class Coverage(eqx.Module):
         n, batch = self.ranks.shape[-1], self.p_uniform.shape
         if batch:
             p = np.asarray(self.p_conservative)
-            return f"{p.size} results of coverage, n = {n}, p (conservative) <= 0.05 in " + str(
-                int(np.sum(p <= 0.05))
-            )
+            small = int(np.sum(p <= self.level))
+            said = f"p (conservative) <= {self.level:g} in {small}"
+            return f"{p.size} results of coverage, n = {n}, {said}"
         lines = [
             f"coverage of highest-density regions, n = {n}, {self.draws} draws each",
             "  level     inside",
@@ -97,7 +101,7 @@ class Coverage(eqx.Module):
     __str__ = __repr__
 
 
-def coverage(predictions: Any, targets: Any, draws: Any) -> Coverage:
+def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05) -> Coverage:
     r"""Count how many targets lie in each prediction's highest-density region of every level.
 
     ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n].
@@ -112,6 +116,7 @@ def coverage(predictions: Any, targets: Any, draws: Any) -> Coverage:
 
     The p-values come from the largest gap between share and level by the inequality of Massart
     (1990), which needs no approximation: p = 2 exp(-2 n gap^2), one-sided exp(-2 n gap^2).
+    ``level``: that of tests by them; the band of `Coverage` has confidence 1 - level.
 
     Cost: n (m + 1) densities. Differentiable nowhere. NaN densities give NaN shares and p-values.
     Raises ValueError or TypeError for shapes and types, naming the argument.
@@ -133,7 +138,7 @@ def coverage(predictions: Any, targets: Any, draws: Any) -> Coverage:
         )
     if array.shape[1] < 1:
         raise ValueError("draws: wanted at least 1 draw of each prediction, got none")
-    return _coverage(predictions, ys, array)
+    return replace(_coverage(predictions, ys, array), level=checks.level(level))
 
 
 @partial(jax.jit)

@@ -24,9 +24,7 @@ from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
 from jaxcal.nulls import holm
 from jaxcal.numerics import at_least
 from jaxcal.results import Means
-from jaxcal.typing import Nodes, Points
-
-LEVEL = 0.95  # of the limits
+from jaxcal.typing import Nodes, Points, Scalar
 
 
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
@@ -103,8 +101,12 @@ def _covariance(law: Any) -> Array | None:
     return None
 
 
-def means(values: Float[Array, "n q"], *, series: bool = False) -> Means:
+def means(
+    values: Float[Array, "n q"], *, level: Scalar | float = 0.05, series: bool = False
+) -> Means:
     """Means of q moments over n observations, each with a two-sided Student t test.
+
+    The limits hold what this test does not reject at the level: their confidence is 1 - level.
 
     Exact in level for independent normal values, and near it from some tens of observations on for
     others. In a ``series`` n observations count as n / inflation, and there is a degree of freedom
@@ -120,7 +122,7 @@ def means(values: Float[Array, "n q"], *, series: bool = False) -> Means:
     estimate = jnp.mean(values, axis=0)
     error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(count)
     p = student_p_value(estimate, error, degrees)
-    reach = student_quantile((1 + LEVEL) / 2, degrees) * error
+    reach = student_quantile(1 - level / 2, degrees) * error
     return Means(estimate, error, p, holm(p), estimate - reach, estimate + reach)
 
 
@@ -132,7 +134,7 @@ def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
     return jnp.where(error > 0, p, jnp.where(jnp.isnan(t2), jnp.nan, 1.0))
 
 
-def student_quantile(probability: float, degrees: Array) -> Array:
+def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
     """The quantile of Student's t at a probability above 1/2, [*], for degrees of freedom [*].
 
     The expansion of Cornish and Fisher about the normal quantile, to fourth order. At .975 it is

@@ -16,7 +16,7 @@ from jaxcal.pairwise.stein import SteinFeatures
 from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
 from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
-from jaxcal.typing import Features, Key, Pairwise, Points
+from jaxcal.typing import Features, Key, Pairwise, Points, Scalar
 
 
 @partial(jax.jit, static_argnames=("tile", "mesh"))
@@ -111,7 +111,9 @@ def run(
 ) -> TestResult:
     """Assemble, walk once, put the result together, and judge it at the level."""
     level = checks.level(level)
-    result = unjudged(key, predictions, targets, setup, null, test=test, tile=tile, mesh=mesh)
+    result = unjudged(
+        key, predictions, targets, setup, null, level, test=test, tile=tile, mesh=mesh
+    )
     return result.at_level(level, null.least_p_value)
 
 
@@ -122,14 +124,18 @@ def unjudged(
     targets: Array,
     setup: Assembles,
     null: Null,
+    level: Scalar | float = 0.05,
     *,
     test: str,
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """The result before it is held against a level: one program for all levels."""
+    """The result before it is held against its level, which only limits depend on: one program for
+    all levels."""
 
-    def one(key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null):
+    def one(
+        key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null, level: Scalar
+    ) -> TestResult:
         keys = jax.random.split(key, 3)
         assembled = setup.assemble(keys[:2], predictions, targets)
         scores = (
@@ -154,9 +160,10 @@ def unjudged(
             type(null).__name__,
             setup.components,
             sensitivity,
+            level,
         )
 
-    return one_at_a_time(one)(key, predictions, targets, setup, null)
+    return one_at_a_time(one)(key, predictions, targets, setup, null, level)
 
 
 def _result(
@@ -168,6 +175,7 @@ def _result(
     null: str,
     components: bool,
     sensitivity: Array | None,
+    level: Scalar,
 ) -> TestResult:
     contributions = outcome.contributions[0]
     coordinates = None
@@ -178,7 +186,7 @@ def _result(
         shifts = (
             None
             if assembled.shifts is None
-            else moments.means(assembled.shifts, series=outcome.stretches is not None)
+            else moments.means(assembled.shifts, level=level, series=outcome.stretches is not None)
         )
         coordinates = Coordinates(
             outcome.estimate[rows], p, nulls.holm(p), outcome.contributions[rows], shifts

@@ -29,7 +29,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.predictions import Vectors
 from jaxcal.numerics import at_least
-from jaxcal.results import plain
+from jaxcal.results import confidence, plain
 from jaxcal.typing import Key, KeyLike, Scalar
 
 
@@ -53,7 +53,8 @@ class Comparison(eqx.Module):
 
     ``estimate`` [M]: CKCE, never negative. ``corrected`` [M]: without the products of observations
     with themselves, so that a calibrated model scores 0 on average; differences are of these.
-    ``low``, ``high`` [M]: intervals of ``corrected``. ``differences``: see `Differences`.
+    ``low``, ``high`` [M]: intervals of ``corrected``; like those of ``differences`` (`Differences`)
+    of confidence 1 - ``level``.
     ``first`` [M]: in what share of the resampled data sets each model was the best of those that
     have values, and NaN for the others. ``bandwidths`` [M], ``ridge`` []. ``left_out`` [M]: share
     of each Gram matrix's trace that the low rank leaves out. ``nonfinite_predictions``,
@@ -140,10 +141,11 @@ class Comparison(eqx.Module):
 def _report(found: Comparison) -> list[str]:
     wide = max(5, *(len(name) for name in found.names))
     order = np.argsort(np.asarray(found.corrected), kind="stable")
+    title = f"{confidence(found.level)} interval"
     lines = [
         f"CKCE of {len(found.names)} models, n = {found.n}, ridge {float(found.ridge):.4g}: "
         f"{COMPARABLE}",
-        f"  {'model':{wide}s}   corrected   {found.level:.0%} interval          CKCE   best in",
+        f"  {'model':{wide}s}   corrected   {title:22s}CKCE   best in",
     ]
     for i in order:
         low, high = float(found.low[i]), float(found.high[i])
@@ -156,7 +158,7 @@ def _report(found: Comparison) -> list[str]:
     lines.append("  each against the next, p-value adjusted for all pairs:")
     for a, b in pairwise(order):
         gap = float(found.differences.estimate[a, b])
-        says = "better" if p[a, b] <= 1 - found.level else "no difference shown"
+        says = "better" if p[a, b] <= found.level else "no difference shown"
         lines.append(f"  {found.names[a]} - {found.names[b]}: {gap:.3g}, p = {p[a, b]:.3g}, {says}")
     return lines
 
@@ -167,7 +169,7 @@ def compare(
     targets: Any,
     *,
     n_draws: int = 999,
-    level: float = 0.95,
+    level: float = 0.05,
     rank: int = 128,
     prediction_kernel: Any = simplex_kernel(),
     similarity: Any = None,
@@ -186,7 +188,8 @@ def compare(
     models, adds nothing to it on average. They are resampled over observations, drawn with
     replacement for all models together: the interval is the difference minus the quantiles of
     its centred draws, the p-value counts centred draws at least as large, and the adjusted one
-    compares with the largest standardized draw over all pairs. Where both models of a pair are
+    compares with the largest standardized draw over all pairs. ``level``: up to it a p-value says
+    "better", and intervals have confidence 1 - level. Where both models of a pair are
     calibrated the draws vary too much, and the test is conservative. p >= 1 / (n_draws + 1).
 
     Gram matrices have rank at most ``rank``, by incomplete Cholesky; what that leaves out is
@@ -221,9 +224,9 @@ def compare(
         width,
         n_draws=checks.integer(n_draws, "n_draws"),
         rank=min(checks.integer(rank, "rank"), n),
-        level=float(level),
+        level=level,
     )
-    return Comparison(**found, names=names, n=n, n_draws=n_draws, level=float(level))
+    return Comparison(**found, names=names, n=n, n_draws=n_draws, level=level)
 
 
 def pooled_bandwidth(models: Float[Array, "M n m"]) -> Scalar:
@@ -319,7 +322,7 @@ def _replicated(
     return _Replicated(estimate, estimate - jnp.sum(own), draws, used_width, left_out, nonfinite)
 
 
-@partial(jax.jit, static_argnames=("n_draws", "rank", "level"))
+@partial(jax.jit, static_argnames=("n_draws", "rank"))
 def _compare(
     key: Key,
     stack: Float[Array, "M n m"],
@@ -331,7 +334,7 @@ def _compare(
     *,
     n_draws: int,
     rank: int,
-    level: float,
+    level: Scalar | float,
 ) -> dict[str, Any]:
     n = stack.shape[1]
     drawn = jax.random.randint(key, (n_draws, n), 0, n)
@@ -343,7 +346,7 @@ def _compare(
 
     shared = (labels, counts, kernel, root, ridge, width)
     made = jax.vmap(lambda q: one(q, shared))(stack)
-    tails = jnp.asarray([(1 - level) / 2, (1 + level) / 2])
+    tails = jnp.asarray([level / 2, 1 - level / 2], stack.dtype)
 
     def interval(value: Array, centred: Array) -> tuple[Array, Array]:
         ends = jnp.quantile(centred, tails, axis=-1)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from jaxcal.demo.days import SEASONS, Days, season
-from jaxcal.results import TestResult
+from jaxcal.results import TestResult, confidence
 
 TARGETS = ("highest", "lowest")
 
@@ -33,6 +33,7 @@ def section(
 ) -> str:
     """One forecaster: how badly, how surely, where. ``shifts`` by season and target, degrees C."""
     estimate = float(dependent.estimate)
+    title = f"too high by ({confidence(dependent.level)} limits)"
     lines = [
         f"\n{name}",
         f"  estimate  {estimate:.4f}   squared discrepancy, 0 if calibrated "
@@ -41,8 +42,7 @@ def section(
         f"(dependent wild bootstrap)",
         f"            {float(independent.p_value):.3f}    days taken as independent "
         f"(wild bootstrap)",
-        "\n  temperature   too high by (95 % limits)     p (Holm)   "
-        "given the other: estimate   p (Holm)",
+        f"\n  temperature   {title:27}   p (Holm)   given the other: estimate   p (Holm)",
     ]
     split = dependent.coordinates
     assert split is not None

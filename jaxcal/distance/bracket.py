@@ -167,7 +167,7 @@ class DistanceResult(eqx.Module):
     """How far binary predictions are from calibrated.
 
     ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
-    this one for the population, with asymptotic probability ``interval.level``. ``measures`` []
+    this one for the population, with asymptotic probability 1 - ``level``. ``measures`` []
     by name; ``radii``: how far those of the data and of the population may be apart, jointly.
     ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that attains the smooth
     calibration error, the mean of witness times (label - prediction), as `smooth_ce` has it. It
@@ -237,7 +237,6 @@ def distance_from_calibration(
     *,
     weights: Any = None,
     level: float = 0.05,
-    coverage: float = 0.95,
     n_resamples: int = 200,
     n_draws: int = 500,
     null: Null | None = None,
@@ -249,9 +248,9 @@ def distance_from_calibration(
     r"""How far are predictions ``p`` [n] of P(y = 1) from calibrated, given labels ``y`` [n]?
 
     Returns a certified bracket of the true distance for the data, an interval for it in the
-    population by ``n_resamples`` bootstrap resamples, which holds it with probability ``coverage``,
-    and a p-value of "calibrated" by ``n_draws`` draws of the squared Laplace kernel calibration
-    error; ``level`` decides the verdict. ``null``: "redraw" draws labels from the
+    population by ``n_resamples`` bootstrap resamples, and a p-value of "calibrated" by ``n_draws``
+    draws of the squared Laplace kernel calibration error; ``level`` decides the verdict, and the
+    interval holds the distance with probability 1 - level. ``null``: "redraw" draws labels from the
     predictions (exact for independent labels; default where all labels are 0 or 1), "signs" flips
     residuals (default where labels are means). Under jit the default is "redraw".
 
@@ -264,13 +263,6 @@ def distance_from_calibration(
     """
     key = checks.key(key)
     level = checks.level(level)
-    if level >= 0.5:
-        raise ValueError(
-            f"level: wanted that of the test, below 1/2, got {level:g}; that of the interval is "
-            f"coverage"
-        )
-    if not 0 < coverage < 1:
-        raise ValueError(f"coverage: wanted a probability in (0, 1), got {coverage}")
     n_resamples = checks.integer(n_resamples, "n_resamples")
     n_draws = checks.integer(n_draws, "n_draws")
     if notion is not None:
@@ -282,7 +274,6 @@ def distance_from_calibration(
             distance_from_calibration,
             weights=weights,
             level=level,
-            coverage=coverage,
             n_resamples=n_resamples,
             n_draws=n_draws,
             null=null,
@@ -308,7 +299,7 @@ def distance_from_calibration(
         boot_key,
         ordered,
         n_resamples=n_resamples,
-        level=coverage,
+        coverage=1 - level,
         k_max=found.random.size - 1,
     )
     measures = {
@@ -324,7 +315,7 @@ def distance_from_calibration(
         measures["lower distance"] = jnp.asarray(sum(found.lower) / 2, found.smooth.dtype)
     return DistanceResult(
         bracket=_bracket(found),
-        interval=_population(found, apart, coverage),
+        interval=_population(found, apart, level),
         measures=measures,
         radii=apart,
         p_value=test.p_value,
@@ -340,7 +331,7 @@ def distance_from_calibration(
     )
 
 
-def _population(found: _Measures, apart: Radii, coverage: float) -> Interval:
+def _population(found: _Measures, apart: Radii, level: float) -> Interval:
     """Every bound with its measure moved by its radius; ECE and best bins are left out, since they
     cannot be estimated from a sample."""
     low = jnp.stack(
@@ -355,4 +346,4 @@ def _population(found: _Measures, apart: Radii, coverage: float) -> Interval:
         smallest(found.random + apart.random + widths),
         from_lower(2 * (found.smooth + apart.smooth)),
     )
-    return Interval(at_least(largest(low), 0), at_most(high, 1), coverage)
+    return Interval(at_least(largest(low), 0), at_most(high, 1), level)

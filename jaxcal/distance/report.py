@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxcal.results import count_verdicts, in_words
+from jaxcal.results import confidence, count_verdicts, in_words
 
 if TYPE_CHECKING:
     from jaxcal.distance.bracket import DistanceResult
@@ -16,14 +16,14 @@ def report(result: "DistanceResult") -> str:
     if np.isnan(p):
         return f"distance from calibration: {in_words(result)}"
     low, high = bracket.sources
-    interval = result.interval
+    interval, trust = result.interval, confidence(result.level)
     how = {"redraw": "labels drawn again from the predictions", "signs": "random signs"}
     lines = [
         f"distance from calibration, n = {result.predictions.shape[-1]}",
         f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
         f"               (low end: {low}; high end: {high})",
         f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   "
-        f"({interval.level:.0%}, {result.n_resamples} resamples)",
+        f"({trust}, {result.n_resamples} resamples)",
         f"  p-value      {p:.4g}   ({how[result.null]}, {result.null_samples.shape[-1]} draws)",
         f"  verdict      {in_words(result)}",
         "  measures     "

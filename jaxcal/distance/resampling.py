@@ -108,8 +108,8 @@ class Radii(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("n_resamples", "k_max"))
-def radii(key: Key, data: Sorted, *, n_resamples: int, level: Any, k_max: int) -> Radii:
-    """Joint bootstrap radii: all of them hold at once with probability ``level``.
+def radii(key: Key, data: Sorted, *, n_resamples: int, coverage: Any, k_max: int) -> Radii:
+    """Joint bootstrap radii: all of them hold at once with probability ``coverage``.
 
     Each measure's draws are divided by their median, and the quantile is that of the largest. An
     observation not seen weighs as one drawn by weight, sum w^2. Cost: n_resamples times
@@ -134,7 +134,7 @@ def radii(key: Key, data: Sorted, *, n_resamples: int, level: Any, k_max: int) -
     draws = _walk(draw, jax.random.split(key, n_resamples), 2 * v.size * widths.size)
     scale = jnp.median(draws, axis=0, keepdims=True)
     scaled = draws / jnp.where(scale > 0, scale, 1)
-    found = scale[0] * jnp.quantile(jnp.max(scaled, axis=1), level)
+    found = scale[0] * jnp.quantile(jnp.max(scaled, axis=1), coverage)
     return Radii(found[0], found[1], found[3:], found[2])
 
 

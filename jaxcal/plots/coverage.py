@@ -6,14 +6,16 @@ import numpy as np
 
 from jaxcal.coverage import Coverage
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
-    """The share of targets inside regions of growing level, with the 95 % band of calibration.
+    """The share of targets inside regions of growing level, with the band of calibration.
 
+    The band holds a single share with confidence 1 - ``result.level``.
     Below the diagonal regions are too small (overconfident), above it they are too large, which
     is called conservative.
     """
@@ -34,12 +36,13 @@ def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
     if not np.all(np.isfinite(observed)):
         return say(ax, "densities are not numbers:\nno verdict")
     low, high = result.band()
+    label = f"{confidence(result.level)} band"
     closed = np.concatenate([[0.0], levels, [1.0]])
 
     def whole(values: np.ndarray) -> np.ndarray:
         return np.concatenate([[0.0], values, [1.0]])
 
-    ax.fill_between(closed, whole(low), whole(high), color=LIGHT, linewidth=0, label="95 % band")
+    ax.fill_between(closed, whole(low), whole(high), color=LIGHT, linewidth=0, label=label)
     ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", label="calibrated")
     ax.plot(closed, whole(observed), color=BLACK, linewidth=1.6, label="observed")
     p = float(result.p_conservative)

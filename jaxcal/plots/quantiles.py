@@ -6,15 +6,17 @@ import numpy as np
 
 from jaxcal.measures.quantiles import QuantileCalibration
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
-    """The empirical distribution of the transforms against the diagonal, with a 95 % band.
+    """The empirical distribution of the transforms against the diagonal, with a band.
 
-    The band holds the whole curve of a calibrated model with at least that probability.
+    The band holds the whole curve of a calibrated model with probability 1 - ``result.level`` at
+    least: outside of it p is below the level.
     """
     ax, pit = _axes(result, ax, (4.6, 4.6))
     ax.set(
@@ -27,9 +29,10 @@ def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = Non
     if not np.all(np.isfinite(pit)):
         return say(ax, "transforms are not numbers:\nno verdict")
     n = pit.size
-    half = np.sqrt(np.log(2 / 0.05) / (2 * n))  # where the p-value is 5 %
+    half = np.sqrt(np.log(2 / result.level) / (2 * n))  # where the p-value is the level
+    label = f"{confidence(result.level)} band"
     line = np.array([0.0, 1.0])
-    ax.fill_between(line, line - half, line + half, color=LIGHT, linewidth=0, label="95 % band")
+    ax.fill_between(line, line - half, line + half, color=LIGHT, linewidth=0, label=label)
     ax.plot(line, line, color=DARK, linestyle="--", label="calibrated")
     where = np.concatenate([[0.0], np.sort(pit), [1.0]])
     share = np.concatenate([[0.0], np.arange(1, n + 1) / n, [1.0]])
@@ -46,7 +49,7 @@ def pit_histogram(
 ) -> "Axes":
     """The histogram of the transforms: flat if calibrated, a U if predictions are too narrow.
 
-    The band holds the height of a single bar with probability 95 % under calibration.
+    The band holds the height of a single bar with probability 1 - ``result.level`` if calibrated.
     """
     import scipy.stats
 
@@ -54,11 +57,12 @@ def pit_histogram(
     ax.set(xlabel="transform F(y) of the target", ylabel="number of targets", xlim=(0, 1))
     if not np.all(np.isfinite(pit)):
         return say(ax, "transforms are not numbers:\nno verdict")
-    low, high = scipy.stats.binom.interval(0.95, pit.size, 1 / bins)
+    low, high = scipy.stats.binom.interval(1 - result.level, pit.size, 1 / bins)
     ax.hist(pit, bins=bins, range=(0, 1), color=LIGHT, edgecolor="white", label="observed")
     ax.axhline(pit.size / bins, color=DARK, linestyle="--", label="calibrated")
+    label = f"{confidence(result.level)} of one bar"
     for k, end in enumerate((low, high)):
-        ax.axhline(end, color=DARK, linestyle=":", label=None if k else "95 % of one bar")
+        ax.axhline(end, color=DARK, linestyle=":", label=None if k else label)
     legend_above(ax)
     return ax
 

@@ -7,14 +7,14 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
-from jaxcal.results import TestResult
+from jaxcal.results import TestResult, confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Where the statistic lies among its draws under calibration, with the 5 % threshold.
+    """Where the statistic lies among its draws under calibration, with the critical value.
 
     A null that is a formula has no draws, and a result that is not a number has no place among
     them: the figure then says so.
@@ -32,7 +32,9 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         return say(ax, "the statistic is not a finite number:\nno verdict")
     bins = min(40, max(5, draws.size // 10))
     ax.hist(draws, bins=bins, color=LIGHT, label="if calibrated")
-    ax.axvline(np.quantile(draws, 0.95), color=DARK, linestyle="--", label="95 % quantile")
+    critical = np.quantile(draws, 1 - result.level)
+    label = f"{confidence(result.level)} quantile"
+    ax.axvline(critical, color=DARK, linestyle="--", label=label)
     ax.axvline(
         statistic, color=BLACK, linewidth=2, label=f"observed, p = {float(result.p_value):.2g}"
     )
@@ -87,9 +89,10 @@ def contributions(
 def coordinates(
     result: TestResult, names: Sequence[str] | None = None, *, ax: "Axes | None" = None
 ) -> "Axes":
-    """How far the predictions lie too high in each target coordinate, with 95 % limits.
+    """How far the predictions lie too high in each target coordinate, with limits.
 
-    By itself, whatever the other coordinates do; filled where p <= 0.05 after Holm. Where the
+    By itself, whatever the other coordinates do; filled where p after Holm is at most the level of
+    the test, to which the limits belong. Where the
     result has no ``marginal_mean`` the parts of the estimate given the other coordinates, as bars;
     the axis says which. ``names``: one a coordinate. Needs a test that ran with
     ``coordinates=True``.
@@ -107,21 +110,21 @@ def coordinates(
     if means is None:
         ax.set(xlabel="part of the estimate given the other coordinates")
     else:
-        ax.set(xlabel="predictions too high by (claimed sd, 95 % limits)")
+        ax.set(xlabel=f"predictions too high by (claimed sd, {confidence(result.level)} limits)")
     ax.set_yticks(range(d), names)
     ax.set_ylim(d - 0.4, -0.6)  # the first coordinate on top, as in a table
     if not np.all(np.isfinite(estimates)):
         return say(ax, "estimates are not finite numbers:\nno verdict")
     if means is None:
         ends = np.maximum(estimates, 0)
-        greys = [DARK if p <= 0.05 else LIGHT for p in adjusted]
+        greys = [DARK if p <= result.level else LIGHT for p in adjusted]
         ax.barh(range(d), estimates, height=0.6, color=greys)
     else:
         low, ends = np.asarray(means.low), np.asarray(means.high)
         reach = [estimates - low, ends - estimates]
         ax.errorbar(estimates, range(d), xerr=reach, fmt="none", ecolor=DARK, capsize=3)
         for c in range(d):
-            face = BLACK if adjusted[c] <= 0.05 else "white"
+            face = BLACK if adjusted[c] <= result.level else "white"
             ax.plot(estimates[c], c, "o", color=BLACK, markerfacecolor=face)
     ax.axvline(0, color=BLACK, linewidth=0.8)
     for c, (end, p) in enumerate(zip(ends, adjusted, strict=True)):
@@ -134,7 +137,7 @@ def coordinates(
         )
     ax.margins(x=0.3)
     ax.locator_params(axis="x", nbins=5)
-    ax.set_title("p-values after Holm; dark: at most 0.05", fontsize="medium")
+    ax.set_title(f"p-values after Holm; dark: at most {result.level:g}", fontsize="medium")
     return ax
 
 

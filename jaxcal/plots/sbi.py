@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
 from jaxcal.plots.results import null_histogram
+from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,8 +39,8 @@ def posterior_figure(examined: Any) -> "Figure":
 
 
 def directions(result: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Shift and spread of every parameter with 95 % limits; black where significant at
-    the level of the test (Holm).
+    """Shift and spread of every parameter with limits; black where significant at the level of the
+    test (Holm), to which the limits belong.
 
     The shift is that of the parameter by itself where the diagnosis has it, else given the others;
     the spread is given the others. The legend says which.
@@ -110,14 +111,15 @@ def thirds(result: Any, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def coverage_curve(coverage: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Share of parameters inside highest-density regions over their level, with its 95 % band."""
+    """Share of parameters inside highest-density regions over their level, with its band."""
     ax = axes(ax)
     levels, observed = np.asarray(coverage.levels), np.asarray(coverage.observed)
     ax.set(xlabel="level of the highest-density region", ylabel="share of parameters inside")
     if not np.all(np.isfinite(observed)):
         return say(ax, "densities are not finite numbers:\nno verdict")
     low, high = coverage.band()
-    ax.fill_between(levels, low, high, color=LIGHT, linewidth=0, label="95 % band if right")
+    trust = confidence(coverage.level)
+    ax.fill_between(levels, low, high, color=LIGHT, linewidth=0, label=f"{trust} band if right")
     ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", linewidth=0.8)
     ax.plot(levels, observed, color=BLACK, label="observed")
     ax.set(xlim=(0, 1), ylim=(0, 1))

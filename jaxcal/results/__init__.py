@@ -12,7 +12,14 @@ from jaxcal.results.parts import (
     plain,
 )
 from jaxcal.results.result import TestResult
-from jaxcal.results.verdicts import count_verdicts, first_that_holds, in_words, judge, too_few
+from jaxcal.results.verdicts import (
+    confidence,
+    count_verdicts,
+    first_that_holds,
+    in_words,
+    judge,
+    too_few,
+)
 
 __all__ = [
     "FEW",
@@ -22,6 +29,7 @@ __all__ = [
     "Interval",
     "Means",
     "TestResult",
+    "confidence",
     "count_verdicts",
     "first_that_holds",
     "in_words",

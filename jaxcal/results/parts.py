@@ -23,8 +23,8 @@ class Estimate(NamedTuple):
 class Means(NamedTuple):
     """Means of q moments over the observations, each 0 where the predictions are right; all [q].
 
-    ``p_value``: of its being 0, two-sided, and ``p_adjusted`` after Holm; ``low``, ``high``: 95 %
-    limits, each for itself.
+    ``p_value``: of its being 0, two-sided, and ``p_adjusted`` after Holm; ``low``, ``high``: limits
+    of confidence 1 - level, each for itself.
     """
 
     estimate: Float[Array, " q"]
@@ -44,8 +44,9 @@ class Coordinates(NamedTuple):
     :math:`\Sigma_p` is their covariance this is (claimed - actual mean) / claimed deviation, and a
     coordinate is not accused of what another does. For other predictions it still has mean 0 where
     they are right, so the p-value holds; but its limits are those of this mean and not of a shift:
-    its size is to first order, and another coordinate may leak in where the two depend on each
-    other in more than correlation. None where :math:`\Sigma_p` is not to be had, with a sentence.
+    its size is to first order, and another coordinate leaks in where the two depend on each other
+    in more than correlation (of two modes, half of its shift: `experiments/attribution`). None
+    where :math:`\Sigma_p` is not to be had, with a sentence.
 
     The others split the statistic, of which h is a sum over coordinates: each part asks about its
     coordinate **given the others** and may be large because another, correlated one is off.
@@ -103,7 +104,8 @@ def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
 
 
 class Interval(NamedTuple):
-    """An interval that holds the true value with probability ``level``, ends each []."""
+    """An interval that holds the true value with probability 1 - ``level``, ends each []: what a
+    test of that level does not reject."""
 
     low: Scalar
     high: Scalar

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.results.parts import FEW, Coordinates, Diagnostics, Means
-from jaxcal.results.verdicts import count_verdicts, in_words
+from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 
 if TYPE_CHECKING:
     from jaxcal.results.result import TestResult
@@ -53,7 +53,7 @@ def report(result: "TestResult") -> str:
     if result.route:
         lines.append(f"  averages   {result.route}")
     if result.coordinates is not None:
-        lines += _coordinates(result.coordinates)
+        lines += _coordinates(result.coordinates, result.level)
     return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
 
 
@@ -74,11 +74,12 @@ def about_marginal_mean(marginal_mean: Means | None) -> list[str]:
     ]
 
 
-def _coordinates(split: Coordinates) -> list[str]:
+def _coordinates(split: Coordinates, level: float) -> list[str]:
     """A table: a line a coordinate; first by itself, then given the others."""
     head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
     if split.marginal_mean is not None:
-        head += "   too high by (95 % limits)     p (Holm)"
+        title = f"too high by ({confidence(level)} limits)"
+        head += f"   {title:27}   p (Holm)"
         columns = zip(*map(np.asarray, split.marginal_mean), strict=True)
         rows = [
             row + f"   {mean:+7.3f} sd ({low:+7.3f} to {high:+7.3f})   {p:8.3g}"

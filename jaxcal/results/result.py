@@ -29,7 +29,8 @@ class TestResult(eqx.Module):
     ``contributions`` [n]: each observation's share; they sum to the estimate.
     ``coordinates``: the split over target coordinates, where asked for.
     ``route``: how averages over the predictions were taken, with the error where not exactly.
-    ``level``: the probability of rejecting a calibrated model that was asked for. `verdict` is
+    ``level``: the probability of rejecting a calibrated model that was asked for; limits have
+    confidence 1 - level. `verdict` is
     "rejected" where p <= level, "not rejected" where it is not, and "cannot tell" where the test
     could not have rejected whatever the model, or has no p-value; `reason` says why.
     ``sensitivity`` [d]: growth of the expected statistic with the square of a shift of the targets

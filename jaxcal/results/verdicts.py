@@ -45,6 +45,11 @@ def count_verdicts(result: Judged) -> str:
     return f"at level {result.level:g}: {', '.join(shares)}"
 
 
+def confidence(level: float) -> str:
+    """The confidence of limits that go with a test of this level, in words: "95 %"."""
+    return f"{100 * (1 - level):g} %"
+
+
 def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
     """Why the null can give no p-value up to the level for n observations; "" where it can."""
     least = least_p_value(n)

@@ -29,6 +29,7 @@ def kccsd_test(
     names: Any = None,
     n_nodes: int = 10,
     null: nulls.Null = nulls.Wild(),
+    level: float = 0.05,
     coordinates: bool | None = None,
     **options: Any,
 ) -> PosteriorResult:
@@ -43,7 +44,7 @@ def kccsd_test(
     ask `kcsd_test` too, or `examine`. Errors as in `score_pairs`; NaN scores give p = NaN.
     Source: Glaser et al. (2023), Section 3; for the prior as base measure Section 4.1.
     """
-    key = checks.key(key)
+    key, level = checks.key(key), checks.level(level)
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, None, names, n_nodes)
     test_key, split_key = jax.random.split(jax.random.fold_in(key, 1))
     result = calibration.kccsd_test(
@@ -51,10 +52,11 @@ def kccsd_test(
         pairs.scores,
         pairs.thetas,
         null=null,
+        level=level,
         coordinates=_split(coordinates, pairs),
         **options,
     )
-    found = _diagnose(split_key, pairs, conditional=False)
+    found = _diagnose(split_key, pairs, level, conditional=False)
     return PosteriorResult(result, found, pairs.features, "calibrated", pairs.names, pairs.notes)
 
 
@@ -70,6 +72,7 @@ def kcsd_test(
     names: Any = None,
     n_nodes: int = 10,
     null: nulls.Null = nulls.Wild(),
+    level: float = 0.05,
     coordinates: bool | None = None,
     **options: Any,
 ) -> PosteriorResult:
@@ -79,7 +82,7 @@ def kcsd_test(
     Everything else as in `kccsd_test`. Also looks for trends of the errors along each feature.
     Source: Jitkrittum et al. (2020); Glaser et al. (2023), Section 2.
     """
-    key = checks.key(key)
+    key, level = checks.key(key), checks.level(level)
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
     test_key, split_key = jax.random.split(jax.random.fold_in(key, 2))
     result = goodness_of_fit.kcsd_test(
@@ -88,10 +91,11 @@ def kcsd_test(
         pairs.thetas,
         pairs.features.astype(pairs.thetas.dtype),
         null=null,
+        level=level,
         coordinates=_split(coordinates, pairs),
         **options,
     )
-    found = _diagnose(split_key, pairs, conditional=True)
+    found = _diagnose(split_key, pairs, level, conditional=True)
     return PosteriorResult(result, found, pairs.features, "conditional", pairs.names, pairs.notes)
 
 
@@ -106,19 +110,22 @@ def examine(
     bounds: Any = None,
     names: Any = None,
     n_nodes: int = 10,
+    level: float = 0.05,
     coverage: Any = None,
     **options: Any,
 ) -> Examination:
     """Both questions from one set of scores; arguments as in `kccsd_test` and `kcsd_test`.
 
-    ``coverage``: a result of `jaxcal.coverage` to show beside them.
+    ``coverage``: a result of `jaxcal.coverage` to show beside them. ``level``: of the verdict,
+    which is about all of them together, and of what is named beside it.
     """
-    key = checks.key(key)
+    key, level = checks.key(key), checks.level(level)
     if coverage is not None and not isinstance(coverage, Coverage):
         raise TypeError(
             f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"
         )
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
+    options |= {"level": level}
     return Examination(
         kccsd_test(pairs, key=key, **options), kcsd_test(pairs, key=key, **options), coverage
     )
@@ -156,7 +163,7 @@ def _split(coordinates: bool | None, pairs: ScoredPairs) -> bool:
     return len(pairs.thetas) <= SPLIT_UP_TO if coordinates is None else coordinates
 
 
-def _diagnose(key: Key, pairs: ScoredPairs, *, conditional: bool) -> Diagnosis:
+def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) -> Diagnosis:
     n, q = pairs.features.shape
     features = pairs.features.astype(pairs.thetas.dtype)
     known: Array = pairs.scores.at_nodes.reshape(n, -1)
@@ -175,5 +182,6 @@ def _diagnose(key: Key, pairs: ScoredPairs, *, conditional: bool) -> Diagnosis:
         known,
         searched,
         conditional=conditional,
+        level=level,
         covariances=None if fitted is None else fitted.values * square,
     )

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from jaxcal import convert, moments
 from jaxcal.numerics import at_least
 from jaxcal.results import Means
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import Key, KeyLike, Scalar
 
 FOLDS, LANDMARKS = 5, 200
 
@@ -32,6 +32,8 @@ class Diagnosis(eqx.Module):
     deviations that the posteriors claim (`jaxcal.Coordinates` says what that means where they are
     not Gaussian); None where their covariances are not to be had from scores at more base points
     than parameters.
+
+    Limits have confidence 1 - level.
 
     **Given the other parameters**, so that an error of one shows in those correlated with it:
     ``bias``: of the score :math:`s_k`, over its root mean square: how far too high, in units of the
@@ -62,8 +64,8 @@ class Diagnosis(eqx.Module):
         return _ratio(1 - self.spread.estimate, jnp.nan)
 
     def sd_ratio_interval(self) -> Float[Array, "2 d"]:
-        """95 % limits of `sd_ratio`, from those of the spread; infinite where the pairs set no
-        upper one."""
+        """Limits of `sd_ratio`, from those of the spread; infinite where the pairs set no upper
+        one."""
         return _ratio(1 - jnp.stack([self.spread.low, self.spread.high]), jnp.inf)
 
 
@@ -82,12 +84,14 @@ def diagnose(
     features: Float[Array, "n q"] | None,
     *,
     conditional: bool,
+    level: Scalar | float = 0.05,
     covariances: Float[Array, "n d d"] | None = None,
 ) -> Diagnosis:
     """Moments of free parameters and their scores; ``known``: what is conditioned on.
 
     ``features``: those to look for trends along; used only where ``conditional``. ``covariances``
-    of the posteriors, functions of nothing but them. p-values by Student's t: from about a hundred
+    of the posteriors, functions of nothing but them. Limits are those of tests of this ``level``,
+    of confidence 1 - level. p-values by Student's t: from about a hundred
     pairs on. Cost O(n 300^2).
     """
     centers = cross_fitted_means(convert.key(key), known, thetas)
@@ -96,17 +100,18 @@ def diagnose(
     first = given_others if covariances is None else moments.shifts(scores, covariances)
     second = 1 + scores * (thetas - centers)
     d = thetas.shape[1]
-    mean, spread = _together(first, second)
-    bias = mean if covariances is None else moments.means(given_others)
+    mean, spread = _together(first, second, level)
+    bias = mean if covariances is None else moments.means(given_others, level=level)
     shift = None if covariances is None else mean
     if not conditional or features is None:
         return Diagnosis(shift, bias, spread, None, None, None, None)
     n, q = features.shape
     ranks = jnp.argsort(jnp.argsort(features, axis=0), axis=0)
     g = (2 * ranks.astype(thetas.dtype) + 1 - n) / n
-    trends = _together(
-        *((w[:, :, None] * g[:, None, :]).reshape(n, d * q) for w in (first, second))
+    of_first, of_second = (
+        (w[:, :, None] * g[:, None, :]).reshape(n, d * q) for w in (first, second)
     )
+    trends = _together(of_first, of_second, level)
     z = jnp.stack(
         [
             jnp.abs(t.estimate / jnp.where(t.standard_error > 0, t.standard_error, jnp.inf))
@@ -123,9 +128,11 @@ def diagnose(
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds)
 
 
-def _together(first: Float[Array, "n k"], second: Float[Array, "n k"]) -> tuple[Means, Means]:
+def _together(
+    first: Float[Array, "n k"], second: Float[Array, "n k"], level: Scalar | float
+) -> tuple[Means, Means]:
     """Means of two sets of moments, with p-values corrected for both together."""
-    both = moments.means(jnp.concatenate([first, second], axis=1))
+    both = moments.means(jnp.concatenate([first, second], axis=1), level=level)
     k = first.shape[1]
     return Means(*(part[:k] for part in both)), Means(*(part[k:] for part in both))
 

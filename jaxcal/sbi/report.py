@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
-from jaxcal.results import TestResult, plain
+from jaxcal.results import TestResult, confidence, plain
 from jaxcal.sbi.diagnosis import Diagnosis
 
 QUESTIONS = {
@@ -158,9 +158,9 @@ def _table(result: PosteriorResult) -> list[str]:
     d = result.diagnosis
     wide = max(9, *(len(name) for name in result.names))
     shift, others, ratio = (
-        "too high by (95 %)",
+        f"too high by ({confidence(result.test.level)})",
         "given the others: too high by",
-        "claimed / actual sd (95 %)",
+        f"claimed / actual sd ({confidence(result.test.level)})",
     )
     head = f"  {'parameter':{wide}}"
     lines = [f"  {name:{wide}}" for name in result.names]

@@ -33,11 +33,12 @@ class BlockEstimates(eqx.Module):
     size: int = eqx.field(static=True)
     n: int = eqx.field(static=True)
 
-    def lower_bound(self, level: float = 0.95) -> Scalar:
+    def lower_bound(self, level: float = 0.05) -> Scalar:
         r"""``max(0, estimate - z standard_error)``: the calibration error is above it with
-        probability ``level``, for many blocks. Inverts the block test `jaxcal.nulls.BlockNormal`.
+        probability 1 - ``level``, for many blocks. Inverts the test of blocks
+        `jaxcal.nulls.BlockNormal`.
         """
-        z = ndtri(jnp.asarray(_level(level), self.estimate.dtype))
+        z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
         return at_least(self.estimate - z * self.standard_error, 0)
 
     def warnings(self) -> list[str]:
@@ -106,20 +107,16 @@ def _blocks(
     return blocks, jnp.std(blocks, ddof=1) / m**0.5 if m > 1 else none
 
 
-def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.95) -> Interval:
+def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -> Interval:
     r"""A normal interval for the squared calibration error of a model that is NOT calibrated.
 
+    Of confidence 1 - ``level``:
     :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}` for the result of `skce_test`, with
     :math:`\zeta_1 = Var\, E[h \mid x]`; for `BlockEstimates` the spread of the blocks. Near
     calibration both ends are of the order of 1 / n and the limit is not normal: read the p-value.
     The lower end is not cut at 0. Source: Widmann, Lindsten and Zachariah (2021), Cor. B.2 and B.3.
     """
-    z = ndtri(jnp.asarray((1 + _level(level)) / 2, result.estimate.dtype))
+    level = checks.level(level)
+    z = ndtri(jnp.asarray(1 - level / 2, result.estimate.dtype))
     half = z * result.standard_error
     return Interval(result.estimate - half, result.estimate + half, level)
-
-
-def _level(level: float) -> float:
-    if not 0 < level < 1:
-        raise ValueError(f"level: wanted a probability between 0 and 1, got {level!r}")
-    return level

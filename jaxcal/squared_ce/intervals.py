@@ -28,8 +28,8 @@ class OneStep(NamedTuple):
 
     ``standard_error`` []: the larger of that seen and that claimed. ``interval``: normal, right
     where the residual is estimated well (its squared error small against the standard error).
-    ``lower_bound`` []: one-sided at the same level; the squared error is above it also where the
-    residual is estimated badly.
+    ``lower_bound`` []: one-sided with the same confidence; the squared error is above it also where
+    the residual is estimated badly.
     """
 
     squared: Float[Array, ""]
@@ -51,15 +51,16 @@ class RiskDifference(NamedTuple):
     interval: Interval
 
 
-def mean_interval(values: Any, level: float = 0.95) -> Interval:
-    """The normal interval of a mean of independent values; NaN ends for n = 1."""
-    check_level(level)
+def mean_interval(values: Any, level: float = 0.05) -> Interval:
+    """The normal interval of a mean of independent values, of confidence 1 - ``level``; NaN ends
+    for n = 1."""
+    level = checks.level(level)
     values = _numbers(values, "values")
     n = values.shape[0]
     if n < 2:
         missing = jnp.asarray(jnp.nan, values.dtype)
         return Interval(missing, missing, level)
-    half = ndtri((1 + level) / 2) * jnp.std(values, ddof=1) / n**0.5
+    half = ndtri(1 - level / 2) * jnp.std(values, ddof=1) / n**0.5
     return Interval(jnp.mean(values) - half, jnp.mean(values) + half, level)
 
 
@@ -78,24 +79,24 @@ def claimed_parts(
     return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
 
 
-def one_step(terms: Any, level: float = 0.95, claimed: Any = None) -> OneStep:
-    """The one-step estimate and its intervals from the terms psi.
+def one_step(terms: Any, level: float = 0.05, claimed: Any = None) -> OneStep:
+    """The one-step estimate and its intervals, of confidence 1 - ``level``, from the terms psi.
 
     ``claimed`` [n]: their variances given the predictions, were these calibrated. Rare outcomes
     that no label shows have no spread that is seen, but one that the predictions claim.
     """
     terms = _numbers(terms, "terms")
-    check_level(level)
+    level = checks.level(level)
     n, mean = terms.shape[0], jnp.mean(terms)
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
     if claimed is not None:
         error = at_least(error, jnp.sqrt(jnp.mean(_numbers(claimed, "claimed")) / n))
-    half = ndtri((1 + level) / 2) * error
+    half = ndtri(1 - level / 2) * error
     interval = Interval(mean - half, mean + half, level)
-    return OneStep(mean, error, interval, mean - ndtri(jnp.asarray(level)) * error)
+    return OneStep(mean, error, interval, mean - ndtri(jnp.asarray(1 - level)) * error)
 
 
-def compare_risks(first: Any, second: Any, level: float = 0.95) -> RiskDifference:
+def compare_risks(first: Any, second: Any, level: float = 0.05) -> RiskDifference:
     """The paired test from the row means of two risks on the same observations.
 
     Both functions have to be fitted on other data. The standard error is that of a U-statistic by
@@ -106,7 +107,7 @@ def compare_risks(first: Any, second: Any, level: float = 0.95) -> RiskDifferenc
     was 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at n = 8000 on the worse of the two sides,
     on scalar data with an error of 0.18 (2000 data sets each). Read p-values near a threshold so.
     """
-    check_level(level)
+    level = checks.level(level)
     first, second = _numbers(first, "first"), _numbers(second, "second")
     if first.shape != second.shape:
         raise ValueError(
@@ -118,7 +119,7 @@ def compare_risks(first: Any, second: Any, level: float = 0.95) -> RiskDifferenc
     size = largest(jnp.abs(first))
     same = largest(jnp.abs(gaps)) <= 1e3 * jnp.finfo(gaps.dtype).eps * size
     z = jnp.where(same, 0.0, difference / jnp.where(same, 1.0, error))
-    half = ndtri((1 + level) / 2) * error
+    half = ndtri(1 - level / 2) * error
     interval = Interval(difference - half, difference + half, level)
     return RiskDifference(difference, error, ndtr(z), interval)
 
@@ -128,11 +129,6 @@ def root(interval: Interval, most: float = np.inf) -> Interval:
     largest possible square ``most`` as that."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
-
-
-def check_level(level: float) -> None:
-    """ValueError unless 0 < level < 1."""
-    checks.level(level)
 
 
 def _numbers(value: Any, name: str) -> Float[Array, " n"]:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxcal import checks
-from jaxcal.results import Interval, plain
+from jaxcal.results import Interval, confidence, plain
 from jaxcal.squared_ce import splits
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
@@ -70,7 +70,7 @@ class Nested(eqx.Module):
         lines = [
             f"{self.reports[0].notion} calibration error over {len(self.reports)} outer folds",
             f"  error {self.error:.4f}",
-            f"  {self.level:.0%} interval {float(low):.4f} to {float(high):.4f}, one step",
+            f"  {confidence(self.level)} interval {float(low):.4f} to {float(high):.4f}, one step",
             f"  selected: {names}",
         ]
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
@@ -85,7 +85,7 @@ def nested_calibration_error(
     *,
     outer: Any = 5,
     estimators: Sequence[Any] | None = None,
-    level: float = 0.95,
+    level: float = 0.05,
     **options: Any,
 ) -> Nested:
     """`calibration_error` once an outer fold, whose validation rows are its test rows.

@@ -16,7 +16,6 @@ from jaxcal import checks
 from jaxcal.squared_ce import reductions, splits
 from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Estimator
-from jaxcal.squared_ce.intervals import check_level
 from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
 from jaxcal.squared_ce.reductions import Reduced
@@ -52,7 +51,7 @@ def calibration_error(
     estimators: Sequence[Any] | None = None,
     folds: Any = 5,
     test: Any = 0.2,
-    level: float = 0.95,
+    level: float = 0.05,
     keep: bool = False,
 ) -> Report:
     """Estimate the calibration error of a classifier, the estimator being chosen by its risk.
@@ -64,8 +63,9 @@ def calibration_error(
     validation set of a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of
     rows; rows are counted within those for tuning. ``test``: the share of rows for the estimate,
     drawn by the key, or the rows themselves. What is drawn depends on what the rows hold and not on
-    their order, so permuted data give the same numbers. ``level``: of intervals. ``keep``: hold the
-    fitted functions in ``functions`` of each estimator, one a problem.
+    their order, so permuted data give the same numbers. Intervals have confidence
+    1 - ``level``. ``keep``: hold the fitted functions in ``functions`` of each estimator, one a
+    problem.
 
     Everything is computed in float64, whatever JAX is set to: small ridges need it.
     Cost: per fold one factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2),
@@ -86,7 +86,7 @@ def problem_error(
     estimators: Sequence[Any] | None = None,
     folds: Any = 5,
     test: Any = 0.2,
-    level: float = 0.95,
+    level: float = 0.05,
     keep: bool = False,
 ) -> Report:
     """As `calibration_error`, for a problem made by one of the reductions, such as `binary`."""
@@ -108,7 +108,7 @@ def _run(
     level: float,
     keep: bool,
 ) -> Report:
-    check_level(level)
+    level = checks.level(level)
     rows, outcomes = (
         np.moveaxis(np.asarray(held), -2, 0).reshape(problem.n, -1)
         for held in (problem.inputs, problem.outcomes)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxcal.results import Interval, plain
+from jaxcal.results import Interval, confidence, plain
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.intervals import (
     OneStep,
@@ -283,7 +283,7 @@ class Report(eqx.Module):
             f"{self.notion} calibration error, tuned on {data.tuning} observations in {data.folds} "
             f"folds, estimated on {data.test}",
             f"  error {best.error:.4f}, by {best.name}, lowest validation risk",
-            f"  {best.level:.0%} interval {ends}",
+            f"  {confidence(best.level)} interval {ends}",
             "  estimator            100 sqrt(risk)      error   at least   chosen",
         ]
         for row in self.table():

@@ -381,7 +381,7 @@ def test_a_permutation_of_the_pairs_changes_nothing(n):
         ({"folds": [([0, 0, 1], [3, 4])]}, ValueError, "a row is listed more than once"),
         ({"test": 1.5}, ValueError, "test: wanted a share between 0 and 1"),
         ({"test": np.ones(3)}, ValueError, "test: wanted row numbers, or a mask of length 100"),
-        ({"level": 95.0}, ValueError, "level: wanted a probability between 0 and 1"),
+        ({"level": 95.0}, ValueError, "level: wanted a probability of rejecting"),
         ({"estimators": []}, ValueError, "estimators: wanted at least one"),
         ({"estimators": [Bins]}, (TypeError, AttributeError), "estimators|property"),
         ({"estimators": [Bins((5, 6)), Bins((7, 8))]}, ValueError, "two are called 'bins'"),
@@ -452,7 +452,7 @@ def test_nested_folds_test_every_observation_once(problem):
     assert float(found.interval.high) >= max(0, *ends) ** 0.5 - 1e-4
     low = np.mean(found.terms) - 1.96 * np.std(found.terms, ddof=1) / N**0.5
     assert float(found.interval.low) <= max(0, low) ** 0.5 + 1e-4
-    assert "95% interval {:.4f} to {:.4f}".format(*map(float, found.interval[:2])) in repr(found)
+    assert "95 % interval {:.4f} to {:.4f}".format(*map(float, found.interval[:2])) in repr(found)
     assert "selected:" in repr(found)
     json.dumps(found.to_dict())
 
@@ -505,9 +505,9 @@ def test_the_interval_printed_is_the_one_step_one_of_an_estimator_that_has_it(pr
         assert wanted != "kkr"
         assert low == report.estimators[wanted].interval.low
         assert high == highest
-        assert f"95% interval {low:.4f} to {high:.4f}, one step of {wanted}" in repr(quoted)
+        assert f"95 % interval {low:.4f} to {high:.4f}, one step of {wanted}" in repr(quoted)
     alone = Report("binary", {"kkr": report.estimators["kkr"]}, "kkr", 0.2, report.data)
-    assert "95% interval none" in repr(alone)
+    assert "95 % interval none" in repr(alone)
 
 
 # --- intervals and the paired test
@@ -519,7 +519,7 @@ def test_labels_not_seen_do_not_shrink_an_interval():
     terms = one_step_terms(inputs, residual)
     assert float(one_step(terms).interval.low) == pytest.approx(0.02**2)
     mean, square = claimed_parts(inputs, residual)
-    found = one_step(terms, 0.95, 4 * (square - mean**2))
+    found = one_step(terms, 0.05, 4 * (square - mean**2))
     error = 2 * 0.02 * (0.02 * 0.98 / 60) ** 0.5
     assert float(found.standard_error) == pytest.approx(error)
     assert float(found.interval.low) < 0
@@ -537,12 +537,12 @@ def test_claimed_variances_are_those_of_labels_from_the_predictions():
 
 def test_intervals_by_hand():
     values = jnp.asarray(np.random.default_rng(0).normal(1, 2, 50))
-    found = mean_interval(values, 0.9)
+    found = mean_interval(values, 0.1)
     wanted = scipy.stats.norm.interval(0.9, np.mean(values), np.std(values, ddof=1) / 50**0.5)
     np.testing.assert_allclose([found.low, found.high], wanted, rtol=1e-9)
     assert np.isnan(mean_interval(values[:1]).low)
-    np.testing.assert_allclose(root(mean_interval(values - 1, 0.9)).low, 0)
-    step = one_step(values, 0.9)
+    np.testing.assert_allclose(root(mean_interval(values - 1, 0.1)).low, 0)
+    step = one_step(values, 0.1)
     assert float(step.lower_bound) == pytest.approx(
         float(jnp.mean(values)) - 1.2815515655 * float(step.standard_error)
     )
