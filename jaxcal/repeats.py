@@ -1,14 +1,18 @@
-"""Observations that stand in the data more than once: equal in the bits of target and prediction.
+"""Observations by their bits: those that stand in the data more than once, and a random order of
+all that does not depend on where they stand.
 
 Rows are compared by 32 random-looking bits of each, in one sort: unequal rows are taken for equal
 in n^2 / 2^33 cases, 1 in 10^5 observations.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt32
+
+from jaxcal.typing import Key
 
 SHARE = 0.01  # of the observations, up to which repeats are not named
 FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of one density's float32 draws
@@ -24,6 +28,17 @@ def fingerprints(tree: Any, n: int) -> UInt32[Array, " n"]:
             columns = _mixed(count * jnp.uint32(0x9E3779B9) + jnp.uint32(place + 1))
             bits += jnp.sum(_mixed(words ^ columns[None]), axis=1, dtype=jnp.uint32)
     return bits
+
+
+@partial(jax.jit, static_argnames="n")
+def drawn_order(key: Key, n: int, tree: Any, ties: Any = None) -> Int[Array, " n"]:
+    """Row numbers in random order, the same rows wherever they stand in the arrays of a pytree.
+
+    What ``ties`` holds counts only among rows that are equal in ``tree``. Rows equal in both may
+    change places, which changes nothing. Cost O(n log n).
+    """
+    order = jnp.lexsort((fingerprints(ties, n), fingerprints(tree, n)))
+    return order[jax.random.permutation(key, n)]
 
 
 def repeated_rows(

@@ -22,7 +22,7 @@ from jaxcal.models import Draws
 from jaxcal.models.laws import Classes, Laplaces, Mixtures, Normals, law_of
 from jaxcal.pairwise.skce import SKCE
 from jaxcal.quadratic import ordered_pairs
-from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.skce.setup import Options, Setup, set_up
 from jaxcal.typing import Key, KeyLike, Scalar
@@ -62,8 +62,8 @@ def ucme_test(
     ``predictions``, ``targets`` and the options of the kernel as in `jaxcal.skce_test`.
     ``locations``: test predictions and test targets, J of each, in the form of predictions and
     targets; they must not be chosen by looking at the data. By default ``n_locations`` of the
-    observations, drawn at random, serve as locations and are left out of the test. Units and open
-    bandwidths follow observations and locations together.
+    observations, drawn by the key and what they hold, serve as locations and are left out of the
+    test. Units and open bandwidths follow observations and locations together.
 
     ``level`` decides ``result.verdict``. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`,
     ``estimate`` the same without pairs of an observation with itself.
@@ -128,7 +128,7 @@ def _prepared(
         n, j = ys.shape[0], n_locations
         if n - j < 1:
             raise ValueError(f"n_locations: {j} locations leave none of n={n} observations")
-        order = jax.random.permutation(pick, n)
+        order = drawn_order(pick, n, ys, held)
         return _features(kernel_key, held, ys, setup, order[j:], order[:j]), n, j
     held, ys, _ = set_up(predictions, targets, **options)
     if isinstance(options.get("distance"), Vectors):

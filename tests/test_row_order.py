@@ -1,4 +1,10 @@
-"""A set of observations has no order: estimates and bandwidths are those of the set."""
+"""A set of observations has no order: estimates and bandwidths are those of the set.
+
+So are choices of some observations (folds, landmarks, locations, base points): the values make
+them, and a key where there is one. What is drawn observation by observation is not: signs and
+resamples of a null, draws of a prediction. There permuted rows and the same key give other draws
+of the same distribution.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +12,19 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd
-from jaxcal.ckce import ckce_low_rank, pooled_bandwidth
+from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
+from jaxcal.assembly import reach
+from jaxcal.ckce import ckce_low_rank, compare, pooled_bandwidth
+from jaxcal.coverage import coverage
 from jaxcal.distance import smooth_ce
 from jaxcal.kernels.bandwidths import median_heuristic, pairs
 from jaxcal.kernels.medians import HELD
+from jaxcal.kernels.points import Gaussian
 from jaxcal.kernels.predictions import Vectors
 from jaxcal.measures import mmce
+from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
+from jaxcal.squared_ce.spectral import spectral
 from jaxcal.ucme import ucme
 
 KEY = jax.random.key(0)
@@ -43,7 +54,32 @@ def energies(d):
     return Unnormalized(log_density, (d["mean"], d["width"]))
 
 
-SLOW = ("ksd", "kcsd", "draws", "distance")
+def shares(d):
+    found = coverage(normals(d), d["ys"], d["samples"])
+    return found.observed, found.p_uniform, found.p_conservative
+
+
+def compared(d):
+    """Without what is resampled by row."""
+    models = jnp.stack([d["classes"], d["classes"][:, ::-1]])
+    found = compare(KEY, models, d["labels"], rank=8, n_draws=3, prediction_kernel=Gaussian(0.3))
+    return found.estimate, found.corrected, found.left_out
+
+
+def diagnosed(d):
+    scores = (d["mean"] - d["ys"]) / d["width"]
+    known = jnp.concatenate([d["mean"], d["width"]], axis=1)
+    return diagnose(KEY, d["ys"], scores, known, d["mean"], conditional=True)
+
+
+def ridges(d):
+    """The eigenvalues of the low rank of a kernel whose diagonal is constant."""
+    problem = squared_ce.canonical(d["classes"], d["labels"])
+    found = spectral((Gaussian(0.2),), problem, 8)
+    return found.values, found.unexplained
+
+
+SLOW = ("ksd", "kcsd", "draws", "distance", "diagnosis", "compared", "locations")
 ESTIMATES = {
     "kccsd": lambda d: kccsd(KEY, energies(d), d["ys"], precondition="isotropic"),
     "kcsd": lambda d: kcsd(KEY, energies(d), d["ys"], inputs=d["mean"]),
@@ -52,10 +88,20 @@ ESTIMATES = {
     "classes": lambda d: skce(KEY, d["classes"], d["labels"]),
     "draws": lambda d: skce(KEY, Draws(d["samples"]), d["ys"]),
     "ckce": lambda d: ckce_low_rank(d["classes"], d["labels"], rank=16).estimate,
+    "low rank": lambda d: (
+        ckce_low_rank(d["classes"], d["labels"], rank=8, prediction_kernel=Gaussian(0.3)).estimate
+    ),
+    "compared": compared,
+    "ridges": ridges,
+    "reach": lambda d: reach(d["ys"]),
+    "coverage": shares,
+    "diagnosis": diagnosed,
+    "locations": lambda d: ucme(KEY, normals(d), d["ys"]),
     "compare": lambda d: pooled_bandwidth(jnp.stack([d["classes"], d["classes"][:, ::-1]])),
     "measures": lambda d: mmce(d["classes"][:, 0], d["labels"] == 0).biased,
     "distance": lambda d: smooth_ce(d["classes"][:, 0], d["labels"] == 0).value,
 }
+FEW = ("ksd", "kcsd", "draws", "distance", "skce", "classes", "compare", "locations")
 
 
 @pytest.mark.parametrize(
@@ -64,14 +110,15 @@ ESTIMATES = {
 )
 def test_the_order_of_the_observations_changes_nothing(name):
     estimate = jax.jit(ESTIMATES[name])
-    for n in (200, 1000) if name in ("kccsd", "ckce", "measures") else (200,):
+    for n in (200,) if name in FEW else (200, 1000):
         rows = {key: jnp.asarray(value) for key, value in data(n).items()}
         order = np.random.default_rng(1).permutation(n)
         there, back = (
             jax.tree.leaves(estimate(one))
             for one in (rows, {key: value[order] for key, value in rows.items()})
         )
-        np.testing.assert_allclose(back, there, rtol=1e-9, atol=1e-12)
+        for value, again in zip(there, back, strict=True):
+            np.testing.assert_allclose(again, value, rtol=1e-9, atol=1e-12)
 
 
 def test_locations_score_the_same_set():
@@ -84,6 +131,37 @@ def test_locations_score_the_same_set():
     order = np.random.default_rng(1).permutation(100)
     back = estimate({key: value[order] for key, value in rows.items()})
     np.testing.assert_allclose(back, estimate(rows), rtol=1e-9)
+
+
+def test_landmarks_of_many_rows_are_chosen_by_their_values():
+    n = 5000
+    q, y = jnp.asarray(data(n)["classes"]), jnp.asarray(data(n)["labels"])
+    order = np.random.default_rng(1).permutation(n)
+    there, back = (
+        ckce_low_rank(a, b, rank=16, bandwidth=0.3).estimate
+        for a, b in ((q, y), (q[order], y[order]))
+    )
+    np.testing.assert_allclose(back, there, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n", [200, 1000])
+def test_base_points_are_the_same_pairs_wherever_they_stand(n):
+    rng = np.random.default_rng(n)
+    x = rng.normal(size=(n, 2))
+    thetas = x + rng.normal(size=(n, 2))
+
+    def log_prob(theta, x):
+        return -jnp.sum((theta - x) ** 2) / 2
+
+    order = rng.permutation(n)
+    there, back = (
+        sbi.score_pairs(log_prob, thetas[rows], x[rows], key=KEY) for rows in (np.arange(n), order)
+    )
+    np.testing.assert_array_equal(back.scores.nodes, there.scores.nodes)
+    first, again = np.argsort(there.thetas[:, 0]), np.argsort(back.thetas[:, 0])
+    np.testing.assert_array_equal(back.thetas[again], there.thetas[first])
+    np.testing.assert_array_equal(back.features[again], there.features[first])
+    assert len(there.thetas) == n - 10
 
 
 def test_many_rows_are_represented_by_pairs_that_their_values_choose():

@@ -194,6 +194,7 @@ def compare(
 
     Gram matrices have rank at most ``rank``, by incomplete Cholesky; what that leaves out is
     reported. Cost M n rank^2 n_draws multiplications; models are walked by vmap.
+    Values do not depend on the order of the observations; the resamples that a key draws do.
     The paper ranks models and has no intervals; the method is ours.
     """
     key = checks.key(key)

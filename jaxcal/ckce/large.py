@@ -16,6 +16,7 @@ from jaxcal.ckce.features import TILE, Fourier, Nystroem, primal_fit
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
+from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.points import Gaussian, Linear, Sum
 from jaxcal.numerics import at_least
 from jaxcal.typing import Key, KeyLike, Points
@@ -30,10 +31,12 @@ def pivots(
 
     Each step takes the row whose feature is farthest from the span of those taken; it stops after
     ``rank`` steps, or where that squared distance is at most ``tolerance`` times the largest
-    k(x, x). Cost O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
+    k(x, x). Of several as far the one that their values put first, wherever it stands. Cost
+    O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
-    held = jax.lax.stop_gradient(xs)
+    order = by_values(xs)
+    held = jax.lax.stop_gradient(xs)[order]
     start = kernels.gram_diagonal(kernel, held)
     least = tolerance * jnp.max(start)
 
@@ -52,7 +55,7 @@ def pivots(
 
     empty = (jnp.zeros((), jnp.int32), jnp.zeros((n, rank), xs.dtype), start)
     step, _, _, taken = jax.lax.while_loop(go_on, take, (*empty, jnp.zeros(rank, jnp.int32)))
-    return taken, jnp.arange(rank, dtype=step.dtype) < step
+    return order[taken], jnp.arange(rank, dtype=step.dtype) < step
 
 
 def ckce_low_rank(
@@ -71,8 +74,8 @@ def ckce_low_rank(
 ) -> CKCE:
     """`ckce` with a Gram matrix of low rank, by incomplete Cholesky; n does not grow its memory.
 
-    At most ``rank`` predictions are chosen by their pivots among 4,096 spread over the data (all,
-    where there are fewer); ``tolerance`` stops earlier (1,000 eps by default). Or give
+    At most ``rank`` predictions are chosen by their pivots among 4,096 spread over the data's
+    values (all, where there are fewer); ``tolerance`` stops earlier (1,000 eps by default). Or give
     ``landmarks`` [r, m] of your own. Exact where the rank reaches that of the Gram matrix; what is
     left of its trace is in ``result.approximation``. Cost O(n rank^2), memory O(tile rank + rank^2)
     beyond the data and O(4,096 rank) for the choice. ``mesh``: devices that share the rows.
@@ -118,9 +121,9 @@ def _low_rank(
 
 
 def _spread(xs: Array) -> Array:
-    """At most `CANDIDATES` rows, evenly spread."""
+    """At most `CANDIDATES` rows, evenly spread over their order by values."""
     n = xs.shape[0]
-    return xs if n <= CANDIDATES else xs[jnp.arange(CANDIDATES) * n // CANDIDATES]
+    return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]
 
 
 def ckce_fourier(

@@ -8,6 +8,10 @@ pass for one that found nothing.
 Every null is degenerate here: under calibration :math:`E\,h(x, X') = 0` for every x. p-values of
 resampling nulls count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the
 test has its level for every number of draws. Where the statistic or a draw is not finite, p is NaN.
+
+Signs and counts are drawn observation by observation. An estimate does not depend on the order of
+the rows; permuted rows and the same key give other draws, and so another p-value, of the same
+distribution.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable

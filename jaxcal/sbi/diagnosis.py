@@ -18,7 +18,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import convert, moments
+from jaxcal.kernels.bandwidths import by_values
 from jaxcal.numerics import at_least
+from jaxcal.repeats import drawn_order
 from jaxcal.results import Means
 from jaxcal.typing import Key, KeyLike, Scalar
 
@@ -143,19 +145,22 @@ def cross_fitted_means(
     """A regression of theta on ``known``, each pair predicted from the other folds.
 
     Ridge regression on the features, bent by arcsinh so that outliers keep their places, and on
-    Gaussian kernels about some of them; the penalty is chosen by generalized cross-validation
-    inside the folds it is fitted to. A prediction never saw its own theta, which keeps Stein's
-    identity exact however well it fits.
+    Gaussian kernels about 200 of them, spread over their order by values; the penalty is chosen by
+    generalized cross-validation inside the folds it is fitted to. Folds are drawn by the key and
+    ``known`` (thetas where that is the same for several pairs), so permuted pairs have the same. A
+    prediction never saw its own theta, which keeps Stein's identity exact however well it fits.
     """
     n = len(thetas)
     z = jnp.arcsinh(_standard(known))
-    landmarks = z[: min(LANDMARKS, n)]
+    count = min(LANDMARKS, n)
+    landmarks = z[by_values(z)[jnp.arange(count) * n // count]]
     gaps = _squares(z, landmarks)
     width = jnp.median(gaps)
     kernels = jnp.exp(-gaps / jnp.where(width > 0, width, 1))
     parts = [jnp.ones((n, 1), z.dtype), z] if z.shape[1] <= LANDMARKS else [jnp.ones((n, 1))]
     phi = jnp.concatenate([*parts, kernels], axis=1)
-    fold = jax.random.permutation(key, jnp.arange(n) % FOLDS)
+    places = drawn_order(key, n, known, thetas)
+    fold = jnp.zeros(n, places.dtype).at[places].set(jnp.arange(n, dtype=places.dtype) % FOLDS)
 
     def fit(k: Array) -> Array:
         rows = (fold != k).astype(phi.dtype)

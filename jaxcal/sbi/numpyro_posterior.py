@@ -138,7 +138,7 @@ class GuidePosterior:
             )
         return chunked_scores(self.log_prob, thetas, self.params, nodes)
 
-    def rows(self, rows: slice) -> "GuidePosterior":
+    def rows(self, rows: Any) -> "GuidePosterior":
         """The fits of some of the observations."""
         return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
 

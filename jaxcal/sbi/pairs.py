@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.models import Scores
-from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
@@ -64,10 +64,10 @@ def score_pairs(
 
     ``prior``: base measure, and where it has bounds, the space that parameters are freed from: a
     numpyro or torch distribution, a function ``prior(key, m)``, or draws [m, d]. A posterior that
-    carries its prior needs none. Without any, the first ``n_nodes`` pairs are given up and their
-    parameters, which are draws of the prior, become the base points. ``bounds``: (low, high), where
-    the prior does not say. ``summaries`` [n, q]: of xs, for what asks about x. Raises ValueError or
-    TypeError with the argument's name; NaN scores are reported, not dropped.
+    carries its prior needs none. Without any, ``n_nodes`` of the pairs, drawn by the key, are given
+    up and their parameters, which are draws of the prior, become the base points. ``bounds``:
+    (low, high), where the prior does not say. ``summaries`` [n, q]: of xs, for what asks about x.
+    Raises ValueError or TypeError with the argument's name; NaN scores are reported, not dropped.
     """
     key = checks.key(key)
     n_nodes = checks.integer(n_nodes, "n_nodes")
@@ -99,13 +99,15 @@ def score_pairs(
                     f"thetas: {n} pairs are too few to give up n_nodes={n_nodes} of them as base "
                     f"points: pass prior=, or fewer n_nodes"
                 )
-            nodes, values, features = values[:n_nodes], values[n_nodes:], features[n_nodes:]
-            xs = jax.tree.map(lambda leaf: leaf[n_nodes:], xs)
-            cut = getattr(made, "rows", None)
-            made = made if cut is None else cut(slice(n_nodes, None))
+            order = np.asarray(drawn_order(key, n, values, features))
+            given_up, tested = order[:n_nodes], np.sort(order[n_nodes:])
+            nodes, values, features = values[given_up], values[tested], features[tested]
+            xs = jax.tree.map(lambda leaf: leaf[tested], xs)
+            rows_of = getattr(made, "rows", None)
+            made = made if rows_of is None else rows_of(tested)
             notes += (
-                f"no prior was given: the parameters of the first {n_nodes} pairs are the base "
-                f"points, and these pairs were not tested",
+                f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
+                f"base points, and these pairs were not tested",
             )
         check_inside(space, nodes)
         made_scores = made.scored(values, xs, nodes)

@@ -16,6 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.kernels import points
+from jaxcal.kernels.bandwidths import by_values
 from jaxcal.numerics import at_least
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import Scalar
@@ -114,7 +115,8 @@ def _exact(kernel: Any, train: Reduced) -> tuple[Array, Array, Array, Array, Arr
 
 def _low_rank(kernel: Any, train: Reduced, rank: int) -> tuple[Array, Array, Array, Array, Array]:
     step = max(1, train.n // max(PIVOT_ROWS, 4 * rank))
-    found = pivoted_cholesky(kernel, train.inputs[::step], rank)
+    candidates = train.inputs[by_values(train.inputs)[::step]]
+    found = pivoted_cholesky(kernel, candidates, rank)
     # phi(p) = L^-1 k(landmarks, p)
     identity = jnp.eye(rank, dtype=found.lower.dtype)
     inverse = jax.scipy.linalg.solve_triangular(found.lower, identity, lower=True)
