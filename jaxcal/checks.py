@@ -1,21 +1,37 @@
 """Errors while shapes are known: what was wanted, what came, and for which argument."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal.convert import array, floats, integer, key, leaves, number, real, say
+from jaxcal.convert import (
+    array,
+    choice,
+    flag,
+    floats,
+    function,
+    integer,
+    key,
+    leaves,
+    number,
+    numbers,
+    real,
+    say,
+)
 from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.scores import is_distribution, score
 from jaxcal.typing import Distance
 
-__all__ = ["array", "distance", "floats", "instance", "integer", "key"]
-__all__ += ["labels", "leaves", "level", "location_null", "null", "number", "of_jax", "predictions"]
-__all__ += ["probabilities", "real", "rows", "say", "targets", "unit"]
+__all__ = ["array", "choice", "devices", "distance", "features", "flag", "floats", "function"]
+__all__ += ["instance", "integer", "key", "labels", "leaves", "level", "location_null", "names"]
+__all__ += ["null", "number", "numbers", "of_jax", "predictions", "probabilities", "real", "rows"]
+__all__ += ["say", "targets", "tolerance", "unit"]
 
 
 def null(value: Any) -> None:
@@ -35,6 +51,20 @@ def _offers(value: Any, names: str, example: str) -> None:
         raise TypeError(f"null: wanted one such as {example}, got {say(value)}{why}")
 
 
+def devices(value: Any, name: str = "mesh") -> Any:
+    """Devices that share the work, or None."""
+    if value is not None and not isinstance(value, Mesh):
+        raise TypeError(f"{name}: wanted None or a jax.sharding.Mesh, got {say(value)}")
+    return value
+
+
+def tolerance(value: Any, default: float) -> float:
+    """A relative tolerance in [0, 1), or the default for None."""
+    if value is not None and real(value, "tolerance") == 0:
+        return 0.0
+    return default if value is None else real(value, "tolerance", above=0, below=1)
+
+
 def level(value: Any) -> float:
     """The level of a test, above 0 and below 1/2: a larger one is meant as a confidence."""
     found = real(value, "level")
@@ -52,22 +82,34 @@ def instance(value: Any, kind: type, name: str) -> None:
         raise TypeError(f"{name}: wanted a {kind.__name__}, got {say(value)}")
 
 
-def distance(value: Any) -> Any:
+def names(value: Any, d: int, of: str = "parameter") -> tuple[str, ...] | None:
+    """Names of d things, one each, or None."""
+    if value is None:
+        return None
+    if isinstance(value, str | type) or not isinstance(value, Iterable):
+        raise TypeError(f"names: wanted a list of {d} names, got {say(value)}")
+    words = tuple(str(name) for name in value)
+    if len(words) != d:
+        raise ValueError(f"names: wanted one a {of}, {d}, got {len(words)}")
+    return words
+
+
+def distance(value: Any, name: str = "distance") -> Any:
     """A distance between predictions ready to use, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Distance):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(
-            f"distance: wanted one such as jaxcal.kernels.Fisher(), got {say(value)}{remedy}"
+            f"{name}: wanted one such as jaxcal.kernels.Fisher(), got {say(value)}{remedy}"
         )
     return value
 
 
-def of_jax(value: Any) -> None:
+def of_jax(value: Any, name: str = "predictions") -> None:
     """TypeError for a distribution of torch or another library: JAX cannot differentiate it."""
     library = type(value).__module__.split(".")[0]
     if library in ("torch", "tensorflow_probability", "scipy") and not hasattr(value, "detach"):
         raise TypeError(
-            f"predictions: {library}'s {type(value).__name__} is not written in JAX: use the "
+            f"{name}: {library}'s {type(value).__name__} is not written in JAX: use the "
             f"numpyro distribution of that name, jaxcal.Scores (its scores as arrays) or "
             f"jaxcal.Draws (draws from it)"
         )
@@ -85,24 +127,24 @@ def targets(value: Any) -> Array:
     return ys
 
 
-def predictions(value: Any, ys: Array) -> Any:
+def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
     """Predictions that match the targets one to one; arrays inside become JAX arrays."""
-    of_jax(value)
+    of_jax(value, name)
     n = ys.shape[0]
     if isinstance(value, type):
-        raise TypeError(f"predictions: got the class {value.__name__}; pass an instance of it")
+        raise TypeError(f"{name}: got the class {value.__name__}; pass an instance of it")
     if isinstance(value, Scores):
         return _scores(value, ys)
-    if isinstance(value, (np.ndarray, jax.Array, list, tuple)):
+    if isinstance(value, (np.ndarray, jax.Array, list, tuple, int, float)):
         raise TypeError(
-            f"predictions: got {say(value)}. Wrap arrays to say what they are: "
+            f"{name}: got {say(value)}. Wrap arrays to say what they are: "
             f"jaxcal.Scores(array) for scores at the targets, jaxcal.Draws(array) for draws"
         )
     if is_distribution(value):
         event = tuple(value.event_shape)
         if tuple(value.batch_shape) not in ((n,), ()) or event != ys.shape[1:]:
             raise ValueError(
-                f"predictions: wanted a distribution with batch shape ({n},) and event shape "
+                f"{name}: wanted a distribution with batch shape ({n},) and event shape "
                 f"{ys.shape[1:]} to match targets of shape {ys.shape}, got batch shape "
                 f"{tuple(value.batch_shape)} and event shape {event}"
                 + ("; .to_event(1) makes the last batch axis an event" if not event else "")
@@ -114,19 +156,19 @@ def predictions(value: Any, ys: Array) -> Any:
         for path, leaf in jax.tree_util.tree_leaves_with_path(value.params):
             if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != n:
                 raise ValueError(
-                    f"predictions: params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}; "
+                    f"{name}: params{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}; "
                     f"wanted a leading axis of n={n} predictions, or in_axes to say which "
                     f"parameters are shared"
                 )
     if isinstance(value, Draws):
         raise TypeError(
-            "predictions: a Stein test needs scores, which draws do not give; pass a density, a "
+            f"{name}: a Stein test needs scores, which draws do not give; pass a density, a "
             "distribution or Scores"
         )
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
         if not isinstance(leaf, (jax.Array, np.ndarray, float, int)):
             raise TypeError(
-                f"predictions: {type(value).__name__}{jax.tree_util.keystr(path)} is "
+                f"{name}: {type(value).__name__}{jax.tree_util.keystr(path)} is "
                 f"{say(leaf)}; wanted a pytree of arrays such as an equinox.Module with a method "
                 f"scores(ys)"
             )
@@ -135,12 +177,11 @@ def predictions(value: Any, ys: Array) -> Any:
     except TypeError as error:
         if "scalar-output" in str(error):
             raise TypeError(
-                f"predictions: log_density(params, y) must return one number for one target "
-                f"({error})"
+                f"{name}: log_density(params, y) must return one number for one target ({error})"
             ) from None
         raise
     if shape != ys.shape:
-        raise ValueError(f"predictions: scores have shape {shape}, targets {ys.shape}")
+        raise ValueError(f"{name}: scores have shape {shape}, targets {ys.shape}")
     return value
 
 
@@ -170,10 +211,16 @@ def _scores(value: Scores, ys: Array) -> Scores:
     return Scores(at_targets, at_nodes, nodes)
 
 
+def features(value: Any, name: str) -> Array:
+    """Numbers as floats, and booleans as 0 and 1."""
+    held = array(value, name)
+    return floats(held.astype(np.int32) if held.dtype == bool else held, name)
+
+
 def rows(value: Any, n: int, name: str) -> Array:
-    """Vectors [n, q], or [n] for one number each."""
-    given = floats(value, name)
-    if given.ndim == 0 or given.shape[0] != n:
+    """Vectors [n, q], or [n] for one number each; booleans are 0 and 1."""
+    given = features(value, name)
+    if given.size == 0 or given.shape[:1] != (n,):
         raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {given.shape}")
     return given.reshape(n, -1)
 

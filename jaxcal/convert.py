@@ -15,6 +15,7 @@ from jaxcal.typing import Key
 
 SHORT = reprlib.Repr()
 SHORT.maxother = SHORT.maxstring = 60
+MOST = 2**31 - 1  # of a count: shapes and indices have 32 bits
 DIGIT = 2**32  # a threefry key is seeded by one such digit
 
 
@@ -63,7 +64,29 @@ def _legacy(value: Any, name: str) -> Array:
         ) from None
 
 
-def integer(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
+def flag(value: Any, name: str) -> bool:
+    """True or False, also NumPy's, or TypeError."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name}: wanted True or False, got {say(value)}")
+    return bool(value)
+
+
+def choice(value: Any, name: str, among: tuple[str | None, ...]) -> Any:
+    """One of a few words (or None), or ValueError."""
+    if not (value is None or isinstance(value, str)) or value not in among:
+        *words, last = map(repr, among)
+        raise ValueError(f"{name}: wanted {', '.join(words)} or {last}, got {SHORT.repr(value)}")
+    return value
+
+
+def function(value: Any, name: str, takes: str) -> Any:
+    """A function or an instance that can be called, or TypeError; classes are none."""
+    if isinstance(value, type) or not callable(value):
+        raise TypeError(f"{name}: wanted a function of {takes}, got {say(value)}")
+    return value
+
+
+def integer(value: Any, name: str, *, least: int = 1, most: int = MOST) -> int:
     """A Python integer from one of Python, NumPy or JAX, or ValueError; True is none."""
     try:
         if isinstance(value, bool | np.bool_):
@@ -71,8 +94,9 @@ def integer(value: Any, name: str, *, least: int = 1, most: int | None = None) -
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or number < least or (most is not None and number > most):
-        range_ = f"of at least {least}" if most is None else f"from {least} to {most}"
+    if number is None or not least <= number <= most:
+        few = most == MOST and (number is None or number < least)
+        range_ = f"of at least {least}" if few else f"from {least} to {most}"
         raise ValueError(f"{name}: wanted a whole number {range_}, got {SHORT.repr(value)}")
     return number
 
@@ -132,6 +156,13 @@ def floats(value: Any, name: str) -> Array:
         remedy = "; take its real part" if jnp.issubdtype(held.dtype, jnp.complexfloating) else ""
         raise TypeError(f"{name}: wanted float32 or float64, got {held.dtype}{remedy}")
     return jnp.asarray(held)
+
+
+def numbers(value: Any, name: str) -> Array:
+    """Classes, counts and booleans as they are; other numbers as `floats`."""
+    held = array(value, name)
+    whole = jnp.issubdtype(held.dtype, jnp.integer) or held.dtype == bool
+    return jnp.asarray(held) if whole else floats(held, name)
 
 
 def array(value: Any, name: str) -> jax.Array | np.ndarray:

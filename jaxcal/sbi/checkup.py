@@ -160,7 +160,9 @@ def _pairs(
 
 
 def _split(coordinates: bool | None, pairs: ScoredPairs) -> bool:
-    return len(pairs.thetas) <= SPLIT_UP_TO if coordinates is None else coordinates
+    if coordinates is None:
+        return len(pairs.thetas) <= SPLIT_UP_TO
+    return checks.flag(coordinates, "coordinates")
 
 
 def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) -> Diagnosis:

@@ -5,7 +5,7 @@ the unconstrained variables carries the log-Jacobian. Those variables, flattened
 parameters here, so positive, ordered, simplex and matrix-valued sites need nothing else.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -42,11 +42,12 @@ class NumpyroPosterior:
         params: dict[str, Any] | None = None,
         batch: int = BATCH,
     ):
-        self.model, self.guide = model, guide
-        self.params = {} if params is None else dict(params)
-        self.observed = (observed,) if isinstance(observed, str) else tuple(observed)
+        self.model = convert.function(model, "model", "the observation")
+        self.guide = guide if guide is None else convert.function(guide, "guide", "the observation")
+        self.params = {} if params is None else _dict(params)
+        self.observed = _site_names(observed)
         self.single = isinstance(observed, str)
-        self.batch = batch
+        self.batch = convert.integer(batch, "batch")
         self.example = self._latents()
         flat, self.unravel = ravel_pytree(self._unconstrained(self.example))
         self.d = flat.size
@@ -123,7 +124,11 @@ class GuidePosterior:
     """
 
     def __init__(self, guide: Any, params: dict[str, Array]):
-        self.guide, self.params = guide, params
+        if not hasattr(guide, "get_posterior") or isinstance(guide, type):
+            raise TypeError(
+                f"guide: wanted an autoguide with get_posterior, got {convert.say(guide)}"
+            )
+        self.guide, self.params = guide, convert.leaves(_dict(params), "params")
 
     def log_prob(self, u: Array, params: Any) -> Array:
         """The guide's log density of one unconstrained parameter."""
@@ -141,6 +146,20 @@ class GuidePosterior:
     def rows(self, rows: Any) -> "GuidePosterior":
         """The fits of some of the observations."""
         return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
+
+
+def _dict(params: Any) -> dict[str, Any]:
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params: wanted a dict of parameters by name, got {convert.say(params)}")
+    return dict(params)
+
+
+def _site_names(observed: Any) -> tuple[str, ...]:
+    names = (observed,) if isinstance(observed, str) else observed
+    whole = isinstance(names, list | tuple) and names
+    if not whole or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"observed: wanted names of sites, got {convert.say(observed)}")
+    return tuple(names)
 
 
 def _seeded(model: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.models import Scores
+from jaxcal.models.sampling import sample
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
 from jaxcal.sbi.posteriors import (
@@ -17,7 +18,6 @@ from jaxcal.sbi.posteriors import (
     DistributionPosterior,
     JaxPosterior,
     Posterior,
-    as_array,
     is_tensor,
 )
 from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
@@ -76,7 +76,7 @@ def score_pairs(
     values, xs = _paired(thetas, xs)
     n, d = values.shape
     names = _names(names if names is not None else getattr(made, "names", None), d)
-    features = _features(xs if summaries is None else summaries, n)
+    features = _features(xs, n, "xs") if summaries is None else _features(summaries, n)
     space = space_of(prior, bounds, d, values.dtype)
     check_inside(space, values)
     notes = _simulated_again(values, features) + _about_space(space, prior, bounds, values, names)
@@ -134,6 +134,8 @@ def as_posterior(posterior: Any, thetas: Any = None) -> Posterior:
             "posterior: got an array: wrap scores as jaxcal.Scores(at_targets, at_nodes, nodes) to "
             "say what they are"
         )
+    if isinstance(posterior, type):
+        raise TypeError(f"posterior: got the class {posterior.__name__}; pass an instance of it")
     if callable(posterior) and is_tensor(thetas):
         return TorchPosterior(posterior)
     if callable(posterior) or hasattr(posterior, "log_prob"):
@@ -145,7 +147,7 @@ def as_posterior(posterior: Any, thetas: Any = None) -> Posterior:
 
 
 def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
-    values = as_array(thetas, "thetas")
+    values = checks.floats(thetas, "thetas")
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2 or len(values) < 2 or values.shape[1] < 1:
@@ -162,7 +164,7 @@ def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
             "out of the posterior, or test the other parameters alone"
         )
     held = xs if isinstance(xs, dict) else {"xs": xs}
-    arrays = {name: as_array(value, "xs") for name, value in held.items()}
+    arrays = {name: checks.features(value, "xs") for name, value in held.items()}
     for array in arrays.values():
         if array.ndim == 0 or len(array) != len(values):
             raise ValueError(
@@ -172,20 +174,19 @@ def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
     return values, arrays if isinstance(xs, dict) else arrays["xs"]
 
 
-def _features(xs: Any, n: int) -> Array:
-    flat = [as_array(x, "summaries").reshape(len(x), -1) for x in jax.tree.leaves(xs)]
-    features = jnp.concatenate(flat, axis=1)
-    if len(features) != n:
-        raise ValueError(f"summaries: wanted n={n} rows, one a pair, got {len(features)}")
-    return features
+def _features(xs: Any, n: int, name: str = "summaries") -> Array:
+    flat = [checks.features(x, name) for x in (xs.values() if isinstance(xs, dict) else [xs])]
+    if any(x.shape[:1] != (n,) for x in flat):
+        raise ValueError(f"{name}: wanted n={n} rows, one a pair, got {flat[0].shape}")
+    if not sum(x.size for x in flat):
+        raise ValueError(f"{name}: wanted at least one number a pair, got none")
+    return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
 
 
 def _names(names: Any, d: int) -> tuple[str, ...]:
+    names = checks.names(names, d)
     if names is None:
         return tuple(f"theta_{k + 1}" for k in range(d))
-    names = tuple(str(name) for name in names)
-    if len(names) != d:
-        raise ValueError(f"names: wanted one a parameter, {d}, got {len(names)}")
     return names
 
 
@@ -199,12 +200,15 @@ def _nodes(key: Key, prior: Any, made: Any, m: int, d: int, dtype: Any) -> Array
         if type(prior).__module__.split(".")[0] in ("torch", "sbi"):
             drawn = _draw_torch(key, prior, m)
         else:
-            drawn = prior.sample(key, (m,))
+            drawn = sample(key, prior, (m,), "prior")
     elif callable(prior):
-        drawn = prior(key, m)
+        drawn = checks.function(prior, "prior", "a key and the number of draws")(key, m)
     else:
-        drawn = as_array(prior, "prior")[:m]
-    nodes = as_array(drawn, "prior").astype(dtype)
+        drawn = checks.floats(prior, "prior")
+        if drawn.ndim == 0:
+            raise ValueError(f"prior: wanted a distribution or its draws [m, {d}], got a number")
+        drawn = drawn[:m]
+    nodes = checks.floats(drawn, "prior").astype(dtype)
     nodes = nodes[:, None] if nodes.ndim == 1 else nodes
     if nodes.ndim != 2 or nodes.shape[1] != d:
         raise ValueError(
@@ -222,7 +226,7 @@ def _draw_torch(key: Key, prior: Any, m: int) -> Any:
 
 
 def _arrays(scores: Scores, n: int, d: int) -> Scores:
-    at = as_array(scores.at_targets, "Scores.at_targets")
+    at = checks.floats(scores.at_targets, "Scores.at_targets")
     if at.reshape(len(at), -1).shape != (n, d):
         raise ValueError(
             f"Scores.at_targets: wanted the shape of the thetas ({n}, {d}), got {at.shape}"
@@ -232,8 +236,8 @@ def _arrays(scores: Scores, n: int, d: int) -> Scores:
             "Scores: the kernel on posteriors needs scores at base points too: give at_nodes "
             "[n, m, d] and nodes [m, d], the same m draws of the prior for every posterior"
         )
-    at_nodes, nodes = as_array(scores.at_nodes, "Scores.at_nodes"), as_array(scores.nodes, "nodes")
-    nodes = nodes.reshape(len(nodes), -1)
+    at_nodes, nodes = checks.floats(scores.at_nodes, "Scores.at_nodes"), scores.nodes
+    nodes = checks.floats(nodes, "Scores.nodes").reshape(len(nodes), -1)
     if at_nodes.size != n * nodes.size or nodes.shape[1] != d:
         raise ValueError(
             f"Scores.at_nodes: wanted shape ({n}, {len(nodes)}, {d}), got {at_nodes.shape}"

@@ -9,9 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.models import Scores, Unnormalized
 from jaxcal.models.standardized import Standardized, Units
 from jaxcal.scores import score, scores_at
@@ -82,8 +82,18 @@ def chunked_scores(
     of ``where(inside, log_p, -inf)`` is 0 outside), and where the gradient is not. Raises
     ValueError where the log density of one theta is no single number.
     """
-    if batch < 1:
-        raise ValueError(f"batch: wanted a positive number of gradients, got {batch}")
+    batch = checks.integer(batch, "batch")
+    thetas = checks.floats(thetas, "thetas")
+    if thetas.ndim != 2 or not thetas.size:
+        raise ValueError(f"thetas: wanted parameters of shape [n, d], got {thetas.shape}")
+    xs = jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs)
+    if any(leaf.shape[:1] != thetas.shape[:1] for leaf in jax.tree.leaves(xs)):
+        raise ValueError(f"xs: wanted one x for each of {len(thetas)} thetas")
+    if nodes is not None:
+        nodes = checks.floats(nodes, "nodes")
+        if nodes.ndim != 2 or nodes.shape[1:] != thetas.shape[1:]:
+            raise ValueError(f"nodes: wanted shape [m, {thetas.shape[1]}], got {nodes.shape}")
+    _check_log_prob(log_prob)
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         density, network = _flow, log_prob
     elif eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
@@ -118,18 +128,39 @@ def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
         everywhere = theta[None] if nodes is None else jnp.concatenate([theta[None], nodes])
         params = x if network is None else (network, x)
         model = Unnormalized(density, params, in_axes=None).arrays_only()
-        shape = jax.eval_shape(model.log_density, model.params, theta).shape
-        if shape:
-            raise ValueError(
-                f"posterior: wanted a single number, the log density of one theta of shape "
-                f"{theta.shape} given one x, got shape {shape}: sum over its coordinates?"
-            )
+        _one_number(model, theta)
         values = score(model, everywhere)
         return values[0], None if nodes is None else values[1:]
 
     points = 1 if nodes is None else 1 + len(nodes)
     size = min(max(1, batch // points), len(thetas))
     return jax.lax.map(one, (thetas, xs), batch_size=size)
+
+
+def _check_log_prob(value: Any) -> None:
+    if isinstance(value, type) or not (callable(value) or hasattr(value, "log_prob")):
+        raise TypeError(f"log_prob: wanted log_prob(theta, x), got {checks.say(value)}")
+
+
+def _one_number(model: Unnormalized, theta: Array) -> None:
+    """ValueError where the density of one theta given one x is no number."""
+    try:
+        value = jax.eval_shape(model.log_density, model.params, theta)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"posterior: log_prob(theta, x) fails for one theta of shape {theta.shape} and one x: "
+            f"{error}"
+        ) from error
+    if not hasattr(value, "shape") or value.shape != ():
+        what = (
+            f"shape {value.shape}: sum over its coordinates?"
+            if hasattr(value, "shape")
+            else (f"a {type(value).__name__}")
+        )
+        raise ValueError(
+            f"posterior: wanted a single number, the log density log_prob(theta, x) of one theta "
+            f"of shape {theta.shape} given one x, got {what}"
+        )
 
 
 class ArrayPosterior(eqx.Module):
@@ -166,18 +197,3 @@ class DistributionPosterior(eqx.Module):
 def is_tensor(value: Any) -> bool:
     """Whether this is a tensor of torch, or behaves like one."""
     return hasattr(value, "detach") and hasattr(value, "numpy")
-
-
-def as_array(value: Any, name: str) -> Array:
-    """Numbers of any library as a JAX array of float32 or float64; integers become floats."""
-    if is_tensor(value):
-        value = value.detach().cpu().numpy()
-    try:
-        array = value if isinstance(value, jax.Array) else np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name}: wanted a rectangular array of numbers ({error})") from None
-    if array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer):
-        array = array.astype(jnp.result_type(float))
-    if array.dtype not in (jnp.float32, jnp.float64):
-        raise TypeError(f"{name}: wanted float32 or float64, got {array.dtype}")
-    return jnp.asarray(array)

@@ -110,7 +110,7 @@ def space_of(prior: Any, bounds: Any, d: int, dtype: Any) -> Space:
 
 
 def _wide(edge: Any, d: int, dtype: Any) -> Array:
-    array = np.asarray(edge.detach().cpu() if hasattr(edge, "detach") else edge, float)
+    array = np.asarray(checks.floats(edge, "bounds"), float)
     if array.shape not in ((), (1,), (d,)):
         raise ValueError(f"bounds: wanted one number or {d}, one a parameter, got {array.shape}")
     return jnp.asarray(np.broadcast_to(array, (d,)), dtype)
