@@ -23,6 +23,8 @@ from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.results import plain
 from jaxcal.typing import Scalar
 
+__all__ = ["Coverage", "coverage"]
+
 
 class Coverage(eqx.Module):
     """How many of n targets lie in regions of growing level; under calibration half lie in half.

@@ -12,6 +12,7 @@ from jax.scipy.special import betainc, gammaincc
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import convert, nulls
+from jaxcal.nulls import contract, resampling
 from jaxcal.typing import Key, Scalar
 
 COLLINEAR = 1e4  # condition number of the features' correlations
@@ -62,9 +63,9 @@ class Signs(eqx.Module):
     def judge(self, key: Key, z: Float[Array, "n j"]) -> Judgement:
         n, j = z.shape
         means = jnp.mean(z, axis=0)
-        drawn = nulls.signs(key, n, self.n_draws, z.dtype).T @ z / n
+        drawn = resampling.signs(key, n, self.n_draws, z.dtype).T @ z / n
         statistic, samples = jnp.sum(means**2) / j, jnp.sum(drawn**2, axis=1) / j
-        p = nulls.p_value(statistic[None], samples[None])[0]
+        p = contract.p_value(statistic[None], samples[None])[0]
         seen = jnp.any(z != 0)
         return Judgement(statistic, jnp.where(seen, p, jnp.nan), samples, jnp.zeros((), bool))
 

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from jaxcal import preconditioners
 from jaxcal.dependence import dependence
 from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
-from jaxcal.nulls import holm
+from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, Scalar

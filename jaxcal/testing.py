@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks, moments, nulls
 from jaxcal.assembly import Assembled, Assembles, not_finite
 from jaxcal.batching import one_at_a_time
-from jaxcal.nulls import Null, Outcome
+from jaxcal.nulls import Null, Outcome, contract
 from jaxcal.pairwise.stein import SteinFeatures
 from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
 from jaxcal.repeats import fingerprints, repeated_rows
@@ -110,7 +110,8 @@ def run(
     mesh: Mesh | None,
 ) -> TestResult:
     """Assemble, walk once, put the result together, and judge it at the level."""
-    level = checks.level(level)
+    level, tile = checks.level(level), checks.integer(tile, "tile")
+    checks.devices(mesh)
     result = unjudged(
         key, predictions, targets, setup, null, level, test=test, tile=tile, mesh=mesh
     )
@@ -189,7 +190,7 @@ def _result(
             else moments.means(assembled.shifts, level=level, series=outcome.stretches is not None)
         )
         coordinates = Coordinates(
-            outcome.estimate[rows], p, nulls.holm(p), outcome.contributions[rows], shifts
+            outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], shifts
         )
     diagnostics = Diagnostics(
         nonfinite_targets=not_finite(targets),

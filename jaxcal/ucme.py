@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from jaxcal import checks
 from jaxcal.assembly import not_finite
 from jaxcal.kernels.predictions import Vectors, gram_block
-from jaxcal.location_nulls import ChiSquared, F, LocationNull, Signs, hotelling
+from jaxcal.location_nulls import ChiSquared, F, LocationNull, Signs
 from jaxcal.models import Draws
 from jaxcal.models.laws import Classes, Laplaces, Mixtures, Normals, law_of
 from jaxcal.pairwise.skce import SKCE
@@ -27,7 +27,7 @@ from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.skce.setup import Options, Setup, set_up
 from jaxcal.typing import Key, KeyLike, Scalar
 
-__all__ = ["ChiSquared", "F", "LocationNull", "Signs", "hotelling", "ucme", "ucme_test"]
+__all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
 
 LOCATIONS = 5
 

@@ -26,6 +26,8 @@ from jaxcal.nulls import (
     Multinomial,
     Spectrum,
     Wild,
+    contract,
+    resampling,
 )
 from jaxcal.ucme import F
 
@@ -113,20 +115,20 @@ def test_p_value_counts_the_observed_statistic(null, key):
 
 
 def test_p_value_in_numbers():
-    got = nulls.p_value(jnp.asarray([2.0, 5.0, 0.0]), jnp.asarray([[1.0, 2.0, 3.0]] * 3))
+    got = contract.p_value(jnp.asarray([2.0, 5.0, 0.0]), jnp.asarray([[1.0, 2.0, 3.0]] * 3))
     close(got, [3 / 4, 1 / 4, 1.0])
 
 
 @pytest.mark.parametrize(("n", "b"), [(1, 1), (9, 31), (2, 32), (3, 33), (5, 70)])
 def test_signs_have_the_asked_shape_and_are_signs(n, b):
-    w = np.asarray(nulls.signs(jax.random.key(0), n, b, jnp.float32))
+    w = np.asarray(resampling.signs(jax.random.key(0), n, b, jnp.float32))
     assert w.shape == (n, b)
     assert w.dtype == np.float32
     assert set(np.unique(w)) <= {-1.0, 1.0}
 
 
 def test_signs_are_independent(key):
-    w = np.asarray(nulls.signs(key, 12, 20_000, jnp.float64))
+    w = np.asarray(resampling.signs(key, 12, 20_000, jnp.float64))
     moments = w @ w.T / w.shape[1]  # 66 correlations of standard error 1 / sqrt(20 000)
     assert np.abs(moments - np.eye(12)).max() < 5 / np.sqrt(20_000)
     assert np.abs(w.mean(1)).max() < 5 / np.sqrt(20_000)
@@ -137,7 +139,7 @@ def test_signs_are_independent(key):
 def test_wild_samples_are_the_dense_forms(key):
     phi, h = data(channels=2)
     got = apply(Wild(50), key, Products(2), jnp.asarray(phi), 7)
-    w = np.asarray(nulls.signs(key, 20, 50, jnp.float64))
+    w = np.asarray(resampling.signs(key, 20, 50, jnp.float64))
     close(got.samples, [oracles.quadratic_forms(one, w) / (20 * 19) for one in rows(h)])
     close(got.statistic, got.estimate)
 
@@ -370,16 +372,16 @@ def test_a_key_decides_the_draws(key):
         assert not np.array_equal(one, other)
 
 
-holm = jax.jit(nulls.holm)
+holm = jax.jit(contract.holm)
 
 
 def test_holm_in_numbers():
     # .01 * 4, .02 * 3, .03 * 2, .5: running maxima .04, .06, .06, .5
-    got = nulls.holm(jnp.asarray([0.03, 0.01, 0.5, 0.02]))
+    got = contract.holm(jnp.asarray([0.03, 0.01, 0.5, 0.02]))
     close(got, [0.06, 0.04, 0.5, 0.06])
-    close(nulls.holm(jnp.asarray([0.6, 0.7])), [1.0, 1.0])
-    close(nulls.holm(jnp.asarray([0.3])), [0.3])
-    assert np.all(np.isnan(nulls.holm(jnp.asarray([0.1, jnp.nan]))))
+    close(contract.holm(jnp.asarray([0.6, 0.7])), [1.0, 1.0])
+    close(contract.holm(jnp.asarray([0.3])), [0.3])
+    assert np.all(np.isnan(contract.holm(jnp.asarray([0.1, jnp.nan]))))
 
 
 @given(p=st.lists(st.floats(0, 1), min_size=5, max_size=5))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from jaxcal.kernels import Gaussian, Laplace, TotalVariation, Vectors, Wasserstein
 from jaxcal.kernels.points import Scaled
+from jaxcal.location_nulls import hotelling
 from jaxcal.models import Draws
 from jaxcal.simulators.regression import gaussian_forecasts
-from jaxcal.ucme import ChiSquared, F, Signs, hotelling, ucme, ucme_test
+from jaxcal.ucme import ChiSquared, F, Signs, ucme, ucme_test
 
 KERNEL = {
     "standardize": False,

@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 import jaxcal
 from jaxcal.nulls import Wild
-from jaxcal.sbi import diagnose
+from jaxcal.sbi.diagnosis import diagnose
 
 OURS = ("KCCSD", "KCCSD diagonal", "KCSD", "witnesses", "SKCE")
 RANKS = ("SBC chi2", "expected coverage", "TARP ranks")

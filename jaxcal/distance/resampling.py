@@ -29,7 +29,7 @@ from jaxcal.distance.boxcars import boxcars
 from jaxcal.distance.laplace import field, root
 from jaxcal.distance.predictions import Residuals
 from jaxcal.distance.smooth import smooth_of_residuals
-from jaxcal.nulls import p_value
+from jaxcal.nulls.contract import p_value
 from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]

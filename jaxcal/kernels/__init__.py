@@ -4,7 +4,6 @@ from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.definiteness import positive_definiteness
 from jaxcal.kernels.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
 from jaxcal.kernels.laplaces import LaplaceWasserstein
-from jaxcal.kernels.medians import exact_median
 from jaxcal.kernels.mixture_wasserstein import MixtureWasserstein
 from jaxcal.kernels.mmd import MMD
 from jaxcal.kernels.points import (
@@ -53,6 +52,5 @@ __all__ = [
     "TotalVariation",
     "Vectors",
     "Wasserstein",
-    "exact_median",
     "positive_definiteness",
 ]

@@ -3,9 +3,9 @@
 `contract` says what a null is, and is all that one from outside the package needs.
 """
 
-from jaxcal.nulls.contract import Needs, Null, Outcome, Sums, holm, p_value
+from jaxcal.nulls.contract import Needs, Null, Outcome, Sums
 from jaxcal.nulls.limits import BlockNormal, BlockSquares, Bound, Gamma
-from jaxcal.nulls.resampling import DependentWild, Multinomial, Spectrum, Wild, signs
+from jaxcal.nulls.resampling import DependentWild, Multinomial, Spectrum, Wild
 
 __all__ = [
     "BlockNormal",
@@ -20,7 +20,4 @@ __all__ = [
     "Spectrum",
     "Sums",
     "Wild",
-    "holm",
-    "p_value",
-    "signs",
 ]

@@ -1,7 +1,7 @@
 """Posteriors of simulation-based inference: bring your own, from JAX, numpyro, torch or arrays."""
 
 from jaxcal.sbi.checkup import examine, kccsd_test, kcsd_test
-from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
@@ -20,7 +20,6 @@ __all__ = [
     "Space",
     "TorchPosterior",
     "chunked_scores",
-    "diagnose",
     "examine",
     "kccsd_test",
     "kcsd_test",
