@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
@@ -69,7 +68,7 @@ def _binned(data: Binary, held: Array) -> BinnedECE:
 
 
 def _edges(edges: Any, shift: Any, dtype: Any) -> Array:
-    if np.shape(edges) == ():
+    if isinstance(edges, int) or getattr(edges, "shape", None) == ():
         edges = checks.integer(edges, "edges")
         even = jnp.arange(edges + 1, dtype=dtype) / edges
         if isinstance(shift, (int, float)) and shift == 0:

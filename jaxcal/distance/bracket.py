@@ -105,6 +105,8 @@ def dce_bracket(
 
 def _measure(data: Binary, accuracy: float | int, bins: int, solve: bool | None) -> _Measures:
     traced = any(isinstance(leaf, Tracer) for leaf in data)
+    solve = None if solve is None else checks.flag(solve, "solve")
+    bins = checks.integer(bins, "bins")
     if solve and traced:
         raise ValueError("solve=True runs outside of jit and vmap only")
     n = data.v.size
@@ -282,13 +284,12 @@ def distance_from_calibration(
         )
         return jax.vmap(one)(jax.random.split(key, p.shape[0]), p, y)
     data = binary(p, y, weights)
-    if null not in (None, "redraw", "signs"):
-        raise ValueError(f"null: wanted 'redraw' or 'signs', got {null!r}")
+    checks.choice(null, "null", (None, "redraw", "signs"))
     traced = isinstance(data.y, Tracer)
     if null is None:
         null = "redraw" if traced or bool(binary_labels(data.y)) else "signs"
     elif null == "redraw" and not traced and not bool(binary_labels(data.y)):
-        raise ValueError("null='redraw' draws labels 0 or 1, and targets hold means: use 'signs'")
+        raise ValueError("null='redraw' draws labels 0 or 1, and y holds means: use 'signs'")
     found = _measure(data, accuracy, bins, solve)
     ordered = ascending(*data)
     null_key, boot_key = jax.random.split(key)

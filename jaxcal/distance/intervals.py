@@ -32,11 +32,6 @@ FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
 NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
 
 
-def _check_width(width: Any) -> None:
-    if not isinstance(width, Tracer) and not 0 < float(width) < math.inf:
-        raise ValueError(f"width: wanted a positive, finite bin width, got {width}")
-
-
 def random_interval_ce(p: Any, y: Any, *, width: Any, weights: Any = None) -> Scalar:
     """Binned ECE with bins of this width, averaged exactly over all shifts of the bins.
 
@@ -44,9 +39,9 @@ def random_interval_ce(p: Any, y: Any, *, width: Any, weights: Any = None) -> Sc
     Between |E[y - v]| (wide bins) and ECE, which it equals below the least gap between different
     predictions. Source: Def. 6.5.
     """
-    _check_width(width)
+    width = checks.number(width, "width", above=0)
     data = binary(p, y, weights)
-    return boxcars(*residuals(data), jnp.asarray(width, data.v.dtype)[None])[0]
+    return boxcars(*residuals(data), width.astype(data.v.dtype)[None])[0]
 
 
 def sampled_interval_ce(
@@ -56,7 +51,7 @@ def sampled_interval_ce(
 
     Cost O(n n_shifts). The exact average costs less than two shifts: use this for comparison only.
     """
-    _check_width(width)
+    width = checks.real(width, "width", above=0)
     if not width >= NARROWEST:
         raise ValueError(f"width: wanted at least {NARROWEST}, as every bin is stored, got {width}")
     n_shifts = checks.integer(n_shifts, "n_shifts")
@@ -154,10 +149,8 @@ def interval_ce(p: Any, y: Any, *, width: str = "average", weights: Any = None) 
     in p. Cost O(m^2) time and O(m) memory for m different predictions ("average").
     """
     data = binary(p, y, weights)
-    if width == "average":
+    if checks.choice(width, "width", ("average", "max")) == "average":
         return _best(data)
-    if width != "max":
-        raise ValueError(f"width: wanted 'average' or 'max', got {width!r}")
     if isinstance(data.v, Tracer):
         raise ValueError("width='max' runs outside of jit and vmap only")
     return _least_max_width(data)

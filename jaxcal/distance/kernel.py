@@ -17,7 +17,7 @@ from jaxcal import checks
 from jaxcal.distance.laplace import KernelCE, of_unit_norm, positive_like, root
 from jaxcal.distance.predictions import binary, residuals
 from jaxcal.distance.scans import sums
-from jaxcal.kernels.points import Laplace, gram
+from jaxcal.kernels.points import Laplace, as_kernel, gram
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.typing import KeyLike, PointKernel, Scalar
 
@@ -48,6 +48,8 @@ def kernel_ce(
     (Theorem 8.6). For Laplace use `laplace_ce`, which is exact in O(n log n). Cost O(n^2) kernels,
     memory O(tile^2). Needs n >= 2.
     """
+    kernel = as_kernel(kernel)
+    tile = checks.integer(tile, "tile")
     if getattr(kernel, "bandwidth", 0) is None:
         raise ValueError("kernel: wanted one with a bandwidth, such as Gaussian(0.7071)")
     data = binary(p, y, weights)

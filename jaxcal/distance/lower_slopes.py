@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.distance.lower import LowerDistance, lower_of_masses, places_of
 from jaxcal.distance.predictions import binary
 from jaxcal.typing import Scalar, Vector
@@ -36,8 +37,7 @@ def lower_distance_value(p: Any, y: Any, *, weights: Any = None, tol: float = 1e
     are those of the predictions rounded to a grid of 1,000 cells. Each evaluation is a few linear
     programmes on the host, one data set after another. NaN gives NaN.
     """
-    if not 0 < tol < 1:
-        raise ValueError(f"tol: wanted a tolerance in (0, 1), got {tol}")
+    tol = checks.real(tol, "tol", above=0, below=1)
     return _value(tol, *binary(p, y, weights))
 
 

@@ -63,18 +63,18 @@ def binary(p: Any, y: Any, weights: Any = None) -> Binary:
     Values are looked at outside of jit only. Inside, a prediction or label that is NaN or outside
     [0, 1], or a negative weight, makes every residual NaN.
     """
-    v = checks.floats(p, "predictions")
+    v = checks.floats(p, "p")
     if v.ndim == 2:
         raise ValueError(
-            f"predictions: wanted one probability of label 1 an observation, shape [n], got shape "
+            f"p: wanted one probability of label 1 an observation, shape [n], got shape "
             f"{v.shape}; classes need notion='top-label' or 'class-wise', or from_classes first"
         )
-    v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
-    y = checks.array(y, "targets")
+    v = checks.unit(v, "p", "probabilities (are these logits or percentages?)")
+    y = checks.array(y, "y")
     if y.shape != v.shape:
-        raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
+        raise ValueError(f"y: wanted one label an observation, {v.shape}, got {y.shape}")
     y = y.astype(np.int32) if y.dtype == bool else y
-    y = checks.unit(jnp.asarray(y), "targets", "labels 0 or 1 (or means of such)").astype(v.dtype)
+    y = checks.unit(jnp.asarray(y), "y", "labels 0 or 1 (or means of such)").astype(v.dtype)
     w = jnp.ones_like(v) if weights is None else _weights(weights, v)
     good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
     return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))
@@ -144,6 +144,8 @@ def positive(found: Atoms) -> Held:
 def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
     """A finite distribution of (v, y) as predictions, fractional labels and weights."""
     v, p0, p1 = (checks.floats(a, name) for a, name in ((v, "v"), (p0, "p0"), (p1, "p1")))
+    if not v.shape == p0.shape == p1.shape:
+        raise ValueError(f"v, p0, p1: wanted one shape, got {v.shape}, {p0.shape} and {p1.shape}")
     mass = p0 + p1
     return v, jnp.where(mass > 0, p1 / jnp.where(mass > 0, mass, 1), 0), mass
 
@@ -156,7 +158,7 @@ def from_classes(probabilities: Any, labels: Any, notion: str) -> tuple[Array, A
     class, [m, n] each. They are the reductions of `jaxcal.squared_ce`. The canonical notion is of
     whole vectors, for which there is no distance here: ValueError.
     """
-    if notion not in SCALAR:
+    if not isinstance(notion, str) or notion not in SCALAR:
         raise ValueError(
             f"notion: wanted 'top-label' or 'class-wise', got {notion!r}; the distances are of "
             f"one probability an observation"

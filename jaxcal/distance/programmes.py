@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from jaxcal import checks
 from jaxcal.distance.predictions import atoms, binary, positive
 
 
@@ -18,6 +19,7 @@ def smooth_ce_programme(
     """
     import scipy.sparse as sparse
 
+    seconds = None if seconds is None else checks.real(seconds, "seconds", above=0)
     found = positive(atoms(binary(p, y, weights)))
     v, rho = found.v, found.rho
     if v.size == 1:

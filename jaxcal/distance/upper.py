@@ -194,6 +194,7 @@ def mean_labels(domain: Domain, groups: Any) -> Any:
 
 def is_calibrated(domain: Domain, *, tolerance: float = 1e-12) -> bool:
     """Whether E[y | f(x)] = f(x) wherever there is mass."""
+    tolerance = checks.real(tolerance, "tolerance")
     mass, f, f_star = _checked(domain)
     _, level = np.unique(f, return_inverse=True)
     means = mean_labels(Domain(mass, f, f_star), level)

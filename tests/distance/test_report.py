@@ -183,11 +183,11 @@ def test_one_observation_and_equal_predictions(n, key):
 @pytest.mark.parametrize(
     ("p", "y", "options", "message"),
     [
-        ([1.2, 0.1], [1, 0], {}, "predictions: wanted probabilities.*entry 0 is 1.2"),
-        ([0.2, np.nan], [1, 0], {}, "predictions: .*entry 1 is nan"),
-        ([0.2, 0.1], [1, 2], {}, "targets: wanted labels 0 or 1.*entry 1 is 2.0"),
-        ([0.2, 0.1], [-1, 1], {}, "targets: wanted labels 0 or 1.*entry 0 is -1.0"),
-        ([0.2, 0.1], [1, 0, 1], {}, r"targets: wanted one label an observation, \(2,\)"),
+        ([1.2, 0.1], [1, 0], {}, "p: wanted probabilities.*entry 0 is 1.2"),
+        ([0.2, np.nan], [1, 0], {}, "p: .*entry 1 is nan"),
+        ([0.2, 0.1], [1, 2], {}, "y: wanted labels 0 or 1.*entry 1 is 2.0"),
+        ([0.2, 0.1], [-1, 1], {}, "y: wanted labels 0 or 1.*entry 0 is -1.0"),
+        ([0.2, 0.1], [1, 0, 1], {}, r"y: wanted one label an observation, \(2,\)"),
         ([0.2, 0.1], [1, 0], {"weights": [1.0]}, r"weights: wanted one an observation"),
         ([0.2, 0.1], [1, 0], {"weights": [-1.0, 2]}, r"weights: wanted finite numbers >= 0"),
         ([0.2, 0.1], [1, 0], {"weights": [0.0, 0]}, r"not all of them 0"),
@@ -201,9 +201,9 @@ def test_wrong_values_are_named(p, y, options, message):
 
 
 def test_wrong_types_are_named(key):
-    with pytest.raises(TypeError, match="predictions: float16"):
+    with pytest.raises(TypeError, match="p: float16"):
         distance.ece(np.zeros(3, np.float16), np.zeros(3))
-    with pytest.raises(TypeError, match="targets: wanted an array of numbers, got strings"):
+    with pytest.raises(TypeError, match="y: wanted an array of numbers, got strings"):
         distance.ece(np.full(2, 0.5), ["a", "b"])
     with pytest.raises(TypeError, match="key"):
         distance.distance_from_calibration("seed", [0.5], [1])
