@@ -72,6 +72,8 @@ def set_up(
     coordinates: bool = False,
 ) -> Setup:
     """The choices of a test, checked. Raises ValueError or TypeError with the argument's name."""
+    standardize = checks.flag(standardize, "standardize")
+    coordinates = checks.flag(coordinates, "coordinates")
     target_kernel = points.as_kernel(target_kernel, "target_kernel")
     prediction_kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     of_vectors(target_kernel, "target_kernel")
@@ -95,10 +97,7 @@ def set_up(
             size = 1.0 if units else float(np.std(rows)) or 1.0
             ready = points.with_bandwidth(target_kernel, jnp.asarray(size, some.dtype))
             check_smooth(ready, some, size)
-    if precondition not in (None, "isotropic", "diagonal", "full"):
-        raise ValueError(
-            f"precondition: wanted None, 'isotropic', 'diagonal' or 'full', got {precondition!r}"
-        )
+    checks.choice(precondition, "precondition", (None, "isotropic", "diagonal", "full"))
     if precondition == "full" and coordinates:
         raise ValueError(
             "coordinates=True with precondition='full' would mix the coordinates it keeps apart: "

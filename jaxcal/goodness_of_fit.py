@@ -113,11 +113,12 @@ def _single(model: Any, targets: Any, options: Options) -> tuple[Any, Array, Opt
     one = "KSD has one model, and nothing to compare it with; leave it out"
     _refuse(options, ("distance", "prediction_kernel"), one)
     ys = checks.targets(targets)
-    if callable(model) and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
+    plain = callable(model) and not isinstance(model, type)
+    if plain and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
         model = Unnormalized(_ignore_parameters(model), None, in_axes=None)
     nothing = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
     alone = Options(distance=nothing, prediction_kernel=Constant())
-    return checks.predictions(model, ys), ys, alone | options
+    return checks.predictions(model, ys, "model"), ys, alone | options
 
 
 class _ignore_parameters:

@@ -11,9 +11,12 @@ import numpyro.distributions as dist
 import pytest
 
 import jaxcal
-from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd_test, ksd_test
-from jaxcal.kernels import Gaussian, Laplace, Matern52
+from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd_test, ksd_test, skce_test
+from jaxcal.candidates import Independent, exchangeability_test
+from jaxcal.kernels import MMD, Gaussian, Laplace, Matern52
+from jaxcal.models import draws
 from jaxcal.nulls import BlockNormal, Bound, Gamma, Multinomial, Spectrum, Wild
+from jaxcal.sbi import score_pairs
 
 KEY = jax.random.key(0)
 
@@ -32,6 +35,10 @@ YS = RNG.normal(size=(N, D))
 MEANS = jnp.asarray(YS + RNG.normal(size=(N, D)))
 NODES = RNG.normal(size=(4, D))
 QUICK = Wild(19)
+
+
+def posterior(theta, x):
+    return -jnp.sum((theta - x) ** 2) / 2
 
 
 def density(mean, y):
@@ -157,7 +164,7 @@ def test_preconditioning_needs_the_base_points_of_given_scores():
         ({"base": np.zeros((4, 3))}, ValueError, r"base: wanted points of shape \[m, 2\]"),
         ({"base": np.zeros((0, 2))}, ValueError, "base: wanted"),
         ({"base": np.zeros((4, 2), complex)}, TypeError, "base: wanted float32"),
-        ({"tile": 0}, ValueError, "tile: wanted a positive"),
+        ({"tile": 0}, ValueError, "tile: wanted a whole number of at least 1"),
         ({"null": BlockNormal(7)}, ValueError, "at least two blocks"),
         ({"target_kernel": Gaussian([1.0, 1.0, 1.0])}, ValueError, "bandwidth"),
     ],
@@ -166,6 +173,27 @@ def test_preconditioning_needs_the_base_points_of_given_scores():
 def test_options(options, error, words):
     with pytest.raises(error, match=words):
         run(**options)
+
+
+def improper(batch, event):
+    return dist.ImproperUniform(dist.constraints.real, batch, event)
+
+
+def test_a_base_measure_without_a_sampler():
+    with pytest.raises(TypeError, match="base: ImproperUniform has no sampler"):
+        run(base=improper((), (D,)))
+
+
+def test_predictions_and_candidates_without_a_sampler():
+    flat = improper((N,), (D,))
+    with pytest.raises(TypeError, match="predictions: ImproperUniform has no sampler"):
+        skce_test(KEY, flat, YS, distance=MMD(n_draws=5), target_kernel=Gaussian(1.0))
+    with pytest.raises(TypeError, match="predictions: ImproperUniform has no sampler"):
+        draws(KEY, flat, 3)
+    with pytest.raises(TypeError, match="distribution: ImproperUniform has no sampler"):
+        exchangeability_test(KEY, MODEL, YS, proposal=Independent(flat))
+    with pytest.raises(TypeError, match="prior: ImproperUniform has no sampler"):
+        score_pairs(posterior, YS, YS, key=KEY, prior=improper((), (D,)))
 
 
 @pytest.mark.parametrize("make", [lambda: Wild(0), lambda: Spectrum(0), lambda: Multinomial(-3)])

@@ -208,13 +208,14 @@ def exchangeability_test(
                 f"base_measure: wanted at least {d + 2} nodes of shape {ys.shape[1:]}, got shape "
                 f"{base_measure.shape}"
             )
+    checks.distance(divergence, "divergence")
     result = _test(
         key,
         predictions,
         ys,
         proposal,
         divergence,
-        points.as_kernel(prediction_kernel),
+        points.as_kernel(prediction_kernel, "prediction_kernel"),
         base_measure,
         n_nodes=n_nodes,
         n_resamples=n_resamples,

@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal import convert
+from jaxcal.models.sampling import sample
 from jaxcal.typing import Key, Points, Scalar
 
 # log densities [n, k] and their gradients [n, k, d] of n predictions at k points each [n, k, d]
@@ -58,12 +60,8 @@ class _Scales(eqx.Module):
         return jnp.exp(jax.random.uniform(key, shape, dtype, low, high))
 
 
-def _whole(value: Any, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: wanted a whole number of at least 1, got {value!r}")
-
-
 def _ordered(smallest: float, largest: float) -> None:
+    smallest, largest = convert.real(smallest, "smallest"), convert.real(largest, "largest")
     if not 0 < smallest <= largest < float("inf"):
         raise ValueError(
             f"smallest, largest: wanted 0 < smallest <= largest, got {smallest} and {largest}"
@@ -88,8 +86,8 @@ class Chains(eqx.Module):
     largest: float = eqx.field(default=1.5, static=True)
 
     def __check_init__(self):
-        _whole(self.n_candidates, "n_candidates")
-        _whole(self.n_steps, "n_steps")
+        convert.integer(self.n_candidates, "n_candidates")
+        convert.integer(self.n_steps, "n_steps")
         _ordered(self.smallest, self.largest)
 
     def __call__(self, key, densities, ys, units, /) -> Candidates:
@@ -163,7 +161,7 @@ class RandomWalk(eqx.Module):
     largest: float = eqx.field(default=3.0, static=True)
 
     def __check_init__(self):
-        _whole(self.n_candidates, "n_candidates")
+        convert.integer(self.n_candidates, "n_candidates")
         _ordered(self.smallest, self.largest)
 
     def __call__(self, key, densities, ys, units, /) -> Candidates:
@@ -190,14 +188,16 @@ class Independent(eqx.Module):
     n_candidates: int = eqx.field(default=64, static=True)
 
     def __check_init__(self):
-        _whole(self.n_candidates, "n_candidates")
+        convert.integer(self.n_candidates, "n_candidates")
 
     def __call__(self, key, densities, ys, units, /) -> Candidates:
         n, d = ys.shape
         event = tuple(self.distribution.event_shape)
         batch = tuple(self.distribution.batch_shape)
         shape = (self.n_candidates, n) if batch == () else (self.n_candidates,)
-        others = self.distribution.sample(key, shape).reshape(self.n_candidates, n, d)
+        others = sample(key, self.distribution, shape, "distribution").reshape(
+            self.n_candidates, n, d
+        )
         points = jnp.concatenate([ys[None], others.astype(ys.dtype)])
         proposal = self.distribution.log_prob(points.reshape(-1, n, *event))
         points = jnp.moveaxis(points, 0, 1)

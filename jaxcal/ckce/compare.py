@@ -4,7 +4,6 @@ All models see the same observations, so observations are drawn again for all mo
 differences are known far better than the values themselves.
 """
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,7 +22,7 @@ from jaxcal.ckce.estimator import COMPARABLE, positive
 from jaxcal.ckce.features import Nystroem
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.large import pivots
-from jaxcal.ckce.residuals import class_root, residuals
+from jaxcal.ckce.residuals import class_root, residuals, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
@@ -198,21 +197,21 @@ def compare(
     The paper ranks models and has no intervals; the method is ours.
     """
     key = checks.key(key)
-    names, stack = _stacked(models)
+    names, stack = stacked(models)
     _, n, m = stack.shape
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     labels = checks.labels(targets, n, m)
     level = checks.level(level)
     own = isinstance(bandwidth, str) and bandwidth == "own"
-    kernel = points.as_kernel(prediction_kernel)
+    kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, m)
     if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
         raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
     if own:
         width = None
     elif isinstance(bandwidth, str):
-        width = pooled_bandwidth(stack)
+        width = _pooled(stack)
     else:
         width = positive(bandwidth, stack.dtype)
     found = _compare(
@@ -230,7 +229,7 @@ def compare(
     return Comparison(**found, names=names, n=n, n_draws=n_draws, level=level)
 
 
-def pooled_bandwidth(models: Float[Array, "M n m"]) -> Scalar:
+def pooled_bandwidth(models: Any) -> Scalar:
     r"""One bandwidth for all models: the mean of their medians, each weighted by itself.
 
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
@@ -242,8 +241,13 @@ def pooled_bandwidth(models: Float[Array, "M n m"]) -> Scalar:
     between their mean and the largest, and one more model moves it from :math:`\gamma'` by
     :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median of all distances
     together is ruled by a model whose predictions hardly differ: half of them are (nearly) 0.
-    """
 
+    ``models`` as in `compare`, at least one.
+    """
+    return _pooled(stacked(models, least=1)[1])
+
+
+def _pooled(models: Float[Array, "M n m"]) -> Scalar:
     def of_one(q: Array) -> Array:
         length, one_prediction = median_heuristic(Vectors(q), q)
         return jnp.where(one_prediction | ~jnp.isfinite(length), 0, length)
@@ -251,31 +255,6 @@ def pooled_bandwidth(models: Float[Array, "M n m"]) -> Scalar:
     medians = jax.lax.map(of_one, models)
     total = jnp.sum(medians)
     return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))
-
-
-def _stacked(models: Any) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
-    if isinstance(models, Mapping):
-        names, each = [str(name) for name in models], list(models.values())
-    elif isinstance(models, Sequence) or getattr(models, "ndim", 0) == 3:
-        names, each = [f"model {i}" for i in range(len(models))], list(models)
-    else:
-        raise TypeError(
-            f"models: wanted a mapping from names to probabilities [n, m], a list of them, or an "
-            f"array [M, n, m], got {type(models).__name__}"
-        )
-    if len(each) < 2:
-        raise ValueError(f"models: wanted at least 2 models to compare, got {len(each)}")
-    arrays = [
-        checks.probabilities(q, f"models[{name}]", binary=True)
-        for name, q in zip(names, each, strict=True)
-    ]
-    if len({a.shape for a in arrays}) > 1:
-        shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))
-        raise ValueError(
-            f"models: CKCE is {COMPARABLE}, so all models must predict the same observations and "
-            f"classes; got {shapes}"
-        )
-    return tuple(names), jnp.stack(arrays)
 
 
 class _Replicated(NamedTuple):

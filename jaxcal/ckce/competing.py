@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.ckce import kernels
 from jaxcal.ckce.estimator import problem
 from jaxcal.ckce.kernels import simplex_kernel
@@ -64,7 +65,7 @@ def jkce(
     made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
     if made.q.shape[0] < 2:
         raise ValueError("predictions: JKCE is a sum over pairs, got n=1")
-    return _jkce(made, tile)
+    return _jkce(made, checks.integer(tile, "tile"))
 
 
 def _jkce_sums(made: Any, tile: int) -> Estimate:

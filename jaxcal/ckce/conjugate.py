@@ -125,10 +125,9 @@ def ckce_conjugate(
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     steps, tile = checks.integer(steps, "steps"), checks.integer(tile, "tile")
     eps = float(jnp.finfo(made.q.dtype).eps)
-    tolerance = 100 * eps if tolerance is None else tolerance
-    if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance: wanted a number in [0, 1), got {tolerance!r}")
-    return _conjugate(made, tolerance=float(tolerance), steps=steps, tile=tile, mesh=mesh)
+    tolerance = checks.tolerance(tolerance, 100 * eps)
+    checks.devices(mesh)
+    return _conjugate(made, tolerance=tolerance, steps=steps, tile=tile, mesh=mesh)
 
 
 @partial(jax.jit, static_argnames=("tolerance", "steps", "tile", "mesh"))

@@ -300,6 +300,7 @@ def null_mean(
     :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)`, at most of the order n^(-1/2) at the
     default ridge: what a perfectly calibrated model scores on average. Cost 7/3 n^3.
     """
+    predictions = checks.probabilities(predictions, binary=True)
     zeros = jnp.zeros(len(predictions), jnp.int32)
     made = problem(predictions, zeros, prediction_kernel, similarity, ridge, bandwidth)
     return _null_mean(made)

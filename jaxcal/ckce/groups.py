@@ -50,7 +50,10 @@ def ckce_given(
     """
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     given = checks.rows(covariates, made.q.shape[0], "covariates").astype(made.q.dtype)
-    return _given(made, given, points.as_kernel(covariate_kernel), covariate_bandwidth)
+    kernel = points.as_kernel(covariate_kernel, "covariate_kernel")
+    if covariate_bandwidth is not None:
+        covariate_bandwidth = checks.number(covariate_bandwidth, "covariate_bandwidth", above=0)
+    return _given(made, given, kernel, covariate_bandwidth)
 
 
 @jax.jit
@@ -90,6 +93,8 @@ def ckce_by_group(
         if isinstance(groups, Tracer):
             raise ValueError("n_groups: say how many groups there are inside jit or vmap")
         groups = checks.array(groups, "groups")
+        if not jnp.issubdtype(groups.dtype, jnp.integer):
+            groups = checks.labels(groups, n, 2, "groups")
         n_groups = max(int(np.max(np.asarray(groups), initial=0)), 0) + 1
     else:
         n_groups = checks.integer(n_groups, "n_groups")

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian, Linear, Product, Scaled, Sum
@@ -86,12 +87,17 @@ def median_bandwidth(xs: Points) -> Scalar:
     return median_heuristic(Vectors(xs), xs)[0]
 
 
-def fill(kernel: Any, xs: Points, bandwidth: Any = None) -> tuple[Any, dict[str, Scalar]]:
+def fill(
+    kernel: Any, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
+) -> tuple[Any, dict[str, Scalar]]:
     """The kernel with every open bandwidth set, by the median of ``xs`` or to ``bandwidth``."""
     kernel = points.as_kernel(kernel)
     if not points.needs_bandwidth(kernel):
         return kernel, {}
-    found = median_bandwidth(xs) if bandwidth is None else jnp.asarray(bandwidth, xs.dtype)
+    if bandwidth is None:
+        found = median_bandwidth(xs)
+    else:
+        found = checks.number(bandwidth, name, above=0).astype(xs.dtype)
     return points.with_bandwidth(kernel, found), {"prediction": found}
 
 

@@ -89,10 +89,8 @@ def ckce_low_rank(
         landmarks = checks.floats(landmarks, "landmarks").astype(made.q.dtype)
         if landmarks.ndim != 2 or landmarks.shape[1] != m:
             raise ValueError(f"landmarks: wanted shape [r, {m}], got {landmarks.shape}")
-    if tolerance is None:
-        tolerance = 1000 * float(jnp.finfo(made.q.dtype).eps)
-    if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance: wanted a number in [0, 1), got {tolerance!r}")
+    tolerance = checks.tolerance(tolerance, 1000 * float(jnp.finfo(made.q.dtype).eps))
+    checks.devices(mesh)
     return _low_rank(made, landmarks, tolerance, rank=min(rank, n), tile=tile, mesh=mesh)
 
 
@@ -156,6 +154,7 @@ def ckce_fourier(
             f"Gaussian(), got {kernel}; `ckce_low_rank` takes any kernel"
         )
     n_features, tile = checks.integer(n_features, "n_features"), checks.integer(tile, "tile")
+    checks.devices(mesh)
     return _fourier(key, made, n_features=n_features, tile=tile, mesh=mesh)
 
 

@@ -18,7 +18,7 @@ from jaxcal.ckce.estimator import Problem, problem
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
-from jaxcal.nulls import p_value
+from jaxcal.nulls.contract import p_value
 from jaxcal.results import Diagnostics, TestResult, largest_share
 from jaxcal.typing import Key, KeyLike
 

@@ -60,7 +60,8 @@ def conditional_mean(
     xs = checks.rows(xs, xs.shape[0] if xs.ndim else 0, "xs")
     ys = checks.rows(ys, xs.shape[0], "ys").astype(xs.dtype)
     kernel, _ = kernels.fill(kernel, xs, bandwidth)
-    target_kernel, _ = kernels.fill(points.as_kernel(target_kernel), ys, target_bandwidth)
+    target_kernel = points.as_kernel(target_kernel, "target_kernel")
+    target_kernel, _ = kernels.fill(target_kernel, ys, target_bandwidth, "target_bandwidth")
     strength = ridge_at(ridge, xs.shape[0], xs.dtype)
     low = solve.factor(kernels.square_gram(kernel, xs), strength)
     return ConditionalMean(xs, ys, kernel, target_kernel, strength, low)
@@ -71,6 +72,8 @@ def inner_product(a: ConditionalMean, b: ConditionalMean) -> Scalar:
 
     Both operators must have the same kernels, which are those of ``a`` here. Cost O(n^2 n').
     """
+    checks.instance(a, ConditionalMean, "a")
+    checks.instance(b, ConditionalMean, "b")
     with jax.default_matmul_precision("highest"):
         left = solve.solve(a.low, kernels.gram(a.target_kernel, a.ys, b.ys))
         right = solve.solve(b.low, kernels.gram(a.kernel, b.xs, a.xs))
@@ -83,4 +86,5 @@ def squared_distance(a: ConditionalMean, b: ConditionalMean) -> Scalar:
     0 in the population where the conditional laws agree, given a characteristic target kernel.
     Source: Ren et al. (2016), in Moskvichev and Sejdinovic, Section 2.3.
     """
-    return inner_product(a, a) + inner_product(b, b) - 2 * inner_product(a, b)
+    crossed = inner_product(a, b)
+    return inner_product(a, a) + inner_product(b, b) - 2 * crossed

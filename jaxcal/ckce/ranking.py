@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.ckce.residuals import stacked
 from jaxcal.measures.reliability import wilson
 from jaxcal.typing import KeyLike
 
@@ -49,7 +50,7 @@ class Trials(eqx.Module):
 
 def subsample_trials(
     key: KeyLike,
-    models: Float[Array, "M n m"],
+    models: Any,
     targets: Any,
     measures: Mapping[str, Measure],
     *,
@@ -59,16 +60,17 @@ def subsample_trials(
     """Every measure of every model on ``trials`` subsets of ``size`` observations.
 
     Subsets are drawn without replacement and are the same for all models and measures; each
-    measure is one program, walked over trials and models. Source: Section 5.1.2.
+    measure is one program, walked over trials and models. ``models`` as in `compare`, at least one.
+    Source: Section 5.1.2.
     """
     key = checks.key(key)
-    n = models.shape[1]
-    if not 1 < size <= n:
-        raise ValueError(f"size: wanted 2 <= size <= n={n}, got {size!r}")
-    labels = checks.labels(targets, n, models.shape[2])
+    _, stack = stacked(models, least=1)
+    _, n, m = stack.shape
+    size = checks.integer(size, "size", least=2, most=n)
+    labels, measures = checks.labels(targets, n, m), _measures(measures)
     keys = jax.random.split(key, checks.integer(trials, "trials"))
     rows = jax.lax.map(lambda k: jax.random.permutation(k, n)[:size], keys)
-    found = [_on_subsets(measure, models, labels, rows) for measure in measures.values()]
+    found = [_on_subsets(measure, stack, labels, rows) for measure in measures.values()]
     return Trials(jnp.stack(found, axis=1), tuple(measures))
 
 
@@ -100,9 +102,30 @@ def drawn_trials(
     """
     key = checks.key(key)
     keys = jax.random.split(key, checks.integer(trials, "trials"))
-    sets = _drawn(make, keys)
+    checks.function(make, "make", "a key")
+    measures = _measures(measures)
+    sets = _checked(_drawn(make, keys))
     found = [_on_sets(measure, *sets) for measure in measures.values()]
     return Trials(jnp.stack(found, axis=1), tuple(measures))
+
+
+def _measures(value: Any) -> Mapping[str, Measure]:
+    if not isinstance(value, Mapping) or not value:
+        raise TypeError(f"measures: wanted a dict of functions by name, got {checks.say(value)}")
+    for name, measure in value.items():
+        checks.function(measure, f"measures[{name!r}]", "probabilities and labels")
+    return value
+
+
+def _checked(sets: Any) -> Drawn:
+    """The data sets that ``make`` drew, or ValueError."""
+    shapes = [jnp.shape(leaf) for leaf in sets] if isinstance(sets, tuple) else []
+    if len(shapes) != 2 or len(shapes[0]) != 4 or shapes[1] != shapes[0][::2]:
+        raise ValueError(
+            f"make: wanted Drawn(models [M, n, m], labels [n]) of one data set, got shapes "
+            f"{[shape[1:] for shape in shapes]}"
+        )
+    return Drawn(*sets)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -132,8 +155,12 @@ def shift_curves(
     """
     key = checks.key(key)
     keys = jax.random.split(key, checks.integer(trials, "trials"))
-    places = jnp.asarray(shifts, float)
-    sets = _moved(make, keys, places)
+    places = checks.floats(shifts, "shifts")
+    if places.ndim != 1 or not places.size:
+        raise ValueError(f"shifts: wanted a row of numbers, got shape {places.shape}")
+    checks.function(make, "make", "a key and a shift")
+    measures = _measures(measures)
+    sets = _checked(_moved(make, keys, places))
     found = [_on_sets(measure, *sets) for measure in measures.values()]
     return jnp.stack(found, axis=1).reshape(places.size, trials, len(found), -1)
 

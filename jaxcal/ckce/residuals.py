@@ -1,5 +1,6 @@
 r"""What is left of the targets once the predictions are taken away: the rows of R, D = R R^T."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,6 +24,33 @@ def checked(predictions: Any, targets: Any) -> tuple[Probabilities, Labels]:
     return q, checks.labels(targets, n, m)
 
 
+def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
+    """Names and probabilities of several models, or an error."""
+    if isinstance(models, Mapping):
+        names, each = [str(name) for name in models], list(models.values())
+    elif not isinstance(models, str) and (
+        isinstance(models, Sequence) or getattr(models, "ndim", 0) == 3
+    ):
+        names, each = [f"model {i}" for i in range(len(models))], list(models)
+    else:
+        raise TypeError(
+            f"models: wanted a mapping from names to probabilities [n, m], a list of them, or an "
+            f"array [M, n, m], got {checks.say(models)}"
+        )
+    if len(each) < least:
+        raise ValueError(f"models: wanted at least {least} models, got {len(each)}")
+    arrays = [
+        checks.probabilities(q, f"models[{name}]", binary=True)
+        for name, q in zip(names, each, strict=True)
+    ]
+    if len({a.shape for a in arrays}) > 1:
+        shapes = ", ".join(f"{n} {a.shape}" for n, a in zip(names, arrays, strict=True))
+        raise ValueError(
+            f"models: all models must predict the same observations and classes; got {shapes}"
+        )
+    return tuple(names), jnp.stack(arrays)
+
+
 def class_root(similarity: Any, m: int, dtype: Any) -> Float[Array, "m m"] | None:
     r"""A root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`; None is identity.
 
@@ -32,6 +60,7 @@ def class_root(similarity: Any, m: int, dtype: Any) -> Float[Array, "m m"] | Non
     matrix = getattr(similarity, "matrix", similarity)
     if matrix is None or type(similarity).__name__ == "Delta":
         return None
+    matrix = checks.array(matrix, "similarity")
     if np.shape(matrix) != (m, m):
         raise ValueError(
             f"similarity: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "

@@ -46,7 +46,7 @@ def ridge_at(ridge: Ridge, n: int, dtype: Any) -> Scalar:
             f"ridge: wanted a positive, finite number, got {float(value)}: without a ridge the "
             f"regression of residuals on predictions fits noise exactly"
         )
-    return jnp.asarray(value).astype(dtype)
+    return checks.number(value, "ridge", above=0).astype(dtype)
 
 
 def ridges_at(ridges: Any, dtype: Any) -> Float[Array, " r"]:

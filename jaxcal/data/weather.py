@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Shaped
 
+from jaxcal import convert
+
 COLUMNS = ("date", "precipitation", "temp_max", "temp_min", "wind", "weather")
 
 
@@ -34,6 +36,8 @@ def seattle_weather(path: str | Path | None = None) -> Weather:
     finite number, days that do not follow each other.
     """
     shipped = resources.files("jaxcal.data") / "seattle_weather.csv"
+    if not (path is None or isinstance(path, str | Path)):
+        raise TypeError(f"path: wanted a file's name, got {convert.say(path)}")
     source = shipped if path is None else Path(path)
     rows = list(csv.reader(_text(source).splitlines()))
     if not rows or tuple(rows[0]) != COLUMNS:
@@ -56,7 +60,9 @@ def _text(source: Traversable) -> str:
     try:
         return source.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise FileNotFoundError(f"{source}: no such file; reinstall jaxcal if it shipped") from None
+        raise FileNotFoundError(
+            f"path: {source}: no such file; reinstall jaxcal if it shipped"
+        ) from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{source}: not a text file ({error})") from None
 

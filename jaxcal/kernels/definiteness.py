@@ -96,7 +96,7 @@ def positive_definiteness(
             f"kernel here is positive definite on it"
         )
     features = distance.features(convert.key(0 if key is None else key), predictions, None)
-    kernel = points.as_kernel(prediction_kernel)
+    kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     if points.needs_bandwidth(kernel):
         kernel = points.with_bandwidth(kernel, median_heuristic(distance, features)[0])
     return spectrum(gram_block(kernel, distance, features, features))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import embeddings
+from jaxcal import convert, embeddings
 from jaxcal.kernels.predictions import NodeScores, check_batch
 from jaxcal.models import Standardized
 from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
@@ -115,7 +115,7 @@ class MixtureWasserstein(eqx.Module):
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def __check_init__(self):
-        if not 1 <= self.s < float("inf"):
+        if not convert.real(self.s, "s") >= 1:
             raise ValueError(f"s: wanted a finite order s >= 1, got {self.s}")
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Components:

@@ -232,9 +232,15 @@ class Function(_Algebra, eqx.Module):
     """A plain function of two points as a kernel; compared by identity, so pass a named one."""
 
     function: Any = eqx.field(static=True)
+    name: str = eqx.field(default="kernel", static=True)  # of the argument it was given for
 
     def __call__(self, x: Array, y: Array) -> Scalar:
-        return self.function(x, y)
+        value = self.function(x, y)
+        if not isinstance(value, Array | float | int) or jnp.shape(value) != ():
+            raise TypeError(
+                f"{self.name}: wanted one number for two points, got {convert.say(value)}"
+            )
+        return jnp.asarray(value)
 
 
 def as_kernel(value: Any, name: str = "kernel") -> Any:
@@ -249,7 +255,7 @@ def as_kernel(value: Any, name: str = "kernel") -> Any:
             f"points, got {convert.say(value)}{remedy}"
         )
     plain = callable(value) and jax.tree_util.all_leaves([value])
-    return Function(value) if plain else value
+    return Function(value, name) if plain else value
 
 
 class Sum(_Algebra, eqx.Module):

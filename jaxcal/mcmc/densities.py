@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from jaxcal import checks
@@ -16,6 +17,9 @@ def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Arra
     ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n] or []. Raises
     TypeError for predictions that offer scores or draws alone. Not finite where the density is not.
     """
+    checks.of_jax(predictions)
+    ys = checks.numbers(ys, "ys")
+    _one_each(predictions, ys)
     if isinstance(predictions, Unnormalized):
         density = jax.vmap(predictions.log_density, in_axes=(predictions.in_axes, 0))
         return density(predictions.params, ys)
@@ -25,6 +29,15 @@ def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Arra
         f"predictions: cannot get log densities from {type(predictions).__name__}. Pass a numpyro "
         f"distribution with batch shape [n] or jaxcal.Unnormalized(log_density, params)"
     )
+
+
+def _one_each(predictions: Any, ys: Array) -> None:
+    if isinstance(predictions, Unnormalized) and predictions.in_axes == 0:
+        batch = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(predictions.params)}
+    else:
+        batch = {tuple(getattr(predictions, "batch_shape", ()))}
+    if ys.size == 0 or any(size not in ((), ys.shape[:1]) for size in batch):
+        raise ValueError(f"ys: wanted one target a prediction, got shape {ys.shape}")
 
 
 def layout(

@@ -10,16 +10,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.convert import number
 from jaxcal.typing import Scalar
 
 
 def _positive(value: Any) -> Float[Array, ""]:
-    step = jnp.asarray(value, jnp.result_type(float))
-    if step.ndim:
-        raise ValueError(f"step: wanted one number, got shape {step.shape}")
-    if isinstance(value, (int, float)) and not value > 0:
-        raise ValueError(f"step: wanted a positive number, got {value}")
-    return step
+    return number(value, "step", above=0).astype(jnp.result_type(float))
 
 
 class MALA(eqx.Module):

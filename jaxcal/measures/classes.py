@@ -16,22 +16,31 @@ from jaxcal.typing import Scalar
 
 def total_variation(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     """Half the sum of absolute differences."""
-    return jnp.sum(jnp.abs(p - q)) / 2
+    return absolute(p, q) / 2
 
 
 def squared_euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     """Sum of squared differences."""
+    p, q = _two(p, q)
     return jnp.sum((p - q) ** 2)
 
 
 def absolute(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     """Sum of absolute differences, twice `total_variation`."""
+    p, q = _two(p, q)
     return jnp.sum(jnp.abs(p - q))
 
 
 def euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     """Root of `squared_euclidean`; its gradient is 0 where the two agree."""
     return safe_sqrt(squared_euclidean(p, q))
+
+
+def _two(p: Any, q: Any) -> tuple[Array, Array]:
+    p, q = checks.floats(p, "p"), checks.floats(q, "q")
+    if p.shape != q.shape:
+        raise ValueError(f"p, q: wanted vectors of one length, got {p.shape} and {q.shape}")
+    return p, q
 
 
 Divergence = Callable[[Array, Array], Array]
@@ -127,13 +136,26 @@ def calibration_error(
         held = Cells(jnp.full(len(p), 1 / len(p), p.dtype), p, q)
     else:
         held = cells(p, labels, bins=bins)
-    gaps = jax.vmap(divergence)(held.observed, held.predicted)
+    gaps = jax.vmap(_measured(divergence))(held.observed, held.predicted)
     used = held.weights > 0
     # a divergence may be NaN between the zeros of an unused cell
     return (
         jnp.sum(jnp.where(used, held.weights * gaps, 0)),
         largest(jnp.where(used, gaps, -jnp.inf)),
     )
+
+
+def _measured(divergence: Any) -> Divergence:
+    """The divergence, with a sentence where it gives no number."""
+    checks.function(divergence, "divergence", "two probability vectors")
+
+    def call(p: Array, q: Array) -> Array:
+        gap = divergence(p, q)
+        if not isinstance(gap, Array | float | int) or jnp.shape(gap) != ():
+            raise TypeError(f"divergence: wanted one number for two vectors, got {checks.say(gap)}")
+        return jnp.asarray(gap)
+
+    return call
 
 
 def ece(probabilities: Any, labels: Any = None, **options: Any) -> Scalar:

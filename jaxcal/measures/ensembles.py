@@ -1,6 +1,6 @@
 """Several models' predictions as one: their mixture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ def ensemble(members: Sequence[Any], weights: Any = None) -> Any:
     averaged. ``weights`` [k], of sum 1, are equal by default. Raises ValueError or TypeError for
     shapes, weights and kinds that do not go together.
     """
+    if not isinstance(members, Iterable):
+        raise TypeError(f"members: wanted a list of predictions, got {checks.say(members)}")
     members = list(members)
     if not members:
         raise ValueError("members: wanted at least one")

@@ -60,7 +60,7 @@ def pinball_loss(predictions: Any, targets: Any, *, levels: Any = LEVELS) -> Sca
 
 def _matching(predictions: Any, targets: Any) -> Array:
     """Targets of the shape that the distribution is about."""
-    ys = jnp.asarray(checks.array(targets, "targets"))
+    ys = checks.numbers(targets, "targets")
     shape = (*predictions.batch_shape, *predictions.event_shape)
     if ys.shape != shape and not (predictions.batch_shape == () and ys.shape[1:] == shape):
         raise ValueError(f"targets: wanted shape {shape} to match the predictions, got {ys.shape}")

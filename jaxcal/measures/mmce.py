@@ -64,7 +64,7 @@ def mmce(
         raise ValueError("confidence: wanted probabilities in [0, 1], without NaN")
     r = jnp.where(jnp.all((r >= 0) & (r <= 1)), r, jnp.nan)
     c = checks.labels(correct, r.shape[0], 2, "correct")
-    return _estimate(as_kernel(kernel), r, c, tile=tile)
+    return _estimate(as_kernel(kernel), r, c, tile=checks.integer(tile, "tile"))
 
 
 @partial(jax.jit, static_argnames="tile")

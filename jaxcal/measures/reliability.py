@@ -85,6 +85,7 @@ def reliability(
     """
     c = checks.unit(confidence, "confidence")
     hits = checks.labels(correct, c.shape[0], 2, "correct").astype(c.dtype)
+    equal_mass = checks.flag(equal_mass, "equal_mass")
     return _binned(c, hits, checks.integer(bins, "bins"), equal_mass)
 
 
@@ -120,13 +121,17 @@ def _binned(
 
 
 def wilson(
-    rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float = Z
+    rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float | Array = Z
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
     """The interval of Wilson (1927) for a probability of which a share ``rate`` of n came.
 
     ``z``: the normal quantile of its level, 95 % by default. Unlike the normal interval it stays in
     [0, 1] and has width at 0 and 1. NaN where the rate is.
     """
+    z = checks.number(z, "z", above=0)
+    rate, n = checks.floats(rate, "rate"), checks.floats(n, "n")
+    if rate.shape != n.shape and rate.ndim and n.ndim:
+        raise ValueError(f"n: wanted the shape of rate {rate.shape}, got {n.shape}")
     middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
     # the ends of 0 and 1 are exact but for rounding

@@ -35,9 +35,19 @@ class PowerExponential(eqx.Module):
     Source: Gomez et al. (1998), A multivariate generalization of the power exponential family.
     """
 
-    loc: Float[Array, "n d"]
-    scale_tril: Float[Array, "n d d"]
-    beta: Scalar = eqx.field(converter=jnp.asarray)
+    loc: Float[Array, "n d"] = eqx.field(converter=lambda v: checks.floats(v, "loc"))
+    scale_tril: Float[Array, "n d d"] = eqx.field(
+        converter=lambda v: checks.floats(v, "scale_tril")
+    )
+    beta: Scalar = eqx.field(converter=lambda v: checks.number(v, "beta", above=0))
+
+    def __check_init__(self):
+        shape = jnp.shape(self.loc)
+        if not shape or jnp.shape(self.scale_tril) != (*shape, shape[-1]):
+            raise ValueError(
+                f"loc, scale_tril: wanted shapes [n, d] and [n, d, d], got {shape} and "
+                f"{jnp.shape(self.scale_tril)}"
+            )
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -26,17 +26,18 @@ def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
 
     Raises ValueError where fewer than m draws were given, TypeError where there is no way to draw.
     """
+    m = convert.integer(m, "m")
     if isinstance(predictions, Standardized):
         raw = draws(key, predictions.predictions, m)
         return predictions.units.points(raw.reshape(*raw.shape[:2], -1))
     if isinstance(predictions, Draws):
         if (given := predictions.samples.shape[1]) < m:
-            raise ValueError(f"asked for {m} draws of each prediction, but Draws holds {given}")
+            raise ValueError(f"m: asked for {m} draws of each prediction, but Draws holds {given}")
         return predictions.samples[:, :m]
     if hasattr(predictions, "sample") and hasattr(predictions, "batch_shape"):
         samples = jnp.moveaxis(sample(convert.key(key), predictions, (m,), "predictions"), 0, 1)
         return samples if predictions.event_shape else samples[..., None]
     raise TypeError(
-        f"{type(predictions).__name__} has no sampler: this distance needs draws from the "
-        f"predictions; pass a numpyro distribution or Draws, or use Fisher(), which needs scores"
+        f"predictions: {type(predictions).__name__} has no sampler: draws from them are "
+        f"needed; pass a numpyro distribution or Draws, or use Fisher(), which needs scores"
     )

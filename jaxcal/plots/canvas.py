@@ -1,6 +1,10 @@
 """What all figures share: greys, axes without a box, a legend above, a sentence instead of data."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxcal import checks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -8,8 +12,22 @@ if TYPE_CHECKING:
 BLACK, DARK, LIGHT = "black", "0.35", "0.75"
 
 
+def one(result: Any, leaf: str, name: str = "result", kind: str = "result") -> None:
+    """TypeError for what has no such leaf, ValueError for a batch: a figure shows one result."""
+    if not hasattr(result, leaf) or isinstance(result, type):
+        raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {checks.say(result)}")
+    if np.ndim(getattr(result, leaf)):
+        raise ValueError(
+            f"{name}: a figure shows one {kind}, got a batch of shape "
+            f"{np.shape(getattr(result, leaf))}: take one by "
+            f"jax.tree.map(lambda leaf: leaf[0], results)"
+        )
+
+
 def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
     """The axes given, or those of a new figure of this size in inches; no box, no window."""
+    if ax is not None and not hasattr(ax, "spines"):
+        raise TypeError(f"ax: wanted the axes of a matplotlib figure, got {checks.say(ax)}")
     if ax is None:
         from matplotlib.figure import Figure
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from jaxcal import checks
 from jaxcal.ckce import Comparison
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,14 +88,20 @@ def ridge_path(
     Where lines cross, the ranking depends on the ridge.
     """
     ax = axes(ax)
-    places = np.asarray(ridges)
+    places = np.asarray(checks.floats(ridges, "ridges"))
+    if not isinstance(values, Mapping):
+        raise TypeError(f"values: wanted a dict of lines by name, got {checks.say(values)}")
+    lines = {name: np.asarray(checks.floats(line, "values")) for name, line in values.items()}
+    if places.ndim != 1 or any(line.shape != places.shape for line in lines.values()):
+        raise ValueError(f"ridges: wanted one for each value of a line, got shape {places.shape}")
     if used is not None:
+        used = checks.real(used, "used")
         ax.axvline(used, color=LIGHT, linewidth=4, label="ridge used", zorder=0)
-    for k, (name, line) in enumerate(values.items()):
+    for k, (name, line) in enumerate(lines.items()):
         # 4 lines times 7 marks: no two of the first 28 models look the same
         ax.plot(
             places,
-            np.asarray(line),
+            line,
             color=(BLACK, DARK)[k % 2],
             linestyle=STYLES[k % len(STYLES)],
             marker=MARKS[k % len(MARKS)],
@@ -108,11 +115,7 @@ def ridge_path(
 
 
 def _one(found: Comparison) -> tuple[str, ...]:
-    if np.ndim(found.corrected) != 1:
-        raise ValueError(
-            f"a figure shows one comparison, got a batch of shape {np.shape(found.ridge)}: take "
-            f"one by jax.tree.map(lambda leaf: leaf[0], found)"
-        )
+    one(found, "ridge", "found", "comparison")
     return found.names
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxcal.coverage import Coverage
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:
@@ -19,11 +19,7 @@ def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
     Below the diagonal regions are too small (overconfident), above it they are too large, which
     is called conservative.
     """
-    if np.ndim(result.p_uniform):
-        raise ValueError(
-            f"a figure shows one result, got a batch of shape {np.shape(result.p_uniform)}: take "
-            f"one by jax.tree.map(lambda leaf: leaf[0], results)"
-        )
+    one(result, "p_uniform")
     ax = axes(ax, (4.6, 4.6))
     ax.set(
         xlabel="level of highest-density region",

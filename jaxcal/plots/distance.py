@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxcal.distance.bracket import DistanceResult
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,9 +117,5 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -> "Axes":
-    if np.ndim(result.p_value):
-        raise ValueError(
-            f"a figure shows one result, got a batch of shape {np.shape(result.p_value)}: take "
-            f"one by jax.tree.map(lambda leaf: leaf[0], results)"
-        )
+    one(result, "p_value")
     return axes(ax, size)

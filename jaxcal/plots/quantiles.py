@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.measures.quantiles import QuantileCalibration
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def pit_histogram(
     """
     import scipy.stats
 
+    bins = checks.integer(bins, "bins", most=10_000)
     ax, pit = _axes(result, ax, (5.2, 3.6))
     ax.set(xlabel="transform F(y) of the target", ylabel="number of targets", xlim=(0, 1))
     if not np.all(np.isfinite(pit)):
@@ -70,9 +72,5 @@ def pit_histogram(
 def _axes(
     result: QuantileCalibration, ax: "Axes | None", size: tuple[float, float]
 ) -> tuple["Axes", np.ndarray]:
-    if np.ndim(result.p_value):
-        raise ValueError(
-            f"a figure shows one result, got a batch of shape {np.shape(result.p_value)}: take "
-            f"one by jax.tree.map(lambda leaf: leaf[0], results)"
-        )
+    one(result, "p_value")
     return axes(ax, size), np.asarray(result.pit)

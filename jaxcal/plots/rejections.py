@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from jaxcal import checks
 from jaxcal.plots.canvas import DARK, axes, legend_above
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ def rejections(
     counted as a trial. Everything else as in `rejection_rates`.
     """
     counts, trials = {}, {}
-    for name, given in p_values.items():
-        values = np.asarray(given)
+    level, x = checks.level(level), np.asarray(checks.floats(x, "x"))
+    for name, given in _series(p_values, "p_values").items():
+        values = np.asarray(checks.floats(given, f"p_values[{name!r}]"))
         if values.ndim != 2 or len(values) != np.size(x) or not values.shape[1]:
             raise ValueError(
                 f"p_values[{name!r}]: wanted one row of p-values a setting, shape "
@@ -69,13 +71,12 @@ def rejection_rates(
     the nominal ``level``. Positive settings that span a factor of 4 or more get a logarithmic axis.
     ``label`` names x and its unit.
     """
-    where = np.asarray(x, dtype=float)
+    where = np.asarray(checks.floats(x, "x"), dtype=float)
     if where.ndim != 1 or not where.size:
         raise ValueError(f"x: wanted the settings as one row of numbers, got shape {where.shape}")
-    if not rejected:
+    if not _series(rejected, "rejected"):
         raise ValueError("rejected: wanted at least one series")
-    if not 0 < level < 1:
-        raise ValueError(f"level: wanted a number between 0 and 1, got {level}")
+    level, coverage = checks.level(level), checks.real(coverage, "coverage", above=0, below=1)
     ax = axes(ax)
     positions, aside = where, 0.006 * (np.ptp(where) or 1.0)
     logarithmic = bool(np.all(where > 0)) and np.max(where) >= 4 * np.min(where)
@@ -87,6 +88,8 @@ def rejection_rates(
     ax.axhline(level, color=DARK, linewidth=0.8, linestyle=(0, (5, 5)), zorder=0)
     order = np.argsort(where, kind="stable")
     for s, (name, counts) in enumerate(rejected.items()):
+        if isinstance(trials, Mapping) and name not in trials:
+            raise ValueError(f"trials: wanted a number for {name!r} too, got {list(trials)}")
         number = trials[name] if isinstance(trials, Mapping) else trials
         k, n = _counts(name, counts, number, where.size)
         low, high = interval(k, n, coverage)
@@ -110,6 +113,12 @@ def rejection_rates(
     return ax
 
 
+def _series(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name}: wanted a dict of series by name, got {checks.say(value)}")
+    return value
+
+
 def interval(
     counts: Any, trials: Any, coverage: float
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
@@ -131,7 +140,8 @@ def interval(
 
 def _counts(name: str, counts: Any, trials: Any, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Counts and trials as arrays [k], or an error that names the series."""
-    k, n = np.asarray(counts, dtype=float), np.asarray(trials, dtype=float)
+    k = np.asarray(checks.floats(counts, f"rejected[{name!r}]"), float)
+    n = np.asarray(checks.floats(trials, f"trials[{name!r}]"), float)
     if k.shape != (size,):
         raise ValueError(f"rejected[{name!r}]: wanted one count a setting, {size}, got {k.shape}")
     if n.shape not in ((), (size,)):

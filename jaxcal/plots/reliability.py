@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.measures.reliability import Reliability
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,11 +26,8 @@ def reliability(
     announced. The axes come back with both scales from 0 to 1, so that other curves of confidence
     can be drawn on them.
     """
-    if np.ndim(result.ece):
-        raise ValueError(
-            f"a figure shows one result, got a batch of shape {np.shape(result.ece)}: take one by "
-            f"jax.tree.map(lambda leaf: leaf[0], results)"
-        )
+    one(result, "ece")
+    counts = checks.flag(counts, "counts")
     ax = axes(ax, (4.6, 4.6))
     ax.set(xlabel=label, ylabel="share that came true", xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
     used = np.asarray(result.filled)

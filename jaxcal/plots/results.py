@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal import checks
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import TestResult, confidence
 
 if TYPE_CHECKING:
@@ -59,9 +60,7 @@ def contributions(
     ax = _axes(result, ax)
     parts = np.asarray(result.contributions)
     n = parts.size
-    where = np.arange(n) if x is None else np.asarray(x)
-    if where.shape != (n,):
-        raise ValueError(f"x: wanted one value an observation, shape ({n},), got {where.shape}")
+    where = np.arange(n) if x is None else along(x, n)
     ax.set(xlabel=label, ylabel="n times contribution to estimate")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")
@@ -104,9 +103,7 @@ def coordinates(
     estimates = np.asarray(split.estimate if means is None else means.estimate)
     adjusted = np.asarray(split.p_adjusted if means is None else means.p_adjusted)
     d = estimates.size
-    names = [f"coordinate {c}" for c in range(d)] if names is None else list(names)
-    if len(names) != d:
-        raise ValueError(f"names: wanted one a coordinate, {d}, got {len(names)}")
+    names = checks.names(names, d, "coordinate") or [f"coordinate {c}" for c in range(d)]
     if means is None:
         ax.set(xlabel="part of the estimate given the other coordinates")
     else:
@@ -141,6 +138,19 @@ def coordinates(
     return ax
 
 
+def along(x: Any, n: int, name: str = "x") -> np.ndarray:
+    """One number or date an observation, to show others over."""
+    dates = np.issubdtype(getattr(x, "dtype", None) or float, np.datetime64)
+    where = np.asarray(x) if dates else np.asarray(checks.array(x, name))
+    if where.shape != (n,):
+        raise ValueError(
+            f"{name}: wanted one value an observation, shape ({n},), got {where.shape}"
+        )
+    if np.issubdtype(where.dtype, np.complexfloating):
+        raise TypeError(f"{name}: wanted real numbers or dates, got {where.dtype}")
+    return where
+
+
 def _running_mean(values: Float[np.ndarray, " n"], width: int) -> Float[np.ndarray, " n"]:
     """Mean of ``width`` neighbours in the given order, of fewer at the ends."""
     window = np.ones(width)
@@ -156,9 +166,5 @@ def _crowd(values: Float[np.ndarray, " n"]) -> tuple[float, float, int]:
 
 
 def _axes(result: TestResult, ax: "Axes | None") -> "Axes":
-    if np.ndim(result.p_value):
-        raise ValueError(
-            f"a figure shows one result, got a batch of shape {np.shape(result.p_value)}: take "
-            f"one by jax.tree.map(lambda leaf: leaf[0], results)"
-        )
+    one(result, "p_value")
     return axes(ax)

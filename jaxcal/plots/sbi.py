@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.plots.results import null_histogram
 from jaxcal.results import confidence
 
@@ -24,6 +24,7 @@ def posterior_figure(examined: Any) -> "Figure":
     """
     from matplotlib.figure import Figure
 
+    one(examined, "calibration", "examined", "Examination")
     figure = Figure(figsize=(9.6, 6.6), layout="constrained")
     grid = figure.subplots(2, 2)
     null_histogram(examined.calibration.test, ax=grid[0, 0])

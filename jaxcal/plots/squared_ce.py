@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, say
+from jaxcal import checks
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.squared_ce.report import Report, Tuned
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
 
     Ordered by validation risk, the selected one at the top in black; its risk is in the label.
     """
+    one(report, "selected", "report", "Report")
     ax = axes(ax)
     tuned = sorted(report.estimators.values(), key=lambda each: np.nan_to_num(each.risk, nan=1e9))
     ax.set_xlabel(f"{report.notion} calibration error (root of the squared error)")
@@ -57,12 +59,12 @@ def risk_over_grid(tuned: Tuned, *, problem: int = 0, ax: "Axes | None" = None) 
     only differences within a fold matter. Raises ValueError for a grid of several hyperparameters
     or of one candidate.
     """
+    one(tuned, "name", "tuned", "Tuned")
     ax = axes(ax)
     names = sorted({name for setting in tuned.grid for name in setting})
     if len(names) != 1 or len(tuned.grid) < 2:
         raise ValueError(f"tuned: wanted a grid of one hyperparameter, {tuned.name} has {names}")
-    if not 0 <= problem < tuned.risks.shape[0]:
-        raise ValueError(f"problem: wanted 0 to {tuned.risks.shape[0] - 1}, got {problem}")
+    problem = checks.integer(problem, "problem", least=0, most=tuned.risks.shape[0] - 1)
     grid = np.array([setting[names[0]] for setting in tuned.grid])
     order = np.argsort(grid)
     risks = tuned.risks[problem]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxcal import convert
+from jaxcal import checks, convert
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, legend_above, say
 from jaxcal.plots.results import _axes
 from jaxcal.results import TestResult
@@ -93,7 +93,7 @@ def witness_map(
     or a negative one. Cells with fewer than 4 observations are left out, and crossed. ``labels``
     name the variables and their units.
     """
-    ax = _axes(result, ax)
+    ax, labels = _axes(result, ax), _two(labels)
     (parts, across), (_, upward) = _checked(result, x), _checked(result, y, "y")
     ax.set(xlabel=labels[0], ylabel=labels[1])
     if not np.all(np.isfinite(parts)):
@@ -115,6 +115,12 @@ def witness_map(
     ax.figure.colorbar(mesh, ax=ax, label="mean witness (squared discrepancy)")
     ax.set_title(f"crossed: fewer than {LEAST} observations", fontsize="medium")
     return ax
+
+
+def _two(labels: Any) -> tuple[str, str]:
+    if not isinstance(labels, tuple | list) or len(labels) != 2:
+        raise TypeError(f"labels: wanted the names of x and y, got {checks.say(labels)}")
+    return str(labels[0]), str(labels[1])
 
 
 def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
@@ -147,7 +153,9 @@ def _checked(
     result: TestResult, x: Any, name: str = "x", *, groups: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """n times the contributions, and the variable that they are shown over."""
-    parts, where = np.asarray(result.contributions), np.asarray(x)
+    numbers = isinstance(x, list | tuple) and not all(isinstance(entry, str) for entry in x)
+    parts, where = np.asarray(result.contributions), checks.array(x, name) if numbers else x
+    where = np.asarray(where)
     if where.shape != parts.shape:
         raise ValueError(
             f"{name}: wanted one value an observation, shape ({parts.size},), got {where.shape}"

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from jaxcal import convert
 from jaxcal.simulators.simulator import Simulator, box, normal_log_density, numbered
 
 VARIANCE = 0.1  # of the prior and of the noise of the linear problems
@@ -17,6 +18,7 @@ def gaussian_linear(d: int = 10) -> Simulator:
     """
     import numpyro.distributions as dist
 
+    d = convert.integer(d, "d")
     prior = dist.Normal(jnp.zeros(d), VARIANCE**0.5).to_event(1)
     return Simulator(
         "Gaussian linear",

@@ -1,11 +1,14 @@
 """A neuron's response to noise: a Bernoulli generalized linear model with a smooth filter."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
+from jaxcal import convert
 from jaxcal.simulators.simulator import Simulator
 
 BINS, LAGS = 100, 9
@@ -24,7 +27,7 @@ def bernoulli_glm(stimulus: Float[Array, "100"] | None = None) -> Simulator:
     import numpyro.distributions as dist
 
     noise = np.random.default_rng(42).normal(size=BINS) if stimulus is None else stimulus
-    design = design_matrix(jnp.asarray(noise, jnp.result_type(float)))
+    design = design_matrix(_stimulus(noise))
     difference = np.eye(LAGS) - np.eye(LAGS, k=-1)
     smooth = difference @ difference + np.diag(np.sqrt(np.arange(LAGS) / LAGS))
     precision = np.zeros((LAGS + 1, LAGS + 1))
@@ -38,6 +41,15 @@ def bernoulli_glm(stimulus: Float[Array, "100"] | None = None) -> Simulator:
         Partial(_log_likelihood, design),
         ("offset", *(f"lag_{k}" for k in range(LAGS))),
     )
+
+
+def _stimulus(value: Any) -> Array:
+    stimulus = convert.floats(value, "stimulus").astype(jnp.result_type(float))
+    if stimulus.ndim != 1 or stimulus.size < LAGS:
+        raise ValueError(
+            f"stimulus: wanted one number a bin, at least {LAGS}, got shape {stimulus.shape}"
+        )
+    return stimulus
 
 
 def design_matrix(stimulus: Float[Array, " t"]) -> Float[Array, "t 10"]:

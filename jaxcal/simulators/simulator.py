@@ -21,8 +21,9 @@ class Pairs(NamedTuple):
     xs: Float[Array, "n q"]
 
 
-def _as_partial(function: Callable[..., Array]) -> Partial:
+def _as_partial(function: Callable[..., Array], name: str, takes: str) -> Partial:
     """A pytree whose leaves are the arrays a function was bound to."""
+    convert.function(function, name, takes)
     return function if isinstance(function, Partial) else Partial(function)
 
 
@@ -38,8 +39,12 @@ class Simulator(eqx.Module):
 
     name: str = eqx.field(static=True)
     prior: Any
-    draw: Callable[..., Array] = eqx.field(converter=_as_partial)
-    log_likelihood: Callable[..., Array] = eqx.field(converter=_as_partial)
+    draw: Callable[..., Array] = eqx.field(
+        converter=lambda function: _as_partial(function, "draw", "key and theta")
+    )
+    log_likelihood: Callable[..., Array] = eqx.field(
+        converter=lambda function: _as_partial(function, "log_likelihood", "theta and x")
+    )
     names: tuple[str, ...] = eqx.field(static=True)
     draw_posterior: Callable[..., Array] | None = eqx.field(default=None, static=True)
     edge: str = eqx.field(default="", static=True)
@@ -59,6 +64,7 @@ def box(low: float, high: float, d: int) -> Any:
     """The uniform distribution over [low, high]^d."""
     import numpyro.distributions as dist
 
+    d = convert.integer(d, "d")
     return dist.Uniform(jnp.full(d, low), jnp.full(d, high)).to_event(1)
 
 

@@ -116,6 +116,10 @@ def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -
     calibration both ends are of the order of 1 / n and the limit is not normal: read the p-value.
     The lower end is not cut at 0. Source: Widmann, Lindsten and Zachariah (2021), Cor. B.2 and B.3.
     """
+    if not (hasattr(result, "estimate") and hasattr(result, "standard_error")):
+        raise TypeError(
+            f"result: wanted one of skce_test or block_estimates, got {checks.say(result)}"
+        )
     level = checks.level(level)
     z = ndtri(jnp.asarray(1 - level / 2, result.estimate.dtype))
     half = z * result.standard_error

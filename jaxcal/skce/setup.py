@@ -163,6 +163,7 @@ def set_up(
 ) -> tuple[Any, Array, Setup]:
     """Predictions, targets and choices, checked; errors name the argument."""
     predictions, ys = observations(predictions, targets)
+    standardize = checks.flag(standardize, "standardize")
     n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
     if distance is not None:
         distance = checks.distance(distance)

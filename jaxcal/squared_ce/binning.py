@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxcal import checks
 from jaxcal.squared_ce.estimators import Setting, scalar_only
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
@@ -34,7 +35,7 @@ def _counts(value: Any) -> tuple[int, ...]:
 def _edges(value: Any) -> Any:
     if value is None:
         return None
-    edges = np.asarray(value, np.float64)
+    edges = np.asarray(checks.floats(value, "edges"), np.float64)
     if edges.ndim != 1 or edges.size < 2 or edges[0] > 0 or edges[-1] < 1:
         raise ValueError(f"edges: wanted at least two, from 0 (or below) to 1, got {value!r}")
     if not np.all(np.diff(edges) > 0):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxcal import checks
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.risk import risk_of_factors
@@ -151,7 +152,7 @@ def scalar_only(train: Reduced, name: str) -> None:
 
 def positive(values: Any, name: str) -> tuple[float, ...]:
     """Positive, finite numbers as a tuple, at least one."""
-    array = np.atleast_1d(np.asarray(values, np.float64))
+    array = np.atleast_1d(np.asarray(checks.floats(values, name), np.float64))
     if array.ndim != 1 or not array.size or not np.all((array > 0) & (array < np.inf)):
         raise ValueError(f"{name}: wanted positive, finite numbers, got {values!r}")
     return tuple(array.tolist())

@@ -114,7 +114,7 @@ def _logits(p: Array, points: Array, b: Any, keep: Any = True) -> Float[Array, "
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)
 
 
-def leave_one_out_error(problem: Reduced, bandwidth: float) -> Scalar:
+def leave_one_out_error(problem: Reduced, bandwidth: float | Array) -> Scalar:
     """The squared error with each observation's ratio taken from the others, shape [].
 
     The original in-sample estimator; with the own term included (fit and evaluate on the same data)
@@ -122,6 +122,7 @@ def leave_one_out_error(problem: Reduced, bandwidth: float) -> Scalar:
     """
     checks.instance(problem, Reduced, "problem")
     one_problem(problem)
+    bandwidth = checks.number(bandwidth, "bandwidth", above=0)
     points, n = on_simplex(problem.inputs), problem.n
     if n < 2:
         raise ValueError(f"problem: leaving one out needs at least 2 observations, got n={n}")

@@ -43,7 +43,7 @@ class Ridges(eqx.Module):
     multipliers: tuple[float, ...] = eqx.field(
         static=True, converter=lambda v: positive(v, "multipliers")
     )
-    power: float = eqx.field(static=True, converter=float)
+    power: float = eqx.field(static=True, converter=lambda v: checks.real(v, "power"))
 
     def effective(self, n: int) -> tuple[float, ...]:
         return tuple(multiplier * float(n) ** self.power for multiplier in self.multipliers)
@@ -51,12 +51,14 @@ class Ridges(eqx.Module):
 
 def kkr_ridges(*, scalar: bool, printed: bool = False) -> Ridges:
     """The grid of kkr as it was run, or as the paper prints it."""
+    scalar, printed = checks.flag(scalar, "scalar"), checks.flag(printed, "printed")
     exponents = [1 - 2 * i for i in range(1, 10)] if scalar else [9 - i for i in range(1, 19)]
     return Ridges([10.0**e for e in exponents], 2.5 if printed else 1.5)
 
 
 def ukkr_ridges(*, scalar: bool, printed: bool = False) -> Ridges:
     """The grid of ukkr as it was run, or as the paper prints it."""
+    scalar, printed = checks.flag(scalar, "scalar"), checks.flag(printed, "printed")
     exponents = [-i for i in range(1, 10)] if scalar else [4.5 - i / 2 for i in range(1, 19)]
     return Ridges([10.0**e for e in exponents], 1.5 if printed else 0.75)
 
@@ -72,7 +74,7 @@ def _kernels(value: Any) -> tuple[Any, ...]:
     kernels = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if not kernels:
         raise ValueError("kernels: wanted at least one")
-    kernels = tuple(points.as_kernel(kernel) for kernel in kernels)
+    kernels = tuple(points.as_kernel(kernel, "kernels") for kernel in kernels)
     for kernel in kernels:
         if points.needs_bandwidth(kernel):
             raise ValueError(f"kernels: {type(kernel).__name__} has no bandwidth; give one")

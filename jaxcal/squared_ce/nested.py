@@ -94,7 +94,9 @@ def nested_calibration_error(
     in `calibration_error`, without ``test``. Cost: that of `calibration_error` an outer fold.
     """
     shuffle_key, *_ = keys = jax.random.split(checks.key(key))
-    p, y = np.asarray(probabilities), np.asarray(labels)
+    p = np.asarray(checks.probabilities(probabilities, "probabilities", binary=True))
+    n, m = p.shape
+    y = np.asarray(checks.labels(labels, n, m, "labels"))
     # rows of a splitter are the user's own
     whole = isinstance(outer, (int, np.integer))
     order = splits.shuffled(shuffle_key, p, y) if whole else np.arange(len(p))

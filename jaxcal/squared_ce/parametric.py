@@ -15,6 +15,7 @@ import jax.scipy.optimize
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
@@ -30,7 +31,9 @@ class Parametric(eqx.Module):
     """
 
     residual: Callable[[Any, Array], Array] = eqx.field(static=True)
-    thetas: np.ndarray = eqx.field(converter=np.asarray)
+    thetas: np.ndarray = eqx.field(
+        converter=lambda thetas: np.asarray(checks.floats(thetas, "thetas"))
+    )
     descend: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self):

@@ -108,7 +108,7 @@ def _run(
     level: float,
     keep: bool,
 ) -> Report:
-    level = checks.level(level)
+    level, keep = checks.level(level), checks.flag(keep, "keep")
     rows, outcomes = (
         np.moveaxis(np.asarray(held), -2, 0).reshape(problem.n, -1)
         for held in (problem.inputs, problem.outcomes)
@@ -176,6 +176,10 @@ def _classes(problem: Reduced) -> np.ndarray:
 
 
 def _named(estimators: Sequence[Any]) -> dict[str, Any]:
+    if not isinstance(estimators, Sequence) or isinstance(estimators, str):
+        raise TypeError(
+            f"estimators: wanted a list such as [Bins(15)], got {checks.say(estimators)}"
+        )
     found: dict[str, Any] = {}
     for estimator in estimators:
         if isinstance(estimator, type) or not isinstance(estimator, Estimator):

@@ -76,8 +76,7 @@ def softmax(logits: Any) -> np.ndarray:
 
 def reduce(probabilities: Any, labels: Any, notion: str) -> Reduced:
     """The problem of a `Notion`, by name; see the functions of the same names."""
-    if notion not in NOTIONS:
-        raise ValueError(f"notion: wanted one of {', '.join(NOTIONS)}, got {notion!r}")
+    checks.choice(notion, "notion", tuple(NOTIONS))
     functions = {"canonical": canonical, "top-label": top_label, "class-wise": class_wise}
     return functions[notion](probabilities, labels)
 

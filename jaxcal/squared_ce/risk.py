@@ -51,6 +51,8 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
 def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
     """The empirical risk on one problem, at the lower of the two costs: n r^2 or n^2 r."""
     checks.instance(problem, Reduced, "problem")
+    if not isinstance(h, CalibrationFunction):
+        raise TypeError(f"h: wanted what an estimator's fit returns, got {checks.say(h)}")
     one_problem(problem)
     return risk_of_factors(problem.residuals, h.factors(problem.inputs))
 

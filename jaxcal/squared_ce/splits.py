@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.typing import Key
 
 Split = tuple[np.ndarray, np.ndarray]
@@ -64,8 +65,10 @@ def folds(splitter: Any, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
     splits: Any = splitter
     pairs = splits.split(inputs, labels) if hasattr(splits, "split") else splits
     found = []
+    if isinstance(splitter, type) or not isinstance(pairs, Iterable):
+        raise TypeError(f"folds: wanted pairs of rows, got {checks.say(splitter)}")
     for number, pair in enumerate(pairs):
-        name = f"fold {number}"
+        name = f"folds: number {number}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise ValueError(f"{name}: wanted (training rows, validation rows)")
         train, valid = (_rows(part, n, name) for part in pair)
@@ -86,7 +89,7 @@ def _contiguous(k: int, n: int) -> list[Split]:
     everything = np.arange(n)
     if k == 1:
         kept = int((1 - VALIDATION_SHARE) * n + 1e-9)
-        return [_at_least_two(everything[:kept], everything[kept:], "fold 0")]
+        return [_at_least_two(everything[:kept], everything[kept:], "folds: number 0")]
     if n < 2 * k:
         raise ValueError(
             f"folds: {k} folds of at least 2 validation rows need {2 * k} rows for tuning, got {n}"
@@ -96,7 +99,7 @@ def _contiguous(k: int, n: int) -> list[Split]:
 
 
 def _rows(value: Any, n: int, name: str) -> np.ndarray:
-    rows = np.asarray(value)
+    rows = np.asarray(checks.array(value, name))
     if rows.dtype == bool and rows.shape == (n,):
         return np.flatnonzero(rows)
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):

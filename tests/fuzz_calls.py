@@ -1,0 +1,310 @@
+"""Valid calls of every public name at 12 observations: what a fuzz then changes one by one."""
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import numpy as jnp
+from numpyro.infer.autoguide import AutoDiagonalNormal
+
+from jaxcal import (
+    candidates,
+    ckce,
+    distance,
+    kernels,
+    models,
+    squared_ce,
+)
+
+RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
+RNG = np.random.default_rng(0)
+N = 12
+YS, INPUTS = RNG.normal(size=(N, 2)), RNG.normal(size=(N, 2))
+P, Y = np.linspace(0.1, 0.9, N), np.arange(N) % 2
+PS, LABELS = RNG.dirichlet(np.ones(3), N), np.arange(N) % 3
+MODELS = np.stack([PS, PS[::-1]])
+SCORES = models.Scores(-YS, RNG.normal(size=(N, 4, 2)), RNG.normal(size=(4, 2)))
+NORMALS = dist.MultivariateNormal(jnp.asarray(YS), jnp.eye(2))
+UNIVARIATE = dist.Normal(jnp.asarray(P), 1.0)
+DRAWS = models.Draws(RNG.normal(size=(N, 5, 2)))
+FITTED = squared_ce.estimators.fit_one(squared_ce.Zero(), squared_ce.binary(P, Y))
+PROBLEM = squared_ce.binary(P, Y)
+DOMAIN = distance.Domain(np.ones(3) / 3, np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.4, 0.9]))
+COUPLING = distance.Coupling(P, P, Y + 0.0, np.ones(N) / N)
+SQUARES = {"mean": lambda ps, labels: jnp.mean(ps) + 0 * labels[0]}
+LAW = squared_ce.FiniteLaw(jnp.asarray(PS), jnp.ones(N) / N, jnp.asarray(PS))
+
+
+def density(params, y):
+    return -0.5 * jnp.sum((y - params) ** 2)
+
+
+def drawn(key, shift=0.0):
+    return ckce.ranking.Drawn(jnp.asarray(MODELS) + 0 * shift, jnp.asarray(LABELS))
+
+
+DENSITIES = models.Unnormalized(density, jnp.asarray(YS))
+BY_KEY = {"key": 0, "predictions": NORMALS, "targets": YS}
+CLASSES = {"predictions": PS, "targets": LABELS}
+BINARY = {"p": P, "y": Y}
+LABELLED = {"probabilities": PS, "labels": LABELS}
+SAMPLES = {"thetas": YS, "xs": INPUTS, "key": 0}
+
+
+def log_prob(theta, x):
+    return -0.5 * jnp.sum((theta - x) ** 2)
+
+
+def probabilistic(x):
+    theta = numpyro.sample("theta", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+    numpyro.sample("x", dist.Normal(theta, 1.0).to_event(1), obs=x)
+
+
+def recipes():
+    """The arguments of one valid call a name, by subpackage."""
+    by_target = {"predictions": UNIVARIATE, "targets": P}
+    scored = {"key": 0, "predictions": SCORES, "targets": YS}
+    small = {"estimators": [squared_ce.Zero()], "folds": 2}
+    top = {
+        "Draws": {"samples": RNG.normal(size=(N, 5, 2))},
+        "Scores": {"at_targets": YS},
+        "Unnormalized": {"log_density": density, "params": YS},
+        "calibration_error": {"key": 0, **LABELLED, **small},
+        "compare": {"key": 0, "models": MODELS, "targets": LABELS},
+        "distance_from_calibration": {"key": 0, **BINARY},
+        "kccsd": scored,
+        "kccsd_test": scored,
+        "kce": BY_KEY,
+        "kcsd": {**scored, "inputs": INPUTS},
+        "kcsd_test": {**scored, "inputs": INPUTS},
+        "ksd": {"key": 0, "model": SCORES, "targets": YS},
+        "ksd_test": {"key": 0, "model": SCORES, "targets": YS},
+        "mcmc_draws": {
+            "key": 0,
+            "predictions": DENSITIES,
+            "n_draws": 4,
+            "n_warmup": 2,
+            "thin": 1,
+            "event_shape": 2,
+        },
+        "skce_test": BY_KEY,
+        "ucme_test": BY_KEY,
+    }
+    top["skce_interval"] = {"result": block_estimates}
+    means = {
+        "KernelMeans": {"kernel": None, "features": None, "formulas": None},
+        "kernel_means": {"kernel": kernels.Gaussian(1.0), "predictions": NORMALS},
+        "law": {},
+        "law_of": {"predictions": NORMALS},
+        "pair": {"kernel": kernels.Gaussian, "law": dist.Normal},
+    }
+    mcmc = {
+        "check_draws": {"key": 0, "predictions": DENSITIES, "draws": Lazy("mcmc_draws")},
+        "log_densities": {"predictions": DENSITIES, "ys": YS},
+        "mcmc_draws": top["mcmc_draws"],
+    }
+    chains = candidates.Candidates(YS[:, None], P[:, None], P[:, None], 1.0)
+    several = {
+        "Independent": {"distribution": dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))},
+        "coordinate": {"j": 1},
+        "distance_to": {"references": YS},
+        "exchangeability_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
+        "log_density": {"candidates": chains},
+        "ranks": {"key": 0, "candidates": chains},
+    }
+    single = {"predictions": UNIVARIATE}
+    measured = {
+        "PowerExponential": {"loc": YS, "scale_tril": np.ones((N, 2, 2)), "beta": 1.0},
+        "calibration_error": LABELLED,
+        "ece": LABELLED,
+        "mce": LABELLED,
+        "ensemble": {"members": [UNIVARIATE, UNIVARIATE]},
+        "fit_temperature": {"predictions": PS, "targets": LABELS, "steps": 2},
+        "lp_ball_error": {"probabilities": PS, "conditional": PS, "p": 2},
+        "mmce": {"confidence": P, "correct": Y},
+        "reliability": {"confidence": P, "correct": Y},
+        "mse": by_target,
+        "nll": by_target,
+        "pinball_loss": by_target,
+        "pit": by_target,
+        "quantile_calibration": by_target,
+        "quantiles": single,
+        "top_label": LABELLED,
+        "wilson": {"rate": P, "n": Y + 5},
+        "with_temperature": {"predictions": UNIVARIATE, "temperature": 2.0},
+    }
+    for name in ("absolute", "total_variation", "euclidean", "squared_euclidean"):
+        measured[name] = {"p": PS[0], "q": PS[1]}
+    grid = np.array([0.1, 1.0])
+    trials = {"measures": SQUARES, "trials": 2}
+    compared = {
+        "brier_split": CLASSES,
+        "ckce": CLASSES,
+        "ckce_by_group": {**CLASSES, "groups": Y},
+        "ckce_conjugate": CLASSES,
+        "ckce_fourier": {"key": 0, **CLASSES},
+        "ckce_given": {**CLASSES, "covariates": INPUTS},
+        "ckce_low_rank": CLASSES,
+        "ckce_means": BY_KEY,
+        "ckce_path": {**CLASSES, "ridges": grid},
+        "ckce_stein": BY_KEY | {"predictions": SCORES},
+        "ckce_test": {"key": 0, **CLASSES},
+        "compare": top["compare"],
+        "conditional_mean": {"xs": INPUTS, "ys": YS},
+        "cross_validated_ridge": {**CLASSES, "ridges": grid},
+        "drawn_trials": {"key": 0, "make": drawn, **trials},
+        "inner_product": {"a": conditional_mean, "b": conditional_mean},
+        "squared_distance": {"a": conditional_mean, "b": conditional_mean},
+        "jkce": CLASSES,
+        "null_mean": {"predictions": PS},
+        "pooled_bandwidth": {"models": MODELS},
+        "scores": CLASSES,
+        "shift_curves": {"key": 0, "make": drawn, "shifts": [0.0, 1.0], **trials},
+        "subsample_trials": {"key": 0, "models": MODELS, "targets": LABELS, **trials, "size": 6},
+    }
+    squared = {
+        "Parametric": {"residual": lambda theta, x: x * theta, "thetas": grid},
+        "Ridges": {"multipliers": (0.1, 1.0), "power": 0},
+        "binary": {"confidences": P, "outcomes": Y},
+        "calibration_error": top["calibration_error"],
+        "canonical": LABELLED,
+        "class_wise": LABELLED,
+        "top_label": LABELLED,
+        "compare_risks": {"first": P, "second": P},
+        "default_estimators": {"problem": PROBLEM},
+        "empirical_risk": {"h": FITTED, "problem": PROBLEM},
+        "kkr_ridges": {"scalar": True},
+        "ukkr_ridges": {"scalar": True},
+        "leave_one_out_error": {"problem": PROBLEM, "bandwidth": 0.1},
+        "likelihood_bandwidth": {"problem": PROBLEM},
+        "mean_interval": {"values": P},
+        "murphy": {"law": LAW},
+        "nested_calibration_error": {"key": 0, **LABELLED, "outer": 2, **small},
+        "one_step": {"terms": RNG.normal(size=N)},
+        "problem_error": {"key": 0, "problem": PROBLEM, **small},
+        "reduce": {**LABELLED, "notion": "top-label"},
+        "softmax": {"logits": PS},
+    }
+    binary = (
+        "binned_ece dce_bracket ece interval_ce kernel_ce laplace_ce lift_upper lower_distance "
+        "lower_distance_value smece smooth_ce smooth_ce_programme surrogate_interval_ce"
+    )
+    distances = dict.fromkeys(binary.split(), BINARY)
+    distances |= {
+        "distance_from_calibration": top["distance_from_calibration"],
+        "from_classes": {**LABELLED, "notion": "top-label"},
+        "from_masses": {"v": P, "p0": P / 20, "p1": P / 20},
+        "is_calibrated": {"domain": DOMAIN},
+        "true_distance": {"domain": DOMAIN},
+        "kernel_radius": {"n": 12},
+        "laplace_witness": {**BINARY, "at": P},
+        "lift_lower": {"coupling": COUPLING},
+        "pair_sample": {"key": 0, **BINARY, "n_pairs": 5},
+        "random_bins": {"key": 0, **BINARY, "n_draws": 3},
+        "random_features": {"key": 0, **BINARY, "n_draws": 3},
+        "random_interval_ce": {**BINARY, "width": 0.2},
+        "sampled_interval_ce": {"key": 0, **BINARY, "width": 0.2, "n_shifts": 3},
+        "sample_sizes": {"accuracy": 0.1},
+        "smooth_ce_grid": {**BINARY, "cells": 10},
+        "upper_distance": {"p": P[:6], "y": Y[:6], "weights": np.ones(6) / 6},
+        "weighted_ce": {**BINARY, "functions": [lambda p: p, lambda p: 1 - p]},
+    }
+    return {
+        "": top,
+        "kernels": {
+            "ClassGram": {"matrix": np.eye(3)},
+            "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
+            "Vectors": {"values": YS},
+            "positive_definiteness": {"predictions": NORMALS, "distance": kernels.Wasserstein()},
+        },
+        "nulls": {"Bound": {"largest": 1.0}},
+        "kernel_means": means,
+        "mcmc": mcmc,
+        "skce": {
+            "block_estimates": BY_KEY,
+            "kce": BY_KEY,
+            "skce": BY_KEY,
+            "skce_interval": top["skce_interval"],
+            "skce_test": BY_KEY,
+        },
+        "ucme": {"ucme_test": BY_KEY, "ucme": BY_KEY},
+        "coverage": {
+            "coverage": {"predictions": DENSITIES, "targets": YS, "draws": DRAWS},
+        },
+        "candidates": several,
+        "measures": measured,
+        "ckce": compared,
+        "squared_ce": squared,
+        "distance": distances,
+        "simulators": {
+            "Simulator": {
+                "name": "normal",
+                "prior": dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+                "draw": lambda key, theta: theta,
+                "log_likelihood": log_prob,
+                "names": ("a", "b"),
+            }
+        },
+        "plots": plots(),
+        "sbi": {
+            "JaxPosterior": {"log_prob": log_prob},
+            "GuidePosterior": {"guide": AutoDiagonalNormal(probabilistic), "params": {"loc": YS}},
+            "NumpyroPosterior": {"model": probabilistic},
+            "Space": {"low": np.zeros(2), "high": np.ones(2)},
+            "TorchPosterior": {"posterior": lambda x: None},
+            "chunked_scores": {"log_prob": log_prob, "thetas": YS, "xs": INPUTS},
+            "examine": {"posterior": log_prob, **SAMPLES},
+            "kccsd_test": {"posterior": log_prob, **SAMPLES},
+            "kcsd_test": {"posterior": log_prob, **SAMPLES},
+            "score_pairs": {"posterior": log_prob, **SAMPLES},
+        },
+        "data": {},
+        "models": {
+            **{name: top[name] for name in ("Draws", "Scores", "Unnormalized")},
+            "draws": {"key": 0, "predictions": NORMALS, "m": 3},
+            "gaussian_moments": {"predictions": NORMALS},
+        },
+    }
+
+
+def plots():
+    tested, bracketed = Lazy("kccsd_test"), Lazy("distance_from_calibration")
+    fractions = {"x": [10, 20], "trials": 12}
+    return {
+        "bracket": {"result": bracketed},
+        "calibration_errors": {"report": Lazy("calibration_error")},
+        "comparison": {"found": Lazy("compare")},
+        "differences": {"found": Lazy("compare")},
+        "contributions": {"result": tested},
+        "coordinates": {"result": Lazy("kccsd_test", coordinates=True)},
+        "coverage": {"result": Lazy("coverage", "coverage")},
+        "null_histogram": {"result": tested},
+        "pit_histogram": {"result": Lazy("quantile_calibration", "measures")},
+        "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
+        "posterior_figure": {"examined": Lazy("examine", "sbi")},
+        "rejection_rates": {**fractions, "rejected": {"a": [1, 5]}},
+        "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
+        "reliability": {"result": Lazy("reliability", "measures")},
+        "reliability_with_witness": {"result": bracketed},
+        "ridge_path": {"ridges": [0.1, 1.0], "values": {"a": np.array([1.0, 2.0])}},
+        "risk_over_grid": {"tuned": tuned},
+        "witness": {"result": tested, "x": P},
+        "witness_map": {"result": tested, "x": P, "y": P},
+    }
+
+
+class Lazy:
+    """What a public name returns for its valid arguments, called when wanted."""
+
+    def __init__(self, name, room="", part=None, **options):
+        self.name, self.room, self.part, self.options = name, room, part, options
+
+
+block_estimates, conditional_mean = (
+    Lazy("block_estimates", "skce"),
+    Lazy("conditional_mean", "ckce"),
+)
+tuned = Lazy(
+    "calibration_error",
+    part=lambda report: report.best,
+    estimators=(squared_ce.Bins((2, 3)),),
+)
