@@ -22,6 +22,7 @@ from jaxcal.convert import (
     number,
     numbers,
     real,
+    returned,
     say,
 )
 from jaxcal.models import Draws, Scores, Unnormalized
@@ -30,8 +31,8 @@ from jaxcal.typing import Distance
 
 __all__ = ["array", "choice", "devices", "distance", "features", "flag", "floats", "function"]
 __all__ += ["instance", "integer", "key", "labels", "leaves", "level", "location_null", "names"]
-__all__ += ["null", "number", "numbers", "of_jax", "predictions", "probabilities", "real", "rows"]
-__all__ += ["say", "targets", "tolerance", "unit"]
+__all__ += ["null", "number", "numbers", "of_jax", "predictions", "probabilities", "real"]
+__all__ += ["returned", "rows", "say", "targets", "tolerance", "unit"]
 
 
 def null(value: Any) -> None:

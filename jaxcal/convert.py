@@ -86,6 +86,13 @@ def function(value: Any, name: str, takes: str) -> Any:
     return value
 
 
+def returned(value: Any, name: str, of: str) -> Array:
+    """The one number, shape [], that a function given for this argument returned, or TypeError."""
+    if not isinstance(value, jax.Array | np.generic | float | int) or jnp.shape(value) != ():
+        raise TypeError(f"{name}: wanted one number for {of}, got {say(value)}")
+    return jnp.asarray(value)
+
+
 def integer(value: Any, name: str, *, least: int = 1, most: int = MOST) -> int:
     """A Python integer from one of Python, NumPy or JAX, or ValueError; True is none."""
     try:

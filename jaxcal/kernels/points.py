@@ -40,10 +40,6 @@ def _bandwidth(value: Any) -> Any:
     return array
 
 
-def _exponent(value: Any, name: str) -> None:
-    convert.number(value, name, above=0)
-
-
 class _Algebra:
     """``k1 + k2``, ``k1 * k2`` and ``2.0 * k``; each of them is again a kernel."""
 
@@ -92,7 +88,7 @@ class IMQ(_Algebra, eqx.Module):
     beta: float = eqx.field(default=0.5, static=True)
 
     def __check_init__(self):
-        _exponent(self.beta, "beta")
+        convert.number(self.beta, "beta", above=0)
 
     def shape(self, u: Array) -> Array:
         return _inverse_power(1 + u, self.beta)
@@ -108,7 +104,7 @@ class RationalQuadratic(_Algebra, eqx.Module):
     alpha: float = eqx.field(default=1.0, static=True)
 
     def __check_init__(self):
-        _exponent(self.alpha, "alpha")
+        convert.number(self.alpha, "alpha", above=0)
 
     def shape(self, u: Array) -> Array:
         return _inverse_power(1 + u / (2 * self.alpha), self.alpha)
@@ -235,12 +231,7 @@ class Function(_Algebra, eqx.Module):
     name: str = eqx.field(default="kernel", static=True)  # of the argument it was given for
 
     def __call__(self, x: Array, y: Array) -> Scalar:
-        value = self.function(x, y)
-        if not isinstance(value, Array | float | int) or jnp.shape(value) != ():
-            raise TypeError(
-                f"{self.name}: wanted one number for two points, got {convert.say(value)}"
-            )
-        return jnp.asarray(value)
+        return convert.returned(self.function(x, y), self.name, "two points")
 
 
 def as_kernel(value: Any, name: str = "kernel") -> Any:

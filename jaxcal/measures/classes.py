@@ -150,10 +150,7 @@ def _measured(divergence: Any) -> Divergence:
     checks.function(divergence, "divergence", "two probability vectors")
 
     def call(p: Array, q: Array) -> Array:
-        gap = divergence(p, q)
-        if not isinstance(gap, Array | float | int) or jnp.shape(gap) != ():
-            raise TypeError(f"divergence: wanted one number for two vectors, got {checks.say(gap)}")
-        return jnp.asarray(gap)
+        return checks.returned(divergence(p, q), "divergence", "two probability vectors")
 
     return call
 
