@@ -227,7 +227,8 @@ def assemble(keys: Keys, predictions: Any, targets: Array, setup: Setup) -> Asse
         one_target & (setup.standardize or points.needs_bandwidth(setup.target_kernel)),
         jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
         clamped,
-        not_finite(scores),
+        # a score at a target that is not finite is not counted beside it
+        not_finite(jnp.where(jnp.all(jnp.isfinite(ys), axis=1, keepdims=True), scores, 0)),
         not_finite((described, preconditioner)),
         None if covariances is None else moments.shifts(scores, covariances.values),
         reach=reach(ys),

@@ -11,12 +11,12 @@ from jaxcal import assembly, kernels, numerics
 from jaxcal.models import Units
 
 KEEP = {
-    "at_least": lambda x: jnp.sum(numerics.at_least(x[:, None] * x, 0)),
-    "at_most": lambda x: jnp.sum(jnp.exp(numerics.at_most(x[:, None] * x, 0.5))),
-    "largest": lambda x: numerics.largest(jnp.abs(x[:, None] - x)),
-    "smallest": lambda x: numerics.smallest(x[:, None] - x),
-    "safe_sqrt": lambda x: jnp.sum(numerics.safe_sqrt(x[:, None] * x)),
-    "safe_power": lambda x: jnp.sum(numerics.safe_power(x[:, None] * x, 0.7)),
+    "at_least": lambda x: jnp.sum(numerics.at_least(x[:, None] * x[None], 0)),
+    "at_most": lambda x: jnp.sum(jnp.exp(numerics.at_most(x[:, None] * x[None], 0.5))),
+    "largest": lambda x: numerics.largest(jnp.abs(x[:, None] - x[None])),
+    "smallest": lambda x: numerics.smallest(x[:, None] - x[None]),
+    "safe_sqrt": lambda x: jnp.sum(numerics.safe_sqrt(x[:, None] * x[None])),
+    "safe_power": lambda x: jnp.sum(numerics.safe_power(x[:, None] * x[None], 0.7)),
     "squared_distances": lambda x: jnp.sum(
         jnp.exp(-kernels.points.squared_distances(x[:, None], x[:, None]))
     ),
@@ -123,7 +123,7 @@ def test_no_distance_of_scores_overflows():
     p, bandwidth = p_values(jax.random.split(jax.random.key(4), 60))
     assert np.all(np.isfinite(p))
     assert np.all(np.isfinite(bandwidth))
-    assert np.sum(p <= 0.05) <= scipy.stats.binom.ppf(0.9999, 60, 0.05)
+    assert np.sum(np.asarray(p) <= 0.05) <= scipy.stats.binom.ppf(0.9999, 60, 0.05)
 
 
 def _exponential(x, y):
@@ -157,42 +157,3 @@ def test_a_target_kernel_that_autodiff_sees_wrongly_is_refused(key, dtype):
     for function in (_bell, _narrow, _cubic):
         for kernel in (function, 2.0 * kernels.points.as_kernel(function) + kernels.IMQ()):
             assembly.set_up(ys, target_kernel=kernel)
-
-
-GRID = [
-    (kernels.Laplace(), jaxcal.nulls.Wild(39)),
-    (kernels.Matern52(), jaxcal.nulls.Multinomial(39)),
-    (kernels.Gaussian(), jaxcal.nulls.Gamma()),
-    (kernels.PowerExponential(power=0.7), jaxcal.nulls.BlockSquares()),
-    (kernels.IMQ(), jaxcal.nulls.DependentWild(39)),
-]
-
-
-@pytest.mark.parametrize(("kernel", "null"), GRID, ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("n", [12, 100, 300])
-def test_number_and_sentence_come_from_one_fact(kernel, null, n):
-    """One entry of targets, scores or inputs that is not finite: every number of the result is
-    NaN, its verdict is none, and the reason names the place."""
-
-    @jax.jit
-    def results(bad):
-        def one(case):
-            place, value = case
-            data = jax.random.normal(jax.random.key(n), (3, n))
-            ys, scores, inputs = data.at[place, n // 3].set(value)
-            key = jax.random.key(1)
-            given = jaxcal.Scores(scores)
-            return jaxcal.kcsd_test(key, given, ys, inputs, prediction_kernel=kernel, null=null)
-
-        return jax.lax.map(one, bad)
-
-    values = jnp.asarray([jnp.nan, jnp.inf, -jnp.inf, 0.5])
-    batch = results((jnp.repeat(jnp.arange(3), 4), jnp.tile(values, 3)))
-    sound = np.tile([False, False, False, True], 3)
-    for name in ("p_value", "estimate", "biased", "standard_error", "statistic"):
-        np.testing.assert_array_equal(np.isfinite(getattr(batch, name)), sound, name)
-    np.testing.assert_array_equal(np.all(np.isfinite(batch.contributions), axis=1), sound)
-    np.testing.assert_array_equal(batch.verdict != "cannot tell", sound)
-    words = np.repeat(["target values", "score values", "values that describe"], 4)
-    for reason, word, fine in zip(batch.reason, words, sound, strict=True):
-        assert reason == "" if fine else reason.startswith((word, "target values"))

@@ -19,6 +19,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
+from jaxcal.assembly import not_finite
 from jaxcal.candidates.proposals import Candidates, Chains, Proposal
 from jaxcal.candidates.ranks import coordinate, log_density, ranks
 from jaxcal.coverage import massart
@@ -53,7 +54,8 @@ class ExchangeabilityResult(eqx.Module):
     ``parts`` are their names. ``ranks`` [n, 1 + d]: randomized ranks of the targets among their
     candidates, of the log density (coverage) and of each coordinate (SBC); ``rank_p_values``
     [1 + d]: of their uniformity, one at a time. ``acceptance`` []: share of accepted moves.
-    ``nonfinite`` []: targets that are not finite, and log densities that are NaN or +infinite.
+    ``nonfinite`` []: observations whose target is not finite, or for which a log density is NaN or
+    +infinite; ``nonfinite_features`` []: such values among those that describe the predictions.
     ``impossible`` []: targets where their own prediction has density 0. ``unmoved`` []:
     observations whose candidates all equal their target, or have no weight beside it; they say
     nothing.
@@ -66,6 +68,7 @@ class ExchangeabilityResult(eqx.Module):
     rank_p_values: Float[Array, " r"]
     acceptance: Scalar
     nonfinite: Int[Array, ""]
+    nonfinite_features: Int[Array, ""]
     impossible: Int[Array, ""]
     unmoved: Int[Array, ""]
     parts: tuple[str, ...] = eqx.field(static=True)
@@ -87,6 +90,10 @@ class ExchangeabilityResult(eqx.Module):
                 "a target is not finite, or a log density is NaN or +infinite",
                 np.asarray(self.nonfinite) > 0,
             ),
+            (
+                "values that describe the predictions are NaN or infinite",
+                np.asarray(self.nonfinite_features) > 0,
+            ),
             ("no candidate differs from its target: the chains never moved", np.isnan(p)),
             (f"too few resamples for the level {self.level:g}: {self.n_resamples}", too_few),
         ]
@@ -102,15 +109,20 @@ class ExchangeabilityResult(eqx.Module):
         if isinstance(self.p_value, Tracer):
             return []
         n = self.ranks.shape[-2]
-        nonfinite, impossible = (
-            int(np.sum(np.asarray(count))) for count in (self.nonfinite, self.impossible)
-        )
+        counts = (self.nonfinite, self.nonfinite_features, self.impossible)
+        nonfinite, features, impossible = (int(np.sum(np.asarray(count))) for count in counts)
         unmoved = int(np.max(np.asarray(self.unmoved)))
         facts = [
             (
                 nonfinite > 0,
-                f"{nonfinite} values are not finite (targets NaN or infinite, or log densities NaN "
-                f"or +infinite), so the p-value is NaN: repair those observations",
+                f"{nonfinite} observations are not finite (the target NaN or infinite, or a log "
+                f"density NaN or +infinite), so the p-value is NaN: repair them",
+            ),
+            (
+                features > 0,
+                f"{features} values that describe the predictions are NaN or infinite, so the "
+                f"p-value is NaN: look for parameters that are not finite, and for nodes at which "
+                f"a density is 0",
             ),
             (
                 impossible > 0,
@@ -266,9 +278,12 @@ def _test(
         return jnp.moveaxis(logs, 0, 1), jnp.moveaxis(gradients, 0, 1)
 
     candidates = proposal(candidate_key, densities, ys, roots)
-    impossible = jnp.sum(candidates.log_densities[:, 0] == -jnp.inf)
     logs = candidates.log_densities
-    bad = jnp.sum(jnp.isnan(logs) | (logs == jnp.inf)) + jnp.sum(~jnp.isfinite(ys))
+    lost = jnp.any(jnp.isnan(logs) | (logs == jnp.inf), axis=1)
+    lost = lost | ~jnp.all(jnp.isfinite(ys), axis=1)
+    impossible = jnp.sum(~lost & (logs[:, 0] == -jnp.inf))
+    nonfinite, nonfinite_features = jnp.sum(lost), not_finite(described)
+    whole = (nonfinite == 0) & (nonfinite_features == 0)
 
     features = _features(candidates, roots)
     indices = _redrawn(index_key, candidates.weights, n_resamples)
@@ -291,13 +306,14 @@ def _test(
         axis=1,
     )
     return ExchangeabilityResult(
-        p_value=jnp.where(bad > 0, jnp.nan, total),
-        part_p_values=jnp.where(bad > 0, jnp.nan, p),
-        part_statistics=standardized[:, 0],
+        p_value=jnp.where(whole, total, jnp.nan),
+        part_p_values=jnp.where(whole, p, jnp.nan),
+        part_statistics=jnp.where(whole, standardized[:, 0], jnp.nan),
         ranks=u,
         rank_p_values=jax.vmap(uniformity, in_axes=1)(u),
         acceptance=candidates.acceptance,
-        nonfinite=bad,
+        nonfinite=nonfinite,
+        nonfinite_features=nonfinite_features,
         impossible=impossible,
         unmoved=jnp.sum(_unmoved(candidates)),
         parts=PARTS if d > 1 else PARTS[:3],

@@ -23,17 +23,24 @@ class Units(eqx.Module):
 
     @classmethod
     def of(cls, ys: Points) -> "Units":
-        """Mean and standard deviation of the targets; a constant coordinate keeps scale 1."""
-        size = binary_size(jnp.max(jnp.abs(ys), axis=0))
+        """Mean and standard deviation of the targets; a constant coordinate keeps scale 1.
+
+        Of the finite ones: a target that is not finite stays so, and is counted, alone.
+        """
+        finite = jnp.isfinite(ys)
+        largest = jnp.max(jnp.where(finite, jnp.abs(ys), 0), axis=0)
+        size = binary_size(largest)
         # squares and sums of these stay within the range of their type
-        parts = ys / along_last(size, ys)
-        deviation = safe_sqrt(jnp.var(parts, axis=0)) * size
+        parts = jnp.where(finite, ys, 0) / along_last(size, ys)
+        deviation = safe_sqrt(jnp.var(parts, axis=0, where=finite)) * size
         # a coordinate all of whose values agree to rounding has no scale of its own
-        floor = jnp.finfo(ys.dtype).eps * jnp.max(jnp.abs(ys), axis=0)
-        spread = (jnp.max(ys, axis=0) > jnp.min(ys, axis=0)) & (deviation > floor)
+        high = jnp.max(jnp.where(finite, ys, -jnp.inf), axis=0)
+        low = jnp.min(jnp.where(finite, ys, jnp.inf), axis=0)
+        spread = (high > low) & (deviation > jnp.finfo(ys.dtype).eps * largest)
         # NaN stays NaN: only a spread that is known to be none is replaced
         none = ~spread & ~jnp.isnan(deviation)
-        return cls(jnp.mean(parts, axis=0) * size, jnp.where(none, 1.0, deviation))
+        mean = jnp.mean(parts, axis=0, where=finite)
+        return cls(mean * size, jnp.where(none, 1.0, deviation))
 
     @classmethod
     def unchanged(cls, ys: Points) -> "Units":

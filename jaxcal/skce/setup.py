@@ -59,13 +59,16 @@ class Setup(eqx.Module):
     def _vectors(self, keys: Keys, predictions: Any, targets: Array) -> Assembled:
         n, event = targets.shape[0], targets.shape[1:]
         ys = targets.reshape(n, -1)
-        units = Units.of(ys) if self.standardize else Units.unchanged(ys)
+        by_targets = Units.of(ys)
+        units = by_targets if self.standardize else Units.unchanged(ys)
         ts = units.points(ys)
         # a common offset costs no digits: kernel means are about the mean of the targets, while
         # distances see the units of the test, in which their base measures are
-        about = Units(jnp.mean(ys, axis=0), units.scale)
+        about = Units(by_targets.center, units.scale)
         own = Standardized(predictions, units, event)
-        bandwidth, one_target = median_heuristic(Vectors(ts), ts)
+        # a target that is not finite is counted alone: it spoils no mean of the kernel
+        finite = jnp.where(jnp.isfinite(ts), ts, 0)
+        bandwidth, one_target = median_heuristic(Vectors(finite), finite)
         kernel = points.with_bandwidth(self.target_kernel, bandwidth)
         mean_key, node_key = jax.random.split(keys[0])
 
