@@ -33,21 +33,22 @@ def dependence(series: Float[Array, "n q"]) -> Dependence:
     run = max(5, math.ceil(math.sqrt(math.log10(n))))  # so many autocorrelations in a row are noise
     most = max(1, min(math.ceil(math.sqrt(n)), n - 1 - run))
     lags = jnp.arange(min(most + run, n - 1) + 1)
-    gaps = series - jnp.mean(series, axis=0)
+    gaps = series - jnp.mean(series, axis=0, keepdims=True)
 
     def product(lag: Array) -> Array:
         later = jnp.roll(gaps, -lag, axis=0)
         return jnp.sum(jnp.where(jnp.arange(n)[:, None] < n - lag, gaps * later, 0), axis=0)
 
     products = jax.lax.map(product, lags)
-    flat = products[0] <= 0
-    r = jnp.where(flat, 0, products / jnp.where(flat, 1, products[0])).at[0].set(1.0)
+    variance = products[:1]
+    flat = variance <= 0
+    r = jnp.where(flat, 0, products / jnp.where(flat, 1, variance)).at[0].set(1.0)
 
     noise = jnp.abs(r[1:]) < THRESHOLD * (math.log10(n) / n) ** 0.5
     # [m, q]: whether lags m + 1 .. m + run are all noise
     quiet = jnp.stack([jnp.all(noise[m : m + run], axis=0) for m in range(most + 1)])
     last = jnp.where(jnp.any(quiet, axis=0), jnp.argmax(quiet, axis=0), most)
-    reach = jnp.clip(2 * last, 1, len(lags) - 1)
+    reach = jnp.clip(2 * last, 1, len(lags) - 1).astype(series.dtype)[None]
     k = lags[1:, None].astype(series.dtype)
     window = jnp.where(k <= reach / 2, 1, at_least(2 * (1 - k / reach), 0))
     inflation = 1 + 2 * jnp.sum(window * r[1:], axis=0)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import preconditioners
 from jaxcal.dependence import dependence
-from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
+from jaxcal.models.laws import Laplaces, Mixtures, Normals, full, law_of
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.results import Means
@@ -84,10 +84,8 @@ def covariances_of(
 
 def _covariance(law: Any) -> Array | None:
     match law:
-        case Normals(mean, cov) if cov.ndim == mean.ndim:
-            return cov[..., None] * jnp.eye(cov.shape[-1], dtype=cov.dtype)
-        case Normals(_, cov):
-            return cov
+        case Normals():
+            return full(law).cov
         case Laplaces(loc, scale):
             return _covariance(Normals(loc, 2 * scale**2))
         case Mixtures(weights, parts):

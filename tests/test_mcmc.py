@@ -107,8 +107,8 @@ def test_mala_proposes_what_the_paper_writes(key):
         event_shape=2,
     )
     moved = np.asarray(jax.lax.map(lambda key: once(key).samples[:, 0], keys))
-    score = -(np.asarray(start[0]) - CENTERS) / WIDTHS**2
-    noise = (moved - start[0] - step**2 * score) / (2**0.5 * step)
+    score = -np.asarray((start[0] - CENTERS) / WIDTHS**2)
+    noise = (moved - np.asarray(start[0]) - step**2 * score) / (2**0.5 * step)
     rejected = np.all(moved == np.asarray(start[0]), axis=-1)
     assert 0.002 < rejected.mean() < 0.1  # most are accepted, so noise is nearly normal
     kept = np.asarray(noise)[~rejected]
@@ -137,7 +137,7 @@ def test_numpyro_distributions_are_sampled_at_every_prediction(key):
     share = np.array([0.3, 0.7])
     mixture = dist.MixtureSameFamily(
         dist.Categorical(jnp.broadcast_to(share, (N, 2))),
-        dist.MultivariateNormal(CENTERS[:, None] + parts, scale_tril=root),
+        dist.MultivariateNormal(CENTERS[:, None] + parts[None], scale_tril=root),
     )
     result = mcmc.mcmc_draws(key, mixture, sampler=mcmc.MALA(0.7), n_draws=40, thin=10)
     z = np.asarray(result.samples - CENTERS[:, None])
@@ -299,7 +299,9 @@ def test_results_print_batched_traced_and_as_a_dictionary(key):
 @pytest.mark.slow
 def test_draws_come_in_the_type_of_the_predictions(key):
     single = Unnormalized(quartic, (CENTERS.astype(jnp.float32), WIDTHS.astype(jnp.float32)))
-    result = mcmc.mcmc_draws(key, single, sampler=mcmc.MALA(), event_shape=2, n_draws=4, n_warmup=4)
+    options = {"sampler": mcmc.MALA(), "event_shape": 2, "n_draws": 4, "n_warmup": 4}
+    with jax.numpy_dtype_promotion("standard"):  # numpyro's chains are of the widest type
+        result = mcmc.mcmc_draws(key, single, **options)
     assert result.samples.dtype == jnp.float32
 
 

@@ -70,7 +70,7 @@ def test_every_route_to_a_gaussian_covariance_gives_the_same(key):
     routes = [
         dist.MultivariateNormal(centers, COV),
         jaxcal.Unnormalized(density, centers),
-        Scores(scores_at(ys[:, None])[:, 0], scores_at(nodes), nodes),
+        Scores(scores_at(ys[:, None])[:, 0], scores_at(nodes[None]), nodes),
     ]
     wanted = ((np.asarray(centers) - np.asarray(ys)) / np.sqrt(np.diag(COV))).mean(axis=0)
     for predictions in routes:
@@ -122,7 +122,7 @@ def test_predictions_that_do_not_look_gaussian_share_one_covariance():
 
     score = jax.vmap(jax.grad(two_modes, argnums=1))
     shift = np.asarray([0.05, 0.0])
-    scores = score(centers + shift, ys)
+    scores = score(centers + shift[None], ys)
     at_nodes = jnp.stack([score(centers, jnp.broadcast_to(z, (n, 2))) for z in nodes], axis=1)
     fit = jax.jit(lambda *a: moments.covariances_of(None, *a))
     covariances = fit(nodes, at_nodes.at[0, 0].set(jnp.nan), scores)

@@ -122,6 +122,7 @@ SMOOTH = [Gaussian(), IMQ(), RationalQuadratic(), Matern52(), PowerExponential(p
 SMOOTH += [Gaussian() + Linear(), 2.0 * IMQ() * Gaussian(), bell]
 ROUGH = [Laplace(), L1Laplace(), PowerExponential(power=0.7), Laplace() + Constant()]
 KERNELS = SMOOTH + ROUGH
+READY = [points.with_bandwidth(points.as_kernel(k), jnp.ones(())) for k in KERNELS]
 # distances with the predictions they compare
 OF_NORMALS = [Fisher(), KernelFisher(), KernelFisher(GradientKernel(None)), GaussianFisher()]
 OF_NORMALS += [GaussianKernelFisher(), Wasserstein(), MeanEmbedding(), SlicedWasserstein(8, 3)]
@@ -152,14 +153,13 @@ SLOW = pytest.mark.slow
 def test_kernels_and_nulls_keep_nan(n):
     """NaN in one point is NaN in its row, by the definition and by matrix products; a null has no
     p-value of it."""
-    ready = [points.with_bandwidth(points.as_kernel(k), jnp.ones(())) for k in KERNELS]
     pairwise = PredictionKernel(Gaussian(1.0), Vectors(np.zeros((0, 1))))
 
     @jax.jit
     def run(x):
         grams = [
             (points.gram(k, x[row], x), gram_block(k, pairwise.divergence, x[row], x))
-            for k in ready
+            for k in READY
         ]
         p = [testing.apply(null, KEY, pairwise, x).p_value for null in NULLS]
         return grams, p
@@ -206,7 +206,7 @@ def kccsd(held, target, prediction, distance, null):
         prediction_kernel=prediction,
         distance=distance,
         null=null,
-        precondition="isotropic" if isinstance(distance, Fisher) else None,
+        precondition="isotropic",  # which takes base points, whatever the distance
         base=held["base"],
     )
 
@@ -358,7 +358,7 @@ def covering():
         "skce of draws": [None, MMD(), SlicedWasserstein(None, 3)],
         "skce of classes": [Euclidean(), TotalVariation()],
     }
-    radial = [one for one in KERNELS if points.is_known(points.as_kernel(one))]
+    radial = [one for one, kernel in zip(KERNELS, READY, strict=True) if points.profile(kernel)]
     for i, name in enumerate([*distances, "ksd", "kcsd"]):
         of_draws = name == "skce of draws"
         used = NULLS[i % 2 :: 2] if name.startswith("skce of") else NULLS

@@ -21,9 +21,9 @@ def result():
     """Predictions N(x, I), of which the first coordinate is off by one."""
     x_key, noise_key, node_key = jax.random.split(jax.random.key(1), 3)
     xs = jax.random.normal(x_key, (N, 2))
-    ys = xs + jax.random.normal(noise_key, (N, 2)) + jnp.array([1.0, 0.0])
+    ys = xs + jax.random.normal(noise_key, (N, 2)) + jnp.array([[1.0, 0.0]])
     nodes = jax.random.normal(node_key, (5, 2))
-    scores = jaxcal.Scores(xs - ys, xs[:, None] - nodes, nodes)
+    scores = jaxcal.Scores(xs - ys, xs[:, None] - nodes[None], nodes)
     return jaxcal.kccsd_test(jax.random.key(2), scores, ys, coordinates=True)
 
 

@@ -153,7 +153,7 @@ def mixtures(key, n, d):
 
 def full_normals(key, n):
     root = jax.random.normal(key, (n, 2, 2))
-    return dist.MultivariateNormal(root[:, 0], root @ root.mT + jnp.eye(2))
+    return dist.MultivariateNormal(root[:, 0], root @ root.mT + jnp.eye(2)[None])
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def random_bins(
         width, shift = drawn
         bins = jnp.floor((v + shift) / width)
         # sorted, so bins are runs: numbered by their starts, whatever their number
-        run = sums(jnp.concatenate([jnp.zeros(1, jnp.int32), (bins[1:] != bins[:-1]) * 1]))
+        run = sums(jnp.concatenate([jnp.zeros(1, bool), bins[1:] != bins[:-1]]).astype(jnp.int32))
         found = jax.ops.segment_sum(rho, run, v.size, indices_are_sorted=True)
         return jnp.sum(found**2)
 

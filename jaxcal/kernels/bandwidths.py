@@ -251,7 +251,9 @@ def spread_of_gaussians(
 
         return jax.vmap(_median_distance)(sample(i[k], noise[0, k]), sample(j[k], noise[1, k]))
 
-    wanted = variance[:, None] if cov.ndim == 2 else variance[:, None, None] * jnp.eye(d)
+    wanted = variance[:, None]
+    if cov.ndim == 3:
+        wanted = wanted[..., None] * jnp.eye(d, dtype=cov.dtype)[None]
     scale = jnp.expand_dims(variance, range(1, cov.ndim))
     isotropic = jnp.all(jnp.abs(cov - wanted) <= 0.01 * scale)
     return _median_of(lambda k: jax.lax.cond(isotropic, computed, drawn, k), i.size)
@@ -264,8 +266,8 @@ def _log_chi2_tail(x: Array, k: int) -> Array:
     :math:`erfc(\sqrt h)` as the first term, where k is odd.
     """
     h = at_least(x / 2, jnp.finfo(x.dtype).tiny)[..., None]
-    powers = np.arange(k // 2) + (k % 2) / 2
-    constants = np.asarray([math.lgamma(power + 1) for power in powers])
+    powers = np.expand_dims(np.arange(k // 2) + (k % 2) / 2, tuple(range(x.ndim)))
+    constants = np.vectorize(math.lgamma, otypes=[float])(powers + 1)
     terms = powers.astype(x.dtype) * jnp.log(h) - h - constants.astype(x.dtype)
     if k % 2:
         terms = jnp.concatenate([math.log(2) + log_ndtr(-jnp.sqrt(2 * h)), terms], axis=-1)
@@ -286,12 +288,12 @@ def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
         return upper + jnp.log(-jnp.expm1(at_most(lower - upper, 0)))
     low, high = at_least(at_most(a, r) - 9, -r), at_most(r, a + 9)
     nodes, weights = np.polynomial.legendre.leggauss(48)
-    angle = np.pi / 2 * nodes
+    angle = np.pi / 2 * nodes[None]
     middle, half = (low + high) / 2, (high - low) / 2
     x = middle[:, None] + half[:, None] * np.sin(angle).astype(r.dtype)
     across = at_least((r[:, None] - x) * (r[:, None] + x), 0)
     inside = jnp.log(-jnp.expm1(at_most(_log_chi2_tail(across, d - 1), 0)))
-    steps = np.log(weights * np.cos(angle) * np.pi / 2 / np.sqrt(2 * np.pi)).astype(r.dtype)
+    steps = np.log(weights[None] * np.cos(angle) * np.pi / 2 / np.sqrt(2 * np.pi)).astype(r.dtype)
     return jnp.log(half) + logsumexp(inside - (x - a[:, None]) ** 2 / 2 + steps, axis=-1)
 
 

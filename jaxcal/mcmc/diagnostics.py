@@ -26,7 +26,7 @@ def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
     if path.shape[0] < 4:
         return jnp.full(path.shape[2:], jnp.nan, path.dtype)
     halves = _halves(path)
-    folded = jnp.abs(halves - jnp.median(halves, axis=(0, 1)))
+    folded = jnp.abs(halves - jnp.median(halves, axis=(0, 1), keepdims=True))
     return jnp.maximum(_rhat(_ranked(halves)), _rhat(_ranked(folded)))
 
 
@@ -41,18 +41,18 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
         return jnp.full(draws.shape[2:], jnp.nan, draws.dtype)
     z = _ranked(_halves(draws))
     t, c = z.shape[:2]
-    means = jnp.mean(z, axis=0)
+    means = jnp.mean(z, axis=0, keepdims=True)
     spectrum = jnp.abs(jnp.fft.rfft(z - means, 2 * t, axis=0)) ** 2
     covariance = jnp.mean(jnp.fft.irfft(spectrum, 2 * t, axis=0)[:t], axis=1) / t
     within = covariance[0] * t / (t - 1)
-    total = covariance[0] + jnp.var(means, axis=0, ddof=1)
-    correlation = (1 - (within - covariance) / total).at[0].set(1.0)
+    total = covariance[0] + jnp.var(means[0], axis=0, ddof=1)
+    correlation = (1 - (within[None] - covariance) / total[None]).at[0].set(1.0)
     lags = 2 * ((t - 3) // 2 + 1)
     even, odd = correlation[0:lags:2], correlation[1:lags:2]
     pairs = even + odd
     # pairs count up to the first that is not positive, of which the even lag alone does
-    whole = jnp.cumprod(pairs[:-1] > 0, axis=0)
-    sums = jnp.sum(whole * jax.lax.cummin(pairs[:-1], axis=0), axis=0)
+    whole = jnp.cumprod(pairs[:-1] > 0, axis=0) == 1
+    sums = jnp.sum(jnp.where(whole, jax.lax.cummin(pairs[:-1], axis=0), 0), axis=0)
     last = jnp.sum(whole, axis=0, dtype=int)[None]
     end, pair = (jnp.take_along_axis(side, last, axis=0)[0] for side in (even, pairs))
     time = -1 + 2 * sums + jnp.where((end > 0) | (pair >= 0), end, 0.0)
@@ -79,7 +79,8 @@ def _ranked(values: Array) -> Array:
         return ndtri((rank - 0.375) / (size + 0.25))
 
     z = jax.vmap(scores, in_axes=1, out_axes=1)(flat)
-    return jnp.where(jnp.any(jnp.isnan(flat), axis=0), jnp.nan, z).reshape(values.shape)
+    lost = jnp.any(jnp.isnan(flat), axis=0, keepdims=True)
+    return jnp.where(lost, jnp.nan, z).reshape(values.shape)
 
 
 def _rhat(z: Array) -> Array:

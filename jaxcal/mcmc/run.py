@@ -151,8 +151,8 @@ def _run(
             state,
             held,
             path.at[place].set(state.z),
-            accepted + late * state.accept_prob,
-            diverged + (t >= warmup) * state.diverging,
+            accepted + jnp.where(late, state.accept_prob, 0),
+            diverged + ((t >= warmup) & state.diverging).astype(diverged.dtype),
         )
 
     state = everywhere(lambda key, z: kernel.init(key, warmup, z, (), {}))(keys, begin)

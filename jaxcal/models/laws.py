@@ -184,18 +184,20 @@ def _general_mixture(base: Any, whole: Any) -> Mixtures | None:
     if len({type(part) for part in parts}) != 1:
         return None
     if isinstance(parts[0], Normals) and len({part.cov.ndim for part in parts}) > 1:
-        parts = [_full(part) for part in parts]
+        parts = [full(part) for part in parts]
     shapes = [[leaf.shape for leaf in jax.tree.leaves(part)] for part in parts]
     if any(shape != shapes[0] for shape in shapes):
         return None
     return Mixtures(weights, jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *parts))
 
 
-def _full(normals: Normals) -> Normals:
+def full(normals: Normals) -> Normals:
+    """The same with ``cov`` [n, d, d]."""
     mean, cov = normals
     if cov.ndim > mean.ndim:
         return normals
-    return Normals(mean, cov[..., None] * jnp.eye(cov.shape[-1], dtype=cov.dtype))
+    eye = jnp.eye(cov.shape[-1], dtype=cov.dtype)
+    return Normals(mean, cov[..., None] * jnp.expand_dims(eye, range(cov.ndim - 1)))
 
 
 @law("CategoricalProbs", "CategoricalLogits")

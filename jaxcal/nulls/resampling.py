@@ -159,4 +159,7 @@ class Spectrum(eqx.Module):
 
 
 def _dtype(features: Features) -> Any:
-    return jnp.result_type(*jax.tree.leaves(features))
+    """The type of the floats among the features; classes are integers."""
+    types = [jnp.result_type(leaf) for leaf in jax.tree.leaves(features)]
+    floats = [kind for kind in types if jnp.issubdtype(kind, jnp.floating)]
+    return jnp.result_type(*floats or [float])

@@ -185,5 +185,5 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
         searched,
         conditional=conditional,
         level=level,
-        covariances=None if fitted is None else fitted.values * square,
+        covariances=None if fitted is None else fitted.values * square[None],
     )

@@ -97,7 +97,7 @@ def diagnose(
     pairs on. Cost O(n 300^2).
     """
     centers = cross_fitted_means(convert.key(key), known, thetas)
-    scale = jnp.sqrt(jnp.mean(scores**2, axis=0))
+    scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
     given_others = scores / jnp.where(scale > 0, scale, 1)
     first = given_others if covariances is None else moments.shifts(scores, covariances)
     second = 1 + scores * (thetas - centers)
@@ -166,8 +166,9 @@ def cross_fitted_means(
         rows = (fold != k).astype(phi.dtype)
         count = jnp.sum(rows)
         center = rows @ thetas / count
-        scale = jnp.sqrt(rows @ (thetas - center) ** 2 / count)
-        ts = (thetas - center) / jnp.where(scale > 0, scale, 1)
+        gaps = thetas - center[None]
+        scale = jnp.sqrt(rows @ gaps**2 / count)
+        ts = gaps / jnp.where(scale > 0, scale, 1)[None]
         values, vectors = jnp.linalg.eigh((phi * rows[:, None]).T @ phi / count)
         values = at_least(values, 0)
         along = (ts * rows[:, None]).T @ (phi @ vectors) / count  # [d, p]
@@ -178,12 +179,12 @@ def cross_fitted_means(
             used = jnp.sum(values / (values + penalty))
             shrunk = 1 / (values + penalty)
             power = jnp.sum(ts**2 * rows[:, None], axis=0) / count
-            fitted = jnp.sum(along**2 * (2 * shrunk - values * shrunk**2), axis=1)
+            fitted = jnp.sum(along**2 * (2 * shrunk - values * shrunk**2)[None], axis=1)
             return (power - fitted) / at_least(1 - used / count, 1e-3) ** 2
 
         best = penalties[jnp.argmin(jax.vmap(error)(penalties), axis=0)]  # [d]
-        weights = vectors @ (along / (values + best[:, None])).T
-        return center + scale * (phi @ weights)
+        weights = vectors @ (along / (values[None] + best[:, None])).T
+        return center[None] + scale[None] * (phi @ weights)
 
     fitted = jax.lax.map(fit, jnp.arange(FOLDS))  # [folds, n, d]
     own = jnp.take_along_axis(fitted, fold[None, :, None], axis=0)[0]
@@ -192,9 +193,9 @@ def cross_fitted_means(
 
 def _standard(values: Array) -> Array:
     """About the median, in units of the median distance from it."""
-    gaps = values - jnp.median(values, axis=0)
-    scale = jnp.median(jnp.abs(gaps), axis=0)
-    scale = jnp.where(scale > 0, scale, jnp.std(values, axis=0))
+    gaps = values - jnp.median(values, axis=0, keepdims=True)
+    scale = jnp.median(jnp.abs(gaps), axis=0, keepdims=True)
+    scale = jnp.where(scale > 0, scale, jnp.std(values, axis=0, keepdims=True))
     return gaps / jnp.where(scale > 0, scale, 1)
 
 

@@ -249,7 +249,7 @@ def _arrays(scores: Scores, n: int, d: int) -> Scores:
 def _free(space: Space, thetas: Array, scores: Scores) -> Scores:
     nodes = space.free(scores.nodes)
     at = space.scores(space.free(thetas), scores.at_targets)
-    return Scores(at, space.scores(nodes, scores.at_nodes), nodes)
+    return Scores(at, space.scores(nodes[None], scores.at_nodes), nodes)
 
 
 def _simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.models.standardized import along_last
 
 Rows = Float[Array, "*batch d"]
 
@@ -37,8 +38,7 @@ class Space(eqx.Module):
 
     def free(self, thetas: Rows) -> Rows:
         """Free parameters; infinite on a bound, NaN beyond it."""
-        above, below, both = self._kinds()
-        low, high = self._finite()
+        above, below, both, low, high = self._bounds(thetas)
         up, down = jnp.log(thetas - low), jnp.log(high - thetas)
         return jnp.where(
             both, up - down, jnp.where(above, up, jnp.where(below, -down, thetas))
@@ -46,8 +46,7 @@ class Space(eqx.Module):
 
     def bound(self, us: Rows) -> Rows:
         """The inverse of `free`."""
-        above, below, both = self._kinds()
-        low, high = self._finite()
+        above, below, both, low, high = self._bounds(us)
         share = 1 / (1 + jnp.exp(-us))
         return jnp.where(
             both,
@@ -60,8 +59,7 @@ class Space(eqx.Module):
 
         With theta = g(u): :math:`g'(u) s(g(u)) + (\log g')'(u)`, coordinate by coordinate.
         """
-        above, below, both = self._kinds()
-        low, high = self._finite()
+        above, below, both, low, high = self._bounds(us)
         share = 1 / (1 + jnp.exp(-us))
         slope = jnp.where(
             both,
@@ -71,16 +69,13 @@ class Space(eqx.Module):
         change = jnp.where(both, 1 - 2 * share, jnp.where(above, 1.0, jnp.where(below, -1.0, 0.0)))
         return (slope * values + change).astype(values.dtype)
 
-    def _kinds(self) -> tuple[Array, Array, Array]:
-        above, below = jnp.isfinite(self.low), jnp.isfinite(self.high)
-        return above, below, above & below
-
-    def _finite(self) -> tuple[Array, Array]:
-        """Bounds with a harmless number where there is none."""
-        return (
-            jnp.where(jnp.isfinite(self.low), self.low, 0.0),
-            jnp.where(jnp.isfinite(self.high), self.high, 1.0),
-        )
+    def _bounds(self, rows: Rows) -> tuple[Array, Array, Array, Array, Array]:
+        """Which parameters have a low, a high, and both bounds, and the bounds, with a harmless
+        number where there is none; each with as many axes as the rows."""
+        low, high = along_last(self.low, rows), along_last(self.high, rows)
+        above, below = jnp.isfinite(low), jnp.isfinite(high)
+        harmless = jnp.where(above, low, 0.0), jnp.where(below, high, 1.0)
+        return above, below, above & below, *harmless
 
 
 def space_of(prior: Any, bounds: Any, d: int, dtype: Any) -> Space:

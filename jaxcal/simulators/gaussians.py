@@ -71,13 +71,14 @@ def _linear_log_likelihood(theta: Array, x: Array) -> Array:
 
 
 def _draw_linear_posterior(key: Array, x: Array, m: int) -> Array:
-    return x / 2 + (VARIANCE / 2) ** 0.5 * jax.random.normal(key, (m, *x.shape), x.dtype)
+    return x[None] / 2 + (VARIANCE / 2) ** 0.5 * jax.random.normal(key, (m, *x.shape), x.dtype)
 
 
 def _draw_truncated_posterior(key: Array, x: Array, m: int) -> Array:
     sd = VARIANCE**0.5
-    z = jax.random.truncated_normal(key, (-1 - x) / sd, (1 - x) / sd, (m, *x.shape), x.dtype)
-    return jnp.clip(x + sd * z, -1, 1)
+    low, high = (-1 - x[None]) / sd, (1 - x[None]) / sd
+    z = jax.random.truncated_normal(key, low, high, (m, *x.shape), x.dtype)
+    return jnp.clip(x[None] + sd * z, -1, 1)
 
 
 def _draw_mixture(key: Array, theta: Array) -> Array:
@@ -96,9 +97,9 @@ def _draw_mixture_posterior(key: Array, x: Array, m: int) -> Array:
     """The halves of the mixture weigh what they have inside the box."""
     half_key, noise_key = jax.random.split(key)
     sds = jnp.asarray([1.0, NARROW], x.dtype)
-    low, high = (-10 - x) / sds[:, None], (10 - x) / sds[:, None]  # [2, d]
+    low, high = (-10 - x[None]) / sds[:, None], (10 - x[None]) / sds[:, None]  # [2, d]
     cdf = jax.scipy.stats.norm.cdf
     inside = jnp.log(cdf(high) - cdf(low)).sum(axis=1)
     half = jax.random.categorical(half_key, inside, shape=(m,))
     z = jax.random.truncated_normal(noise_key, low[half], high[half], dtype=x.dtype)
-    return jnp.clip(x + sds[half, None] * z, -10, 10)
+    return jnp.clip(x[None] + sds[half, None] * z, -10, 10)

@@ -59,7 +59,7 @@ def _draw_posterior(key: Array, x: Array, m: int) -> Array:
     """
     crescent_key, sign_key = jax.random.split(key)
     p = _crescent(crescent_key, (64 * m,), x.dtype)
-    first, second = jnp.moveaxis((x - p) * jnp.sqrt(2.0), -1, 0)  # -|total|, difference
+    first, second = jnp.moveaxis((x[None] - p) * jnp.sqrt(2.0), -1, 0)  # -|total|, difference
     total = jax.random.rademacher(sign_key, first.shape, x.dtype) * first
     thetas = jnp.stack([total - second, total + second], axis=-1) / 2
     possible = (first <= 0) & jnp.all(jnp.abs(thetas) <= 1, axis=-1)

@@ -42,7 +42,7 @@ def _draw(key: Array, theta: Array) -> Array:
 
 def _log_likelihood(theta: Array, x: Array) -> Array:
     first, across, second = _cholesky(theta)
-    gaps = x.reshape(DRAWS, 2) - theta[:2]
+    gaps = x.reshape(DRAWS, 2) - theta[None, :2]
     z1 = gaps[:, 0] / first
     z2 = (gaps[:, 1] - across * z1) / second
     logs = normal_log_density(z1) + normal_log_density(z2)

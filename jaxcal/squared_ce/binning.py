@@ -108,14 +108,15 @@ class FittedBins(eqx.Module):
             return Factors(own, own)
         inside = jax.nn.one_hot(which, setting.residuals.shape[0], dtype=own.dtype)
         left = jnp.concatenate([own, inside], axis=1)
-        return Factors(left, jnp.concatenate([own, -inside * setting.noise], axis=1))
+        return Factors(left, jnp.concatenate([own, -inside * setting.noise[None]], axis=1))
 
 
 def bin_numbers(
     confidences: Float[Array, " n"], edges: Float[Array, " e"], count: Array
 ) -> Int[Array, " n"]:
     """The bin (b_{m-1}, b_m] of each confidence, from 0; 0 itself is in the first bin."""
-    return jnp.clip(jnp.searchsorted(edges, confidences, side="left") - 1, 0, count - 1)
+    which = jnp.searchsorted(edges, confidences, side="left") - 1
+    return jnp.clip(which, 0, (count - 1).astype(which.dtype))
 
 
 def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Array]:

@@ -44,7 +44,8 @@ class FiniteLaw(NamedTuple):
         weights, problem = self.support(notion)
 
         def one(inputs: Array, residuals: Array) -> Array:
-            same = jnp.all(inputs[:, None] == inputs[None], axis=-1) * weights
+            equal = jnp.all(inputs[:, None] == inputs[None], axis=-1)
+            same = jnp.where(equal, weights[None], 0)
             return (same @ residuals) / jnp.sum(same, axis=1, keepdims=True)
 
         if problem.inputs.ndim == 2:
@@ -54,7 +55,7 @@ class FiniteLaw(NamedTuple):
     def squared_error(self, notion: str) -> Array:
         """The squared error: [] for canonical and top-label; class-wise [m], whose sum it is."""
         weights, _ = self.support(notion)
-        return jnp.sum(weights[:, None] * self.true_residual(notion) ** 2, axis=(-2, -1))
+        return jnp.sum(self.true_residual(notion) ** 2, axis=-1) @ weights
 
 
 def population_risk(
@@ -107,6 +108,6 @@ def murphy(law: FiniteLaw) -> Decomposition:
     return Decomposition(
         brier=weights @ jnp.sum(problem.residuals**2, axis=1),
         calibration=law.squared_error("canonical"),
-        sharpness=weights @ jnp.sum((conditional - marginal) ** 2, axis=1),
+        sharpness=weights @ jnp.sum((conditional - marginal[None]) ** 2, axis=1),
         uncertainty=1 - jnp.sum(marginal**2),
     )

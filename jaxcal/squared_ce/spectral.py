@@ -55,7 +55,7 @@ def kernel_matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"])
     profile = points.profile(kernel)
     if profile is None:
         return points.gram(kernel, xs, ys)
-    centre = jnp.mean(ys, axis=0)
+    centre = jnp.mean(ys, axis=0, keepdims=True)
     with jax.default_matmul_precision("highest"):
         return profile(points.squared_distances(xs - centre, ys - centre))
 

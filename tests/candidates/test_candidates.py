@@ -107,7 +107,7 @@ def result(key, fault):
     widths = jnp.exp(0.3 * jax.random.normal(keys[1], (60, 1)))
     other = correlation * noise[:, 0] + jnp.sqrt(1 - correlation**2) * noise[:, 1]
     targets = centres + widths * (spread * jnp.stack([noise[:, 0], other], axis=1) + shift)
-    claimed = widths[:, :, None] * jnp.asarray([[1.0, 0.0], [0.5, 0.75**0.5]])
+    claimed = widths[:, :, None] * jnp.asarray([[[1.0, 0.0], [0.5, 0.75**0.5]]])
     return exchangeability_test(
         keys[2],
         jaxcal.Unnormalized(normal, (centres, claimed)),

@@ -295,13 +295,13 @@ def test_types_stay_and_coinciding_predictions_have_finite_gradients(name, key):
 
     def total(mean, deviation, kind):
         if kind == "full":
-            cov = deviation[:, :, None] ** 2 * jnp.eye(2, dtype=mean.dtype)
+            cov = deviation[:, :, None] ** 2 * jnp.eye(2, dtype=mean.dtype)[None]
             predictions = dist.MultivariateNormal(mean, cov)
         else:
             predictions = dist.Normal(mean, deviation).to_event(1)
         at = None
         if distance.needs_nodes:
-            values = (mean[:, None] - nodes) / deviation[:, None] ** 2
+            values = (mean[:, None] - nodes[None]) / deviation[:, None] ** 2
             at = NodeScores(nodes, values)
         features = distance.features(key, predictions, at)
         gram = gram_block(Gaussian(jnp.ones((), mean.dtype)), distance, features, features)

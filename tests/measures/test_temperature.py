@@ -243,7 +243,7 @@ def test_fits_are_traced_and_batched():
         assert repr(found) == "TemperatureFit(traced)"
         return found
 
-    many = jax.vmap(fit)(LOC + jnp.asarray(RNG.normal(size=(3, N))))
+    many = jax.vmap(fit)(LOC[None] + jnp.asarray(RNG.normal(size=(3, N))))
     assert many.temperature.shape == (3,)
     assert "3 temperatures" in repr(many)
 

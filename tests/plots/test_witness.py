@@ -19,9 +19,9 @@ def held():
     """Predictions N(x, 1), wrong by 2 where x > 0.5; the result, inputs and targets."""
     x_key, noise_key, node_key = jax.random.split(jax.random.key(1), 3)
     xs = jax.random.uniform(x_key, (N, 1), minval=-1)
-    ys = xs + jax.random.normal(noise_key, (N, 1)) + 2.0 * (xs > 0.5)
+    ys = xs + jax.random.normal(noise_key, (N, 1)) + jnp.where(xs > 0.5, 2.0, 0.0)
     nodes = jax.random.normal(node_key, (5, 1))
-    scores = jaxcal.Scores(xs - ys, xs[:, None] - nodes, nodes)
+    scores = jaxcal.Scores(xs - ys, xs[:, None] - nodes[None], nodes)
     result = jaxcal.kccsd_test(jax.random.key(2), scores, ys, null=jaxcal.nulls.Wild(50))
     return result, np.asarray(xs[:, 0]), np.asarray(ys[:, 0])
 

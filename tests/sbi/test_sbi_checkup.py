@@ -71,7 +71,7 @@ def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
 def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
     thetas, xs = pairs
     nodes = jax.random.normal(jax.random.key(1), (10, D))
-    given = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes, nodes)
+    given = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes[None], nodes)
     ours = sbi.kccsd_test(given, thetas, xs, key=KEY, coordinates=False)
     test_key = jax.random.split(jax.random.fold_in(KEY, 1))[0]
     wanted = jaxcal.kccsd_test(test_key, given, thetas)
@@ -96,7 +96,7 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     xs = jax.random.normal(keys[0], (n, 2))
     ys = xs + jax.random.normal(keys[1], (n, 2))
     error = jnp.asarray([0.0, shift])
-    scores = -(ys - xs - error) / jnp.asarray([1.0, scale]) ** 2
+    scores = -(ys - xs - error[None]) / jnp.asarray([[1.0, scale]]) ** 2
     covariances = jnp.broadcast_to(jnp.diag(jnp.asarray([1.0, scale]) ** 2), (n, 2, 2))
     actual = shift / np.sqrt(1 + shift**2)
     for given in (None, covariances):
@@ -118,7 +118,7 @@ def test_a_parameter_is_not_accused_of_the_shift_of_one_correlated_with_it():
     covariance = jnp.asarray([[1.0, 0.8], [0.8, 1.0]])
     xs, noise = jax.random.normal(jax.random.key(2), (2, n, 2))
     ys = xs + noise @ jnp.linalg.cholesky(covariance).T
-    scores = (xs + jnp.asarray([0.0, 0.2]) - ys) @ jnp.linalg.inv(covariance)
+    scores = (xs + jnp.asarray([[0.0, 0.2]]) - ys) @ jnp.linalg.inv(covariance)
     found = diagnose(
         keys[2], ys, scores, xs, None, conditional=False, covariances=covariance[None].repeat(n, 0)
     )

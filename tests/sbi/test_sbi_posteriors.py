@@ -35,7 +35,7 @@ def test_scores_in_chunks_are_the_gradients(pairs, batch):
     thetas, xs, nodes = pairs
     found = chunked_scores(log_prob, thetas, xs, nodes, batch=batch)
     np.testing.assert_allclose(found.at_targets, power(xs, thetas), rtol=1e-12)
-    np.testing.assert_allclose(found.at_nodes, power(xs[:, None], nodes), rtol=1e-12)
+    np.testing.assert_allclose(found.at_nodes, power(xs[:, None], nodes[None]), rtol=1e-12)
     assert chunked_scores(log_prob, thetas, xs, batch=batch).at_nodes is None
 
 
@@ -62,7 +62,7 @@ def test_networks_and_flows_need_no_wrapping(pairs):
     wanted = jax.vmap(jax.grad(energy))(thetas, xs)
     np.testing.assert_allclose(found.at_targets, wanted, rtol=1e-9)
     flow = as_posterior(Flow(jnp.asarray(3.0))).scored(thetas, xs, nodes)
-    np.testing.assert_allclose(flow.at_nodes, 3 * (xs[:, None] - nodes), rtol=1e-9)
+    np.testing.assert_allclose(flow.at_nodes, 3 * (xs[:, None] - nodes[None]), rtol=1e-9)
 
 
 def test_a_new_network_of_the_same_shape_compiles_nothing_new(pairs):
@@ -202,7 +202,7 @@ def test_a_batch_of_distributions_is_one_posterior_an_observation(pairs):
     thetas, xs, nodes = pairs
     found = as_posterior(dist.Normal(xs, 0.5).to_event(1)).scored(thetas, xs, nodes)
     np.testing.assert_allclose(found.at_targets, 4 * (xs - thetas), rtol=1e-9)
-    np.testing.assert_allclose(found.at_nodes, 4 * (xs[:, None] - nodes), rtol=1e-9)
+    np.testing.assert_allclose(found.at_nodes, 4 * (xs[:, None] - nodes[None]), rtol=1e-9)
 
 
 def test_distributions_of_one_parameter_need_no_event_axis(pairs):
@@ -211,7 +211,7 @@ def test_distributions_of_one_parameter_need_no_event_axis(pairs):
     for law in (dist.Normal(xs[:, 0], sds), dist.Normal(xs, sds[:, None]).to_event(1)):
         found = as_posterior(law).scored(thetas, xs, nodes)
         np.testing.assert_allclose(found.at_targets[:, 0], (xs - thetas)[:, 0] / sds**2, rtol=1e-9)
-        wanted = (xs[:, None] - nodes) / sds[:, None, None] ** 2
+        wanted = (xs[:, None] - nodes[None]) / sds[:, None, None] ** 2
         np.testing.assert_allclose(found.at_nodes, wanted, rtol=1e-9)
 
 

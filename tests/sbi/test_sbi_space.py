@@ -32,7 +32,7 @@ def test_each_kind_of_bound_has_its_own_function():
 
 def test_scores_are_the_gradient_of_the_density_with_its_jacobian(thetas):
     def log_density(theta):
-        return -jnp.sum(theta**2 * jnp.arange(1, 5)) / 3 + theta[0] * theta[3]
+        return -jnp.sum(theta**2 * jnp.arange(1.0, 5)) / 3 + theta[0] * theta[3]
 
     def free_log_density(u):
         jacobian = jnp.diagonal(jax.jacfwd(lambda v: BOX.bound(v[None])[0])(u))
@@ -47,7 +47,7 @@ def test_scores_are_the_gradient_of_the_density_with_its_jacobian(thetas):
 def test_the_identity_holds_after_the_change_and_not_before():
     """E[s(theta) theta + 1] of U(0, 1): 1 as it came, 0 on the whole line, by quadrature."""
     unit = Space(jnp.zeros(1), jnp.ones(1))
-    theta = (jnp.arange(20_000)[:, None] + 0.5) / 20_000
+    theta = (jnp.arange(20_000.0)[:, None] + 0.5) / 20_000
     u = unit.free(theta)
     s = unit.scores(u, jnp.zeros_like(theta))
     assert float(jnp.mean(jnp.tanh(u) * s + 1 - jnp.tanh(u) ** 2)) == pytest.approx(0, abs=1e-3)

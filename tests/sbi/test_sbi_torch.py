@@ -120,7 +120,7 @@ def test_scores_come_from_autograd_in_batches(fake_torch, pairs, make, batch):
     assert isinstance(as_posterior(held), TorchPosterior)
     found = TorchPosterior(held, batch=batch).scored(thetas, xs, thetas[:3])
     np.testing.assert_allclose(found.at_targets, xs - thetas, rtol=1e-6)
-    np.testing.assert_allclose(found.at_nodes, xs[:, None] - thetas[:3], rtol=1e-6)
+    np.testing.assert_allclose(found.at_nodes, xs[:, None] - thetas[None, :3], rtol=1e-6)
     potential = getattr(held, "potential_fn", held)
     if isinstance(potential, FakePotential):
         assert (potential._x_o, potential._x_is_iid) == ("mine", True)

@@ -82,12 +82,13 @@ def test_signs_of_two_parameters_of_slcp_cannot_be_told(key):
     thetas, xs = made.pairs(key, 20)
     likelihood = jax.jit(jax.vmap(made.log_likelihood))
     score = jax.jit(jax.vmap(jax.grad(made.log_likelihood)))
-    for flip in ([1, 1, -1, 1, 1], [1, 1, 1, -1, 1]):
-        flipped = thetas * jnp.asarray(flip)
+    for signs in ([1, 1, -1, 1, 1], [1, 1, 1, -1, 1]):
+        flip = jnp.asarray([signs], float)
+        flipped = thetas * flip
         np.testing.assert_allclose(likelihood(flipped, xs), likelihood(thetas, xs), rtol=1e-9)
-        wanted = score(thetas, xs) * jnp.asarray(flip)
+        wanted = score(thetas, xs) * flip
         np.testing.assert_allclose(score(flipped, xs), wanted, rtol=1e-7, atol=1e-9)
-    other = thetas * jnp.asarray([1, 1, 1, 1, -1])
+    other = thetas * jnp.asarray([[1.0, 1, 1, 1, -1]])
     assert not np.allclose(likelihood(other, xs), likelihood(thetas, xs))
 
 
