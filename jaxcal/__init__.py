@@ -1,18 +1,12 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
-The tests of KCCSD are imported at once. The other rooms (`skce`, `ucme`, `mcmc`, `coverage`,
-`candidates`, `measures`, `ckce`, `squared_ce`, `distance`, `simulators`, `sbi`, `plots`) and the
-functions that stand for them here are imported when they are first named.
+Importing this imports nothing: functions, classes and subpackages (`kernels`, `nulls`, `skce`,
+`ucme`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `distance`,
+`simulators`, `sbi`, `plots`) are imported, and JAX with them, when they are first named.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from jaxcal import kernels, nulls
-from jaxcal.calibration import kccsd, kccsd_test
-from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
-from jaxcal.models import Draws, Scores, Unnormalized
-from jaxcal.results import Estimate, TestResult
 
 if TYPE_CHECKING:
     from jaxcal import (
@@ -20,8 +14,10 @@ if TYPE_CHECKING:
         ckce,
         coverage,
         distance,
+        kernels,
         mcmc,
         measures,
+        nulls,
         plots,
         sbi,
         simulators,
@@ -29,22 +25,35 @@ if TYPE_CHECKING:
         squared_ce,
         ucme,
     )
+    from jaxcal.calibration import kccsd, kccsd_test
     from jaxcal.ckce import compare
     from jaxcal.distance import distance_from_calibration
+    from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
+    from jaxcal.models import Draws, Scores, Unnormalized
+    from jaxcal.results import Estimate, TestResult
     from jaxcal.skce import kce, skce_interval, skce_test
     from jaxcal.squared_ce import calibration_error
     from jaxcal.ucme import ucme_test
 
 __version__ = "0.1.0"
 
-_ROOMS = ("candidates", "ckce", "coverage", "distance", "mcmc", "measures", "plots", "sbi")
-_ROOMS += ("simulators", "skce", "squared_ce", "ucme")
-_LATER = {  # functions by the room they live in
+_HOMES = {  # of functions and classes
+    "Draws": "models",
+    "Estimate": "results",
+    "Scores": "models",
+    "TestResult": "results",
+    "Unnormalized": "models",
     "calibration_error": "squared_ce",
     "compare": "ckce",
     "distance_from_calibration": "distance",
+    "kccsd": "calibration",
+    "kccsd_test": "calibration",
     "kce": "skce",
+    "kcsd": "goodness_of_fit",
+    "kcsd_test": "goodness_of_fit",
+    "ksd": "goodness_of_fit",
+    "ksd_test": "goodness_of_fit",
     "mcmc_draws": "mcmc",
     "skce_interval": "skce",
     "skce_test": "skce",
@@ -53,11 +62,14 @@ _LATER = {  # functions by the room they live in
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"jaxcal.{name}")
-    if name in _LATER:
-        return getattr(import_module(f"jaxcal.{_LATER[name]}"), name)
-    raise AttributeError(f"module 'jaxcal' has no attribute {name!r}")
+    module = f"jaxcal.{_HOMES.get(name, name)}"
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise AttributeError(f"module 'jaxcal' has no attribute {name!r}") from None
+    return getattr(home, name) if name in _HOMES else home
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,9 @@ was interrupted and 141 where the reader of its output went away.
 import argparse
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # names of files may hold what a terminal cannot
             stream.reconfigure(errors="backslashreplace")
     try:
-        options = _parser().parse_args(argv)
-        status = options.run(options)
-        print(end="", flush=True)  # what cannot be written shows now, not when Python exits
+        with _interruptible():
+            options = _parser().parse_args(argv)
+            status = options.run(options)
+            print(end="", flush=True)  # what cannot be written shows now, not when Python exits
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except MemoryError as error:
@@ -179,6 +182,24 @@ def _test(options: argparse.Namespace) -> int:
         with _naming(options.figure):
             report.write_figure(result, options.figure)
     return _status([result.verdict])
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Leave at once where interrupted. An exception would be lost where JAX calls Python back, and
+    end the process in an abort of its own while JAX is imported or compiles."""
+    usual = signal.getsignal(signal.SIGINT)
+    if (
+        usual is not signal.default_int_handler
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_fail("interrupted", INTERRUPTED)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _status(verdicts: Iterable[str]) -> int:

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -432,3 +434,28 @@ def test_the_program_fails_with_one_sentence_and_status_2(tmp_path):
     assert found.returncode == 2
     assert found.stdout == ""
     assert found.stderr.strip() == f"jaxcal: {tmp_path / 'absent.npz'}: no such file"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")
+@pytest.mark.parametrize("command", [["demo"], ["test", "f.npz"]])
+def test_an_interruption_while_jax_is_imported_is_one_line(command, tmp_path):
+    """As JAX's own start does, this one swallows exceptions."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text(
+        textwrap.dedent("""
+        import time
+        try:
+            print("importing", flush=True)
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("lost", flush=True)
+        """)
+    )
+    argv = [sys.executable, "-m", "jaxcal", *command]
+    paths = os.pathsep.join([str(tmp_path), str(Path(jaxcal.__file__).parents[1])])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    with subprocess.Popen(argv, env=os.environ | {"PYTHONPATH": paths}, **pipes) as stopped:
+        assert stopped.stdout.readline() == "importing\n"
+        stopped.send_signal(signal.SIGINT)
+        assert stopped.communicate(timeout=60) == ("", "jaxcal: interrupted\n")
+        assert stopped.returncode == 130
