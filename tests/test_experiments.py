@@ -18,7 +18,15 @@ from jaxcal.skce import skce
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 STUDIES = ["kccsd", "kccsd_mcmc", "level", "preconditioning", "precision"]
-COMMITTED = [*STUDIES, "distance", "skce_friedman", "skce_gaussians", "skce_ols"]
+COMMITTED = [
+    *STUDIES,
+    "attribution",
+    "distance",
+    "smallest_shift",
+    "skce_friedman",
+    "skce_gaussians",
+    "skce_ols",
+]
 
 
 def load(path):

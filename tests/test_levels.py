@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -144,6 +145,11 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     assert f"{confidence(level)} interval" in str(compared)
     p = float(compared.differences.p_adjusted[0, 1])
     assert ("better" in str(compared)) == (p <= level)
+    assert f"{confidence(level)} intervals" in plots.comparison(compared).get_title()
+    for p in (0.01, 0.1, 0.3):
+        pairs = compared.differences._replace(p_adjusted=jnp.asarray([[1, p], [p, 1]]))
+        shade = plots.differences(replace(compared, differences=pairs)).images[0].get_array()
+        assert (float(np.min(shade)) < 1) == (p <= level)
     report = squared_ce.calibration_error(
         KEY, P, LABELS, estimators=[squared_ce.Bins(5)], folds=2, level=level
     )
@@ -151,11 +157,15 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     low, high = report.best.one_step.interval[:2]
     z = scipy.stats.norm.ppf(1 - level / 2)
     np.testing.assert_allclose(high - low, 2 * z * report.best.one_step.standard_error, rtol=1e-9)
+    texts = plots.calibration_errors(report).get_legend().get_texts()
+    assert any(f"{confidence(level)} interval" in text.get_text() for text in texts)
     far = distance.distance_from_calibration(
         KEY, P[:, 0], LABELS == 0, n_resamples=20, n_draws=20, level=level
     )
     assert far.interval.level == far.level == level
     assert f"({confidence(level)}, 20 resamples)" in str(far)
+    ends = plots.bracket(far).get_legend().get_texts()
+    assert f"population, {confidence(level)}" in [text.get_text() for text in ends]
     curve = quantile_calibration(dist.Normal(X[:, 0], 1.0), YS[:, 0], level=level)
     for ax in (plots.quantile_calibration(curve), plots.pit_histogram(curve)):
         assert any(confidence(level) in text.get_text() for text in ax.get_legend().get_texts())

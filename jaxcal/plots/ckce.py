@@ -9,6 +9,7 @@ from jaxtyping import Float
 from jaxcal import checks
 from jaxcal.ckce import Comparison
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ def comparison(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.08)
     ax.locator_params(axis="x", nbins=6)
-    ax.set_title(f"{found.level:.0%} intervals, n = {found.n}", fontsize="medium")
+    ax.set_title(f"{confidence(found.level)} intervals, n = {found.n}", fontsize="medium")
     return ax
 
 
@@ -48,7 +49,7 @@ def differences(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     ax = axes(ax, (1.8 + 0.75 * count, 1.4 + 0.55 * count))
     p = np.asarray(found.differences.p_adjusted)[np.ix_(order, order)]
     gaps = np.asarray(found.differences.estimate)[np.ix_(order, order)]
-    clear = p <= 1 - found.level
+    clear = p <= found.level
     shade = np.where(clear & (gaps < 0), 0.45, np.where(clear, 0.85, 1.0))
     ax.imshow(shade, cmap="gray", vmin=0, vmax=1, aspect="auto")
     for i in range(count):

@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxcal.distance.bracket import DistanceResult
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +101,7 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
         color=BLACK,
         linewidth=3,
         solid_capstyle="butt",
-        label=f"population, {interval.level:.0%}",
+        label=f"population, {confidence(result.level)}",
     )
     high = [(k, x) for k, (_, x) in enumerate(rows) if 0 < k <= len(above)]
     low = [(k, x) for k, (_, x) in enumerate(rows) if k > len(above)]

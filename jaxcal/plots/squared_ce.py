@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxcal import checks
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.results import confidence
 from jaxcal.squared_ce.report import Report, Tuned
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlabel(f"{report.notion} calibration error (root of the squared error)")
     if not np.isfinite(report.best.error):
         return say(ax, "no estimator gave a finite number")
-    labels = {"estimate": "ensemble", "interval": f"{report.best.level:.0%} interval, one step"}
+    labels = {
+        "estimate": "ensemble",
+        "interval": f"{confidence(report.best.level)} interval, one step",
+    }
     for place, each in enumerate(tuned):
         shade = BLACK if each.name == report.selected else DARK
         low, high = (float(end) for end in each.interval[:2])
