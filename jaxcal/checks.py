@@ -175,15 +175,24 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
             )
     try:
         shape = jax.eval_shape(score, value, ys).shape
-    except TypeError as error:
-        if "scalar-output" in str(error):
-            raise TypeError(
-                f"{name}: log_density(params, y) must return one number for one target ({error})"
-            ) from None
-        raise
+    except (TypeError, ValueError) as error:
+        raise _of_the_density(value, ys, name, error) from error
     if shape != ys.shape:
         raise ValueError(f"{name}: scores have shape {shape}, targets {ys.shape}")
     return value
+
+
+def _of_the_density(value: Any, ys: Array, name: str, error: Exception) -> Exception:
+    """What went wrong in the user's own density or scores, as an error of this argument."""
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    said = str(error)
+    if said.startswith("predictions: "):
+        return kind(said.replace("predictions", name, 1))
+    what = "log_density(params, y)" if isinstance(value, Unnormalized) else "its density"
+    if "scalar-output" in said:
+        return kind(f"{name}: {what} must return one number for one target ({said})")
+    at = f"targets of shape {ys.shape[1:]}"
+    return kind(f"{name}: {what} fails for {at} when JAX traces it: {said.splitlines()[0]}")
 
 
 def _scores(value: Scores, ys: Array) -> Scores:
@@ -299,7 +308,9 @@ def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
     if classes.dtype == bool:
         classes = classes.astype(np.int32)
     if not jnp.issubdtype(classes.dtype, jnp.integer):
-        raise TypeError(f"{name}: wanted integer classes 0, .., {m - 1}, got {classes.dtype}")
+        raise TypeError(
+            f"{name}: wanted integer classes 0, .., {m - 1}, got {classes.dtype}{_why(classes)}"
+        )
     if classes.shape != (n,):
         raise ValueError(
             f"{name}: wanted one class an observation, shape ({n},), got {classes.shape}"
@@ -313,6 +324,13 @@ def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
         if low < 0 or high >= m:
             raise ValueError(f"{name}: wanted classes 0, .., {m - 1}, got {low} to {high}")
     return jnp.asarray(classes).astype(jnp.int32)
+
+
+def _why(classes: Any) -> str:
+    if isinstance(classes, Tracer) or not jnp.issubdtype(classes.dtype, jnp.floating):
+        return ""
+    lost = int(np.sum(~np.isfinite(np.asarray(classes, float))))
+    return f", of which {lost} are NaN or infinite" if lost else "; convert with .astype(int)"
 
 
 def _first_row(bad: np.ndarray, name: str, what: str) -> None:

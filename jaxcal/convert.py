@@ -186,7 +186,7 @@ def array(value: Any, name: str) -> jax.Array | np.ndarray:
         held = _tensor(value, name)
     else:
         _complete(value, name)
-        held = _rectangular(value, name)
+        held = _rectangular(_entries(value, name), name)
     if isinstance(held, np.ndarray) and held.dtype == object:
         held = _unboxed(held, value, name)
     kind = held.dtype
@@ -260,13 +260,26 @@ def _unboxed(held: np.ndarray, value: Any, name: str) -> np.ndarray:
     raise TypeError(f"{name}: wanted an array of numbers, got {say(value)}")
 
 
+def _entries(value: Any, name: str) -> Any:
+    """A list whose entries of other libraries are read: NumPy would take what is under a mask."""
+    if not isinstance(value, list | tuple) or all(isinstance(x, int | float) for x in value):
+        return value
+    plain = [x.as_py() if hasattr(x, "as_py") else x for x in value]  # Arrow's single numbers
+    return [array(x, name) if _brought(x) else _entries(x, name) for x in plain]
+
+
+def _brought(value: Any) -> bool:
+    """Whether this is an array, a tensor or a pandas or Arrow object."""
+    if isinstance(value, np.ndarray) or hasattr(value, "detach"):
+        return True
+    return type(value).__module__.startswith(("pandas", "pyarrow")) and hasattr(value, "__len__")
+
+
 def leaves(tree: Any, name: str) -> Any:
     """A pytree whose NumPy arrays, tensors, pandas and Arrow objects went through `array`."""
 
     def one(path: Any, leaf: Any) -> Any:
-        brought = isinstance(leaf, np.ndarray) or hasattr(leaf, "detach")
-        brought = brought or type(leaf).__module__.startswith(("pandas", "pyarrow"))
-        return array(leaf, name + jax.tree_util.keystr(path)) if brought else leaf
+        return array(leaf, name + jax.tree_util.keystr(path)) if _brought(leaf) else leaf
 
     return jax.tree_util.tree_map_with_path(one, tree)
 
@@ -275,4 +288,7 @@ def say(value: Any) -> str:
     """What came, for an error's sentence."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array of shape {tuple(value.shape)} and type {value.dtype}"
+    if hasattr(value, "shape") and hasattr(value, "dtypes"):
+        kinds = ", ".join(sorted(map(str, set(value.dtypes))))
+        return f"a {type(value).__name__} of shape {tuple(value.shape)} with columns of {kinds}"
     return f"{type(value).__name__} {SHORT.repr(value)}"

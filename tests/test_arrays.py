@@ -37,6 +37,11 @@ FORMS = {
     "list": lambda: TABLE.tolist(),
     "tuple": lambda: tuple(map(tuple, TABLE.tolist())),
     "list of jax": lambda: [jnp.asarray(row) for row in TABLE],
+    "list of NumPy, unmasked": lambda: list(np.ma.MaskedArray(TABLE)),
+    "list of torch": lambda: [_torch().tensor(r, requires_grad=True) for r in TABLE],
+    "lists of torch": lambda: [[_torch().tensor(x) for x in row] for row in TABLE],
+    "list of pandas": lambda: [row for _, row in _frame().iterrows()],
+    "lists of Arrow": lambda: [list(pytest.importorskip("pyarrow").array(r)) for r in TABLE],
     "big endian": lambda: TABLE.astype(">f8"),
     "little endian": lambda: TABLE.astype("<f8"),
     "big endian float32": lambda: TABLE.astype(">f4"),
@@ -78,6 +83,31 @@ def _series(values, kind):
 
 REFUSED = {
     "masked": (lambda: MASKED, ValueError, r"3 of 12 entries are masked.*leave"),
+    "list of masked rows": (
+        lambda: list(np.ma.MaskedArray(TABLE, mask=TABLE > 6)),
+        ValueError,
+        "1 of 2 entries are masked.*leave",
+    ),
+    "lists of masked numbers": (
+        lambda: [[1.0, np.ma.masked], [2.0, 3.0]],
+        ValueError,
+        "1 of 1 entries are masked",
+    ),
+    "list of NA": (
+        lambda: [_series([1.0, None], "Float64")] * 2,
+        ValueError,
+        "1 of 2 entries are missing",
+    ),
+    "Arrow nulls in a list": (
+        lambda: list(pytest.importorskip("pyarrow").array([1.0, None])),
+        ValueError,
+        "1 of 2 entries are missing",
+    ),
+    "a frame with text": (
+        lambda: _frame().assign(name="x"),
+        TypeError,
+        r"DataFrame of shape \(3, 3\) with columns of float64, (object|str)",
+    ),
     "None among numbers": (lambda: [1.0, None, 2.0], ValueError, "1 of 3 entries are missing"),
     "NA": (lambda: _series([1.0, None], "Float64"), ValueError, "1 of 2 entries are missing"),
     "NA in integers": (lambda: _series([1, None, 2], "Int64"), ValueError, "1 of 3"),
@@ -115,6 +145,15 @@ def test_what_is_no_array_of_numbers_is_refused_by_name(case):
     make, error, words = REFUSED[case]
     with pytest.raises(error, match=rf"(?s)^thetas: .*{words}"):
         convert.floats(make(), "thetas")
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [([0.0, np.nan, 2.0], "of which 1 are NaN"), ([0.0, 1.0, 2.0], r"convert with .astype\(int\)")],
+)
+def test_classes_in_a_column_of_floats(column, words):
+    with pytest.raises(TypeError, match=rf"labels: wanted integer classes.*float64.*{words}"):
+        checks.labels(column, 3, 3, "labels")
 
 
 def test_missing_numbers_in_a_numpy_column_stay_nan():

@@ -128,6 +128,28 @@ def test_a_log_density_returns_one_number(shape):
         run(Unnormalized(wrong, MEANS))
 
 
+def in_numpy(mean, y):
+    return -np.sum((np.asarray(y) - mean) ** 2) / 2
+
+
+@pytest.mark.parametrize(
+    ("log_density", "params", "words"),
+    [
+        (density, MEANS + 0j, r"fails for targets of shape \(2,\).*real-valued"),
+        (density, {"mean": MEANS}, "fails for targets.*unsupported operand"),
+        (density, jnp.ones((N, 3)), "fails for targets.*(shape|broadcast)"),
+        (in_numpy, MEANS, "fails for targets.*when JAX traces it"),
+    ],
+    ids=["complex", "a dict", "shapes", "NumPy"],
+)
+def test_a_log_density_that_fails_is_that_of_the_predictions(log_density, params, words):
+    with pytest.raises((TypeError, ValueError), match=rf"^predictions: log_density.*{words}"):
+        run(Unnormalized(log_density, params))
+    if params is MEANS:
+        with pytest.raises(TypeError, match=r"^model: log_density.*fails for targets"):
+            ksd_test(KEY, lambda y: in_numpy(0.0, y), YS)
+
+
 def test_an_object_that_is_no_pytree():
     class Plain:
         def scores(self, ys):
