@@ -47,7 +47,7 @@ def test_observations_are_taken_along_their_axis_and_under_jit(notion):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: reduce(P, Y, "classwise"), "notion: wanted one of canonical, top-label, class-w"),
+        (lambda: reduce(P, Y, "classwise"), "notion: wanted .canonical., .top-label. or .class-w"),
         (lambda: canonical(np.log(P), Y), "probabilities: row 0 holds a negative"),
         (lambda: canonical(P * 2, Y), "probabilities: row 0 does not sum to 1"),
         (lambda: top_label(P[:, 0], Y), "labels: wanted classes 0, .., 1"),
