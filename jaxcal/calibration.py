@@ -4,11 +4,11 @@ from typing import Any, Unpack
 
 from jax.sharding import Mesh
 
-from jaxcal import assembly, checks, testing
-from jaxcal.assembly import Options
+from jaxcal import checks, testing
 from jaxcal.kernels.points import Gaussian
 from jaxcal.kernels.predictions import Fisher
 from jaxcal.nulls import Null, Wild
+from jaxcal.preparation import SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.typing import KeyLike, Precondition
@@ -71,7 +71,7 @@ def kccsd_test(
     checks.null(null)
     ys = checks.targets(targets)
     predictions = checks.predictions(predictions, ys)
-    setup = assembly.set_up(
+    spec = stein_specification(
         ys,
         distance=distance,
         prediction_kernel=prediction_kernel,
@@ -83,11 +83,21 @@ def kccsd_test(
         coordinates=coordinates,
     )
     return testing.run(
-        key, predictions, ys, setup, null, test="KCCSD test", level=level, tile=tile, mesh=mesh
+        key,
+        predictions,
+        ys,
+        spec,
+        null,
+        test="KCCSD test",
+        level=level,
+        tile=tile,
+        mesh=mesh,
     )
 
 
-def kccsd(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+def kccsd(
+    key: KeyLike, predictions: Any, targets: Any, **options: Unpack[SteinOptions]
+) -> Estimate:
     """Estimate the squared KCCSD without testing; arguments and units as in `kccsd_test`.
 
     The key draws base points, and from the predictions where the distance needs draws.
@@ -100,4 +110,4 @@ def kccsd(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Option
     key = checks.key(key)
     ys = checks.targets(targets)
     predictions = checks.predictions(predictions, ys)
-    return testing.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+    return testing.estimate(key, predictions, ys, stein_specification(ys, **options))

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import assembly, checks, testing
-from jaxcal.assembly import Options
+from jaxcal import checks, testing
 from jaxcal.kernels.points import Constant
 from jaxcal.kernels.predictions import Vectors
 from jaxcal.models import Unnormalized
 from jaxcal.nulls import Null, Wild
+from jaxcal.preparation import SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.typing import KeyLike
@@ -28,7 +28,7 @@ def kcsd_test(
     coordinates: bool = False,
     tile: int = TILE,
     mesh: Mesh | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SteinOptions],
 ) -> TestResult:
     """Test that each prediction is the law of its target GIVEN the input, the stronger question.
 
@@ -40,19 +40,27 @@ def kcsd_test(
     checks.null(null)
     key = checks.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
-    setup = assembly.set_up(ys, coordinates=coordinates, **options)
+    spec = stein_specification(ys, coordinates=coordinates, **options)
     return testing.run(
-        key, predictions, ys, setup, null, test="KCSD test", level=level, tile=tile, mesh=mesh
+        key,
+        predictions,
+        ys,
+        spec,
+        null,
+        test="KCSD test",
+        level=level,
+        tile=tile,
+        mesh=mesh,
     )
 
 
 def kcsd(
-    key: KeyLike, predictions: Any, targets: Any, inputs: Any, **options: Unpack[Options]
+    key: KeyLike, predictions: Any, targets: Any, inputs: Any, **options: Unpack[SteinOptions]
 ) -> Estimate:
     """Estimate the squared KCSD without testing; arguments as in `kcsd_test`."""
     key = checks.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
-    return testing.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+    return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
 
 
 def ksd_test(
@@ -65,7 +73,7 @@ def ksd_test(
     coordinates: bool = False,
     tile: int = TILE,
     mesh: Mesh | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[SteinOptions],
 ) -> TestResult:
     """Test that targets are draws from ONE density, known up to its constant.
 
@@ -76,40 +84,48 @@ def ksd_test(
     checks.null(null)
     key = checks.key(key)
     predictions, ys, options = _single(model, targets, options)
-    setup = assembly.set_up(ys, coordinates=coordinates, **options)
+    spec = stein_specification(ys, coordinates=coordinates, **options)
     return testing.run(
-        key, predictions, ys, setup, null, test="KSD test", level=level, tile=tile, mesh=mesh
+        key,
+        predictions,
+        ys,
+        spec,
+        null,
+        test="KSD test",
+        level=level,
+        tile=tile,
+        mesh=mesh,
     )
 
 
-def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[SteinOptions]) -> Estimate:
     """Estimate the squared KSD without testing; arguments as in `ksd_test`."""
     key = checks.key(key)
     predictions, ys, options = _single(model, targets, options)
-    return testing.estimate(key, predictions, ys, assembly.set_up(ys, **options))
+    return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
 
 
 def _conditional(
-    predictions: Any, targets: Any, inputs: Any, options: Options
-) -> tuple[Any, Array, Options]:
+    predictions: Any, targets: Any, inputs: Any, options: SteinOptions
+) -> tuple[Any, Array, SteinOptions]:
     _refuse(options, ("distance",), "KCSD compares inputs; compare predictions by kccsd_test")
     ys = checks.targets(targets)
     known = checks.rows(inputs, ys.shape[0], "inputs")
     return (
         checks.predictions(predictions, ys),
         ys,
-        Options(distance=Vectors(known)) | options,
+        SteinOptions(distance=Vectors(known)) | options,
     )
 
 
-def _refuse(options: Options, names: tuple[str, ...], why: str) -> None:
+def _refuse(options: SteinOptions, names: tuple[str, ...], why: str) -> None:
     """TypeError for an option that would turn the test into another one."""
     for name in names:
         if name in options:
             raise TypeError(f"{name}: {why}")
 
 
-def _single(model: Any, targets: Any, options: Options) -> tuple[Any, Array, Options]:
+def _single(model: Any, targets: Any, options: SteinOptions) -> tuple[Any, Array, SteinOptions]:
     one = "KSD has one model, and nothing to compare it with; leave it out"
     _refuse(options, ("distance", "prediction_kernel"), one)
     ys = checks.targets(targets)
@@ -117,7 +133,7 @@ def _single(model: Any, targets: Any, options: Options) -> tuple[Any, Array, Opt
     if plain and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
         model = Unnormalized(_ignore_parameters(model), None, in_axes=None)
     nothing = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
-    alone = Options(distance=nothing, prediction_kernel=Constant())
+    alone = SteinOptions(distance=nothing, prediction_kernel=Constant())
     return checks.predictions(model, ys, "model"), ys, alone | options
 
 

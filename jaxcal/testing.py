@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxcal import checks, moments, nulls
-from jaxcal.assembly import Assembled, Assembles, not_finite
 from jaxcal.batching import one_at_a_time
 from jaxcal.nulls import Null, Outcome, contract
 from jaxcal.pairwise.stein import SteinFeatures
+from jaxcal.preparation import Featured, Prepared, Specification, not_finite
 from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
 from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
@@ -24,19 +24,19 @@ def estimate(
     key: Key,
     predictions: Any,
     targets: Array,
-    setup: Assembles,
+    spec: Specification,
     *,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> Estimate:
-    """Assemble and walk once, without bootstrap columns."""
-    assembled = setup.assemble(jax.random.split(key, 3)[:2], predictions, targets)
+    """Fit and walk once, without bootstrap columns."""
+    prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
     n = targets.shape[0]
     none = jnp.zeros((n, 0))
-    sums = quadratic_sums(assembled.pairwise, assembled.features, none, tile=tile, mesh=mesh)
+    sums = quadratic_sums(prepared.pairwise, featured.features, none, tile=tile, mesh=mesh)
     total = jnp.sum(sums.total)
-    finite = (not_finite(targets) == 0) & (assembled.nonfinite_scores == 0)
-    total = jnp.where(finite & (assembled.nonfinite_features == 0), total, jnp.nan)
+    finite = (not_finite(targets) == 0) & (featured.nonfinite_scores == 0)
+    total = jnp.where(finite & (featured.nonfinite_features == 0), total, jnp.nan)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
 
@@ -101,7 +101,7 @@ def run(
     key: Key,
     predictions: Any,
     targets: Array,
-    setup: Assembles,
+    spec: Specification,
     null: Null,
     *,
     test: str,
@@ -109,12 +109,10 @@ def run(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Assemble, walk once, put the result together, and judge it at the level."""
+    """Fit, walk once, put the result together, and judge it at the level."""
     level, tile = checks.level(level), checks.integer(tile, "tile")
     checks.devices(mesh)
-    result = unjudged(
-        key, predictions, targets, setup, null, level, test=test, tile=tile, mesh=mesh
-    )
+    result = unjudged(key, predictions, targets, spec, null, level, test=test, tile=tile, mesh=mesh)
     return result.at_level(level, null.least_p_value)
 
 
@@ -123,7 +121,7 @@ def unjudged(
     key: Key,
     predictions: Any,
     targets: Array,
-    setup: Assembles,
+    spec: Specification,
     null: Null,
     level: Scalar | float = 0.05,
     *,
@@ -135,40 +133,46 @@ def unjudged(
     all levels."""
 
     def one(
-        key: Key, predictions: Any, targets: Array, setup: Assembles, null: Null, level: Scalar
+        key: Key,
+        predictions: Any,
+        targets: Array,
+        spec: Specification,
+        null: Null,
+        level: Scalar,
     ) -> TestResult:
         keys = jax.random.split(key, 3)
-        assembled = setup.assemble(keys[:2], predictions, targets)
-        scores = (
-            assembled.features.scores if isinstance(assembled.features, SteinFeatures) else None
-        )
+        prepared, featured = spec.fit(keys[:2], predictions, targets)
+        features = featured.features
+        scores = features.scores if isinstance(features, SteinFeatures) else None
         outcome, forms = apply_with(
-            null, scores, keys[2], assembled.pairwise, assembled.features, tile=tile, mesh=mesh
+            null, scores, keys[2], prepared.pairwise, features, tile=tile, mesh=mesh
         )
         sensitivity = None
         if forms is not None and scores is not None:
             sensitivity = _sensitivity(forms, scores, outcome)
         n = targets.shape[0]
-        # what a distance compares instead of predictions, such as inputs, is in the setup
-        described = fingerprints((predictions, setup), n)
+        # what a distance compares instead of predictions, such as inputs, is in the spec
+        described = fingerprints((predictions, spec), n)
         repeated = repeated_rows(targets, fingerprints(targets, n), described)
         return _result(
-            assembled,
+            prepared,
+            featured,
             outcome,
             targets,
             repeated,
             test,
             type(null).__name__,
-            setup.components,
+            spec.components,
             sensitivity,
             level,
         )
 
-    return one_at_a_time(one)(key, predictions, targets, setup, null, level)
+    return one_at_a_time(one)(key, predictions, targets, spec, null, level)
 
 
 def _result(
-    assembled: Assembled,
+    prepared: Prepared,
+    featured: Featured,
     outcome: Outcome,
     targets: Array,
     repeated: Array,
@@ -186,24 +190,24 @@ def _result(
         p = outcome.p_value[rows]
         shifts = (
             None
-            if assembled.shifts is None
-            else moments.means(assembled.shifts, level=level, series=outcome.stretches is not None)
+            if featured.shifts is None
+            else moments.means(featured.shifts, level=level, series=outcome.stretches is not None)
         )
         coordinates = Coordinates(
             outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], shifts
         )
     diagnostics = Diagnostics(
         nonfinite_targets=not_finite(targets),
-        nonfinite_scores=assembled.nonfinite_scores,
-        nonfinite_features=assembled.nonfinite_features,
-        identical_predictions=assembled.identical_predictions,
-        identical_targets=assembled.identical_targets,
-        constant_coordinates=assembled.constant_coordinates,
-        clamped=assembled.clamped,
+        nonfinite_scores=featured.nonfinite_scores,
+        nonfinite_features=featured.nonfinite_features,
+        identical_predictions=prepared.identical_predictions,
+        identical_targets=prepared.identical_targets,
+        constant_coordinates=prepared.constant_coordinates,
+        clamped=featured.clamped,
         largest_share=largest_share(contributions),
-        reach=assembled.reach,
-        unsettled=assembled.unsettled,
-        common_covariances=assembled.common_covariances,
+        reach=prepared.reach,
+        unsettled=featured.unsettled,
+        common_covariances=featured.common_covariances,
         few_stretches=None if outcome.stretches is None else outcome.stretches < 10,
         repeated_rows=repeated,
     )
@@ -215,11 +219,11 @@ def _result(
         statistic=outcome.statistic[0],
         p_value=outcome.p_value[0],
         null_samples=outcome.samples[0],
-        bandwidths=assembled.bandwidths,
+        bandwidths=prepared.bandwidths,
         contributions=contributions,
         coordinates=coordinates,
         sensitivity=sensitivity,
         test=test,
         null=null,
-        route=getattr(assembled.pairwise, "route", ""),
+        route=getattr(prepared.pairwise, "route", ""),
     )

@@ -12,35 +12,32 @@ from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.assembly import not_finite
 from jaxcal.kernels.predictions import Vectors, gram_block
 from jaxcal.location_nulls import ChiSquared, F, LocationNull, Signs
 from jaxcal.models import Draws
-from jaxcal.models.laws import Classes, Laplaces, Mixtures, Normals, law_of
-from jaxcal.pairwise.skce import SKCE
+from jaxcal.models.laws import Classes, law_of
+from jaxcal.pairwise.skce import SKCE, SKCEFeatures
+from jaxcal.preparation import Prepared, Specification, not_finite
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share
-from jaxcal.skce.setup import Options, Setup, set_up
-from jaxcal.typing import Key, KeyLike, Scalar
+from jaxcal.skce.specification import MeanOptions, mean_specification
+from jaxcal.typing import Key, KeyLike
 
 __all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
 
 LOCATIONS = 5
 
 
-class _Made(NamedTuple):
+class _Located(NamedTuple):
     """Features [n, J] of the observations used, which they are, and what was noticed."""
 
     z: Float[Array, "n j"]
     rows: Array
-    bandwidths: dict[str, Scalar]
-    identical_predictions: Bool[Array, ""]
-    identical_targets: Bool[Array, ""]
-    constant_coordinates: Array
+    prepared: Prepared
     nonfinite_targets: Array
     nonfinite_features: Array
     repeated_rows: Array
@@ -55,7 +52,7 @@ def ucme_test(
     n_locations: int = LOCATIONS,
     null: LocationNull = Signs(),
     level: float = 0.05,
-    **options: Unpack[Options],
+    **options: Unpack[MeanOptions],
 ) -> TestResult:
     r"""Test calibration at J test locations (the CME test), at a cost linear in n.
 
@@ -63,7 +60,7 @@ def ucme_test(
     ``locations``: test predictions and test targets, J of each, in the form of predictions and
     targets; they must not be chosen by looking at the data. By default ``n_locations`` of the
     observations, drawn by the key and what they hold, serve as locations and are left out of the
-    test. Units and open bandwidths follow observations and locations together.
+    test. Units and open bandwidths follow the observations, also those that serve as locations.
 
     ``level`` decides ``result.verdict``. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`,
     ``estimate`` the same without pairs of an observation with itself.
@@ -82,7 +79,7 @@ def ucme_test(
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.3 and App. C.
     """
     checks.location_null(null)
-    made, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
+    located, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
     used = n - j if locations is None else n
     if used < null.least(j):
         left = f" after {j} of n={n} serve as locations" if locations is None else ""
@@ -92,7 +89,7 @@ def ucme_test(
         )
     level = checks.level(level)
     key = jax.random.fold_in(checks.key(key), 2)  # split makes 0 and 1
-    result = _test(key, made, null, n)
+    result = _test(key, located, null, n)
     return result.at_level(level, lambda given: null.least_p_value(given - n + used))
 
 
@@ -103,48 +100,49 @@ def ucme(
     *,
     locations: Any = None,
     n_locations: int = LOCATIONS,
-    **options: Unpack[Options],
+    **options: Unpack[MeanOptions],
 ) -> Estimate:
     r"""Estimate the squared UCME, :math:`\frac1J \sum_j (E Z_j)^2`; arguments as in `ucme_test`.
 
     ``biased`` is the plug-in estimate of the paper, never negative; ``unbiased`` leaves out pairs
     of an observation with itself. Differentiable in the predictions' parameters. Cost O(J n).
     """
-    made, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
+    located, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
     if (used := n - j if locations is None else n) < 2:
         raise ValueError(f"the estimate needs at least 2 observations, got {used}")
-    return _estimate(made.z)
+    return _estimate(located.z)
 
 
 def _prepared(
-    key: KeyLike, predictions: Any, targets: Any, locations: Any, n_locations: Any, options: Options
-) -> tuple[_Made, int, int]:
+    key: KeyLike,
+    predictions: Any,
+    targets: Any,
+    locations: Any,
+    n_locations: Any,
+    options: MeanOptions,
+) -> tuple[_Located, int, int]:
     """The features, and the numbers of observations given and of locations."""
-    key = checks.key(key)
-    pick, kernel_key = jax.random.split(key)
-    if locations is None:
-        n_locations = checks.integer(n_locations, "n_locations")
-        held, ys, setup = set_up(predictions, targets, **options)
-        n, j = ys.shape[0], n_locations
-        if n - j < 1:
-            raise ValueError(f"n_locations: {j} locations leave none of n={n} observations")
-        order = drawn_order(pick, n, ys, held)
-        return _features(kernel_key, held, ys, setup, order[j:], order[:j]), n, j
-    held, ys, _ = set_up(predictions, targets, **options)
-    if isinstance(options.get("distance"), Vectors):
-        raise ValueError(
-            "distance: Vectors hold no vectors of the locations given: leave these out, so that "
-            "some of the observations serve as locations"
-        )
-    both, all_ys = _joined(held, ys, locations)
-    n, j = ys.shape[0], all_ys.shape[0] - ys.shape[0]
-    held, all_ys, setup = set_up(both, all_ys, **options)
-    rows = jnp.arange(n + j)
-    return _features(kernel_key, held, all_ys, setup, rows[:n], rows[n:]), n, j
+    pick, kernel_key = jax.random.split(checks.key(key))
+    predictions, ys, spec = mean_specification(predictions, targets, **options)
+    n = ys.shape[0]
+    if locations is not None:
+        if isinstance(spec.distance, Vectors):
+            raise ValueError(
+                "distance: Vectors hold no vectors of the locations given: leave these out, so "
+                "that some of the observations serve as locations"
+            )
+        where, at = _checked(locations, predictions, ys)
+        located = _at_others(kernel_key, predictions, ys, spec, where, at)
+        return located, n, at.shape[0]
+    j = checks.integer(n_locations, "n_locations")
+    if n - j < 1:
+        raise ValueError(f"n_locations: {j} locations leave none of n={n} observations")
+    order = drawn_order(pick, n, ys, predictions)
+    return _among(kernel_key, predictions, ys, spec, order[j:], order[:j]), n, j
 
 
-def _joined(predictions: Any, ys: Array, locations: Any) -> tuple[Any, Array]:
-    """Observations, then locations."""
+def _checked(locations: Any, predictions: Any, ys: Array) -> tuple[Any, Array]:
+    """Test predictions of the kind of the predictions, and as many test targets."""
     if not isinstance(locations, (tuple, list)) or len(locations) != 2:
         raise TypeError(
             f"locations: wanted (test predictions, test targets), got {type(locations).__name__}"
@@ -154,11 +152,13 @@ def _joined(predictions: Any, ys: Array, locations: Any) -> tuple[Any, Array]:
     if at.ndim == 0 or at.shape[0] < 1 or at.shape[1:] != ys.shape[1:]:
         wanted = ", ".join(map(str, ("J", *ys.shape[1:])))
         raise ValueError(f"locations: wanted test targets of shape [{wanted}], got {at.shape}")
-    j = at.shape[0]
-    law = _law(predictions)
-    other = _law(where) if law_of(where) is not None or isinstance(where, Draws) else None
-    if isinstance(law, Classes) and other is None:
-        other = Classes(checks.probabilities(where, "locations"))
+    law, other = _law(predictions), None
+    if law_of(where) is not None or isinstance(where, Draws):
+        other = _law(where)
+    elif isinstance(law, Classes):
+        where = other = Classes(checks.probabilities(where, "locations"))
+    if isinstance(other, Classes):
+        where = other
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(one)] for one in (law, other)]
     if law is None or type(law) is not type(other) or shapes[0] != shapes[1]:
         raise TypeError(
@@ -166,64 +166,58 @@ def _joined(predictions: Any, ys: Array, locations: Any) -> tuple[Any, Array]:
             f"Laplace, mixtures of as many of these, classes, or Draws), got "
             f"{type(where).__name__} beside {type(predictions).__name__}"
         )
-    if (counted := jax.tree.leaves(other)[0].shape[0]) != j:
-        raise ValueError(f"locations: {counted} test predictions, but {j} test targets")
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b.astype(a.dtype)]), law, other)
-    flat = jnp.concatenate([ys, at.astype(ys.dtype)])
-    return (
-        both if isinstance(both, (Classes, Draws)) else _distribution(both, ys.shape[1:]),
-        flat,
-    )
+    if (counted := jax.tree.leaves(other)[0].shape[0]) != at.shape[0]:
+        raise ValueError(f"locations: {counted} test predictions, but {at.shape[0]} test targets")
+    return where, at.astype(ys.dtype)
 
 
 def _law(predictions: Any) -> Any:
     return predictions if isinstance(predictions, Draws) else law_of(predictions)
 
 
-def _distribution(law: Any, event: tuple[int, ...]) -> Any:
-    """A numpyro distribution over targets of this shape, with batch shape [n]."""
-    import numpyro.distributions as dist
-
-    match law:
-        case Normals(mean, cov) if cov.ndim > mean.ndim:
-            return dist.MultivariateNormal(mean, covariance_matrix=cov)
-        case Normals(mean, cov):
-            return _independent(dist.Normal, mean, jnp.sqrt(cov), event)
-        case Laplaces(loc, scale):
-            return _independent(dist.Laplace, loc, scale, event)
-        case Mixtures(weights, parts):
-            return dist.MixtureSameFamily(dist.Categorical(weights), _distribution(parts, event))
-    raise TypeError(
-        f"locations: predictions of kind {type(law).__name__} cannot be joined with others"
-    )
-
-
-def _independent(family: Any, loc: Array, scale: Array, event: tuple[int, ...]) -> Any:
-    shape = (*loc.shape[:-1], *event)
-    return family(loc.reshape(shape), scale.reshape(shape)).to_event(len(event))
+@jax.jit
+def _among(
+    key: Key, predictions: Any, ys: Array, spec: Specification, rows: Array, at: Array
+) -> _Located:
+    """Features of some observations at others."""
+    prepared, featured = spec.fit(jax.random.split(key), predictions, ys)
+    seen, there = (jax.tree.map(lambda leaf, k=k: leaf[k], featured.features) for k in (rows, at))
+    return _located(prepared, seen, there, predictions, ys, rows, featured.nonfinite_features)
 
 
 @jax.jit
-def _features(key: Key, predictions: Any, ys: Array, setup: Setup, rows: Array, at: Array) -> _Made:
-    """Features of some observations at others."""
-    made = setup.assemble(jax.random.split(key), predictions, ys)
-    pairwise, all_features = made.pairwise, made.features
+def _at_others(
+    key: Key, predictions: Any, ys: Array, spec: Specification, where: Any, at: Array
+) -> _Located:
+    """Features of all observations at locations given."""
+    prepared, featured = spec.fit(jax.random.split(key), predictions, ys)
+    others = prepared.features(jax.random.split(jax.random.fold_in(key, 1)), where, at)
+    bad = featured.nonfinite_features + others.nonfinite_features + not_finite(at)
+    rows = jnp.arange(ys.shape[0])
+    return _located(prepared, featured.features, others.features, predictions, ys, rows, bad)
+
+
+def _located(
+    prepared: Prepared,
+    seen: SKCEFeatures,
+    there: SKCEFeatures,
+    predictions: Any,
+    ys: Array,
+    rows: Array,
+    nonfinite: Array,
+) -> _Located:
+    pairwise = prepared.pairwise
     assert isinstance(pairwise, SKCE)
-    seen, where = (jax.tree.map(lambda leaf, k=k: leaf[k], all_features) for k in (rows, at))
     means = pairwise.means
     near = gram_block(
-        pairwise.prediction_kernel, pairwise.distance, seen.predictions, where.predictions
+        pairwise.prediction_kernel, pairwise.distance, seen.predictions, there.predictions
     )
-    z = near * (means.gram(seen.ys, where.ys) - means.first(seen.law, where.ys))
-    return _Made(
-        z,
+    return _Located(
+        near * (means.gram(seen.ys, there.ys) - means.first(seen.law, there.ys)),
         rows,
-        made.bandwidths,
-        made.identical_predictions,
-        made.identical_targets,
-        made.constant_coordinates,
+        prepared,
         not_finite(ys),
-        made.nonfinite_features,
+        nonfinite,
         repeated_rows(ys, *(fingerprints(tree, ys.shape[0])[rows] for tree in (ys, predictions))),
     )
 
@@ -237,26 +231,26 @@ def _estimate(z: Float[Array, "n j"]) -> Estimate:
 
 
 @partial(jax.jit, static_argnames="given")
-def _test(key: Key, made: _Made, null: LocationNull, given: int) -> TestResult:
-    z = made.z
+def _test(key: Key, located: _Located, null: LocationNull, given: int) -> TestResult:
+    z = located.z
     n, j = z.shape
     estimate = _estimate(z)
     total = jnp.sum(z, axis=0)
     shares = (z @ total - jnp.sum(z**2, axis=1)) / (j * ordered_pairs(n))
-    contributions = jnp.zeros(given, z.dtype).at[made.rows].set(shares)
+    contributions = jnp.zeros(given, z.dtype).at[located.rows].set(shares)
     judgement = null.judge(key, z)
     diagnostics = Diagnostics(
-        nonfinite_targets=made.nonfinite_targets,
+        nonfinite_targets=located.nonfinite_targets,
         nonfinite_scores=jnp.zeros((), jnp.int32),
-        nonfinite_features=made.nonfinite_features,
-        identical_predictions=made.identical_predictions,
-        identical_targets=made.identical_targets,
-        constant_coordinates=made.constant_coordinates,
+        nonfinite_features=located.nonfinite_features,
+        identical_predictions=located.prepared.identical_predictions,
+        identical_targets=located.prepared.identical_targets,
+        constant_coordinates=located.prepared.constant_coordinates,
         clamped=jnp.zeros((), jnp.int32),
         largest_share=largest_share(contributions),
         collinear_features=judgement.collinear,
         few_observations=jnp.asarray(n < null.enough(j)),
-        repeated_rows=made.repeated_rows,
+        repeated_rows=located.repeated_rows,
     )
     return TestResult.of(
         diagnostics,
@@ -266,7 +260,7 @@ def _test(key: Key, made: _Made, null: LocationNull, given: int) -> TestResult:
         statistic=judgement.statistic,
         p_value=judgement.p_value,
         null_samples=judgement.samples,
-        bandwidths=made.bandwidths,
+        bandwidths=located.prepared.bandwidths,
         contributions=contributions,
         coordinates=None,
         test=f"CME test at {j} locations",

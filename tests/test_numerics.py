@@ -7,8 +7,9 @@ import pytest
 import scipy.stats
 
 import jaxcal
-from jaxcal import assembly, kernels, numerics
+from jaxcal import kernels, numerics
 from jaxcal.models import Units
+from jaxcal.preparation import stein_specification
 
 KEEP = {
     "at_least": lambda x: jnp.sum(numerics.at_least(x[:, None] * x[None], 0)),
@@ -153,7 +154,7 @@ def test_a_target_kernel_that_autodiff_sees_wrongly_is_refused(key, dtype):
     for function in (_exponential, _of_norm):
         for kernel in (function, kernels.Gaussian() + function):
             with pytest.raises(ValueError, match=r"target_kernel: .* is it smooth there\?"):
-                assembly.set_up(ys, target_kernel=kernel)
+                stein_specification(ys, target_kernel=kernel)
     for function in (_bell, _narrow, _cubic):
         for kernel in (function, 2.0 * kernels.points.as_kernel(function) + kernels.IMQ()):
-            assembly.set_up(ys, target_kernel=kernel)
+            stein_specification(ys, target_kernel=kernel)

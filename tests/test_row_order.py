@@ -13,7 +13,6 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
-from jaxcal.assembly import reach
 from jaxcal.ckce import ckce_low_rank, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
 from jaxcal.distance import smooth_ce
@@ -22,6 +21,7 @@ from jaxcal.kernels.medians import HELD
 from jaxcal.kernels.points import Gaussian
 from jaxcal.kernels.predictions import Vectors
 from jaxcal.measures import mmce
+from jaxcal.preparation.specification import reach
 from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
 from jaxcal.squared_ce.spectral import spectral

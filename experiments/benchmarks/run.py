@@ -216,7 +216,8 @@ def part_first(quick, obvious):
     jax_there = time.perf_counter()
     if not obvious:
         import jaxcal
-        from jaxcal import assembly, testing
+        from jaxcal import testing
+        from jaxcal.preparation import stein_specification
 
     ready = time.perf_counter()
     x, y = jax.block_until_ready(data(256))
@@ -228,7 +229,7 @@ def part_first(quick, obvious):
     jax.block_until_ready(jaxcal_test(key, x, y))
     first = time.perf_counter() - begin
     jax.clear_caches()
-    setup = assembly.set_up(y)
+    setup = stein_specification(y)
     null = jaxcal.nulls.Wild(DRAWS)
     predictions = jaxcal.Unnormalized(gaussian, x)
     t0 = time.perf_counter()

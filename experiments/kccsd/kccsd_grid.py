@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from jaxcal import assembly, testing
+from jaxcal import testing
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import (
     IMQ,
@@ -31,6 +31,7 @@ from jaxcal.kernels.predictions import gram_block
 from jaxcal.nulls import Wild
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.pairwise.stein import Stein
+from jaxcal.preparation import stein_specification
 from jaxcal.typing import Features, Pairwise
 
 DRAWS = 10  # base points, and draws of each prediction, of the approximate series
@@ -105,24 +106,24 @@ def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid
     keys = jnp.stack([node_key, feature_key])
     kernels, described = {}, {}
     for name, distance in DISTANCES.items():
-        setup = assembly.set_up(targets, distance=distance, n_nodes=DRAWS, standardize=False)
-        made = assembly.assemble(keys, predictions, targets, setup)
-        kernels[name] = (made.pairwise.prediction_kernel, made.pairwise.distance)
-        described[name] = made.features.predictions
+        spec = stein_specification(targets, distance=distance, n_nodes=DRAWS, standardize=False)
+        prepared, featured = spec.fit(keys, predictions, targets)
+        kernels[name] = (prepared.prediction_kernel, prepared.embedding.distance)
+        described[name] = featured.features.predictions
     n, d = targets.shape
     forgets, nothing = Vectors(jnp.zeros((0, 1))), jnp.zeros((n, 1))  # no word of the predictions
     statistics, features = {}, {}
     for test, form in (("KCCSD", None), ("preconditioned KCCSD", FORM)):
-        setup = assembly.set_up(targets, n_nodes=DRAWS, precondition=form, standardize=False)
-        made = assembly.assemble(keys, predictions, targets, setup)
+        spec = stein_specification(targets, n_nodes=DRAWS, precondition=form, standardize=False)
+        prepared, featured = spec.fit(keys, predictions, targets)
         for target, kernel in TARGETS.items():
-            kernel = points.with_bandwidth(kernel, made.bandwidths["target"])
+            kernel = points.with_bandwidth(kernel, prepared.bandwidths["target"])
             statistics[test, target] = Stein(kernel, Constant(), forgets, dimension=d)
-            features[test, target] = made.features._replace(predictions=nothing)
+            features[test, target] = featured.features._replace(predictions=nothing)
     for one in series():
         if one.test != "SKCE" or _statistic(one) in statistics:
             continue
-        kernel = points.with_bandwidth(TARGETS[one.target], made.bandwidths["target"])
+        kernel = points.with_bandwidth(TARGETS[one.target], prepared.bandwidths["target"])
         # draws of their own: the weight of a pair must not depend on the errors of its means
         m = DRAWS if one.exactness == "approx" else None
         means = kernel_means(kernel, predictions, key=mean_key, n_draws=m)

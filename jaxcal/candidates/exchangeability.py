@@ -19,7 +19,6 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
-from jaxcal.assembly import not_finite
 from jaxcal.candidates.proposals import Candidates, Chains, Proposal
 from jaxcal.candidates.ranks import coordinate, log_density, ranks
 from jaxcal.coverage import massart
@@ -31,6 +30,7 @@ from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.numerics import largest
 from jaxcal.pairwise.residual import PredictionKernel
 from jaxcal.preconditioners import precision_root
+from jaxcal.preparation import not_finite
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.results import count_verdicts, first_that_holds, in_words, judge
 from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at

@@ -5,23 +5,22 @@ density known up to its constant, the Stein feature of its score at the target: 
 given the prediction where the model is calibrated. Only their products D are needed.
 """
 
-from functools import partial
 from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import assembly, checks
+from jaxcal import checks
 from jaxcal.ckce import solve
 from jaxcal.ckce.estimator import CKCE
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.kernels.points import Constant
 from jaxcal.kernels.predictions import Vectors, gram_block
-from jaxcal.pairwise.skce import residual_block
+from jaxcal.pairwise.skce import SKCE, residual_block
 from jaxcal.pairwise.stein import Stein
-from jaxcal.skce.setup import Options as MeansOptions
-from jaxcal.skce.setup import set_up as set_up_means
+from jaxcal.preparation import Specification, SteinOptions, stein_specification
+from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import Key, KeyLike
 
 
@@ -31,7 +30,7 @@ def ckce_means(
     targets: Any,
     *,
     ridge: Ridge = None,
-    **options: Unpack[MeansOptions],
+    **options: Unpack[MeanOptions],
 ) -> CKCE:
     r"""CKCE of predictions whose kernel means or draws are known: regression, posteriors, classes.
 
@@ -47,9 +46,9 @@ def ckce_means(
     Source: Moskvichev and Sejdinovic, Section 3.2, which names regression without an experiment.
     """
     key = checks.key(key)
-    predictions, ys, setup = set_up_means(predictions, targets, **options)
+    predictions, ys, spec = mean_specification(predictions, targets, **options)
     strength = ridge_at(ridge, ys.shape[0], _dtype(ys))
-    return _estimate(key, predictions, ys, setup, strength, stein=False)
+    return _estimate(key, predictions, ys, spec, strength)
 
 
 def ckce_stein(
@@ -58,7 +57,7 @@ def ckce_stein(
     targets: Any,
     *,
     ridge: Ridge = None,
-    **options: Unpack[assembly.Options],
+    **options: Unpack[SteinOptions],
 ) -> CKCE:
     r"""CKCE of densities known up to their constants, from scores: no draws and no integrals.
 
@@ -73,26 +72,28 @@ def ckce_stein(
         raise ValueError("precondition: not served by ckce_stein; use jaxcal.kccsd_test")
     ys = checks.targets(targets)
     predictions = checks.predictions(predictions, ys)
-    setup = assembly.set_up(ys, **options)
+    spec = stein_specification(ys, **options)
     strength = ridge_at(ridge, ys.shape[0], ys.dtype)
-    return _estimate(key, predictions, ys, setup, strength, stein=True)
+    return _estimate(key, predictions, ys, spec, strength)
 
 
-@partial(jax.jit, static_argnames="stein")
+@jax.jit
 def _estimate(
-    key: Key, predictions: Any, targets: Array, setup: Any, ridge: Array, *, stein: bool
+    key: Key, predictions: Any, targets: Array, spec: Specification, ridge: Array
 ) -> CKCE:
-    made = setup.assemble(jax.random.split(key, 3)[:2], predictions, targets)
-    pairwise, features = made.pairwise, made.features
-    described = features.predictions
+    keys = jax.random.split(key, 3)[:2]
+    prepared, featured = spec.fit(keys, predictions, targets)
+    pairwise, features = prepared.pairwise, featured.features
+    described, kernel = features.predictions, prepared.prediction_kernel
     with jax.default_matmul_precision("highest"):
-        gram = gram_block(pairwise.prediction_kernel, pairwise.distance, described, described)
-        if stein:
+        gram = gram_block(kernel, prepared.embedding.distance, described, described)
+        if isinstance(pairwise, Stein):
             empty = Vectors(jnp.zeros((0, 1), gram.dtype))
             alone = Stein(pairwise.target_kernel, Constant(), empty, dimension=pairwise.dimension)
             plain = features._replace(predictions=jnp.zeros((gram.shape[0], 1), gram.dtype))
             products = alone.block(plain, plain)[0]
         else:
+            assert isinstance(pairwise, SKCE)
             products = residual_block(pairwise.means, features, features)
     products = (products + products.T) / 2
     fit = solve.fit_products((gram + gram.T) / 2, products, ridge.astype(gram.dtype))
@@ -107,9 +108,9 @@ def _estimate(
         fit.contributions,
         fit.influence,
         ridge,
-        made.bandwidths,
+        prepared.bandwidths,
         bad,
-        ~made.identical_predictions,
+        ~prepared.identical_predictions,
         jax.lax.stop_gradient(fit.rounding),
     )
 

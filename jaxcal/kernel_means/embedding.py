@@ -41,12 +41,22 @@ class MeanEmbedding(eqx.Module):
     def __check_init__(self):
         check_draws(self.n_draws)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
-        draw_key, bandwidth_key = jax.random.split(key)
+    def with_target_kernel(self, kernel: Any) -> "MeanEmbedding":
+        """The same distance with this kernel where it was given none."""
+        return MeanEmbedding(kernel, self.n_draws) if self.kernel is None else self
+
+    def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MeanEmbedding":
+        """The same distance with a kernel and its bandwidth."""
         kernel = points.Gaussian() if self.kernel is None else self.kernel
         if points.needs_bandwidth(kernel):
-            found = second_order_heuristic(bandwidth_key, predictions)
-            kernel = points.with_bandwidth(kernel, found)
+            _, bandwidth_key = jax.random.split(key)
+            bandwidth = second_order_heuristic(bandwidth_key, predictions)
+            kernel = points.with_bandwidth(kernel, bandwidth)
+        return MeanEmbedding(kernel, self.n_draws)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        draw_key, _ = jax.random.split(key)
+        kernel = self.fitted(key, predictions, at_nodes).kernel
         means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)
         own = own_by_second(means.formulas, means.features)
         arrays, rest = eqx.partition(means.formulas, eqx.is_array)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxcal import convert, embeddings
 from jaxcal.embeddings import BaseCov, Cov
 from jaxcal.kernels.bandwidths import spread_of_gaussians
-from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred, check_batch
+from jaxcal.kernels.predictions import NodeScores, _Euclidean, check_batch
 from jaxcal.models import Standardized, gaussian_moments
 from jaxcal.numerics import at_least, safe_sqrt
 from jaxcal.typing import Features, Key, Point, Points
@@ -72,7 +72,7 @@ class GaussianFisher(_Euclidean, eqx.Module):
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         mu, sigma = moments(predictions)
         base = _base(predictions, self.mean, self.cov, mu)
-        return centred(embeddings.gaussian_fisher(mu, sigma, *base))
+        return embeddings.gaussian_fisher(mu, sigma, *base)
 
 
 class GaussianKernelFisher(_Euclidean, eqx.Module):
@@ -92,14 +92,21 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
     bandwidth: Any = eqx.field(default=None, converter=optional_floats)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
+    def fitted(
+        self, key: Key, predictions: Any, at_nodes: NodeScores | None
+    ) -> "GaussianKernelFisher":
+        """The same distance with the bandwidth of its ground kernel."""
+        if self.bandwidth is not None:
+            return self
+        bandwidth = spread_of_gaussians(key, *moments(predictions))
+        return GaussianKernelFisher(self.mean, self.cov, bandwidth)
+
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         mu, sigma = moments(predictions)
         base = _base(predictions, self.mean, self.cov, mu)
-        length = self.bandwidth
-        if length is None:
-            length = spread_of_gaussians(key, mu, sigma)
+        length = self.fitted(key, predictions, at_nodes).bandwidth
         lengths = as_lengths(length, mu, "bandwidth")
-        return centred(embeddings.gaussian_kernel_fisher(mu, sigma, *base, lengths))
+        return embeddings.gaussian_kernel_fisher(mu, sigma, *base, lengths)
 
 
 def as_lengths(length: Array, like: Points, name: str) -> Point:
@@ -123,7 +130,7 @@ class Wasserstein(_Euclidean, eqx.Module):
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
-        return centred(embeddings.wasserstein(*moments(predictions)))
+        return embeddings.wasserstein(*moments(predictions))
 
 
 class GaussianRoots(NamedTuple):
@@ -151,7 +158,6 @@ class Bures(eqx.Module):
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         mean, cov = moments(predictions)
-        mean = centred(mean)
         if cov.ndim == 2:
             return GaussianRoots(mean, safe_sqrt(cov), jnp.sum(cov, axis=-1))
         size = jnp.trace(cov, axis1=1, axis2=2)

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxcal.kernels.predictions import NodeScores, _Euclidean, centred, check_batch
+from jaxcal.kernels.predictions import NodeScores, _Euclidean, check_batch
 from jaxcal.models import Standardized
 from jaxcal.models.laws import Laplaces, law_of
 from jaxcal.typing import Features, Key
@@ -30,4 +30,4 @@ class LaplaceWasserstein(_Euclidean, eqx.Module):
                 f"this distance has a closed form for numpyro Laplace predictions only, got "
                 f"{type(held).__name__}"
             )
-        return centred(jnp.concatenate([law.loc, 2**0.5 * law.scale], axis=-1))
+        return jnp.concatenate([law.loc, 2**0.5 * law.scale], axis=-1)

@@ -167,8 +167,6 @@ def components(predictions: Any) -> Components:
             f"predictions: wanted mixtures with batch shape [n] on numbers or vectors, got batch "
             f"shape {tuple(held.batch_shape)}"
         )
-    middle = jax.lax.stop_gradient(jnp.mean(vectors, axis=(0, 1), keepdims=True))
-    vectors = vectors - jnp.where(jnp.isfinite(middle), middle, 0)
     return Components(law.weights.astype(vectors.dtype), vectors)
 
 

@@ -14,7 +14,6 @@ from jaxcal.kernels.gaussians import as_lengths, by_rows, moments
 from jaxcal.kernels.points import Gaussian
 from jaxcal.kernels.predictions import (
     NodeScores,
-    centred,
     check_draws,
     drawn,
     ground_kernel,
@@ -66,18 +65,38 @@ class MMD(eqx.Module):
     def __check_init__(self):
         check_draws(self.n_draws)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def _closed(self, predictions: Any) -> bool:
         held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-        if self.n_draws is None and not isinstance(held, Draws):
+        return self.n_draws is None and not isinstance(held, Draws)
+
+    def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
+        """The same distance with the bandwidth of its ground kernel."""
+        if not points.needs_bandwidth(self.ground):
+            return self
+        if not self._closed(predictions):
+            length = spread_of_draws(drawn(key, predictions, self.n_draws))
+        elif isinstance(self.ground, Gaussian):
+            length = spread_of_gaussians(key, *self._moments(predictions))
+        else:
+            return self  # whose features say what is wrong
+        return MMD(with_ground_bandwidth(self.ground, length), self.n_draws)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        if self._closed(predictions):
             return self._laws(key, predictions)
         samples = drawn(key, predictions, self.n_draws)
         length = jnp.ones((), samples.dtype)
         if points.needs_bandwidth(self.ground):
             length = spread_of_draws(samples)
-        samples = samples - jnp.mean(samples, axis=(0, 1), keepdims=True)
         kernel = with_ground_bandwidth(self.ground, length)
         own = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)
         return Samples(samples, jnp.broadcast_to(length, own.shape), own)
+
+    def _moments(self, predictions: Any) -> tuple[Points, Cov]:
+        try:
+            return moments(predictions)
+        except TypeError as error:
+            raise TypeError(f"{error}: MMD(n_draws=...)") from None
 
     def _laws(self, key: Key, predictions: Any) -> Laws:
         if not isinstance(self.ground, Gaussian):
@@ -85,15 +104,12 @@ class MMD(eqx.Module):
                 f"ground: the closed form of MMD needs the Gaussian kernel, got "
                 f"{type(self.ground).__name__}: give n_draws to use draws of the predictions"
             )
-        try:
-            mean, cov = moments(predictions)
-        except TypeError as error:
-            raise TypeError(f"{error}: MMD(n_draws=...)") from None
+        mean, cov = self._moments(predictions)
         length = self.ground.bandwidth
         if length is None:
             length = spread_of_gaussians(key, mean, cov)
         lengths = jnp.broadcast_to(as_lengths(length, mean, "ground"), mean.shape)
-        laws = Laws(centred(mean), cov, lengths, jnp.zeros(len(mean), mean.dtype))
+        laws = Laws(mean, cov, lengths, jnp.zeros(len(mean), mean.dtype))
         return laws._replace(own=jax.vmap(_mean_gaussian)(laws, laws))
 
     def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
@@ -120,9 +136,11 @@ def _mean_kernel(
     c, k, d = qs.shape
     radial = points.profile(kernel)
     ys = qs.reshape(c * k, d)
-    between = points.gram(kernel, p, ys)
-    if radial is not None:
-        between = radial(points.squared_distances(p, ys))
+    if radial is None:
+        between = points.gram(kernel, p, ys)
+    else:  # about the mean of p: a common offset costs no digits
+        middle = jnp.mean(p, axis=0, keepdims=True)
+        between = radial(points.squared_distances(p - middle, ys - middle))
     # over p's draws first: they lie side by side
     return jnp.mean(jnp.mean(between, axis=0).reshape(c, k), axis=1)
 

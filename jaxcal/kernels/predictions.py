@@ -36,6 +36,10 @@ class _Euclidean:
         """Features as `separations` takes them: about their mean, for the sake of digits."""
         return centred(self.vectors(features))
 
+    def center(self, features: Any) -> Array | None:
+        """The mean of the vectors, which tests take off them, [1, q]."""
+        return _mean(features)
+
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
 
@@ -52,7 +56,11 @@ def centred(vectors: Array) -> Array:
 
     Entries that are not finite stay in their own rows.
     """
-    return vectors - jnp.mean(jnp.where(jnp.isfinite(vectors), vectors, 0), axis=0, keepdims=True)
+    return vectors - _mean(vectors)
+
+
+def _mean(vectors: Array) -> Array:
+    return jnp.mean(jnp.where(jnp.isfinite(vectors), vectors, 0), axis=0, keepdims=True)
 
 
 class Fisher(_Euclidean, eqx.Module):
@@ -65,7 +73,7 @@ class Fisher(_Euclidean, eqx.Module):
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         assert at_nodes is not None
-        return centred(embeddings.fisher(at_nodes.values))
+        return embeddings.fisher(at_nodes.values)
 
 
 def ground_kernel(kernel: Any) -> Any:
@@ -99,6 +107,13 @@ class KernelFisher(_Euclidean, eqx.Module):
     ground: Any = eqx.field(default=None, converter=ground_kernel)
     needs_nodes: bool = eqx.field(default=True, static=True, init=False)
 
+    def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "KernelFisher":
+        """The same distance with the bandwidth of its ground kernel."""
+        if at_nodes is None or at_nodes.nodes is None or not points.needs_bandwidth(self.ground):
+            return self
+        bandwidth = _ground_bandwidth(key, predictions, at_nodes.nodes)
+        return KernelFisher(with_ground_bandwidth(self.ground, bandwidth))
+
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         if at_nodes is None or at_nodes.nodes is None:
             raise ValueError(
@@ -106,9 +121,7 @@ class KernelFisher(_Euclidean, eqx.Module):
                 "Scores.at_nodes and Scores.nodes, or use Fisher(), which needs the scores alone"
             )
         nodes, values = at_nodes.nodes, at_nodes.values
-        kernel = self.ground
-        if points.needs_bandwidth(kernel):
-            kernel = with_ground_bandwidth(kernel, _ground_bandwidth(key, predictions, nodes))
+        kernel = self.fitted(key, predictions, at_nodes).ground
         wanted = ((), (nodes.shape[1],) * 2)
         if (found := jax.eval_shape(kernel, nodes[0], nodes[0]).shape) not in wanted:
             raise ValueError(
@@ -116,7 +129,7 @@ class KernelFisher(_Euclidean, eqx.Module):
                 f"{found}"
             )
         gram = jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(nodes))(nodes)
-        return centred(embeddings.kernel_fisher(values, gram.astype(values.dtype)))
+        return embeddings.kernel_fisher(values, gram.astype(values.dtype))
 
 
 class GradientKernel(eqx.Module):
@@ -210,7 +223,7 @@ class SlicedWasserstein(_Euclidean, eqx.Module):
         number = self.n_projections if d > 1 else 1
         directions = jax.random.normal(direction_key, (number, d), samples.dtype)
         directions = directions / jnp.linalg.norm(directions, axis=-1, keepdims=True)
-        return centred(embeddings.sliced_wasserstein(samples, directions))
+        return embeddings.sliced_wasserstein(samples, directions)
 
 
 def _vectors(value: Any) -> Any:

@@ -88,6 +88,9 @@ class _Simplex:
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         return self.in_order(class_probabilities(predictions))
 
+    def center(self, features: Features) -> None:
+        """Probabilities have no common offset."""
+
     def in_order(self, features: Features) -> Features:
         """Features from probabilities [n, m], as `by_class` reads them fastest."""
         if isinstance(features, tuple):

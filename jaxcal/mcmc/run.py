@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.assembly import Options
 from jaxcal.calibration import kccsd_test
 from jaxcal.mcmc.densities import layout, log_densities
 from jaxcal.mcmc.diagnostics import effective_size, split_rhat
@@ -16,6 +15,7 @@ from jaxcal.mcmc.results import McmcDraws
 from jaxcal.mcmc.samplers import NUTS
 from jaxcal.models import Unnormalized
 from jaxcal.numerics import largest, smallest
+from jaxcal.preparation import SteinOptions
 from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution, log_densities_and_gradients
 from jaxcal.typing import Key, KeyLike
@@ -101,7 +101,7 @@ def mcmc_draws(
 
 
 def check_draws(
-    key: KeyLike, predictions: Any, draws: McmcDraws, **options: Unpack[Options]
+    key: KeyLike, predictions: Any, draws: McmcDraws, **options: Unpack[SteinOptions]
 ) -> TestResult:
     """Test that draws come from their predictions, with the sharpness of a calibration test.
 

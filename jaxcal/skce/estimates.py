@@ -13,9 +13,10 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.numerics import at_least
+from jaxcal.preparation import Specification
 from jaxcal.quadratic import block_sums
 from jaxcal.results import Interval, TestResult, plain
-from jaxcal.skce.setup import Options, Setup, set_up
+from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import Key, KeyLike, Scalar
 
 
@@ -80,7 +81,7 @@ class BlockEstimates(eqx.Module):
 
 
 def block_estimates(
-    key: KeyLike, predictions: Any, targets: Any, *, size: int = 2, **options: Unpack[Options]
+    key: KeyLike, predictions: Any, targets: Any, *, size: int = 2, **options: Unpack[MeanOptions]
 ) -> BlockEstimates:
     r"""Estimates of SKCE from consecutive blocks of ``size`` observations, in O(n size).
 
@@ -90,18 +91,19 @@ def block_estimates(
     Source: Widmann, Lindsten and Zachariah (2021), Lemma 2.
     """
     key = checks.key(key)
-    predictions, ys, setup = set_up(predictions, targets, **options)
+    predictions, ys, spec = mean_specification(predictions, targets, **options)
     size = checks.integer(size, "size", least=2, most=(n := len(ys)))
-    blocks, error = _blocks(key, predictions, ys, setup, size=size)
+    blocks, error = _blocks(key, predictions, ys, spec, size=size)
     return BlockEstimates(blocks, jnp.mean(blocks), error, size, n)
 
 
 @partial(jax.jit, static_argnames="size")
 def _blocks(
-    key: Key, predictions: Any, targets: Array, setup: Setup, *, size: int
+    key: Key, predictions: Any, targets: Array, spec: Specification, *, size: int
 ) -> tuple[Float[Array, " m"], Scalar]:
-    made = setup.assemble(jax.random.split(key, 3)[:2], predictions, targets)
-    blocks = jnp.sum(block_sums(made.pairwise, made.features, size).means, axis=0)
+    keys = jax.random.split(key, 3)[:2]
+    prepared, featured = spec.fit(keys, predictions, targets)
+    blocks = jnp.sum(block_sums(prepared.pairwise, featured.features, size).means, axis=0)
     m = blocks.size
     none = jnp.full((), jnp.nan, blocks.dtype)
     return blocks, jnp.std(blocks, ddof=1) / m**0.5 if m > 1 else none

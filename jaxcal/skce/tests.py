@@ -11,7 +11,7 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
-from jaxcal.skce.setup import Options, set_up
+from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import KeyLike
 
 
@@ -61,7 +61,7 @@ def skce_test(
     """
     key = checks.key(key)
     checks.null(null)
-    predictions, ys, setup = set_up(
+    predictions, ys, spec = mean_specification(
         predictions,
         targets,
         distance=distance,
@@ -71,22 +71,30 @@ def skce_test(
         standardize=standardize,
     )
     return testing.run(
-        key, predictions, ys, setup, null, test="SKCE test", level=level, tile=tile, mesh=mesh
+        key,
+        predictions,
+        ys,
+        spec,
+        null,
+        test="SKCE test",
+        level=level,
+        tile=tile,
+        mesh=mesh,
     )
 
 
-def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Estimate:
+def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOptions]) -> Estimate:
     """Estimate the squared kernel calibration error; arguments and units as in `skce_test`.
 
     The key is used where draws are needed only. Differentiable in predictions and targets, through
     units and bandwidths too, in every mode and order. Cost O(n^2).
     """
     key = checks.key(key)
-    predictions, ys, setup = set_up(predictions, targets, **options)
-    return testing.estimate(key, predictions, ys, setup)
+    predictions, ys, spec = mean_specification(predictions, targets, **options)
+    return testing.estimate(key, predictions, ys, spec)
 
 
-def kce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[Options]) -> Array:
+def kce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOptions]) -> Array:
     """Estimate the kernel calibration error: the square root of the biased SKCE, shape [].
 
     Its derivative at 0 is 0. Where rounding takes the biased SKCE of kernels of height 1 below 0 it

@@ -405,13 +405,14 @@ def test_the_figure_has_four_panels(right, pairs, tmp_path):
 def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
     """The cost is that of one pass of the engine: flops of n^2 (b + m d), and little more."""
     n, d, m, b = 2000, 10, 10, 300
-    from jaxcal import assembly, testing
+    from jaxcal import testing
     from jaxcal.nulls import Wild
+    from jaxcal.preparation import stein_specification
 
     scores = Scores(jnp.zeros((n, d)), jnp.zeros((n, m, d)), jnp.zeros((m, d)))
     ys = jnp.zeros((n, d))
     lowered = testing.unjudged.lower(
-        KEY, scores, ys, assembly.set_up(ys), Wild(b), test="t", tile=512, mesh=None
+        KEY, scores, ys, stein_specification(ys), Wild(b), test="t", tile=512, mesh=None
     )
     flops = lowered.compile().cost_analysis()["flops"]
     assert flops < 40 * n**2 / 10 * (b + m * d)  # scans are counted once a body

@@ -1,0 +1,34 @@
+"""Data to features: what a test compares, fitted to data, for the engine over pairs."""
+
+from jaxcal.preparation.prepared import Embedding, Prepared
+from jaxcal.preparation.residuals import Featured, MeanResidual, Residual, SteinResidual, not_finite
+from jaxcal.preparation.specification import (
+    Keys,
+    Options,
+    Specification,
+    SteinOptions,
+    base_measure,
+    stein_specification,
+    vector_kernel,
+)
+from jaxcal.preparation.views import ClassFrame, Frame, View
+
+__all__ = [
+    "ClassFrame",
+    "Embedding",
+    "Featured",
+    "Frame",
+    "Keys",
+    "MeanResidual",
+    "Options",
+    "Prepared",
+    "Residual",
+    "Specification",
+    "SteinOptions",
+    "SteinResidual",
+    "View",
+    "base_measure",
+    "not_finite",
+    "stein_specification",
+    "vector_kernel",
+]

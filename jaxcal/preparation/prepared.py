@@ -1,0 +1,124 @@
+"""A test fitted to data, which turns any predictions and targets into what it compares."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from jaxcal.kernels.points import Constant
+from jaxcal.kernels.predictions import NodeScores, Vectors
+from jaxcal.models import Units
+from jaxcal.numerics import binary_size
+from jaxcal.preparation.residuals import Featured, Residual
+from jaxcal.preparation.views import ClassFrame, Frame
+from jaxcal.typing import Features, Key, Pairwise, Scalar
+
+
+class Embedding(eqx.Module):
+    """A distance between predictions with its own choices made, and where its vectors lie.
+
+    Vectors are taken about ``offset`` and in units of ``size``, a power of two, so that their
+    squares keep their digits and stay within the range of their type. ``units`` are those of
+    vectors that users give (`Vectors`); their rows are no part of what was fitted.
+    """
+
+    distance: Any
+    offset: Array | None
+    size: Array | None
+    units: Units | None
+
+    @classmethod
+    def fit(
+        cls,
+        key: Key,
+        distance: Any,
+        predictions: Any,
+        at_nodes: NodeScores | None,
+        *,
+        standardize: bool,
+        unitless: bool,
+    ) -> tuple["Embedding", Features]:
+        """The distance fitted to these predictions, and their features.
+
+        ``unitless`` says that the kernel on the distance is scaled by the distances themselves.
+        """
+        units = None
+        if isinstance(distance, Vectors):
+            given = distance.values
+            units = Units.of(given) if standardize else Units.unchanged(given)
+            raw, distance = units.points(given), Vectors(given[:0])
+        else:
+            if hasattr(distance, "fitted"):
+                distance = distance.fitted(key, predictions, at_nodes)
+            raw = distance.features(key, predictions, at_nodes)
+        offset = distance.center(raw) if hasattr(distance, "center") else None
+        size = None
+        if offset is not None:
+            raw = raw - offset
+            size = _size(raw) if unitless else None
+            raw = raw if size is None else raw / size
+        return cls(distance, offset, size, units), raw
+
+    def features(
+        self, key: Key, predictions: Any, at_nodes: NodeScores | None, vectors: Any
+    ) -> Features:
+        """Features of other predictions, comparable with those it was fitted to."""
+        if self.units is None:
+            raw = self.distance.features(key, predictions, at_nodes)
+        elif vectors is None:
+            raise ValueError(
+                "vectors: this test compares vectors given by the user; give those of the "
+                "observations, shape [n, q]"
+            )
+        else:
+            raw = self.units.points(Vectors(vectors).values)
+        raw = raw if self.offset is None else raw - self.offset
+        return raw if self.size is None else raw / self.size
+
+
+def _size(vectors: Array) -> Array:
+    """What to divide vectors by so that their squares stay within the range of their type: 1 where
+    they do."""
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors)))
+    bound = 2.0 ** (jnp.finfo(vectors.dtype).maxexp // 4)
+    ordinary = (largest < bound) & (largest > 1 / bound)
+    return jnp.where(ordinary, 1, binary_size(largest))
+
+
+class Prepared(eqx.Module):
+    """The statistic of a test with everything decided that depends on data.
+
+    ``pairwise`` has its bandwidths, `features` gives what it compares: of the observations it was
+    fitted to, of others, or of a second sample. ``bandwidths`` that a heuristic chose, by name;
+    the rest says what was noticed about the data it was fitted to.
+    """
+
+    frame: Frame | ClassFrame
+    embedding: Embedding
+    residual: Residual
+    target_kernel: Any
+    prediction_kernel: Any
+    pairwise: Pairwise
+    bandwidths: dict[str, Scalar]
+    identical_predictions: Bool[Array, ""]
+    identical_targets: Bool[Array, ""]
+    constant_coordinates: Int[Array, ""]
+    reach: Scalar
+
+    def features(
+        self, keys: Array, predictions: Any, targets: Array, *, vectors: Any = None
+    ) -> Featured:
+        """Features of n predictions and targets, in the units and with the base points of the fit.
+
+        ``keys`` [2]: for residuals and for the distance, where these take draws. ``vectors``
+        [n, q]: what the distance compares, where users give it.
+        """
+        view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)
+        embedding, kernel = self.embedding, self.prediction_kernel
+        for_distance, for_residual = self.residual.divided(view, embedding.distance, kernel)
+        if vectors is None and embedding.units is not None and isinstance(kernel, Constant):
+            vectors = jnp.zeros((targets.shape[0], embedding.units.scale.size), view.ys.dtype)
+        described = embedding.features(keys[1], for_distance, view.at_nodes, vectors)
+        return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)

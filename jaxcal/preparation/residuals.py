@@ -1,0 +1,182 @@
+r"""What observations add to a kernel on predictions: residuals whose mean is 0 under calibration.
+
+:math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle` with :math:`\xi` the Stein feature of a
+score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` of a prediction with kernel means.
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxcal import moments, preconditioners
+from jaxcal.kernel_means import KernelMeans, kernel_means
+from jaxcal.kernels.points import Constant
+from jaxcal.kernels.predictions import Vectors
+from jaxcal.models import Draws, Standardized
+from jaxcal.pairwise.skce import SKCE, SKCEFeatures
+from jaxcal.pairwise.stein import Stein, SteinFeatures
+from jaxcal.preparation.views import View
+from jaxcal.typing import Features, Key, Pairwise, Points, Precondition, Scalar
+
+
+def not_finite(tree: Any) -> Int[Array, ""]:
+    """How many entries of a pytree are NaN or infinite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    return jnp.sum(jnp.asarray([jnp.sum(~jnp.isfinite(leaf)) for leaf in leaves], int))
+
+
+class Featured(NamedTuple):
+    """What the engine sees of n observations, and what was noticed on the way."""
+
+    features: Any
+    nonfinite_scores: Int[Array, ""]
+    nonfinite_features: Int[Array, ""]
+    clamped: Int[Array, ""]
+    shifts: Points | None = None  # the moment of the marginal mean
+    common_covariances: Int[Array, ""] | None = None
+    unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
+    means: KernelMeans | None = None
+
+
+@runtime_checkable
+class Residual(Protocol):
+    """How targets are held against predictions."""
+
+    @property
+    def needs_scores(self) -> bool: ...
+
+    @property
+    def components(self) -> bool: ...
+
+    def needs_nodes(self, predictions: Standardized, /) -> bool: ...
+
+    def node_key(self, key: Key, /) -> Key: ...
+
+    def divided(self, view: View, distance: Any, kernel: Any, /) -> tuple[Any, Any]:
+        """The predictions for the distance between them, and those for the residuals."""
+        ...
+
+    def features(
+        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features, /
+    ) -> Featured: ...
+
+    def pairwise(
+        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, distance: Any, /
+    ) -> Pairwise: ...
+
+
+class SteinResidual(eqx.Module):
+    """Scores in the place of integrals: KCCSD, KCSD and KSD."""
+
+    precondition: Precondition = eqx.field(default=None, static=True)
+    components: bool = eqx.field(default=False, static=True)
+    needs_scores: bool = eqx.field(default=True, init=False, static=True)
+
+    def needs_nodes(self, predictions: Standardized) -> bool:
+        fitted = self.components and moments.offered_covariances(predictions) is None
+        return self.precondition is not None or fitted
+
+    def node_key(self, key: Key) -> Key:
+        return key
+
+    def divided(self, view: View, distance: Any, kernel: Any) -> tuple[Any, Any]:
+        return view.predictions, view.predictions
+
+    def features(
+        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features
+    ) -> Featured:
+        scores, at_nodes = view.scores, view.at_nodes
+        assert scores is not None
+        nodes, values = (None, None) if at_nodes is None else at_nodes
+        preconditioner, clamped = None, jnp.zeros((), jnp.int32)
+        if self.precondition is not None:
+            if nodes is None or values is None:
+                raise ValueError(
+                    "precondition needs scores at base points and those points: give "
+                    "Scores.at_nodes and Scores.nodes"
+                )
+            preconditioner, clamped = preconditioners.precision_root(
+                nodes, values, self.precondition
+            )
+        covariances = None
+        if self.components:
+            covariances = moments.covariances_of(predictions, nodes, values, scores)
+        return Featured(
+            SteinFeatures(view.ys, scores, described, preconditioner),
+            # a score at a target that is not finite is not counted beside it
+            not_finite(jnp.where(jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True), scores, 0)),
+            not_finite((described, preconditioner)),
+            clamped,
+            shifts=None if covariances is None else moments.shifts(scores, covariances.values),
+            common_covariances=None if covariances is None else covariances.common,
+        )
+
+    def pairwise(
+        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, distance: Any
+    ) -> Stein:
+        return Stein(
+            target_kernel,
+            prediction_kernel,
+            distance,
+            dimension=featured.features.ys.shape[1],
+            components=self.components,
+        )
+
+
+class MeanResidual(eqx.Module):
+    """Kernel means of the predictions, in closed form or from draws: SKCE and UCME."""
+
+    n_draws: int | None = eqx.field(default=None, static=True)
+    components: bool = eqx.field(default=False, init=False, static=True)
+    needs_scores: bool = eqx.field(default=False, init=False, static=True)
+
+    def needs_nodes(self, predictions: Standardized) -> bool:
+        return False
+
+    def node_key(self, key: Key) -> Key:
+        return jax.random.split(key)[1]
+
+    def divided(self, view: View, distance: Any, kernel: Any) -> tuple[Any, Any]:
+        """Draws are divided: if the weight of a pair depended on the very draws that stand for the
+        two predictions, its error would be of one sign under calibration."""
+        seen, about = view.predictions, view.about_origin
+        draws = seen.predictions if isinstance(seen, Standardized) else None
+        if not isinstance(draws, Draws) or isinstance(distance, Vectors):
+            return seen, about
+        if isinstance(kernel, Constant):
+            return seen, about
+        half = draws.samples.shape[1] // 2
+        first, second = Draws(draws.samples[:, :half]), Draws(draws.samples[:, half:])
+        return (
+            Standardized(first, seen.units, seen.event),
+            Standardized(second, about.units, about.event),
+        )
+
+    def features(
+        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features
+    ) -> Featured:
+        draw_key = jax.random.split(key)[0]
+        if isinstance(view.about_origin, Standardized):
+            means = kernel_means(target_kernel, predictions, key=draw_key, n_draws=self.n_draws)
+            draws = view.about_origin.predictions
+            unsettled = draws.unsettled() if isinstance(draws, Draws) else None
+        else:
+            means, unsettled = kernel_means(target_kernel, predictions), None
+        none = jnp.zeros((), jnp.int32)
+        return Featured(
+            SKCEFeatures(view.ys, means.features, described),
+            none,
+            not_finite((means.features, described)),
+            none,
+            unsettled=unsettled,
+            means=means.empty(),
+        )
+
+    def pairwise(
+        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, distance: Any
+    ) -> SKCE:
+        assert featured.means is not None
+        return SKCE(prediction_kernel, distance, featured.means)

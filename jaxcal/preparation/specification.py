@@ -1,0 +1,244 @@
+"""What a test compares, and how: its choices, and fitting them to data.
+
+Everything is brought to the units of the targets' own spread first, so that no result depends on
+metres or nanometres; bandwidths follow by the median heuristic in those units.
+"""
+
+from typing import Any, TypedDict
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+from jaxtyping import Key as _Key
+
+from jaxcal import checks
+from jaxcal.kernels import points
+from jaxcal.kernels.bandwidths import median_heuristic, pairs, positive_median
+from jaxcal.kernels.classes import of_vectors
+from jaxcal.kernels.points import Constant, Gaussian
+from jaxcal.kernels.predictions import Fisher, Vectors
+from jaxcal.models import Scores, Units
+from jaxcal.models.laws import Classes
+from jaxcal.models.sampling import sample
+from jaxcal.pairwise.stein import check_smooth
+from jaxcal.preparation.prepared import Embedding, Prepared
+from jaxcal.preparation.residuals import Featured, Residual, SteinResidual
+from jaxcal.preparation.views import ClassFrame, Frame
+from jaxcal.scores import is_distribution
+from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
+
+Keys = _Key[Array, "2"]  # for base points and residuals, and for features of the predictions
+
+
+class Specification(eqx.Module):
+    """The choices of a test of a mean over pairs; ``None`` and open bandwidths are left to `fit`.
+
+    Everything static changes the program; nothing else does.
+    """
+
+    distance: Any
+    prediction_kernel: Any
+    target_kernel: Any
+    residual: Residual
+    base: Any = None  # None, points [m, d], or a distribution, in the units of the targets
+    n_nodes: int = eqx.field(default=10, static=True)
+    standardize: bool = eqx.field(default=True, static=True)
+
+    @property
+    def components(self) -> bool:
+        """Whether the statistic is kept apart by coordinate."""
+        return self.residual.components
+
+    def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Prepared, Featured]:
+        """Units, base points, bandwidths and statistic from data, and the features of these data.
+
+        Traced once per shape. Gradients flow through all of it: scores and features, units,
+        preconditioner and bandwidths.
+        """
+        classes = isinstance(predictions, Classes)
+        frame = ClassFrame() if classes else self._frame(keys[0], predictions, targets)
+        view = frame.view(predictions, targets, scores=self.residual.needs_scores)
+        if self.distance.needs_nodes and view.at_nodes is None:
+            raise ValueError(
+                "Scores.at_nodes is missing: the Fisher distance between predictions and "
+                "precondition need the scores at base points, shape [n, m, d]; give them, or "
+                "another distance"
+            )
+        target_kernel, bandwidths = self.target_kernel, {}
+        identical, constant, spread = jnp.zeros((), bool), 0, 0.0
+        if not classes:  # which have no spread that sets a scale
+            # a target that is not finite is counted alone: it spoils no bandwidth
+            finite = jnp.where(jnp.isfinite(view.ys), view.ys, 0)
+            bandwidth, one_target = median_heuristic(Vectors(finite), finite)
+            target_kernel = points.with_bandwidth(self.target_kernel, bandwidth)
+            if points.needs_bandwidth(self.target_kernel):
+                bandwidths["target"] = bandwidth
+            identical = one_target & (self.standardize or bool(bandwidths))
+            ys = targets.reshape(targets.shape[0], -1)
+            constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
+            spread = reach(ys)
+        distance = self.distance
+        if hasattr(distance, "with_target_kernel"):
+            distance = distance.with_target_kernel(target_kernel)
+        for_distance, for_residual = self.residual.divided(view, distance, self.prediction_kernel)
+        embedding, described = Embedding.fit(
+            keys[1],
+            distance,
+            for_distance,
+            view.at_nodes,
+            standardize=self.standardize,
+            unitless=points.all_open(self.prediction_kernel),
+        )
+        bandwidth, one_prediction = median_heuristic(embedding.distance, described)
+        prediction_kernel = points.with_bandwidth(self.prediction_kernel, bandwidth)
+        if points.needs_bandwidth(self.prediction_kernel):
+            size = embedding.size
+            bandwidths["prediction"] = bandwidth if size is None else bandwidth * size
+        featured = self.residual.features(keys[0], view, for_residual, target_kernel, described)
+        pairwise = self.residual.pairwise(
+            featured, target_kernel, prediction_kernel, embedding.distance
+        )
+        prepared = Prepared(
+            frame,
+            embedding,
+            self.residual,
+            target_kernel,
+            prediction_kernel,
+            pairwise,
+            bandwidths,
+            one_prediction & (not isinstance(self.prediction_kernel, Constant)),
+            identical,
+            jnp.asarray(constant),
+            jnp.asarray(spread),
+        )
+        return prepared, featured
+
+    def _frame(self, key: Key, predictions: Any, targets: Array) -> Frame:
+        ys = targets.reshape(targets.shape[0], -1)
+        by_targets = Units.of(ys)
+        units = by_targets if self.standardize else Units.unchanged(ys)
+        frame = Frame(units, by_targets.center, None)
+        seen = frame.standardized(predictions, targets.shape[1:])
+        if self.distance.needs_nodes or self.residual.needs_nodes(seen):
+            nodes = self._nodes(self.residual.node_key(key), predictions, units, ys.dtype)
+            return Frame(units, frame.origin, nodes)
+        return frame
+
+    def _nodes(self, key: Key, predictions: Any, units: Units, dtype: Any) -> Nodes | None:
+        """Base points [m, d] in the units of the test."""
+        d = units.scale.size
+        if isinstance(predictions, Scores):
+            return (
+                None
+                if predictions.nodes is None
+                else units.points(predictions.nodes.reshape(-1, d))
+            )
+        if self.base is None:
+            return jax.random.normal(key, (self.n_nodes, d), dtype)
+        base = self.base
+        if is_distribution(base):
+            base = sample(key, base, (self.n_nodes,), "base")
+        return units.points(base.reshape(-1, d).astype(dtype))
+
+
+def reach(ys: Points) -> Scalar:
+    """The range of a coordinate over the median difference of two observations in it, which a few
+    outliers do not change; the largest over coordinates. Of 2,048 pairs, which ranks choose."""
+    ordered = jnp.sort(jax.lax.stop_gradient(ys), axis=0)
+    i, j = pairs(ys.shape[0])
+    typical = jax.vmap(positive_median, in_axes=1)(jnp.abs(ordered[i] - ordered[j]))
+    return jnp.max((ordered[-1] - ordered[0]) / typical)
+
+
+class Options(TypedDict, total=False):
+    """Options of every test and estimate over pairs, by name; `kccsd_test` explains them."""
+
+    distance: Any
+    prediction_kernel: Any
+    target_kernel: Any
+    base: Any
+    n_nodes: int
+    standardize: bool
+
+
+class SteinOptions(Options, total=False):
+    """Options of every Stein test and estimate."""
+
+    precondition: Precondition
+
+
+def stein_specification(
+    ys: Array,
+    *,
+    distance: Any = Fisher(),
+    prediction_kernel: Any = Gaussian(),
+    target_kernel: Any = Gaussian(),
+    base: Any = None,
+    n_nodes: int = 10,
+    precondition: Precondition = None,
+    standardize: bool = True,
+    coordinates: bool = False,
+) -> Specification:
+    """The choices of a test, checked. Raises ValueError or TypeError with the argument's name."""
+    standardize = checks.flag(standardize, "standardize")
+    coordinates = checks.flag(coordinates, "coordinates")
+    target_kernel = vector_kernel(target_kernel, ys)
+    prediction_kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
+    if not points.is_smooth(target_kernel):
+        raise ValueError(
+            "target_kernel: a Stein test differentiates it twice, and Laplace has no derivative "
+            "at 0; use Matern52 or a smoother kernel"
+        )
+    if not (points.is_known(target_kernel) or isinstance(ys, Tracer)):
+        rows = np.asarray(ys).reshape(ys.shape[0], -1)
+        rows = rows[np.all(np.isfinite(rows), axis=1)]
+        units = Units.of(jnp.asarray(rows)) if standardize and len(rows) else None
+        if len(rows):
+            some = jnp.asarray(rows[:3]) if units is None else units.points(jnp.asarray(rows[:3]))
+            size = 1.0 if units else float(np.std(rows)) or 1.0
+            ready = points.with_bandwidth(target_kernel, jnp.asarray(size, some.dtype))
+            check_smooth(ready, some, size)
+    checks.choice(precondition, "precondition", (None, "isotropic", "diagonal", "full"))
+    if precondition == "full" and coordinates:
+        raise ValueError(
+            "coordinates=True with precondition='full' would mix the coordinates it keeps apart: "
+            "use 'diagonal'"
+        )
+    return Specification(
+        checks.distance(distance),
+        prediction_kernel,
+        target_kernel,
+        SteinResidual(precondition, coordinates),
+        base_measure(base, ys),
+        checks.integer(n_nodes, "n_nodes"),
+        standardize,
+    )
+
+
+def vector_kernel(kernel: Any, ys: Array) -> Any:
+    """A kernel on targets that are vectors, or an error that names it."""
+    kernel = points.as_kernel(kernel, "target_kernel")
+    of_vectors(kernel, "target_kernel")
+    for lengths in points.lengths(kernel):
+        if lengths.size != (d := ys[0].size):
+            raise ValueError(
+                f"target_kernel: a bandwidth of {lengths.size} lengths for targets of {d} "
+                f"coordinates"
+            )
+    return kernel
+
+
+def base_measure(base: Any, ys: Array) -> Any:
+    """Where scores are compared: None, points [m, *event], or a distribution; checked."""
+    if base is None or is_distribution(base):
+        return base
+    nodes = checks.floats(base, "base")
+    if nodes.ndim == 0 or nodes.shape[0] < 1 or nodes.shape[1:] != ys.shape[1:]:
+        raise ValueError(
+            f"base: wanted points of shape [m{''.join(f', {e}' for e in ys.shape[1:])}] in the "
+            f"units of the targets, or a distribution, got shape {nodes.shape}"
+        )
+    return nodes

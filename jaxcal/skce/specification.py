@@ -1,0 +1,83 @@
+"""The choices of a test with kernel means: the kind of predictions decides the defaults."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from jaxcal import checks
+from jaxcal.kernel_means import MeanEmbedding, law_of
+from jaxcal.kernels import points
+from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.kernels.gaussians import Wasserstein
+from jaxcal.kernels.laplaces import LaplaceWasserstein
+from jaxcal.kernels.points import Gaussian
+from jaxcal.kernels.simplex import Euclidean
+from jaxcal.models.laws import Classes, Laplaces, Normals
+from jaxcal.preparation import (
+    MeanResidual,
+    Options,
+    Specification,
+    base_measure,
+    vector_kernel,
+)
+from jaxcal.skce.observations import check_law, observations
+
+DISTANCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
+
+
+class MeanOptions(Options, total=False):
+    """Options of every test and estimate with kernel means; `skce_test` explains them."""
+
+    n_draws: int | None
+
+
+def mean_specification(
+    predictions: Any,
+    targets: Any,
+    *,
+    distance: Any = None,
+    prediction_kernel: Any = Gaussian(),
+    target_kernel: Any = None,
+    base: Any = None,
+    n_nodes: int = 10,
+    n_draws: int | None = None,
+    standardize: bool = True,
+) -> tuple[Any, Array, Specification]:
+    """Predictions, targets and choices, checked; errors name the argument."""
+    predictions, ys = observations(predictions, targets)
+    standardize = checks.flag(standardize, "standardize")
+    n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
+    law = predictions if isinstance(predictions, Classes) else law_of(predictions)
+    check_law(law)
+    distance = DISTANCES.get(type(law), MeanEmbedding)() if distance is None else distance
+    if isinstance(predictions, Classes):
+        target_kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
+    else:
+        default = points.L1Laplace() if isinstance(law, Laplaces) else Gaussian()
+        target_kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
+        base = base_measure(base, ys)
+    specification = Specification(
+        checks.distance(distance),
+        points.as_kernel(prediction_kernel, "prediction_kernel"),
+        target_kernel,
+        MeanResidual(n_draws),
+        base,
+        checks.integer(n_nodes, "n_nodes"),
+        standardize,
+    )
+    return predictions, ys, specification
+
+
+def _class_kernel(kernel: Any, m: int) -> Any:
+    if kernel is None:
+        return Delta()
+    if isinstance(kernel, (list, tuple, np.ndarray, jax.Array)):
+        kernel = ClassGram(kernel)
+    if not isinstance(kernel, (Delta, ClassGram)):
+        raise TypeError(
+            f"target_kernel: classes need jaxcal.kernels.Delta() or a Gram matrix [{m}, {m}], got "
+            f"{type(kernel).__name__}"
+        )
+    return kernel

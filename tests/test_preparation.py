@@ -1,0 +1,135 @@
+"""A test fitted to data gives the features of those data, of others, and of a second sample."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from jaxcal import Draws, Scores, kernels
+from jaxcal.kernel_means import MeanEmbedding
+from jaxcal.models.laws import Classes
+from jaxcal.pairwise.skce import SKCE
+from jaxcal.preparation import stein_specification
+from jaxcal.skce.specification import mean_specification
+
+N = 12
+# a common offset, which costs nothing, and units that are not those of the test
+DISTANCES = {
+    "Fisher": kernels.Fisher(),
+    "KernelFisher": kernels.KernelFisher(),
+    "GaussianFisher": kernels.GaussianFisher(),
+    "GaussianKernelFisher": kernels.GaussianKernelFisher(),
+    "Wasserstein": kernels.Wasserstein(),
+    "MMD": kernels.MMD(),
+    "MeanEmbedding": MeanEmbedding(),
+    "Bures": kernels.Bures(),
+    "MixtureWasserstein": kernels.MixtureWasserstein(),
+}
+
+
+def normals(key, n=N):
+    mean_key, width_key, noise_key = jax.random.split(key, 3)
+    mean = 40 + 3 * jax.random.normal(mean_key, (n, 2))
+    deviation = jnp.exp(0.3 * jax.random.normal(width_key, (n, 2)))
+    ys = mean + deviation * jax.random.normal(noise_key, (n, 2))
+    return mean, deviation, ys
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_a_part_of_the_data_has_its_part_of_the_features(name, key):
+    """The statistic between two halves is that block of the whole: nothing is fitted again."""
+    mean, deviation, ys = normals(key)
+    keys = jax.random.split(key)
+
+    def predictions(rows):
+        return dist.Normal(mean[rows], deviation[rows]).to_event(1)
+
+    @jax.jit
+    def both():
+        spec = stein_specification(ys, distance=DISTANCES[name], precondition="diagonal")
+        prepared, featured = spec.fit(keys, predictions(slice(None)), ys)
+        first, second = (
+            prepared.features(keys, predictions(rows), ys[rows]).features
+            for rows in (slice(None, 5), slice(5, None))
+        )
+        whole = prepared.pairwise.block(featured.features, featured.features)
+        return whole[:, :5, 5:], prepared.pairwise.block(first, second)
+
+    whole, block = both()
+    np.testing.assert_allclose(block, whole, rtol=1e-9, atol=1e-12)
+
+
+LAWS = {
+    "normals": lambda mean, deviation: dist.Normal(mean, deviation).to_event(1),
+    "mixtures": lambda mean, deviation: dist.MixtureSameFamily(
+        dist.Categorical(jnp.full((mean.shape[0], 2), 0.5)),
+        dist.Normal(mean[:, None] + jnp.asarray([0.0, 2.0])[:, None], deviation[:, None]).to_event(
+            1
+        ),
+    ),
+    "draws": lambda mean, deviation: Draws(
+        mean[:, None] + deviation[:, None] * jnp.linspace(-1, 1, 8)[:, None]
+    ),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_kernel_means_of_a_part_are_a_part_of_the_kernel_means(law, key):
+    mean, deviation, ys = normals(key)
+    keys = jax.random.split(key)
+
+    @jax.jit
+    def both():
+        whole, checked, spec = mean_specification(LAWS[law](mean, deviation), ys)
+        prepared, featured = spec.fit(keys, whole, checked)
+        part = prepared.features(keys, LAWS[law](mean[:5], deviation[:5]), ys[:5]).features
+        rest = prepared.features(keys, LAWS[law](mean[5:], deviation[5:]), ys[5:]).features
+        assert isinstance(prepared.pairwise, SKCE)
+        block = prepared.pairwise.block
+        return block(featured.features, featured.features)[:, :5, 5:], block(part, rest)
+
+    whole, block = both()
+    np.testing.assert_allclose(block, whole, rtol=1e-9, atol=1e-12)
+
+
+def test_classes_of_a_second_sample(key):
+    p = jax.nn.softmax(jax.random.normal(key, (N, 3)))
+    ys = jnp.arange(N) % 3
+    keys = jax.random.split(key)
+    predictions, ys, spec = mean_specification(p, ys)
+    prepared, featured = spec.fit(keys, predictions, ys)
+    part = prepared.features(keys, Classes(p[:5]), ys[:5]).features
+    whole = prepared.pairwise.block(featured.features, featured.features)
+    block = prepared.pairwise.block(part, featured.features)
+    np.testing.assert_allclose(block, whole[:, :5], rtol=1e-12)
+
+
+def test_units_and_bandwidths_are_those_of_the_fit_not_of_the_new_data(key):
+    mean, deviation, ys = normals(key)
+    keys = jax.random.split(key)
+    spec = stein_specification(ys)
+    prepared, _ = spec.fit(keys, dist.Normal(mean, deviation).to_event(1), ys)
+    far = prepared.features(keys, dist.Normal(mean + 900, deviation).to_event(1), ys + 900)
+    scale = jnp.std(ys, axis=0)
+    wanted = (ys + 900 - jnp.mean(ys, axis=0)) / scale
+    np.testing.assert_allclose(far.features.ys, wanted, rtol=1e-9)
+    np.testing.assert_allclose(far.features.scores, (mean - ys) / deviation**2 * scale, rtol=1e-9)
+
+
+def test_inputs_of_other_observations_are_asked_for(key):
+    mean, deviation, ys = normals(key)
+    keys = jax.random.split(key)
+    predictions = dist.Normal(mean, deviation).to_event(1)
+    spec = stein_specification(ys, distance=kernels.Vectors(mean))
+    prepared, featured = spec.fit(keys, predictions, ys)
+    with pytest.raises(ValueError, match=r"vectors: .* shape \[n, q\]"):
+        prepared.features(keys, predictions, ys)
+    again = prepared.features(keys, predictions, ys, vectors=mean).features
+    np.testing.assert_allclose(again.predictions, featured.features.predictions, rtol=1e-12)
+
+
+def test_scores_without_nodes_for_a_distance_of_scores(key):
+    _, _, ys = normals(key)
+    with pytest.raises(ValueError, match=r"Scores\.at_nodes is missing"):
+        stein_specification(ys).fit(jax.random.split(key), Scores(-ys), ys)
