@@ -7,7 +7,6 @@ says, its Gaussian part any deviation from it.
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -20,7 +19,7 @@ from jaxcal.kernels.predictions import Vectors
 from jaxcal.typing import Points, Scalar
 
 
-class Equal(points._Algebra, eqx.Module):
+class Equal(points.Kernel):
     """``1`` where two points agree in every entry, ``0`` otherwise: for predictions that repeat."""
 
     def __call__(self, x: Array, y: Array) -> Scalar:

@@ -138,7 +138,7 @@ def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
     if radial is not None:
         return radial(points.squared_distances(ys, others))
     lengths = getattr(kernel, "bandwidth", None)
-    if isinstance(kernel, points.RADIAL) and lengths is not None:
+    if points.is_radial(kernel) and lengths is not None:
         return kernel.shape(points.squared_distances(ys / lengths, others / lengths))
     return points.gram(kernel, ys, others)
 

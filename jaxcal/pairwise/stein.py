@@ -238,7 +238,7 @@ class Stein(eqx.Module):
             return _radial_block(radial, rows, cols)[None]
         if radial is not None:
             blocks = _component_blocks(radial, jnp.ones((), rows.ys.dtype), rows, cols)
-        elif isinstance(kernel, points.RADIAL) and kernel.bandwidth is not None:
+        elif points.is_radial(kernel) and kernel.bandwidth is not None:
             blocks = _component_blocks(kernel.shape, kernel.bandwidth, rows, cols)
         else:
             blocks = self._autodiff_block(rows, cols)

@@ -187,12 +187,13 @@ def stein_specification(
     coordinates = checks.flag(coordinates, "coordinates")
     target_kernel = vector_kernel(target_kernel, ys)
     prediction_kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
-    if not points.is_smooth(target_kernel):
+    smooth = points.smoothness(target_kernel)
+    if smooth is False:
         raise ValueError(
             "target_kernel: a Stein test differentiates it twice, and Laplace has no derivative "
             "at 0; use Matern52 or a smoother kernel"
         )
-    if not (points.is_known(target_kernel) or isinstance(ys, Tracer)):
+    if smooth is None and not isinstance(ys, Tracer):
         rows = np.asarray(ys).reshape(ys.shape[0], -1)
         rows = rows[np.all(np.isfinite(rows), axis=1)]
         units = Units.of(jnp.asarray(rows)) if standardize and len(rows) else None

@@ -195,9 +195,9 @@ def test_open_bandwidths_are_filled_and_given_ones_stay():
 
 
 def test_smoothness_is_known():
-    assert points.is_smooth(Gaussian(1.0) * Matern52(1.0) + 2.0 * IMQ(1.0))
+    assert points.smoothness(Gaussian(1.0) * Matern52(1.0) + 2.0 * IMQ(1.0))
     for kernel in (Laplace(1.0), Gaussian(1.0) + Laplace(1.0), 2.0 * (IMQ(1.0) * Laplace(1.0))):
-        assert not points.is_smooth(kernel)
+        assert not points.smoothness(kernel)
 
 
 def test_gram_is_the_kernel_of_every_pair():

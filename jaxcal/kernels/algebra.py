@@ -1,0 +1,259 @@
+"""What makes a function of two points a kernel: sums, products, a bandwidth, a radial profile.
+
+Nothing here knows a kernel by its name: one with ``bandwidth`` gets the median heuristic, one with
+``shape(u)`` beside it matrix products, one that says that it is ``smooth`` is believed.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import convert
+from jaxcal.typing import PointKernel, Scalar
+
+Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
+
+
+def check_bandwidth(value: Any) -> Any:
+    """A positive, finite scalar or vector; tracers pass, since their value is not known yet."""
+    if value is None:
+        return value
+    # one program for 1 and 1.0
+    array = convert.floats(float(value) if type(value) is int else value, "bandwidth")
+    if array.ndim > 1:
+        raise ValueError(f"bandwidth: a scalar or one length per dimension, got {array.shape}")
+    if isinstance(array, Tracer):
+        return array
+    lengths = np.asarray(array)  # compared without compiling
+    if not np.all((lengths > 0) & (lengths < np.inf)):
+        raise ValueError(f"bandwidth: lengths must be positive and finite, got {value}")
+    return array
+
+
+class Kernel(eqx.Module):
+    """A kernel of two points: ``k1 + k2``, ``k1 * k2`` and ``2.0 * k`` are again kernels.
+
+    Write ``__call__(x, y)`` for ONE pair of points [d]. ``smooth`` says whether it is twice
+    differentiable at x = y; where it is None, tests that need that look.
+    """
+
+    smooth: ClassVar[bool | None] = None
+    __array_ufunc__ = None  # a NumPy number on the left leaves the product to the kernel
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        raise NotImplementedError
+
+    def __add__(self, other: PointKernel) -> "Sum":
+        return Sum(self, other)
+
+    def __radd__(self, other: PointKernel) -> "Sum":
+        return Sum(other, self)
+
+    def __mul__(self, other: Any) -> "Product | Scaled":
+        return Product(self, other) if callable(other) else Scaled(other, self)
+
+    def __rmul__(self, other: Any) -> "Product | Scaled":
+        return Product(other, self) if callable(other) else Scaled(other, self)
+
+
+class Radial(Kernel):
+    """A kernel ``shape(u)`` of ``u = sum_i ((x_i - y_i) / l_i)^2`` with the bandwidth l.
+
+    Write ``shape``, elementwise; a test chooses the bandwidth where it is None, and blocks of pairs
+    become one matrix product.
+    """
+
+    bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
+
+    def shape(self, u: Array) -> Array:
+        """The kernel at the squared distance u, in units of the bandwidth."""
+        raise NotImplementedError
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return _radial(self, x, y)
+
+
+class Profile(Kernel):
+    """A radial kernel from a plain function of u; functions are compared by identity."""
+
+    function: Any = eqx.field(static=True)
+    bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
+
+    def shape(self, u: Array) -> Array:
+        return self.function(u)
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return _radial(self, x, y)
+
+
+def is_radial(kernel: Any) -> bool:
+    """Whether the kernel says that it is one of the squared distance in units of its bandwidth."""
+    return hasattr(kernel, "bandwidth") and callable(getattr(kernel, "shape", None))
+
+
+def _radial(kernel: Any, x: Array, y: Array) -> Scalar:
+    if kernel.bandwidth is None:
+        raise ValueError(
+            f"{type(kernel).__name__} has no bandwidth yet: give one, or let a test choose it"
+        )
+    gap = x - y
+    return kernel.shape(jnp.sum((gap / of_type(kernel.bandwidth, gap)) ** 2))
+
+
+def of_type(number: Array, points: Array) -> Array:
+    """In the type of the points, which a length or a scale of float64 does not lift."""
+    if not jnp.isdtype(points.dtype, "real floating"):
+        return number
+    return jnp.asarray(number).astype(points.dtype)
+
+
+class Constant(Kernel):
+    """``k = 1``: forgets its arguments. Between predictions it turns KCCSD into KSD."""
+
+    smooth: ClassVar[bool | None] = True
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return jnp.ones((), jnp.result_type(x))
+
+
+class Function(Kernel):
+    """A plain function of two points as a kernel; compared by identity, so pass a named one."""
+
+    function: Any = eqx.field(static=True)
+    name: str = eqx.field(default="kernel", static=True)  # of the argument it was given for
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return convert.returned(self.function(x, y), self.name, "two points")
+
+
+def as_kernel(value: Any, name: str = "kernel") -> Any:
+    """Kernels as they are; what is no pytree as a `Function`, or a `Profile` where it is radial.
+
+    Raises TypeError, with the ``name`` of the argument, for what is no kernel of two points.
+    """
+    if isinstance(value, type) or not callable(value):
+        remedy = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
+        raise TypeError(
+            f"{name}: wanted a kernel such as jaxcal.kernels.Gaussian() or a function of two "
+            f"points, got {convert.say(value)}{remedy}"
+        )
+    if not jax.tree_util.all_leaves([value]):
+        return value
+    if is_radial(value):
+        return Profile(getattr(value, "shape"), getattr(value, "bandwidth"))  # noqa: B009
+    return Function(value, name)
+
+
+class Sum(Kernel):
+    """``k1(x, y) + k2(x, y)``."""
+
+    left: Any = eqx.field(converter=as_kernel)
+    right: Any = eqx.field(converter=as_kernel)
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return self.left(x, y) + self.right(x, y)
+
+
+class Product(Kernel):
+    """``k1(x, y) k2(x, y)``."""
+
+    left: Any = eqx.field(converter=as_kernel)
+    right: Any = eqx.field(converter=as_kernel)
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return self.left(x, y) * self.right(x, y)
+
+
+class Scaled(Kernel):
+    """``scale k(x, y)``, scale > 0."""
+
+    scale: Scalar = eqx.field(converter=check_bandwidth)
+    kernel: Any = eqx.field(converter=as_kernel)
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        value = self.kernel(x, y)
+        return of_type(self.scale, value) * value
+
+
+def profile(kernel: Any) -> Callable[[Array], Array] | None:
+    """The kernel as a function of the squared Euclidean distance, or None where it is not one.
+
+    Radial kernels with one length, constants, and their sums, products and multiples have one.
+    """
+    match kernel:
+        case Constant():
+            return jnp.ones_like
+        case Sum(left=left, right=right) | Product(left=left, right=right):
+            f, g = profile(left), profile(right)
+            if f is None or g is None:
+                return None
+            return (lambda r2: f(r2) + g(r2)) if type(kernel) is Sum else lambda r2: f(r2) * g(r2)
+        case Scaled(scale=scale, kernel=inner):
+            f = profile(inner)
+            return None if f is None else lambda r2: of_type(scale, r2) * f(r2)
+        case _ if is_radial(kernel):
+            length = kernel.bandwidth
+            if length is None or jnp.ndim(length):
+                return None
+            return lambda r2: kernel.shape(r2 / of_type(length, r2) ** 2)
+        case _:
+            return None
+
+
+def _children(kernel: Any) -> list[Any]:
+    names = [name for name in ("left", "right", "kernel") if hasattr(kernel, name)]
+    return [getattr(kernel, name) for name in names]
+
+
+def smoothness(kernel: Any) -> bool | None:
+    """Whether the kernel is twice differentiable at x = y; None where a part does not say."""
+    parts = _children(kernel)
+    known = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
+    return False if False in known else None if None in known else True
+
+
+def lengths(kernel: Any) -> list[Array]:
+    """The bandwidths inside the kernel that are one length a dimension."""
+    own = getattr(kernel, "bandwidth", None)
+    inner = [found for child in _children(kernel) for found in lengths(child)]
+    return inner if own is None or jnp.ndim(own) == 0 else [own]
+
+
+def needs_bandwidth(kernel: Any) -> bool:
+    """Whether some part of the kernel leaves its bandwidth to a heuristic."""
+    return _is_open(kernel) or any(map(needs_bandwidth, _children(kernel)))
+
+
+def all_open(kernel: Any) -> bool:
+    """Whether every part of the kernel leaves its bandwidth to a heuristic: then it does not matter
+    in which units the distances come."""
+    if children := _children(kernel):
+        return all(map(all_open, children))
+    return _is_open(kernel)
+
+
+def _is_open(kernel: Any) -> bool:
+    return hasattr(kernel, "bandwidth") and kernel.bandwidth is None
+
+
+def with_bandwidth(kernel: Any, bandwidth: Array) -> Any:
+    """The kernel with every open bandwidth set to this one; given bandwidths stay."""
+    match kernel:
+        case Sum(left=left, right=right) | Product(left=left, right=right):
+            return type(kernel)(with_bandwidth(left, bandwidth), with_bandwidth(right, bandwidth))
+        case Scaled(scale=scale, kernel=inner):
+            return Scaled(scale, with_bandwidth(inner, bandwidth))
+        case _ if _is_open(kernel):
+            return eqx.tree_at(lambda k: k.bandwidth, kernel, bandwidth, is_leaf=_is_none)
+        case _:
+            return kernel
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None
