@@ -247,6 +247,7 @@ def pooled_bandwidth(models: Any) -> Scalar:
     return _pooled(stacked(models, least=1)[1])
 
 
+@jax.jit
 def _pooled(models: Float[Array, "M n m"]) -> Scalar:
     def of_one(q: Array) -> Array:
         length, one_prediction = median_heuristic(Vectors(q), q)

@@ -74,6 +74,7 @@ def gram_diagonal(kernel: Any, xs: Float[Array, "n q"]) -> Float[Array, " n"]:
     return jax.vmap(kernel)(xs, xs)
 
 
+@jax.jit
 def median_bandwidth(xs: Points) -> Scalar:
     r"""The median of :math:`\|x_i - x_j\|` over pairs of different points: not of the squares.
 
