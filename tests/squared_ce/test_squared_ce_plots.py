@@ -47,7 +47,7 @@ def test_risks_over_the_grid_show_folds_their_mean_and_the_choice(report):
 def test_what_cannot_be_drawn_is_said(report):
     with pytest.raises(ValueError, match="a grid of one hyperparameter, zero has"):
         risk_over_grid(report.estimators["zero"])
-    with pytest.raises(ValueError, match="problem: wanted 0 to 0, got 1"):
+    with pytest.raises(ValueError, match="problem: wanted a whole number from 0 to 0, got 1"):
         risk_over_grid(report.estimators["bins"], problem=1)
     best = report.best
     none = eqx.tree_at(lambda t: t.contributions, best, np.full(20, np.nan))
