@@ -1,4 +1,4 @@
-"""Strict in tests: float64, fixed keys, checked annotations; no silent promotion in `STRICT`."""
+"""Strict in tests: float64, fixed keys, checked annotations, no silent promotion."""
 
 import functools
 import os
@@ -21,6 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import hypothesis
 import jax
 import numpyro.distributions
+import numpyro.infer
 import optax
 import pytest
 
@@ -45,38 +46,9 @@ def programs_do_not_pile_up():
         jax.clear_caches()
 
 
-# modules, and all of jaxcal that they reach, in which no rank and no type is promoted silently
-STRICT = (
-    "test_embeddings",
-    "test_models",
-    "test_results",
-    "test_scores",
-    "test_quadratic",
-    "test_preconditioners",
-    "test_stein",
-)
-# and modules whose tests that are not slow are such
-QUICK_STRICT = (
-    "test_measures",
-    "test_coverage",
-    "test_points",
-    "test_quantiles",
-    "test_candidates",
-    "test_simplex",
-    "test_ensembles",
-    "test_classes",
-)
-
-
-@pytest.fixture(autouse=True)
-def no_silent_promotion(request):
-    """A sum of [n, 1] and [n] is an error, not a matrix; and so is one of float32 and float64."""
-    slow = request.node.get_closest_marker("slow") is not None
-    if request.path.stem not in (STRICT if slow else STRICT + QUICK_STRICT):
-        yield
-        return
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
+# a sum of [n, 1] and [n] is an error, not a matrix; and so is one of float32 and float64
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
 def relaxed(function):
@@ -90,32 +62,45 @@ def relaxed(function):
     return call
 
 
+NAMES = ("__init__", "__call__", "init", "log_prob", "sample", "mean", "variance", "cdf", "icdf")
+
+
 def relax_numpyro():
-    """numpyro promotes ranks in the densities, samplers and moments of its distributions."""
-    todo = [numpyro.distributions.Distribution]
+    """numpyro promotes ranks and types in its distributions, their supports and its samplers."""
+    todo = [numpyro.distributions.Distribution, numpyro.distributions.constraints.Constraint]
+    todo += [numpyro.infer.mcmc.MCMCKernel]
     while todo:
-        distribution = todo.pop()
-        todo += distribution.__subclasses__()
-        for name in ("__init__", "log_prob", "sample", "mean", "variance", "cdf", "icdf"):
-            value = vars(distribution).get(name)
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        for name in NAMES:
+            value = vars(kind).get(name)
             if isinstance(value, property):
-                setattr(distribution, name, property(relaxed(value.fget)))
+                setattr(kind, name, property(relaxed(value.fget)))
             elif callable(value):
-                setattr(distribution, name, relaxed(value))
+                setattr(kind, name, relaxed(value))
 
 
 def relax_optax():
-    """optax counts the steps of its search in integers of both sizes."""
-    lbfgs = optax.lbfgs
+    """optax counts steps in integers of both sizes, and multiplies floats by them."""
+    for name in ("adam", "lbfgs"):
 
-    def relaxed_lbfgs(**options):
-        return optax.GradientTransformationExtraArgs(*map(relaxed, lbfgs(**options)))
+        def optimizer(*args, make=getattr(optax, name), **options):
+            parts = map(relaxed, make(*args, **options))
+            return optax.GradientTransformationExtraArgs(*parts)
 
-    optax.lbfgs = relaxed_lbfgs
+        setattr(optax, name, optimizer)
 
 
 relax_numpyro()
 relax_optax()
+
+
+@pytest.fixture
+def free_promotion():
+    """For what third parties promote on the way: ott-jax, and numpyro's chains, which are of the
+    widest type while the density is of float32."""
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 @pytest.fixture

@@ -297,11 +297,10 @@ def test_results_print_batched_traced_and_as_a_dictionary(key):
 
 
 @pytest.mark.slow
-def test_draws_come_in_the_type_of_the_predictions(key):
+def test_draws_come_in_the_type_of_the_predictions(key, free_promotion):
     single = Unnormalized(quartic, (CENTERS.astype(jnp.float32), WIDTHS.astype(jnp.float32)))
     options = {"sampler": mcmc.MALA(), "event_shape": 2, "n_draws": 4, "n_warmup": 4}
-    with jax.numpy_dtype_promotion("standard"):  # numpyro's chains are of the widest type
-        result = mcmc.mcmc_draws(key, single, **options)
+    result = mcmc.mcmc_draws(key, single, **options)
     assert result.samples.dtype == jnp.float32
 
 

@@ -64,12 +64,12 @@ LAWS = {
     "normals": lambda mean, deviation: dist.Normal(mean, deviation).to_event(1),
     "mixtures": lambda mean, deviation: dist.MixtureSameFamily(
         dist.Categorical(jnp.full((mean.shape[0], 2), 0.5)),
-        dist.Normal(mean[:, None] + jnp.asarray([0.0, 2.0])[:, None], deviation[:, None]).to_event(
-            1
-        ),
+        dist.Normal(
+            mean[:, None] + jnp.asarray([0.0, 2.0])[None, :, None], deviation[:, None]
+        ).to_event(1),
     ),
     "draws": lambda mean, deviation: Draws(
-        mean[:, None] + deviation[:, None] * jnp.linspace(-1, 1, 8)[:, None]
+        mean[:, None] + deviation[:, None] * jnp.linspace(-1, 1, 8)[None, :, None]
     ),
 }
 
@@ -111,8 +111,8 @@ def test_units_and_bandwidths_are_those_of_the_fit_not_of_the_new_data(key):
     spec = stein_specification(ys)
     prepared, _ = spec.fit(keys, dist.Normal(mean, deviation).to_event(1), ys)
     far = prepared.features(keys, dist.Normal(mean + 900, deviation).to_event(1), ys + 900)
-    scale = jnp.std(ys, axis=0)
-    wanted = (ys + 900 - jnp.mean(ys, axis=0)) / scale
+    scale = jnp.std(ys, axis=0, keepdims=True)
+    wanted = (ys + 900 - jnp.mean(ys, axis=0, keepdims=True)) / scale
     np.testing.assert_allclose(far.features.ys, wanted, rtol=1e-9)
     np.testing.assert_allclose(far.features.scores, (mean - ys) / deviation**2 * scale, rtol=1e-9)
 

@@ -25,13 +25,13 @@ def count(predictions, ys):
 def test_honest_float32_data_are_silent(n, key):
     x, y = jax.random.normal(key, (2, n), jnp.float32)
     assert count(None, y) == 0  # one density, where float32 draws repeat by chance
-    assert count(dist.Normal(x, 1.0), y) == 0
+    assert count(dist.Normal(x, ONE), y) == 0
     assert count(x, jnp.round(x + y, 1)) == 0  # rounded targets
     assert count(jnp.round(x, 1), jnp.round(x + y, 1)) == 0  # and forecasts
     assert count(None, jnp.round(y, 1)) == 0  # one forecast for all
     assert count(x > 0, (y > 0).astype(int)) == 0  # labels
     again = jnp.arange(n).at[: n // 10].set(jnp.arange(n)[n // 2 : n // 2 + n // 10])
-    for predictions in (None, x, dist.Normal(x, 1.0)):
+    for predictions in (None, x, dist.Normal(x, ONE)):
         repeated = jax.tree.map(
             lambda leaf: leaf[again] if jnp.ndim(leaf) and len(leaf) == n else leaf, predictions
         )
@@ -56,12 +56,13 @@ def pairs(key, n, twice):
     return x[rows], (x + noise)[rows]
 
 
+ONE = jnp.ones((), jnp.float32)
 TESTS = {
-    "kccsd": lambda x, ys: jaxcal.kccsd_test(0, dist.Normal(x, 1.0), ys, null=NULL),
-    "kcsd": lambda x, ys: jaxcal.kcsd_test(0, dist.Normal(x, 1.0), ys, x, null=NULL),
-    "ksd": lambda x, ys: jaxcal.ksd_test(0, dist.Normal(0.0, 1.0), ys, null=NULL),
-    "skce": lambda x, ys: jaxcal.skce_test(0, dist.Normal(x, 1.0), ys, null=NULL),
-    "ucme": lambda x, ys: ucme_test(0, dist.Normal(x, 1.0), ys, n_locations=2),
+    "kccsd": lambda x, ys: jaxcal.kccsd_test(0, dist.Normal(x, ONE), ys, null=NULL),
+    "kcsd": lambda x, ys: jaxcal.kcsd_test(0, dist.Normal(x, ONE), ys, x, null=NULL),
+    "ksd": lambda x, ys: jaxcal.ksd_test(0, dist.Normal(0 * ONE, ONE), ys, null=NULL),
+    "skce": lambda x, ys: jaxcal.skce_test(0, dist.Normal(x, ONE), ys, null=NULL),
+    "ucme": lambda x, ys: ucme_test(0, dist.Normal(x, ONE), ys, n_locations=2),
 }
 
 

@@ -55,7 +55,7 @@ def of_rows(v, y, w):
         "known": measures.ece(p, conditional=known),
         "ball of L1": measures.lp_ball_error(p, known, 1.0),
         "ball of L2": measures.lp_ball_error(p, known, 2.0),
-        "top label": jnp.mean(top - right),
+        "top label": jnp.mean(top - right.astype(float)),
         "reliability": reliability.ece,
         "worst bin": reliability.mce,
         "mmce": measures.mmce(v, hits).unbiased,

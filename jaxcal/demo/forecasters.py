@@ -23,8 +23,9 @@ class Regression(NamedTuple):
         """Least squares, and the covariance of the residuals."""
         n, q = inputs.shape
         x_mean, y_mean = jnp.mean(inputs, axis=0), jnp.mean(targets, axis=0)
-        slope = jnp.linalg.lstsq(inputs - x_mean, targets - y_mean)[0].T
-        residuals = targets - y_mean - (inputs - x_mean) @ slope.T
+        xs, ys = inputs - x_mean[None], targets - y_mean[None]
+        slope = jnp.linalg.lstsq(xs, ys)[0].T
+        residuals = ys - xs @ slope.T
         return cls(slope, y_mean - slope @ x_mean, residuals.T @ residuals / (n - q - 1))
 
     def predict(self, inputs: Float[Array, "n q"]) -> Any:
@@ -32,7 +33,7 @@ class Regression(NamedTuple):
         from numpyro.distributions import MultivariateNormal  # numpyro only where it is used
 
         return MultivariateNormal(
-            inputs @ self.slope.T + self.intercept, covariance_matrix=self.covariance
+            inputs @ self.slope.T + self.intercept[None], covariance_matrix=self.covariance
         )
 
 

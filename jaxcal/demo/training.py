@@ -65,7 +65,7 @@ def train(
 
     def spread(key: Key, days: tuple[Array, Array]) -> tuple[Array, Array]:
         noise = jax.random.uniform(key, days[1].shape, days[1].dtype, -0.5, 0.5)
-        return days[0], days[1] + noise * resolution / energy.target_units.scale
+        return days[0], days[1] + noise * resolution / energy.target_units.scale[None]
 
     def loss(learned, days: tuple[Array, Array]) -> Scalar:
         return score_matching_loss(_with(energy, learned), *days)

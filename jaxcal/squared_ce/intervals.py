@@ -21,6 +21,7 @@ from jaxcal import checks
 from jaxcal.numerics import at_least, largest
 from jaxcal.results import Interval
 from jaxcal.squared_ce.risk import jackknife
+from jaxcal.typing import Scalar
 
 
 class OneStep(NamedTuple):
@@ -60,7 +61,7 @@ def mean_interval(values: Any, level: float = 0.05) -> Interval:
     if n < 2:
         missing = jnp.asarray(jnp.nan, values.dtype)
         return Interval(missing, missing, level)
-    half = ndtri(1 - level / 2) * jnp.std(values, ddof=1) / n**0.5
+    half = _normal_quantile(1 - level / 2, values) * jnp.std(values, ddof=1) / n**0.5
     return Interval(jnp.mean(values) - half, jnp.mean(values) + half, level)
 
 
@@ -91,9 +92,9 @@ def one_step(terms: Any, level: float = 0.05, claimed: Any = None) -> OneStep:
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
     if claimed is not None:
         error = at_least(error, jnp.sqrt(jnp.mean(_numbers(claimed, "claimed")) / n))
-    half = ndtri(1 - level / 2) * error
+    half = _normal_quantile(1 - level / 2, error) * error
     interval = Interval(mean - half, mean + half, level)
-    return OneStep(mean, error, interval, mean - ndtri(jnp.asarray(1 - level)) * error)
+    return OneStep(mean, error, interval, mean - _normal_quantile(1 - level, error) * error)
 
 
 def compare_risks(first: Any, second: Any, level: float = 0.05) -> RiskDifference:
@@ -119,7 +120,7 @@ def compare_risks(first: Any, second: Any, level: float = 0.05) -> RiskDifferenc
     size = largest(jnp.abs(first))
     same = largest(jnp.abs(gaps)) <= 1e3 * jnp.finfo(gaps.dtype).eps * size
     z = jnp.where(same, 0.0, difference / jnp.where(same, 1.0, error))
-    half = ndtri(1 - level / 2) * error
+    half = _normal_quantile(1 - level / 2, error) * error
     interval = Interval(difference - half, difference + half, level)
     return RiskDifference(difference, error, ndtr(z), interval)
 
@@ -129,6 +130,11 @@ def root(interval: Interval, most: float = np.inf) -> Interval:
     largest possible square ``most`` as that."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
+
+
+def _normal_quantile(probability: float, like: Array) -> Scalar:
+    """In the type of other numbers, which float64 would lift."""
+    return ndtri(jnp.asarray(probability, like.dtype))
 
 
 def _numbers(value: Any, name: str) -> Float[Array, " n"]:

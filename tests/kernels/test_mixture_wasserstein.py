@@ -204,7 +204,7 @@ def test_a_batch_of_data_sets_is_one_program():
 
 @pytest.mark.skipif(importlib.util.find_spec("ott") is None, reason="needs ott-jax")
 @pytest.mark.filterwarnings("ignore")
-def test_sinkhorn_comes_near_from_above():
+def test_sinkhorn_comes_near_from_above(free_promotion):
     held = components(random_mixtures(4, 3, seed=9))
     exact = np.asarray(squared(MixtureWasserstein(), held))
     near = np.asarray(squared(MixtureWasserstein(transport=Sinkhorn(0.01)), held))
@@ -215,7 +215,7 @@ def test_sinkhorn_comes_near_from_above():
 
 @pytest.mark.skipif(importlib.util.find_spec("ott") is None, reason="needs ott-jax")
 @pytest.mark.filterwarnings("ignore")
-def test_sinkhorn_that_has_not_arrived_is_not_a_number():
+def test_sinkhorn_that_has_not_arrived_is_not_a_number(free_promotion):
     cost = jnp.asarray([[0.0, 1.0], [1.0, 0.3]])
     weights = jnp.asarray([0.3, 0.7]), jnp.asarray([0.6, 0.4])
     assert jnp.all(jnp.isnan(Sinkhorn(1e-4, iterations=10)(cost, *weights)))

@@ -322,12 +322,14 @@ def test_base_measure_is_in_the_units_of_the_targets(key):
     own = Standardized(predictions, units, (2,))
     mean, cov = jnp.asarray([1.0, 2.0]), jnp.asarray([[2.0, 0.3], [0.3, 1.0]])
     changed = dist.MultivariateNormal(
-        (predictions.loc - units.center) / units.scale,
-        predictions.covariance_matrix / (units.scale[:, None] * units.scale),
+        units.points(predictions.loc),
+        predictions.covariance_matrix / (units.scale[:, None] * units.scale[None])[None],
     )
     for form, base in [((2, 2), cov), ((2,), jnp.diagonal(cov)), ((), cov[0, 0])]:
         wide = jnp.broadcast_to(base, form) if form else base * jnp.ones(2)
-        in_units = wide / (units.scale[:, None] * units.scale if form == (2, 2) else units.scale**2)
+        in_units = wide / (
+            units.scale[:, None] * units.scale[None] if form == (2, 2) else units.scale**2
+        )
         for distance in (GaussianFisher, partial(GaussianKernelFisher, bandwidth=1.0)):
             found = squared(distance(mean=mean, cov=base), key, own)
             wanted = squared(distance(mean=units.points(mean), cov=in_units), key, changed)

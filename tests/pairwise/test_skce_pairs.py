@@ -95,7 +95,7 @@ def test_classes_are_those_of_the_definition_by_enumeration():
     wanted = np.zeros((4, 4))
     for i, j in itertools.product(range(4), repeat=2):
         same = sum(
-            (float(a == ys[i]) - p[i, a]) * (float(b == ys[j]) - p[j, b]) * (a == b)
+            (float(a == ys[i]) - p[i, a]) * (float(b == ys[j]) - p[j, b]) * float(a == b)
             for a, b in itertools.product(range(3), repeat=2)
         )
         tv = 0.5 * np.abs(p[i] - p[j]).sum()
