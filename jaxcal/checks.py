@@ -175,7 +175,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
             )
     try:
         shape = jax.eval_shape(score, value, ys).shape
-    except (TypeError, ValueError) as error:
+    except Exception as error:
         raise _of_the_density(value, ys, name, error) from error
     if shape != ys.shape:
         raise ValueError(f"{name}: scores have shape {shape}, targets {ys.shape}")
@@ -184,7 +184,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
 
 def _of_the_density(value: Any, ys: Array, name: str, error: Exception) -> Exception:
     """What went wrong in the user's own density or scores, as an error of this argument."""
-    kind = TypeError if isinstance(error, TypeError) else ValueError
+    kind = ValueError if isinstance(error, ValueError) else TypeError
     said = str(error)
     if said.startswith("predictions: "):
         return kind(said.replace("predictions", name, 1))
@@ -192,7 +192,7 @@ def _of_the_density(value: Any, ys: Array, name: str, error: Exception) -> Excep
     if "scalar-output" in said:
         return kind(f"{name}: {what} must return one number for one target ({said})")
     at = f"targets of shape {ys.shape[1:]}"
-    return kind(f"{name}: {what} fails for {at} when JAX traces it: {said.splitlines()[0]}")
+    return kind(f"{name}: {what} fails for {at} when JAX traces it: {said.partition(chr(10))[0]}")
 
 
 def _scores(value: Scores, ys: Array) -> Scores:

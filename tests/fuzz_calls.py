@@ -213,6 +213,7 @@ def recipes():
         "kernels": {
             "ClassGram": {"matrix": np.eye(3)},
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
+            "Profile": {"function": jnp.exp},
             "Vectors": {"values": YS},
             "positive_definiteness": {"predictions": NORMALS, "distance": kernels.Wasserstein()},
         },

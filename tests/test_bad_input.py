@@ -150,6 +150,21 @@ def test_a_log_density_that_fails_is_that_of_the_predictions(log_density, params
             ksd_test(KEY, lambda y: in_numpy(0.0, y), YS)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"base": dist.Normal()}, ValueError, r"base: .*points of shape \(2,\), got \(\)"),
+        ({"base": dist.Normal}, TypeError, "base: got the class Normal"),
+        ({"target_kernel": in_numpy}, TypeError, r"^target_kernel: fails for points.*\(2,\)"),
+        ({"target_kernel": jnp.exp}, TypeError, r"^target_kernel: fails for points"),
+    ],
+    ids=["scalar", "class", "NumPy", "one argument"],
+)
+def test_base_measures_and_kernels_that_fail(options, error, words):
+    with pytest.raises(error, match=words):
+        run(**options)
+
+
 def test_an_object_that_is_no_pytree():
     class Plain:
         def scores(self, ys):

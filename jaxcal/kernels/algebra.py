@@ -85,6 +85,9 @@ class Profile(Kernel):
     function: Any = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
 
+    def __check_init__(self):
+        convert.function(self.function, "function", "the squared distance in bandwidths")
+
     def shape(self, u: Array) -> Array:
         return self.function(u)
 
@@ -129,7 +132,12 @@ class Function(Kernel):
     name: str = eqx.field(default="kernel", static=True)  # of the argument it was given for
 
     def __call__(self, x: Array, y: Array) -> Scalar:
-        return convert.returned(self.function(x, y), self.name, "two points")
+        try:
+            value = self.function(x, y)
+        except Exception as error:
+            said = f"fails for points of shape {jnp.shape(x)} when JAX traces it"
+            raise TypeError(f"{self.name}: {said}: {str(error).partition(chr(10))[0]}") from error
+        return convert.returned(value, self.name, "two points")
 
 
 def as_kernel(value: Any, name: str = "kernel") -> Any:

@@ -4,6 +4,7 @@ Everything is brought to the units of the targets' own spread first, so that no 
 metres or nanometres; bandwidths follow by the median heuristic in those units.
 """
 
+import math
 from typing import Any, TypedDict
 
 import equinox as eqx
@@ -234,7 +235,17 @@ def vector_kernel(kernel: Any, ys: Array) -> Any:
 
 def base_measure(base: Any, ys: Array) -> Any:
     """Where scores are compared: None, points [m, *event], or a distribution; checked."""
-    if base is None or is_distribution(base):
+    checks.of_jax(base, "base")
+    if isinstance(base, type):
+        raise TypeError(f"base: got the class {base.__name__}; pass an instance of it")
+    if base is None:
+        return base
+    if is_distribution(base):
+        shape = (*base.batch_shape, *base.event_shape)
+        if math.prod(shape) != math.prod(ys.shape[1:]):
+            raise ValueError(
+                f"base: wanted a distribution of points of shape {ys.shape[1:]}, got {shape}"
+            )
         return base
     nodes = checks.floats(base, "base")
     if nodes.ndim == 0 or nodes.shape[0] < 1 or nodes.shape[1:] != ys.shape[1:]:
