@@ -369,9 +369,10 @@ def covering():
         lists += (distances.get(name, [None]), used)
         for k, choices in enumerate(islice(zip(*map(cycle, lists), strict=False), len(used))):
             yield name, options(*choices), SIZES[(i + k) % 3]
+    rough = (Laplace(), Matern52(), PowerExponential(power=0.7))
     for k, null in enumerate(AT_LOCATIONS):
         for i, name in enumerate(("ucme", "ucme of draws", "ucme there")):
-            yield name, options(SMOOTH[k], ROUGH[k], None, null), SIZES[(i + k) % 3]
+            yield name, options(SMOOTH[k], rough[k], None, null), SIZES[(i + k) % 3]
     for n in SIZES:
         yield "exchangeability", options(None, Laplace() + Constant(), None, None), n
         yield "ckce", options(None, None, None, None), n
