@@ -135,7 +135,7 @@ def in_numpy(mean, y):
 @pytest.mark.parametrize(
     ("log_density", "params", "words"),
     [
-        (density, MEANS + 0j, r"fails for targets of shape \(2,\).*real-valued"),
+        (density, MEANS.astype(complex), r"fails for targets of shape \(2,\).*complex128"),
         (density, {"mean": MEANS}, "fails for targets.*unsupported operand"),
         (density, jnp.ones((N, 3)), "fails for targets.*(shape|broadcast)"),
         (in_numpy, MEANS, "fails for targets.*when JAX traces it"),
