@@ -24,7 +24,7 @@ def kccsd_test(
     target_kernel: Any = Gaussian(),
     null: Null = Wild(),
     level: float = 0.05,
-    base: Any = None,
+    base_measure: Any = None,
     n_nodes: int = 10,
     precondition: Precondition = None,
     standardize: bool = True,
@@ -42,7 +42,7 @@ def kccsd_test(
     twice differentiable. Kernels without a bandwidth get the median heuristic. With
     ``standardize`` targets and scores are first brought to mean 0 and standard deviation 1 in each
     coordinate, so results do not depend on units; bandwidths given by hand are then in standard
-    deviations. ``base``: base measure of the Fisher distances as points [m, d] or a numpyro
+    deviations. ``base_measure``: that of the Fisher distances as points [m, d] or a numpyro
     distribution, both in the units of the targets; by default ``n_nodes`` standard normal points
     in the units of the test.
 
@@ -76,7 +76,7 @@ def kccsd_test(
         distance=distance,
         prediction_kernel=prediction_kernel,
         target_kernel=target_kernel,
-        base=base,
+        base_measure=base_measure,
         n_nodes=n_nodes,
         precondition=precondition,
         standardize=standardize,

@@ -173,7 +173,7 @@ for center in (0.0, 2.0, 4.0):
 # A narrow base measure on the left calls these two predictions the same. That costs power, never
 # the level: observations whose predictions differ are then pooled. The default base measure is
 # standard normal *in units of the targets*, so it covers where targets fall. If predictions matter
-# elsewhere, give `base=` points or a distribution (for posteriors, draws from the prior).
+# elsewhere, give `base_measure=` points or a distribution (for posteriors, draws from the prior).
 #
 # ## 3. What does KGFD measure?
 #

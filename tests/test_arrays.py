@@ -193,7 +193,7 @@ def test_risks_of_either_byte_order_compare_alike(kind):
 
 def test_parameters_are_read_like_arrays():
     ys, means = RNG.normal(size=12), RNG.normal(size=12)
-    options = {"null": Wild(19), "base": np.zeros((4,))}
+    options = {"null": Wild(19), "base_measure": np.zeros((4,))}
     want = kccsd_test(0, Unnormalized(density, jnp.asarray(means)), ys, **options)
     for params in (
         means.astype(">f8"),

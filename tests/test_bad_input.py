@@ -50,7 +50,7 @@ GIVEN = Scores(np.asarray(MEANS) - YS, np.asarray(MEANS)[:, None] - NODES, NODES
 
 
 def run(predictions=MODEL, ys=YS, key=KEY, **options):
-    return kccsd_test(key, predictions, ys, **{"null": QUICK, "base": NODES} | options)
+    return kccsd_test(key, predictions, ys, **{"null": QUICK, "base_measure": NODES} | options)
 
 
 @pytest.mark.parametrize("key", [1.0, None, "0", np.zeros(3, np.uint32)])
@@ -185,7 +185,7 @@ def test_scores_of_the_wrong_shape():
 
 def test_preconditioning_needs_the_base_points_of_given_scores():
     with pytest.raises(ValueError, match=r"Scores\.nodes"):
-        run(Scores(GIVEN.at_targets, GIVEN.at_nodes), base=None, precondition="diagonal")
+        run(Scores(GIVEN.at_targets, GIVEN.at_nodes), base_measure=None, precondition="diagonal")
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,13 @@ def test_preconditioning_needs_the_base_points_of_given_scores():
         ({"precondition": "full", "coordinates": True}, ValueError, "use 'diagonal'"),
         ({"n_nodes": 0}, ValueError, "n_nodes: wanted a whole number of at least 1"),
         ({"n_nodes": 2.5}, ValueError, "n_nodes"),
-        ({"base": np.zeros((4, 3))}, ValueError, r"base: wanted points of shape \[m, 2\]"),
-        ({"base": np.zeros((0, 2))}, ValueError, "base: wanted"),
-        ({"base": np.zeros((4, 2), complex)}, TypeError, "base: wanted float32"),
+        (
+            {"base_measure": np.zeros((4, 3))},
+            ValueError,
+            r"base_measure: wanted points of shape \[m, 2\]",
+        ),
+        ({"base_measure": np.zeros((0, 2))}, ValueError, "base_measure: wanted"),
+        ({"base_measure": np.zeros((4, 2), complex)}, TypeError, "base_measure: wanted float32"),
         ({"tile": 0}, ValueError, "tile: wanted a whole number of at least 1"),
         ({"null": BlockNormal(7)}, ValueError, "at least two blocks"),
         ({"target_kernel": Gaussian([1.0, 1.0, 1.0])}, ValueError, "bandwidth"),
@@ -217,8 +221,8 @@ def improper(batch, event):
 
 
 def test_a_base_measure_without_a_sampler():
-    with pytest.raises(TypeError, match="base: ImproperUniform has no sampler"):
-        run(base=improper((), (D,)))
+    with pytest.raises(TypeError, match="base_measure: ImproperUniform has no sampler"):
+        run(base_measure=improper((), (D,)))
 
 
 def test_predictions_and_candidates_without_a_sampler():
@@ -290,7 +294,7 @@ def test_arrays_of_any_library_are_welcome(kind):
     wanted = run()
     given = Scores(*(kind(np.asarray(a)) for a in (GIVEN.at_targets, GIVEN.at_nodes, NODES)))
     assert float(run(MODEL, kind(YS)).estimate) == float(wanted.estimate)
-    np.testing.assert_allclose(run(given, kind(YS), base=None).estimate, wanted.estimate)
+    np.testing.assert_allclose(run(given, kind(YS), base_measure=None).estimate, wanted.estimate)
     one = kcsd_test(KEY, MODEL, kind(YS), kind(YS), null=QUICK)
     np.testing.assert_allclose(one.estimate, kcsd_test(KEY, MODEL, YS, YS, null=QUICK).estimate)
 
@@ -322,7 +326,7 @@ def test_a_target_that_is_not_finite_gives_no_verdict(null, bad):
 def test_a_score_that_is_not_finite_gives_no_verdict(bad):
     at_targets = np.asarray(GIVEN.at_targets).copy()
     at_targets[2, 0] = bad
-    result = run(Scores(at_targets, GIVEN.at_nodes, NODES), base=None)
+    result = run(Scores(at_targets, GIVEN.at_nodes, NODES), base_measure=None)
     assert np.isnan(result.p_value)
     flagged(result, "1 score values at the targets are NaN or infinite")
 
@@ -333,7 +337,7 @@ def test_a_base_point_score_that_is_not_finite_gives_no_verdict(bad, preconditio
     at_nodes = np.asarray(GIVEN.at_nodes).copy()
     at_nodes[2, 0, 1] = bad
     given = Scores(GIVEN.at_targets, at_nodes, NODES)
-    result = run(given, base=None, precondition=precondition)
+    result = run(given, base_measure=None, precondition=precondition)
     assert np.isnan(result.p_value)
     flagged(result, "values that describe the predictions")
 
@@ -345,7 +349,7 @@ def test_a_density_that_does_not_reach_a_target_gives_no_verdict():
     ys = np.abs(YS)
     ys[5, 0] = 0.0
     model = Unnormalized(half_line, jnp.zeros((N, D)))
-    result = run(model, ys, base=np.abs(NODES) + 1, standardize=False)
+    result = run(model, ys, base_measure=np.abs(NODES) + 1, standardize=False)
     assert np.isnan(result.p_value)
     flagged(result, "does the density reach all targets")
 
@@ -399,7 +403,7 @@ def test_one_target_for_all_says_nothing():
 
 def test_identical_observations_say_nothing():
     given = Scores(np.ones((N, D)), np.ones((N, 4, D)), NODES)
-    result = run(given, np.full((N, D), 0.1), base=None)
+    result = run(given, np.full((N, D), 0.1), base_measure=None)
     flagged(result, "all targets compared are identical", "all predictions compared are identical")
 
 
@@ -452,6 +456,8 @@ def _positive(center, y):
 def test_a_target_on_the_edge_of_its_density_is_no_verdict(key):
     ys = jax.random.uniform(key, (30, 1)).at[3, 0].set(0.0)
     nodes = jnp.linspace(0.1, 2, 10)[:, None]
-    result = jaxcal.kccsd_test(key, jaxcal.Unnormalized(_positive, jnp.zeros(30)), ys, base=nodes)
+    result = jaxcal.kccsd_test(
+        key, jaxcal.Unnormalized(_positive, jnp.zeros(30)), ys, base_measure=nodes
+    )
     assert jnp.isnan(result.p_value)
     assert "1 score values at the targets" in str(result)

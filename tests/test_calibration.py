@@ -91,12 +91,12 @@ def model(params):
 )
 def test_statistic_is_the_equation(form, d, key):
     params, ys, nodes = data(d=d)
-    result = kccsd_test(key, model(params), ys, base=nodes, precondition=form, null=QUICK)
+    result = kccsd_test(key, model(params), ys, base_measure=nodes, precondition=form, null=QUICK)
     h = dense_h(params, ys, nodes, form=form).sum(0)
     close(result.estimate, oracles.u_statistic(h))
     close(result.biased, oracles.v_statistic(h))
     close(result.contributions, (h.sum(1) - np.diag(h)) / (14 * 13))
-    both = kccsd(key, model(params), ys, base=nodes, precondition=form)
+    both = kccsd(key, model(params), ys, base_measure=nodes, precondition=form)
     close(both.unbiased, result.estimate)
     close(both.biased, result.biased)
 
@@ -104,7 +104,7 @@ def test_statistic_is_the_equation(form, d, key):
 def test_statistic_with_given_bandwidths_in_the_units_of_the_targets(key):
     params, ys, nodes = data()
     result = kccsd_test(
-        key, model(params), ys, base=nodes, null=QUICK, standardize=False,
+        key, model(params), ys, base_measure=nodes, null=QUICK, standardize=False,
         target_kernel=Gaussian(1.7), prediction_kernel=Gaussian(0.9),
     )  # fmt: skip
     h = dense_h(params, ys, nodes, standardize=False, target=1.7, prediction=0.9).sum(0)
@@ -114,7 +114,7 @@ def test_statistic_with_given_bandwidths_in_the_units_of_the_targets(key):
 
 def test_reported_bandwidths_are_median_distances(key):
     params, ys, nodes = data()
-    result = kccsd_test(key, model(params), ys, base=nodes, null=QUICK)
+    result = kccsd_test(key, model(params), ys, base_measure=nodes, null=QUICK)
     scale = ys.std(0)
     scores = np.stack([gaussian_scores([p[i] for p in params], nodes) * scale for i in range(14)])
     close(result.bandwidths["target"], oracles.median_distance(ys / scale))
@@ -145,7 +145,7 @@ def test_every_kind_of_prediction_gives_the_same_result(key):
     wanted = dense_h(params, ys, nodes, form="diagonal").sum(0)
     for kind in kinds:
         base = None if isinstance(kind, jaxcal.Scores) else nodes
-        got = kccsd_test(key, kind, ys, base=base, precondition="diagonal", null=QUICK)
+        got = kccsd_test(key, kind, ys, base_measure=base, precondition="diagonal", null=QUICK)
         close(got.estimate, oracles.u_statistic(wanted))
 
 
@@ -153,15 +153,18 @@ def test_every_kind_of_prediction_gives_the_same_result(key):
 def test_scalar_and_structured_targets_are_vectors_of_their_entries(key):
     params, ys, nodes = data(d=1)
     flat = [a[:, 0] for a in params]
-    one = kccsd_test(key, model(flat), ys[:, 0], base=nodes[:, 0], null=QUICK)
+    one = kccsd_test(key, model(flat), ys[:, 0], base_measure=nodes[:, 0], null=QUICK)
     close(one.estimate, oracles.u_statistic(dense_h(params, ys, nodes).sum(0)))
     normal = dist.Normal(*map(jnp.asarray, flat))
-    close(kccsd_test(key, normal, ys[:, 0], base=nodes[:, 0], null=QUICK).estimate, one.estimate)
+    close(
+        kccsd_test(key, normal, ys[:, 0], base_measure=nodes[:, 0], null=QUICK).estimate,
+        one.estimate,
+    )
 
     params, ys, nodes = data(d=6, m=2)
     shaped = [a.reshape(14, 2, 3) for a in params]
     one = kccsd_test(
-        key, model(shaped), ys.reshape(14, 2, 3), base=nodes.reshape(2, 2, 3), null=QUICK
+        key, model(shaped), ys.reshape(14, 2, 3), base_measure=nodes.reshape(2, 2, 3), null=QUICK
     )
     close(one.estimate, oracles.u_statistic(dense_h(params, ys, nodes).sum(0)))
 
@@ -169,7 +172,7 @@ def test_scalar_and_structured_targets_are_vectors_of_their_entries(key):
 @pytest.mark.parametrize("form", [None, "diagonal"])
 def test_coordinates_split_the_statistic(form, key):
     params, ys, nodes = data()
-    options = {"base": nodes, "precondition": form, "null": QUICK}
+    options = {"base_measure": nodes, "precondition": form, "null": QUICK}
     result = kccsd_test(key, model(params), ys, coordinates=True, **options)
     h = dense_h(params, ys, nodes, form=form)
     split = result.coordinates
@@ -186,7 +189,7 @@ def test_coordinates_split_the_statistic(form, key):
 
 def test_one_coordinate_is_the_whole(key):
     params, ys, nodes = data(d=1)
-    result = kccsd_test(key, model(params), ys, base=nodes, coordinates=True, null=QUICK)
+    result = kccsd_test(key, model(params), ys, base_measure=nodes, coordinates=True, null=QUICK)
     close(result.coordinates.estimate, result.estimate[None])
     close(result.coordinates.p_value, result.p_value[None])
 
@@ -194,8 +197,10 @@ def test_one_coordinate_is_the_whole(key):
 def test_order_of_observations_does_not_matter(key):
     params, ys, nodes = data()
     order = np.random.default_rng(1).permutation(14)
-    one = kccsd_test(key, model(params), ys, base=nodes, null=Gamma())
-    other = kccsd_test(key, model([p[order] for p in params]), ys[order], base=nodes, null=Gamma())
+    one = kccsd_test(key, model(params), ys, base_measure=nodes, null=Gamma())
+    other = kccsd_test(
+        key, model([p[order] for p in params]), ys[order], base_measure=nodes, null=Gamma()
+    )
     close(other.estimate, one.estimate)
     close(other.p_value, one.p_value)
     close(other.contributions, np.asarray(one.contributions)[order])
@@ -233,7 +238,7 @@ def test_kcsd_with_inputs_that_identify_the_predictions(key):
     """Means x, equal variances: |s_p - s_q| is |x - x'|, so both kernels are the same."""
     params, ys, nodes = data(d=1, n=30)
     params = (params[0], np.full_like(params[1], 0.8))
-    calibration = kccsd_test(key, model(params), ys, base=nodes, null=QUICK)
+    calibration = kccsd_test(key, model(params), ys, base_measure=nodes, null=QUICK)
     conditional = kcsd_test(key, model(params), ys, 7.0 - 3 * params[0], null=QUICK)
     close(conditional.estimate, calibration.estimate)
     close(conditional.p_value, calibration.p_value)
@@ -264,7 +269,9 @@ def test_a_mean_shift_in_the_limit_of_linear_features(key):
 )
 def test_a_result_is_reproducible_and_its_contributions_sum_to_it(null, key):
     params, ys, nodes = data()
-    one, again = (kccsd_test(key, model(params), ys, base=nodes, null=null) for _ in range(2))
+    one, again = (
+        kccsd_test(key, model(params), ys, base_measure=nodes, null=null) for _ in range(2)
+    )
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(a, b)
     close(one.contributions.sum(), one.estimate)
@@ -274,8 +281,8 @@ def test_a_result_is_reproducible_and_its_contributions_sum_to_it(null, key):
 
 def test_tiles_change_nothing(key):
     params, ys, nodes = data()
-    one = kccsd_test(key, model(params), ys, base=nodes, null=QUICK)
-    other = kccsd_test(key, model(params), ys, base=nodes, null=QUICK, tile=6)
+    one = kccsd_test(key, model(params), ys, base_measure=nodes, null=QUICK)
+    other = kccsd_test(key, model(params), ys, base_measure=nodes, null=QUICK, tile=6)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         close(a, b)
 
@@ -299,7 +306,7 @@ def test_one_compilation_a_shape(key):
         predictions = jaxcal.Unnormalized(density, (jnp.asarray(mean), jnp.asarray(deviation)))
         return kccsd_test(
             jax.random.key(seed), predictions, ys, target_kernel=IMQ(bandwidth),
-            prediction_kernel=Gaussian(bandwidth), base=nodes, null=Wild(b),
+            prediction_kernel=Gaussian(bandwidth), base_measure=nodes, null=Wild(b),
         )  # fmt: skip
 
     run(0, 0.5)
@@ -318,7 +325,7 @@ def test_jit_and_vmap_over_data_sets(key):
     more = np.stack([ys, ys + 0.3, 2 * ys])
 
     def run(ys):
-        return kccsd_test(key, model(params), ys, base=nodes, null=QUICK)
+        return kccsd_test(key, model(params), ys, base_measure=nodes, null=QUICK)
 
     many = jax.jit(jax.vmap(run))(jnp.asarray(more))
     assert many.p_value.shape == (3,)
@@ -332,7 +339,7 @@ def test_jit_and_vmap_over_data_sets(key):
 def test_vmap_over_keys(key):
     params, ys, nodes = data()
     keys = jax.random.split(key, 3)
-    run = partial(kccsd_test, predictions=model(params), targets=ys, base=nodes, null=QUICK)
+    run = partial(kccsd_test, predictions=model(params), targets=ys, base_measure=nodes, null=QUICK)
     many = jax.vmap(run)(keys)
     for k in range(3):
         alone = run(keys[k])
@@ -346,11 +353,11 @@ def test_vmap_over_models(key):
     means = jnp.stack([params[0], params[0] + 1.0, params[0] * 0.5])
 
     def run(mean):
-        return kccsd_test(key, model((mean, params[1])), ys, base=nodes, null=QUICK)
+        return kccsd_test(key, model((mean, params[1])), ys, base_measure=nodes, null=QUICK)
 
     def run_numpyro(mean):
         normal = dist.Normal(mean, jnp.asarray(params[1])).to_event(1)
-        return kccsd_test(key, normal, ys, base=nodes, null=QUICK)
+        return kccsd_test(key, normal, ys, base_measure=nodes, null=QUICK)
 
     many = jax.vmap(run)(means)
     for k in range(3):
@@ -365,7 +372,9 @@ def test_vmap_over_bandwidths(key):
     lengths = jnp.asarray([0.3, 1.0, 4.0])
 
     def run(length):
-        return kccsd_test(key, model(params), ys, base=nodes, null=QUICK, target_kernel=IMQ(length))
+        return kccsd_test(
+            key, model(params), ys, base_measure=nodes, null=QUICK, target_kernel=IMQ(length)
+        )
 
     many = jax.vmap(run)(lengths)
     for k in range(3):
@@ -380,7 +389,7 @@ def test_gradient_in_the_parameters_is_the_slope(standardize, key):
     @jax.jit
     def estimate(params):
         return kccsd(
-            key, model(params), ys, base=nodes, standardize=standardize,
+            key, model(params), ys, base_measure=nodes, standardize=standardize,
             target_kernel=Gaussian(1.1), prediction_kernel=Gaussian(1.3),
         ).unbiased  # fmt: skip
 
@@ -423,8 +432,8 @@ def test_standard_error_is_the_spread_over_data_sets(null):
         ys = x + jax.random.normal(y_key, (n, 1))
         result = kccsd_test(
             key, model((x + 0.7, jnp.ones((n, 1)))), ys, standardize=False,
-            base=jnp.zeros((1, 1)), target_kernel=Gaussian(1.5), prediction_kernel=Gaussian(1.5),
-            null=null,
+            base_measure=jnp.zeros((1, 1)), target_kernel=Gaussian(1.5),
+            prediction_kernel=Gaussian(1.5), null=null,
         )  # fmt: skip
         return result.estimate, result.standard_error
 
@@ -467,7 +476,7 @@ class TestPreconditioner:
         for form in ("diagonal", "full"):
             # in fixed units the statistic for other targets is the equation with the same M
             got = kccsd_test(
-                key, model(params), moved, base=nodes, precondition=form, standardize=False,
+                key, model(params), moved, base_measure=nodes, precondition=form, standardize=False,
                 null=QUICK,
             )  # fmt: skip
             h = dense_h(params, moved, nodes, form=form, standardize=False).sum(0)

@@ -209,7 +209,7 @@ def kccsd(held, target, prediction, distance, null):
         distance=distance,
         null=null,
         precondition="isotropic",  # which takes base points, whatever the distance
-        base=held["base"],
+        base_measure=held["base"],
     )
 
 

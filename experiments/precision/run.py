@@ -52,7 +52,7 @@ def run_test(key, mean, sd, targets, base, target=None, prediction=None):
         key,
         dist.Normal(mean, sd).to_event(1),
         targets,
-        base=base,
+        base_measure=base,
         target_kernel=Gaussian(target),
         prediction_kernel=Gaussian(prediction),
     )

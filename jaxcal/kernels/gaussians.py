@@ -61,8 +61,8 @@ class GaussianFisher(_Euclidean, eqx.Module):
 
     :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
     with precisions :math:`\Lambda` and base measure N(m, S): ``mean`` and ``cov`` (a variance, one
-    a coordinate, or a matrix), in the units of the targets like ``base`` of a test; by default
-    standard normal in the units of the test. Cost O(n d), for full covariances O(n d^3).
+    a coordinate, or a matrix), in the units of the targets like ``base_measure`` of a test; by
+    default standard normal in the units of the test. Cost O(n d), for full covariances O(n d^3).
     """
 
     mean: Any = eqx.field(default=None, converter=optional_floats)

@@ -7,7 +7,7 @@ from jaxcal.preparation.specification import (
     Options,
     Specification,
     SteinOptions,
-    base_measure,
+    checked_base_measure,
     stein_specification,
     vector_kernel,
 )
@@ -27,7 +27,7 @@ __all__ = [
     "SteinOptions",
     "SteinResidual",
     "View",
-    "base_measure",
+    "checked_base_measure",
     "not_finite",
     "stein_specification",
     "vector_kernel",

@@ -44,7 +44,7 @@ class Specification(eqx.Module):
     prediction_kernel: Any
     target_kernel: Any
     residual: Residual
-    base: Any = None  # None, points [m, d], or a distribution, in the units of the targets
+    base_measure: Any = None  # None, points [m, d], or a distribution, in the units of the targets
     n_nodes: int = eqx.field(default=10, static=True)
     standardize: bool = eqx.field(default=True, static=True)
 
@@ -137,12 +137,12 @@ class Specification(eqx.Module):
                 if predictions.nodes is None
                 else units.points(predictions.nodes.reshape(-1, d))
             )
-        if self.base is None:
+        if self.base_measure is None:
             return jax.random.normal(key, (self.n_nodes, d), dtype)
-        base = self.base
-        if is_distribution(base):
-            base = sample(key, base, (self.n_nodes,), "base")
-        return units.points(base.reshape(-1, d).astype(dtype))
+        nodes = self.base_measure
+        if is_distribution(nodes):
+            nodes = sample(key, nodes, (self.n_nodes,), "base_measure")
+        return units.points(nodes.reshape(-1, d).astype(dtype))
 
 
 def reach(ys: Points) -> Scalar:
@@ -160,7 +160,7 @@ class Options(TypedDict, total=False):
     distance: Any
     prediction_kernel: Any
     target_kernel: Any
-    base: Any
+    base_measure: Any
     n_nodes: int
     standardize: bool
 
@@ -177,7 +177,7 @@ def stein_specification(
     distance: Any = Fisher(),
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = Gaussian(),
-    base: Any = None,
+    base_measure: Any = None,
     n_nodes: int = 10,
     precondition: Precondition = None,
     standardize: bool = True,
@@ -214,7 +214,7 @@ def stein_specification(
         prediction_kernel,
         target_kernel,
         SteinResidual(precondition, coordinates),
-        base_measure(base, ys),
+        checked_base_measure(base_measure, ys),
         checks.integer(n_nodes, "n_nodes"),
         standardize,
     )
@@ -233,24 +233,25 @@ def vector_kernel(kernel: Any, ys: Array) -> Any:
     return kernel
 
 
-def base_measure(base: Any, ys: Array) -> Any:
+def checked_base_measure(value: Any, ys: Array) -> Any:
     """Where scores are compared: None, points [m, *event], or a distribution; checked."""
-    checks.of_jax(base, "base")
-    if isinstance(base, type):
-        raise TypeError(f"base: got the class {base.__name__}; pass an instance of it")
-    if base is None:
-        return base
-    if is_distribution(base):
-        shape = (*base.batch_shape, *base.event_shape)
+    checks.of_jax(value, "base_measure")
+    if isinstance(value, type):
+        raise TypeError(f"base_measure: got the class {value.__name__}; pass an instance of it")
+    if value is None:
+        return value
+    if is_distribution(value):
+        shape = (*value.batch_shape, *value.event_shape)
         if math.prod(shape) != math.prod(ys.shape[1:]):
             raise ValueError(
-                f"base: wanted a distribution of points of shape {ys.shape[1:]}, got {shape}"
+                f"base_measure: wanted a distribution of points of shape {ys.shape[1:]}, got "
+                f"{shape}"
             )
-        return base
-    nodes = checks.floats(base, "base")
+        return value
+    nodes = checks.floats(value, "base_measure")
     if nodes.ndim == 0 or nodes.shape[0] < 1 or nodes.shape[1:] != ys.shape[1:]:
         raise ValueError(
-            f"base: wanted points of shape [m{''.join(f', {e}' for e in ys.shape[1:])}] in the "
-            f"units of the targets, or a distribution, got shape {nodes.shape}"
+            f"base_measure: wanted points of shape [m{''.join(f', {e}' for e in ys.shape[1:])}] in "
+            f"the units of the targets, or a distribution, got shape {nodes.shape}"
         )
     return nodes

@@ -19,7 +19,7 @@ from jaxcal.preparation import (
     MeanResidual,
     Options,
     Specification,
-    base_measure,
+    checked_base_measure,
     vector_kernel,
 )
 from jaxcal.skce.observations import check_law, observations
@@ -40,7 +40,7 @@ def mean_specification(
     distance: Any = None,
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = None,
-    base: Any = None,
+    base_measure: Any = None,
     n_nodes: int = 10,
     n_draws: int | None = None,
     standardize: bool = True,
@@ -57,13 +57,13 @@ def mean_specification(
     else:
         default = points.L1Laplace() if isinstance(law, Laplaces) else Gaussian()
         target_kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
-        base = base_measure(base, ys)
+        base_measure = checked_base_measure(base_measure, ys)
     specification = Specification(
         checks.distance(distance),
         points.as_kernel(prediction_kernel, "prediction_kernel"),
         target_kernel,
         MeanResidual(n_draws),
-        base,
+        base_measure,
         checks.integer(n_nodes, "n_nodes"),
         standardize,
     )

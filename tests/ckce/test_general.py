@@ -75,7 +75,9 @@ def test_unnormalized_densities_are_ranked_by_scores():
     def value(sd, shift):
         # in units of its own score, so that a width alone is no advantage
         model = jaxcal.Unnormalized(unit, (mean + shift, jnp.full(n, sd)))
-        return float(ckce_stein(KEYS[2], model, ys, base=jnp.zeros((1, 1))[0], **options).estimate)
+        return float(
+            ckce_stein(KEYS[2], model, ys, base_measure=jnp.zeros((1, 1))[0], **options).estimate
+        )
 
     right = value(1.0, 0.0)
     assert right < value(1.0, 0.7)
@@ -89,7 +91,7 @@ def test_stein_products_are_those_of_the_stein_kernel():
         KEYS[2],
         model,
         YS,
-        base=base,
+        base_measure=base,
         standardize=False,
         target_kernel=Gaussian(0.7),
         prediction_kernel=Gaussian(0.8),
