@@ -30,7 +30,7 @@ FITTED = squared_ce.estimators.fit_one(squared_ce.Zero(), squared_ce.binary(P, Y
 PROBLEM = squared_ce.binary(P, Y)
 DOMAIN = distance.Domain(np.ones(3) / 3, np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.4, 0.9]))
 COUPLING = distance.Coupling(P, P, Y + 0.0, np.ones(N) / N)
-SQUARES = {"mean": lambda ps, labels: jnp.mean(ps) + 0 * labels[0]}
+SQUARES = {"mean": lambda ps, labels: jnp.mean(ps)}
 LAW = squared_ce.FiniteLaw(jnp.asarray(PS), jnp.ones(N) / N, jnp.asarray(PS))
 
 
