@@ -153,8 +153,12 @@ def test_a_log_density_that_fails_is_that_of_the_predictions(log_density, params
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"base": dist.Normal()}, ValueError, r"base: .*points of shape \(2,\), got \(\)"),
-        ({"base": dist.Normal}, TypeError, "base: got the class Normal"),
+        (
+            {"base_measure": dist.Normal()},
+            ValueError,
+            r"base_measure: .*points of shape \(2,\), got \(\)",
+        ),
+        ({"base_measure": dist.Normal}, TypeError, "base_measure: got the class Normal"),
         ({"target_kernel": in_numpy}, TypeError, r"^target_kernel: fails for points.*\(2,\)"),
         ({"target_kernel": jnp.exp}, TypeError, r"^target_kernel: fails for points"),
     ],
