@@ -133,3 +133,19 @@ def test_scores_without_nodes_for_a_distance_of_scores(key):
     _, _, ys = normals(key)
     with pytest.raises(ValueError, match=r"Scores\.at_nodes is missing"):
         stein_specification(ys).fit(jax.random.split(key), Scores(-ys), ys)
+
+
+def test_a_common_offset_of_scores_costs_no_digits(key):
+    """Scores of predictions far from all base points differ little from each other."""
+    mean, deviation, ys = normals(key)
+    far = ys.astype(jnp.float32) + 3000, mean.astype(jnp.float32) + 3000
+    predictions = dist.Normal(far[1], deviation.astype(jnp.float32)).to_event(1)
+    wanted = dist.Normal(mean + 3000, deviation).to_event(1)
+    blocks = []
+    for one, at in ((predictions, far[0]), (wanted, ys + 3000)):
+        options = {"standardize": False, "distance": kernels.Wasserstein()}
+        spec = stein_specification(at, **options)
+        prepared, featured = spec.fit(jax.random.split(key), one, at)
+        blocks.append(prepared.pairwise.block(featured.features, featured.features))
+    error = jnp.max(jnp.abs(blocks[0].astype(jnp.float64) - blocks[1]))
+    assert error < 2e-3 * jnp.max(jnp.abs(blocks[1]))

@@ -30,7 +30,7 @@ from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.numerics import largest
 from jaxcal.pairwise.residual import PredictionKernel
 from jaxcal.preconditioners import precision_root
-from jaxcal.preparation import not_finite
+from jaxcal.preparation import Embedding, not_finite
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.results import count_verdicts, first_that_holds, in_words, judge
 from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
@@ -263,9 +263,16 @@ def _test(
     own = Standardized(predictions, units, event)
     _, values = scores_at(own, units.points(ys), nodes)
     assert values is not None
-    described = divergence.features(feature_key, own, NodeScores(nodes, values))
-    bandwidth, _ = median_heuristic(divergence, described)
-    pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), divergence)
+    embedding, described = Embedding.fit(
+        feature_key,
+        divergence,
+        own,
+        NodeScores(nodes, values),
+        standardize=True,
+        unitless=points.all_open(kernel),
+    )
+    bandwidth, _ = median_heuristic(embedding.distance, described)
+    pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), embedding.distance)
 
     roots = precision_root(nodes, values, "full").values
     usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)

@@ -96,6 +96,8 @@ def positive_definiteness(
             f"kernel here is positive definite on it"
         )
     features = distance.features(convert.key(0 if key is None else key), predictions, None)
+    if hasattr(distance, "center") and (offset := distance.center(features)) is not None:
+        features = features - offset
     kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     if points.needs_bandwidth(kernel):
         kernel = points.with_bandwidth(kernel, median_heuristic(distance, features)[0])
