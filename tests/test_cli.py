@@ -412,10 +412,18 @@ def without_cache():
     return {name: value for name, value in os.environ.items() if name != cache}
 
 
+# python -m jaxcal, which hears interrupts also where the tests run in the background
+HEARING = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("jaxcal", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of Unix")
 def test_interrupted_and_unread_the_program_says_no_more_than_it_must(tmp_path):
-    argv = [sys.executable, "-m", "jaxcal", "demo", "--output", str(tmp_path / "a.png")]
+    argv = [sys.executable, "-c", HEARING, "demo", "--output", str(tmp_path / "a.png")]
     ascii_only = without_cache() | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ascii_only}
     with subprocess.Popen(argv, **pipes) as unread, subprocess.Popen(argv, **pipes) as stopped:
@@ -451,7 +459,7 @@ def test_an_interruption_while_jax_is_imported_is_one_line(command, tmp_path):
             print("lost", flush=True)
         """)
     )
-    argv = [sys.executable, "-m", "jaxcal", *command]
+    argv = [sys.executable, "-c", HEARING, *command]
     paths = os.pathsep.join([str(tmp_path), str(Path(jaxcal.__file__).parents[1])])
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
     with subprocess.Popen(argv, env=os.environ | {"PYTHONPATH": paths}, **pipes) as stopped:

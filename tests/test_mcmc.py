@@ -118,11 +118,11 @@ def test_mala_proposes_what_the_paper_writes(key):
     proposed = np.asarray(moved)
 
     def log_q(to, at):
-        drift = at - step**2 * (at - CENTERS) / WIDTHS**2
+        drift = at - step**2 * (at - np.asarray(CENTERS)) / np.asarray(WIDTHS) ** 2
         return -np.sum((to - drift) ** 2, -1) / (4 * step**2)
 
     def log_p(y):
-        return -np.sum(((y - CENTERS) / WIDTHS) ** 2, -1) / 2
+        return -np.sum(((y - np.asarray(CENTERS)) / np.asarray(WIDTHS)) ** 2, -1) / 2
 
     at = np.asarray(start[0])
     ratio = log_p(proposed) + log_q(at, proposed) - log_p(at) - log_q(proposed, at)

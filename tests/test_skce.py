@@ -86,6 +86,7 @@ def assembled(predictions, ys):
     """The pairwise statistic of the paper's kernel and its features, put together by hand."""
     means = kernel_means(Gaussian(1.0), predictions)
     described = Wasserstein().features(KEY, predictions, None)
+    described = described - Wasserstein().center(described)
     features = SKCEFeatures(ys.reshape(len(ys), -1), means.features, described)
     return SKCE(Laplace(1.0), Wasserstein(), means.empty()), features
 

@@ -228,8 +228,8 @@ def test_sinkhorn_says_what_is_missing(monkeypatch):
 
 
 def test_bad_input_is_refused_or_not_a_number():
-    for s in (0.5, float("inf")):
-        with pytest.raises(ValueError, match="order s >= 1"):
+    for s, says in ((0.5, "order s >= 1"), (float("inf"), "s: wanted a finite number")):
+        with pytest.raises(ValueError, match=says):
             MixtureWasserstein(s)
     with pytest.raises(ValueError, match="epsilon"):
         Sinkhorn(0.0)

@@ -272,6 +272,7 @@ def test_kernel_fisher_is_fisher_in_one_dimension_with_equal_variances(dtype, ke
     @eqx.filter_jit
     def gram(distance):
         features = distance.features(key, predictions, None)
+        features = features - distance.center(features)
         assert features.dtype == dtype
         bandwidth, _ = bandwidths.median_heuristic(distance, features)
         return gram_block(Gaussian(bandwidth), distance, features, features)
