@@ -167,7 +167,7 @@ def unjudged(
             level,
         )
 
-    return one_at_a_time(one)(key, predictions, targets, spec, null, level)
+    return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
 
 def _result(
