@@ -74,9 +74,10 @@ PROGRAM = type(jax.jit(len)), type(eqx.filter_jit(len))
 def public(subpackage):
     module = importlib.import_module(f"jaxcal.{subpackage}".rstrip("."))
     own = [n for n, o in vars(module).items() if getattr(o, "__module__", "") == module.__name__]
-    for name in getattr(module, "__all__", own):  # protocols are not called
+    for name in getattr(module, "__all__", own):  # protocols and base classes are not called
         value = getattr(module, name)
-        if callable(value) and not getattr(value, "_is_protocol", False) and name[0] != "_":
+        bare = getattr(value, "_is_protocol", False) or inspect.isabstract(value)
+        if callable(value) and not bare and name[0] != "_":
             yield name, value
 
 

@@ -4,6 +4,7 @@ Nothing here knows a kernel by its name: one with ``bandwidth`` gets the median 
 ``shape(u)`` beside it matrix products, one that says that it is ``smooth`` is believed.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -46,8 +47,9 @@ class Kernel(eqx.Module):
     smooth: ClassVar[bool | None] = None
     __array_ufunc__ = None  # a NumPy number on the left leaves the product to the kernel
 
+    @abstractmethod
     def __call__(self, x: Array, y: Array) -> Scalar:
-        raise NotImplementedError
+        """The kernel of ONE pair of points [d]."""
 
     def __add__(self, other: PointKernel) -> "Sum":
         return Sum(self, other)
@@ -71,9 +73,9 @@ class Radial(Kernel):
 
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
 
+    @abstractmethod
     def shape(self, u: Array) -> Array:
         """The kernel at the squared distance u, in units of the bandwidth."""
-        raise NotImplementedError
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return _radial(self, x, y)

@@ -46,9 +46,9 @@ class Embedding(eqx.Module):
         """
         units = None
         if isinstance(distance, Vectors):
-            given = distance.values
-            units = Units.of(given) if standardize else Units.unchanged(given)
-            raw, distance = units.points(given), Vectors(given[:0])
+            vectors = distance.values
+            units = Units.of(vectors) if standardize else Units.unchanged(vectors)
+            raw, distance = units.points(vectors), Vectors(vectors[:0])
         else:
             if hasattr(distance, "fitted"):
                 distance = distance.fitted(key, predictions, at_nodes)

@@ -25,6 +25,8 @@ def skce_test(
     target_kernel: Any = None,
     null: Null = Wild(),
     level: float = 0.05,
+    base_measure: Any = None,
+    n_nodes: int = 10,
     n_draws: int | None = None,
     standardize: bool = True,
     tile: int = TILE,
@@ -46,6 +48,7 @@ def skce_test(
     [m, m] of the classes will do too. With ``standardize`` targets are first brought to standard
     deviation 1 in each coordinate, and bandwidths given by hand are in standard deviations.
 
+    ``base_measure`` and ``n_nodes``: for distances of scores, as in `jaxcal.kccsd_test`.
     ``n_draws`` takes kernel means from that many draws of each prediction instead of a closed
     form. Draws that were given (`jaxcal.Draws`) are divided: half of them serve the distance, half
     the kernel means, as the weight of a pair must not depend on the errors of its means.
@@ -67,6 +70,8 @@ def skce_test(
         distance=distance,
         prediction_kernel=prediction_kernel,
         target_kernel=target_kernel,
+        base_measure=base_measure,
+        n_nodes=n_nodes,
         n_draws=n_draws,
         standardize=standardize,
     )

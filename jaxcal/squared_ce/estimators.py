@@ -153,12 +153,14 @@ def scalar_only(train: Reduced, name: str) -> None:
 
 def positive(values: Any, name: str) -> tuple[float, ...]:
     """Positive, finite numbers as a tuple, at least one."""
-    given = checks.array(values, name)
-    if isinstance(given, Tracer):
+    numbers = checks.array(values, name)
+    if isinstance(numbers, Tracer):
         raise TypeError(f"{name}: values must be known, and these are traced: keep them out of jit")
-    if not (jnp.issubdtype(given.dtype, jnp.floating) or jnp.issubdtype(given.dtype, jnp.integer)):
-        raise TypeError(f"{name}: wanted real numbers, got {given.dtype}")
-    array = np.atleast_1d(np.asarray(given, np.float64))  # also inside of jit
+    if not (
+        jnp.issubdtype(numbers.dtype, jnp.floating) or jnp.issubdtype(numbers.dtype, jnp.integer)
+    ):
+        raise TypeError(f"{name}: wanted real numbers, got {numbers.dtype}")
+    array = np.atleast_1d(np.asarray(numbers, np.float64))  # also inside of jit
     if array.ndim != 1 or not array.size or not np.all((array > 0) & (array < np.inf)):
         raise ValueError(f"{name}: wanted positive, finite numbers, got {values!r}")
     return tuple(array.tolist())
