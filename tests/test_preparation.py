@@ -149,3 +149,19 @@ def test_a_common_offset_of_scores_costs_no_digits(key):
         blocks.append(prepared.pairwise.block(featured.features, featured.features))
     error = jnp.max(jnp.abs(blocks[0].astype(jnp.float64) - blocks[1]))
     assert error < 2e-3 * jnp.max(jnp.abs(blocks[1]))
+
+
+def test_scores_of_a_second_sample_are_taken_at_the_base_points_of_the_fit(key):
+    mean, deviation, ys = normals(key)
+    keys, nodes = jax.random.split(key), ys[:4]
+
+    def scores(nodes, rows=slice(None)):
+        m, v, y = mean[rows], deviation[rows] ** 2, ys[rows]
+        return Scores((m - y) / v, (m[:, None] - nodes[None]) / v[:, None], nodes)
+
+    prepared, featured = stein_specification(ys).fit(keys, scores(nodes), ys)
+    part = prepared.features(keys, scores(nodes, slice(5)), ys[:5]).features
+    np.testing.assert_allclose(part.predictions, featured.features.predictions[:5], rtol=1e-9)
+    for other in (nodes + 1, nodes[:3]):
+        with pytest.raises(ValueError, match=r"Scores\.nodes: .* base points of the fit"):
+            prepared.features(keys, scores(other), ys)

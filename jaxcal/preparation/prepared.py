@@ -5,11 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
 from jaxcal.kernels.points import Constant
 from jaxcal.kernels.predictions import NodeScores, Vectors
-from jaxcal.models import Units
+from jaxcal.models import Scores, Units
 from jaxcal.numerics import binary_size
 from jaxcal.preparation.residuals import Featured, Residual
 from jaxcal.preparation.views import ClassFrame, Frame
@@ -115,6 +116,8 @@ class Prepared(eqx.Module):
         ``keys`` [2]: for residuals and for the distance, where these take draws. ``vectors``
         [n, q]: what the distance compares, where users give it.
         """
+        if isinstance(predictions, Scores):
+            self._check_nodes(predictions.nodes)
         view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)
         embedding, kernel = self.embedding, self.prediction_kernel
         for_distance, for_residual = self.residual.divided(view, embedding.distance, kernel)
@@ -122,3 +125,22 @@ class Prepared(eqx.Module):
             vectors = jnp.zeros((targets.shape[0], embedding.units.scale.size), view.ys.dtype)
         described = embedding.features(keys[1], for_distance, view.at_nodes, vectors)
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
+
+    def _check_nodes(self, nodes: Any) -> None:
+        """ValueError where scores were taken at other base points than those of the fit.
+
+        Values are looked at outside of jit only.
+        """
+        frame = self.frame
+        if nodes is None or not isinstance(frame, Frame) or frame.nodes is None:
+            return
+        fitted = frame.nodes
+        same = nodes.shape[0] == fitted.shape[0]
+        if same and not isinstance(fitted, Tracer) and not isinstance(nodes, Tracer):
+            there = frame.units.points(jnp.asarray(nodes).reshape(fitted.shape))
+            same = bool(jnp.allclose(there, fitted, rtol=1e-4, atol=1e-4))
+        if not same:
+            raise ValueError(
+                "Scores.nodes: features are comparable at the base points of the fit only; take "
+                "the scores there"
+            )
