@@ -1,7 +1,7 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
-Importing this imports nothing: functions, classes and subpackages (`kernels`, `nulls`, `skce`,
-`ucme`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `distance`,
+Importing this imports nothing: functions, classes and subpackages (`kernels`, `divergences`,
+`nulls`, `skce`, `ucme`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`,
 `simulators`, `sbi`, `plots`) are imported, and JAX with them, when they are first named.
 """
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
         candidates,
         ckce,
         coverage,
-        distance,
+        dce,
+        divergences,
         kernels,
         mcmc,
         measures,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     )
     from jaxcal.calibration import kccsd, kccsd_test
     from jaxcal.ckce import compare
-    from jaxcal.distance import distance_from_calibration
+    from jaxcal.dce import distance_from_calibration
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.models import Draws, Scores, Unnormalized
@@ -46,7 +47,7 @@ _HOMES = {  # of functions and classes
     "Unnormalized": "models",
     "calibration_error": "squared_ce",
     "compare": "ckce",
-    "distance_from_calibration": "distance",
+    "distance_from_calibration": "dce",
     "kccsd": "calibration",
     "kccsd_test": "calibration",
     "kce": "skce",
@@ -87,8 +88,9 @@ __all__ = [
     "ckce",
     "compare",
     "coverage",
-    "distance",
+    "dce",
     "distance_from_calibration",
+    "divergences",
     "kccsd",
     "kccsd_test",
     "kce",

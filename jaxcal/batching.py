@@ -1,4 +1,4 @@
-"""How a program that fills the machine behaves under ``vmap``."""
+"""How a program that fills the machine behaves under ``vmap``, and pairs taken row by row."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array, Float
+
+from jaxcal.typing import Features
 
 
 def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,3 +184,8 @@ linear_p.def_abstract_eval(_linear_shapes)
 ad.primitive_jvps[walk_p] = _walk_jvp
 ad.primitive_jvps[linear_p] = _linear_jvp
 ad.primitive_transposes[linear_p] = _linear_transpose
+
+
+def by_rows(pair: Any, rows: Features, cols: Features) -> Float[Array, "r c"]:
+    """``[pair(row, col)]``, a row at a time: the intermediates of c pairs are held, not of r c."""
+    return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)

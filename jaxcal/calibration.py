@@ -5,8 +5,8 @@ from typing import Any, Unpack
 from jax.sharding import Mesh
 
 from jaxcal import checks, testing
+from jaxcal.divergences.fisher import Fisher
 from jaxcal.kernels.points import Gaussian
-from jaxcal.kernels.predictions import Fisher
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
@@ -19,7 +19,7 @@ def kccsd_test(
     predictions: Any,
     targets: Any,
     *,
-    distance: Any = Fisher(),
+    divergence: Any = Fisher(),
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = Gaussian(),
     null: Null = Wild(),
@@ -38,7 +38,7 @@ def kccsd_test(
     scores are used. ``predictions``: an `Unnormalized`, a numpyro distribution with batch shape
     [n], `Scores`, or a pytree with ``scores(ys)``. ``targets``: [n], [n, d] or [n, ...].
 
-    ``distance`` between predictions and a radial ``prediction_kernel`` on it; ``target_kernel``
+    ``divergence`` between predictions and a radial ``prediction_kernel`` on it; ``target_kernel``
     twice differentiable. Kernels without a bandwidth get the median heuristic. With
     ``standardize`` targets and scores are first brought to mean 0 and standard deviation 1 in each
     coordinate, so results do not depend on units; bandwidths given by hand are then in standard
@@ -73,7 +73,7 @@ def kccsd_test(
     predictions = checks.predictions(predictions, ys)
     spec = stein_specification(
         ys,
-        distance=distance,
+        divergence=divergence,
         prediction_kernel=prediction_kernel,
         target_kernel=target_kernel,
         base_measure=base_measure,

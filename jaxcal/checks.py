@@ -27,9 +27,9 @@ from jaxcal.convert import (
 )
 from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.scores import is_distribution, score
-from jaxcal.typing import Distance
+from jaxcal.typing import Divergence
 
-__all__ = ["array", "choice", "devices", "distance", "features", "flag", "floats", "function"]
+__all__ = ["array", "choice", "devices", "divergence", "features", "flag", "floats", "function"]
 __all__ += ["instance", "integer", "key", "labels", "leaves", "level", "location_null", "names"]
 __all__ += ["null", "number", "numbers", "of_jax", "predictions", "probabilities", "real"]
 __all__ += ["returned", "rows", "say", "targets", "tolerance", "unit"]
@@ -95,12 +95,12 @@ def names(value: Any, d: int, of: str = "parameter") -> tuple[str, ...] | None:
     return words
 
 
-def distance(value: Any, name: str = "distance") -> Any:
+def divergence(value: Any, name: str = "divergence") -> Any:
     """A distance between predictions ready to use, or TypeError."""
-    if isinstance(value, type) or not isinstance(value, Distance):
+    if isinstance(value, type) or not isinstance(value, Divergence):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(
-            f"{name}: wanted one such as jaxcal.kernels.Fisher(), got {say(value)}{remedy}"
+            f"{name}: wanted one such as jaxcal.divergences.Fisher(), got {say(value)}{remedy}"
         )
     return value
 

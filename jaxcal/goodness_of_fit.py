@@ -7,8 +7,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from jaxcal import checks, testing
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.points import Constant
-from jaxcal.kernels.predictions import Vectors
 from jaxcal.models import Unnormalized
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import SteinOptions, stein_specification
@@ -108,13 +108,13 @@ def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[SteinOptions])
 def _conditional(
     predictions: Any, targets: Any, inputs: Any, options: SteinOptions
 ) -> tuple[Any, Array, SteinOptions]:
-    _refuse(options, ("distance",), "KCSD compares inputs; compare predictions by kccsd_test")
+    _refuse(options, ("divergence",), "KCSD compares inputs; compare predictions by kccsd_test")
     ys = checks.targets(targets)
     known = checks.rows(inputs, ys.shape[0], "inputs")
     return (
         checks.predictions(predictions, ys),
         ys,
-        SteinOptions(distance=Vectors(known)) | options,
+        SteinOptions(divergence=Vectors(known)) | options,
     )
 
 
@@ -127,13 +127,13 @@ def _refuse(options: SteinOptions, names: tuple[str, ...], why: str) -> None:
 
 def _single(model: Any, targets: Any, options: SteinOptions) -> tuple[Any, Array, SteinOptions]:
     one = "KSD has one model, and nothing to compare it with; leave it out"
-    _refuse(options, ("distance", "prediction_kernel"), one)
+    _refuse(options, ("divergence", "prediction_kernel"), one)
     ys = checks.targets(targets)
     plain = callable(model) and not isinstance(model, type)
     if plain and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
         model = Unnormalized(_ignore_parameters(model), None, in_axes=None)
     nothing = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
-    alone = SteinOptions(distance=nothing, prediction_kernel=Constant())
+    alone = SteinOptions(divergence=nothing, prediction_kernel=Constant())
     return checks.predictions(model, ys, "model"), ys, alone | options
 
 

@@ -7,9 +7,10 @@ comparison and a choice keep it, so nothing in the package bounds floats in anot
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 
 def at_least(x: Array, low: ArrayLike) -> Array:
@@ -53,3 +54,35 @@ def safe_power(u: Array, exponent: float) -> Array:
 def _from_zero(function: Callable[[Array], Array], u: Array) -> Array:
     positive = u > 0
     return jnp.where(positive, function(jnp.where(positive, u, 1)), jnp.where(u <= 0, 0, u))
+
+
+@jax.custom_jvp
+def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
+    r"""Symmetric square root R of a positive semidefinite matrix, eigenvalues clipped at 0.
+
+    Clipping forgives a Gram matrix that rounding has made slightly indefinite, where a Cholesky
+    factor is NaN. The derivative solves R dR + dR R = dA among the eigenvectors, so it is finite
+    where eigenvalues coincide; directions without variance get derivative 0.
+    """
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.sqrt(at_least(values, 0))[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
+
+
+@psd_root.defjvp
+def _(primals, tangents):
+    root = psd_root(primals[0])
+    values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(primals[0]))
+    roots = jnp.sqrt(at_least(values, 0))
+    across = jnp.swapaxes(vectors, -1, -2)
+    sums = roots[..., :, None] + roots[..., None, :]
+
+    def solve(_, change: Array) -> Array:
+        inner = across @ change @ vectors
+        return vectors @ jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1), 0) @ across
+
+    # an equation has derivatives of its own, where those of the eigenvectors may not exist
+    change = (tangents[0] + jnp.swapaxes(tangents[0], -1, -2)) / 2
+    slope = jax.lax.custom_linear_solve(
+        lambda change: root @ change + change @ root, change, solve, symmetric=True
+    )
+    return root, slope

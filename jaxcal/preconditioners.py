@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.embeddings import psd_root
-from jaxcal.numerics import at_least, at_most
+from jaxcal.numerics import at_least, at_most, psd_root
 from jaxcal.typing import Nodes, Precondition
 
 RANGE = 1e4  # eigenvalues further than this factor from the typical precision are clamped

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jaxcal import nulls, plots
 from jaxcal.arrays_file import TestArrays
 from jaxcal.calibration import kccsd_test
-from jaxcal.kernels.predictions import Fisher, Vectors
+from jaxcal.divergences.fisher import Fisher
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.models import Scores
 from jaxcal.results import TestResult
 
@@ -44,7 +45,7 @@ def run(
                 seed,
                 Scores(jnp.asarray(arrays.scores), node_scores, nodes),
                 arrays.targets,
-                distance=Fisher() if features is None else Vectors(features),
+                divergence=Fisher() if features is None else Vectors(features),
                 null=chosen,
                 level=level,
                 coordinates=coordinates,

@@ -52,7 +52,7 @@ class Pairwise(Protocol):
 
 
 @runtime_checkable
-class Distance(Protocol):
+class Divergence(Protocol):
     """A distance between predictions: features once per prediction, then squared distances.
 
     ``features`` gets the predictions in the units of the test and, where ``needs_nodes``, their

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.kernels.predictions import Vectors, gram_block
+from jaxcal.divergences.vectors import Vectors, gram_block
 from jaxcal.location_nulls import ChiSquared, F, LocationNull, Signs
 from jaxcal.models import Draws
 from jaxcal.models.laws import Classes, law_of
@@ -126,9 +126,9 @@ def _prepared(
     predictions, ys, spec = mean_specification(predictions, targets, **options)
     n = ys.shape[0]
     if locations is not None:
-        if isinstance(spec.distance, Vectors):
+        if isinstance(spec.divergence, Vectors):
             raise ValueError(
-                "distance: Vectors hold no vectors of the locations given: leave these out, so "
+                "divergence: Vectors hold no vectors of the locations given: leave these out, so "
                 "that some of the observations serve as locations"
             )
         where, at = _checked(locations, predictions, ys)
@@ -210,7 +210,7 @@ def _located(
     assert isinstance(pairwise, SKCE)
     means = pairwise.means
     near = gram_block(
-        pairwise.prediction_kernel, pairwise.distance, seen.predictions, there.predictions
+        pairwise.prediction_kernel, pairwise.divergence, seen.predictions, there.predictions
     )
     return _Located(
         near * (means.gram(seen.ys, there.ys) - means.first(seen.law, there.ys)),

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from jaxcal import distance
-from jaxcal.distance.constructions import tempered_sample, two_points
-from jaxcal.plots.distance import bracket, reliability_with_witness
+from jaxcal import dce
+from jaxcal.dce.constructions import tempered_sample, two_points
+from jaxcal.plots.dce import bracket, reliability_with_witness
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n = 200 if quick else 2000
@@ -28,7 +28,7 @@ data_key, key = jax.random.split(jax.random.key(4))
 # %%
 v, y, w = two_points(0.01).domain.law()
 for bins in (14, 15, 20, 21):
-    print(f"{bins} bins: ECE {float(distance.binned_ece(v, y, weights=w, edges=bins).value):.3f}")
+    print(f"{bins} bins: ECE {float(dce.binned_ece(v, y, weights=w, edges=bins).value):.3f}")
 
 # %% [markdown]
 # What is wanted is the distance to the nearest calibrated predictor: how much the probabilities
@@ -37,18 +37,18 @@ for bins in (14, 15, 20, 21):
 # repair it.
 
 # %%
-print(distance.dce_bracket(v, y, weights=w).sources)
-print("smooth calibration error:", distance.smooth_ce(v, y, weights=w))
-print("best bins:              ", distance.interval_ce(v, y, weights=w))
+print(dce.dce_bracket(v, y, weights=w).sources)
+print("smooth calibration error:", dce.smooth_ce(v, y, weights=w))
+print("best bins:              ", dce.interval_ce(v, y, weights=w))
 
 # %% [markdown]
 # Now a model. It is somewhat overconfident: the truth's log odds are multiplied by 1.3.
 
 # %%
 p, labels = tempered_sample(data_key, n, 1.3)
-ece = distance.binned_ece(p, labels, edges=15)
+ece = dce.binned_ece(p, labels, edges=15)
 print(f"15 bins: ECE {float(ece.value):.3f}; with the bins' width, {float(ece.bound):.3f}")
-result = distance.distance_from_calibration(key, p, labels, **options)
+result = dce.distance_from_calibration(key, p, labels, **options)
 print(result)
 
 # %% [markdown]
@@ -72,7 +72,7 @@ figure
 # are calibrated on these data.
 
 # %%
-best = distance.interval_ce(p, labels)
+best = dce.interval_ce(p, labels)
 moved = jnp.mean(jnp.abs(p - best.recalibrated))
 print(f"{best}; recalibrating by them moves predictions by {float(moved):.3f} on average")
 
@@ -81,7 +81,7 @@ print(f"{best}; recalibrating by them moves predictions by {float(moved):.3f} on
 # population's line begins at 0, and the p-value finds nothing.
 
 # %%
-print(distance.distance_from_calibration(key, *tempered_sample(data_key, n, 1.0), **options))
+print(dce.distance_from_calibration(key, *tempered_sample(data_key, n, 1.0), **options))
 
 # %% [markdown]
 # More than two classes make one such problem for the confidence in the most likely class
@@ -92,11 +92,9 @@ print(distance.distance_from_calibration(key, *tempered_sample(data_key, n, 1.0)
 truth = jax.random.dirichlet(data_key, jnp.ones(3), (n,))
 classes = jax.random.categorical(key, jnp.log(truth))
 probabilities = jax.nn.softmax(2 * jnp.log(truth))
+print(dce.distance_from_calibration(key, probabilities, classes, notion="top-label", **options))
 print(
-    distance.distance_from_calibration(key, probabilities, classes, notion="top-label", **options)
-)
-print(
-    distance.distance_from_calibration(
+    dce.distance_from_calibration(
         key, probabilities, classes, notion="class-wise", **options
     ).bracket.low
 )

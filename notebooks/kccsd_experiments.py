@@ -24,7 +24,7 @@ import numpyro.distributions as dist
 
 import jaxcal
 from jaxcal import plots
-from jaxcal.kernels import GaussianFisher, Vectors, Wasserstein
+from jaxcal.divergences import GaussianFisher, Vectors, Wasserstein
 from jaxcal.mcmc import MALA, mcmc_draws
 from jaxcal.skce import skce_test
 
@@ -89,11 +89,11 @@ def p_values(key, mean, spread, targets):
     forecasts = dist.Normal(mean, spread).to_event(1)
     fisher = GaussianFisher(mean=0.0, cov=1.0)
     return (
-        jaxcal.kccsd_test(key, forecasts, targets, distance=fisher, standardize=False).p_value,
+        jaxcal.kccsd_test(key, forecasts, targets, divergence=fisher, standardize=False).p_value,
         jaxcal.kccsd_test(
-            key, forecasts, targets, distance=Wasserstein(), standardize=False
+            key, forecasts, targets, divergence=Wasserstein(), standardize=False
         ).p_value,
-        skce_test(key, forecasts, targets, distance=Wasserstein(), standardize=False).p_value,
+        skce_test(key, forecasts, targets, divergence=Wasserstein(), standardize=False).p_value,
     )
 
 
@@ -180,13 +180,13 @@ def calibrated(key):
 def with_draws(key, mean, draws, targets):
     """SKCE from two draws; each is given twice, which leaves their mean what it is."""
     given = jaxcal.Draws(jnp.concatenate([draws, draws], axis=1))
-    return skce_test(key, given, targets, distance=Vectors(mean), standardize=False).p_value
+    return skce_test(key, given, targets, divergence=Vectors(mean), standardize=False).p_value
 
 
 def without_draws(key, mean, spread, targets):
     forecasts = dist.Normal(mean, spread).to_event(1)
     return jaxcal.kccsd_test(
-        key, forecasts, targets, distance=Wasserstein(), standardize=False
+        key, forecasts, targets, divergence=Wasserstein(), standardize=False
     ).p_value
 
 

@@ -33,8 +33,9 @@ import numpyro.distributions as dist
 
 import jaxcal
 from jaxcal import plots
-from jaxcal.embeddings import fisher, kernel_fisher
-from jaxcal.kernels import MMD, Gaussian, GaussianFisher, GaussianKernelFisher, GradientKernel
+from jaxcal.divergences import MMD, GaussianFisher, GaussianKernelFisher, GradientKernel
+from jaxcal.divergences.embeddings import fisher, kernel_fisher
+from jaxcal.kernels import Gaussian
 from jaxcal.scores import scores_at
 from jaxcal.skce import skce_test
 
@@ -73,11 +74,11 @@ variance = jnp.asarray([[1.0, 0.5], [0.6, 1.0]])
 pair = dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
 ground = Gaussian(1.5)
 exact = {}
-for name, distance in {
+for name, divergence in {
     "GFD": GaussianFisher(mean=0.0, cov=1.0),
     "KGFD": GaussianKernelFisher(mean=0.0, cov=1.0, bandwidth=1.5),
 }.items():
-    exact[name] = float(squared_distance(distance.features(keys[0], pair, None)))
+    exact[name] = float(squared_distance(divergence.features(keys[0], pair, None)))
     print(f"{name} in closed form: {exact[name]:.4f}")
 
 sizes = [4, 16, 64] if quick else [4, 8, 16, 32, 64]

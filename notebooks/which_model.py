@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 import jaxcal
 from jaxcal import ckce
 from jaxcal.ckce import synthetic
-from jaxcal.kernels import Gaussian, Wasserstein
+from jaxcal.divergences import Wasserstein
+from jaxcal.kernels import Gaussian
 from jaxcal.plots import ckce as plots
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
@@ -95,7 +96,7 @@ few = n // 2
 inputs = jax.random.normal(keys[5], (few,))
 numbers = inputs + 0.6 * jax.random.normal(keys[4], (few,))
 shared = {
-    "distance": Wasserstein(),
+    "divergence": Wasserstein(),
     "prediction_kernel": Gaussian(1.0),
     "target_kernel": Gaussian(0.7),
 }

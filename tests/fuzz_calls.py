@@ -6,14 +6,7 @@ import numpyro.distributions as dist
 from jax import numpy as jnp
 from numpyro.infer.autoguide import AutoDiagonalNormal
 
-from jaxcal import (
-    candidates,
-    ckce,
-    distance,
-    kernels,
-    models,
-    squared_ce,
-)
+from jaxcal import candidates, ckce, dce, divergences, kernels, models, squared_ce
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
@@ -28,8 +21,8 @@ UNIVARIATE = dist.Normal(jnp.asarray(P), 1.0)
 DRAWS = models.Draws(RNG.normal(size=(N, 5, 2)))
 FITTED = squared_ce.estimators.fit_one(squared_ce.Zero(), squared_ce.binary(P, Y))
 PROBLEM = squared_ce.binary(P, Y)
-DOMAIN = distance.Domain(np.ones(3) / 3, np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.4, 0.9]))
-COUPLING = distance.Coupling(P, P, Y + 0.0, np.ones(N) / N)
+DOMAIN = dce.Domain(np.ones(3) / 3, np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.4, 0.9]))
+COUPLING = dce.Coupling(P, P, Y + 0.0, np.ones(N) / N)
 SQUARES = {"mean": lambda ps, labels: jnp.mean(ps)}
 LAW = squared_ce.FiniteLaw(jnp.asarray(PS), jnp.ones(N) / N, jnp.asarray(PS))
 
@@ -212,10 +205,15 @@ def recipes():
         "": top,
         "kernels": {
             "ClassGram": {"matrix": np.eye(3)},
-            "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
             "Profile": {"function": jnp.exp},
+        },
+        "divergences": {
+            "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
             "Vectors": {"values": YS},
-            "positive_definiteness": {"predictions": NORMALS, "distance": kernels.Wasserstein()},
+            "positive_definiteness": {
+                "predictions": NORMALS,
+                "divergence": divergences.Wasserstein(),
+            },
         },
         "nulls": {"Bound": {"largest": 1.0}},
         "kernel_means": means,
@@ -235,7 +233,7 @@ def recipes():
         "measures": measured,
         "ckce": compared,
         "squared_ce": squared,
-        "distance": distances,
+        "dce": distances,
         "simulators": {
             "Simulator": {
                 "name": "normal",

@@ -21,11 +21,11 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 # to its left
 ORDER = ["typing", "convert", "numerics", "batching", "repeats"]
 ORDER += ["results", "models", "scores", "checks"]
-ORDER += ["embeddings", "kernels", "kernel_means", "pairwise", "quadratic", "dependence"]
+ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "quadratic", "dependence"]
 ORDER += ["nulls", "preconditioners", "moments", "preparation", "testing"]
 ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "location_nulls", "ucme", "coverage"]
 ORDER += ["candidates", "measures"]
-ORDER += ["ckce", "squared_ce", "distance", "simulators", "plots", "sbi"]
+ORDER += ["ckce", "squared_ce", "dce", "simulators", "plots", "sbi"]
 ORDER += ["arrays_file", "report", "data", "demo"]
 ORDER += ["__init__", "__main__"]
 HEAVY = {"numpyro", "optax", "matplotlib", "torch", "scipy", "sbi", "arviz", "pandas"}
@@ -136,7 +136,7 @@ DIFFERENTIATE = {
     "kernels/bandwidths.py",
     "scores.py",
     "pairwise/stein.py",
-    "kernels/predictions.py",
+    "divergences/fisher.py",
     "batching.py",
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 import jaxcal
 from jaxcal import Scores, Unnormalized, checks, ckce, convert, kccsd_test, measures
-from jaxcal.distance import ece
+from jaxcal.dce import ece
 from jaxcal.nulls import Wild
 from jaxcal.squared_ce import compare_risks
 

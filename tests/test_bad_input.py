@@ -13,7 +13,8 @@ import pytest
 import jaxcal
 from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd_test, ksd_test, skce_test
 from jaxcal.candidates import Independent, exchangeability_test
-from jaxcal.kernels import MMD, Gaussian, Laplace, Matern52
+from jaxcal.divergences import MMD
+from jaxcal.kernels import Gaussian, Laplace, Matern52
 from jaxcal.models import draws
 from jaxcal.nulls import BlockNormal, Bound, Gamma, Multinomial, Spectrum, Wild
 from jaxcal.sbi import score_pairs
@@ -232,7 +233,7 @@ def test_a_base_measure_without_a_sampler():
 def test_predictions_and_candidates_without_a_sampler():
     flat = improper((N,), (D,))
     with pytest.raises(TypeError, match="predictions: ImproperUniform has no sampler"):
-        skce_test(KEY, flat, YS, distance=MMD(n_draws=5), target_kernel=Gaussian(1.0))
+        skce_test(KEY, flat, YS, divergence=MMD(n_draws=5), target_kernel=Gaussian(1.0))
     with pytest.raises(TypeError, match="predictions: ImproperUniform has no sampler"):
         draws(KEY, flat, 3)
     with pytest.raises(TypeError, match="distribution: ImproperUniform has no sampler"):

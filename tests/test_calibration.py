@@ -13,7 +13,8 @@ from quick import quick_first
 
 import jaxcal
 from jaxcal import kccsd, kccsd_test, kcsd_test, preconditioners
-from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52, Vectors
+from jaxcal.divergences import Vectors
+from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52
 from jaxcal.nulls import BlockNormal, Bound, DependentWild, Gamma, Multinomial, Spectrum, Wild
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
@@ -525,7 +526,7 @@ def test_user_embedding_as_distance(key):
     params, ys, _ = data()
     phi = jnp.asarray(np.random.default_rng(3).normal(size=(14, 3)))
     result = kccsd_test(
-        key, model(params), ys, distance=Vectors(phi), standardize=False, null=QUICK,
+        key, model(params), ys, divergence=Vectors(phi), standardize=False, null=QUICK,
         prediction_kernel=IMQ(1.2), target_kernel=Matern52(0.9),
     )  # fmt: skip
     k = oracles.gram(oracles.imq(0.5), 1.2, np.asarray(phi))
@@ -540,7 +541,7 @@ def test_a_kernel_of_the_user_on_targets(key):
     def own(x, y):
         return jnp.exp(-jnp.sum((x - y) ** 2) / 2 / 1.3**2)
 
-    options = {"distance": Vectors(phi), "null": QUICK}
+    options = {"divergence": Vectors(phi), "null": QUICK}
     one = kccsd_test(key, model(params), ys, target_kernel=own, **options)
     other = kccsd_test(key, model(params), ys, target_kernel=Gaussian(1.3), **options)
     close(one.estimate, other.estimate)

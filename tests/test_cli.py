@@ -84,7 +84,7 @@ def test_features_describe_predictions(save, capsys):
         jax.random.key(0),
         jaxcal.Scores(content["scores"]),
         content["targets"],
-        distance=jaxcal.kernels.Vectors(jax.numpy.asarray(content["features"])),
+        divergence=jaxcal.divergences.Vectors(jax.numpy.asarray(content["features"])),
     )
     assert capsys.readouterr().out.strip() == str(wanted)
 

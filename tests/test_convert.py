@@ -8,7 +8,7 @@ import pytest
 
 import jaxcal
 from jaxcal import checks, convert
-from jaxcal.distance import sampled_interval_ce
+from jaxcal.dce import sampled_interval_ce
 from jaxcal.models import Scores
 from jaxcal.nulls import Wild
 from jaxcal.simulators import two_moons

@@ -209,11 +209,11 @@ def test_the_grid_of_the_paper_consists_of_the_tests_of_the_library():
     by_series = dict(zip(grid.series(), found, strict=True))
     assert len(by_series) == 25
     for one, value in by_series.items():
-        if one.distance not in ("GFD", "MMD") or one.exactness == "approx":
+        if one.divergence not in ("GFD", "MMD") or one.exactness == "approx":
             continue  # the approximate ones have draws of their own
         estimate = {"KCCSD": kccsd, "SKCE": skce}[one.test]
         options = {
-            "distance": grid.DISTANCES[one.distance, "exact"],
+            "divergence": grid.DIVERGENCES[one.divergence, "exact"],
             "target_kernel": grid.TARGETS[one.target],
             "standardize": False,
         }

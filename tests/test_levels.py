@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 
 import jaxcal
-from jaxcal import ckce, distance, kccsd_test, plots, sbi, skce, squared_ce
+from jaxcal import ckce, dce, kccsd_test, plots, sbi, skce, squared_ce
 from jaxcal.coverage import coverage
 from jaxcal.measures import quantile_calibration
 from jaxcal.nulls import DependentWild, Wild
@@ -159,7 +159,7 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     np.testing.assert_allclose(high - low, 2 * z * report.best.one_step.standard_error, rtol=1e-9)
     texts = plots.calibration_errors(report).get_legend().get_texts()
     assert any(f"{confidence(level)} interval" in text.get_text() for text in texts)
-    far = distance.distance_from_calibration(
+    far = dce.distance_from_calibration(
         KEY, P[:, 0], LABELS == 0, n_resamples=20, n_draws=20, level=level
     )
     assert far.interval.level == far.level == level
@@ -177,7 +177,7 @@ def test_a_wider_level_means_a_shorter_interval():
     sizes = []
     for level in LEVELS:
         compared = ckce.compare(KEY, models, LABELS, n_draws=99, rank=16, level=level)
-        far = distance.distance_from_calibration(
+        far = dce.distance_from_calibration(
             KEY, P[:, 0], LABELS == 0, n_resamples=20, n_draws=20, level=level
         )
         sizes.append([compared.high[0] - compared.low[0], far.interval.high - far.interval.low])
@@ -194,7 +194,7 @@ def test_a_wider_level_means_a_shorter_interval():
         lambda: skce.skce_interval(skce.block_estimates(KEY, MODEL, YS), level=0.95),
         lambda: sbi.examine(None, key=0, level=0.95),
         lambda: coverage(MODEL, YS, YS[:, None], level=0.95),
-        lambda: distance.distance_from_calibration(KEY, P[:, 0], LABELS == 0, level=0.95),
+        lambda: dce.distance_from_calibration(KEY, P[:, 0], LABELS == 0, level=0.95),
     ],
 )
 def test_a_confidence_is_not_taken_for_a_level(call):

@@ -13,7 +13,8 @@ from scipy import integrate, stats
 
 import jaxcal
 from jaxcal import mcmc
-from jaxcal.kernels import Gaussian, Vectors
+from jaxcal.divergences import Vectors
+from jaxcal.kernels import Gaussian
 from jaxcal.mcmc.diagnostics import effective_size, split_rhat
 from jaxcal.models import Draws, Unnormalized
 from jaxcal.results import TestResult
@@ -407,7 +408,7 @@ def test_skce_from_tuned_draws_is_exact_up_to_monte_carlo_error_and_untuned_ones
     @jax.vmap
     def from_draws(z):
         # standard deviations are equal, so the 2-Wasserstein distance is that of the means
-        given = {"distance": Vectors(centers)} | options
+        given = {"divergence": Vectors(centers)} | options
         test = skce_test(key, Draws(z), ys, **given)
         return test.estimate, test.p_value
 

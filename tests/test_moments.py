@@ -98,9 +98,9 @@ def test_a_single_density_has_marginal_means_too(key):
 def test_without_a_covariance_nothing_is_guessed(key, nodes):
     at_nodes = None if nodes is None else np.ones((12, 2, 2))
     ys = np.random.default_rng(0).normal(size=(12, 2))
-    vectors = jaxcal.kernels.Vectors(jnp.asarray(ys))
+    vectors = jaxcal.divergences.Vectors(jnp.asarray(ys))
     result = jaxcal.kccsd_test(
-        key, Scores(-ys, at_nodes, nodes), ys, distance=vectors, coordinates=True, null=Gamma()
+        key, Scores(-ys, at_nodes, nodes), ys, divergence=vectors, coordinates=True, null=Gamma()
     )
     assert result.coordinates.marginal_mean is None
     assert any("cannot be told" in text and "Scores.nodes" in text for text in result.warnings())

@@ -15,34 +15,36 @@ import pytest
 
 import jaxcal
 from jaxcal import Draws, Scores, Unnormalized, candidates, ckce, kernels, nulls, testing, ucme
-from jaxcal.kernel_means import MeanEmbedding
-from jaxcal.kernels import (
-    IMQ,
+from jaxcal.divergences import (
     MMD,
     Bures,
-    Constant,
     Euclidean,
     Fisher,
-    Gaussian,
     GaussianFisher,
     GaussianKernelFisher,
     GradientKernel,
     KernelFisher,
-    L1Laplace,
-    Laplace,
     LaplaceWasserstein,
-    Linear,
-    Matern52,
+    MeanEmbedding,
     MixtureWasserstein,
-    PowerExponential,
-    RationalQuadratic,
     SlicedWasserstein,
     TotalVariation,
     Vectors,
     Wasserstein,
+)
+from jaxcal.divergences.vectors import NodeScores, gram_block
+from jaxcal.kernels import (
+    IMQ,
+    Constant,
+    Gaussian,
+    L1Laplace,
+    Laplace,
+    Linear,
+    Matern52,
+    PowerExponential,
+    RationalQuadratic,
     points,
 )
-from jaxcal.kernels.predictions import NodeScores, gram_block
 from jaxcal.nulls import (
     BlockNormal,
     BlockSquares,
@@ -127,10 +129,15 @@ READY = [points.with_bandwidth(points.as_kernel(k), jnp.ones(())) for k in KERNE
 OF_NORMALS = [Fisher(), KernelFisher(), KernelFisher(GradientKernel(None)), GaussianFisher()]
 OF_NORMALS += [GaussianKernelFisher(), Wasserstein(), MeanEmbedding(), SlicedWasserstein(8, 3)]
 OF_NORMALS += [Bures(), MMD(), MMD(n_draws=4)]
-DISTANCES = [(one, normals) for one in OF_NORMALS]
-DISTANCES += [(LaplaceWasserstein(), laplaces), (MixtureWasserstein(), mixtures)]
-DISTANCES += [(MeanEmbedding(), mixtures), (MMD(), lambda held: Draws(held["samples"][..., None]))]
-DISTANCES += [(one, lambda held: held["probabilities"]) for one in (Euclidean(), TotalVariation())]
+DIVERGENCES = [(one, normals) for one in OF_NORMALS]
+DIVERGENCES += [(LaplaceWasserstein(), laplaces), (MixtureWasserstein(), mixtures)]
+DIVERGENCES += [
+    (MeanEmbedding(), mixtures),
+    (MMD(), lambda held: Draws(held["samples"][..., None])),
+]
+DIVERGENCES += [
+    (one, lambda held: held["probabilities"]) for one in (Euclidean(), TotalVariation())
+]
 NULLS = [Wild(39), DependentWild(39), Multinomial(39), Spectrum(39), Gamma()]
 NULLS += [BlockNormal(), BlockSquares(), Bound(50.0)]
 AT_LOCATIONS = [ucme.Signs(39), ucme.F(), ucme.ChiSquared()]
@@ -139,7 +146,7 @@ AT_LOCATIONS = [ucme.Signs(39), ucme.F(), ucme.ChiSquared()]
 def test_no_kernel_distance_or_null_is_missing():
     """What is new takes part; classes are whole numbers, `Vectors` are the inputs below, and of the
     bases of kernels there is no kernel."""
-    parts = [*KERNELS, *NULLS, *(one for one, _ in DISTANCES)]
+    parts = [*KERNELS, *NULLS, *(one for one, _ in DIVERGENCES)]
     names = {type(part).__name__ for part in parts}
     names |= {"Constant", "Linear", "GradientKernel", "Vectors", "Delta", "ClassGram"}
     names |= {"Kernel", "Profile", "Radial"}
@@ -179,63 +186,63 @@ def test_kernels_and_nulls_keep_nan(n):
 @pytest.mark.parametrize("n", [12, *(pytest.param(n, marks=SLOW) for n in SIZES[1:])])
 def test_distances_keep_nan(n):
     row = n // 3
-    chosen = [one for one in DISTANCES if n == 12 or one[1] is not mixtures]  # host, pair by pair
+    chosen = [one for one in DIVERGENCES if n == 12 or one[1] is not mixtures]  # host, pair by pair
 
     @jax.jit
     def run(held):
         nodes = NodeScores(held["base"][:, None], held["at base"][..., None])
         rows = []
-        for distance, predictions in chosen:
-            features = distance.features(KEY, predictions(held), nodes)
+        for divergence, predictions in chosen:
+            features = divergence.features(KEY, predictions(held), nodes)
             one = jax.tree.map(lambda leaf: leaf[row : row + 1], features)
-            rows.append(distance.squared_distances(one, features))
+            rows.append(divergence.squared_distances(one, features))
         return rows
 
     held = jax.tree.map(jnp.asarray, forecasts(n))
     assert np.all(np.isfinite(run(held)))
     for place in ("mean", "samples", "probabilities", "at base"):
         held |= {place: held[place].at[row].set(jnp.nan)}
-    for rows, (distance, _) in zip(run(held), chosen, strict=True):
-        assert np.all(np.isnan(rows)), distance
+    for rows, (divergence, _) in zip(run(held), chosen, strict=True):
+        assert np.all(np.isnan(rows)), divergence
 
 
-def kccsd(held, target, prediction, distance, null):
+def kccsd(held, target, prediction, divergence, null):
     return jaxcal.kccsd_test(
         KEY,
         normals(held),
         held["targets"],
         target_kernel=target,
         prediction_kernel=prediction,
-        distance=distance,
+        divergence=divergence,
         null=null,
         precondition="isotropic",  # which takes base points, whatever the distance
         base_measure=held["base"],
     )
 
 
-def kccsd_of_scores(held, target, prediction, distance, null):
+def kccsd_of_scores(held, target, prediction, divergence, null):
     scores = Scores(held["at targets"], held["at base"], held["base"])
-    options = {"target_kernel": target, "prediction_kernel": prediction, "distance": distance}
+    options = {"target_kernel": target, "prediction_kernel": prediction, "divergence": divergence}
     options |= {"null": null, "coordinates": True, "precondition": "diagonal"}
     return jaxcal.kccsd_test(KEY, scores, held["targets"], **options)
 
 
-def ksd(held, target, prediction, distance, null):
+def ksd(held, target, prediction, divergence, null):
     return jaxcal.ksd_test(
         KEY, Scores(held["at targets"]), held["targets"], target_kernel=target, null=null
     )
 
 
-def kcsd(held, target, prediction, distance, null):
+def kcsd(held, target, prediction, divergence, null):
     options = {"target_kernel": target, "prediction_kernel": prediction, "null": null}
     return jaxcal.kcsd_test(KEY, model(held), held["targets"], held["inputs"], **options)
 
 
 def skce(predictions):
-    def run(held, target, prediction, distance, null):
+    def run(held, target, prediction, divergence, null):
         options = {"target_kernel": target, "prediction_kernel": prediction, "null": null}
         made = predictions(held)
-        return jaxcal.skce_test(KEY, made, held["targets"], distance=distance, **options)
+        return jaxcal.skce_test(KEY, made, held["targets"], divergence=divergence, **options)
 
     return run
 
@@ -244,14 +251,18 @@ def drawn(held):
     return Draws(held["samples"])
 
 
-def skce_of_classes(held, target, prediction, distance, null):
-    options = {"prediction_kernel": prediction, "distance": distance, "null": null}
+def skce_of_classes(held, target, prediction, divergence, null):
+    options = {"prediction_kernel": prediction, "divergence": divergence, "null": null}
     return jaxcal.skce_test(KEY, held["probabilities"], held["classes"], **options)
 
 
 def at_locations(predictions):
-    def run(held, target, prediction, distance, null):
-        options = {"target_kernel": target, "prediction_kernel": prediction, "distance": distance}
+    def run(held, target, prediction, divergence, null):
+        options = {
+            "target_kernel": target,
+            "prediction_kernel": prediction,
+            "divergence": divergence,
+        }
         return ucme.ucme_test(
             KEY, predictions(held), held["targets"], n_locations=2, null=null, **options
         )
@@ -259,14 +270,14 @@ def at_locations(predictions):
     return run
 
 
-def at_given_locations(held, target, prediction, distance, null):
+def at_given_locations(held, target, prediction, divergence, null):
     there = dist.Normal(held["mean there"], 1.0, validate_args=False), held["targets there"]
-    options = {"target_kernel": target, "prediction_kernel": prediction, "distance": distance}
+    options = {"target_kernel": target, "prediction_kernel": prediction, "divergence": divergence}
     made = normals(held)
     return ucme.ucme_test(KEY, made, held["targets"], locations=there, null=null, **options)
 
 
-def exchangeability(held, target, prediction, distance, null):
+def exchangeability(held, target, prediction, divergence, null):
     return candidates.exchangeability_test(
         KEY,
         model(held),
@@ -278,7 +289,7 @@ def exchangeability(held, target, prediction, distance, null):
     )
 
 
-def ckce_test(held, target, prediction, distance, null):
+def ckce_test(held, target, prediction, divergence, null):
     return ckce.ckce_test(KEY, held["probabilities"], held["classes"], n_draws=39)
 
 
@@ -326,8 +337,8 @@ def check(name, choices, n, traced=False):
             assert place != "targets" or len(texts) == 1, (value, texts)
 
 
-def options(target, prediction, distance, null):
-    return {"target": target, "prediction": prediction, "distance": distance, "null": null}
+def options(target, prediction, divergence, null):
+    return {"target": target, "prediction": prediction, "divergence": divergence, "null": null}
 
 
 QUICK = [

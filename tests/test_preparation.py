@@ -6,8 +6,8 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from jaxcal import Draws, Scores, kernels
-from jaxcal.kernel_means import MeanEmbedding
+from jaxcal import Draws, Scores, divergences
+from jaxcal.divergences import MeanEmbedding
 from jaxcal.models.laws import Classes
 from jaxcal.pairwise.skce import SKCE
 from jaxcal.preparation import stein_specification
@@ -15,16 +15,16 @@ from jaxcal.skce.specification import mean_specification
 
 N = 12
 # a common offset, which costs nothing, and units that are not those of the test
-DISTANCES = {
-    "Fisher": kernels.Fisher(),
-    "KernelFisher": kernels.KernelFisher(),
-    "GaussianFisher": kernels.GaussianFisher(),
-    "GaussianKernelFisher": kernels.GaussianKernelFisher(),
-    "Wasserstein": kernels.Wasserstein(),
-    "MMD": kernels.MMD(),
+DIVERGENCES = {
+    "Fisher": divergences.Fisher(),
+    "KernelFisher": divergences.KernelFisher(),
+    "GaussianFisher": divergences.GaussianFisher(),
+    "GaussianKernelFisher": divergences.GaussianKernelFisher(),
+    "Wasserstein": divergences.Wasserstein(),
+    "MMD": divergences.MMD(),
     "MeanEmbedding": MeanEmbedding(),
-    "Bures": kernels.Bures(),
-    "MixtureWasserstein": kernels.MixtureWasserstein(),
+    "Bures": divergences.Bures(),
+    "MixtureWasserstein": divergences.MixtureWasserstein(),
 }
 
 
@@ -36,7 +36,7 @@ def normals(key, n=N):
     return mean, deviation, ys
 
 
-@pytest.mark.parametrize("name", DISTANCES)
+@pytest.mark.parametrize("name", DIVERGENCES)
 def test_a_part_of_the_data_has_its_part_of_the_features(name, key):
     """The statistic between two halves is that block of the whole: nothing is fitted again."""
     mean, deviation, ys = normals(key)
@@ -47,7 +47,7 @@ def test_a_part_of_the_data_has_its_part_of_the_features(name, key):
 
     @jax.jit
     def both():
-        spec = stein_specification(ys, distance=DISTANCES[name], precondition="diagonal")
+        spec = stein_specification(ys, divergence=DIVERGENCES[name], precondition="diagonal")
         prepared, featured = spec.fit(keys, predictions(slice(None)), ys)
         first, second = (
             prepared.features(keys, predictions(rows), ys[rows]).features
@@ -121,7 +121,7 @@ def test_inputs_of_other_observations_are_asked_for(key):
     mean, deviation, ys = normals(key)
     keys = jax.random.split(key)
     predictions = dist.Normal(mean, deviation).to_event(1)
-    spec = stein_specification(ys, distance=kernels.Vectors(mean))
+    spec = stein_specification(ys, divergence=divergences.Vectors(mean))
     prepared, featured = spec.fit(keys, predictions, ys)
     with pytest.raises(ValueError, match=r"vectors: .* shape \[n, q\]"):
         prepared.features(keys, predictions, ys)
@@ -143,7 +143,7 @@ def test_a_common_offset_of_scores_costs_no_digits(key):
     wanted = dist.Normal(mean + 3000, deviation).to_event(1)
     blocks = []
     for one, at in ((predictions, far[0]), (wanted, ys + 3000)):
-        options = {"standardize": False, "distance": kernels.Wasserstein()}
+        options = {"standardize": False, "divergence": divergences.Wasserstein()}
         spec = stein_specification(at, **options)
         prepared, featured = spec.fit(jax.random.split(key), one, at)
         blocks.append(prepared.pairwise.block(featured.features, featured.features))

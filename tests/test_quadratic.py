@@ -268,7 +268,8 @@ ON_DEVICES = """
     import jax, jax.numpy as jnp, numpy as np
     from jax.sharding import Mesh
     import jaxcal
-    from jaxcal.kernels import Gaussian, Vectors
+    from jaxcal.divergences import Vectors
+    from jaxcal.kernels import Gaussian
     from jaxcal.pairwise.stein import Stein, SteinFeatures
     from jaxcal.quadratic import quadratic_sums
 

@@ -15,11 +15,11 @@ import pytest
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
 from jaxcal.ckce import ckce_low_rank, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
-from jaxcal.distance import smooth_ce
+from jaxcal.dce import smooth_ce
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.bandwidths import median_heuristic, pairs
 from jaxcal.kernels.medians import HELD
 from jaxcal.kernels.points import Gaussian
-from jaxcal.kernels.predictions import Vectors
 from jaxcal.measures import mmce
 from jaxcal.preparation.specification import reach
 from jaxcal.sbi.diagnosis import diagnose
@@ -79,7 +79,7 @@ def ridges(d):
     return found.values, found.unexplained
 
 
-SLOW = ("ksd", "kcsd", "draws", "distance", "diagnosis", "compared", "locations")
+SLOW = ("ksd", "kcsd", "draws", "divergence", "diagnosis", "compared", "locations")
 ESTIMATES = {
     "kccsd": lambda d: kccsd(KEY, energies(d), d["ys"], precondition="isotropic"),
     "kcsd": lambda d: kcsd(KEY, energies(d), d["ys"], inputs=d["mean"]),
@@ -99,7 +99,7 @@ ESTIMATES = {
     "locations": lambda d: ucme(KEY, normals(d), d["ys"]),
     "compare": lambda d: pooled_bandwidth(jnp.stack([d["classes"], d["classes"][:, ::-1]])),
     "measures": lambda d: mmce(d["classes"][:, 0], d["labels"] == 0).biased,
-    "distance": lambda d: smooth_ce(d["classes"][:, 0], d["labels"] == 0).value,
+    "divergence": lambda d: smooth_ce(d["classes"][:, 0], d["labels"] == 0).value,
 }
 # in the first run at n = 200 alone
 FEW = ("skce", "classes", "compare")

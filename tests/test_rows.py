@@ -6,29 +6,29 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from jaxcal import distance, measures, squared_ce
+from jaxcal import dce, measures, squared_ce
 from jaxcal.squared_ce.intervals import one_step
 
 KEY = jax.random.key(0)
 
 
 def of_probabilities(v, y, w):
-    """Everything that `jaxcal.distance` says of predictions, labels and weights, by name."""
-    bracket = distance.dce_bracket(v, y, weights=w)
-    result = distance.distance_from_calibration(KEY, v, y, weights=w, n_resamples=5, n_draws=5)
+    """Everything that `jaxcal.dce` says of predictions, labels and weights, by name."""
+    bracket = dce.dce_bracket(v, y, weights=w)
+    result = dce.distance_from_calibration(KEY, v, y, weights=w, n_resamples=5, n_draws=5)
     return {
-        "ece": distance.ece(v, y, weights=w),
-        "binned ece": distance.binned_ece(v, y, weights=w).bound,
-        "weighted": distance.weighted_ce(v, y, [jnp.ones_like, jnp.sin], weights=w).value,
-        "best bins": distance.interval_ce(v, y, weights=w).value,
-        "random bins": distance.random_interval_ce(v, y, weights=w, width=0.3),
-        "surrogate": distance.surrogate_interval_ce(v, y, weights=w, accuracy=None).value,
-        "laplace": distance.laplace_ce(v, y, weights=w).value,
-        "laplace witness": distance.laplace_witness(v, y, jnp.array([0.3]), weights=w)[0],
-        "kernel": distance.kernel_ce(v, y, weights=w).value,
-        "smooth": distance.smooth_ce(v, y, weights=w).value,
-        "smooth on a grid": distance.smooth_ce_grid(v, y, weights=w, cells=50).value,
-        "smECE": distance.smece(v, y, weights=w, cells=64).value,
+        "ece": dce.ece(v, y, weights=w),
+        "binned ece": dce.binned_ece(v, y, weights=w).bound,
+        "weighted": dce.weighted_ce(v, y, [jnp.ones_like, jnp.sin], weights=w).value,
+        "best bins": dce.interval_ce(v, y, weights=w).value,
+        "random bins": dce.random_interval_ce(v, y, weights=w, width=0.3),
+        "surrogate": dce.surrogate_interval_ce(v, y, weights=w, accuracy=None).value,
+        "laplace": dce.laplace_ce(v, y, weights=w).value,
+        "laplace witness": dce.laplace_witness(v, y, jnp.array([0.3]), weights=w)[0],
+        "kernel": dce.kernel_ce(v, y, weights=w).value,
+        "smooth": dce.smooth_ce(v, y, weights=w).value,
+        "smooth on a grid": dce.smooth_ce_grid(v, y, weights=w, cells=50).value,
+        "smECE": dce.smece(v, y, weights=w, cells=64).value,
         "low": bracket.low,
         "high": bracket.high,
         "population low": result.interval.low,

@@ -9,7 +9,8 @@ import pytest
 import jaxcal
 from jaxcal import Scores, kccsd_test, kcsd_test, ksd_test, measures, sbi, skce_test, ucme
 from jaxcal.ckce import ckce_by_group
-from jaxcal.kernels import Delta, Fisher, Gaussian, Laplace
+from jaxcal.divergences import Fisher
+from jaxcal.kernels import Delta, Gaussian, Laplace
 from jaxcal.models.laws import law_of
 from jaxcal.nulls import BlockNormal, Wild
 from jaxcal.squared_ce import Bins
@@ -41,8 +42,11 @@ CALLS = {
     ),
     "kernel a number": (lambda: Gaussian(1.0) + 2.0, "kernel"),
     "bandwidth a string": (lambda: Laplace("wide"), "bandwidth"),
-    "distance a class": (lambda: kccsd_test(0, SCORES, YS, distance=Fisher), "distance: .*call it"),
-    "distance a string": (lambda: skce_test(0, NORMALS, YS, distance="w2"), "distance"),
+    "distance a class": (
+        lambda: kccsd_test(0, SCORES, YS, divergence=Fisher),
+        "divergence: .*call it",
+    ),
+    "distance a string": (lambda: skce_test(0, NORMALS, YS, divergence="w2"), "divergence"),
     "null of pairs": (lambda: ucme.ucme_test(0, NORMALS, YS, null=Wild()), "null"),
     "null of locations": (lambda: kccsd_test(0, SCORES, YS, null=ucme.F()), "null"),
     "block size": (lambda: BlockNormal(2.5), "size: wanted a whole number of at least 2"),
@@ -66,13 +70,19 @@ CALLS = {
         "estimators",
     ),
     "accuracy": (lambda: jaxcal.distance_from_calibration(0, P, Y, accuracy=0), "accuracy"),
-    "KCSD": (lambda: kcsd_test(0, SCORES, YS, YS, distance=Fisher()), "distance: KCSD compares"),
-    "KCSD estimate": (lambda: jaxcal.kcsd(0, SCORES, YS, YS, distance=Fisher()), "distance: KCSD"),
+    "KCSD": (
+        lambda: kcsd_test(0, SCORES, YS, YS, divergence=Fisher()),
+        "divergence: KCSD compares",
+    ),
+    "KCSD estimate": (
+        lambda: jaxcal.kcsd(0, SCORES, YS, YS, divergence=Fisher()),
+        "divergence: KCSD",
+    ),
     "KSD": (
         lambda: ksd_test(0, SCORES, YS, prediction_kernel=Gaussian()),
         "prediction_kernel: KSD",
     ),
-    "KSD distance": (lambda: jaxcal.ksd(0, SCORES, YS, distance=Fisher()), "distance: KSD"),
+    "KSD distance": (lambda: jaxcal.ksd(0, SCORES, YS, divergence=Fisher()), "divergence: KSD"),
     "coverage": (lambda: sbi.examine(SCORES, YS, YS, key=0, coverage=0.9), "coverage: wanted"),
     "confidence": (lambda: measures.mmce(P + 1, Y), "confidence: .*out of range"),
 }

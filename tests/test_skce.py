@@ -12,17 +12,9 @@ from quick import quick_first
 
 import jaxcal
 from jaxcal import testing
-from jaxcal.kernel_means import MeanEmbedding, kernel_means
-from jaxcal.kernels import (
-    ClassGram,
-    Constant,
-    Gaussian,
-    Laplace,
-    PowerExponential,
-    TotalVariation,
-    Vectors,
-    Wasserstein,
-)
+from jaxcal.divergences import MeanEmbedding, TotalVariation, Vectors, Wasserstein
+from jaxcal.kernel_means import kernel_means
+from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
 from jaxcal.nulls import BlockNormal, BlockSquares, Gamma, Multinomial, Spectrum, Wild
 from jaxcal.pairwise.skce import SKCE, MatrixSKCE, Observed, SKCEFeatures
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
@@ -30,7 +22,7 @@ from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
 KEY = jax.random.key(0)
 PAPER = {
     "standardize": False,
-    "distance": Wasserstein(),
+    "divergence": Wasserstein(),
     "prediction_kernel": Laplace(1.0),
     "target_kernel": Gaussian(1.0),
 }
@@ -206,7 +198,7 @@ def test_two_classes_are_the_binary_form():
     for predictions in (p, np.stack([1 - p, p], 1), dist.Bernoulli(probs=jnp.asarray(p))):
         close(skce(KEY, predictions, ys, **options).biased, h.mean())
     close(skce(KEY, p, ys.astype(bool), **options).biased, h.mean())
-    tv = skce(KEY, p, ys, distance=TotalVariation(), **options).biased
+    tv = skce(KEY, p, ys, divergence=TotalVariation(), **options).biased
     close(tv, (2 * np.exp(-abs(p[:, None] - p) / 0.7) * np.outer(ys - p, ys - p)).mean())
 
 
@@ -591,10 +583,10 @@ def test_degenerate_predictions_are_flagged():
 def test_other_distances_and_vectors(key):
     mean, deviation, ys = random_six(n=30)
     data = (dist.Normal(mean, deviation), jnp.asarray(ys))
-    for distance in (
+    for divergence in (
         MeanEmbedding(),
         MeanEmbedding(Gaussian(0.5)),
         Vectors(jnp.asarray(mean)[:, None]),
-        jaxcal.kernels.Fisher(),
+        jaxcal.divergences.Fisher(),
     ):
-        assert np.isfinite(skce_test(key, *data, distance=distance, null=Wild(19)).p_value)
+        assert np.isfinite(skce_test(key, *data, divergence=divergence, null=Wild(19)).p_value)

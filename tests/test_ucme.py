@@ -11,7 +11,8 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcal.kernels import Gaussian, Laplace, TotalVariation, Vectors, Wasserstein
+from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
+from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.points import Scaled
 from jaxcal.location_nulls import hotelling
 from jaxcal.models import Draws
@@ -134,7 +135,7 @@ def test_features_of_classes_are_the_equation(key):
         p[4:],
         ys[4:],
         locations=(at, at_y),
-        distance=TotalVariation(),
+        divergence=TotalVariation(),
         prediction_kernel=Laplace(0.5),
     )
     near = np.exp(-np.abs(p[4:, None] - at[None]).sum(-1))
@@ -294,7 +295,7 @@ def test_refusals(key):
     with pytest.raises(TypeError, match="got Laplace beside Normal"):
         test(locations=(dist.Laplace(jnp.ones(2), 1.0), jnp.ones(2)))
     with pytest.raises(ValueError, match="Vectors hold no vectors of the locations"):
-        test(locations=AT, distance=Vectors(jnp.ones((6, 2))))
+        test(locations=AT, divergence=Vectors(jnp.ones((6, 2))))
     with pytest.raises(TypeError, match="null"):
         test(null=F)
     p, ys = classes(key, 20)
@@ -309,7 +310,7 @@ def test_one_location_two_observations_gradients_and_nan(key):
 
     def loss(mu):
         return ucme(
-            key, dist.Normal(mu, SD), Y, locations=AT, distance=Wasserstein(), **KERNEL
+            key, dist.Normal(mu, SD), Y, locations=AT, divergence=Wasserstein(), **KERNEL
         ).biased
 
     slope = jax.grad(loss)(MU)

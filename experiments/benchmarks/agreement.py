@@ -15,7 +15,8 @@ def main():
         sys.exit("probcal is not installed: pip install probcal")
     jax.config.update("jax_enable_x64", True)
     from jaxcal import skce_test
-    from jaxcal.kernels import Gaussian, Laplace, TotalVariation
+    from jaxcal.divergences import TotalVariation
+    from jaxcal.kernels import Gaussian, Laplace
     from jaxcal.nulls import Multinomial
 
     rng = np.random.default_rng(0)
@@ -30,7 +31,7 @@ def main():
                     jax.random.key(0),
                     p,
                     y.astype(int),
-                    distance=TotalVariation(),  # of two classes: |p - q|
+                    divergence=TotalVariation(),  # of two classes: |p - q|
                     prediction_kernel=kernel(0.3),
                     null=Multinomial(999),
                 )

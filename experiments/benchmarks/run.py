@@ -171,7 +171,8 @@ def part_batch(quick, n, batch):
     import jax.numpy as jnp
 
     from jaxcal import nulls, testing
-    from jaxcal.kernels import Fisher, Gaussian
+    from jaxcal.divergences import Fisher
+    from jaxcal.kernels import Gaussian
     from jaxcal.pairwise.stein import Stein, SteinFeatures
 
     x, y = data(n, (batch,))
@@ -304,12 +305,13 @@ def classes_jaxcal(p, y, median=None):
     """The same numbers."""
     import jax
 
-    from jaxcal.kernels import Laplace, TotalVariation
+    from jaxcal.divergences import TotalVariation
+    from jaxcal.kernels import Laplace
     from jaxcal.kernels.medians import exact_median
     from jaxcal.skce import skce
 
     median = exact_median(TotalVariation(), p) if median is None else median
-    options = {"distance": TotalVariation(), "prediction_kernel": Laplace(median)}
+    options = {"divergence": TotalVariation(), "prediction_kernel": Laplace(median)}
     return skce(jax.random.key(0), p, y, **options).unbiased, median
 
 

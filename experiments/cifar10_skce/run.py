@@ -44,7 +44,8 @@ def measure(p, labels):
     import jax
     import jax.numpy as jnp
 
-    from jaxcal.kernels import Laplace, TotalVariation
+    from jaxcal.divergences import TotalVariation
+    from jaxcal.kernels import Laplace
     from jaxcal.kernels.medians import exact_median
     from jaxcal.nulls import Wild
     from jaxcal.skce import block_estimates, skce_test
@@ -52,7 +53,7 @@ def measure(p, labels):
     # float32 softmax outputs do not sum to one in float64; the published values leave them so
     p = jnp.asarray(p)
     median = exact_median(TotalVariation(), p)
-    options = {"distance": TotalVariation(), "prediction_kernel": Laplace(median)}
+    options = {"divergence": TotalVariation(), "prediction_kernel": Laplace(median)}
     key = jax.random.key(0)
     result = skce_test(key, p, labels, null=Wild(999), **options)
     linear = block_estimates(key, p, labels, size=2, **options)

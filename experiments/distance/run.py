@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal import distance
-from jaxcal.distance import constructions
-from jaxcal.distance.bracket import from_lower
+from jaxcal import dce
+from jaxcal.dce import constructions
+from jaxcal.dce.bracket import from_lower
 from jaxcal.kernels import Gaussian
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -63,20 +63,20 @@ EXAMPLES = {
 }
 
 VALUES = {
-    "true": lambda domain: distance.true_distance(domain).value,
-    "lower": lambda d: distance.lower_distance(d.f, d.f_star, weights=d.mass, tol=1e-9).value,
-    "upper": lambda d: distance.upper_distance(d.f, d.f_star, weights=d.mass).value,
-    "smooth": lambda d: distance.smooth_ce(d.f, d.f_star, weights=d.mass).value,
-    "laplace": lambda d: distance.laplace_ce(d.f, d.f_star, weights=d.mass).value,
-    "ece": lambda d: distance.ece(d.f, d.f_star, weights=d.mass),
-    "interval": lambda d: distance.interval_ce(d.f, d.f_star, weights=d.mass).value,
+    "true": lambda domain: dce.true_distance(domain).value,
+    "lower": lambda d: dce.lower_distance(d.f, d.f_star, weights=d.mass, tol=1e-9).value,
+    "upper": lambda d: dce.upper_distance(d.f, d.f_star, weights=d.mass).value,
+    "smooth": lambda d: dce.smooth_ce(d.f, d.f_star, weights=d.mass).value,
+    "laplace": lambda d: dce.laplace_ce(d.f, d.f_star, weights=d.mass).value,
+    "ece": lambda d: dce.ece(d.f, d.f_star, weights=d.mass),
+    "interval": lambda d: dce.interval_ce(d.f, d.f_star, weights=d.mass).value,
     "surrogate": lambda d: (
-        distance.surrogate_interval_ce(d.f, d.f_star, weights=d.mass, accuracy=None).value
+        dce.surrogate_interval_ce(d.f, d.f_star, weights=d.mass, accuracy=None).value
     ),
-    "binned, 20 bins": lambda d: distance.binned_ece(d.f, d.f_star, weights=d.mass, edges=20).value,
-    "binned, 15 bins": lambda d: distance.binned_ece(d.f, d.f_star, weights=d.mass, edges=15).value,
+    "binned, 20 bins": lambda d: dce.binned_ece(d.f, d.f_star, weights=d.mass, edges=20).value,
+    "binned, 15 bins": lambda d: dce.binned_ece(d.f, d.f_star, weights=d.mass, edges=15).value,
     "gaussian": lambda d: _gaussian(d),
-    "smECE": lambda d: distance.smece(d.f, d.f_star, weights=d.mass).value,
+    "smECE": lambda d: dce.smece(d.f, d.f_star, weights=d.mass).value,
     "Brier score": lambda d: np.sum(d.mass * (d.f_star * (1 - d.f) ** 2 + (1 - d.f_star) * d.f**2)),
     "ECCE (sup of sums)": lambda d: _largest_sum(d),
 }
@@ -100,13 +100,13 @@ TABLE = (
 def padded(domain, size=4):
     """Inputs without mass up to ``size``: they change nothing, and small domains share programs."""
     left = max(0, size - domain.f.size)
-    return distance.Domain(*(np.pad(x, (0, left)) for x in (domain.mass, domain.f, domain.f_star)))
+    return dce.Domain(*(np.pad(x, (0, left)) for x in (domain.mass, domain.f, domain.f_star)))
 
 
 def _gaussian(domain):
     """A sum over pairs needs two observations: one atom is split."""
     v, y, w = (np.concatenate([a, a]) for a in domain.law())
-    return distance.kernel_ce(v, y, weights=w, kernel=Gaussian(0.5**0.5)).value
+    return dce.kernel_ce(v, y, weights=w, kernel=Gaussian(0.5**0.5)).value
 
 
 def _largest_sum(domain):
@@ -122,14 +122,14 @@ def table(case, name, config):
         return VALUES[name](padded(domain))
 
     if case == "jump at two points":
-        whole = distance.Domain(np.full(2, 0.5), np.full(2, 0.5), np.array([0.0, 1.0]))
+        whole = dce.Domain(np.full(2, 0.5), np.full(2, 0.5), np.array([0.0, 1.0]))
         return abs(value(constructions.two_points(TINY).domain) - value(whole)), 0.0
     if case == "jump at four points":
         near, at = (constructions.jumping_intervals(e).domain for e in (TINY, 0.0))
-        near = distance.Domain(near.mass, near.f, at.f_star)
+        near = dce.Domain(near.mass, near.f, at.f_star)
         return abs(value(near) - value(at)), 0.0
     if case == "calibrated, noisy labels":
-        return value(distance.Domain(np.ones(1), np.full(1, 0.5), np.full(1, 0.5))), 0.0
+        return value(dce.Domain(np.ones(1), np.full(1, 0.5), np.full(1, 0.5))), 0.0
     if case == "two points in a bin":
         return value(constructions.two_points(0.01).domain), float("nan")
     wiggle = constructions.hidden_from_gaussians(0.005, points=config.wiggle_points)
@@ -149,11 +149,11 @@ CASES = (
 def sampled(key, beta, *, n, trials, measure):
     """One measure of ``trials`` samples of D_beta."""
     run = {
-        "binned": lambda v, y: distance.binned_ece(v, y, edges=20).value,
-        "kernel": lambda v, y: distance.laplace_ce(v, y).value,
-        "surrogate": lambda v, y: distance.surrogate_interval_ce(v, y, accuracy=0.01).value,
-        "smooth": lambda v, y: distance.smooth_ce(v, y).value,
-        "interval": lambda v, y: distance.interval_ce(v, y).value,
+        "binned": lambda v, y: dce.binned_ece(v, y, edges=20).value,
+        "kernel": lambda v, y: dce.laplace_ce(v, y).value,
+        "surrogate": lambda v, y: dce.surrogate_interval_ce(v, y, accuracy=0.01).value,
+        "smooth": lambda v, y: dce.smooth_ce(v, y).value,
+        "interval": lambda v, y: dce.interval_ce(v, y).value,
     }[measure]
 
     def one(key):
@@ -189,7 +189,7 @@ def everything(laws):
     for law in range(laws):
         f = rng.random(4)
         truth = f + 10 ** -rng.uniform(0, 2) * (rng.random(4) - f) if law % 2 else rng.random(4)
-        domains.append(distance.Domain(rng.dirichlet(np.ones(4)), f, truth))
+        domains.append(dce.Domain(rng.dirichlet(np.ones(4)), f, truth))
     names = ("true", "lower", "upper", "smooth", "laplace", "ece", "interval", "surrogate")
     return [{name: float(VALUES[name](padded(d))) for name in names} for d in domains]
 
@@ -207,9 +207,9 @@ K_MAX = 8
 def population(beta):
     """Smooth, kernel, mean residual and random interval errors of D_beta on 20,000 midpoints."""
     v, y, w = (jnp.asarray(x) for x in constructions.tempered_population(beta).law())
-    surrogate = distance.surrogate_interval_ce(v, y, weights=w, accuracy=0.01)
-    smooth = distance.smooth_ce(v, y, weights=w).value
-    kernel = distance.laplace_ce(v, y, weights=w).value
+    surrogate = dce.surrogate_interval_ce(v, y, weights=w, accuracy=0.01)
+    smooth = dce.smooth_ce(v, y, weights=w).value
+    kernel = dce.laplace_ce(v, y, weights=w).value
     return smooth, kernel, jnp.abs(jnp.sum(w * (y - v))), surrogate.random
 
 
@@ -222,12 +222,12 @@ def covered(keys, beta, truth, *, n, resamples):
     def one(key):
         data_key, key = jax.random.split(key)
         v, y = constructions.tempered_sample(data_key, n, beta)
-        found = distance.distance_from_calibration(
+        found = dce.distance_from_calibration(
             key, v, y, n_resamples=resamples, n_draws=1, solve=False
         )
         smooth, kernel, mean, random = truth
         held, apart = found.measures, found.radii
-        ours = distance.surrogate_interval_ce(v, y, accuracy=0.01).random
+        ours = dce.surrogate_interval_ce(v, y, accuracy=0.01).random
         jointly = (
             (jnp.abs(held["smooth"] - smooth) <= apart.smooth)
             & (jnp.abs(held["kernel"] - kernel) <= apart.kernel)

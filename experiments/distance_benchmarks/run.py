@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal import distance
-from jaxcal.distance.predictions import atoms, binary
-from jaxcal.distance.resampling import ascending, kernel_statistic, smooth_statistic
+from jaxcal import dce
+from jaxcal.dce.predictions import atoms, binary
+from jaxcal.dce.resampling import ascending, kernel_statistic, smooth_statistic
 
 FOLDER = Path(__file__).parent
 
@@ -50,14 +50,14 @@ def ratios(n):
     v, y = (jnp.asarray(a) for a in sample(0, n))
     sort = jax.jit(jnp.sort)
     measures = {
-        "ECE": lambda v, y: distance.ece(v, y),
-        "binned ECE, 15 bins": lambda v, y: distance.binned_ece(v, y).value,
-        "Laplace kernel": lambda v, y: distance.laplace_ce(v, y).value,
-        "Laplace kernel, with witness": lambda v, y: distance.laplace_ce(v, y),
-        "random intervals, one width": lambda v, y: distance.random_interval_ce(v, y, width=0.1),
-        "surrogate, 9 widths": lambda v, y: distance.surrogate_interval_ce(v, y).value,
-        "smECE": lambda v, y: distance.smece(v, y).value,
-        "smooth, with witness": lambda v, y: distance.smooth_ce(v, y),
+        "ECE": lambda v, y: dce.ece(v, y),
+        "binned ECE, 15 bins": lambda v, y: dce.binned_ece(v, y).value,
+        "Laplace kernel": lambda v, y: dce.laplace_ce(v, y).value,
+        "Laplace kernel, with witness": lambda v, y: dce.laplace_ce(v, y),
+        "random intervals, one width": lambda v, y: dce.random_interval_ce(v, y, width=0.1),
+        "surrogate, 9 widths": lambda v, y: dce.surrogate_interval_ce(v, y).value,
+        "smECE": lambda v, y: dce.smece(v, y).value,
+        "smooth, with witness": lambda v, y: dce.smooth_ce(v, y),
     }
     for name, measure in measures.items():
         mine, reference = by_turns((jax.jit(measure), v, y), (sort, v), repeats=5)
@@ -70,15 +70,15 @@ def ratios(n):
 def programme(n, limit=600.0):
     """The exact dynamic programme against its linear programme, which may take ``limit`` s."""
     v, y = sample(1, n)
-    run = jax.jit(lambda v, y: distance.smooth_ce(v, y).value)
+    run = jax.jit(lambda v, y: dce.smooth_ce(v, y).value)
     once(run, v, y)
     mine = min(once(run, v, y) for _ in range(3))
     yield f"smooth, n={n}", "seconds", mine
     jax.block_until_ready(atoms(binary(v, y)))  # what is compiled and imported is not its time
-    distance.smooth_ce_programme(v[:9], y[:9])
+    dce.smooth_ce_programme(v[:9], y[:9])
     start = time.perf_counter()
     try:
-        wanted = distance.smooth_ce_programme(v, y, seconds=limit)
+        wanted = dce.smooth_ce_programme(v, y, seconds=limit)
     except TimeoutError:
         yield f"smooth, n={n}", "seconds in which HiGHS did not finish", limit
         yield f"smooth, n={n}", "times faster than HiGHS, at least", limit / mine
@@ -91,14 +91,14 @@ def programme(n, limit=600.0):
 
 def agreement(cases):
     """Largest differences from the programmes over small samples."""
-    smooth = jax.jit(lambda v, y: distance.smooth_ce(v, y))
+    smooth = jax.jit(lambda v, y: dce.smooth_ce(v, y))
     worst = gap = width = 0.0
     for seed in range(cases):
         v, y = sample(seed, 200, power=2.0)
         found = smooth(v, y)
-        worst = max(worst, abs(float(found.value) - distance.smooth_ce_programme(v, y)))
+        worst = max(worst, abs(float(found.value) - dce.smooth_ce_programme(v, y)))
         gap = max(gap, abs(float(found.upper - found.value)))
-        low = distance.lower_distance(v, y, tol=1e-9)
+        low = dce.lower_distance(v, y, tol=1e-9)
         width = max(width, low.coupling.cost - (low.high - low.moved), low.high - low.low)
     yield "200 observations", "smooth: largest difference from HiGHS", worst
     yield "200 observations", "smooth: largest duality gap", gap
@@ -137,9 +137,9 @@ def relplot():
         return
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    run = jax.jit(lambda v, y, width: distance.smece(v, y, width=width).value)
-    halved = jax.jit(lambda v, y, w, width: distance.smece(v, y, weights=w, width=width).value)
-    alone = jax.jit(lambda v, y: distance.smece(v, y).value)
+    run = jax.jit(lambda v, y, width: dce.smece(v, y, width=width).value)
+    halved = jax.jit(lambda v, y, w, width: dce.smece(v, y, weights=w, width=width).value)
+    alone = jax.jit(lambda v, y: dce.smece(v, y).value)
     for power in (0.5, 1.3, 3.0):
         same, half, whole = [], [], []
         for row in rows:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcal.distance import Domain, distance_from_calibration, true_distance
+from jaxcal.dce import Domain, distance_from_calibration, true_distance
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner

@@ -13,21 +13,18 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from jaxcal import testing
-from jaxcal.kernel_means import kernel_means
-from jaxcal.kernels import (
-    IMQ,
+from jaxcal.divergences import (
     MMD,
-    Constant,
     Fisher,
-    Gaussian,
     GaussianFisher,
     GaussianKernelFisher,
     KernelFisher,
     Vectors,
     Wasserstein,
-    points,
 )
-from jaxcal.kernels.predictions import gram_block
+from jaxcal.divergences.vectors import gram_block
+from jaxcal.kernel_means import kernel_means
+from jaxcal.kernels import IMQ, Constant, Gaussian, points
 from jaxcal.nulls import Wild
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.pairwise.stein import Stein
@@ -35,7 +32,7 @@ from jaxcal.preparation import stein_specification
 from jaxcal.typing import Features, Pairwise
 
 DRAWS = 10  # base points, and draws of each prediction, of the approximate series
-DISTANCES = {
+DIVERGENCES = {
     ("GFD", "exact"): GaussianFisher(),
     ("KGFD", "exact"): GaussianKernelFisher(),
     ("MMD", "exact"): MMD(),
@@ -51,7 +48,7 @@ FORM = "diagonal"  # of the preconditioner, in the series beyond the paper's
 
 class Series(NamedTuple):
     test: str  # KCCSD, SKCE, or KCCSD with its preconditioner
-    distance: str
+    divergence: str
     target: str
     exactness: str
 
@@ -59,10 +56,10 @@ class Series(NamedTuple):
 def series() -> list[Series]:
     """The paper's 24 series, and the preconditioned KCCSD."""
     found = []
-    for distance, exactness in DISTANCES:
-        found += [Series("KCCSD", distance, target, exactness) for target in TARGETS]
+    for divergence, exactness in DIVERGENCES:
+        found += [Series("KCCSD", divergence, target, exactness) for target in TARGETS]
         found += [
-            Series("SKCE", distance, target, exactness)
+            Series("SKCE", divergence, target, exactness)
             for target in TARGETS
             if (exactness, target) != ("exact", "IMQ")  # the paper has no closed form for it
         ]
@@ -83,8 +80,8 @@ class Grid(eqx.Module):
 
     def block(self, rows: Features, cols: Features) -> jax.Array:
         k = [
-            gram_block(kernel, distance, r, c)
-            for (kernel, distance), r, c in zip(self.kernels, rows[0], cols[0], strict=True)
+            gram_block(kernel, divergence, r, c)
+            for (kernel, divergence), r, c in zip(self.kernels, rows[0], cols[0], strict=True)
         ]
         h = [
             statistic.block(r, c)[0]
@@ -105,10 +102,10 @@ def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid
     node_key, feature_key, mean_key = jax.random.split(key, 3)
     keys = jnp.stack([node_key, feature_key])
     kernels, described = {}, {}
-    for name, distance in DISTANCES.items():
-        spec = stein_specification(targets, distance=distance, n_nodes=DRAWS, standardize=False)
+    for name, divergence in DIVERGENCES.items():
+        spec = stein_specification(targets, divergence=divergence, n_nodes=DRAWS, standardize=False)
         prepared, featured = spec.fit(keys, predictions, targets)
-        kernels[name] = (prepared.prediction_kernel, prepared.embedding.distance)
+        kernels[name] = (prepared.prediction_kernel, prepared.embedding.divergence)
         described[name] = featured.features.predictions
     n, d = targets.shape
     forgets, nothing = Vectors(jnp.zeros((0, 1))), jnp.zeros((n, 1))  # no word of the predictions
@@ -129,7 +126,7 @@ def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid
         means = kernel_means(kernel, predictions, key=mean_key, n_draws=m)
         statistics[_statistic(one)] = SKCE(Constant(), forgets, means.empty())
         features[_statistic(one)] = SKCEFeatures(targets, means.features, nothing)
-    names = [(one.distance, one.exactness) for one in series()]
+    names = [(one.divergence, one.exactness) for one in series()]
     layout = [
         (list(kernels).index(name), list(statistics).index(_statistic(one)))
         for name, one in zip(names, series(), strict=True)

@@ -29,7 +29,7 @@ def interval(count: int, trials: int) -> tuple[float, float]:
 
 def panel(axes, rows, readings, slot: int) -> None:
     """One series over n with its binomial intervals, moved sideways so that series stay apart."""
-    marker, line = STYLES[rows[0]["distance"]]
+    marker, line = STYLES[rows[0]["divergence"]]
     preconditioned = rows[0]["test"].startswith("preconditioned")
     color = "0.55" if preconditioned else "black"
     shift = 2 ** (0.09 * (slot - 1.5))
@@ -38,7 +38,7 @@ def panel(axes, rows, readings, slot: int) -> None:
     ends = [interval(int(row["rejected_05"]), int(row["data_sets"])) for row in rows]
     low = [rate - end[0] for rate, end in zip(rates, ends, strict=True)]
     high = [end[1] - rate for rate, end in zip(rates, ends, strict=True)]
-    label = "preconditioned GFD" if preconditioned else rows[0]["distance"]
+    label = "preconditioned GFD" if preconditioned else rows[0]["divergence"]
     axes.errorbar(
         n,
         rates,
@@ -51,7 +51,7 @@ def panel(axes, rows, readings, slot: int) -> None:
         label=label,
     )
     names = [
-        (*(row[c] for c in ("model", "test", "distance", "target", "exactness")), int(row["n"]))
+        (*(row[c] for c in ("model", "test", "divergence", "target", "exactness")), int(row["n"]))
         for row in rows
     ]
     known = [(x, readings[name]) for x, name in zip(n, names, strict=True) if name in readings]
@@ -83,9 +83,9 @@ def draw(rows, readings, exactness: str, target: str, path: Path) -> Path:
             axes = grid[down, across]
             figures.shade(axes, LEVEL, trials, 0.95)
             chosen = [row for row in rows if row["model"] == model and test in row["test"]]
-            lines = dict.fromkeys((row["test"], row["distance"]) for row in chosen)
+            lines = dict.fromkeys((row["test"], row["divergence"]) for row in chosen)
             for slot, series in enumerate(lines):
-                line = [row for row in chosen if (row["test"], row["distance"]) == series]
+                line = [row for row in chosen if (row["test"], row["divergence"]) == series]
                 panel(axes, line, readings, slot)
             axes.set_xscale("log", base=2)
             axes.set_ylim(-0.03, 1.03)
@@ -95,10 +95,10 @@ def draw(rows, readings, exactness: str, target: str, path: Path) -> Path:
                 axes.set_xlabel("n")
         grid[down, 0].set_ylabel(f"{test}: rejection rate")
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    for distance, (marker, _) in STYLES.items():
-        if any((distance, target, exactness) == name[2:5] for name in readings):
+    for divergence, (marker, _) in STYLES.items():
+        if any((divergence, target, exactness) == name[2:5] for name in readings):
             handles += grid[0, 0].plot([], [], marker, mfc="none", mec="0.45", markersize=7)
-            labels.append(f"{distance}, published")
+            labels.append(f"{divergence}, published")
     title = (
         None if "SKCE" in tests else "SKCE is left out: the paper has no closed form for it here"
     )

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 TRIALS = 100  # data sets a published cell
 WITHIN = 4  # standard errors of the difference
 MODELS = {"MGM": "MGM", "LGM": "LGM", "HGM": "HGM", "MMGM": "MMGM (all)"}
-DISTANCES = {"Fisher": "GFD", "Kernelized Fisher": "KGFD", "MMD": "MMD", "Wasserstein": "W2"}
+DIVERGENCES = {"Fisher": "GFD", "Kernelized Fisher": "KGFD", "MMD": "MMD", "Wasserstein": "W2"}
 
 Name = tuple[str, str, str, str, str, int]  # model, test, distance, target, exactness, n
 
@@ -32,11 +32,13 @@ def readings(path: Path) -> dict[Name, float]:
     found = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            distance = row["distribution_kernel"].removeprefix("Exp. ").removesuffix(" (discrete)")
+            divergence = (
+                row["distribution_kernel"].removeprefix("Exp. ").removesuffix(" (discrete)")
+            )
             name = (
                 MODELS[row["model"]],
                 row["test"],
-                DISTANCES[distance],
+                DIVERGENCES[divergence],
                 row["target_kernel"],
                 "exact" if row["exact_or_approx"] == "exact" else "approx",
                 int(row["n"]),
@@ -51,7 +53,7 @@ def ours(path: Path) -> dict[Name, tuple[float, int]]:
         (
             row["model"],
             row["test"],
-            row["distance"],
+            row["divergence"],
             row["target"],
             row["exactness"],
             int(row["n"]),

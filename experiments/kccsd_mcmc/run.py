@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from jaxcal import Draws, Unnormalized, kccsd_test
-from jaxcal.kernels import Vectors, Wasserstein
+from jaxcal.divergences import Vectors, Wasserstein
 from jaxcal.mcmc import HMC, MALA, NUTS, mcmc_draws
 from jaxcal.skce import skce_test
 
@@ -106,14 +106,14 @@ def from_draws(key, mean, sd, targets, draws):
     skce_key, check_key = jax.random.split(key)
     exact = Vectors(jnp.concatenate([mean, sd * mean.shape[1] ** 0.5], axis=1))
     given = Draws(jnp.concatenate([draws, draws], axis=1))
-    found = skce_test(skce_key, given, targets, distance=exact, standardize=False)
+    found = skce_test(skce_key, given, targets, divergence=exact, standardize=False)
     return found.p_value, stein(check_key, mean, sd, draws[:, 0])
 
 
 def stein(key, mean, sd, targets):
     """The p-value of KCCSD."""
     predictions = dist.Normal(mean, sd).to_event(1)
-    options = {"distance": Wasserstein(), "standardize": False}
+    options = {"divergence": Wasserstein(), "standardize": False}
     return kccsd_test(key, predictions, targets, **options).p_value
 
 
@@ -121,7 +121,7 @@ def stein(key, mean, sd, targets):
 def without_draws(key, mean, sd, targets):
     """p-values of KCCSD and of SKCE in closed form."""
     predictions = dist.Normal(mean, sd).to_event(1)
-    options = {"distance": Wasserstein(), "standardize": False}
+    options = {"divergence": Wasserstein(), "standardize": False}
     exact = skce_test(key, predictions, targets, **options)
     return stein(key, mean, sd, targets), exact.p_value
 

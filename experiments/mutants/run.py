@@ -168,17 +168,17 @@ MUTANTS = [
     ),
     Mutant(
         "the Laplace error counts each observation twice",
-        "distance/laplace.py",
+        "dce/laplace.py",
         "return left + right - rho",
         "return left + right",
-        "distance/test_measures.py",
+        "dce/test_measures.py",
     ),
     Mutant(
         "the unbiased square keeps its diagonal",
-        "distance/laplace.py",
+        "dce/laplace.py",
         "(squared - jnp.sum(rho**2)) /",
         "squared /",
-        "distance/test_measures.py",
+        "dce/test_measures.py",
     ),
     Mutant(
         "the pinball loss has its levels swapped",

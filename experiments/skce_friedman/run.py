@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 import optax
 
-from jaxcal.kernels import Gaussian, Laplace, Wasserstein
-from jaxcal.kernels.definiteness import positive_definiteness
-from jaxcal.kernels.mixture_wasserstein import MixtureWasserstein
+from jaxcal.divergences import Wasserstein
+from jaxcal.divergences.definiteness import positive_definiteness
+from jaxcal.divergences.mixture_wasserstein import MixtureWasserstein
+from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.measures import mse, nll, pinball_loss
 from jaxcal.nulls import Multinomial
 from jaxcal.simulators.regression import friedman1
@@ -100,13 +101,13 @@ def history(config: Config, data_set: int) -> dict[str, Any]:
     return {"data": data, "predictions": found}
 
 
-def described(key: jax.Array, predictions: Any, ys: jax.Array, distance: Any, n_draws: int):
+def described(key: jax.Array, predictions: Any, ys: jax.Array, divergence: Any, n_draws: int):
     """Every measure of one model, [6]."""
     result = skce_test(
         key,
         predictions,
         ys,
-        distance=distance,
+        divergence=divergence,
         standardize=False,
         target_kernel=Gaussian(1.0),
         prediction_kernel=Laplace(1.0),
@@ -127,7 +128,7 @@ def measures(key: jax.Array, means: jax.Array, deviation: jax.Array, ys: jax.Arr
     mixture = together(means, deviation)
     ensemble = described(key, mixture, ys, MixtureWasserstein(), n_draws)
     spectrum = positive_definiteness(
-        mixture, distance=MixtureWasserstein(), prediction_kernel=Laplace(1.0)
+        mixture, divergence=MixtureWasserstein(), prediction_kernel=Laplace(1.0)
     )
     return jax.lax.map(lambda m: member(*m), (means, deviation)), ensemble, spectrum.smallest
 

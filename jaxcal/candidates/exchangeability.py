@@ -22,10 +22,11 @@ from jaxcal import checks
 from jaxcal.candidates.proposals import Candidates, Chains, Proposal
 from jaxcal.candidates.ranks import coordinate, log_density, ranks
 from jaxcal.coverage import massart
+from jaxcal.divergences.fisher import Fisher
+from jaxcal.divergences.vectors import NodeScores
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.kernels.predictions import Fisher, NodeScores
 from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.numerics import largest
 from jaxcal.pairwise.residual import PredictionKernel
@@ -220,7 +221,7 @@ def exchangeability_test(
                 f"base_measure: wanted at least {d + 2} nodes of shape {ys.shape[1:]}, got shape "
                 f"{base_measure.shape}"
             )
-    checks.distance(divergence, "divergence")
+    checks.divergence(divergence, "divergence")
     result = _test(
         key,
         predictions,
@@ -271,8 +272,8 @@ def _test(
         standardize=True,
         unitless=points.all_open(kernel),
     )
-    bandwidth, _ = median_heuristic(embedding.distance, described)
-    pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), embedding.distance)
+    bandwidth, _ = median_heuristic(embedding.divergence, described)
+    pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
 
     roots = precision_root(nodes, values, "full").values
     usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)

@@ -24,9 +24,9 @@ from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.large import pivots
 from jaxcal.ckce.residuals import class_root, residuals, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.kernels.predictions import Vectors
 from jaxcal.numerics import at_least
 from jaxcal.results import confidence, plain
 from jaxcal.typing import Key, KeyLike, Scalar

@@ -15,8 +15,8 @@ from jaxcal import checks
 from jaxcal.ckce import solve
 from jaxcal.ckce.estimator import CKCE
 from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.divergences.vectors import Vectors, gram_block
 from jaxcal.kernels.points import Constant
-from jaxcal.kernels.predictions import Vectors, gram_block
 from jaxcal.pairwise.skce import SKCE, residual_block
 from jaxcal.pairwise.stein import Stein
 from jaxcal.preparation import Specification, SteinOptions, stein_specification
@@ -36,7 +36,7 @@ def ckce_means(
 
     :math:`Tr(A^{-1} D A^{-1} K)` with K a kernel on a distance between predictions and
     :math:`D_{ij} = \ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`.
-    ``predictions``, ``targets``, ``distance``, ``prediction_kernel``, ``target_kernel``,
+    ``predictions``, ``targets``, ``divergence``, ``prediction_kernel``, ``target_kernel``,
     ``n_draws`` and ``standardize`` are as in `jaxcal.skce.skce_test`; so JKCE of the same kernels
     is `jaxcal.skce.skce`. Means from S draws add about the null mean divided by S, as every draw
     also meets itself, which keeps D positive semidefinite; prefer closed forms.
@@ -86,7 +86,7 @@ def _estimate(
     pairwise, features = prepared.pairwise, featured.features
     described, kernel = features.predictions, prepared.prediction_kernel
     with jax.default_matmul_precision("highest"):
-        gram = gram_block(kernel, prepared.embedding.distance, described, described)
+        gram = gram_block(kernel, prepared.embedding.divergence, described, described)
         if isinstance(pairwise, Stein):
             empty = Vectors(jnp.zeros((0, 1), gram.dtype))
             alone = Stein(pairwise.target_kernel, Constant(), empty, dimension=pairwise.dimension)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian, Linear, Product, Scaled, Sum
-from jaxcal.kernels.predictions import Vectors
 from jaxcal.typing import Points, Scalar
 
 

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
-from jaxcal.embeddings import psd_root
+from jaxcal.numerics import psd_root
 from jaxcal.typing import Key
 
 Probabilities = Float[Array, "n m"]

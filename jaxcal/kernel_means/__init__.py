@@ -10,12 +10,10 @@ from jaxcal.kernel_means import (
     scale_mixtures,
 )
 from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means, pair
-from jaxcal.kernel_means.embedding import MeanEmbedding
 from jaxcal.models.laws import law, law_of
 
 __all__ = [
     "KernelMeans",
-    "MeanEmbedding",
     "classes",
     "kernel_means",
     "laplaces",

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float
 
 from jaxcal import convert
 from jaxcal.kernels import points
-from jaxcal.kernels.predictions import drawn
 from jaxcal.models import Draws, Standardized
 from jaxcal.models.laws import Particles, law_of
+from jaxcal.models.sampling import drawn
 from jaxcal.typing import Features, KeyLike
 
 

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.batching import by_rows
 from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
-from jaxcal.kernels.gaussians import by_rows
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models.laws import Normals
 from jaxcal.models.standardized import along_last

@@ -19,12 +19,11 @@ import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.embeddings import psd_root
 from jaxcal.kernels import medians
 from jaxcal.kernels.medians import Middle, Tiles
 from jaxcal.models import Draws, Standardized, draws, gaussian_moments
-from jaxcal.numerics import at_least, at_most, safe_sqrt
-from jaxcal.typing import Distance, Features, Key, Scalar
+from jaxcal.numerics import at_least, at_most, psd_root, safe_sqrt
+from jaxcal.typing import Divergence, Features, Key, Scalar
 
 MAX_PAIRS = 2048  # of a distance that is computed pair by pair
 MAX_PREDICTION_PAIRS = 200
@@ -109,7 +108,7 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
     return jnp.argmax(bits[None] == reached[:, None], axis=1)
 
 
-def median_heuristic(distance: Distance, features: Any) -> tuple[Scalar, Bool[Array, ""]]:
+def median_heuristic(divergence: Divergence, features: Any) -> tuple[Scalar, Bool[Array, ""]]:
     """Bandwidth for a kernel on a distance, and whether all pairs looked at are equal.
 
     The bandwidth is the median distance (not its square) over pairs of different predictions, in
@@ -121,14 +120,14 @@ def median_heuristic(distance: Distance, features: Any) -> tuple[Scalar, Bool[Ar
     that attain the median. Cost: the distances once, and about six counts of them.
     """
     n = medians.count(features)
-    if not hasattr(distance, "separations"):
-        middle = _middle_of_some(distance, features)
+    if not hasattr(divergence, "separations"):
+        middle = _middle_of_some(divergence, features)
     elif n * (n - 1) // 2 <= medians.HELD:
         tiles = medians.all_tiles(n, medians.SIDE)
-        middle = medians.middle(distance, features, tiles, ties=False)
+        middle = medians.middle(divergence, features, tiles, ties=False)
     else:
-        middle = medians.middle(distance, features, _some_tiles(features, n), ties=False)
-    return medians.at_middle(distance, features, middle), middle.all_equal
+        middle = medians.middle(divergence, features, _some_tiles(features, n), ties=False)
+    return medians.at_middle(divergence, features, middle), middle.all_equal
 
 
 def _some_tiles(features: Features, n: int) -> Tiles:
@@ -146,14 +145,14 @@ def _some_tiles(features: Features, n: int) -> Tiles:
     return Tiles(i, j, side, places.size, by_values(features)[places])
 
 
-def _middle_of_some(distance: Distance, features: Features) -> Middle:
+def _middle_of_some(divergence: Divergence, features: Features) -> Middle:
     """The pairs that attain the median of at most 2,048 pairs."""
     held = jax.lax.stop_gradient(features)
     i, j = (by_values(held)[place] for place in pairs(medians.count(held)))
 
     def between(pair: tuple[Array, Array]) -> Scalar:
         rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], held) for k in pair)
-        return distance.paired(rows, cols)[0]
+        return divergence.paired(rows, cols)[0]
 
     # the loop makes the compiler store the features: fused, it makes them anew for every pair
     squared = at_least(jax.lax.map(between, (i, j), batch_size=512), 0)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from jaxcal.numerics import at_least, at_most, safe_sqrt
-from jaxcal.typing import Distance, Features, Scalar
+from jaxcal.typing import Divergence, Features, Scalar
 
 TILE = 512  # the side of a tile where distances are computed anew for every count
 SIDE = 64  # that of a tile which is kept, and the rows of a tile that are counted at a time
@@ -60,7 +60,7 @@ class Middle(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="tile")
-def exact_median(distance: Distance, features: Features, *, tile: int = TILE) -> Scalar:
+def exact_median(divergence: Divergence, features: Features, *, tile: int = TILE) -> Scalar:
     """The median distance over all n (n - 1) / 2 pairs, those of equal predictions among them.
 
     The mean of the two middle distances where their number is even; where that many are 0, the
@@ -78,7 +78,9 @@ def exact_median(distance: Distance, features: Features, *, tile: int = TILE) ->
             f"{n * (n - 1) // 2} pairs of n={n} predictions are too many to count in 32 bits: "
             f"enable 64-bit types, or use median_heuristic"
         )
-    return at_middle(distance, features, middle(distance, features, all_tiles(n, tile), ties=True))
+    return at_middle(
+        divergence, features, middle(divergence, features, all_tiles(n, tile), ties=True)
+    )
 
 
 def count(features: Features) -> int:
@@ -89,10 +91,10 @@ def count(features: Features) -> int:
     return n
 
 
-def at_middle(distance: Distance, features: Features, pairs: Middle) -> Scalar:
+def at_middle(divergence: Divergence, features: Features, pairs: Middle) -> Scalar:
     """The mean distance of the pairs that attain the median; 1 where all are equal."""
     rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k], features) for k in (pairs.i, pairs.j))
-    lengths = safe_sqrt(distance.paired(rows, cols))
+    lengths = safe_sqrt(divergence.paired(rows, cols))
     finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(features)])
     median = jnp.where(pairs.all_equal, 1.0, jnp.mean(lengths))
     return jnp.where(jnp.all(finite), median, jnp.nan)
@@ -110,19 +112,19 @@ class _Search(NamedTuple):
     ends: Float[Array, " e"]
 
 
-def middle(distance: Distance, features: Features, tiles: Tiles, *, ties: bool) -> Middle:
+def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bool) -> Middle:
     """The pairs that attain the median over these pairs: of all, or of the positive distances.
 
     With ``ties`` pairs at distance 0 count, unless they reach the middle. Up to 2^21 squared
     distances are kept, and computed once; more are computed again in every pass.
     """
-    in_order = getattr(distance, "in_order", lambda features: features)
+    in_order = getattr(divergence, "in_order", lambda features: features)
     features = jax.lax.stop_gradient(in_order(features))
     if tiles.rows is not None:
         features = jax.tree.map(lambda leaf: leaf[tiles.rows], features)
-    block = partial(_block, distance, _padded(features, tiles), tiles)
+    block = partial(_block, divergence, _padded(features, tiles), tiles)
     walk = _walk(block, tiles)
-    sample = _sampled(distance, features, tiles)
+    sample = _sampled(divergence, features, tiles)
     total, dtype = tiles.pairs, sample.dtype
 
     def ranks(zeros: Array) -> tuple[Array, Array]:
@@ -204,7 +206,7 @@ def _padded(features: Features, tiles: Tiles) -> Features:
     return jax.tree.map(lambda leaf: leaf[order], features)
 
 
-def _block(distance: Any, padded: Features, tiles: Tiles, i: Array, j: Array) -> Array:
+def _block(divergence: Any, padded: Features, tiles: Tiles, i: Array, j: Array) -> Array:
     """Squared distances [side, side] of blocks i and j, infinite outside of the pairs."""
     side = tiles.side
 
@@ -213,21 +215,21 @@ def _block(distance: Any, padded: Features, tiles: Tiles, i: Array, j: Array) ->
         return rows, k * side + jnp.arange(side)
 
     (rows, a), (cols, b) = cut(i), cut(j)
-    between = getattr(distance, "separations", distance.squared_distances)
+    between = getattr(divergence, "separations", divergence.squared_distances)
     with jax.default_matmul_precision("highest"):
         squared = at_least(between(rows, cols), 0)
     real = (a[:, None] < tiles.n) & (b[None] < tiles.n) & ((i != j) | (a[:, None] < b[None]))
     return jnp.where(real, squared, jnp.inf)
 
 
-def _sampled(distance: Any, features: Features, tiles: Tiles) -> Float[Array, " s"]:
+def _sampled(divergence: Any, features: Features, tiles: Tiles) -> Float[Array, " s"]:
     """Squared distances of some of the pairs."""
     rng = np.random.default_rng(tiles.n)
     size = SAMPLE if tiles.pairs <= HELD else 16 * SAMPLE
     i = rng.integers(0, tiles.n, size)
     j = (i + rng.integers(1, tiles.n, size)) % tiles.n
     rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k], features) for k in (i, j))
-    return at_least(distance.paired(rows, cols), 0)
+    return at_least(divergence.paired(rows, cols), 0)
 
 
 Add = Callable[[Any, Array, Int[Array, "k 2"]], Any]

@@ -10,8 +10,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.divergences.vectors import Vectors, gram_block
 from jaxcal.kernels.points import Laplace, as_kernel
-from jaxcal.kernels.predictions import Vectors, gram_block
 from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.results import Estimate
 
@@ -25,14 +25,14 @@ class _Mmce(eqx.Module):
     """h = k(r, r') (c - r) (c' - r') for confidences r and outcomes c."""
 
     kernel: Any
-    distance: Vectors
+    divergence: Vectors
 
     @property
     def channels(self) -> int:
         return 1
 
     def block(self, rows: _Confidences, cols: _Confidences) -> Float[Array, "c r s"]:
-        k = gram_block(self.kernel, self.distance, rows.values, cols.values)
+        k = gram_block(self.kernel, self.divergence, rows.values, cols.values)
         return (k * rows.residual[:, None] * cols.residual[None])[None]
 
     def diagonal(self, features: _Confidences) -> Float[Array, "c n"]:

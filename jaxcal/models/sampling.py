@@ -1,7 +1,8 @@
-"""Draws from predictions, for the distances that need them."""
+"""Draws from predictions, for the divergences that need them."""
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -41,3 +42,35 @@ def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
         f"predictions: {type(predictions).__name__} has no sampler: draws from them are "
         f"needed; pass a numpyro distribution or Draws, or use Fisher(), which needs scores"
     )
+
+
+def check_n_draws(n_draws: Any) -> None:
+    """ValueError unless None or a positive number of draws."""
+    if n_draws is not None:
+        convert.integer(n_draws, "n_draws")
+
+
+def check_batch(predictions: Any) -> None:
+    """ValueError where one distribution stands for all observations."""
+    if getattr(predictions, "batch_shape", None) == ():
+        raise ValueError(
+            "predictions: this divergence wants one distribution an observation, batch shape [n], "
+            "got batch shape (): use .expand([n])"
+        )
+
+
+def drawn(key: Key, predictions: Any, n_draws: int | None) -> Float[Array, "n m d"]:
+    """Draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
+    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    if n_draws is None and not isinstance(held, Draws):
+        raise TypeError(
+            f"n_draws: say how many draws of each prediction to take, since "
+            f"{type(held).__name__} does not come with its own"
+        )
+    check_batch(held)
+    samples = draws(key, predictions, held.samples.shape[1] if n_draws is None else n_draws)
+    # samplers may draw in the widest type there is, whatever the type of their parameters
+    kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
+    floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
+    samples = samples.astype(jnp.result_type(*floating) if floating else samples.dtype)
+    return samples.reshape(*samples.shape[:2], -1)

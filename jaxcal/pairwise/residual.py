@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernels.predictions import gram_block
+from jaxcal.divergences.vectors import gram_block
 from jaxcal.typing import Features
 
 

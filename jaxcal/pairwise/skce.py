@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernel_means import KernelMeans
 from jaxcal.kernels import points
-from jaxcal.kernels.predictions import gram_block
 from jaxcal.typing import Features
 
 
@@ -68,7 +68,7 @@ class SKCE(eqx.Module):
     """
 
     prediction_kernel: Any
-    distance: Any
+    divergence: Any
     means: KernelMeans
 
     @property
@@ -81,7 +81,7 @@ class SKCE(eqx.Module):
         return self.means.route
 
     def block(self, rows: SKCEFeatures, cols: SKCEFeatures) -> Float[Array, "c r s"]:
-        k = gram_block(self.prediction_kernel, self.distance, rows.predictions, cols.predictions)
+        k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
         return (k * residual_block(self.means, rows, cols))[None]
 
     def diagonal(self, features: SKCEFeatures) -> Float[Array, "c n"]:
@@ -89,14 +89,14 @@ class SKCE(eqx.Module):
         radial = points.profile(self.prediction_kernel)
         if radial is not None:
             # at a distance of 0 exactly, which a matrix product does not give
-            own = radial(self.distance.paired(described, described))
+            own = radial(self.divergence.paired(described, described))
         else:
             own = jax.vmap(self._alone)(described)
         return (own * residual_diagonal(self.means, features))[None]
 
     def _alone(self, one: Features) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], one)
-        return gram_block(self.prediction_kernel, self.distance, alone, alone)[0, 0]
+        return gram_block(self.prediction_kernel, self.divergence, alone, alone)[0, 0]
 
 
 class MatrixSKCE(eqx.Module):

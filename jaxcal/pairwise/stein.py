@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
-from jaxcal.kernels.predictions import gram_block
 from jaxcal.typing import Features, Point, PointKernel, Points, Scalar
 
 
@@ -207,7 +207,7 @@ class Stein(eqx.Module):
 
     target_kernel: Any
     prediction_kernel: Any
-    distance: Any
+    divergence: Any
     dimension: int = eqx.field(static=True)
     components: bool = eqx.field(default=False, static=True)
 
@@ -216,7 +216,7 @@ class Stein(eqx.Module):
         return self.dimension if self.components else 1
 
     def block(self, rows: SteinFeatures, cols: SteinFeatures) -> Float[Array, "c r s"]:
-        k = gram_block(self.prediction_kernel, self.distance, rows.predictions, cols.predictions)
+        k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
         m = rows.preconditioner
         if m is not None and m.ndim == 1:
             assert cols.preconditioner is not None

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
+from jaxcal.divergences.vectors import NodeScores, Vectors
 from jaxcal.kernels.points import Constant
-from jaxcal.kernels.predictions import NodeScores, Vectors
 from jaxcal.models import Scores, Units
 from jaxcal.numerics import binary_size
 from jaxcal.preparation.residuals import Featured, Residual
@@ -25,7 +25,7 @@ class Embedding(eqx.Module):
     vectors that users give (`Vectors`); their rows are no part of what was fitted.
     """
 
-    distance: Any
+    divergence: Any
     offset: Array | None
     size: Array | None
     units: Units | None
@@ -34,7 +34,7 @@ class Embedding(eqx.Module):
     def fit(
         cls,
         key: Key,
-        distance: Any,
+        divergence: Any,
         predictions: Any,
         at_nodes: NodeScores | None,
         *,
@@ -46,28 +46,28 @@ class Embedding(eqx.Module):
         ``unitless`` says that the kernel on the distance is scaled by the distances themselves.
         """
         units = None
-        if isinstance(distance, Vectors):
-            vectors = distance.values
+        if isinstance(divergence, Vectors):
+            vectors = divergence.values
             units = Units.of(vectors) if standardize else Units.unchanged(vectors)
-            raw, distance = units.points(vectors), Vectors(vectors[:0])
+            raw, divergence = units.points(vectors), Vectors(vectors[:0])
         else:
-            if hasattr(distance, "fitted"):
-                distance = distance.fitted(key, predictions, at_nodes)
-            raw = distance.features(key, predictions, at_nodes)
-        offset = distance.center(raw) if hasattr(distance, "center") else None
+            if hasattr(divergence, "fitted"):
+                divergence = divergence.fitted(key, predictions, at_nodes)
+            raw = divergence.features(key, predictions, at_nodes)
+        offset = divergence.center(raw) if hasattr(divergence, "center") else None
         size = None
         if offset is not None:
             raw = raw - offset
             size = _size(raw) if unitless else None
             raw = raw if size is None else raw / size
-        return cls(distance, offset, size, units), raw
+        return cls(divergence, offset, size, units), raw
 
     def features(
         self, key: Key, predictions: Any, at_nodes: NodeScores | None, vectors: Any
     ) -> Features:
         """Features of other predictions, comparable with those it was fitted to."""
         if self.units is None:
-            raw = self.distance.features(key, predictions, at_nodes)
+            raw = self.divergence.features(key, predictions, at_nodes)
         elif vectors is None:
             raise ValueError(
                 "vectors: this test compares vectors given by the user; give those of the "
@@ -116,22 +116,21 @@ class Prepared(eqx.Module):
         ``keys`` [2]: for residuals and for the distance, where these take draws. ``vectors``
         [n, q]: what the distance compares, where users give it.
         """
-        if isinstance(predictions, Scores):
-            self._check_nodes(predictions.nodes)
+        self._check_nodes(predictions)
         view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)
         embedding, kernel = self.embedding, self.prediction_kernel
-        for_distance, for_residual = self.residual.divided(view, embedding.distance, kernel)
+        for_divergence, for_residual = self.residual.divided(view, embedding.divergence, kernel)
         if vectors is None and embedding.units is not None and isinstance(kernel, Constant):
             vectors = jnp.zeros((targets.shape[0], embedding.units.scale.size), view.ys.dtype)
-        described = embedding.features(keys[1], for_distance, view.at_nodes, vectors)
+        described = embedding.features(keys[1], for_divergence, view.at_nodes, vectors)
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
-    def _check_nodes(self, nodes: Any) -> None:
+    def _check_nodes(self, predictions: Any) -> None:
         """ValueError where scores were taken at other base points than those of the fit.
 
         Values are looked at outside of jit only.
         """
-        frame = self.frame
+        frame, nodes = self.frame, predictions.nodes if isinstance(predictions, Scores) else None
         if nodes is None or not isinstance(frame, Frame) or frame.nodes is None:
             return
         fitted = frame.nodes

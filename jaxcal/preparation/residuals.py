@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jaxcal import moments, preconditioners
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means import KernelMeans, kernel_means
 from jaxcal.kernels.points import Constant
-from jaxcal.kernels.predictions import Vectors
 from jaxcal.models import Draws, Standardized
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.pairwise.stein import Stein, SteinFeatures
@@ -55,7 +55,7 @@ class Residual(Protocol):
 
     def node_key(self, key: Key, /) -> Key: ...
 
-    def divided(self, view: View, distance: Any, kernel: Any, /) -> tuple[Any, Any]:
+    def divided(self, view: View, divergence: Any, kernel: Any, /) -> tuple[Any, Any]:
         """The predictions for the distance between them, and those for the residuals."""
         ...
 
@@ -64,7 +64,7 @@ class Residual(Protocol):
     ) -> Featured: ...
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, distance: Any, /
+        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any, /
     ) -> Pairwise: ...
 
 
@@ -82,7 +82,7 @@ class SteinResidual(eqx.Module):
     def node_key(self, key: Key) -> Key:
         return key
 
-    def divided(self, view: View, distance: Any, kernel: Any) -> tuple[Any, Any]:
+    def divided(self, view: View, divergence: Any, kernel: Any) -> tuple[Any, Any]:
         return view.predictions, view.predictions
 
     def features(
@@ -115,12 +115,12 @@ class SteinResidual(eqx.Module):
         )
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, distance: Any
+        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
     ) -> Stein:
         return Stein(
             target_kernel,
             prediction_kernel,
-            distance,
+            divergence,
             dimension=featured.features.ys.shape[1],
             components=self.components,
         )
@@ -139,12 +139,12 @@ class MeanResidual(eqx.Module):
     def node_key(self, key: Key) -> Key:
         return jax.random.split(key)[1]
 
-    def divided(self, view: View, distance: Any, kernel: Any) -> tuple[Any, Any]:
+    def divided(self, view: View, divergence: Any, kernel: Any) -> tuple[Any, Any]:
         """Draws are divided: if the weight of a pair depended on the very draws that stand for the
         two predictions, its error would be of one sign under calibration."""
         seen, about = view.predictions, view.about_origin
         draws = seen.predictions if isinstance(seen, Standardized) else None
-        if not isinstance(draws, Draws) or isinstance(distance, Vectors):
+        if not isinstance(draws, Draws) or isinstance(divergence, Vectors):
             return seen, about
         if isinstance(kernel, Constant):
             return seen, about
@@ -176,7 +176,7 @@ class MeanResidual(eqx.Module):
         )
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, distance: Any
+        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
     ) -> SKCE:
         assert featured.means is not None
-        return SKCE(prediction_kernel, distance, featured.means)
+        return SKCE(prediction_kernel, divergence, featured.means)

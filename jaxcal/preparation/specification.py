@@ -16,11 +16,12 @@ from jaxtyping import Array
 from jaxtyping import Key as _Key
 
 from jaxcal import checks
+from jaxcal.divergences.fisher import Fisher
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, pairs, positive_median
 from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.kernels.predictions import Fisher, Vectors
 from jaxcal.models import Scores, Units
 from jaxcal.models.laws import Classes
 from jaxcal.models.sampling import sample
@@ -40,7 +41,7 @@ class Specification(eqx.Module):
     Everything static changes the program; nothing else does.
     """
 
-    distance: Any
+    divergence: Any
     prediction_kernel: Any
     target_kernel: Any
     residual: Residual
@@ -62,7 +63,7 @@ class Specification(eqx.Module):
         classes = isinstance(predictions, Classes)
         frame = ClassFrame() if classes else self._frame(keys[0], predictions, targets)
         view = frame.view(predictions, targets, scores=self.residual.needs_scores)
-        if self.distance.needs_nodes and view.at_nodes is None:
+        if self.divergence.needs_nodes and view.at_nodes is None:
             raise ValueError(
                 "Scores.at_nodes is missing: the Fisher distance between predictions and "
                 "precondition need the scores at base points, shape [n, m, d]; give them, or "
@@ -81,26 +82,28 @@ class Specification(eqx.Module):
             ys = targets.reshape(targets.shape[0], -1)
             constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
             spread = reach(ys)
-        distance = self.distance
-        if hasattr(distance, "with_target_kernel"):
-            distance = distance.with_target_kernel(target_kernel)
-        for_distance, for_residual = self.residual.divided(view, distance, self.prediction_kernel)
+        divergence = self.divergence
+        if hasattr(divergence, "with_target_kernel"):
+            divergence = divergence.with_target_kernel(target_kernel)
+        for_divergence, for_residual = self.residual.divided(
+            view, divergence, self.prediction_kernel
+        )
         embedding, described = Embedding.fit(
             keys[1],
-            distance,
-            for_distance,
+            divergence,
+            for_divergence,
             view.at_nodes,
             standardize=self.standardize,
             unitless=points.all_open(self.prediction_kernel),
         )
-        bandwidth, one_prediction = median_heuristic(embedding.distance, described)
+        bandwidth, one_prediction = median_heuristic(embedding.divergence, described)
         prediction_kernel = points.with_bandwidth(self.prediction_kernel, bandwidth)
         if points.needs_bandwidth(self.prediction_kernel):
             size = embedding.size
             bandwidths["prediction"] = bandwidth if size is None else bandwidth * size
         featured = self.residual.features(keys[0], view, for_residual, target_kernel, described)
         pairwise = self.residual.pairwise(
-            featured, target_kernel, prediction_kernel, embedding.distance
+            featured, target_kernel, prediction_kernel, embedding.divergence
         )
         prepared = Prepared(
             frame,
@@ -123,7 +126,7 @@ class Specification(eqx.Module):
         units = by_targets if self.standardize else Units.unchanged(ys)
         frame = Frame(units, by_targets.center, None)
         seen = frame.standardized(predictions, targets.shape[1:])
-        if self.distance.needs_nodes or self.residual.needs_nodes(seen):
+        if self.divergence.needs_nodes or self.residual.needs_nodes(seen):
             nodes = self._nodes(self.residual.node_key(key), predictions, units, ys.dtype)
             return Frame(units, frame.origin, nodes)
         return frame
@@ -157,7 +160,7 @@ def reach(ys: Points) -> Scalar:
 class Options(TypedDict, total=False):
     """Options of every test and estimate over pairs, by name; `kccsd_test` explains them."""
 
-    distance: Any
+    divergence: Any
     prediction_kernel: Any
     target_kernel: Any
     base_measure: Any
@@ -174,7 +177,7 @@ class SteinOptions(Options, total=False):
 def stein_specification(
     ys: Array,
     *,
-    distance: Any = Fisher(),
+    divergence: Any = Fisher(),
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = Gaussian(),
     base_measure: Any = None,
@@ -210,7 +213,7 @@ def stein_specification(
             "use 'diagonal'"
         )
     return Specification(
-        checks.distance(distance),
+        checks.divergence(divergence),
         prediction_kernel,
         target_kernel,
         SteinResidual(precondition, coordinates),

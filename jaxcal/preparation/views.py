@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal.kernels.predictions import NodeScores
+from jaxcal.divergences.vectors import NodeScores
 from jaxcal.models import Standardized, Units
 from jaxcal.models.laws import Classes
 from jaxcal.scores import scores_at

@@ -7,13 +7,14 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal import checks
-from jaxcal.kernel_means import MeanEmbedding, law_of
+from jaxcal.divergences import MeanEmbedding
+from jaxcal.divergences.gaussians import Wasserstein
+from jaxcal.divergences.laplaces import LaplaceWasserstein
+from jaxcal.divergences.simplex import Euclidean
+from jaxcal.kernel_means import law_of
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta
-from jaxcal.kernels.gaussians import Wasserstein
-from jaxcal.kernels.laplaces import LaplaceWasserstein
 from jaxcal.kernels.points import Gaussian
-from jaxcal.kernels.simplex import Euclidean
 from jaxcal.models.laws import Classes, Laplaces, Normals
 from jaxcal.preparation import (
     MeanResidual,
@@ -24,7 +25,7 @@ from jaxcal.preparation import (
 )
 from jaxcal.skce.observations import check_law, observations
 
-DISTANCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
+DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
 
 
 class MeanOptions(Options, total=False):
@@ -37,7 +38,7 @@ def mean_specification(
     predictions: Any,
     targets: Any,
     *,
-    distance: Any = None,
+    divergence: Any = None,
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = None,
     base_measure: Any = None,
@@ -51,7 +52,7 @@ def mean_specification(
     n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
     law = predictions if isinstance(predictions, Classes) else law_of(predictions)
     check_law(law)
-    distance = DISTANCES.get(type(law), MeanEmbedding)() if distance is None else distance
+    divergence = DIVERGENCES.get(type(law), MeanEmbedding)() if divergence is None else divergence
     if isinstance(predictions, Classes):
         target_kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
@@ -59,7 +60,7 @@ def mean_specification(
         target_kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
         base_measure = checked_base_measure(base_measure, ys)
     specification = Specification(
-        checks.distance(distance),
+        checks.divergence(divergence),
         points.as_kernel(prediction_kernel, "prediction_kernel"),
         target_kernel,
         MeanResidual(n_draws),

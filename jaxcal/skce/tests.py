@@ -20,7 +20,7 @@ def skce_test(
     predictions: Any,
     targets: Any,
     *,
-    distance: Any = None,
+    divergence: Any = None,
     prediction_kernel: Any = Gaussian(),
     target_kernel: Any = None,
     null: Null = Wild(),
@@ -40,7 +40,7 @@ def skce_test(
     [n] of class 1, or `jaxcal.Draws`. ``targets``: [n], [n, d] or [n, ...]; integer classes
     0, .., m - 1 for class probabilities.
 
-    The kernel is ``prediction_kernel`` on a ``distance`` of the predictions times
+    The kernel is ``prediction_kernel`` on a ``divergence`` of the predictions times
     ``target_kernel``; open bandwidths follow the median heuristic. By default the distance is
     2-Wasserstein for normals, Euclidean for class probabilities, and the distance of the kernel
     means (MMD with the target kernel) for all others; the target kernel is Gaussian, for
@@ -67,7 +67,7 @@ def skce_test(
     predictions, ys, spec = mean_specification(
         predictions,
         targets,
-        distance=distance,
+        divergence=divergence,
         prediction_kernel=prediction_kernel,
         target_kernel=target_kernel,
         base_measure=base_measure,

@@ -9,14 +9,15 @@ import pytest
 
 import jaxcal
 from jaxcal.ckce import ckce, ckce_means, ckce_stein
-from jaxcal.kernels import Gaussian, Wasserstein
+from jaxcal.divergences import Wasserstein
+from jaxcal.kernels import Gaussian
 
 N = 40
 KEYS = jax.random.split(jax.random.key(0), 3)
 MEAN = jax.random.normal(KEYS[0], (N,))
 YS = MEAN + jax.random.normal(KEYS[1], (N,))
 FIXED = {
-    "distance": Wasserstein(),
+    "divergence": Wasserstein(),
     "prediction_kernel": Gaussian(0.8),
     "target_kernel": Gaussian(0.7),
     "standardize": False,

@@ -8,7 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws, kccsd_test, ucme_test
-from jaxcal.kernels import IMQ, MMD, Gaussian, Kernel, Profile, Radial, points
+from jaxcal.divergences import MMD
+from jaxcal.kernels import IMQ, Gaussian, Kernel, Profile, Radial, points
 from jaxcal.skce import skce_test
 
 N = 12
@@ -109,7 +110,7 @@ def bell_sum():
 def test_in_mmd_and_at_locations(data, key):
     predictions, ys, _ = data
     ours, wanted = (
-        numbers(kccsd_test(key, predictions, ys, distance=MMD(kernel, n_draws=8)))
+        numbers(kccsd_test(key, predictions, ys, divergence=MMD(kernel, n_draws=8)))
         + numbers(ucme_test(key, predictions, ys, prediction_kernel=kernel))
         for kernel in (Bell(), Gaussian())
     )

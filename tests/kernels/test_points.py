@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from jaxcal.kernels import (
-    IMQ,
-    Constant,
-    Gaussian,
-    Laplace,
-    Matern52,
-    RationalQuadratic,
-    points,
-)
+from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52, RationalQuadratic, points
 
 FORMULAS = {
     "gaussian": (lambda b: Gaussian(b), oracles.gaussian),

@@ -9,8 +9,9 @@ import numpyro.distributions as dist
 import pytest
 from scipy.integrate import quad
 
+from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.kernel_means import kernel_means
-from jaxcal.kernels import Constant, Delta, Gaussian, TotalVariation, Vectors, Wasserstein
+from jaxcal.kernels import Constant, Delta, Gaussian
 from jaxcal.models.laws import Classes
 from jaxcal.pairwise.skce import SKCE, MatrixSKCE, Observed, SKCEFeatures
 
@@ -33,20 +34,20 @@ def average(f, i):
 
 
 def by_definition(i, j):
-    distance = (MEAN[i] - MEAN[j]) ** 2 + (SCALE[i] - SCALE[j]) ** 2
+    divergence = (MEAN[i] - MEAN[j]) ** 2 + (SCALE[i] - SCALE[j]) ** 2
     across = average(lambda z: k(z, YS[j]), i) + average(lambda z: k(YS[i], z), j)
     between = average(lambda z: average(lambda w: k(z, w), j), i)
-    return np.exp(-distance / (2 * SPREAD**2)) * (k(YS[i], YS[j]) - across + between)
+    return np.exp(-divergence / (2 * SPREAD**2)) * (k(YS[i], YS[j]) - across + between)
 
 
 @pytest.fixture(scope="module")
 def normals():
     law = dist.Normal(jnp.asarray(MEAN)[:, None], jnp.asarray(SCALE)[:, None]).to_event(1)
     means = kernel_means(Gaussian(LENGTH), law)
-    distance = Wasserstein()
-    described = distance.features(jax.random.key(0), law, None)
+    divergence = Wasserstein()
+    described = divergence.features(jax.random.key(0), law, None)
     features = SKCEFeatures(jnp.asarray(YS)[:, None], means.features, described)
-    return SKCE(Gaussian(SPREAD), distance, means.empty()), features
+    return SKCE(Gaussian(SPREAD), divergence, means.empty()), features
 
 
 def test_normals_are_those_of_the_definition_by_quadrature(normals):
@@ -87,10 +88,10 @@ def classes():
 def test_classes_are_those_of_the_definition_by_enumeration():
     p, ys = classes()
     law = Classes(p)
-    distance = TotalVariation()
+    divergence = TotalVariation()
     means = kernel_means(Delta(), law)
-    described = distance.features(jax.random.key(0), p, None)
-    pairwise = SKCE(Gaussian(SPREAD), distance, means.empty())
+    described = divergence.features(jax.random.key(0), p, None)
+    pairwise = SKCE(Gaussian(SPREAD), divergence, means.empty())
     features = SKCEFeatures(ys, means.features, described)
     wanted = np.zeros((4, 4))
     for i, j in itertools.product(range(4), repeat=2):
@@ -121,7 +122,7 @@ def test_a_matrix_kernel_of_one_number_times_the_identity_is_the_product_kernel(
 
 def test_without_a_kernel_on_predictions_the_sum_is_a_squared_norm(normals):
     pairwise, features = normals
-    plain = SKCE(Constant(), pairwise.distance, pairwise.means)
+    plain = SKCE(Constant(), pairwise.divergence, pairwise.means)
     h = plain.block(features, features)[0]
     assert np.linalg.eigvalsh(h)[0] > -1e-12
     assert float(jnp.sum(h)) >= 0

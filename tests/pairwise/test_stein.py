@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quick import quick_first
 
-from jaxcal.kernels import IMQ, Constant, Gaussian, Matern52, RationalQuadratic, Vectors
+from jaxcal.divergences import Vectors
+from jaxcal.kernels import IMQ, Constant, Gaussian, Matern52, RationalQuadratic
 from jaxcal.pairwise.stein import OperatorStein, Stein, SteinFeatures, stein, stein_components
 
 N, D, Q = 6, 3, 2

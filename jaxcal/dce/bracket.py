@@ -1,0 +1,350 @@
+r"""How far from calibrated? A certified bracket of the true distance, and what noise allows.
+
+The true distance, to the nearest calibrated predictor of the inputs, is not a function of
+predictions and labels; they pin it between a lower end and at most about its square root. Every
+measure here is one side of an inequality, so the best of them make the bracket.
+Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper constants.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.dce.binned import binned_ece
+from jaxcal.dce.intervals import (
+    _best,
+    _surrogate,
+    smallest_width,
+)
+from jaxcal.dce.laplace import _laplace
+from jaxcal.dce.lower import lower_distance
+from jaxcal.dce.predictions import Binary, atoms, binary, from_classes
+from jaxcal.dce.report import batch_report, findings, report
+from jaxcal.dce.resampling import (
+    Null,
+    Radii,
+    ascending,
+    binary_labels,
+    calibration_test,
+    kernel_statistic,
+    radii,
+)
+from jaxcal.dce.smooth import _smooth
+from jaxcal.numerics import at_least, at_most, largest, smallest
+from jaxcal.results import (
+    Interval,
+    first_that_holds,
+    judge,
+    plain,
+    too_few,
+)
+from jaxcal.typing import KeyLike, Scalar, Vector
+
+INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
+PROGRAMME_MOST = 20_000  # observations for which the lower distance is solved by default
+
+
+class Bracket(NamedTuple):
+    """The true distance is between ``low`` and ``high`` [] for these data as a population.
+
+    ``lower`` and ``upper``: every bound by what it is made of, each []. ``low`` is the
+    largest of the one, ``high`` the smallest of the other, and low <= high; both are NaN where the
+    bounds contradict each other by more than rounding, which then is a fault."""
+
+    low: Scalar
+    high: Scalar
+    lower: dict[str, Scalar]
+    upper: dict[str, Scalar]
+
+    @property
+    def sources(self) -> tuple[str, str]:
+        """Which measure makes the low end, and which the high one. Outside of jit."""
+        return (
+            max(self.lower, key=lambda name: float(self.lower[name])),
+            min(self.upper, key=lambda name: float(self.upper[name])),
+        )
+
+
+class _Measures(NamedTuple):
+    mean: Scalar
+    ece: Scalar
+    smooth: Scalar
+    kernel: Scalar
+    surrogate: Scalar
+    random: Float[Array, " k"]
+    binned: Scalar
+    interval: Scalar | None
+    lower: tuple[float, float] | None
+    witness: Vector
+
+
+def dce_bracket(
+    p: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    accuracy: float | int = 0.01,
+    bins: int = 15,
+    solve: bool | None = None,
+) -> Bracket:
+    """Bracket of the true distance from calibration, with the source of each end.
+
+    ``solve``: whether to solve for the lower distance (SciPy, outside of jit); by default where
+    values are concrete and n <= 20,000. Under jit and vmap the other measures make the bracket,
+    which is then up to a factor 2 wider below. The best intervals are searched for n <= 20,000.
+    """
+    return _bracket(_measure(binary(p, y, weights), accuracy, bins, solve))
+
+
+def _measure(data: Binary, accuracy: float | int, bins: int, solve: bool | None) -> _Measures:
+    traced = any(isinstance(leaf, Tracer) for leaf in data)
+    solve = None if solve is None else checks.flag(solve, "solve")
+    bins = checks.integer(bins, "bins")
+    if solve and traced:
+        raise ValueError("solve=True runs outside of jit and vmap only")
+    n = data.v.size
+    smooth = _smooth(data)
+    surrogate = _surrogate(data, smallest_width(accuracy), False)
+    lower = None
+    if solve or (solve is None and not traced and n <= PROGRAMME_MOST):
+        found = lower_distance(data.v, data.y, weights=data.w, tol=1e-6)
+        lower = (found.low, found.high)
+    return _Measures(
+        mean=jnp.abs(jnp.sum(data.w * (data.y - data.v))),
+        ece=jnp.sum(jnp.abs(atoms(data).rho)),
+        smooth=smooth.value,
+        kernel=_laplace(data, jnp.ones((), data.v.dtype)).value,
+        surrogate=surrogate.value,
+        random=surrogate.random,
+        binned=binned_ece(data.v, data.y, weights=data.w, edges=bins).bound,
+        interval=_best(data).value if n <= INTERVALS_MOST else None,
+        lower=lower,
+        witness=smooth.witness,
+    )
+
+
+def _bracket(found: _Measures) -> Bracket:
+    lower = {
+        "half the smooth calibration error": found.smooth / 2,
+        "squared kernel calibration error": found.kernel**2,
+        "mean residual": found.mean,
+    }
+    upper = {
+        "surrogate interval calibration error": found.surrogate,
+        "binned ECE + bin width": found.binned,
+        "ECE": found.ece,
+        "2 s + 4 sqrt(s), s the smooth error": from_lower(2 * found.smooth),
+    }
+    if found.interval is not None:
+        upper["interval calibration error"] = found.interval
+    if found.lower is not None:
+        low, high = (jnp.asarray(end, found.smooth.dtype) for end in found.lower)
+        lower["lower distance"] = low
+        upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
+    low, high = largest(_stacked(lower)), smallest(_stacked(upper))
+    # where the bounds meet, as for one prediction, rounding may cross them; nothing else may
+    slack = 16 * jnp.finfo(low.dtype).eps * found.witness.size**0.5
+    whole = low <= high + slack
+    low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
+    return Bracket(low, high, lower, upper)
+
+
+def _stacked(bounds: dict[str, Scalar]) -> Array:
+    return jnp.stack(list(bounds.values()))
+
+
+def from_lower(d: Array) -> Array:
+    r"""The largest true distance that a lower distance d allows: d + sqrt(8 d), at most 1."""
+    return at_most(d + 2 * jnp.sqrt(2 * at_least(d, 0)), 1)
+
+
+class DistanceResult(eqx.Module):
+    """How far binary predictions are from calibrated.
+
+    ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
+    this one for the population, with asymptotic probability 1 - ``level``. ``measures`` []
+    by name; ``radii``: how far those of the data and of the population may be apart, jointly.
+    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that attains the smooth
+    calibration error, the mean of witness times (label - prediction), as `smooth_ce` has it. It
+    falls from predictions that are too low to those that are too high, and is on one side of 0
+    where all err to one side; its height alone says little where the mean residual is small.
+    ``predictions``, ``targets``, ``weights`` [n] as given. ``level``: the probability of rejecting
+    calibrated predictions that was asked for; `verdict` and `reason` as those of
+    `jaxcal.TestResult`.
+    """
+
+    bracket: Bracket
+    interval: Interval
+    measures: dict[str, Scalar]
+    radii: Radii
+    p_value: Scalar
+    statistic: Scalar
+    null_samples: Float[Array, " b"]
+    witness: Vector
+    predictions: Vector
+    targets: Vector
+    weights: Vector
+    null: str = eqx.field(static=True)
+    n_resamples: int = eqx.field(static=True)
+    level: float = eqx.field(static=True, default=0.05)
+
+    @property
+    def reason(self) -> Any:
+        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        few = too_few(self.null, self._least, self.predictions.shape[-1], self.level)
+        unknown = "the data hold NaN, or values outside [0, 1]"
+        cases = [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
+        return first_that_holds(cases, np.shape(self.p_value))
+
+    @property
+    def verdict(self) -> Any:
+        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
+        return judge(self)
+
+    def _least(self, n: int) -> float:
+        """The least p-value of so many draws, for any n."""
+        return 1 / (1 + self.null_samples.shape[-1])
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this result says; empty where nothing does."""
+        if isinstance(self.p_value, Tracer) or np.ndim(self.p_value):
+            return []
+        return [text for text, holds in findings(self) if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON. Draws of the null are left out."""
+        names = [name for name in self.__dataclass_fields__ if name != "null_samples"]
+        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
+        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
+
+    def __repr__(self) -> str:
+        if isinstance(self.p_value, Tracer):
+            return "DistanceResult(traced)"
+        return batch_report(self) if np.ndim(self.p_value) else report(self)
+
+    __str__ = __repr__
+
+
+def distance_from_calibration(
+    key: KeyLike,
+    p: Any,
+    y: Any,
+    *,
+    weights: Any = None,
+    level: float = 0.05,
+    n_resamples: int = 200,
+    n_draws: int = 500,
+    null: Null | None = None,
+    accuracy: float | int = 0.01,
+    bins: int = 15,
+    solve: bool | None = None,
+    notion: str | None = None,
+) -> DistanceResult:
+    r"""How far are predictions ``p`` [n] of P(y = 1) from calibrated, given labels ``y`` [n]?
+
+    Returns a certified bracket of the true distance for the data, an interval for it in the
+    population by ``n_resamples`` bootstrap resamples, and a p-value of "calibrated" by ``n_draws``
+    draws of the squared Laplace kernel calibration error; ``level`` decides the verdict, and the
+    interval holds the distance with probability 1 - level. ``null``: "redraw" draws labels from the
+    predictions (exact for independent labels; default where all labels are 0 or 1), "signs" flips
+    residuals (default where labels are means). Under jit the default is "redraw".
+
+    ``weights`` [n] >= 0; resampling treats them as part of the observation. ``accuracy`` of the
+    random intervals (smallest width), ``bins`` of the binned ECE, ``solve`` as in `dce_bracket`.
+    ``notion`` for class probabilities ``p`` [n, m] and classes ``y`` [n] from 0: "top-label", or
+    "class-wise" for a batch of m results (made by vmap, so without ``solve``). Cost: the
+    resamples, each O(n log n). Raises ValueError or TypeError naming the argument; NaN inside jit
+    gives NaN everywhere.
+    """
+    key = checks.key(key)
+    level = checks.level(level)
+    n_resamples = checks.integer(n_resamples, "n_resamples")
+    n_draws = checks.integer(n_draws, "n_draws")
+    if notion is not None:
+        p, y = from_classes(p, y, notion)
+    if notion == "class-wise":
+        if solve:
+            raise ValueError("solve=True runs outside of vmap only: one class at a time")
+        one = partial(
+            distance_from_calibration,
+            weights=weights,
+            level=level,
+            n_resamples=n_resamples,
+            n_draws=n_draws,
+            null=null,
+            accuracy=accuracy,
+            bins=bins,
+        )
+        return jax.vmap(one)(jax.random.split(key, p.shape[0]), p, y)
+    data = binary(p, y, weights)
+    checks.choice(null, "null", (None, "redraw", "signs"))
+    traced = isinstance(data.y, Tracer)
+    if null is None:
+        null = "redraw" if traced or bool(binary_labels(data.y)) else "signs"
+    elif null == "redraw" and not traced and not bool(binary_labels(data.y)):
+        raise ValueError("null='redraw' draws labels 0 or 1, and y holds means: use 'signs'")
+    found = _measure(data, accuracy, bins, solve)
+    ordered = ascending(*data)
+    null_key, boot_key = jax.random.split(key)
+    test = calibration_test(
+        null_key, ordered, statistic=kernel_statistic, n_draws=n_draws, null=null
+    )
+    apart = radii(
+        boot_key,
+        ordered,
+        n_resamples=n_resamples,
+        coverage=1 - level,
+        k_max=found.random.size - 1,
+    )
+    measures = {
+        "ECE": found.ece,
+        "smooth": found.smooth,
+        "kernel": found.kernel,
+        "surrogate interval": found.surrogate,
+        "mean residual": found.mean,
+    }
+    if found.interval is not None:
+        measures["interval"] = found.interval
+    if found.lower is not None:
+        measures["lower distance"] = jnp.asarray(sum(found.lower) / 2, found.smooth.dtype)
+    return DistanceResult(
+        bracket=_bracket(found),
+        interval=_population(found, apart, level),
+        measures=measures,
+        radii=apart,
+        p_value=test.p_value,
+        statistic=test.statistic,
+        null_samples=test.null_samples,
+        witness=found.witness,
+        predictions=data.v,
+        targets=data.y,
+        weights=data.w,
+        null=null,
+        n_resamples=n_resamples,
+        level=level,
+    )
+
+
+def _population(found: _Measures, apart: Radii, level: float) -> Interval:
+    """Every bound with its measure moved by its radius; ECE and best bins are left out, since they
+    cannot be estimated from a sample."""
+    low = jnp.stack(
+        [
+            (found.smooth - apart.smooth) / 2,
+            at_least(found.kernel - apart.kernel, 0) ** 2,
+            found.mean - apart.mean,
+        ]
+    )
+    widths = 2.0 ** -jnp.arange(found.random.size, dtype=found.random.dtype)
+    high = at_most(
+        smallest(found.random + apart.random + widths),
+        from_lower(2 * (found.smooth + apart.smooth)),
+    )
+    return Interval(at_least(largest(low), 0), at_most(high, 1), level)

@@ -1,0 +1,167 @@
+r"""What every measure starts from: predictions v of P(y = 1), labels y, weights of total 1.
+
+With :math:`\rho_i = w_i (y_i - v_i)` most measures depend on the signed measure
+:math:`\sum_i \rho_i \delta_{v_i}` alone (`Residuals`); the others need the mass of both labels at
+each different prediction (`Atoms`).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal import checks
+from jaxcal.dce.scans import sums
+from jaxcal.squared_ce.reductions import reduce
+from jaxcal.typing import Vector
+
+SCALAR = ("top-label", "class-wise")  # notions of calibration with one probability an observation
+
+
+class Binary(NamedTuple):
+    """``v`` [n] in [0, 1], ``y`` [n] in [0, 1] (0 or 1, or a mean of such), ``w`` [n] of sum 1."""
+
+    v: Vector
+    y: Vector
+    w: Vector
+
+
+class Residuals(NamedTuple):
+    """``v`` [n] ascending and ``rho`` [n], the residuals w (y - v) in that order."""
+
+    v: Vector
+    rho: Vector
+
+
+class Atoms(NamedTuple):
+    """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
+    (v, 0) and (v, 1). ``atom`` [n] is that of each observation. Where ties leave room, padding
+    atoms of no mass stand at the end, at the largest v."""
+
+    v: Float[Array, " m"]
+    p0: Float[Array, " m"]
+    p1: Float[Array, " m"]
+    atom: Int[Array, " n"]
+
+    @property
+    def mass(self) -> Float[Array, " m"]:
+        """P(v = v_i)."""
+        return self.p0 + self.p1
+
+    @property
+    def rho(self) -> Float[Array, " m"]:
+        """E[(y - v) 1(v = v_i)]."""
+        return self.p1 * (1 - self.v) - self.p0 * self.v
+
+
+def binary(p: Any, y: Any, weights: Any = None) -> Binary:
+    """Predictions, labels and weights, checked. Raises ValueError or TypeError by name.
+
+    Values are looked at outside of jit only. Inside, a prediction or label that is NaN or outside
+    [0, 1], or a negative weight, makes every residual NaN.
+    """
+    v = checks.floats(p, "p")
+    if v.ndim == 2:
+        raise ValueError(
+            f"p: wanted one probability of label 1 an observation, shape [n], got shape "
+            f"{v.shape}; classes need notion='top-label' or 'class-wise', or from_classes first"
+        )
+    v = checks.unit(v, "p", "probabilities (are these logits or percentages?)")
+    y = checks.array(y, "y")
+    if y.shape != v.shape:
+        raise ValueError(f"y: wanted one label an observation, {v.shape}, got {y.shape}")
+    y = y.astype(np.int32) if y.dtype == bool else y
+    y = checks.unit(jnp.asarray(y), "y", "labels 0 or 1 (or means of such)").astype(v.dtype)
+    w = jnp.ones_like(v) if weights is None else _weights(weights, v)
+    good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
+    return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))
+
+
+def _weights(value: Any, v: Array) -> Array:
+    w = checks.floats(value, "weights").astype(v.dtype)
+    if w.shape != v.shape:
+        raise ValueError(f"weights: wanted one an observation, {v.shape}, got {w.shape}")
+    if not isinstance(w, Tracer):
+        held = np.asarray(w)
+        if not np.all(np.isfinite(held) & (held >= 0)) or not held.sum() > 0:
+            raise ValueError("weights: wanted finite numbers >= 0, not all of them 0")
+    return w
+
+
+def residuals(data: Binary) -> Residuals:
+    """Residuals in ascending order of the prediction; ties stay apart. Cost: one sort."""
+    rho = data.w * (data.y - data.v)
+    return Residuals(*jax.lax.sort((data.v, rho), num_keys=1, is_stable=False))
+
+
+@jax.jit
+def atoms(data: Binary) -> Atoms:
+    """Ties merged, shapes kept: as many atoms as observations, those left over without mass."""
+    n = data.v.size
+    order = jnp.argsort(data.v)
+    v, y, w = data.v[order], data.y[order], data.w[order]
+    new = jnp.concatenate([jnp.zeros(1, bool), v[1:] != v[:-1]])
+    group = sums(new.astype(jnp.int32))
+
+    def add(values: Array) -> Array:
+        return jax.ops.segment_sum(values, group, n, indices_are_sorted=True)
+
+    first = jnp.full(n, n - 1).at[group].min(jnp.arange(n))
+    index = jnp.zeros_like(group).at[order].set(group)
+    return Atoms(v[first], add(w * (1 - y)), add(w * y), index)
+
+
+class Held(NamedTuple):
+    """`Atoms` of positive mass alone, in float64 and outside of jit."""
+
+    v: Float[np.ndarray, " m"]
+    p0: Float[np.ndarray, " m"]
+    p1: Float[np.ndarray, " m"]
+    atom: Int[np.ndarray, " n"]
+
+    @property
+    def mass(self) -> Float[np.ndarray, " m"]:
+        """P(v = v_i)."""
+        return self.p0 + self.p1
+
+    @property
+    def rho(self) -> Float[np.ndarray, " m"]:
+        """E[(y - v) 1(v = v_i)]."""
+        return self.p1 * (1 - self.v) - self.p0 * self.v
+
+
+def positive(found: Atoms) -> Held:
+    """The atoms that have mass; an observation of no weight goes with the one before its own."""
+    v, p0, p1 = (np.asarray(leaf, float) for leaf in found[:3])
+    held = p0 + p1 > 0
+    moved = np.maximum(np.cumsum(held) - 1, 0)
+    return Held(v[held], p0[held], p1[held], moved[np.asarray(found.atom)])
+
+
+def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
+    """A finite distribution of (v, y) as predictions, fractional labels and weights."""
+    v, p0, p1 = (checks.floats(a, name) for a, name in ((v, "v"), (p0, "p0"), (p1, "p1")))
+    if not v.shape == p0.shape == p1.shape:
+        raise ValueError(f"v, p0, p1: wanted one shape, got {v.shape}, {p0.shape} and {p1.shape}")
+    mass = p0 + p1
+    return v, jnp.where(mass > 0, p1 / jnp.where(mass > 0, mass, 1), 0), mass
+
+
+def from_classes(probabilities: Any, labels: Any, notion: str) -> tuple[Array, Array]:
+    """Predictions and labels 0 or 1 of the scalar problems that a notion of calibration makes.
+
+    ``probabilities`` [n, m], ``labels`` [n] classes from 0. "top-label": the largest probability
+    and whether its class came true, [n] each. "class-wise": each class against the rest, one row a
+    class, [m, n] each. They are the reductions of `jaxcal.squared_ce`. The canonical notion is of
+    whole vectors, for which there is no distance here: ValueError.
+    """
+    if not isinstance(notion, str) or notion not in SCALAR:
+        raise ValueError(
+            f"notion: wanted 'top-label' or 'class-wise', got {notion!r}; the distances are of "
+            f"one probability an observation"
+        )
+    found = reduce(probabilities, labels, notion)
+    return found.inputs[..., 0], found.outcomes[..., 0]

@@ -1,0 +1,77 @@
+"""The report of a distance from calibration, and its sentences."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxcal.results import confidence, count_verdicts, in_words
+
+if TYPE_CHECKING:
+    from jaxcal.dce.bracket import DistanceResult
+
+
+def report(result: "DistanceResult") -> str:
+    """The report of one result, line by line."""
+    bracket, p = result.bracket, float(result.p_value)
+    if np.isnan(p):
+        return f"distance from calibration: {in_words(result)}"
+    low, high = bracket.sources
+    interval, trust = result.interval, confidence(result.level)
+    how = {"redraw": "labels drawn again from the predictions", "signs": "random signs"}
+    lines = [
+        f"distance from calibration, n = {result.predictions.shape[-1]}",
+        f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
+        f"               (low end: {low}; high end: {high})",
+        f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   "
+        f"({trust}, {result.n_resamples} resamples)",
+        f"  p-value      {p:.4g}   ({how[result.null]}, {result.null_samples.shape[-1]} draws)",
+        f"  verdict      {in_words(result)}",
+        "  measures     "
+        + ", ".join(f"{name} {float(value):.4g}" for name, value in result.measures.items()),
+    ]
+    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+
+
+def batch_report(result: "DistanceResult") -> str:
+    """The report of a batch of results."""
+    p = np.asarray(result.p_value)
+    low, high = np.asarray(result.bracket.low), np.asarray(result.bracket.high)
+    return "\n".join(
+        [
+            f"{p.size} distances from calibration, batch shape {p.shape}",
+            f"  {count_verdicts(result)}",
+            f"  low ends {np.nanmin(low):.4g} to {np.nanmax(low):.4g}, high ends "
+            f"{np.nanmin(high):.4g} to {np.nanmax(high):.4g}",
+        ]
+    )
+
+
+def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
+    """Every sentence about the data, and whether it holds."""
+    v, y, w = (np.asarray(a) for a in (result.predictions, result.targets, result.weights))
+    if not np.all(np.isfinite(v)):
+        return [("predictions, targets or weights are NaN or out of range: it cannot tell", True)]
+    n, held = v.size, float(1 / np.sum(w**2))
+    different = np.unique(v).size
+    return [
+        (f"{n} observations are too few for the interval, which rests on large n", n < 30),
+        (
+            "the bounds from below and from above contradict each other by more than rounding, so "
+            "there is no bracket",
+            bool(np.isnan(float(result.bracket.low))),
+        ),
+        (
+            "all predictions are equal, so this compares one number with the rate of label 1",
+            different == 1 and n > 1,
+        ),
+        ("all labels are equal: the data hold one class", n > 1 and bool(np.all(y == y[0]))),
+        (
+            f"the weights leave the information of {held:.0f} of {n} observations",
+            held < n / 2,
+        ),
+        (
+            "nearly all predictions differ, so ECE is the mean of |y - p| and says nothing about "
+            "calibration",
+            n > 10 and different > 0.9 * n,
+        ),
+    ]

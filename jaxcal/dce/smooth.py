@@ -1,0 +1,161 @@
+r"""Smooth calibration error: the most that a bounded, Lipschitz weight finds.
+
+.. math:: smCE = \max_w \sum_i \rho_i w(v_i),\quad |w| \le 1,\ w\ \text{1-Lipschitz}
+          = \min_a TV(a) + \int_0^1 |F - a|\,dt
+
+with F the cumulative residual and a the step functions from 0 to F(1). Half of it is a lower bound
+of the distance from calibration, and twice it an upper bound of the lower distance.
+Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.
+"""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.dce.levels import denoise
+from jaxcal.dce.predictions import Binary, Residuals, binary
+from jaxcal.dce.scans import least, sums
+from jaxcal.numerics import largest
+from jaxcal.results import plain
+from jaxcal.typing import Scalar, Vector
+
+
+class SmoothCE(eqx.Module):
+    """Smooth calibration error with what proves it.
+
+    ``value`` []: attained by the ``witness`` [n], the weight at each observation, |w| <= 1 and
+    1-Lipschitz, so the error is no less. ``upper`` []: value of the dual certificate, so it is no
+    more; the two agree to rounding. ``flow`` [n]: F - a to the right of each prediction, in the
+    order of the predictions (0 after the last).
+    """
+
+    value: Scalar
+    upper: Scalar
+    witness: Vector
+    flow: Vector
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        return plain(self)
+
+    def __repr__(self) -> str:
+        if isinstance(self.value, Tracer) or self.value.ndim:
+            return f"SmoothCE(batch or traced, shape {self.value.shape})"
+        gap = float(self.upper - self.value)
+        return f"smooth calibration error {float(self.value):.6g} (certified to {gap:.1e})"
+
+
+def smooth_ce(p: Any, y: Any, *, weights: Any = None) -> SmoothCE:
+    """Smooth calibration error of predictions ``p`` [n] of P(y = 1), exactly, with its witness.
+
+    ``y`` [n]: 0 or 1, or means of such; ``weights`` [n] >= 0. Works under jit and vmap; the
+    gradient of ``value`` in ``p``, ``y`` and ``weights`` is that of the envelope theorem. Cost
+    O(n log n) time and memory. NaN inside jit gives NaN. Raises ValueError for values outside
+    [0, 1] and wrong shapes.
+    """
+    return _smooth(binary(p, y, weights))
+
+
+@jax.jit
+def _smooth(data: Binary) -> SmoothCE:
+    order = jnp.argsort(data.v)
+    ordered = Residuals(data.v[order], (data.w * (data.y - data.v))[order])
+    found = smooth_of_residuals(ordered)
+    witness = jnp.zeros_like(found.witness).at[order].set(found.witness, unique_indices=True)
+    return SmoothCE(found.value, found.upper, witness, found.flow)
+
+
+def smooth_of_residuals(data: Residuals) -> SmoothCE:
+    """The same of any signed measure on [0, 1] with sorted places; ``witness`` in their order."""
+    value, proof = _value(*data)
+    return SmoothCE(value, *proof)
+
+
+@jax.custom_jvp
+def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector]]:
+    g = jnp.diff(v, append=v[-1:])
+    f = sums(rho)
+    good = jnp.all(jnp.isfinite(f) & jnp.isfinite(v))
+    a = denoise(f, g)
+    jumps = jnp.diff(a, prepend=jnp.zeros(1, a.dtype))
+    flow = f - a
+    witness = _witness(v, g, flow, jumps)
+    upper = jnp.sum(jnp.abs(jumps)) + jnp.sum(g * jnp.abs(flow))
+    upper, witness, flow = jax.tree.map(
+        lambda x: jnp.where(good, x, jnp.nan), (upper, witness, flow)
+    )
+    return jnp.sum(rho * witness), (upper, witness, flow)
+
+
+@_value.defjvp
+def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> Any:
+    """Envelope: d/d rho_i is the witness, d/d v_i the flow's loss across v_i. What proves the value
+    counts as constant."""
+    found = _value(*primals)
+    _, (_, witness, flow) = found
+    size = jnp.abs(flow)
+    before = jnp.concatenate([jnp.zeros(1, size.dtype), size[:-1]])
+    slope = jnp.sum((before - size) * tangents[0]) + jnp.sum(witness * tangents[1])
+    return found, (slope, jax.tree.map(jnp.zeros_like, found[1]))
+
+
+def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
+    """A weight of which the certificate is the dual: 1 where a rises (-1 where it falls), and w
+    falls at slope 1 where F > a, rises where F < a, is free where F = a.
+
+    These are bounds on w and on its differences. Their largest and their smallest solution are
+    shortest paths along the line, from either side; returned is the middle of the two."""
+    sign = jnp.where(jnp.any(jumps < 0), -1, 1).astype(v.dtype)
+    floor = jnp.where(jumps != 0, 1, -1).astype(v.dtype)
+    fixed = -g * jnp.sign(sign * flow)
+
+    def position(steps: Array) -> Array:
+        return sums(jnp.concatenate([jnp.zeros(1, v.dtype), steps[:-1]]))
+
+    up = position(jnp.where(flow == 0, g, fixed))
+    down = position(jnp.where(flow == 0, -g, fixed))
+    largest = jnp.minimum(up + least(1 - up), down + least(1 - down, reverse=True))
+    smallest = -jnp.minimum(least(down - floor) - down, least(up - floor, reverse=True) - up)
+    raw = sign * (largest + smallest) / 2
+    # rounding may have left a slope above 1: the largest Lipschitz function below
+    from_left = least(raw - v) + v
+    from_right = least(raw + v, reverse=True) - v
+    return jnp.clip(jnp.minimum(from_left, from_right), -1, 1)
+
+
+class GridSmoothCE(eqx.Module):
+    """``value`` [] on the grid, and ``error`` []: |value - smCE| is no more than that."""
+
+    value: Scalar
+    error: Scalar
+
+
+def smooth_ce_grid(p: Any, y: Any, *, cells: int, weights: Any = None) -> GridSmoothCE:
+    """Smooth calibration error with residuals moved to the nearest of ``cells`` + 1 grid points.
+
+    Exact for the moved residuals; the error bound is E|y - v| / (2 cells). Cost O(n + cells^2).
+    Differentiable in the residuals (their places on the grid count as constants).
+    """
+    return _grid(binary(p, y, weights), checks.integer(cells, "cells"))
+
+
+@partial(jax.jit, static_argnames="cells")
+def _grid(data: Binary, cells: int) -> GridSmoothCE:
+    rho = data.w * (data.y - data.v)
+    near = jnp.round(jnp.nan_to_num(data.v) * cells).astype(jnp.int32)
+    on_grid = jax.ops.segment_sum(rho, near, cells + 1)
+    z = jnp.linspace(-1, 1, 2 * cells + 1, dtype=rho.dtype)
+
+    def step(best: Float[Array, " z"], mass: Scalar):
+        padded = jnp.pad(best, 1, constant_values=-jnp.inf)
+        widest = jnp.maximum(jnp.maximum(padded[:-2], padded[2:]), best)
+        return mass * z + widest, None
+
+    best, _ = jax.lax.scan(step, on_grid[0] * z, on_grid[1:])
+    return GridSmoothCE(largest(best), jnp.sum(jnp.abs(rho)) / (2 * cells))

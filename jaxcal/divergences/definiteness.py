@@ -1,0 +1,116 @@
+r"""Is this kernel on predictions positive definite, on these predictions?
+
+SKCE is a squared norm, its biased estimate is never negative and the laws of its nulls are what
+they are only for positive definite kernels. Distances between vectors give them, and so do
+``Laplace`` on total variation and every kernel on MMD. `Bures` between general Gaussians and
+`MixtureWasserstein` give no such promise.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+from jaxcal import checks, convert
+from jaxcal.divergences.vectors import gram_block
+from jaxcal.kernels import points
+from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.results import plain
+from jaxcal.typing import KeyLike, Scalar
+
+
+class Definiteness(eqx.Module):
+    """The spectrum of a kernel matrix of n predictions: ``smallest`` and ``largest`` eigenvalue [],
+    and ``rounding`` []: eigenvalues above minus this are 0 as far as arithmetic can tell.
+
+    An eigenvalue below proves that the kernel is not positive definite; none below proves nothing
+    about other predictions.
+    """
+
+    smallest: Scalar
+    largest: Scalar
+    rounding: Scalar
+    n: int = eqx.field(static=True)
+
+    @property
+    def indefinite(self) -> Array:
+        """Whether an eigenvalue is negative beyond rounding; [] of bool."""
+        return self.smallest < -self.rounding
+
+    def warnings(self) -> list[str]:
+        """Sentences about what a negative eigenvalue or NaN means; empty where there is none."""
+        if isinstance(self.smallest, Tracer):
+            return []
+        smallest = np.asarray(self.smallest)
+        said = []
+        if np.any(np.isnan(smallest)):
+            said.append("the kernel matrix has NaN or infinite entries: nothing can be said")
+        if np.any(np.asarray(self.indefinite)):
+            said.append(
+                f"the kernel is not positive definite (eigenvalue {np.nanmin(smallest):.3g}): the "
+                f"biased SKCE may be negative, its root not a number, and p-values are not backed "
+                f"by theory; use a kernel on an embedding, such as MMD"
+            )
+        return said
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        names = [*self.__dataclass_fields__, "indefinite"]
+        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+
+    def __repr__(self) -> str:
+        if isinstance(self.smallest, Tracer):
+            return "Definiteness(traced)"
+        low, high = np.asarray(self.smallest), np.asarray(self.largest)
+        if low.ndim:
+            head = f"{low.size} kernel matrices of {self.n} predictions, smallest eigenvalue"
+            head += f" {np.min(low):.4g} to {np.max(low):.4g}"
+        else:
+            head = f"kernel matrix of {self.n} predictions, eigenvalues {low:.4g} to {high:.4g}"
+        return "\n".join([head, *(f"  warning: {text}" for text in self.warnings())])
+
+    __str__ = __repr__
+
+
+def positive_definiteness(
+    predictions: Any,
+    *,
+    divergence: Any,
+    prediction_kernel: Any = points.Gaussian(),
+    key: KeyLike | None = None,
+) -> Definiteness:
+    """The eigenvalues of a kernel on n predictions, with the distance and kernel of a test.
+
+    ``divergence`` compares the predictions in the units they came in; an open bandwidth follows the
+    median heuristic. ``key``: for distances that draw. Distances of scores at base points are
+    distances of vectors and need no such look. Memory n^2, cost n^2 distances and O(n^3).
+    Raises ValueError for distances that need base points.
+    """
+    divergence = checks.divergence(divergence)
+    if divergence.needs_nodes:
+        raise ValueError(
+            f"divergence: {type(divergence).__name__} is a distance of vectors, so that every "
+            f"radial kernel here is positive definite on it"
+        )
+    features = divergence.features(convert.key(0 if key is None else key), predictions, None)
+    if hasattr(divergence, "center") and (offset := divergence.center(features)) is not None:
+        features = features - offset
+    kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
+    if points.needs_bandwidth(kernel):
+        kernel = points.with_bandwidth(kernel, median_heuristic(divergence, features)[0])
+    return spectrum(gram_block(kernel, divergence, features, features))
+
+
+def spectrum(matrix: Array) -> Definiteness:
+    """The same for a kernel matrix that you have. ValueError where it is not square."""
+    matrix = jnp.asarray(matrix)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 1:
+        raise ValueError(f"matrix: wanted a kernel matrix of shape [n, n], got {matrix.shape}")
+    n = matrix.shape[0]
+    values = jnp.linalg.eigvalsh((matrix + matrix.T) / 2)
+    finite = jnp.all(jnp.isfinite(matrix))
+    low, high = (jnp.where(finite, values[i], jnp.nan) for i in (0, -1))
+    return Definiteness(low, high, 10 * n * jnp.finfo(matrix.dtype).eps * jnp.abs(high), n)

@@ -1,0 +1,183 @@
+"""Distances between Gaussian predictions in closed form: Fisher, kernelized Fisher, Wasserstein.
+
+They take numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
+shape [n], and raise TypeError for anything else.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import convert
+from jaxcal.batching import by_rows
+from jaxcal.divergences import embeddings
+from jaxcal.divergences.embeddings import BaseCov, Cov
+from jaxcal.divergences.vectors import NodeScores, _Euclidean
+from jaxcal.kernels.bandwidths import spread_of_gaussians
+from jaxcal.models import Standardized, gaussian_moments
+from jaxcal.models.sampling import check_batch
+from jaxcal.numerics import at_least, psd_root, safe_sqrt
+from jaxcal.typing import Features, Key, Point, Points
+
+
+def moments(predictions: Any) -> tuple[Points, Cov]:
+    """Means [n, d] and (co)variances of n Gaussian predictions, or an error that says why not."""
+    check_batch(predictions.predictions if isinstance(predictions, Standardized) else predictions)
+    mean, cov = gaussian_moments(predictions)
+    if mean.ndim != 2:
+        raise ValueError(
+            f"predictions: wanted Gaussians with batch shape [n] on numbers or vectors, got means "
+            f"of shape {mean.shape}; .to_event(1) makes the last batch axis an event"
+        )
+    return mean, cov
+
+
+def optional_floats(value: Any) -> Any:
+    """None, or a floating-point array."""
+    return None if value is None else convert.floats(value, "mean or cov")
+
+
+def _base(predictions: Any, mean: Any, cov: Any, like: Points) -> tuple[Point, BaseCov]:
+    """Mean and (co)variance of the base measure in the units of the predictions."""
+    d, dtype = like.shape[1], like.dtype
+    if mean is not None and mean.shape not in ((), (d,)):
+        raise ValueError(f"mean: wanted a number or a vector of length {d}, got {mean.shape}")
+    if cov is not None and cov.shape not in ((), (d,), (d, d)):
+        raise ValueError(
+            f"cov: wanted a variance, {d} variances or a covariance [{d}, {d}], got {cov.shape}"
+        )
+    m = jnp.zeros(d, dtype) if mean is None else jnp.broadcast_to(mean, (d,))
+    s = jnp.ones(d, dtype) if cov is None else jnp.broadcast_to(cov, (d, d)[: max(cov.ndim, 1)])
+    if isinstance(predictions, Standardized):
+        scale = predictions.units.scale
+        m = m if mean is None else predictions.units.points(m)
+        if cov is not None:
+            s = s / (scale[:, None] * scale[None] if s.ndim == 2 else scale**2)
+    return m.astype(dtype), s.astype(dtype)
+
+
+class GaussianFisher(_Euclidean, eqx.Module):
+    r"""Generalized Fisher divergence (GFD) of Gaussian predictions, exactly: no base points.
+
+    :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
+    with precisions :math:`\Lambda` and base measure N(m, S): ``mean`` and ``cov`` (a variance, one
+    a coordinate, or a matrix), in the units of the targets like ``base_measure`` of a test; by
+    default standard normal in the units of the test. Cost O(n d), for full covariances O(n d^3).
+    """
+
+    mean: Any = eqx.field(default=None, converter=optional_floats)
+    cov: Any = eqx.field(default=None, converter=optional_floats)
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        mu, sigma = moments(predictions)
+        base = _base(predictions, self.mean, self.cov, mu)
+        return embeddings.gaussian_fisher(mu, sigma, *base)
+
+
+class GaussianKernelFisher(_Euclidean, eqx.Module):
+    r"""Kernelized Fisher divergence (KGFD) of Gaussian predictions with a Gaussian ground kernel.
+
+    ``mean`` and ``cov`` of the base measure as in `GaussianFisher`. ``bandwidth`` of the ground
+    kernel ``exp(-|x - y|^2 / (2 g^2))``, one length or one a coordinate, in the units of the test;
+    by default the second-order heuristic. For base N(0, b^2 I) and isotropic Gaussians the squared
+    distance is :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2}
+    (\sigma_p^{-2} - \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`.
+    Where all covariances are equal it is GFD times a constant, and a kernel on it with the median
+    heuristic is the same kernel.
+    """
+
+    mean: Any = eqx.field(default=None, converter=optional_floats)
+    cov: Any = eqx.field(default=None, converter=optional_floats)
+    bandwidth: Any = eqx.field(default=None, converter=optional_floats)
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def fitted(
+        self, key: Key, predictions: Any, at_nodes: NodeScores | None
+    ) -> "GaussianKernelFisher":
+        """The same distance with the bandwidth of its ground kernel."""
+        if self.bandwidth is not None:
+            return self
+        bandwidth = spread_of_gaussians(key, *moments(predictions))
+        return GaussianKernelFisher(self.mean, self.cov, bandwidth)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        mu, sigma = moments(predictions)
+        base = _base(predictions, self.mean, self.cov, mu)
+        length = self.fitted(key, predictions, at_nodes).bandwidth
+        lengths = as_lengths(length, mu, "bandwidth")
+        return embeddings.gaussian_kernel_fisher(mu, sigma, *base, lengths)
+
+
+def as_lengths(length: Array, like: Points, name: str) -> Point:
+    """A bandwidth as one length a coordinate."""
+    d = like.shape[1]
+    if length.shape not in ((), (d,)):
+        raise ValueError(f"{name}: wanted one length or {d}, got shape {length.shape}")
+    return jnp.broadcast_to(length, (d,)).astype(like.dtype)
+
+
+class Wasserstein(_Euclidean, eqx.Module):
+    r"""2-Wasserstein distance of Gaussian predictions, as a distance of vectors.
+
+    :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact where the covariances
+    commute (numbers, independent coordinates, isotropic), an upper bound of W2 squared elsewhere,
+    and always a distance that makes positive definite kernels. `Bures` is W2 itself. In the units
+    of the test. Cost O(n d), for full covariances O(n d^3).
+    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        return embeddings.wasserstein(*moments(predictions))
+
+
+class GaussianRoots(NamedTuple):
+    """Means [n, d] and symmetric roots of the covariances, standard deviations [n, d] or [n, d, d].
+
+    ``size`` [n]: the trace of the covariance.
+    """
+
+    mean: Points
+    root: Cov
+    size: Float[Array, " n"]
+
+
+class Bures(eqx.Module):
+    r"""2-Wasserstein distance of Gaussian predictions with any covariances, pair by pair.
+
+    :math:`\|\mu - \mu'\|^2 + tr(\Sigma + \Sigma' - 2 (\Sigma'^{1/2} \Sigma \Sigma'^{1/2})^{1/2})`.
+    Where covariances do not commute this is not a distance of vectors, and ``exp(-W^2 / 2 s^2)``
+    need not be positive definite: a test statistic built on it can be negative under any data.
+    Prefer `Wasserstein`, which agrees with it where they commute. Cost O(n^2 d^3).
+    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        mean, cov = moments(predictions)
+        if cov.ndim == 2:
+            return GaussianRoots(mean, safe_sqrt(cov), jnp.sum(cov, axis=-1))
+        size = jnp.trace(cov, axis1=1, axis2=2)
+        return GaussianRoots(mean, psd_root(cov), size)
+
+    def squared_distances(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, "r c"]:
+        return by_rows(_bures, rows, cols)
+
+    def paired(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, " r"]:
+        return jax.vmap(_bures)(rows, cols)
+
+
+def _bures(p: GaussianRoots, q: GaussianRoots) -> Array:
+    shift = jnp.sum((p.mean - q.mean) ** 2)
+    if p.root.ndim == 1:
+        return shift + jnp.sum((p.root - q.root) ** 2)
+    product = p.root @ q.root
+    # (R' Sigma R')^1/2 has the singular values of R R' for eigenvalues
+    overlap = jnp.sum(safe_sqrt(jnp.linalg.eigvalsh(product.T @ product)))
+    return shift + at_least(p.size + q.size - 2 * overlap, 0)

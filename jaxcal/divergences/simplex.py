@@ -1,0 +1,163 @@
+"""Predictions over classes: their probability vectors, and distances between those.
+
+A prediction is a row of probabilities, numpyro's ``Categorical`` (by probabilities or logits) or
+``Bernoulli``, which counts as the two classes (0, 1). An embedding of your own is
+`jaxcal.divergences.Vectors`.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.divergences.vectors import NodeScores, _Euclidean
+from jaxcal.models.sampling import check_batch
+from jaxcal.typing import Features, Key
+
+AT_ONCE = 16  # classes a step: enough to keep a core busy, few enough to compile quickly
+
+
+def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
+    """Class probabilities [n, m] of n predictions over m classes 0, .., m - 1.
+
+    Raises TypeError for predictions that are not over classes, ValueError for shapes and, outside
+    of jit, for rows that are no probabilities.
+    """
+    base = predictions
+    while type(base).__name__ == "ExpandedDistribution":
+        base = base.base_dist
+    kind = type(base).__name__
+    if kind.startswith(("Categorical", "Bernoulli")) and hasattr(predictions, "batch_shape"):
+        check_batch(predictions)
+        shape = tuple(predictions.batch_shape)
+        if len(shape) != 1:
+            raise ValueError(
+                f"predictions: wanted a {kind} with batch shape [n], got batch shape {shape}"
+            )
+        given = jnp.asarray(base.probs)
+        if kind.startswith("Bernoulli"):
+            given = jnp.broadcast_to(given, shape)
+            given = jnp.stack([1 - given, given], axis=-1)
+        return checks.probabilities(jnp.broadcast_to(given, (*shape, given.shape[-1])))
+    if hasattr(predictions, "log_prob") or hasattr(predictions, "scores"):
+        raise TypeError(
+            f"predictions: this distance compares predictions over classes: probabilities [n, m], "
+            f"numpyro Categorical or Bernoulli; got {type(predictions).__name__}"
+        )
+    return checks.probabilities(predictions)
+
+
+Columns = tuple[Float[Array, " _"], ...]  # one array a class: a pass over pairs reads it in order
+
+
+def by_class(
+    term: Callable[[Array, Array], Array],
+    rows: Columns | Float[Array, "r m"],
+    cols: Columns | Float[Array, "c m"],
+) -> Float[Array, "r c"]:
+    """Sum over classes of ``term(row, col)``, [r, c]: nothing of shape [r, c, m] is ever held."""
+
+    def some(left: Any, right: Any) -> Array:
+        terms = [term(p[:, None], q[None]) for p, q in zip(left, right, strict=True)]
+        return reduce(jnp.add, terms)
+
+    if isinstance(rows, tuple):
+        return some(rows, cols)
+    assert isinstance(cols, jax.Array)
+    (r, m), c = rows.shape, cols.shape[0]
+    whole = m // AT_ONCE
+    left, right = rows.T, cols.T
+    rest = slice(whole * AT_ONCE, m)
+
+    @jax.checkpoint  # the backward pass computes the terms again instead of keeping m blocks
+    def step(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + some(*part), None
+
+    parts = tuple(a[: rest.start].reshape(whole, AT_ONCE, -1) for a in (left, right))
+    total, _ = jax.lax.scan(step, jnp.zeros((r, c), rows.dtype), parts)
+    return total + some(left[rest], right[rest]) if rest.start < m else total
+
+
+class _Simplex:
+    """Distances whose features are probabilities: few classes one by one, many together."""
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        return self.in_order(class_probabilities(predictions))
+
+    def center(self, features: Features) -> None:
+        """Probabilities have no common offset."""
+
+    def in_order(self, features: Features) -> Features:
+        """Features from probabilities [n, m], as `by_class` reads them fastest."""
+        if isinstance(features, tuple):
+            return features
+        few = features.shape[1] <= AT_ONCE
+        return tuple(features.T) if few else features
+
+    def vectors(self, features: Features) -> Float[Array, "n m"]:
+        """Probabilities [n, m] from features."""
+        return jnp.stack(features, axis=-1) if isinstance(features, tuple) else features
+
+
+class TotalVariation(_Simplex, eqx.Module):
+    r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
+
+    ``Laplace`` on it is :math:`\exp(-TV / l)`, positive definite because the sum of absolute
+    differences is; ``Gaussian`` on it need not be. Cost per pair O(m) for m classes, without a
+    matrix product; memory for r rows and c columns O(r c + m (r + c)).
+    Source: the class kernel of Widmann et al. (2019), as in Widmann et al. (2021), App. E.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        return (by_class(_gap, self.in_order(rows), self.in_order(cols)) / 2) ** 2
+
+    def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        return self.squared_distances(rows, cols)
+
+    def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
+        gaps = jnp.abs(self.vectors(rows) - self.vectors(cols))
+        return (jnp.sum(gaps, axis=-1) / 2) ** 2
+
+
+class Euclidean(_Simplex, _Euclidean, eqx.Module):
+    r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
+
+    Makes positive definite kernels with every radial kernel. Up to 16 classes are subtracted one
+    by one, so that equal predictions are at distance 0 exactly; more go through one matrix
+    product, which leaves noise of about eps^1/2 in small distances.
+    Source: Widmann et al. (2021), App. E.
+    """
+
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        rows, cols = self.in_order(rows), self.in_order(cols)
+        if isinstance(rows, tuple):
+            return by_class(_squared_gap, rows, cols)
+        return super().squared_distances(rows, cols)
+
+    def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        rows, cols = self.in_order(rows), self.in_order(cols)
+        if isinstance(rows, tuple):
+            return self.squared_distances(rows, cols)
+        return super().separations(rows, cols)
+
+    def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
+        return super().paired(self.vectors(rows), self.vectors(cols))
+
+
+def _gap(p: Array, q: Array) -> Array:
+    return jnp.abs(p - q)
+
+
+def _squared_gap(p: Array, q: Array) -> Array:
+    return (p - q) ** 2

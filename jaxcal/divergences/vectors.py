@@ -1,0 +1,91 @@
+"""Divergences that are Euclidean distances of feature vectors, and the kernel on a divergence."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import convert
+from jaxcal.kernels import points
+from jaxcal.typing import Features, Key, Nodes
+
+
+class NodeScores(NamedTuple):
+    """Scores of n predictions at m base points: ``nodes`` [m, d], ``values`` [n, m, d]."""
+
+    nodes: Nodes | None
+    values: Float[Array, "n m d"]
+
+
+class _Euclidean:
+    """Distances whose features are vectors."""
+
+    def vectors(self, features: Any) -> Array:
+        return features
+
+    def in_order(self, features: Any) -> Array:
+        """Features as `separations` takes them: about their mean, for the sake of digits."""
+        return centred(self.vectors(features))
+
+    def center(self, features: Any) -> Array | None:
+        """The mean of the vectors, which tests take off them, [1, q]."""
+        return _mean(features)
+
+    def squared_distances(self, rows: Array, cols: Array) -> Array:
+        return points.squared_distances(rows, cols)
+
+    def separations(self, rows: Array, cols: Array) -> Array:
+        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        return points.separations(rows, cols)
+
+    def paired(self, rows: Array, cols: Array) -> Array:
+        return jnp.sum((rows - cols) ** 2, axis=-1)
+
+
+def centred(vectors: Array) -> Array:
+    """The vectors about their mean: distances stay, and a common offset costs them no digits.
+
+    Entries that are not finite stay in their own rows.
+    """
+    return vectors - _mean(vectors)
+
+
+def _mean(vectors: Array) -> Array:
+    return jnp.mean(jnp.where(jnp.isfinite(vectors), vectors, 0), axis=0, keepdims=True)
+
+
+def _vectors(value: Any) -> Any:
+    values = convert.floats(value, "values")
+    return values[:, None] if values.ndim == 1 else values
+
+
+class Vectors(_Euclidean, eqx.Module):
+    """Euclidean distance of vectors that the user gives, one a prediction, shape [n, q].
+
+    Inputs x make a conditional goodness-of-fit test; an embedding of the predictions computed
+    elsewhere makes a calibration test.
+    """
+
+    values: Float[Array, "n q"] = eqx.field(converter=_vectors)
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+        return self.values
+
+
+def gram_block(kernel: Any, divergence: Any, rows: Features, cols: Features) -> Array:
+    """Kernel matrix of r rows and c columns of predictions, from their features; [r, c].
+
+    One matrix product where the kernel has a radial profile. A kernel without one (a length per
+    dimension, a user's own function) is evaluated pair by pair on the feature vectors.
+    """
+    radial = points.profile(kernel)
+    if radial is not None:
+        return radial(divergence.squared_distances(rows, cols))
+    if isinstance(divergence, _Euclidean):
+        return points.gram(kernel, divergence.vectors(rows), divergence.vectors(cols))
+    raise TypeError(
+        f"{type(divergence).__name__} is a divergence without feature vectors: the kernel on it "
+        f"must be radial with one bandwidth, got {kernel}"
+    )

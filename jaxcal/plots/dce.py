@@ -1,0 +1,122 @@
+"""How far from calibrated: a reliability diagram with the witness, and the bracket's bounds."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxcal.dce.bracket import DistanceResult
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.results import confidence
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+BINS = 15
+
+
+def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
+    """Rate of label 1 against the prediction, and below it the weight that sees the error.
+
+    Dots: mean label of groups of equal mass. The witness (grey band, on the right axis) is the
+    weight whose mean product with (label - prediction) is the smooth calibration error: it falls
+    from predictions that are too low to those that are too high, and stays on one side of 0 where
+    all of them err to one side.
+    """
+    ax = _one(result, ax, (5.2, 5.0))
+    ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
+    v, y, w, witness = (
+        np.asarray(a) for a in (result.predictions, result.targets, result.weights, result.witness)
+    )
+    if not np.all(np.isfinite(v)):
+        return say(ax, "predictions are not probabilities:\nno verdict")
+    order = np.argsort(v, kind="stable")
+    v, y, w, witness = v[order], y[order], w[order], witness[order]
+    # neighbours are joined at slope 1 towards the middle, as a Lipschitz weight may
+    ax.fill_between(
+        v,
+        0.5,
+        0.5 + witness / 2,
+        color="0.9",
+        linewidth=0,
+        label="witness (right axis)",
+    )
+    ax.plot([0, 1], [0, 1], color=DARK, linewidth=0.8, linestyle="--", label="calibrated")
+    mean, rate, mass = groups(v, y, w, BINS)
+    error = 2 * np.sqrt(np.maximum(mean * (1 - mean), 1e-12) * mass**-1 * np.sum(w**2))
+    low, high = np.clip(mean - error, 0, 1), np.clip(mean + error, 0, 1)
+    ax.vlines(mean, low, high, color=LIGHT, linewidth=2, label="2 s.d. if calibrated")
+    ax.plot(mean, rate, "o", color=BLACK, markersize=5, label="rate of a group")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+    right = ax.secondary_yaxis("right", functions=(_to_weight, _from_weight))
+    right.set_ylabel("witness: weight of (label - prediction)", color=DARK)
+    right.spines["right"].set_color(LIGHT)
+    legend_above(ax)
+    legend = ax.get_legend()
+    assert legend is not None
+    legend.set_ncols(2)
+    return ax
+
+
+def _to_weight(t: Any) -> Any:
+    return 2 * t - 1
+
+
+def _from_weight(t: Any) -> Any:
+    return (t + 1) / 2
+
+
+def groups(v: Any, y: Any, w: Any, count: int) -> tuple[Any, Any, Any]:
+    """Sorted predictions in groups of about equal mass, ties kept together: mean prediction, mean
+    label and mass of each."""
+    before = np.cumsum(w) - w / 2
+    group = np.minimum((before * count).astype(int), count - 1)
+    first = np.concatenate([[True], v[1:] != v[:-1]])
+    group = group[np.maximum.accumulate(np.where(first, np.arange(v.size), 0))]
+    _, group = np.unique(group, return_inverse=True)
+    mass = np.bincount(group, w)
+    held = mass > 0
+    mean, rate = (np.bincount(group, w * x)[held] / mass[held] for x in (v, y))
+    return mean, rate, mass[held]
+
+
+def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
+    """Every bound of the true distance: those from below, those from above, and what they leave."""
+    ax = _one(result, ax, (6.8, 3.6))
+    ax.set(xlabel="true distance from calibration (mean change of probability)")
+    found = result.bracket
+    if not np.isfinite(float(found.low)):
+        return say(ax, "predictions are not probabilities:\nno verdict")
+    below = sorted(((float(x), name) for name, x in found.lower.items()))
+    above = sorted(((float(x), name) for name, x in found.upper.items()))
+    rows = [
+        ("population", None),
+        *[(n, x) for x, n in above[::-1]],
+        *[(n, x) for x, n in below[::-1]],
+    ]
+    ax.axvspan(float(found.low), float(found.high), color="0.9", label="these data")
+    interval = result.interval
+    ax.plot(
+        [float(interval.low), float(interval.high)],
+        [0, 0],
+        color=BLACK,
+        linewidth=3,
+        solid_capstyle="butt",
+        label=f"population, {confidence(result.level)}",
+    )
+    high = [(k, x) for k, (_, x) in enumerate(rows) if 0 < k <= len(above)]
+    low = [(k, x) for k, (_, x) in enumerate(rows) if k > len(above)]
+    ax.plot([x for _, x in high], [k for k, _ in high], "<", color=DARK, label="at most")
+    ax.plot([x for _, x in low], [k for k, _ in low], ">", color=BLACK, label="at least")
+    ax.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize="small")
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_xlim(left=-0.005)
+    legend_above(ax)
+    legend = ax.get_legend()
+    assert legend is not None
+    legend.set_ncols(4)
+    return ax
+
+
+def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -> "Axes":
+    one(result, "p_value")
+    return axes(ax, size)

@@ -1,0 +1,347 @@
+"""The bracket, its noise, invariances, bad input, and figures."""
+
+import io
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from jaxcal import dce
+from jaxcal.dce import bracket
+from jaxcal.dce.constructions import tempered_population, tempered_sample
+from jaxcal.dce.resampling import ascending, calibration_test, kernel_statistic, radii
+from jaxcal.plots import dce as plots
+
+N = 60
+FEW = {"n_resamples": 20, "n_draws": 39}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tempered_sample(jax.random.key(3), N, 3.0)
+
+
+@pytest.fixture(scope="module")
+def result(data):
+    return dce.distance_from_calibration(jax.random.key(1), *data, **FEW)
+
+
+def test_the_report_says_how_far_and_why(result):
+    text = str(result)
+    for words in ("these data", "population", "p-value", "low end: ", "drawn again", "smooth"):
+        assert words in text
+    ends = result.bracket
+    assert 0 < float(ends.low) <= float(ends.high) <= 1
+    assert float(result.interval.low) <= float(ends.low)
+    assert float(result.interval.high) >= float(ends.high)
+    plain = result.to_dict()
+    assert plain["null"] == "redraw"
+    assert "null_samples" not in plain
+    assert any("nearly all predictions differ" in text for text in result.warnings())
+
+
+def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
+    for make in (
+        dce.constructions.quadratic_barrier,
+        dce.constructions.intervals_apart,
+        dce.constructions.two_points,
+    ):
+        for domain in (make(0.1).domain, make(0.2).domain):
+            v, y, w = domain.law()
+            found = dce.dce_bracket(v, y, weights=w)
+            true = dce.true_distance(domain).value
+            assert float(found.low) - 1e-7 <= true <= float(found.high) + 1e-7
+            assert all(float(x) <= true + 1e-7 for x in found.lower.values())
+            assert all(float(x) >= true - 1e-7 for x in found.upper.values())
+
+
+@pytest.mark.slow
+def test_jit_and_vmap_give_the_bracket_without_the_programme(data):
+    v, y = data
+    found = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
+    outside = dce.dce_bracket(v, y, solve=False)
+    assert "lower distance" not in found.lower
+    assert float(found.low) == pytest.approx(float(outside.low))
+    assert float(found.high) == pytest.approx(float(outside.high))
+    with pytest.raises(ValueError, match="solve=True runs outside of jit"):
+        jax.jit(lambda v, y: dce.dce_bracket(v, y, solve=True))(v, y)
+
+
+def test_the_test_of_calibration_keeps_its_level_and_has_power():
+    def p_value(key, beta):
+        data_key, test_key = jax.random.split(key)
+        v, y = tempered_sample(data_key, 40, beta)
+        ordered = ascending(v, y, jnp.full(40, 1 / 40))
+        return calibration_test(
+            test_key, ordered, statistic=kernel_statistic, n_draws=39, null="redraw"
+        ).p_value
+
+    keys = jax.random.split(jax.random.key(5), 400)
+    p = jax.jit(jax.vmap(p_value, (0, None)))(keys, 1.0)
+    low, high = scipy.stats.binom.interval(0.9999, 400, 0.05)
+    assert low <= int(jnp.sum(p <= 0.05)) <= high
+    assert float(jnp.mean(jax.jit(jax.vmap(p_value, (0, None)))(keys, 5.0) <= 0.05)) > 0.5
+
+
+def test_the_population_interval_covers_with_rare_labels():
+    """Predictions ten times too low, about one label 1 a data set: a distance of .009."""
+    v = 0.002 * jax.random.uniform(jax.random.key(6), (100, 100))
+    y = jax.random.bernoulli(jax.random.key(7), 10 * v).astype(v.dtype)
+
+    @jax.jit
+    @jax.vmap
+    def radius(key, v, y):
+        return radii(
+            key, ascending(v, y, jnp.full(100, 0.01)), n_resamples=50, coverage=0.95, k_max=0
+        )
+
+    mean = jnp.abs(jnp.mean(y - v, axis=1))
+    covered = jnp.abs(mean - 0.009) <= radius(jax.random.split(jax.random.key(8), 100), v, y).mean
+    assert int(jnp.sum(covered)) >= scipy.stats.binom.ppf(0.0001, 100, 0.95)
+
+
+def test_means_as_labels_need_random_signs(data, key):
+    v, y = data
+    with pytest.raises(ValueError, match="null='redraw' draws labels 0 or 1"):
+        dce.distance_from_calibration(key, v, y / 2, null="redraw", **FEW)
+    found = dce.distance_from_calibration(key, v, y * 0.98 + 0.01, solve=False, **FEW)
+    assert found.null == "signs"
+
+
+def values(v, y, w):
+    return jnp.stack(
+        [
+            dce.ece(v, y, weights=w),
+            dce.smooth_ce(v, y, weights=w).value,
+            dce.laplace_ce(v, y, weights=w).value,
+            dce.interval_ce(v, y, weights=w).value,
+            dce.surrogate_interval_ce(v, y, weights=w).value,
+            dce.smece(v, y, weights=w, cells=512).value,
+        ]
+    )
+
+
+@pytest.mark.slow
+def test_order_duplicates_flips_scale_of_weights_and_padding_change_nothing():
+    rng = np.random.default_rng(0)
+    v = rng.integers(0, 9, 12) / 8
+    y, w = (rng.random(12) < 0.5).astype(float), rng.random(12)
+    run = jax.jit(values)
+    double = [np.repeat(a, 2) for a in (v, y, w)]
+    padded = [np.concatenate([a, b]) for a, b in zip((v, y, w), (v, 1 - y, 0 * w), strict=True)]
+    order = rng.permutation(24)
+    wanted = run(*double)
+    for other in (
+        padded,
+        [a[order] for a in double],
+        [double[0], double[1], 7 * double[2]],
+        [1 - double[0], 1 - double[1], double[2]],
+    ):
+        np.testing.assert_allclose(run(*other), wanted, atol=1e-12)
+    plain = dce.lower_distance(v, y, weights=w).value
+    flipped = dce.lower_distance(1 - v, 1 - y, weights=w).value
+    assert flipped == pytest.approx(plain, abs=2e-6)
+    # one by one on a batch
+    batch = [np.stack([a, b]) for a, b in zip(double, padded, strict=True)]
+    np.testing.assert_allclose(jax.vmap(run)(*batch), jnp.stack([wanted] * 2), atol=1e-12)
+
+
+def test_the_verdict_is_at_the_level_and_says_why_there_is_none(result, data):
+    assert result.level == 0.05
+    for p, level, verdict in [(0.03, 0.05, "rejected"), (0.03, 0.025, "not rejected")]:
+        other = replace(result, p_value=jnp.asarray(p), level=level)
+        assert other.verdict == other.to_dict()["verdict"] == verdict
+        assert f"verdict      {verdict} at level {level:g}" in str(other)
+    few = replace(result, level=0.01)  # of 39 draws
+    assert (few.verdict, few.to_dict()["verdict"]) == ("cannot tell", "cannot tell")
+    assert "too few draws for the level 0.01" in few.reason
+    assert f"cannot tell: {few.reason}" in str(few)
+    lost = replace(result, p_value=jnp.asarray(jnp.nan))
+    assert lost.verdict == "cannot tell"
+    assert "NaN" in lost.reason
+    batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), result)
+    batch = eqx.tree_at(lambda r: r.p_value, batch, jnp.array([0.03, 0.5, jnp.nan]))
+    assert list(batch.verdict) == ["rejected", "not rejected", "cannot tell"]
+    assert "at level 0.05: rejected in 1, not rejected in 1, cannot tell in 1" in str(batch)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_one_observation_and_equal_predictions(n, key):
+    v, y = np.full(n, 0.3), np.ones(n)
+    for value in values(v, y, np.ones(n)):
+        assert float(value) == pytest.approx(0.7, abs=0.35)  # smECE is smoothed
+    assert dce.lower_distance(v, y).value == pytest.approx(0.7, abs=1e-6)
+    found = dce.distance_from_calibration(key, v, y, **FEW)
+    assert any("too few" in text for text in found.warnings())
+    assert any("all labels are equal" in text for text in found.warnings()) == (n > 1)
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "options", "message"),
+    [
+        ([1.2, 0.1], [1, 0], {}, "p: wanted probabilities.*entry 0 is 1.2"),
+        ([0.2, np.nan], [1, 0], {}, "p: .*entry 1 is nan"),
+        ([0.2, 0.1], [1, 2], {}, "y: wanted labels 0 or 1.*entry 1 is 2.0"),
+        ([0.2, 0.1], [-1, 1], {}, "y: wanted labels 0 or 1.*entry 0 is -1.0"),
+        ([0.2, 0.1], [1, 0, 1], {}, r"y: wanted one label an observation, \(2,\)"),
+        ([0.2, 0.1], [1, 0], {"weights": [1.0]}, r"weights: wanted one an observation"),
+        ([0.2, 0.1], [1, 0], {"weights": [-1.0, 2]}, r"weights: wanted finite numbers >= 0"),
+        ([0.2, 0.1], [1, 0], {"weights": [0.0, 0]}, r"not all of them 0"),
+        (np.zeros((3, 2)), [1, 0, 1], {}, "notion='top-label' or"),
+        (np.zeros(0), [], {}, "n >= 1"),
+    ],
+)
+def test_wrong_values_are_named(p, y, options, message):
+    with pytest.raises(ValueError, match=message):
+        dce.smooth_ce(p, y, **options)
+
+
+def test_wrong_types_are_named(key):
+    with pytest.raises(TypeError, match="p: float16"):
+        dce.ece(np.zeros(3, np.float16), np.zeros(3))
+    with pytest.raises(TypeError, match="y: wanted an array of numbers, got strings"):
+        dce.ece(np.full(2, 0.5), ["a", "b"])
+    with pytest.raises(TypeError, match="key"):
+        dce.distance_from_calibration("seed", [0.5], [1])
+    with pytest.raises(ValueError, match="level: "):
+        dce.distance_from_calibration(key, [0.5], [1], level=95.0)
+    with pytest.raises(ValueError, match=r"below 1/2, got 0\.95; limits and intervals have"):
+        dce.distance_from_calibration(key, [0.5], [1], level=0.95)
+    with pytest.raises(ValueError, match="bandwidth: wanted a positive"):
+        dce.laplace_ce([0.5], [1], bandwidth=0)
+    with pytest.raises(ValueError, match="width: wanted 'average' or 'max'"):
+        dce.interval_ce([0.5], [1], width="mean")
+    with pytest.raises(ValueError, match="at most 48 different predictions"):
+        dce.interval_ce(np.linspace(0, 1, 60), np.zeros(60), width="max")
+
+
+def test_not_a_number_inside_jit_is_not_a_number_outside():
+    v = jnp.array([0.1, jnp.nan, 0.4])
+    found = jax.jit(values)(v, jnp.array([0.0, 1.0, 1.0]), jnp.ones(3))
+    assert np.all(np.isnan(found))
+    out = jax.jit(values)(v.at[1].set(1.5), jnp.array([0.0, 1.0, 1.0]), jnp.ones(3))
+    assert np.all(np.isnan(out))
+
+
+def test_labels_may_be_lists_integers_or_booleans():
+    wanted = float(dce.smooth_ce([0.2, 0.9], [0.0, 1.0]).value)
+    for y in ([0, 1], [False, True], np.array([0, 1], np.uint8)):
+        assert float(dce.smooth_ce([0.2, 0.9], y).value) == pytest.approx(wanted)
+
+
+@pytest.mark.slow
+def test_float32_stays_float32_and_close():
+    v, y = (np.asarray(a, np.float32) for a in tempered_sample(jax.random.key(0), N, 2.0))
+    for name in ("smooth_ce", "laplace_ce"):
+        run = getattr(distance, name)
+        single, double = run(v, y), run(v.astype(float), y.astype(float))
+        assert single.value.dtype == jnp.float32
+        assert float(single.value) == pytest.approx(float(double.value), abs=2e-6)
+
+
+def test_classes_reduce_to_one_against_the_rest():
+    ps = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
+    confidence, right = dce.from_classes(ps, [1, 2], "top-label")
+    np.testing.assert_allclose(confidence, [0.5, 0.6])
+    np.testing.assert_allclose(right, [1, 0])
+    p, y = dce.from_classes(ps, [1, 2], "class-wise")
+    np.testing.assert_allclose(p, ps.T)
+    np.testing.assert_allclose(y, [[0, 0], [1, 0], [0, 1]])
+    with pytest.raises(ValueError, match="notion: wanted 'top-label' or 'class-wise'"):
+        dce.from_classes(ps, [1, 2], "canonical")
+    with pytest.raises(ValueError, match="labels"):
+        dce.from_classes(ps, [1, 3], "top-label")
+
+
+@pytest.mark.slow
+def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
+    """Two classes: each against the rest is the same problem read from both ends."""
+    v, y = data
+    ps, labels = np.stack([1 - v, v], axis=1), np.asarray(y, int)
+    batch = dce.distance_from_calibration(key, ps, labels, notion="class-wise", **FEW)
+    assert batch.p_value.shape == (2,)
+    assert "2 distances from calibration, batch shape (2,)" in str(batch)
+    alone = dce.dce_bracket(v, y, solve=False)
+    np.testing.assert_allclose(batch.bracket.low, [float(alone.low)] * 2, atol=1e-12)
+    np.testing.assert_allclose(batch.bracket.high, [float(alone.high)] * 2, atol=1e-12)
+    np.testing.assert_allclose(batch.witness[0], -batch.witness[1], atol=1e-12)
+    top = dce.distance_from_calibration(key, ps, labels, notion="top-label", solve=False, **FEW)
+    confidence, right = np.maximum(v, 1 - v), (v > 0.5) == (y == 1)
+    wanted = float(dce.smooth_ce(confidence, right).value)
+    assert float(top.measures["smooth"]) == pytest.approx(wanted, abs=1e-12)
+    with pytest.raises(ValueError, match="one class at a time"):
+        dce.distance_from_calibration(key, ps, labels, notion="class-wise", solve=True, **FEW)
+
+
+def test_the_witness_of_a_result_attains_the_smooth_error(result, data):
+    v, y = data
+    attains = dce.smooth_ce(v, y)
+    np.testing.assert_array_equal(result.witness, attains.witness)
+    assert float(jnp.mean((y - v) * result.witness)) == pytest.approx(float(attains.value))
+
+
+@pytest.mark.parametrize("n", [12, 100, 300])
+def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
+    """The model says 1.8 times the rate; the figure shows the band below the middle only."""
+    v = np.linspace(0.05, 0.5, n)
+    y = v / 1.8  # mean labels: no noise
+    found = dce.distance_from_calibration(key, v, y, n_resamples=2, n_draws=2, solve=False)
+    assert np.all(np.asarray(found.witness) <= 0)
+    band = plots.reliability_with_witness(found).collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() <= 0.5
+    assert band[:, 1].min() < 0.5
+
+
+@pytest.mark.slow
+def test_sample_sizes_grow_as_the_theory_says():
+    found = dce.sample_sizes(0.01)
+    assert found.k == 8
+    assert found.surrogate == pytest.approx(1e6 + 1e4 * np.log(20))
+    radius = dce.kernel_radius(10_000)
+    v, y, w = tempered_population(2.0, points=2000).law()
+    truth = float(dce.laplace_ce(v, y, weights=w).value)
+    drawn = tempered_sample(jax.random.key(2), 10_000, 2.0)
+    assert abs(float(dce.laplace_ce(*drawn).value) - truth) < radius
+
+
+def test_the_figure_of_bounds_names_every_bound_once_and_by_what_it_is(result):
+    ax = plots.bracket(result)
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {"smooth calibration error", "kernel calibration error"}
+    assert "2 s + 4 sqrt(s), s the smooth error" in names
+
+
+def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
+    """A fault on purpose: a lower bound above the upper ones."""
+    v, y = data
+    measured = bracket._measure(dce.predictions.binary(v, y), 0.01, 15, False)
+    broken = bracket._bracket(measured._replace(mean=measured.ece + 0.1))
+    assert np.isnan(broken.low)
+    assert np.isnan(broken.high)
+    said = eqx.tree_at(lambda r: r.bracket, result, broken).warnings()
+    assert any("contradict each other" in text for text in said)
+
+
+@pytest.mark.parametrize("draw", [plots.reliability_with_witness, plots.bracket])
+def test_figures_show_the_result_and_refuse_a_batch(result, draw):
+    ax = draw(result)
+    ax.figure.savefig(io.BytesIO())
+    assert "calibrat" in ax.get_xlabel() + "".join(
+        text.get_text() for text in ax.get_legend().get_texts()
+    )
+    batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
+    with pytest.raises(ValueError, match="a figure shows one result"):
+        draw(batch)
+
+
+@pytest.mark.parametrize("kind", [bool, np.int64, np.float64])
+def test_labels_of_64_bits_are_read_in_single_precision_without_a_warning(kind):
+    with jax.enable_x64(False):
+        held = dce.predictions.binary([0.2, 0.8], np.asarray([0, 1], kind))
+    assert held.y.dtype == jnp.float32
+    assert held.y.tolist() == [0, 1]

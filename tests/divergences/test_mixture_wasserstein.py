@@ -1,0 +1,343 @@
+"""Transport between components against closed forms and bounds; what is no kernel is found out."""
+
+import importlib.util
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.optimize
+import scipy.stats
+
+from jaxcal.divergences import MMD, Bures, Fisher, Wasserstein
+from jaxcal.divergences.definiteness import positive_definiteness, spectrum
+from jaxcal.divergences.laplaces import LaplaceWasserstein
+from jaxcal.divergences.mixture_wasserstein import Exact, MixtureWasserstein, Sinkhorn, components
+from jaxcal.kernels import Gaussian, Laplace
+from jaxcal.models import Standardized, Units
+
+
+def mixture(weights, means, deviations):
+    parts = dist.Normal(jnp.asarray(means, float), jnp.asarray(deviations, float))
+    return dist.MixtureSameFamily(dist.Categorical(jnp.asarray(weights)), parts)
+
+
+def random_mixtures(n, k, seed=0, equal=False):
+    rng = np.random.default_rng(seed)
+    weights = np.full((n, k), 1 / k) if equal else rng.dirichlet(np.ones(k), n)
+    return mixture(weights, rng.normal(size=(n, k)), rng.uniform(0.3, 1.5, (n, k)))
+
+
+@jax.jit
+def squared(divergence, held):
+    return divergence.squared_distances(held, held)
+
+
+def distances(divergence, predictions):
+    return jnp.sqrt(squared(divergence, components(predictions)))
+
+
+def test_the_fixture_of_two_mixtures():
+    # squared distance of (0, 1), (2, .5) with weights .3, .7 to (1, 1), (-1, .25) with .5, .5
+    given = mixture([[0.3, 0.7], [0.5, 0.5]], [[0, 2], [1, -1]], [[1, 0.5], [1, 0.25]])
+    held = components(given)
+    np.testing.assert_allclose(squared(MixtureWasserstein(), held)[0, 1], 2.90625, rtol=1e-12)
+    gaps = held.vectors[0, :, None] - held.vectors[1, None]
+    plan = Exact()(jnp.sum(gaps**2, -1), held.weights[0], held.weights[1])
+    np.testing.assert_allclose(plan, [[0, 0.3], [0.5, 0.2]], atol=1e-12)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("s", [1.0, 1.5, 2.0])
+def test_it_is_a_metric(s, equal):
+    found = np.asarray(distances(MixtureWasserstein(s), random_mixtures(7, 3, equal=equal)))
+    np.testing.assert_allclose(found, found.T, atol=1e-7)
+    np.testing.assert_allclose(np.diag(found), 0, atol=1e-7)
+    assert np.all(found[~np.eye(7, dtype=bool)] > 0.01)
+    assert np.all(found[:, :, None] <= found[:, None, :] + found.T[None] + 1e-7)
+
+
+def test_couplings_are_those_of_a_linear_programme_of_their_own():
+    rng = np.random.default_rng(3)
+    cost, a, b = (
+        rng.uniform(size=(5, 3, 4)),
+        rng.dirichlet(np.ones(3), 5),
+        rng.dirichlet([1] * 4, 5),
+    )
+    plans = Exact()(jnp.asarray(cost), jnp.asarray(a), jnp.asarray(b))
+    np.testing.assert_allclose(plans.sum(2), a, atol=1e-9)
+    np.testing.assert_allclose(plans.sum(1), b, atol=1e-9)
+    for c, left, right, plan in zip(cost, a, b, plans, strict=True):
+        # the dual: f_i + g_j <= c_ij
+        pairs = np.concatenate([np.kron(np.eye(3), np.ones((4, 1))), np.tile(np.eye(4), (3, 1))], 1)
+        dual = scipy.optimize.linprog(
+            -np.concatenate([left, right]), pairs, c.ravel(), bounds=(None, None)
+        )
+        np.testing.assert_allclose(np.sum(plan * c), -dual.fun, rtol=1e-7)
+
+
+def test_equal_weights_are_the_best_of_all_permutations():
+    given = random_mixtures(4, 4, equal=True, seed=5)
+    found = squared(MixtureWasserstein(), components(given))
+    parts = np.stack([given.component_distribution.loc, given.component_distribution.scale], -1)
+    for i, j in itertools.product(range(4), range(4)):
+        costs = ((parts[i][:, None] - parts[j]) ** 2).sum(-1)
+        best = min(costs[range(4), p].mean() for p in itertools.permutations(range(4)))
+        np.testing.assert_allclose(found[i, j], best, atol=1e-12)
+
+
+def test_single_components_are_at_their_own_distance(key):
+    rng = np.random.default_rng(1)
+    loc, scale = jnp.asarray(rng.normal(size=(6, 2))), jnp.asarray(rng.uniform(0.2, 2, (6, 2)))
+    root = jnp.asarray(rng.normal(size=(6, 2, 2)))
+    full = dist.MultivariateNormal(loc, root @ root.mT + 0.2 * jnp.eye(2)[None])
+    for one, alone in (
+        (dist.Normal(loc, scale), Wasserstein()),
+        (dist.Laplace(loc, scale), LaplaceWasserstein()),
+    ):
+        single = one.to_event(1)
+        features = alone.features(key, single, None)
+        wanted = alone.squared_distances(features, features)
+        found = squared(MixtureWasserstein(), components(single))
+        np.testing.assert_allclose(found, wanted, atol=1e-12)
+    features = Wasserstein().features(key, full, None)
+    wanted = Wasserstein().squared_distances(features, features)
+    np.testing.assert_allclose(squared(MixtureWasserstein(), components(full)), wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("law", [scipy.stats.norm, scipy.stats.laplace])
+def test_distances_of_locations_and_scales_are_wasserstein_distances(law):
+    # quantile functions differ by a linear function of a standard one; integrated numerically
+    u = (np.arange(200_000) + 0.5) / 200_000
+    z = law.ppf(u)
+    family = dist.Normal if law is scipy.stats.norm else dist.Laplace
+    loc, scale = jnp.asarray([0.3, -1.0]), jnp.asarray([0.5, 2.0])
+    gap = (loc[0] - loc[1]) + (scale[0] - scale[1]) * z
+    found = squared(MixtureWasserstein(), components(family(loc, scale)))[0, 1]
+    np.testing.assert_allclose(found, np.mean(gap**2), rtol=1e-3)
+
+
+@pytest.mark.parametrize("s", [1.0, 1.5, 2.0])
+def test_normals_of_one_width_pair_their_sorted_means(s):
+    means = np.random.default_rng(2).normal(size=(2, 5))
+    given = mixture(np.full((2, 5), 0.2), means, np.ones((2, 5)))
+    gaps = np.abs(np.sort(means[0]) - np.sort(means[1]))
+    wanted = np.mean(gaps**s) ** (1 / s)
+    np.testing.assert_allclose(distances(MixtureWasserstein(s), given)[0, 1], wanted, rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_it_is_at_least_the_wasserstein_distance_of_the_mixtures():
+    given = random_mixtures(4, 3, seed=4)
+    found = squared(MixtureWasserstein(), components(given))
+    draws = np.sort(np.asarray(given.sample(jax.random.key(1), (40_000,))), axis=0)
+    for i, j in itertools.combinations(range(4), 2):
+        gaps = (draws[:, i] - draws[:, j]) ** 2
+        assert found[i, j] >= np.mean(gaps) - 4 * np.std(gaps) / 200
+
+
+def test_split_and_weightless_components_change_nothing():
+    base = random_mixtures(5, 2, seed=6)
+    parts = base.component_distribution
+    w = base.mixing_distribution.probs
+    doubled = mixture(
+        jnp.concatenate([0.25 * w, 0.75 * w], 1), jnp.tile(parts.loc, 2), jnp.tile(parts.scale, 2)
+    )
+    more = mixture(
+        jnp.pad(w, ((0, 0), (0, 2))),
+        jnp.pad(parts.loc, ((0, 0), (0, 2)), constant_values=9.0),
+        jnp.pad(parts.scale, ((0, 0), (0, 2)), constant_values=3.0),
+    )
+    wanted = squared(MixtureWasserstein(), components(base))
+    for given in (doubled, more):
+        np.testing.assert_allclose(
+            squared(MixtureWasserstein(), components(given)), wanted, atol=1e-9
+        )
+
+
+def test_mixtures_of_other_kinds_and_units():
+    rng = np.random.default_rng(8)
+    loc, scale = rng.normal(size=(4, 3, 2)), rng.uniform(0.5, 1, (4, 3, 2))
+    weights = dist.Categorical(jnp.asarray(rng.dirichlet(np.ones(3), 4)))
+    same = dist.MixtureSameFamily(
+        weights, dist.Normal(jnp.asarray(loc), jnp.asarray(scale)).to_event(1)
+    )
+    parts = [
+        dist.Normal(jnp.asarray(loc[:, k]), jnp.asarray(scale[:, k])).to_event(1) for k in range(3)
+    ]
+    general = dist.MixtureGeneral(weights, parts)
+    wanted = squared(MixtureWasserstein(), components(same))
+    np.testing.assert_allclose(
+        squared(MixtureWasserstein(), components(general)), wanted, atol=1e-12
+    )
+    units = Units(jnp.asarray([1.0, -2.0]), jnp.asarray([2.0, 2.0]))
+    scaled = components(Standardized(same, units, (2,)))
+    np.testing.assert_allclose(squared(MixtureWasserstein(), scaled), wanted / 4, atol=1e-12)
+
+
+def test_gradients_are_those_of_finite_differences_and_finite_at_equal_mixtures():
+    given = random_mixtures(3, 3, seed=7)
+    weights, parts = given.mixing_distribution.probs, given.component_distribution
+
+    @jax.jit
+    def total(means, s=2.0):
+        held = components(mixture(weights, means, parts.scale))
+        return jnp.sum(MixtureWasserstein(1.5).squared_distances(held, held))
+
+    step = jnp.zeros((3, 3)).at[1, 2].set(1e-6)
+    found = jax.jit(jax.grad(total))(parts.loc)
+    wanted = (total(parts.loc + step) - total(parts.loc - step)) / 2e-6
+    np.testing.assert_allclose(found[1, 2], wanted, rtol=1e-5)
+    assert jnp.all(jnp.isfinite(found))
+
+
+def test_a_batch_of_data_sets_is_one_program():
+    many = [components(random_mixtures(4, 3, seed=k)) for k in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
+    found = jax.jit(jax.vmap(lambda held: MixtureWasserstein().squared_distances(held, held)))(
+        stacked
+    )
+    for one, held in zip(found, many, strict=True):
+        np.testing.assert_allclose(one, squared(MixtureWasserstein(), held), atol=1e-12)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ott") is None, reason="needs ott-jax")
+@pytest.mark.filterwarnings("ignore")
+def test_sinkhorn_comes_near_from_above(free_promotion):
+    held = components(random_mixtures(4, 3, seed=9))
+    exact = np.asarray(squared(MixtureWasserstein(), held))
+    near = np.asarray(squared(MixtureWasserstein(transport=Sinkhorn(0.01)), held))
+    assert np.all(near > exact - 1e-3 * exact.max())
+    np.testing.assert_allclose(near, exact, atol=0.1 * exact.mean())
+    assert np.abs(near - exact).mean() < 0.03 * exact.mean()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ott") is None, reason="needs ott-jax")
+@pytest.mark.filterwarnings("ignore")
+def test_sinkhorn_that_has_not_arrived_is_not_a_number(free_promotion):
+    cost = jnp.asarray([[0.0, 1.0], [1.0, 0.3]])
+    weights = jnp.asarray([0.3, 0.7]), jnp.asarray([0.6, 0.4])
+    assert jnp.all(jnp.isnan(Sinkhorn(1e-4, iterations=10)(cost, *weights)))
+
+
+def test_sinkhorn_says_what_is_missing(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ott.geometry.geometry", None)
+    with pytest.raises(ImportError, match="jaxcal\\[sinkhorn\\]"):
+        Sinkhorn()(jnp.ones((2, 2)), jnp.ones(2) / 2, jnp.ones(2) / 2)
+
+
+def test_bad_input_is_refused_or_not_a_number():
+    for s, says in ((0.5, "order s >= 1"), (float("inf"), "s: wanted a finite number")):
+        with pytest.raises(ValueError, match=says):
+            MixtureWasserstein(s)
+    with pytest.raises(ValueError, match="epsilon"):
+        Sinkhorn(0.0)
+    with pytest.raises(TypeError, match=r"all normal or all Laplace.*got Gamma"):
+        components(dist.Gamma(jnp.ones(3), 1.0))
+    with pytest.raises(ValueError, match="batch shape \\(\\)"):
+        components(mixture([0.5, 0.5], [0, 1], [1, 1]))
+    uneven = [dist.Normal(jnp.zeros(2), 1.0), dist.Laplace(jnp.zeros(2), 1.0)]
+    with pytest.raises(TypeError, match="all normal or all Laplace"):
+        components(dist.MixtureGeneral(dist.Categorical(jnp.ones((2, 2)) / 2), uneven))
+    held = components(random_mixtures(3, 2))
+    spoilt = held._replace(vectors=held.vectors.at[1, 0, 0].set(jnp.nan))
+    found = squared(MixtureWasserstein(), spoilt)
+    assert jnp.all(jnp.isnan(found[1]))
+    assert jnp.isfinite(found[0, 2])
+
+
+# Section 9.1 of the specification: Theorem D.1 of the paper does not hold
+CORNERS = mixture(
+    [[0.5, 0.5]] * 4, [[1, 1], [0, 2], [0, 2], [0, 2]], [[1, 3], [3, 1], [2, 2], [1, 3]]
+)
+
+
+@pytest.mark.slow
+def test_four_mixtures_are_no_points_of_a_hilbert_space():
+    found = np.asarray(squared(MixtureWasserstein(), components(CORNERS)))
+    np.testing.assert_allclose([found[i, (i + 1) % 4] for i in range(4)], 1, rtol=1e-12)
+    np.testing.assert_allclose([found[0, 2], found[1, 3]], [2, 4], rtol=1e-12)
+    seen = positive_definiteness(
+        CORNERS, divergence=MixtureWasserstein(), prediction_kernel=Gaussian(2.5**0.5)
+    )
+    np.testing.assert_allclose(seen.smallest, -0.0814, atol=5e-5)
+    assert seen.indefinite
+    assert "not positive definite (eigenvalue -0.0814)" in repr(seen)
+    assert "MMD" in seen.to_dict()["warnings"][0]
+    once = positive_definiteness(
+        CORNERS, divergence=MixtureWasserstein(), prediction_kernel=Laplace(1.0)
+    )
+    assert not once.indefinite
+
+
+@pytest.mark.slow
+def test_exponentials_of_the_distance_itself_are_no_kernels_either():
+    grid = list(itertools.product([0, 1, 2], [1, 2, 3]))
+    two = np.asarray(list(itertools.combinations_with_replacement(grid, 2)), float)
+    given = mixture(np.full((45, 2), 0.5), two[:, :, 0], two[:, :, 1])
+    wide, narrow = (
+        positive_definiteness(
+            given, divergence=MixtureWasserstein(), prediction_kernel=Laplace(1 / rate)
+        )
+        for rate in (0.25, 1.0)
+    )
+    np.testing.assert_allclose(wide.smallest, -0.0587, atol=5e-5)
+    assert wide.indefinite
+    assert not narrow.indefinite
+
+
+def test_first_order_distances_of_locations_fail_too():
+    ends = [[0, 10], [1, 10], [1, 11], [0, 11]]
+    given = mixture([[0.5, 0.5]] * 4, ends, np.ones((4, 2)))
+    found = np.asarray(distances(MixtureWasserstein(1.0), given))
+    np.testing.assert_allclose([found[i, (i + 1) % 4] for i in range(4)], 0.5, rtol=1e-9)
+    np.testing.assert_allclose([found[0, 2], found[1, 3]], 1, rtol=1e-9)
+    wide = Gaussian(5.0)  # wide kernels are where it shows
+    assert positive_definiteness(
+        given, divergence=MixtureWasserstein(1.0), prediction_kernel=wide
+    ).indefinite
+
+
+@pytest.mark.parametrize(("s", "kernel"), [(1.0, Laplace(2.0)), (2.0, Gaussian(2.0))])
+def test_components_on_a_line_are_safe(s, kernel):
+    rng = np.random.default_rng(0)
+    given = mixture(rng.dirichlet(np.ones(3), 15), rng.normal(size=(15, 3)), np.ones((15, 3)))
+    seen = positive_definiteness(given, divergence=MixtureWasserstein(s), prediction_kernel=kernel)
+    assert seen.smallest > -1e-8
+
+
+@pytest.mark.slow
+def test_embeddings_make_kernels_and_the_look_says_so(key):
+    rng = np.random.default_rng(4)
+    root = jnp.asarray(rng.normal(size=(30, 2, 2)))
+    given = dist.MultivariateNormal(jnp.asarray(rng.normal(size=(30, 2))), root @ root.mT)
+    for divergence in (Wasserstein(), MMD(Gaussian(1.0))):
+        seen = positive_definiteness(given, divergence=divergence)
+        assert not seen.indefinite
+        assert seen.warnings() == []
+        assert seen.n == 30
+    bures = positive_definiteness(given, divergence=Bures(), prediction_kernel=Gaussian(3.0))
+    assert bures.largest > 0
+    with pytest.raises(ValueError, match="Fisher is a distance of vectors"):
+        positive_definiteness(given, divergence=Fisher())
+
+
+@pytest.mark.slow
+def test_the_spectrum_of_a_matrix():
+    seen = spectrum(jnp.asarray([[1.0, 2.0], [2.0, 1.0]]))
+    np.testing.assert_allclose([seen.smallest, seen.largest], [-1, 3], rtol=1e-12)
+    assert seen.indefinite
+    near = spectrum(jnp.ones((50, 50)))  # eigenvalues 0 to rounding
+    assert not near.indefinite
+    broken = spectrum(jnp.full((2, 2), jnp.nan))
+    assert not broken.indefinite
+    assert "nothing can be said" in broken.warnings()[0]
+    many = jax.vmap(spectrum)(jnp.stack([jnp.eye(2), jnp.asarray([[1.0, 2.0], [2.0, 1.0]])]))
+    assert "2 kernel matrices of 2 predictions" in repr(many)
+    traced = []
+    jax.jit(lambda m: traced.append(repr(spectrum(m))) or m)(jnp.eye(2))
+    assert traced == ["Definiteness(traced)"]
+    with pytest.raises(ValueError, match="\\[n, n\\]"):
+        spectrum(jnp.ones((2, 3)))
