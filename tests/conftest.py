@@ -1,13 +1,27 @@
 """Strict in tests: float64, fixed keys, checked annotations, no silent promotion."""
 
 import functools
+import gc
 import os
 import tempfile
 from pathlib import Path
 
+from jaxlib.version import __version_info__
+
 # LAPACK's threads wait for each other by spinning: on busy cores small decompositions, of which
 # tests make many, take a hundred times longer. Read when jax is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Most tests run a program once, so that compiling it is what they cost. Three times less without
+# the fusion emitters, and on one thread: the other worker has work for it. XLA ends the process at
+# a flag that it does not know, so that newer versions run without; whoever sets XLA_FLAGS, if only
+# to nothing, decides alone
+if __version_info__ < (0, 11):
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+    )
+# an operation need not know which lines of the library it comes from
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 # every program, however small, is compiled once a machine: reading it takes a quarter of the time.
 # Whoever runs the tests may name the folder
 os.environ.setdefault(
@@ -31,10 +45,17 @@ hypothesis.settings.register_profile("jaxcal", derandomize=True, deadline=None, 
 hypothesis.settings.load_profile("jaxcal")
 
 
-def pytest_configure(config):
-    # most tests run a program once, so that compiling it is what they cost: a quarter less without
-    # optimization. Slow tests run theirs on many data sets, and as users do
-    jax.config.update("jax_disable_most_optimizations", config.option.markexpr == "not slow")
+def pytest_collection_finish():
+    """Tracing makes millions of small objects: looking through all of them seldom is enough."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000)
+
+
+def pytest_runtest_setup(item):
+    """A program that runs once is compiled without optimization, for a fifth of the time."""
+    once = item.get_closest_marker("optimized") is None
+    jax.config.update("jax_disable_most_optimizations", once)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -19,7 +19,8 @@ assert len(jax.devices()) == {count}
         [sys.executable, "-c", preamble + textwrap.dedent(program)],
         env=os.environ
         | {
-            "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} "
+            f"--xla_force_host_platform_device_count={count}",
             "JAX_PLATFORMS": "cpu",
         },
         capture_output=True,
