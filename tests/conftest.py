@@ -11,11 +11,12 @@ from jaxlib.version import __version_info__
 # LAPACK's threads wait for each other by spinning: on busy cores small decompositions, of which
 # tests make many, take a hundred times longer. Read when jax is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Most tests run a program once, so that compiling it is what they cost. Three times less without
-# the fusion emitters, and on one thread: the other worker has work for it. XLA ends the process at
-# a flag that it does not know, so that newer versions run without; whoever sets XLA_FLAGS, if only
-# to nothing, decides alone
-if __version_info__ < (0, 11):
+# Tests run a program once, so that compiling it is what they cost: a fifth of the time without
+# optimization and without the fusion emitters, on one thread as the other worker has work for the
+# other core. Level and power studies on 400 data sets do not pay for more either. Whoever sets
+# these names decides alone: XLA_FLAGS= JAX_DISABLE_MOST_OPTIMIZATIONS=0 compiles as users do
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if __version_info__ < (0, 11):  # XLA ends the process at a flag that it does not know
     os.environ.setdefault(
         "XLA_FLAGS",
         "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
@@ -41,21 +42,11 @@ import pytest
 
 jax.config.update("jax_enable_x64", True)
 
+# tracing makes millions of small objects: looking through them seldom is enough
+gc.set_threshold(100_000)
+
 hypothesis.settings.register_profile("jaxcal", derandomize=True, deadline=None, max_examples=30)
 hypothesis.settings.load_profile("jaxcal")
-
-
-def pytest_collection_finish():
-    """Tracing makes millions of small objects: looking through all of them seldom is enough."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000)
-
-
-def pytest_runtest_setup(item):
-    """A program that runs once is compiled without optimization, for a fifth of the time."""
-    once = item.get_closest_marker("optimized") is None
-    jax.config.update("jax_disable_most_optimizations", once)
 
 
 @pytest.fixture(scope="module", autouse=True)
