@@ -286,7 +286,7 @@ def unit(value: Any, name: str, wanted: str = "probabilities") -> Array:
         raise ValueError(
             f"{name}: wanted one number in [0, 1] an observation, shape [n] with n >= 1, got "
             f"shape {given.shape}"
-            + "; see jaxcal.measures.top_label for class probabilities"
+            + "; see jaxcal.measures.confidences for class probabilities"
             * (given.ndim == 2)
         )
     rounding = 100 * float(jnp.finfo(given.dtype).eps)

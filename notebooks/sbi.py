@@ -120,7 +120,7 @@ def covered(model):
     return coverage(densities, fresh.thetas, draws)
 
 
-before = sbi.examine(hasty, *fresh, key=keys[4], coverage=covered(hasty), **options)
+before = sbi.check_posterior(keys[4], hasty, *fresh, coverage=covered(hasty), **options)
 print(before)
 
 # %%
@@ -156,11 +156,11 @@ def summary(examined):
 
 
 held = sbi.kcsd_test(
-    hasty, *tuning, key=keys[4], **(options | {"summaries": jnp.log(tuning.xs)})
+    keys[4], hasty, *tuning, **(options | {"summaries": jnp.log(tuning.xs)})
 ).diagnosis
 t = 1 / jnp.mean(1 - held.spread.estimate)
 print(f"power: {float(t):.2f}")
-summary(sbi.examine(Tempered(hasty, t), *fresh, key=keys[4], **options))
+summary(sbi.check_posterior(keys[4], Tempered(hasty, t), *fresh, **options))
 
 # %% [markdown]
 # One number is too few: what was too wide on average is now too narrow for some parameters, and no
@@ -172,7 +172,7 @@ summary(sbi.examine(Tempered(hasty, t), *fresh, key=keys[4], **options))
 
 # %%
 longer = train(start, many_steps, keys[2])
-after = sbi.examine(longer, *fresh, key=keys[4], coverage=covered(longer), **options)
+after = sbi.check_posterior(keys[4], longer, *fresh, coverage=covered(longer), **options)
 print(after)
 posterior_figure(after)
 
@@ -196,9 +196,9 @@ posterior_figure(after)
 # %%
 few = simulations // 40
 by_heart = train(start, many_steps // 5, keys[2], thetas[:few], xs[:few])
-summary(sbi.examine(by_heart, *fresh, key=keys[4], **options))
+summary(sbi.check_posterior(keys[4], by_heart, *fresh, **options))
 print("with coverage:")
-drilled = sbi.examine(by_heart, *fresh, key=keys[4], coverage=covered(by_heart), **options)
+drilled = sbi.check_posterior(keys[4], by_heart, *fresh, coverage=covered(by_heart), **options)
 print("verdict:", drilled.verdict())
 print(*(f"note: {note}" for note in drilled.warnings()), sep="\n")
 for name, shown in {"longer": after.coverage, "by heart": drilled.coverage}.items():

@@ -69,7 +69,7 @@ print(ckce.ckce_test(keys[4], models["knows"], labels, n_draws=draws))
 # %%
 for name, q in models.items():
     print(
-        f"{name:16s}", *(f"{k} {float(v):.3f}" for k, v in ckce.scores(q, labels)._asdict().items())
+        f"{name:16s}", *(f"{k} {float(v):.3f}" for k, v in ckce.skill(q, labels)._asdict().items())
     )
 
 # %% [markdown]

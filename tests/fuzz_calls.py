@@ -38,8 +38,8 @@ def drawn(key, shift=0.0):
 DENSITIES = models.Unnormalized(density, jnp.asarray(YS))
 BY_KEY = {"key": 0, "predictions": NORMALS, "targets": YS}
 CLASSES = {"predictions": PS, "targets": LABELS}
-BINARY = {"p": P, "y": Y}
-LABELLED = {"probabilities": PS, "labels": LABELS}
+BINARY = {"predictions": P, "targets": Y}
+LABELLED = {"predictions": PS, "targets": LABELS}
 SAMPLES = {"thetas": YS, "xs": INPUTS, "key": 0}
 
 
@@ -106,13 +106,13 @@ def recipes():
     }
     single = {"predictions": UNIVARIATE}
     measured = {
-        "PowerExponential": {"loc": YS, "scale_tril": np.ones((N, 2, 2)), "beta": 1.0},
-        "calibration_error": LABELLED,
+        "MultivariatePowerExponential": {"loc": YS, "scale_tril": np.ones((N, 2, 2)), "beta": 1.0},
+        "canonical_error": LABELLED,
         "ece": LABELLED,
         "mce": LABELLED,
         "ensemble": {"members": [UNIVARIATE, UNIVARIATE]},
         "fit_temperature": {"predictions": PS, "targets": LABELS, "steps": 2},
-        "lp_ball_error": {"probabilities": PS, "conditional": PS, "p": 2},
+        "lp_ball_error": {"predictions": PS, "conditional": PS, "p": 2},
         "mmce": {"confidence": P, "correct": Y},
         "reliability": {"confidence": P, "correct": Y},
         "mse": by_target,
@@ -121,7 +121,7 @@ def recipes():
         "pit": by_target,
         "quantile_calibration": by_target,
         "quantiles": single,
-        "top_label": LABELLED,
+        "confidences": LABELLED,
         "wilson": {"rate": P, "n": Y + 5},
         "with_temperature": {"predictions": UNIVARIATE, "temperature": 2.0},
     }
@@ -133,10 +133,10 @@ def recipes():
         "brier_split": CLASSES,
         "ckce": CLASSES,
         "ckce_by_group": {**CLASSES, "groups": Y},
-        "ckce_conjugate": CLASSES,
-        "ckce_fourier": {"key": 0, **CLASSES},
+        "Fourier": {"key": 0, "n_features": 3},
+        "LowRank": {"rank": 3},
+        "ConjugateGradients": {},
         "ckce_given": {**CLASSES, "covariates": INPUTS},
-        "ckce_low_rank": CLASSES,
         "ckce_means": BY_KEY,
         "ckce_path": {**CLASSES, "ridges": grid},
         "ckce_stein": BY_KEY | {"predictions": SCORES},
@@ -150,7 +150,7 @@ def recipes():
         "jkce": CLASSES,
         "null_mean": {"predictions": PS},
         "pooled_bandwidth": {"models": MODELS},
-        "scores": CLASSES,
+        "skill": CLASSES,
         "shift_curves": {"key": 0, "make": drawn, "shifts": [0.0, 1.0], **trials},
         "subsample_trials": {"key": 0, "models": MODELS, "targets": LABELS, **trials, "size": 6},
     }
@@ -178,8 +178,9 @@ def recipes():
         "softmax": {"logits": PS},
     }
     binary = (
-        "binned_ece dce_bracket ece interval_ce kernel_ce laplace_ce lift_upper lower_distance "
-        "lower_distance_value smece smooth_ce smooth_ce_programme surrogate_interval_ce"
+        "binned_ece dce_bracket unbinned_ece interval_ce kernel_ce laplace_ce lift_upper "
+        "lower_distance lower_distance_value smece smooth_ce smooth_ce_programme "
+        "surrogate_interval_ce"
     )
     distances = dict.fromkeys(binary.split(), BINARY)
     distances |= {
@@ -198,7 +199,7 @@ def recipes():
         "sampled_interval_ce": {"key": 0, **BINARY, "width": 0.2, "n_shifts": 3},
         "sample_sizes": {"accuracy": 0.1},
         "smooth_ce_grid": {**BINARY, "cells": 10},
-        "upper_distance": {"p": P[:6], "y": Y[:6], "weights": np.ones(6) / 6},
+        "upper_distance": {"predictions": P[:6], "targets": Y[:6], "weights": np.ones(6) / 6},
         "weighted_ce": {**BINARY, "functions": [lambda p: p, lambda p: 1 - p]},
     }
     return {
@@ -251,7 +252,7 @@ def recipes():
             "Space": {"low": np.zeros(2), "high": np.ones(2)},
             "TorchPosterior": {"posterior": lambda x: None},
             "chunked_scores": {"log_prob": log_prob, "thetas": YS, "xs": INPUTS},
-            "examine": {"posterior": log_prob, **SAMPLES},
+            "check_posterior": {"posterior": log_prob, **SAMPLES},
             "kccsd_test": {"posterior": log_prob, **SAMPLES},
             "kcsd_test": {"posterior": log_prob, **SAMPLES},
             "score_pairs": {"posterior": log_prob, **SAMPLES},
@@ -279,7 +280,7 @@ def plots():
         "null_histogram": {"result": tested},
         "pit_histogram": {"result": Lazy("quantile_calibration", "measures")},
         "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
-        "posterior_figure": {"examined": Lazy("examine", "sbi")},
+        "posterior_figure": {"report": Lazy("check_posterior", "sbi")},
         "rejection_rates": {**fractions, "rejected": {"a": [1, 5]}},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},

@@ -81,9 +81,23 @@ def test_tests_and_estimates_of_the_top_level_take_key_predictions_targets():
         assert order == [one for one in ("key", "predictions", "targets") if one in order], name
 
 
-# with names of their own until they are renamed
-EXCEPTIONS = {
-    "calibration_error": {"probabilities", "labels"},
-    "distance_from_calibration": {"p", "y"},
-    "skce_interval": {"result"},
-}
+EXCEPTIONS = {"skce_interval": {"result"}}
+
+
+def test_one_name_for_one_thing_and_one_order():
+    """What is predicted and what came true have one name; a key by position is the first."""
+    other = {"probabilities", "labels", "probs", "logits", "y_true", "distance"}
+    exceptions = {
+        "jaxcal.plots.witness_map": {"labels"},  # of the axes
+        "jaxcal.measures.canonical_error": {"distance"},  # of two probability vectors
+        "jaxcal.squared_ce.softmax": {"logits"},
+    }
+    for name, value in public().items():
+        if inspect.isclass(value):
+            continue
+        kinds = inspect.signature(value).parameters
+        parameters = [one for one in kinds if kinds[one].kind is not inspect.Parameter.KEYWORD_ONLY]
+        assert not other & set(kinds) - exceptions.get(name, set()), name
+        order = [one for one in ("key", "predictions", "targets") if one in parameters]
+        assert [one for one in parameters if one in order] == order, name
+        assert "key" not in parameters[1:], name

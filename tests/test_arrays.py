@@ -9,7 +9,7 @@ import pytest
 
 import jaxcal
 from jaxcal import Scores, Unnormalized, checks, ckce, convert, kccsd_test, measures
-from jaxcal.dce import ece
+from jaxcal.dce import unbinned_ece
 from jaxcal.nulls import Wild
 from jaxcal.squared_ce import compare_risks
 
@@ -232,7 +232,7 @@ LABELS = np.arange(12) % 2
     [
         lambda p: measures.ece(p, LABELS),
         lambda p: ckce.ckce(p, LABELS).estimate,
-        lambda p: measures.top_label(p, LABELS)[0],
+        lambda p: measures.confidences(p, LABELS)[0],
     ],
 )
 def test_binary_probabilities_and_categoricals_are_class_probabilities(measure):
@@ -257,6 +257,6 @@ def test_a_confidence_above_1_by_rounding_is_1(kind):
     above = np.nextafter(kind(1), kind(2))
     p = np.full(12, above, kind)
     assert float(jnp.max(checks.unit(p, "p"))) == 1
-    assert np.isfinite(ece(p, LABELS))
+    assert np.isfinite(unbinned_ece(p, LABELS))
     with pytest.raises(ValueError, match=r"confidence: .*\[0, 1\]; entry 0 is 1.5"):
         measures.mmce(np.full(12, 1.5, kind), LABELS)

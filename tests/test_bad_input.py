@@ -239,7 +239,7 @@ def test_predictions_and_candidates_without_a_sampler():
     with pytest.raises(TypeError, match="distribution: ImproperUniform has no sampler"):
         exchangeability_test(KEY, MODEL, YS, proposal=Independent(flat))
     with pytest.raises(TypeError, match="prior: ImproperUniform has no sampler"):
-        score_pairs(posterior, YS, YS, key=KEY, prior=improper((), (D,)))
+        score_pairs(KEY, posterior, YS, YS, prior=improper((), (D,)))
 
 
 @pytest.mark.parametrize("make", [lambda: Wild(0), lambda: Spectrum(0), lambda: Multinomial(-3)])

@@ -53,7 +53,9 @@ def test_every_level_is_that_of_a_test():
             continue
         if "level" in parameters:
             defaults[name] = parameters["level"].default
-    assert {"jaxcal.kccsd_test", "jaxcal.sbi.examine", "BlockEstimates.lower_bound"} < set(defaults)
+    assert {"jaxcal.kccsd_test", "jaxcal.sbi.check_posterior", "BlockEstimates.lower_bound"} < set(
+        defaults
+    )
     needed = inspect.Parameter.empty  # in the parts of a result, which no user makes
     assert {name for name, value in defaults.items() if value not in (0.05, needed)} == set()
 
@@ -101,9 +103,9 @@ def test_limits_of_a_series_follow_the_level():
 def test_the_level_of_an_examination_is_everywhere_in_it(level):
     at = X[:10]  # base points
     known = jaxcal.Scores(X - YS, X[:, None] - at[None], at)
-    pairs = sbi.score_pairs(known, YS, X, key=0)
+    pairs = sbi.score_pairs(0, known, YS, X)
     shares = coverage(MODEL, YS, X[:, None] + RNG.normal(size=(N, 9, 2)), level=level)
-    examined = sbi.examine(pairs, key=0, null=Wild(39), level=level, coverage=shares)
+    examined = sbi.check_posterior(0, pairs, null=Wild(39), level=level, coverage=shares)
     for part in (examined.calibration, examined.conditional):
         assert part.test.level == level
         by_student(part.diagnosis.spread, level)
@@ -192,7 +194,7 @@ def test_a_wider_level_means_a_shorter_interval():
         lambda: squared_ce.calibration_error(KEY, P, LABELS, level=0.95),
         lambda: squared_ce.mean_interval(jnp.ones(3), 0.95),
         lambda: skce.skce_interval(skce.block_estimates(KEY, MODEL, YS), level=0.95),
-        lambda: sbi.examine(None, key=0, level=0.95),
+        lambda: sbi.check_posterior(0, None, level=0.95),
         lambda: coverage(MODEL, YS, YS[:, None], level=0.95),
         lambda: dce.distance_from_calibration(KEY, P[:, 0], LABELS == 0, level=0.95),
     ],

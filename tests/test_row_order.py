@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
-from jaxcal.ckce import ckce_low_rank, compare, pooled_bandwidth
+from jaxcal.ckce import LowRank, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
 from jaxcal.dce import smooth_ce
 from jaxcal.divergences.vectors import Vectors
@@ -87,9 +87,9 @@ ESTIMATES = {
     "skce": lambda d: skce(KEY, normals(d), d["ys"]),
     "classes": lambda d: skce(KEY, d["classes"], d["labels"]),
     "draws": lambda d: skce(KEY, Draws(d["samples"]), d["ys"]),
-    "ckce": lambda d: ckce_low_rank(d["classes"], d["labels"], rank=16).estimate,
+    "ckce": lambda d: ckce(d["classes"], d["labels"], solver=LowRank(16)).estimate,
     "low rank": lambda d: (
-        ckce_low_rank(d["classes"], d["labels"], rank=8, prediction_kernel=Gaussian(0.3)).estimate
+        ckce(d["classes"], d["labels"], solver=LowRank(8), prediction_kernel=Gaussian(0.3)).estimate
     ),
     "compared": compared,
     "ridges": ridges,
@@ -144,7 +144,7 @@ def test_landmarks_of_many_rows_are_chosen_by_their_values():
     q, y = jnp.asarray(data(n)["classes"]), jnp.asarray(data(n)["labels"])
     order = np.random.default_rng(1).permutation(n)
     there, back = (
-        ckce_low_rank(a, b, rank=16, bandwidth=0.3).estimate
+        ckce(a, b, solver=LowRank(16), bandwidth=0.3).estimate
         for a, b in ((q, y), (q[order], y[order]))
     )
     np.testing.assert_allclose(back, there, rtol=1e-9)
@@ -161,7 +161,7 @@ def test_base_points_are_the_same_pairs_wherever_they_stand(n):
 
     order = rng.permutation(n)
     there, back = (
-        sbi.score_pairs(log_prob, thetas[rows], x[rows], key=KEY) for rows in (np.arange(n), order)
+        sbi.score_pairs(KEY, log_prob, thetas[rows], x[rows]) for rows in (np.arange(n), order)
     )
     np.testing.assert_array_equal(back.scores.nodes, there.scores.nodes)
     first, again = np.argsort(there.thetas[:, 0]), np.argsort(back.thetas[:, 0])

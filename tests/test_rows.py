@@ -17,7 +17,7 @@ def of_probabilities(v, y, w):
     bracket = dce.dce_bracket(v, y, weights=w)
     result = dce.distance_from_calibration(KEY, v, y, weights=w, n_resamples=5, n_draws=5)
     return {
-        "ece": dce.ece(v, y, weights=w),
+        "ece": dce.unbinned_ece(v, y, weights=w),
         "binned ece": dce.binned_ece(v, y, weights=w).bound,
         "weighted": dce.weighted_ce(v, y, [jnp.ones_like, jnp.sin], weights=w).value,
         "best bins": dce.interval_ce(v, y, weights=w).value,
@@ -44,15 +44,15 @@ def of_rows(v, y, w):
     hits = y.astype(int)
     normal = dist.Normal(v, jnp.full(n, 0.4))
     known = jnp.stack([v**2, 1 - v**2], axis=1)
-    top, right = measures.top_label(p, 1 - hits)
+    top, right = measures.confidences(p, 1 - hits)
     curve = measures.quantile_calibration(normal, y)
     reliability = measures.reliability(v, hits)
     problem = squared_ce.binary(v, hits)
     risks = (v - y) ** 2, (v**2 - y) ** 2
     return {
-        "cells": measures.ece(p, 1 - hits),
-        "largest cell": measures.mce(p, 1 - hits),
-        "known": measures.ece(p, conditional=known),
+        "cells": measures.canonical_error(p, 1 - hits).mean,
+        "largest cell": measures.canonical_error(p, 1 - hits).largest,
+        "known": measures.canonical_error(p, conditional=known).mean,
         "ball of L1": measures.lp_ball_error(p, known, 1.0),
         "ball of L2": measures.lp_ball_error(p, known, 2.0),
         "top label": jnp.mean(top - right.astype(float)),

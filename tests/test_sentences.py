@@ -83,7 +83,7 @@ CALLS = {
         "prediction_kernel: KSD",
     ),
     "KSD distance": (lambda: jaxcal.ksd(0, SCORES, YS, divergence=Fisher()), "divergence: KSD"),
-    "coverage": (lambda: sbi.examine(SCORES, YS, YS, key=0, coverage=0.9), "coverage: wanted"),
+    "coverage": (lambda: sbi.check_posterior(0, SCORES, YS, YS, coverage=0.9), "coverage: wanted"),
     "confidence": (lambda: measures.mmce(P + 1, Y), "confidence: .*out of range"),
 }
 

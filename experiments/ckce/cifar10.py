@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal.ckce import (
+    LowRank,
     ckce,
-    ckce_low_rank,
     jkce,
     pooled_bandwidth,
-    scores,
+    skill,
     subsample_trials,
 )
-from jaxcal.measures import absolute, ece, reliability, top_label
+from jaxcal.measures import absolute, canonical_error, confidences, reliability
 
 SIZE = 500
 # as many as the paper ranks: a DenseNet, a ResNet, a small network and the uniform model
@@ -47,16 +47,16 @@ def measures(shared):
         return jkce(q, y).unbiased
 
     def simplex(q, y):
-        return ece(q, y, bins=3, divergence=absolute)
+        return canonical_error(q, y, bins=3, distance=absolute).mean
 
     def confidence(q, y):
-        return reliability(*top_label(q, y), bins=15).ece
+        return reliability(*confidences(q, y), bins=15).ece
 
     def brier(q, y):
-        return scores(q, y).brier
+        return skill(q, y).brier
 
     def cross_entropy(q, y):
-        return scores(q, y).cross_entropy
+        return skill(q, y).cross_entropy
 
     return {
         "CKCE": own_bandwidth,
@@ -74,7 +74,8 @@ def on_all(name, measure, models, labels, shared):
     if name.startswith("CKCE"):
         width = shared if "shared" in name else None
         values = [
-            ckce_low_rank(q, labels, rank=256, bandwidth=width, tile=2000).estimate for q in models
+            ckce(q, labels, solver=LowRank(256, tile=2000), bandwidth=width).estimate
+            for q in models
         ]
     else:
         values = [measure(q, labels) for q in models]

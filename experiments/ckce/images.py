@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.ckce import ckce, jkce, pooled_bandwidth, scores
+from jaxcal.ckce import ckce, jkce, pooled_bandwidth, skill
 
 SIDE, CLASSES, NOISE = 8, 10, 0.38
 MODELS = ("logistic regression", "network")
@@ -87,7 +87,7 @@ def curves(key, levels, n, trials):
                     ckce(q, labels).estimate,
                     ckce(q, labels, bandwidth=shared).estimate,
                     jkce(q, labels).unbiased,
-                    scores(q, labels).accuracy,
+                    skill(q, labels).accuracy,
                 ]
             )
 

@@ -22,15 +22,15 @@ import numpy as np
 
 from jaxcal.ckce import (
     Equal,
+    Fourier,
     ckce,
-    ckce_fourier,
     drawn_trials,
     jkce,
     shift_curves,
     synthetic,
 )
 from jaxcal.ckce.ranking import Drawn
-from jaxcal.measures import absolute, ece
+from jaxcal.measures import absolute, canonical_error
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -64,7 +64,7 @@ def ckce_value(q, y):
 
 
 def fourier_value(q, y):
-    return ckce_fourier(jax.random.key(1), q, y).estimate
+    return ckce(q, y, solver=Fourier(jax.random.key(1))).estimate
 
 
 def fixed_value(q, y):
@@ -76,7 +76,7 @@ def jkce_value(q, y):
 
 
 def ece_value(q, y):
-    return ece(q, y, bins=3, divergence=absolute)
+    return canonical_error(q, y, bins=3, distance=absolute).mean
 
 
 def toy_ckce(q, y):

@@ -81,14 +81,12 @@ def part_low_rank(n):
     """Peak memory above that of the data and of JAX itself; the error is against rank 512."""
     import jax
 
-    from jaxcal.ckce import ckce_low_rank
-
     q, y = jax.block_until_ready(data(n))
     before = peak()
-    found = ckce_low_rank(q, y, rank=128, tile=1024)
+    found = ckce(q, y, solver=LowRank(128, tile=1024))
     jax.block_until_ready(found)
     above = peak() - before
-    finer = ckce_low_rank(q, y, rank=512, tile=1024)
+    finer = ckce(q, y, solver=LowRank(512, tile=1024))
     return {
         "MiB above the data": above,
         "of which results [n]": 2 * n * 4 / 2**20,
@@ -99,11 +97,10 @@ def part_low_rank(n):
 
 def part_conjugate(n):
     """Steps to the exact value without a Gram matrix."""
-    from jaxcal.ckce import ckce_conjugate
 
     q, y = data(n)
     before = peak()
-    found = ckce_conjugate(q, y, tolerance=1e-5)
+    found = ckce(q, y, solver=ConjugateGradients(tolerance=1e-5))
     exact = float(found.estimate)
     return {"steps": int(found.approximation.size), "MiB above the data": peak() - before} | (
         {"relative error": abs(exact / float(value(q, y)) - 1)} if n <= 8192 else {}

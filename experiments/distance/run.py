@@ -68,7 +68,7 @@ VALUES = {
     "upper": lambda d: dce.upper_distance(d.f, d.f_star, weights=d.mass).value,
     "smooth": lambda d: dce.smooth_ce(d.f, d.f_star, weights=d.mass).value,
     "laplace": lambda d: dce.laplace_ce(d.f, d.f_star, weights=d.mass).value,
-    "ece": lambda d: dce.ece(d.f, d.f_star, weights=d.mass),
+    "ece": lambda d: dce.unbinned_ece(d.f, d.f_star, weights=d.mass),
     "interval": lambda d: dce.interval_ce(d.f, d.f_star, weights=d.mass).value,
     "surrogate": lambda d: (
         dce.surrogate_interval_ce(d.f, d.f_star, weights=d.mass, accuracy=None).value

@@ -50,7 +50,7 @@ def ratios(n):
     v, y = (jnp.asarray(a) for a in sample(0, n))
     sort = jax.jit(jnp.sort)
     measures = {
-        "ECE": lambda v, y: dce.ece(v, y),
+        "ECE": lambda v, y: dce.unbinned_ece(v, y),
         "binned ECE, 15 bins": lambda v, y: dce.binned_ece(v, y).value,
         "Laplace kernel": lambda v, y: dce.laplace_ce(v, y).value,
         "Laplace kernel, with witness": lambda v, y: dce.laplace_ce(v, y),

@@ -59,7 +59,7 @@ def prepared(name: str, sets: int, n: int, seed: int) -> Prepared:
     trained = time.perf_counter() - start
     pairs = made.pairs(test_key, sets * n + 1)
     clock = methods.Clock()
-    scored = score_pairs(posterior, pairs.thetas, pairs.xs, key=node_key)
+    scored = score_pairs(node_key, posterior, pairs.thetas, pairs.xs)
     scoring = clock.read(sets)
     clock = methods.Clock()
     xs = torch.as_tensor(np.array(pairs.xs))

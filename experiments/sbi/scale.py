@@ -38,12 +38,12 @@ def test_of_pairs(n: int) -> dict:
     xs = thetas + jax.random.normal(keys[1], (n, d))
     nodes = jax.random.normal(keys[2], (m, d))
     scores = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes, nodes)
-    pairs = sbi.score_pairs(scores, thetas, xs, key=keys[0])
+    pairs = sbi.score_pairs(keys[0], scores, thetas, xs)
     jax.block_until_ready(jax.tree.leaves(pairs))
     before = peak()
 
     def run():
-        found = sbi.kccsd_test(pairs, key=keys[1])
+        found = sbi.kccsd_test(keys[1], pairs)
         return jax.block_until_ready(found.p_value)
 
     return measured(run, before) | {"what": f"test of {n} pairs, {d} parameters"}

@@ -1,13 +1,14 @@
 """CKCE: which model is calibrated best, by comparing conditional mean operators."""
 
+from jaxcal.ckce.baselines import BrierSplit, Skill, brier_split, jkce, skill
 from jaxcal.ckce.compare import Comparison, Differences, compare, pooled_bandwidth
-from jaxcal.ckce.competing import BrierSplit, Scores, brier_split, jkce, scores
-from jaxcal.ckce.conjugate import ckce_conjugate
+from jaxcal.ckce.conjugate_gradients import ConjugateGradients
 from jaxcal.ckce.estimator import CKCE, ckce, ckce_path, cross_validated_ridge, null_mean
+from jaxcal.ckce.fourier import Fourier
 from jaxcal.ckce.general import ckce_means, ckce_stein
 from jaxcal.ckce.groups import ByGroup, ckce_by_group, ckce_given
 from jaxcal.ckce.kernels import Equal, simplex_kernel
-from jaxcal.ckce.large import ckce_fourier, ckce_low_rank
+from jaxcal.ckce.low_rank import LowRank
 from jaxcal.ckce.null import ckce_test
 from jaxcal.ckce.operators import (
     ConditionalMean,
@@ -16,24 +17,29 @@ from jaxcal.ckce.operators import (
     squared_distance,
 )
 from jaxcal.ckce.ranking import Trials, drawn_trials, shift_curves, subsample_trials
+from jaxcal.ckce.solvers import Approximation, Exact, Solution, Solver
 
 __all__ = [
     "CKCE",
+    "Approximation",
     "BrierSplit",
     "ByGroup",
     "Comparison",
     "ConditionalMean",
+    "ConjugateGradients",
     "Differences",
     "Equal",
-    "Scores",
+    "Exact",
+    "Fourier",
+    "LowRank",
+    "Skill",
+    "Solution",
+    "Solver",
     "Trials",
     "brier_split",
     "ckce",
     "ckce_by_group",
-    "ckce_conjugate",
-    "ckce_fourier",
     "ckce_given",
-    "ckce_low_rank",
     "ckce_means",
     "ckce_path",
     "ckce_stein",
@@ -46,9 +52,9 @@ __all__ = [
     "jkce",
     "null_mean",
     "pooled_bandwidth",
-    "scores",
     "shift_curves",
     "simplex_kernel",
+    "skill",
     "squared_distance",
     "subsample_trials",
 ]

@@ -19,9 +19,8 @@ from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.estimator import COMPARABLE, positive
-from jaxcal.ckce.features import Nystroem
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.large import pivots
+from jaxcal.ckce.low_rank import NystroemFeatures, pivots
 from jaxcal.ckce.residuals import class_root, residuals, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.divergences.vectors import Vectors
@@ -283,7 +282,7 @@ def _replicated(
     kernel, bandwidths = kernels.fill(kernel, q, width)
     tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
     chosen, used = pivots(kernel, q, rank, tolerance)
-    features = Nystroem.at(kernel, q[chosen], used)(q)
+    features = NystroemFeatures.at(kernel, q[chosen], used)(q)
     left = residuals(q, labels, root)
     with jax.default_matmul_precision("highest"):
 

@@ -20,20 +20,12 @@ from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import checked, class_root, noise, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
+from jaxcal.ckce.solvers import Approximation, Exact, Solution, Solver, check_solver
 from jaxcal.results import largest_share, plain
 from jaxcal.typing import Scalar
 
 CERTAIN = 0.1  # the share of the estimate from which a possible error of it is said
 COMPARABLE = "comparable only at equal n, ridge and kernel"
-
-
-class Approximation(eqx.Module):
-    """``how`` the Gram matrix was replaced, by how many features or steps (``size``), and the
-    ``error`` that was left: the share of its trace, or the relative residual of the solve."""
-
-    how: str = eqx.field(static=True)
-    size: Int[Array, ""]
-    error: Scalar
 
 
 class CKCE(eqx.Module):
@@ -166,6 +158,7 @@ def ckce(
     predictions: Any,
     targets: Any,
     *,
+    solver: Solver = Exact(),
     prediction_kernel: Any = simplex_kernel(),
     similarity: Any = None,
     ridge: Ridge = None,
@@ -185,37 +178,33 @@ def ckce(
     that you compare, or use `compare`). ``similarity`` [m, m]: Gram matrix of the classes, by
     default that of equality. ``ridge``: a number, a function of n, or None for n^(-1/4).
 
-    Cost n^3 / 3 + O(n^2 m) multiplications, memory n^2; for more than some 10,000 observations see
-    `ckce_low_rank`. Differentiable in the predictions, also where they coincide, through the
-    median distance too. Raises ValueError or TypeError naming the argument.
+    ``solver``: `Exact`, n^3 / 3 + O(n^2 m) multiplications and memory n^2; for more than some
+    10,000 observations `LowRank`, `Fourier` or `ConjugateGradients`. Differentiable in the
+    predictions, also where they coincide, through the median distance too. Raises ValueError
+    or TypeError naming the argument.
     Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Section 3.1.
     """
     made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    return _ckce(made)
+    return _ckce(made, check_solver(solver))
 
 
-@jax.jit
-def _ckce(made: Problem) -> CKCE:
-    return one_at_a_time(_exact)(made)
+@eqx.filter_jit
+def _ckce(made: Problem, solver: Solver) -> CKCE:
+    return one_at_a_time(_solved)(made, solver)
 
 
-def _exact(made: Problem) -> CKCE:
+def _solved(made: Problem, solver: Solver) -> CKCE:
     kernel, bandwidths = kernels.fill(made.kernel, made.q, made.bandwidth)
-    gram = kernels.square_gram(kernel, made.q)
-    return result(solve.fit(gram, residuals(*made[:2], made.root), made.ridge), made, bandwidths)
+    solution = solver(kernel, made.q, residuals(made.q, made.labels, made.root), made.ridge)
+    return result(solution, made, bandwidths)
 
 
-def result(
-    fit: solve.Fit,
-    made: Problem,
-    bandwidths: dict[str, Scalar],
-    approximation: Approximation | None = None,
-    broken: Array | int = 0,
-) -> CKCE:
-    """A fit with what was noticed about its predictions ``made.q``.
+def result(solution: Solution, made: Problem, bandwidths: dict[str, Scalar]) -> CKCE:
+    """A solution with what was noticed about its predictions ``made.q``.
 
-    NaN where anything that came in is not finite; ``broken``: how many entries of landmarks.
+    NaN where anything that came in is not finite.
     """
+    fit, approximation, broken = solution
     n = fit.influence.size
     nonfinite = jnp.sum(~jnp.isfinite(made.q)) + broken
     fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)

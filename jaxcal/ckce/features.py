@@ -1,7 +1,6 @@
-r"""Features whose products are, or approximate, the kernel on predictions: F F^T instead of K.
+r"""CKCE from features whose products are, or approximate, the kernel: F F^T instead of K.
 
-`Fourier`: random cosines and sines. `Nystroem`: projections on landmarks, which is what incomplete
-Cholesky gives. With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`,
+With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`,
 and F is made block by block, so memory does not grow with n.
 """
 
@@ -9,60 +8,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from jaxcal.ckce import kernels, solve
+from jaxcal.ckce import solve
 from jaxcal.typing import Scalar
 
 TILE = 2048
 FeatureMap = Callable[[Array], Array]
-
-
-class Fourier(eqx.Module):
-    r"""``[q, D^-1/2 cos(w_r . q), D^-1/2 sin(w_r . q)]``, length m + 2 D, of the simplex kernel.
-
-    The linear part is exact; the Gaussian part has the right mean and variance O(1 / D) over
-    ``normals`` [m, D], standard normal draws, w = normals / bandwidth. Models that are compared
-    share the normals. Source: Moskvichev and Sejdinovic, App. B.
-    """
-
-    normals: Float[Array, "m D"]
-    bandwidth: Scalar
-
-    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
-        with jax.default_matmul_precision("highest"):
-            phase = q @ (self.normals / self.bandwidth)
-        scale = self.normals.shape[1] ** -0.5
-        return jnp.concatenate([q, scale * jnp.cos(phase), scale * jnp.sin(phase)], axis=1)
-
-
-class Nystroem(eqx.Module):
-    r"""``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
-
-    ``used`` [r] says which landmarks count. ``low`` [r, r]: the factor L.
-    """
-
-    kernel: Any
-    landmarks: Float[Array, "r m"]
-    low: Float[Array, "r r"]
-    used: Bool[Array, " r"]
-
-    @classmethod
-    def at(cls, kernel: Any, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]) -> "Nystroem":
-        """The map for these landmarks, which must be distinct where they are used."""
-        block = kernels.square_gram(kernel, landmarks)
-        both = used[:, None] & used[None]
-        block = jnp.where(both, block, jnp.eye(len(used), dtype=block.dtype))
-        return cls(kernel, landmarks, jnp.linalg.cholesky(block), used)
-
-    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
-        block = jnp.where(self.used, kernels.gram(self.kernel, q, self.landmarks), 0)
-        with jax.default_matmul_precision("highest"):
-            return jax.scipy.linalg.solve_triangular(self.low, block.T, lower=True).T
 
 
 class _Sums(NamedTuple):

@@ -16,6 +16,7 @@ from jaxcal.ckce.estimator import CKCE, Problem, problem, result
 from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
+from jaxcal.ckce.solvers import Solution
 from jaxcal.kernels import points
 from jaxcal.typing import Points, Scalar
 
@@ -65,7 +66,7 @@ def _given(made: Problem, given: Points, covariate_kernel: Any, covariate_bandwi
             bandwidths["covariate"] = found["prediction"]
         gram = kernels.square_gram(kernel, made.q) * kernels.square_gram(kernel_a, given)
         left = residuals(made.q, made.labels, made.root)
-        return result(solve.fit(gram, left, made.ridge), made, bandwidths)
+        return result(Solution(solve.fit(gram, left, made.ridge)), made, bandwidths)
 
     return one_at_a_time(one)(made, given, covariate_kernel, covariate_bandwidth)
 

@@ -5,7 +5,7 @@ Start with `distance_from_calibration`. Predictions are probabilities of label 1
 """
 
 from jaxcal.dce import constructions
-from jaxcal.dce.binned import BinnedECE, WeightedCE, binned_ece, ece, weighted_ce
+from jaxcal.dce.binned import BinnedECE, WeightedCE, binned_ece, unbinned_ece, weighted_ce
 from jaxcal.dce.bracket import (
     Bracket,
     DistanceResult,
@@ -60,7 +60,6 @@ __all__ = [
     "constructions",
     "dce_bracket",
     "distance_from_calibration",
-    "ece",
     "from_classes",
     "from_masses",
     "interval_ce",
@@ -85,6 +84,7 @@ __all__ = [
     "smooth_ce_programme",
     "surrogate_interval_ce",
     "true_distance",
+    "unbinned_ece",
     "upper_distance",
     "weighted_ce",
 ]

@@ -19,13 +19,13 @@ from jaxcal.numerics import largest
 from jaxcal.typing import Scalar, Vector
 
 
-def ece(p: Any, y: Any, *, weights: Any = None) -> Scalar:
+def unbinned_ece(predictions: Any, targets: Any, *, weights: Any = None) -> Scalar:
     r"""Expected calibration error :math:`E|E[y | v] - v|`, grouping equal predictions only.
 
     With distinct predictions this is the mean of |y - v|, which says nothing about calibration.
     Cost: one sort. Source: Def. 1.1.
     """
-    return jnp.sum(jnp.abs(atoms(binary(p, y, weights)).rho))
+    return jnp.sum(jnp.abs(atoms(binary(predictions, targets, weights)).rho))
 
 
 class BinnedECE(NamedTuple):
@@ -43,7 +43,12 @@ class BinnedECE(NamedTuple):
 
 
 def binned_ece(
-    p: Any, y: Any, *, edges: Any = 15, shift: float | Scalar = 0.0, weights: Any = None
+    predictions: Any,
+    targets: Any,
+    *,
+    edges: Any = 15,
+    shift: float | Scalar = 0.0,
+    weights: Any = None,
 ) -> BinnedECE:
     r"""Binned ECE :math:`\sum_j |E[(v - y) 1(v \in I_j)]|` with its bins' widths.
 
@@ -51,7 +56,7 @@ def binned_ece(
     the left, the last on both sides. ``shift``: moves all inner edges of equal bins to the right by
     a part in [0, 1) of a bin. Cost O(n log b). Source: eq. 4 and Def. 6.1.
     """
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     return _binned(data, _edges(edges, shift, data.v.dtype))
 
 
@@ -95,7 +100,11 @@ class WeightedCE(NamedTuple):
 
 
 def weighted_ce(
-    p: Any, y: Any, functions: Sequence[Callable[[Vector], Array]], *, weights: Any = None
+    predictions: Any,
+    targets: Any,
+    functions: Sequence[Callable[[Vector], Array]],
+    *,
+    weights: Any = None,
 ) -> WeightedCE:
     """The largest |E[(y - v) w(v)]| over a finite family of functions w of the predictions [n].
 
@@ -103,7 +112,7 @@ def weighted_ce(
     """
     if not isinstance(functions, Sequence) or not functions or not all(map(callable, functions)):
         raise ValueError("functions: wanted a list of at least one weight function")
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     rho = data.w * (data.y - data.v)
     found = jnp.stack([jnp.abs(jnp.sum(rho * w(data.v))) for w in functions])
     return WeightedCE(largest(found), found)

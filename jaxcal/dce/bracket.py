@@ -86,8 +86,8 @@ class _Measures(NamedTuple):
 
 
 def dce_bracket(
-    p: Any,
-    y: Any,
+    predictions: Any,
+    targets: Any,
     *,
     weights: Any = None,
     accuracy: float | int = 0.01,
@@ -100,7 +100,7 @@ def dce_bracket(
     values are concrete and n <= 20,000. Under jit and vmap the other measures make the bracket,
     which is then up to a factor 2 wider below. The best intervals are searched for n <= 20,000.
     """
-    return _bracket(_measure(binary(p, y, weights), accuracy, bins, solve))
+    return _bracket(_measure(binary(predictions, targets, weights), accuracy, bins, solve))
 
 
 def _measure(data: Binary, accuracy: float | int, bins: int, solve: bool | None) -> _Measures:
@@ -234,8 +234,8 @@ class DistanceResult(eqx.Module):
 
 def distance_from_calibration(
     key: KeyLike,
-    p: Any,
-    y: Any,
+    predictions: Any,
+    targets: Any,
     *,
     weights: Any = None,
     level: float = 0.05,
@@ -247,7 +247,7 @@ def distance_from_calibration(
     solve: bool | None = None,
     notion: str | None = None,
 ) -> DistanceResult:
-    r"""How far are predictions ``p`` [n] of P(y = 1) from calibrated, given labels ``y`` [n]?
+    r"""How far are ``predictions`` [n] of P(y = 1) from calibrated, given labels ``targets`` [n]?
 
     Returns a certified bracket of the true distance for the data, an interval for it in the
     population by ``n_resamples`` bootstrap resamples, and a p-value of "calibrated" by ``n_draws``
@@ -258,7 +258,7 @@ def distance_from_calibration(
 
     ``weights`` [n] >= 0; resampling treats them as part of the observation. ``accuracy`` of the
     random intervals (smallest width), ``bins`` of the binned ECE, ``solve`` as in `dce_bracket`.
-    ``notion`` for class probabilities ``p`` [n, m] and classes ``y`` [n] from 0: "top-label", or
+    ``notion`` for class probabilities [n, m] and classes [n] from 0: "top-label", or
     "class-wise" for a batch of m results (made by vmap, so without ``solve``). Cost: the
     resamples, each O(n log n). Raises ValueError or TypeError naming the argument; NaN inside jit
     gives NaN everywhere.
@@ -268,7 +268,7 @@ def distance_from_calibration(
     n_resamples = checks.integer(n_resamples, "n_resamples")
     n_draws = checks.integer(n_draws, "n_draws")
     if notion is not None:
-        p, y = from_classes(p, y, notion)
+        predictions, targets = from_classes(predictions, targets, notion)
     if notion == "class-wise":
         if solve:
             raise ValueError("solve=True runs outside of vmap only: one class at a time")
@@ -282,14 +282,14 @@ def distance_from_calibration(
             accuracy=accuracy,
             bins=bins,
         )
-        return jax.vmap(one)(jax.random.split(key, p.shape[0]), p, y)
-    data = binary(p, y, weights)
+        return jax.vmap(one)(jax.random.split(key, predictions.shape[0]), predictions, targets)
+    data = binary(predictions, targets, weights)
     checks.choice(null, "null", (None, "redraw", "signs"))
     traced = isinstance(data.y, Tracer)
     if null is None:
         null = "redraw" if traced or bool(binary_labels(data.y)) else "signs"
     elif null == "redraw" and not traced and not bool(binary_labels(data.y)):
-        raise ValueError("null='redraw' draws labels 0 or 1, and y holds means: use 'signs'")
+        raise ValueError("null='redraw' draws labels 0 or 1, targets hold means: use 'signs'")
     found = _measure(data, accuracy, bins, solve)
     ordered = ascending(*data)
     null_key, boot_key = jax.random.split(key)

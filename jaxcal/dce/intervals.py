@@ -32,7 +32,9 @@ FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
 NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
 
 
-def random_interval_ce(p: Any, y: Any, *, width: Any, weights: Any = None) -> Scalar:
+def random_interval_ce(
+    predictions: Any, targets: Any, *, width: Any, weights: Any = None
+) -> Scalar:
     """Binned ECE with bins of this width, averaged exactly over all shifts of the bins.
 
     ``width`` > 0, also above 1. Differentiable, jit, vmap. Cost: one sort and O(n).
@@ -40,12 +42,18 @@ def random_interval_ce(p: Any, y: Any, *, width: Any, weights: Any = None) -> Sc
     predictions. Source: Def. 6.5.
     """
     width = checks.number(width, "width", above=0)
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     return boxcars(*residuals(data), width.astype(data.v.dtype)[None])[0]
 
 
 def sampled_interval_ce(
-    key: KeyLike, p: Any, y: Any, *, width: float | int, n_shifts: int = 100, weights: Any = None
+    key: KeyLike,
+    predictions: Any,
+    targets: Any,
+    *,
+    width: float | int,
+    n_shifts: int = 100,
+    weights: Any = None,
 ) -> tuple[Scalar, Scalar]:
     """The same by ``n_shifts`` random shifts, as in the paper: mean and its standard error.
 
@@ -55,7 +63,7 @@ def sampled_interval_ce(
     if not width >= NARROWEST:
         raise ValueError(f"width: wanted at least {NARROWEST}, as every bin is stored, got {width}")
     n_shifts = checks.integer(n_shifts, "n_shifts")
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     rho = data.w * (data.y - data.v)
     bins = math.ceil(1 / width) + 2
 
@@ -86,7 +94,7 @@ class SurrogateCE(eqx.Module):
 
 
 def surrogate_interval_ce(
-    p: Any, y: Any, *, accuracy: float | int | None = 0.01, weights: Any = None
+    predictions: Any, targets: Any, *, accuracy: float | int | None = 0.01, weights: Any = None
 ) -> SurrogateCE:
     r"""Surrogate interval calibration error: the least of RintCE(2^-k) + 2^-k.
 
@@ -96,7 +104,7 @@ def surrogate_interval_ce(
     Continuous in p (1/2-Hoelder). Cost: one sort and O(n) for each k. Source: Def. 6.10,
     Theorems 6.11 and 6.12.
     """
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     return _surrogate(data, 40 if accuracy is None else smallest_width(accuracy), accuracy is None)
 
 
@@ -141,14 +149,16 @@ class IntervalCE(eqx.Module):
         )
 
 
-def interval_ce(p: Any, y: Any, *, width: str = "average", weights: Any = None) -> IntervalCE:
+def interval_ce(
+    predictions: Any, targets: Any, *, width: str = "average", weights: Any = None
+) -> IntervalCE:
     """The least of binned ECE + bin width over all partitions of [0, 1] into intervals, exactly.
 
     ``width``: "average" by mass (the paper's Def. 6.1), or "max", the largest (its Section 2.3),
     which is another number, for at most 48 different predictions and outside of jit. Not continuous
     in p. Cost O(m^2) time and O(m) memory for m different predictions ("average").
     """
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     if checks.choice(width, "width", ("average", "max")) == "average":
         return _best(data)
     if isinstance(data.v, Tracer):

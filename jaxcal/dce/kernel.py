@@ -40,7 +40,12 @@ class _Residual(eqx.Module):
 
 
 def kernel_ce(
-    p: Any, y: Any, *, kernel: PointKernel = Laplace(1.0), weights: Any = None, tile: int = TILE
+    predictions: Any,
+    targets: Any,
+    *,
+    kernel: PointKernel = Laplace(1.0),
+    weights: Any = None,
+    tile: int = TILE,
 ) -> KernelCE:
     """Kernel calibration error with any kernel on points of shape [1], by the engine over pairs.
 
@@ -52,7 +57,7 @@ def kernel_ce(
     tile = checks.integer(tile, "tile")
     if getattr(kernel, "bandwidth", 0) is None:
         raise ValueError("kernel: wanted one with a bandwidth, such as Gaussian(0.7071)")
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     rho = data.w * (data.y - data.v)
     features = (data.v[:, None], rho)
     none = jnp.zeros((rho.size, 0), rho.dtype)
@@ -88,7 +93,13 @@ def _sketch(draws: Array) -> Sketch:
 
 
 def pair_sample(
-    key: KeyLike, p: Any, y: Any, *, n_pairs: int, bandwidth: Any = 1.0, weights: Any = None
+    key: KeyLike,
+    predictions: Any,
+    targets: Any,
+    *,
+    n_pairs: int,
+    bandwidth: Any = 1.0,
+    weights: Any = None,
 ) -> Sketch:
     """Mean over random ordered pairs, with replacement and the diagonal: the paper's default.
 
@@ -96,7 +107,7 @@ def pair_sample(
     calibration 10 n pairs drown it. May be negative. Cost O(n_pairs). Source: Section 8.3.
     """
     key = checks.key(key)
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     bandwidth = positive_like(bandwidth, data.v)
     n, size = data.v.size, (2, checks.integer(n_pairs, "n_pairs"))
     chance = None if weights is None else data.w
@@ -106,13 +117,19 @@ def pair_sample(
 
 
 def random_features(
-    key: KeyLike, p: Any, y: Any, *, n_draws: int = 100, bandwidth: Any = 1.0, weights: Any = None
+    key: KeyLike,
+    predictions: Any,
+    targets: Any,
+    *,
+    n_draws: int = 100,
+    bandwidth: Any = 1.0,
+    weights: Any = None,
 ) -> Sketch:
     r"""Algorithm 1: :math:`|\sum_j \rho_j e^{-i\omega v_j}|^2`, :math:`\omega` Cauchy of scale
     1 / bandwidth. Each draw lies in [0, 1]; cost O(n) a draw. float32 loses the phase of the rare
     huge frequencies."""
     key = checks.key(key)
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     bandwidth = positive_like(bandwidth, data.v)
     rho = data.w * (data.y - data.v)
     omegas = jax.random.cauchy(key, (checks.integer(n_draws, "n_draws"),), rho.dtype) / bandwidth
@@ -125,12 +142,18 @@ def random_features(
 
 
 def random_bins(
-    key: KeyLike, p: Any, y: Any, *, n_draws: int = 100, bandwidth: Any = 1.0, weights: Any = None
+    key: KeyLike,
+    predictions: Any,
+    targets: Any,
+    *,
+    n_draws: int = 100,
+    bandwidth: Any = 1.0,
+    weights: Any = None,
 ) -> Sketch:
     r"""Algorithm 2: squared residuals of bins with random width :math:`\delta` ~ Gamma(2, scale
     bandwidth) and random shift. Each draw lies in [0, 1]; cost O(n) a draw after one sort."""
     key = checks.key(key)
-    v, rho = residuals(binary(p, y, weights))
+    v, rho = residuals(binary(predictions, targets, weights))
     bandwidth = positive_like(bandwidth, v)
     width_key, shift_key = jax.random.split(key)
     widths = (

@@ -51,14 +51,17 @@ class KernelCE(eqx.Module):
         )
 
 
-def laplace_ce(p: Any, y: Any, *, bandwidth: Any = 1.0, weights: Any = None) -> KernelCE:
+def laplace_ce(
+    predictions: Any, targets: Any, *, bandwidth: Any = 1.0, weights: Any = None
+) -> KernelCE:
     """Kernel calibration error (MMCE) with kernel exp(-|u - v| / bandwidth), exactly.
 
-    ``p`` [n] in [0, 1], ``y`` [n]; ``bandwidth`` > 0 in units of probability. Differentiable in
-    all (where predictions tie, one of the two slopes). Works under jit and vmap. Cost: one sort and
-    O(n). With bandwidth 1 the value is at most the square root of the true distance.
+    ``predictions`` [n] in [0, 1], ``targets`` [n]; ``bandwidth`` > 0 in units of probability.
+    Differentiable in all (where predictions tie, one of the two slopes). Works under jit and
+    vmap. Cost: one sort and O(n). With bandwidth 1 the value is at most the square root of the true
+    distance.
     """
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     return _laplace(data, positive_like(bandwidth, data.v))
 
 
@@ -110,10 +113,10 @@ def sums(v: Vector, rho: Vector, bandwidth: Scalar) -> tuple[Vector, Vector]:
 
 
 def laplace_witness(
-    p: Any, y: Any, at: Any, *, bandwidth: Any = 1.0, weights: Any = None
+    predictions: Any, targets: Any, at: Any, *, bandwidth: Any = 1.0, weights: Any = None
 ) -> Float[Array, " t"]:
     """The witness of `laplace_ce` at any points ``at`` [t] of [0, 1], in O((n + t) log n)."""
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     bandwidth = positive_like(bandwidth, data.v)
     order = jnp.argsort(data.v)
     v, rho = data.v[order], (data.w * (data.y - data.v))[order]

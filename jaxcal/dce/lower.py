@@ -66,7 +66,12 @@ class LowerDistance(eqx.Module):
 
 
 def lower_distance(
-    p: Any, y: Any, *, weights: Any = None, tol: float = 1e-6, cells: int | None = None
+    predictions: Any,
+    targets: Any,
+    *,
+    weights: Any = None,
+    tol: float = 1e-6,
+    cells: int | None = None,
 ) -> LowerDistance:
     """Lower distance from calibration with a certified gap, its coupling and its dual functions.
 
@@ -76,7 +81,7 @@ def lower_distance(
     different predictions. Outside of jit. Cost: a few sparse linear programmes of m to 2 m places.
     """
     tol = checks.real(tol, "tol", above=0, below=1)
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     if isinstance(data.v, Tracer):
         raise ValueError("lower_distance runs outside of jit, vmap and grad only")
     cells = None if cells is None else checks.integer(cells, "cells")

@@ -29,16 +29,18 @@ from jaxcal.dce.predictions import binary
 from jaxcal.typing import Scalar, Vector
 
 
-def lower_distance_value(p: Any, y: Any, *, weights: Any = None, tol: float = 1e-6) -> Scalar:
+def lower_distance_value(
+    predictions: Any, targets: Any, *, weights: Any = None, tol: float = 1e-6
+) -> Scalar:
     """The middle of the certificate of `lower_distance`, as a differentiable number.
 
-    Under jit, vmap and grad, in ``p``, ``y`` and ``weights``; where predictions tie, the slope is
-    that of moving them together, shared by mass. Beyond 1,500 different predictions value and slope
-    are those of the predictions rounded to a grid of 1,000 cells. Each evaluation is a few linear
-    programmes on the host, one data set after another. NaN gives NaN.
+    Under jit, vmap and grad, in all three; where predictions tie, the slope is that of moving them
+    together, shared by mass. Beyond 1,500 different predictions value and slope are those of the
+    predictions rounded to a grid of 1,000 cells. Each evaluation is a few linear programs on the
+    host, one data set after another. NaN gives NaN.
     """
     tol = checks.real(tol, "tol", above=0, below=1)
-    return _value(tol, *binary(p, y, weights))
+    return _value(tol, *binary(predictions, targets, weights))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

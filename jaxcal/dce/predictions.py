@@ -57,24 +57,24 @@ class Atoms(NamedTuple):
         return self.p1 * (1 - self.v) - self.p0 * self.v
 
 
-def binary(p: Any, y: Any, weights: Any = None) -> Binary:
+def binary(predictions: Any, targets: Any, weights: Any = None) -> Binary:
     """Predictions, labels and weights, checked. Raises ValueError or TypeError by name.
 
     Values are looked at outside of jit only. Inside, a prediction or label that is NaN or outside
     [0, 1], or a negative weight, makes every residual NaN.
     """
-    v = checks.floats(p, "p")
+    v = checks.floats(predictions, "predictions")
     if v.ndim == 2:
         raise ValueError(
-            f"p: wanted one probability of label 1 an observation, shape [n], got shape "
+            f"predictions: wanted one probability of label 1 an observation, shape [n], got shape "
             f"{v.shape}; classes need notion='top-label' or 'class-wise', or from_classes first"
         )
-    v = checks.unit(v, "p", "probabilities (are these logits or percentages?)")
-    y = checks.array(y, "y")
+    v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
+    y = checks.array(targets, "targets")
     if y.shape != v.shape:
-        raise ValueError(f"y: wanted one label an observation, {v.shape}, got {y.shape}")
+        raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
     y = y.astype(np.int32) if y.dtype == bool else y
-    y = checks.unit(jnp.asarray(y), "y", "labels 0 or 1 (or means of such)").astype(v.dtype)
+    y = checks.unit(jnp.asarray(y), "targets", "labels 0 or 1 (or means of such)").astype(v.dtype)
     w = jnp.ones_like(v) if weights is None else _weights(weights, v)
     good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
     return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))
@@ -150,10 +150,10 @@ def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
     return v, jnp.where(mass > 0, p1 / jnp.where(mass > 0, mass, 1), 0), mass
 
 
-def from_classes(probabilities: Any, labels: Any, notion: str) -> tuple[Array, Array]:
+def from_classes(predictions: Any, targets: Any, notion: str) -> tuple[Array, Array]:
     """Predictions and labels 0 or 1 of the scalar problems that a notion of calibration makes.
 
-    ``probabilities`` [n, m], ``labels`` [n] classes from 0. "top-label": the largest probability
+    ``predictions`` [n, m], ``targets`` [n] classes from 0. "top-label": the largest probability
     and whether its class came true, [n] each. "class-wise": each class against the rest, one row a
     class, [m, n] each. They are the reductions of `jaxcal.squared_ce`. The canonical notion is of
     whole vectors, for which there is no distance here: ValueError.
@@ -163,5 +163,5 @@ def from_classes(probabilities: Any, labels: Any, notion: str) -> tuple[Array, A
             f"notion: wanted 'top-label' or 'class-wise', got {notion!r}; the distances are of "
             f"one probability an observation"
         )
-    found = reduce(probabilities, labels, notion)
+    found = reduce(predictions, targets, notion)
     return found.inputs[..., 0], found.outcomes[..., 0]

@@ -10,7 +10,7 @@ from jaxcal.dce.predictions import atoms, binary, positive
 
 
 def smooth_ce_programme(
-    p: Any, y: Any, *, weights: Any = None, seconds: float | None = None
+    predictions: Any, targets: Any, *, weights: Any = None, seconds: float | None = None
 ) -> float:
     """Smooth calibration error by its linear programme over neighbours (Theorem 7.14).
 
@@ -20,7 +20,7 @@ def smooth_ce_programme(
     import scipy.sparse as sparse
 
     seconds = None if seconds is None else checks.real(seconds, "seconds", above=0)
-    found = positive(atoms(binary(p, y, weights)))
+    found = positive(atoms(binary(predictions, targets, weights)))
     v, rho = found.v, found.rho
     if v.size == 1:
         return float(abs(rho[0]))

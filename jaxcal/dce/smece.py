@@ -44,7 +44,7 @@ class SmoothECE(eqx.Module):
 
 
 def smece(
-    p: Any, y: Any, *, weights: Any = None, cells: int = 8192, width: Any = None
+    predictions: Any, targets: Any, *, weights: Any = None, cells: int = 8192, width: Any = None
 ) -> SmoothECE:
     """SmoothECE as the package relplot defines it, without its grid of 200 points, its ten
     halvings, and its Gaussian that is cut off half a unit from its centre.
@@ -55,7 +55,7 @@ def smece(
     """
     cells = checks.integer(cells, "cells", least=2)
     width = None if width is None else checks.number(width, "width", above=0)
-    return _smece(binary(p, y, weights), cells, width)
+    return _smece(binary(predictions, targets, weights), cells, width)
 
 
 @partial(jax.jit, static_argnames="cells")

@@ -51,15 +51,15 @@ class SmoothCE(eqx.Module):
         return f"smooth calibration error {float(self.value):.6g} (certified to {gap:.1e})"
 
 
-def smooth_ce(p: Any, y: Any, *, weights: Any = None) -> SmoothCE:
-    """Smooth calibration error of predictions ``p`` [n] of P(y = 1), exactly, with its witness.
+def smooth_ce(predictions: Any, targets: Any, *, weights: Any = None) -> SmoothCE:
+    """Smooth calibration error of ``predictions`` [n] of P(y = 1), exactly, with its witness.
 
-    ``y`` [n]: 0 or 1, or means of such; ``weights`` [n] >= 0. Works under jit and vmap; the
-    gradient of ``value`` in ``p``, ``y`` and ``weights`` is that of the envelope theorem. Cost
+    ``targets`` [n]: 0 or 1, or means of such; ``weights`` [n] >= 0. Works under jit and vmap; the
+    gradient of ``value`` in all three is that of the envelope theorem. Cost
     O(n log n) time and memory. NaN inside jit gives NaN. Raises ValueError for values outside
     [0, 1] and wrong shapes.
     """
-    return _smooth(binary(p, y, weights))
+    return _smooth(binary(predictions, targets, weights))
 
 
 @jax.jit
@@ -136,13 +136,15 @@ class GridSmoothCE(eqx.Module):
     error: Scalar
 
 
-def smooth_ce_grid(p: Any, y: Any, *, cells: int, weights: Any = None) -> GridSmoothCE:
+def smooth_ce_grid(
+    predictions: Any, targets: Any, *, cells: int, weights: Any = None
+) -> GridSmoothCE:
     """Smooth calibration error with residuals moved to the nearest of ``cells`` + 1 grid points.
 
     Exact for the moved residuals; the error bound is E|y - v| / (2 cells). Cost O(n + cells^2).
     Differentiable in the residuals (their places on the grid count as constants).
     """
-    return _grid(binary(p, y, weights), checks.integer(cells, "cells"))
+    return _grid(binary(predictions, targets, weights), checks.integer(cells, "cells"))
 
 
 @partial(jax.jit, static_argnames="cells")

@@ -121,7 +121,7 @@ def all_partitions(k: int) -> Any:
     return rows
 
 
-def upper_distance(p: Any, y: Any, *, weights: Any = None) -> Partition:
+def upper_distance(predictions: Any, targets: Any, *, weights: Any = None) -> Partition:
     """Upper distance: the least that a recalibration of the predictions moves them on average.
 
     Exact for at most 10 different predictions; beyond, an upper bound by the best intervals and
@@ -129,7 +129,7 @@ def upper_distance(p: Any, y: Any, *, weights: Any = None) -> Partition:
     those of each observation. Outside of jit. It cannot be estimated from a sample of a continuous
     law: this is the upper distance of the data themselves.
     """
-    data = binary(p, y, weights)
+    data = binary(predictions, targets, weights)
     if isinstance(data.v, Tracer):
         raise ValueError("upper_distance runs outside of jit, vmap and grad only")
     found = positive(atoms(data))
@@ -211,7 +211,7 @@ def lift_lower(coupling: Coupling) -> Domain:
     return Domain(mass, pairs[1], ones / mass)
 
 
-def lift_upper(p: Any, y: Any, *, weights: Any = None) -> Domain:
+def lift_upper(predictions: Any, targets: Any, *, weights: Any = None) -> Domain:
     """Inputs x = v on which the true distance is the upper one: nothing but f is known of x."""
-    found = positive(atoms(binary(p, y, weights)))
+    found = positive(atoms(binary(predictions, targets, weights)))
     return Domain(found.mass, found.v, found.p1 / found.mass)

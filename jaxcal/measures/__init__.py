@@ -1,14 +1,15 @@
 """Measures around calibration: quantiles, losses, temperature, binned errors, ensembles."""
 
 from jaxcal.measures.classes import (
+    CanonicalError,
     absolute,
-    calibration_error,
+    canonical_error,
+    confidences,
     ece,
     euclidean,
     lp_ball_error,
     mce,
     squared_euclidean,
-    top_label,
     total_variation,
 )
 from jaxcal.measures.ensembles import ensemble
@@ -22,19 +23,21 @@ from jaxcal.measures.quantiles import (
 )
 from jaxcal.measures.reliability import Reliability, reliability, wilson
 from jaxcal.measures.temperature import (
-    PowerExponential,
+    MultivariatePowerExponential,
     TemperatureFit,
     fit_temperature,
     with_temperature,
 )
 
 __all__ = [
-    "PowerExponential",
+    "CanonicalError",
+    "MultivariatePowerExponential",
     "QuantileCalibration",
     "Reliability",
     "TemperatureFit",
     "absolute",
-    "calibration_error",
+    "canonical_error",
+    "confidences",
     "ece",
     "ensemble",
     "euclidean",
@@ -50,7 +53,6 @@ __all__ = [
     "quantiles",
     "reliability",
     "squared_euclidean",
-    "top_label",
     "total_variation",
     "wilson",
     "with_temperature",

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
+from jaxcal.measures.reliability import reliability
 from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.typing import Scalar
 
@@ -43,7 +44,7 @@ def _two(p: Any, q: Any) -> tuple[Array, Array]:
     return p, q
 
 
-Divergence = Callable[[Array, Array], Array]
+Distance = Callable[[Array, Array], Array]
 
 
 class Cells(NamedTuple):
@@ -58,27 +59,27 @@ class Cells(NamedTuple):
     observed: Float[Array, "c m"]
 
 
-def top_label(probabilities: Any, labels: Any) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+def confidences(predictions: Any, targets: Any) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
     """Confidence max p and whether the most likely class is the true one, [n] each.
 
     Confidence calibration asks that P(correct | confidence) = confidence: the binary problem
     of Widmann et al. (2021), Section 2. Of equal probabilities the first counts.
     """
-    p = checks.probabilities(probabilities, "probabilities", binary=True)
-    ys = checks.labels(labels, p.shape[0], p.shape[1], "labels")
+    p = checks.probabilities(predictions, "predictions", binary=True)
+    ys = checks.labels(targets, p.shape[0], p.shape[1], "targets")
     return largest(p, axis=1), jnp.argmax(p, axis=1).astype(ys.dtype) == ys
 
 
-def cells(probabilities: Any, labels: Any, *, bins: int = 15) -> Cells:
+def cells(predictions: Any, targets: Any, *, bins: int = 15) -> Cells:
     """Group predictions by a grid of ``bins`` equal intervals for each class probability.
 
     Intervals are half open, the last one closed. Cost O(n m + n log n), for any number of classes:
     there is no table of bins^m. With many classes most cells hold one observation, and a cell of
-    one is as wrong as can be: group the reduced problem of `top_label` then.
+    one is as wrong as can be: group the reduced problem of `confidences` then.
     """
     bins = checks.integer(bins, "bins")
-    p = checks.probabilities(probabilities, "probabilities", binary=True)
-    return _cells(p, checks.labels(labels, p.shape[0], p.shape[1], "labels"), bins)
+    p = checks.probabilities(predictions, "predictions", binary=True)
+    return _cells(p, checks.labels(targets, p.shape[0], p.shape[1], "targets"), bins)
 
 
 @partial(jax.jit, static_argnums=2)
@@ -109,63 +110,78 @@ def cell_numbers(p: Float[Array, "n m"], bins: int) -> Int[Array, " n"]:
     return jnp.zeros(n, jnp.int32).at[order].set(numbers)
 
 
-def calibration_error(
-    probabilities: Any,
-    labels: Any = None,
+class CanonicalError(NamedTuple):
+    """``mean`` and ``largest`` distance, over the predictions, from what holds given them."""
+
+    mean: Scalar
+    largest: Scalar
+
+
+def canonical_error(
+    predictions: Any,
+    targets: Any = None,
     *,
     conditional: Any = None,
-    divergence: Divergence = total_variation,
+    distance: Distance = total_variation,
     bins: int = 15,
-) -> tuple[Scalar, Scalar]:
-    r"""ECE and MCE: mean and maximum of :math:`d(P(Y | P), P)` over the predictions P.
+) -> CanonicalError:
+    r"""Mean and maximum of :math:`d(P(Y | P), P)` over the predictions P, whole vectors compared.
 
-    ``probabilities`` [n, m]. Either ``conditional`` [n, m], the class probabilities that hold given
-    each prediction, or ``labels`` [n], of which class frequencies are taken in `cells`. The binned
-    estimate has a bias that does not vanish with n for fixed bins. ``divergence`` of two
+    The ECE of practice, of the most likely class alone, is `ece`.
+
+    ``predictions`` [n, m]. Either ``conditional`` [n, m], the class probabilities that hold given
+    each prediction, or ``targets`` [n], of which class frequencies are taken in `cells`. The binned
+    estimate has a bias that does not vanish with n for fixed bins. ``distance`` of two
     probability vectors: `total_variation`, `absolute`, `euclidean`, `squared_euclidean` (the
     squared MMD for classes that agree or do not) or your own.
     Source: Widmann et al. (2021), Definition B.1.
     """
-    p = checks.probabilities(probabilities, "probabilities", binary=True)
-    if (conditional is None) == (labels is None):
-        raise ValueError("give either conditional= (known) or labels (then it is binned)")
+    p = checks.probabilities(predictions, "predictions", binary=True)
+    if (conditional is None) == (targets is None):
+        raise ValueError("give either conditional= (known) or targets (then it is binned)")
     if conditional is not None:
         q = checks.probabilities(conditional, "conditional")
         if q.shape != p.shape:
             raise ValueError(f"conditional: wanted the shape {p.shape}, got {q.shape}")
         held = Cells(jnp.full(len(p), 1 / len(p), p.dtype), p, q)
     else:
-        held = cells(p, labels, bins=bins)
-    gaps = jax.vmap(_measured(divergence))(held.observed, held.predicted)
+        held = cells(p, targets, bins=bins)
+    gaps = jax.vmap(_measured(distance))(held.observed, held.predicted)
     used = held.weights > 0
-    # a divergence may be NaN between the zeros of an unused cell
-    return (
+    # a distance may be NaN between the zeros of an unused cell
+    return CanonicalError(
         jnp.sum(jnp.where(used, held.weights * gaps, 0)),
         largest(jnp.where(used, gaps, -jnp.inf)),
     )
 
 
-def _measured(divergence: Any) -> Divergence:
-    """The divergence, with a sentence where it gives no number."""
-    checks.function(divergence, "divergence", "two probability vectors")
+def _measured(distance: Any) -> Distance:
+    """The distance, with a sentence where it gives no number."""
+    checks.function(distance, "distance", "two probability vectors")
 
     def call(p: Array, q: Array) -> Array:
-        return checks.returned(divergence(p, q), "divergence", "two probability vectors")
+        return checks.returned(distance(p, q), "distance", "two probability vectors")
 
     return call
 
 
-def ece(probabilities: Any, labels: Any = None, **options: Any) -> Scalar:
-    """Expected calibration error, []; arguments as in `calibration_error`."""
-    return calibration_error(probabilities, labels, **options)[0]
+def ece(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
+    r"""Expected calibration error of the most likely class, [].
+
+    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over ``bins`` of equal width of the
+    largest probability. ``predictions`` [n, m], ``targets`` [n] classes from 0. Biased upwards
+    where bins hold few. The bins, with intervals, are in `reliability`. Cost O(n (m + log bins)).
+    Source: Guo et al. (2017), Section 2.
+    """
+    return reliability(*confidences(predictions, targets), bins=bins).ece
 
 
-def mce(probabilities: Any, labels: Any = None, **options: Any) -> Scalar:
-    """Maximum calibration error, []; arguments as in `calibration_error`."""
-    return calibration_error(probabilities, labels, **options)[1]
+def mce(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
+    """Maximum calibration error, []: the largest gap of the bins of `ece`."""
+    return reliability(*confidences(predictions, targets), bins=bins).mce
 
 
-def lp_ball_error(probabilities: Any, conditional: Any, p: float, *, weights: Any = None) -> Scalar:
+def lp_ball_error(predictions: Any, conditional: Any, p: float, *, weights: Any = None) -> Scalar:
     r"""Calibration error over the unit ball of :math:`L^p`(law of predictions x counting).
 
     With :math:`\delta = P(Y | P) - P` [n, m] and 1/p + 1/q = 1: :math:`(E \|\delta\|_q^q)^{1/q}`
@@ -176,7 +192,7 @@ def lp_ball_error(probabilities: Any, conditional: Any, p: float, *, weights: An
     """
     if isinstance(p, bool) or not isinstance(p, int | float | np.number) or not p >= 1:
         raise ValueError(f"p: wanted a number of at least 1, or infinity, got {p!r}")
-    rows = checks.probabilities(probabilities, "probabilities", binary=True)
+    rows = checks.probabilities(predictions, "predictions", binary=True)
     held = checks.probabilities(conditional, "conditional")
     if held.shape != rows.shape:
         raise ValueError(f"conditional: wanted the shape {rows.shape}, got {held.shape}")

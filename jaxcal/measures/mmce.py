@@ -47,7 +47,7 @@ def mmce(
     ``biased``.
 
     ``confidence`` R [n] in [0, 1] and ``correct`` C [n]: booleans, or 0 and 1; for more classes
-    see `top_label`. ``kernel`` on confidences: Laplace of width 0.4 as in the paper, or any other
+    see `confidences`. ``kernel`` on confidences: Laplace of width 0.4 as in the paper, or any other
     with a bandwidth. It is half the squared kernel calibration error (`jaxcal.skce`) of the binary
     problem with that kernel on confidences; `jaxcal.skce_test` tests it.
     Differentiable in the confidences; inside jit one outside of [0, 1] makes both NaN.

@@ -78,7 +78,7 @@ def reliability(
 ) -> Reliability:
     """Bin n confidences in [0, 1] and compare them with how often they came true.
 
-    ``confidence`` [n]: the probability of class 1, or of the class predicted (see `top_label`).
+    ``confidence`` [n]: the probability of class 1, or of the class predicted (see `confidences`).
     ``correct`` [n]: booleans, or 0 and 1. ``bins`` of equal width, or with ``equal_mass`` of equal
     numbers of observations. A confidence on an edge belongs to the bin above it; the last bin holds
     its upper edge. Cost O(n log bins). Raises ValueError or TypeError, naming the argument.

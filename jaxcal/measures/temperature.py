@@ -25,7 +25,7 @@ from jaxcal.typing import KeyLike, Scalar
 IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
 
 
-class PowerExponential(eqx.Module):
+class MultivariatePowerExponential(eqx.Module):
     r"""Multivariate power exponential: :math:`f \propto \exp(-\frac12 [(y-\mu)^\top \Sigma^{-1}
     (y-\mu)]^\beta)`, which numpyro lacks.
 
@@ -165,7 +165,7 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
     Categorical, Bernoulli     logits / T
     Normal, MultivariateNormal covariance times T
     Laplace                    scale times T
-    `PowerExponential`         Sigma times T^(1/beta)
+    `MultivariatePowerExponential`         Sigma times T^(1/beta)
     Beta, Dirichlet            concentrations / T
     =========================  ==========================
 
@@ -174,9 +174,11 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
     positive. Source: Widmann et al. (2021), Definition F.1.
     """
     t = checks.number(temperature, "temperature", above=0)
-    if isinstance(predictions, PowerExponential):
+    if isinstance(predictions, MultivariatePowerExponential):
         scale = t ** (1 / (2 * predictions.beta))
-        return PowerExponential(predictions.loc, scale * predictions.scale_tril, predictions.beta)
+        return MultivariatePowerExponential(
+            predictions.loc, scale * predictions.scale_tril, predictions.beta
+        )
     if not hasattr(predictions, "batch_shape"):
         p = checks.probabilities(predictions)
         return jax.nn.softmax(_logits(p) / t.astype(p.dtype), axis=-1)
@@ -189,7 +191,7 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
     if name not in FAMILIES:
         raise TypeError(
             f"predictions: at another temperature {name} is of no known family; wanted class "
-            f"probabilities, PowerExponential or numpyro's {', '.join(FAMILIES)}"
+            f"probabilities, MultivariatePowerExponential or numpyro's {', '.join(FAMILIES)}"
         )
     return FAMILIES[name](predictions, t)
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def posterior_figure(examined: Any) -> "Figure":
-    """Four panels of a `jaxcal.sbi.Examination`.
+def posterior_figure(report: Any) -> "Figure":
+    """Four panels of a `jaxcal.sbi.PosteriorReport`.
 
     Where the statistic of the calibration test lies among its null draws; errors of each
     parameter, with their directions; errors in thirds of the observation's feature along which
@@ -24,16 +24,16 @@ def posterior_figure(examined: Any) -> "Figure":
     """
     from matplotlib.figure import Figure
 
-    one(examined, "calibration", "examined", "Examination")
+    one(report, "calibration", "report", "PosteriorReport")
     figure = Figure(figsize=(9.6, 6.6), layout="constrained")
     grid = figure.subplots(2, 2)
-    null_histogram(examined.calibration.test, ax=grid[0, 0])
-    directions(examined.conditional, ax=grid[0, 1])
-    thirds(examined.conditional, ax=grid[1, 0])
-    if examined.coverage is None:
-        null_histogram(examined.conditional.test, ax=grid[1, 1])
+    null_histogram(report.calibration.test, ax=grid[0, 0])
+    directions(report.conditional, ax=grid[0, 1])
+    thirds(report.conditional, ax=grid[1, 0])
+    if report.coverage is None:
+        null_histogram(report.conditional.test, ax=grid[1, 1])
     else:
-        coverage_curve(examined.coverage, ax=grid[1, 1])
+        coverage_curve(report.coverage, ax=grid[1, 1])
     for letter, ax in zip("abcd", grid.flat, strict=True):
         ax.set_title(letter, loc="left", x=-0.13, fontweight="bold", fontsize="medium")
     return figure

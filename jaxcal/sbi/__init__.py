@@ -1,26 +1,26 @@
 """Posteriors of simulation-based inference: bring your own, from JAX, numpyro, torch or arrays."""
 
-from jaxcal.sbi.checkup import examine, kccsd_test, kcsd_test
+from jaxcal.sbi.check import check_posterior, kccsd_test, kcsd_test
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
-from jaxcal.sbi.report import Examination, PosteriorResult
+from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
 __all__ = [
     "Diagnosis",
-    "Examination",
     "GuidePosterior",
     "JaxPosterior",
     "NumpyroPosterior",
+    "PosteriorReport",
     "PosteriorResult",
     "ScoredPairs",
     "Space",
     "TorchPosterior",
+    "check_posterior",
     "chunked_scores",
-    "examine",
     "kccsd_test",
     "kcsd_test",
     "score_pairs",

@@ -44,11 +44,11 @@ class ScoredPairs(eqx.Module):
 
 
 def score_pairs(
+    key: KeyLike,
     posterior: Any,
     thetas: Any,
     xs: Any,
     *,
-    key: KeyLike,
     prior: Any = None,
     bounds: Any = None,
     summaries: Any = None,

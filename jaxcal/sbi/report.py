@@ -81,7 +81,7 @@ class PosteriorResult(eqx.Module):
     __str__ = __repr__
 
 
-class Examination(eqx.Module):
+class PosteriorReport(eqx.Module):
     """Both questions about one posterior, on the same pairs and scores; and its coverage.
 
     ``calibration``, ``conditional``: a `PosteriorResult` each. ``coverage``: how often
@@ -146,7 +146,7 @@ class Examination(eqx.Module):
 
     def __repr__(self) -> str:
         if isinstance(self.calibration.p_value, Tracer):
-            return "Examination(traced)"
+            return "PosteriorReport(traced)"
         parts = [f"verdict: {self.verdict()}", repr(self.calibration), repr(self.conditional)]
         return "\n\n".join(parts + ([repr(self.coverage)] if self.coverage is not None else []))
 

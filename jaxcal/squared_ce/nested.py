@@ -80,8 +80,8 @@ class Nested(eqx.Module):
 
 def nested_calibration_error(
     key: KeyLike,
-    probabilities: Any,
-    labels: Any,
+    predictions: Any,
+    targets: Any,
     *,
     outer: Any = 5,
     estimators: Sequence[Any] | None = None,
@@ -94,9 +94,9 @@ def nested_calibration_error(
     in `calibration_error`, without ``test``. Cost: that of `calibration_error` an outer fold.
     """
     shuffle_key, *_ = keys = jax.random.split(checks.key(key))
-    p = np.asarray(checks.probabilities(probabilities, "probabilities", binary=True))
+    p = np.asarray(checks.probabilities(predictions, "predictions", binary=True))
     n, m = p.shape
-    y = np.asarray(checks.labels(labels, n, m, "labels"))
+    y = np.asarray(checks.labels(targets, n, m, "targets"))
     # rows of a splitter are the user's own
     whole = isinstance(outer, (int, np.integer))
     order = splits.shuffled(shuffle_key, p, y) if whole else np.arange(len(p))
@@ -106,8 +106,8 @@ def nested_calibration_error(
         rows = order[tested]
         report = calibration_error(
             jax.random.fold_in(keys[1], number),
-            probabilities,
-            labels,
+            predictions,
+            targets,
             estimators=estimators,
             level=level,
             test=rows,

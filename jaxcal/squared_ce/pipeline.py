@@ -44,8 +44,8 @@ def default_estimators(problem: Reduced) -> list[Any]:
 
 def calibration_error(
     key: KeyLike,
-    probabilities: Any,
-    labels: Any,
+    predictions: Any,
+    targets: Any,
     *,
     notion: str = "top-label",
     estimators: Sequence[Any] | None = None,
@@ -56,7 +56,7 @@ def calibration_error(
 ) -> Report:
     """Estimate the calibration error of a classifier, the estimator being chosen by its risk.
 
-    ``probabilities`` [n, m] (softmaxed, rows of sum 1), ``labels`` [n] in 0, .., m - 1, neither
+    ``predictions`` [n, m] (softmaxed, rows of sum 1), ``targets`` [n] in 0, .., m - 1, neither
     seen in training the classifier. ``notion``: "canonical", "top-label" or "class-wise" (the sum
     over classes of squared scalar errors, each tuned by itself). ``estimators``: see
     `default_estimators`. ``folds``: a number (contiguous folds of the shuffled rows; 1 for a single
@@ -73,9 +73,9 @@ def calibration_error(
     Raises ValueError or TypeError for shapes, probabilities, labels and splits, by name.
     """
     with jax.enable_x64(True):
-        p = checks.probabilities(probabilities, "probabilities", binary=True)
-        problem = _double(reductions.reduce(p, labels, notion))
-        classes = np.asarray(checks.labels(labels, p.shape[0], p.shape[1], "labels"))
+        p = checks.probabilities(predictions, "predictions", binary=True)
+        problem = _double(reductions.reduce(p, targets, notion))
+        classes = np.asarray(checks.labels(targets, p.shape[0], p.shape[1], "targets"))
         return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
 
 
@@ -101,7 +101,7 @@ def problem_error(
 def _run(
     key: Key,
     problem: Reduced,
-    labels: np.ndarray,
+    targets: np.ndarray,
     estimators: Sequence[Any] | None,
     folds: Any,
     test: Any,
@@ -113,9 +113,9 @@ def _run(
         np.moveaxis(np.asarray(held), -2, 0).reshape(problem.n, -1)
         for held in (problem.inputs, problem.outcomes)
     )
-    tuning, tested = splits.hold_out(key, test, rows, outcomes, labels)
+    tuning, tested = splits.hold_out(key, test, rows, outcomes, targets)
     opt, final = problem.take(tuning), problem.take(tested)
-    pairs = splits.folds(folds, rows[tuning], labels[tuning])
+    pairs = splits.folds(folds, rows[tuning], targets[tuning])
     largest = opt.take(max((train for train, _ in pairs), key=len))
     chosen = _named(default_estimators(largest) if estimators is None else estimators)
     parts = [
@@ -132,22 +132,22 @@ def _run(
         estimators=tuned,
         selected=min(tuned, key=lambda name: np.nan_to_num(tuned[name].risk, nan=np.inf)),
         brier=float(jnp.sum(final.brier)),
-        data=_noticed(problem, labels, tuning, pairs, len(tested)),
+        data=_noticed(problem, targets, tuning, pairs, len(tested)),
     )
 
 
 def _noticed(
     problem: Reduced,
-    labels: np.ndarray,
+    targets: np.ndarray,
     tuning: np.ndarray,
     pairs: list[splits.Split],
     tested: int,
 ) -> Data:
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
-    held = np.unique(labels)
+    held = np.unique(targets)
     of_all = problem.notion in ("canonical", "class-wise")
-    own = labels[tuning]
+    own = targets[tuning]
     lacking = [i for i, (train, _) in enumerate(pairs) if np.unique(own[train]).size < held.size]
     touches = np.any((inputs == 0) | (inputs == 1), axis=-1)
     return Data(

@@ -74,40 +74,40 @@ def softmax(logits: Any) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def reduce(probabilities: Any, labels: Any, notion: str) -> Reduced:
+def reduce(predictions: Any, targets: Any, notion: str) -> Reduced:
     """The problem of a `Notion`, by name; see the functions of the same names."""
     checks.choice(notion, "notion", tuple(NOTIONS))
     functions = {"canonical": canonical, "top-label": top_label, "class-wise": class_wise}
-    return functions[notion](probabilities, labels)
+    return functions[notion](predictions, targets)
 
 
-def canonical(probabilities: Any, labels: Any) -> Reduced:
+def canonical(predictions: Any, targets: Any) -> Reduced:
     """P(Y = i | f(X) = p) = p_i for all classes i: the whole vector, shape [n, m].
 
-    ``probabilities`` [n, m] with rows of sum 1, ``labels`` [n] in 0, .., m - 1; ValueError or
+    ``predictions`` [n, m] with rows of sum 1, ``targets`` [n] in 0, .., m - 1; ValueError or
     TypeError otherwise. Two classes as a canonical problem count everything twice: squared errors
     are 2 and risks 4 times those of `binary`.
     """
-    p = checks.probabilities(probabilities, "probabilities", binary=True)
-    y = checks.labels(labels, p.shape[0], p.shape[1], "labels")
+    p = checks.probabilities(predictions, "predictions", binary=True)
+    y = checks.labels(targets, p.shape[0], p.shape[1], "targets")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
 
-def top_label(probabilities: Any, labels: Any) -> Reduced:
+def top_label(predictions: Any, targets: Any) -> Reduced:
     """P(Y = argmax f | max f = c) = c: is the confidence the accuracy? Shape [n, 1].
 
     Where several classes share the largest probability, the first of them is the prediction.
     """
-    confidence, correct = classes.top_label(probabilities, labels)
+    confidence, correct = classes.confidences(predictions, targets)
     return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 
 
-def class_wise(probabilities: Any, labels: Any) -> Reduced:
+def class_wise(predictions: Any, targets: Any) -> Reduced:
     """P(Y = k | f_k(X) = c) = c for each class k: m scalar problems, shape [m, n, 1].
 
     The class-wise error is the SUM of the squared errors of these problems.
     """
-    whole = canonical(probabilities, labels)
+    whole = canonical(predictions, targets)
     return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
 
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.measures import absolute, ece
+from jaxcal.measures import absolute, canonical_error
 
 N, M = 40, 3
 
@@ -64,4 +64,4 @@ def weights(gram, ridge):
 
 def ece_of_the_paper(q, y):
     """Three bins an axis, sum of absolute differences."""
-    return ece(q, y, bins=3, divergence=absolute)
+    return canonical_error(q, y, bins=3, distance=absolute).mean

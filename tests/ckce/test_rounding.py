@@ -4,10 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcal.ckce import ckce, ckce_conjugate, ckce_low_rank, ckce_path
+from jaxcal.ckce import ConjugateGradients, Exact, LowRank, ckce, ckce_path
 
 RIDGES = [1e-8, 1e-6, 1e-4, 1e-1]
-SOLVERS = [ckce, ckce_low_rank, ckce_conjugate]
+SOLVERS = [Exact(), LowRank(), ConjugateGradients()]
 
 
 def problem(n):
@@ -25,7 +25,7 @@ def test_the_error_of_single_precision_is_below_its_bound_and_said(n):
     path = np.asarray(ckce_path(q, ys, RIDGES, bandwidth=0.5))
     for solver in SOLVERS:
         for ridge, true in zip(RIDGES, exact, strict=True):
-            single = solver(q, ys, ridge=ridge, bandwidth=0.5)
+            single = ckce(q, ys, solver=solver, ridge=ridge, bandwidth=0.5)
             error = abs(float(single.estimate) - float(true.estimate))
             assert np.isnan(error) or error <= float(single.rounding) + float(true.rounding)
             text = " ".join(single.warnings())
@@ -44,7 +44,7 @@ def test_the_error_of_single_precision_is_below_its_bound_and_said(n):
 def test_a_landmark_that_is_not_finite_is_counted_and_gives_no_value(n):
     q, ys = problem(n)
     landmarks = jnp.asarray(q[:10]).at[3, 1].set(jnp.nan)
-    result = ckce_low_rank(q, ys, landmarks=landmarks)
+    result = ckce(q, ys, solver=LowRank(landmarks=landmarks))
     assert int(result.nonfinite) == 1
     for value in (result.estimate, result.standard_error, result.contributions, result.influence):
         assert np.all(np.isnan(value))

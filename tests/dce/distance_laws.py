@@ -24,7 +24,7 @@ LAWS = [random_law(seed) for seed in range(40)]
 @jax.jit
 def of_one_program(v, y, w):
     return {
-        "ece": dce.ece(v, y, weights=w),
+        "ece": dce.unbinned_ece(v, y, weights=w),
         "smooth": dce.smooth_ce(v, y, weights=w).value,
         "kernel": dce.laplace_ce(v, y, weights=w).value,
         "interval": dce.interval_ce(v, y, weights=w).value,

@@ -174,7 +174,7 @@ def test_widths_far_below_the_spacing_of_numbers_lose_nothing(dtype, n):
     rho = (y - v) / dtype(n)
     f = np.concatenate([[0], np.cumsum(rho.astype(np.longdouble))])
     least = np.diff(np.unique(v)).min()
-    error = float(dce.ece(v, y))
+    error = float(dce.unbinned_ece(v, y))
     for width, value in zip(widths, walk(v, rho, widths), strict=True):
         if width < least:
             assert float(value) == pytest.approx(error, rel=1e-5)
@@ -204,7 +204,7 @@ def test_the_population_value_has_no_room_below_the_least_gap(n):
 def test_slopes_of_narrow_random_intervals_are_those_of_the_error():
     v, y, w = sample(1)
     narrow = jax.jit(jax.grad(lambda v: dce.random_interval_ce(v, y, weights=w, width=1e-12)))
-    exact = jax.jit(jax.grad(lambda v: dce.ece(v, y, weights=w)))
+    exact = jax.jit(jax.grad(lambda v: dce.unbinned_ece(v, y, weights=w)))
     np.testing.assert_allclose(narrow(v), exact(v), atol=1e-6)
 
 
@@ -302,7 +302,7 @@ def test_weighted_ce_recovers_ece_and_the_mean():
     assert float(one.value) == pytest.approx(abs(rho.sum()))
     signs = {x: np.sign(rho[v == x].sum()) for x in np.unique(v)}
     best = dce.weighted_ce(v, y, [lambda v: jnp.asarray([signs[float(x)] for x in v])], weights=w)
-    assert float(best.value) == pytest.approx(float(dce.ece(v, y, weights=w)))
+    assert float(best.value) == pytest.approx(float(dce.unbinned_ece(v, y, weights=w)))
 
 
 def test_smece_is_the_integral_of_the_reflected_gaussian():

@@ -150,7 +150,7 @@ def test_zero_predictions_of_ones_are_at_distance_one():
 )
 def test_population_values_of_the_tempered_family(beta, ece, smooth, kernel):
     v, y, w = constructions.tempered_population(beta, points=4000).law()
-    assert float(dce.ece(v, y, weights=w)) == pytest.approx(ece, abs=2e-5)
+    assert float(dce.unbinned_ece(v, y, weights=w)) == pytest.approx(ece, abs=2e-5)
     assert float(dce.smooth_ce(v, y, weights=w).value) == pytest.approx(smooth, abs=2e-6)
     assert float(dce.laplace_ce(v, y, weights=w).value) == pytest.approx(kernel, abs=2e-6)
     smooth_exactly = abs(np.sum(w * (y - v) * (0.5 - v)))
@@ -174,8 +174,8 @@ def test_a_gaussian_kernel_misses_what_the_laplace_kernel_sees(epsilon, smooth, 
 def test_ece_jumps_where_continuous_measures_do_not():
     halves, labels = jnp.full(2, 0.5), jnp.array([0.0, 1.0])
     apart = halves + jnp.array([-1e-6, 1e-6])
-    assert float(dce.ece(halves, labels)) == 0
-    assert float(dce.ece(apart, labels)) == pytest.approx(0.5, abs=1e-5)
+    assert float(dce.unbinned_ece(halves, labels)) == 0
+    assert float(dce.unbinned_ece(apart, labels)) == pytest.approx(0.5, abs=1e-5)
     assert float(dce.smooth_ce(apart, labels).value) < 1e-6
     assert float(dce.binned_ece(apart, labels, edges=15).value) < 1e-5
     assert float(dce.binned_ece(apart, labels, edges=20).value) > 0.49
@@ -190,7 +190,7 @@ def test_convex_measures_are_convex_in_the_law(measured):
         mixed[2] = mixed[2] / 2
         v, y, w = mixed
         found = {
-            "ece": float(dce.ece(v, y, weights=w)),
+            "ece": float(dce.unbinned_ece(v, y, weights=w)),
             "smooth": float(dce.smooth_ce(v, y, weights=w).value),
             "kernel": float(dce.laplace_ce(v, y, weights=w).value),
             "lower": dce.lower_distance(v, y, weights=w, tol=1e-8).value,

@@ -115,7 +115,7 @@ def test_means_as_labels_need_random_signs(data, key):
 def values(v, y, w):
     return jnp.stack(
         [
-            dce.ece(v, y, weights=w),
+            dce.unbinned_ece(v, y, weights=w),
             dce.smooth_ce(v, y, weights=w).value,
             dce.laplace_ce(v, y, weights=w).value,
             dce.interval_ce(v, y, weights=w).value,
@@ -183,11 +183,11 @@ def test_one_observation_and_equal_predictions(n, key):
 @pytest.mark.parametrize(
     ("p", "y", "options", "message"),
     [
-        ([1.2, 0.1], [1, 0], {}, "p: wanted probabilities.*entry 0 is 1.2"),
-        ([0.2, np.nan], [1, 0], {}, "p: .*entry 1 is nan"),
-        ([0.2, 0.1], [1, 2], {}, "y: wanted labels 0 or 1.*entry 1 is 2.0"),
-        ([0.2, 0.1], [-1, 1], {}, "y: wanted labels 0 or 1.*entry 0 is -1.0"),
-        ([0.2, 0.1], [1, 0, 1], {}, r"y: wanted one label an observation, \(2,\)"),
+        ([1.2, 0.1], [1, 0], {}, "predictions: wanted probabilities.*entry 0 is 1.2"),
+        ([0.2, np.nan], [1, 0], {}, "predictions: .*entry 1 is nan"),
+        ([0.2, 0.1], [1, 2], {}, "targets: wanted labels 0 or 1.*entry 1 is 2.0"),
+        ([0.2, 0.1], [-1, 1], {}, "targets: wanted labels 0 or 1.*entry 0 is -1.0"),
+        ([0.2, 0.1], [1, 0, 1], {}, r"targets: wanted one label an observation, \(2,\)"),
         ([0.2, 0.1], [1, 0], {"weights": [1.0]}, r"weights: wanted one an observation"),
         ([0.2, 0.1], [1, 0], {"weights": [-1.0, 2]}, r"weights: wanted finite numbers >= 0"),
         ([0.2, 0.1], [1, 0], {"weights": [0.0, 0]}, r"not all of them 0"),
@@ -201,10 +201,10 @@ def test_wrong_values_are_named(p, y, options, message):
 
 
 def test_wrong_types_are_named(key):
-    with pytest.raises(TypeError, match="p: float16"):
-        dce.ece(np.zeros(3, np.float16), np.zeros(3))
-    with pytest.raises(TypeError, match="y: wanted an array of numbers, got strings"):
-        dce.ece(np.full(2, 0.5), ["a", "b"])
+    with pytest.raises(TypeError, match="predictions: float16"):
+        dce.unbinned_ece(np.zeros(3, np.float16), np.zeros(3))
+    with pytest.raises(TypeError, match="targets: wanted an array of numbers, got strings"):
+        dce.unbinned_ece(np.full(2, 0.5), ["a", "b"])
     with pytest.raises(TypeError, match="key"):
         dce.distance_from_calibration("seed", [0.5], [1])
     with pytest.raises(ValueError, match="level: "):
@@ -253,7 +253,7 @@ def test_classes_reduce_to_one_against_the_rest():
     np.testing.assert_allclose(y, [[0, 0], [1, 0], [0, 1]])
     with pytest.raises(ValueError, match="notion: wanted 'top-label' or 'class-wise'"):
         dce.from_classes(ps, [1, 2], "canonical")
-    with pytest.raises(ValueError, match="labels"):
+    with pytest.raises(ValueError, match="targets: classes 1"):
         dce.from_classes(ps, [1, 3], "top-label")
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from jaxcal.kernels.points import Gaussian, Laplace
 from jaxcal.measures import (
-    calibration_error,
+    canonical_error,
+    confidences,
     ece,
     lp_ball_error,
     mce,
     mmce,
     reliability,
-    top_label,
 )
 from jaxcal.measures.classes import cells, squared_euclidean
 from jaxcal.measures.reliability import wilson
@@ -36,12 +36,12 @@ HITS = RNG.uniform(size=N) < R**2
 
 def test_errors_from_a_known_conditional():
     tv = np.abs(P - Q).sum(1) / 2
-    np.testing.assert_allclose(ece(P, conditional=Q), tv.mean())
-    np.testing.assert_allclose(mce(P, conditional=Q), tv.max())
+    np.testing.assert_allclose(canonical_error(P, conditional=Q).mean, tv.mean())
+    np.testing.assert_allclose(canonical_error(P, conditional=Q).largest, tv.max())
     squares = ((P - Q) ** 2).sum(1)
-    both = calibration_error(P, conditional=Q, divergence=squared_euclidean)
+    both = canonical_error(P, conditional=Q, distance=squared_euclidean)
     np.testing.assert_allclose(both, (squares.mean(), squares.max()))
-    assert float(ece(P, conditional=P)) == 0.0
+    assert float(canonical_error(P, conditional=P).mean) == 0.0
 
 
 def test_binned_errors_are_those_of_a_dictionary_of_cells():
@@ -55,12 +55,12 @@ def test_binned_errors_are_those_of_a_dictionary_of_cells():
         shares = np.bincount([y for _, y in members], minlength=M) / len(members)
         gaps.append(np.abs(mean - shares).sum() / 2)
         weights.append(len(members) / N)
-    np.testing.assert_allclose(ece(P, LABELS, bins=bins), np.dot(gaps, weights))
-    np.testing.assert_allclose(mce(P, LABELS, bins=bins), max(gaps))
+    np.testing.assert_allclose(canonical_error(P, LABELS, bins=bins).mean, np.dot(gaps, weights))
+    np.testing.assert_allclose(canonical_error(P, LABELS, bins=bins).largest, max(gaps))
     held = cells(P, LABELS, bins=bins)
     assert int(jnp.sum(held.weights > 0)) == len(groups)
     np.testing.assert_allclose(jnp.sum(held.weights), 1)
-    jitted = jax.jit(lambda p, y: ece(p, y, bins=bins))(P, LABELS)
+    jitted = jax.jit(lambda p, y: canonical_error(p, y, bins=bins).mean)(P, LABELS)
     np.testing.assert_allclose(jitted, np.dot(gaps, weights))
 
 
@@ -70,7 +70,9 @@ def test_two_classes_agree_with_the_reliability_diagram():
         # the total variation between two Bernoulli laws is the gap of their probabilities; the
         # grid of 1 - R splits no bin of R, since edges are symmetric
         np.testing.assert_allclose(
-            ece(two, HITS, bins=bins), reliability(R, HITS, bins=bins).ece, rtol=1e-10
+            canonical_error(two, HITS, bins=bins).mean,
+            reliability(R, HITS, bins=bins).ece,
+            rtol=1e-10,
         )
 
 
@@ -141,8 +143,21 @@ def test_the_diagram_shows_the_bins():
     np.testing.assert_allclose(inside(jnp.asarray(R)), reliability(R, HITS).ece)
 
 
-def test_top_label_is_the_confidence_problem():
-    confidence, correct = top_label(P, LABELS)
+@pytest.mark.parametrize("bins", [1, 10, 15])
+def test_ece_and_mce_are_those_of_practice(bins):
+    """Guo et al. (2017), Section 2, by a loop in NumPy."""
+    top, hit = np.max(P, axis=1), np.argmax(P, axis=1) == np.asarray(LABELS)
+    inside = np.minimum((top * bins).astype(int), bins - 1)
+    gaps = [
+        (np.mean(inside == b), abs(np.mean(hit[inside == b]) - np.mean(top[inside == b])))
+        for b in np.unique(inside)
+    ]
+    np.testing.assert_allclose(ece(P, LABELS, bins=bins), sum(w * gap for w, gap in gaps))
+    np.testing.assert_allclose(mce(P, LABELS, bins=bins), max(gap for _, gap in gaps))
+
+
+def test_the_most_likely_class_is_the_confidence_problem():
+    confidence, correct = confidences(P, LABELS)
     np.testing.assert_array_equal(confidence, P.max(1))
     np.testing.assert_array_equal(correct, P.argmax(1) == LABELS)
 
@@ -173,9 +188,11 @@ def test_the_error_over_an_lp_ball_is_the_supremum(p):
 
 
 def test_special_cases_of_the_ball():
-    squared = ece(P, conditional=Q, divergence=squared_euclidean)
+    squared = canonical_error(P, conditional=Q, distance=squared_euclidean).mean
     np.testing.assert_allclose(lp_ball_error(P, Q, 2.0) ** 2, squared)
-    np.testing.assert_allclose(lp_ball_error(P, Q, float("inf")), 2 * ece(P, conditional=Q))
+    np.testing.assert_allclose(
+        lp_ball_error(P, Q, float("inf")), 2 * canonical_error(P, conditional=Q).mean
+    )
     np.testing.assert_allclose(lp_ball_error(P, Q, 1.0), np.abs(P - Q).max())
     np.testing.assert_allclose(lp_ball_error(P, Q, 1.001), np.abs(P - Q).max(), rtol=2e-2)
     assert float(lp_ball_error(P, P, 3.0)) == 0.0
@@ -241,16 +258,20 @@ def as_users_run_it():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: ece(P), ValueError, "give either conditional="),
-        (lambda: ece(P, LABELS, conditional=Q), ValueError, "give either conditional="),
-        (lambda: ece(P, conditional=Q[:3]), ValueError, "conditional: wanted the shape"),
-        (lambda: ece(P, LABELS + 1), ValueError, "start at 0"),
-        (lambda: ece(3 * P, LABELS), ValueError, "does not sum to 1"),
-        (lambda: ece(P, LABELS, bins=0), ValueError, "bins: wanted a whole number"),
-        (lambda: ece(P[:, 0], LABELS), ValueError, "labels: wanted classes 0, .., 1"),
+        (lambda: canonical_error(P), ValueError, "give either conditional="),
+        (lambda: canonical_error(P, LABELS, conditional=Q), ValueError, "give either conditional="),
+        (
+            lambda: canonical_error(P, conditional=Q[:3]),
+            ValueError,
+            "conditional: wanted the shape",
+        ),
+        (lambda: canonical_error(P, LABELS + 1), ValueError, "start at 0"),
+        (lambda: canonical_error(3 * P, LABELS), ValueError, "does not sum to 1"),
+        (lambda: canonical_error(P, LABELS, bins=0), ValueError, "bins: wanted a whole number"),
+        (lambda: canonical_error(P[:, 0], LABELS), ValueError, "targets: wanted classes 0, .., 1"),
         (lambda: lp_ball_error(P, Q, 0.5), ValueError, "p: wanted a number of at least 1"),
         (lambda: lp_ball_error(P, Q[:2], 2.0), ValueError, "conditional: wanted the shape"),
-        (lambda: reliability(P, LABELS), ValueError, "see jaxcal.measures.top_label"),
+        (lambda: reliability(P, LABELS), ValueError, "see jaxcal.measures.confidences"),
         (lambda: reliability(2 * R, HITS), ValueError, r"probabilities in \[0, 1\]"),
         (lambda: reliability(np.full(3, np.nan), [0, 1, 1]), ValueError, "entry 0 is nan"),
         (lambda: reliability(R, LABELS), ValueError, "correct: wanted classes 0, .., 1"),

@@ -9,7 +9,7 @@ import pytest
 from quick import quick_first
 from scipy import integrate, stats
 
-from jaxcal.measures import PowerExponential, fit_temperature, nll, with_temperature
+from jaxcal.measures import MultivariatePowerExponential, fit_temperature, nll, with_temperature
 from jaxcal.models import Draws
 
 N = 5
@@ -25,7 +25,10 @@ REAL = {
     "Laplace": dist.Laplace(LOC, SCALE),
     "expanded": dist.Normal(0.3, 1.2).expand((N,)),
 }
-POWER = {beta: PowerExponential(LOC[:, None], SCALE[:, None, None], beta) for beta in (0.5, 1, 2.5)}
+POWER = {
+    beta: MultivariatePowerExponential(LOC[:, None], SCALE[:, None, None], beta)
+    for beta in (0.5, 1, 2.5)
+}
 
 
 @pytest.mark.parametrize("t", [0.4, 3.0])
@@ -123,13 +126,13 @@ def test_one_is_the_identity_temperatures_compose_and_means_stay(law):
 
 @pytest.mark.parametrize("beta", quick_first([0.5, 1.0, 2.5], [2.5]))
 def test_the_power_exponential_has_its_density_moments_and_draws(beta, key):
-    law = PowerExponential(MEAN, ROOT, beta)
+    law = MultivariatePowerExponential(MEAN, ROOT, beta)
     # integrate over the plane around prediction 0
     half = 14.0
     line = np.linspace(-half, half, 561)
     grid = np.stack(np.meshgrid(line, line, indexing="ij"), -1)
     whitened = jnp.asarray(grid) @ ROOT[0].T + MEAN[:1, None]
-    one = PowerExponential(MEAN[:1], ROOT[:1], beta)
+    one = MultivariatePowerExponential(MEAN[:1], ROOT[:1], beta)
     density = np.exp(np.asarray(one.log_prob(whitened)))
     area = (line[1] - line[0]) ** 2 * float(jnp.linalg.det(ROOT[0]))
     assert density.sum() * area == pytest.approx(1, abs=5e-3)
@@ -169,7 +172,9 @@ def test_fits_equal_closed_forms():
     )
     fit = fit_temperature(dist.Laplace(LOC, SCALE), ys)
     np.testing.assert_allclose(fit.temperature, jnp.mean(jnp.abs(z)), rtol=1e-6)
-    fit = fit_temperature(PowerExponential(LOC[:, None], SCALE[:, None, None], 2.5), ys[:, None])
+    fit = fit_temperature(
+        MultivariatePowerExponential(LOC[:, None], SCALE[:, None, None], 2.5), ys[:, None]
+    )
     # the likelihood of d = 1: -log T / (2 beta) - mean(z^(2 beta)) / (2 T)
     np.testing.assert_allclose(fit.temperature, 2.5 * jnp.mean(z**5 * jnp.sign(z)), rtol=1e-6)
     assert "temperature" in repr(fit)

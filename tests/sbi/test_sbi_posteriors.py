@@ -194,7 +194,7 @@ def test_fits_follow_their_pairs_when_some_become_base_points():
             return dist.Normal(params["loc"], 1.0).to_event(1)
 
     fits = GuidePosterior(Guide(), {"loc": us + 1.0})
-    scored = score_pairs(fits, us, us, key=jax.random.key(0), n_nodes=5)
+    scored = score_pairs(jax.random.key(0), fits, us, us, n_nodes=5)
     np.testing.assert_allclose(scored.scores.at_targets, jnp.ones((15, 2)), rtol=1e-9)
 
 

@@ -184,7 +184,7 @@ def test_posteriors_of_sbi_are_tested_without_any_jax(how):
     theta = prior.sample((200,))
     x = theta + 0.3 * torch.randn(200, D)
     posterior = trained(how, prior, theta, x)
-    result = sbi.kccsd_test(posterior, theta[:60], x[:60], key=jax.random.key(0))
+    result = sbi.kccsd_test(jax.random.key(0), posterior, theta[:60], x[:60])
     assert 0 < float(result.p_value) <= 1
     assert "with bounds" in repr(result)  # read off the posterior's own prior
 

@@ -400,7 +400,7 @@ def test_bad_data_is_named_or_flagged(problem):
     p, y = np.array([[0.7, 0.3, 0.0]] * 40), np.array([0] * 38 + [1] * 2)
     key = jax.random.key(1)
     call = squared_ce.calibration_error
-    with pytest.raises(ValueError, match="labels: wanted classes 0"):
+    with pytest.raises(ValueError, match="targets: wanted classes 0"):
         call(key, p, y + 2)
     with pytest.raises(ValueError, match="both parts need at least 2 rows"):
         call(key, p[:3], y[:3])

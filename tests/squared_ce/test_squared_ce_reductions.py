@@ -48,13 +48,13 @@ def test_observations_are_taken_along_their_axis_and_under_jit(notion):
     ("call", "message"),
     [
         (lambda: reduce(P, Y, "classwise"), "notion: wanted .canonical., .top-label. or .class-w"),
-        (lambda: canonical(np.log(P), Y), "probabilities: row 0 holds a negative"),
-        (lambda: canonical(P * 2, Y), "probabilities: row 0 does not sum to 1"),
-        (lambda: top_label(P[:, 0], Y), "labels: wanted classes 0, .., 1"),
-        (lambda: top_label(P, [0, 1, 2, 3]), "labels: wanted classes 0, .., 2, got 0 to 3"),
-        (lambda: top_label(P, [1, 1, 2, 3]), "labels: classes 1, .., 3 were given"),
+        (lambda: canonical(np.log(P), Y), "predictions: row 0 holds a negative"),
+        (lambda: canonical(P * 2, Y), "predictions: row 0 does not sum to 1"),
+        (lambda: top_label(P[:, 0], Y), "targets: wanted classes 0, .., 1"),
+        (lambda: top_label(P, [0, 1, 2, 3]), "targets: wanted classes 0, .., 2, got 0 to 3"),
+        (lambda: top_label(P, [1, 1, 2, 3]), "targets: classes 1, .., 3 were given"),
         (lambda: canonical(P, np.eye(3)[Y].astype(int)), "take the argmax of one-hot rows"),
-        (lambda: canonical(P, [0]), "labels: wanted one class an observation"),
+        (lambda: canonical(P, [0]), "targets: wanted one class an observation"),
         (
             lambda: binary([0.5, 1.5], [0, 1]),
             "confidences: .*entry 1 is 1.5",
@@ -70,7 +70,7 @@ def test_bad_input_is_named(call, message):
 
 
 def test_labels_that_are_not_integers_and_half_precision_are_refused():
-    with pytest.raises(TypeError, match="labels: wanted integer classes"):
+    with pytest.raises(TypeError, match="targets: wanted integer classes"):
         canonical(P, [0.0, 1.0, 2.0, 1.0])
     with pytest.raises(TypeError, match="float16"):
         canonical(P.astype(np.float16), Y)

@@ -11,7 +11,7 @@ from jaxcal.coverage import Coverage
 from jaxcal.models.standardized import Units
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
-from jaxcal.sbi.report import Examination, PosteriorResult
+from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.typing import Key, KeyLike
 
 SPLIT_UP_TO = 2000  # pairs, unless asked for
@@ -19,11 +19,11 @@ MOST_FEATURES = 50  # more than these are not searched for trends
 
 
 def kccsd_test(
+    key: KeyLike,
     posterior: Any,
     thetas: Any = None,
     xs: Any = None,
     *,
-    key: KeyLike,
     prior: Any = None,
     bounds: Any = None,
     names: Any = None,
@@ -41,7 +41,7 @@ def kccsd_test(
     draws from the posterior and no constant: n (n_nodes + 1) scores. Parameters with bounds are
     brought to the whole line first. ``coordinates``: p-values of each parameter from the same
     kernel, at d times the cost; None does so up to 2000 pairs. The prior itself passes this test:
-    ask `kcsd_test` too, or `examine`. Errors as in `score_pairs`; NaN scores give p = NaN.
+    ask `kcsd_test` too, or `check_posterior`. Errors as in `score_pairs`; NaN scores give p = NaN.
     Source: Glaser et al. (2023), Section 3; for the prior as base measure Section 4.1.
     """
     key, level = checks.key(key), checks.level(level)
@@ -61,11 +61,11 @@ def kccsd_test(
 
 
 def kcsd_test(
+    key: KeyLike,
     posterior: Any,
     thetas: Any = None,
     xs: Any = None,
     *,
-    key: KeyLike,
     summaries: Any = None,
     prior: Any = None,
     bounds: Any = None,
@@ -99,12 +99,12 @@ def kcsd_test(
     return PosteriorResult(result, found, pairs.features, "conditional", pairs.names, pairs.notes)
 
 
-def examine(
+def check_posterior(
+    key: KeyLike,
     posterior: Any,
     thetas: Any = None,
     xs: Any = None,
     *,
-    key: KeyLike,
     summaries: Any = None,
     prior: Any = None,
     bounds: Any = None,
@@ -113,7 +113,7 @@ def examine(
     level: float = 0.05,
     coverage: Any = None,
     **options: Any,
-) -> Examination:
+) -> PosteriorReport:
     """Both questions from one set of scores; arguments as in `kccsd_test` and `kcsd_test`.
 
     ``coverage``: a result of `jaxcal.coverage` to show beside them. ``level``: of the verdict,
@@ -126,8 +126,8 @@ def examine(
         )
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
     options |= {"level": level}
-    return Examination(
-        kccsd_test(pairs, key=key, **options), kcsd_test(pairs, key=key, **options), coverage
+    return PosteriorReport(
+        kccsd_test(key, pairs, **options), kcsd_test(key, pairs, **options), coverage
     )
 
 
@@ -147,10 +147,10 @@ def _pairs(
     if thetas is None or xs is None:
         raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")
     return score_pairs(
+        jax.random.fold_in(key, 0),
         posterior,
         thetas,
         xs,
-        key=jax.random.fold_in(key, 0),
         prior=prior,
         bounds=bounds,
         summaries=summaries,

@@ -7,15 +7,15 @@ import problems
 import pytest
 from jax.scipy.special import digamma
 
-from jaxcal.ckce import brier_split, ckce, jkce, scores, synthetic
+from jaxcal.ckce import brier_split, ckce, jkce, skill, synthetic
 from jaxcal.kernels import Linear
 from jaxcal.measures import (
     absolute,
-    ece,
+    canonical_error,
+    confidences,
     euclidean,
     reliability,
     squared_euclidean,
-    top_label,
     total_variation,
 )
 from jaxcal.measures.classes import cell_numbers
@@ -76,7 +76,7 @@ def test_ece_by_brute_force():
         squared_euclidean: lambda gap: np.sum(gap**2),
     }.items():
         wanted = np.dot(shares, [one(gap) for gap in gaps])
-        found = ece(Q, Y, bins=3, divergence=divergence)
+        found = canonical_error(Q, Y, bins=3, distance=divergence).mean
         np.testing.assert_allclose(found, wanted, rtol=1e-10)
 
 
@@ -91,13 +91,13 @@ def test_ece_of_a_thousand_classes():
 
 
 def test_scores_and_their_split():
-    found = scores(Q, Y)
+    found = skill(Q, Y)
     np.testing.assert_allclose(found.brier, np.mean(np.sum(R**2, axis=1)))
     own = np.asarray(Q)[np.arange(N), np.asarray(Y)]
     np.testing.assert_allclose(found.cross_entropy, -np.mean(np.log(own)))
     np.testing.assert_allclose(found.accuracy, np.mean(np.argmax(Q, axis=1) == np.asarray(Y)))
     np.testing.assert_allclose(
-        scores(synthetic.marginal(9, 10), Y[:9]).cross_entropy, np.log(10), rtol=1e-12
+        skill(synthetic.marginal(9, 10), Y[:9]).cross_entropy, np.log(10), rtol=1e-12
     )
     distinct = jnp.asarray([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.2, 0.3, 0.5]])
     which = jax.random.randint(jax.random.key(5), (N,), 0, 3)
@@ -107,7 +107,7 @@ def test_scores_and_their_split():
     np.testing.assert_allclose(split.uncertainty - split.resolution, split.refinement, rtol=1e-10)
     np.testing.assert_allclose(
         split.calibration,
-        ece(distinct[which], Y, bins=10, divergence=squared_euclidean),
+        canonical_error(distinct[which], Y, bins=10, distance=squared_euclidean).mean,
         rtol=1e-10,
     )
     loose = brier_split(Q, Y, bins=3)
@@ -126,7 +126,7 @@ def test_reliability_of_one_class_and_of_the_predicted_one():
             np.testing.assert_allclose(found.accuracy[b], came[inside].mean(), rtol=1e-9)
         else:
             assert np.isnan(float(found.confidence[b]))
-    top = reliability(*top_label(Q, Y), bins=10)
+    top = reliability(*confidences(Q, Y), bins=10)
     gaps = np.asarray(top.count) * np.abs(np.asarray(top.confidence) - np.asarray(top.accuracy))
     np.testing.assert_allclose(top.ece, np.nansum(gaps) / N, rtol=1e-9)
     assert not np.any(np.asarray(top.count)[:3])  # the largest of three is at least 1/3
@@ -168,7 +168,7 @@ def test_the_dirichlet_model_against_exact_numbers():
     single = synthetic.temperature(truth.astype(jnp.float32), 2.0)
     assert np.any(np.asarray(truth) < np.finfo(np.float32).tiny)  # 0 in float32
     assert np.all(np.isfinite(single))
-    found = scores(truth, y)
+    found = skill(truth, y)
     np.testing.assert_allclose(found.brier, 0.45, atol=0.005)
     np.testing.assert_allclose(found.cross_entropy, digamma(2.0) - digamma(1.1), atol=0.012)
     np.testing.assert_allclose(found.accuracy, 0.664, atol=0.006)

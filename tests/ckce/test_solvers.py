@@ -9,11 +9,11 @@ import numpy as np
 import problems
 import pytest
 
-from jaxcal.ckce import ckce, ckce_conjugate, ckce_fourier, ckce_low_rank, null_mean
-from jaxcal.ckce.conjugate import conjugate_gradients, gram_times
-from jaxcal.ckce.features import Fourier
+from jaxcal.ckce import ConjugateGradients, Fourier, LowRank, ckce, null_mean
+from jaxcal.ckce.conjugate_gradients import conjugate_gradients, gram_times
+from jaxcal.ckce.fourier import FourierFeatures
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.large import pivots
+from jaxcal.ckce.low_rank import pivots
 from jaxcal.kernels import Gaussian
 
 N = 120
@@ -29,7 +29,7 @@ def close(found, rtol):
 
 
 def test_incomplete_cholesky_is_exact_at_full_rank():
-    found = ckce_low_rank(Q, Y, rank=N, tile=50)
+    found = ckce(Q, Y, solver=LowRank(N, tile=50))
     close(found, 1e-9)
     assert float(found.approximation.error) < 1e-9
     assert "incomplete Cholesky" in repr(found)
@@ -39,7 +39,7 @@ def test_incomplete_cholesky_is_exact_at_full_rank():
 def test_incomplete_cholesky_comes_nearer_with_its_rank():
     errors, left = [], []
     for rank in (3, 10, 30):
-        found = ckce_low_rank(Q, Y, rank=rank, tile=50)
+        found = ckce(Q, Y, solver=LowRank(rank, tile=50))
         errors.append(abs(float(found.estimate / EXACT.estimate) - 1))
         left.append(float(found.approximation.error))
     assert errors[2] < 1e-3 < errors[0]
@@ -58,24 +58,24 @@ def test_pivots_are_those_of_the_textbook():
 
 def test_a_singular_gram_matrix_stops_early():
     same = Q[jnp.arange(N) % 5]
-    found = ckce_low_rank(same, Y, rank=40)
+    found = ckce(same, Y, solver=LowRank(40))
     assert int(found.approximation.size) == 5
     np.testing.assert_allclose(found.estimate, ckce(same, Y).estimate, rtol=1e-9)
-    rough = ckce_low_rank(Q, Y, rank=40, tolerance=0.05)
+    rough = ckce(Q, Y, solver=LowRank(40, tolerance=0.05))
     assert int(rough.approximation.size) < 40
 
 
 def test_landmarks_can_be_given():
     np.testing.assert_allclose(
-        ckce_low_rank(Q, Y, landmarks=Q[:60], rank=60).estimate, EXACT.estimate, rtol=1e-4
+        ckce(Q, Y, solver=LowRank(60, landmarks=Q[:60])).estimate, EXACT.estimate, rtol=1e-4
     )
 
 
 @pytest.mark.slow
 def test_devices_share_the_rows():
     mesh = jax.make_mesh((1,), ("rows",), (jax.sharding.AxisType.Auto,))
-    alone = ckce_low_rank(Q, Y, rank=10, tile=50)
-    shared = ckce_low_rank(Q, Y, rank=10, tile=50, mesh=mesh)
+    alone = ckce(Q, Y, solver=LowRank(10, tile=50))
+    shared = ckce(Q, Y, solver=LowRank(10, tile=50, mesh=mesh))
     np.testing.assert_allclose(shared.estimate, alone.estimate, rtol=1e-12)
     np.testing.assert_allclose(shared.contributions, alone.contributions, rtol=1e-9)
 
@@ -83,7 +83,7 @@ def test_devices_share_the_rows():
 @pytest.mark.slow
 def test_low_rank_has_gradients():
     exact = jax.grad(lambda q: ckce(q, Y, bandwidth=0.3).estimate)(Q)
-    found = jax.grad(lambda q: ckce_low_rank(q, Y, bandwidth=0.3, rank=N).estimate)(Q)
+    found = jax.grad(lambda q: ckce(q, Y, solver=LowRank(N), bandwidth=0.3).estimate)(Q)
     np.testing.assert_allclose(found, exact, atol=1e-6)
 
 
@@ -93,7 +93,7 @@ def test_random_features_have_the_kernel_for_their_mean():
     repeats = 400
 
     def block(key, d):
-        f = Fourier(jax.random.normal(key, (3, d)), jnp.asarray(gamma))(Q[:6])
+        f = FourierFeatures(jax.random.normal(key, (3, d)), jnp.asarray(gamma))(Q[:6])
         return f @ f.T
 
     spread = {}
@@ -110,23 +110,23 @@ def test_random_features_have_the_kernel_for_their_mean():
 @pytest.mark.slow
 def test_random_features_in_both_forms_come_near_the_exact_value():
     key = jax.random.key(7)
-    primal = ckce_fourier(key, Q, Y, n_features=50)  # 103 < 120 columns
+    primal = ckce(Q, Y, solver=Fourier(key, n_features=50))  # 103 < 120 columns
     # what the primal form computes, written down for the dual
-    f = Fourier(jax.random.normal(key, (3, 50)), EXACT.bandwidths["prediction"])(Q)
+    f = FourierFeatures(jax.random.normal(key, (3, 50)), EXACT.bandwidths["prediction"])(Q)
     left = problems.one_hot(Y) - np.asarray(Q)
     wanted = problems.trace_formula(np.asarray(f @ f.T), left @ left.T, N**-0.25)
     np.testing.assert_allclose(primal.estimate, wanted, rtol=1e-9)
     np.testing.assert_allclose(jnp.sum(primal.contributions), wanted, rtol=1e-9)
-    dual = ckce_fourier(key, Q, Y, n_features=2000)
+    dual = ckce(Q, Y, solver=Fourier(key, n_features=2000))
     np.testing.assert_allclose(dual.estimate, EXACT.estimate, rtol=0.03)
     np.testing.assert_allclose(primal.estimate, EXACT.estimate, rtol=0.15)
 
 
 def test_conjugate_gradients_are_exact_and_few():
-    found = ckce_conjugate(Q, Y, tile=50)
+    found = ckce(Q, Y, solver=ConjugateGradients(tile=50))
     close(found, 1e-9)
     assert int(found.approximation.size) <= 20
-    rough = ckce_conjugate(Q, Y, tile=50, tolerance=0.1)
+    rough = ckce(Q, Y, solver=ConjugateGradients(tile=50, tolerance=0.1))
     assert int(rough.approximation.size) < int(found.approximation.size)
     assert "conjugate gradients" in repr(found)
 
@@ -146,14 +146,15 @@ ON_DEVICES = """
 import json, sys
 import jax, numpy as np
 from jax.sharding import Mesh
-from jaxcal.ckce import ckce_conjugate
+from jaxcal.ckce import ConjugateGradients, ckce
 
 random = np.random.default_rng(0)
 q, y = random.dirichlet(np.ones(3), 101), random.integers(0, 3, 101)
 devices = np.array(jax.devices())
 found = []
 for mesh in (None, Mesh(devices[:3], ("rows",)), Mesh(devices.reshape(2, 2), ("hosts", "chips"))):
-    a = ckce_conjugate(q, y, bandwidth=0.3, tile=16, mesh=mesh)
+    solver = ConjugateGradients(tile=16, mesh=mesh)
+    a = ckce(q, y, solver=solver, bandwidth=0.3)
     found.append([float(a.estimate), *a.contributions.tolist(), *a.influence.tolist()])
 json.dump(found, sys.stdout)
 """
@@ -176,15 +177,15 @@ def test_products_by_blocks():
 
 def test_bad_sizes_are_named():
     with pytest.raises(ValueError, match="rank: wanted a whole number of at least 1"):
-        ckce_low_rank(Q, Y, rank=0)
+        ckce(Q, Y, solver=LowRank(0))
     with pytest.raises(ValueError, match="tolerance: wanted"):
-        ckce_low_rank(Q, Y, tolerance=2.0)
+        ckce(Q, Y, solver=LowRank(tolerance=2.0))
     with pytest.raises(ValueError, match=r"landmarks: wanted shape \[r, 3\]"):
-        ckce_low_rank(Q, Y, landmarks=Q[:, :2])
+        ckce(Q, Y, solver=LowRank(landmarks=Q[:, :2]))
     with pytest.raises(TypeError, match="random features are those of simplex_kernel"):
-        ckce_fourier(jax.random.key(0), Q, Y, prediction_kernel=Gaussian())
+        ckce(Q, Y, solver=Fourier(jax.random.key(0)), prediction_kernel=Gaussian())
     with pytest.raises(ValueError, match="steps: wanted"):
-        ckce_conjugate(Q, Y, steps=0)
+        ckce(Q, Y, solver=ConjugateGradients(steps=0))
 
 
 @pytest.mark.slow

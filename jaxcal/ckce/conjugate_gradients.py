@@ -7,20 +7,18 @@ and the default ridge, so some ten steps give the exact value to rounding.
 from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
-from jaxcal.ckce.estimator import CKCE, Approximation, Problem, problem, result
 from jaxcal.ckce.features import over_rows
-from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.residuals import residuals
-from jaxcal.ckce.ridge import Ridge
+from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
 from jaxcal.numerics import at_least
+from jaxcal.typing import Scalar
 
 TILE = 1024
 
@@ -102,68 +100,57 @@ def conjugate_gradients(
     return Solved(x, step, jnp.sqrt(jnp.max(left / scale)))
 
 
-def ckce_conjugate(
-    predictions: Any,
-    targets: Any,
-    *,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
-    ridge: Ridge = None,
-    bandwidth: Any = None,
-    tolerance: float | None = None,
-    steps: int = 100,
-    tile: int = TILE,
-    mesh: Mesh | None = None,
-) -> CKCE:
-    """`ckce` by conjugate gradients, without holding the Gram matrix.
+class ConjugateGradients(eqx.Module):
+    """Conjugate gradients, without holding the Gram matrix.
 
-    Cost n^2 (m + q) a step, memory O(tile^2 + n m). Stops at a relative residual of ``tolerance``
+    Cost n^2 (m + p) a step, memory O(tile^2 + n m). Stops at a relative residual of ``tolerance``
     (100 eps by default) or after ``steps``; ``result.approximation`` says what it took.
-    Differentiable in reverse mode, by solving once more. ``mesh``: devices that share the rows of
-    the Gram matrix. Other arguments as in `ckce`.
+    Differentiable in reverse mode, by solving once more. ``tile``: the side of a block. ``mesh``:
+    devices that share the rows of the Gram matrix. Raises ValueError or TypeError naming the
+    argument.
     """
-    made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    steps, tile = checks.integer(steps, "steps"), checks.integer(tile, "tile")
-    eps = float(jnp.finfo(made.q.dtype).eps)
-    tolerance = checks.tolerance(tolerance, 100 * eps)
-    checks.devices(mesh)
-    return _conjugate(made, tolerance=tolerance, steps=steps, tile=tile, mesh=mesh)
 
+    tolerance: float | None = eqx.field(default=None, static=True)
+    steps: int = eqx.field(default=100, static=True)
+    tile: int = eqx.field(default=TILE, static=True)
+    mesh: Mesh | None = eqx.field(default=None, static=True)
 
-@partial(jax.jit, static_argnames=("tolerance", "steps", "tile", "mesh"))
-def _conjugate(
-    made: Problem, *, tolerance: float, steps: int, tile: int, mesh: Mesh | None
-) -> CKCE:
-    def one(made: Problem) -> CKCE:
-        kernel, bandwidths = kernels.fill(made.kernel, made.q, made.bandwidth)
-        left = residuals(made.q, made.labels, made.root)
-        n = left.shape[0]
+    def __check_init__(self):
+        checks.tolerance(self.tolerance, 0.0)
+        checks.integer(self.steps, "steps")
+        checks.integer(self.tile, "tile")
+        checks.devices(self.mesh)
+
+    def __call__(
+        self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar
+    ) -> Solution:
+        n, tile, mesh = q.shape[0], self.tile, self.mesh
+        tolerance = checks.tolerance(self.tolerance, 100 * float(jnp.finfo(q.dtype).eps))
 
         def product(vectors: Array) -> Array:
-            found = gram_times(kernel, made.q, vectors, tile=tile, mesh=mesh)
-            return found + n * made.ridge * vectors
+            smoothed = gram_times(kernel, q, vectors, tile=tile, mesh=mesh)
+            return smoothed + n * ridge * vectors
 
-        def solver(matvec: Any, right: Array) -> tuple[Array, Array]:
-            found = conjugate_gradients(matvec, right, tolerance=tolerance, steps=steps)
-            return found.x, found.steps
+        def iterate(matvec: Any, right: Array) -> tuple[Array, Array]:
+            solved = conjugate_gradients(matvec, right, tolerance=tolerance, steps=self.steps)
+            return solved.x, solved.steps
 
-        def solved(right: Array) -> tuple[Array, Array]:
-            return jax.lax.custom_linear_solve(product, right, solver, symmetric=True, has_aux=True)
+        def inverse(right: Array) -> tuple[Array, Array]:
+            return jax.lax.custom_linear_solve(
+                product, right, iterate, symmetric=True, has_aux=True
+            )
 
-        b, taken = solved(left)
-        fitted = gram_times(kernel, made.q, b, tile=tile, mesh=mesh)
-        along = b - n * made.ridge * solved(b)[0]
+        b, taken = inverse(residuals)
+        fitted = gram_times(kernel, q, b, tile=tile, mesh=mesh)
+        along = b - n * ridge * inverse(b)[0]
         contributions, pull = jnp.sum(b * fitted, axis=1), jnp.sum(along * b, axis=1)
-        influence = 2 * float(n) ** 2 * made.ridge * (pull - jnp.mean(pull))
-        estimate, residual = jnp.sum(contributions), left - fitted - n * made.ridge * b
-        b2, right, rest = (jnp.sum(side**2) for side in (b, left, residual))
-        sizes = solve.Sizes(b2, right, rest, jnp.max(kernels.gram_diagonal(kernel, made.q)))
-        rounding = solve.rounding(estimate, sizes, n, made.ridge)
+        influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
+        estimate, left = jnp.sum(contributions), residuals - fitted - n * ridge * b
+        b2, right, rest = (jnp.sum(side**2) for side in (b, residuals, left))
+        sizes = solve.Sizes(b2, right, rest, jnp.max(kernels.gram_diagonal(kernel, q)))
+        rounding = solve.rounding(estimate, sizes, n, ridge)
         fit = solve.Fit(estimate, contributions, influence, rounding)
-        held = jax.lax.stop_gradient((left, b, fitted))
-        error = jnp.linalg.norm(held[0] - held[2] - n * made.ridge * held[1])
-        error = error / at_least(jnp.linalg.norm(held[0]), jnp.finfo(error.dtype).tiny)
-        by = Approximation("conjugate gradients", taken, error)
-        return result(fit, made, bandwidths, by)
-
-    return one_at_a_time(one)(made)
+        left, right = jax.lax.stop_gradient((left, residuals))
+        size = jnp.linalg.norm(right)
+        error = jnp.linalg.norm(left) / at_least(size, jnp.finfo(size.dtype).tiny)
+        return Solution(fit, Approximation("conjugate gradients", taken, error))

@@ -80,7 +80,7 @@ def _jkce_sums(made: Any, tile: int) -> Estimate:
 _jkce = jax.jit(_jkce_sums, static_argnums=1)
 
 
-class Scores(NamedTuple):
+class Skill(NamedTuple):
     """Means over observations, each []: ``accuracy``, ``cross_entropy`` in nats, ``brier`` (sum
     over classes of squared errors, in [0, 2])."""
 
@@ -89,15 +89,15 @@ class Scores(NamedTuple):
     brier: Scalar
 
 
-def scores(predictions: Any, targets: Any) -> Scores:
+def skill(predictions: Any, targets: Any) -> Skill:
     """Accuracy and the two proper scores. A probability of 0 that came true costs infinity."""
-    return _scores(*checked(predictions, targets))
+    return _skill(*checked(predictions, targets))
 
 
 @jax.jit
-def _scores(q: Array, labels: Array) -> Scores:
+def _skill(q: Array, labels: Array) -> Skill:
     own = jnp.take_along_axis(q, labels[:, None], axis=1)[:, 0]
-    return Scores(
+    return Skill(
         jnp.mean((jnp.argmax(q, axis=1).astype(labels.dtype) == labels).astype(q.dtype)),
         -jnp.mean(jnp.log(own)),
         jnp.mean(jnp.sum(residuals(q, labels) ** 2, axis=1)),
@@ -120,11 +120,12 @@ class BrierSplit(NamedTuple):
 
 
 def brier_split(predictions: Any, targets: Any, *, bins: int = 10) -> BrierSplit:
-    r"""The Brier score as calibration plus refinement, over the cells of `jaxcal.measures.ece`.
+    r"""The Brier score as calibration plus refinement, over cells of predictions.
 
     :math:`\sum_b \frac{n_b}{n} \|\bar e_b - \bar q_b\|^2` and
     :math:`\sum_b \frac{n_b}{n} (1 - \|\bar e_b\|^2)`, which estimate
-    :math:`E\|\pi(Q) - Q\|^2` and :math:`E(1 - \|\pi(Q)\|^2)`. Source: Kull and Flach (2015); the
+    :math:`E\|\pi(Q) - Q\|^2` and :math:`E(1 - \|\pi(Q)\|^2)`. The cells are those of
+    `jaxcal.measures.canonical_error`. Source: Kull and Flach (2015); the
     empirical form is Murphy's (1973), its last term Stephenson et al. (2008).
     """
     return _split(*checked(predictions, targets), cells(predictions, targets, bins=bins))

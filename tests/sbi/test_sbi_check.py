@@ -42,7 +42,7 @@ KEY = jax.random.key(11)
 
 @pytest.fixture(scope="module")
 def right(pairs):
-    return sbi.examine(log_prob, *pairs, key=KEY, prior=PRIOR, names=["a", "b"])
+    return sbi.check_posterior(KEY, log_prob, *pairs, prior=PRIOR, names=["a", "b"])
 
 
 def test_the_exact_posterior_passes_both_questions(right):
@@ -56,7 +56,7 @@ def test_the_exact_posterior_passes_both_questions(right):
 
 
 def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
-    examined = sbi.examine(prior_log_prob, *pairs, key=KEY, prior=PRIOR)
+    examined = sbi.check_posterior(KEY, prior_log_prob, *pairs, prior=PRIOR)
     assert float(examined.calibration.p_value) > 0.05
     assert float(examined.conditional.p_value) < 0.01
     assert "calibrated as far as can be seen, but not the posterior given x" in repr(examined)
@@ -72,7 +72,7 @@ def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
     thetas, xs = pairs
     nodes = jax.random.normal(jax.random.key(1), (10, D))
     given = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes[None], nodes)
-    ours = sbi.kccsd_test(given, thetas, xs, key=KEY, coordinates=False)
+    ours = sbi.kccsd_test(KEY, given, thetas, xs, coordinates=False)
     test_key = jax.random.split(jax.random.fold_in(KEY, 1))[0]
     wanted = jaxcal.kccsd_test(test_key, given, thetas)
     assert float(ours.p_value) == float(wanted.p_value)
@@ -168,7 +168,7 @@ def test_coverage_reaches_the_verdict(right):
 
     def with_coverage(p):
         shown = Coverage(jnp.ones(1), jnp.ones(1), jnp.ones(3, int), p, p, jnp.asarray(0), 9)
-        return sbi.Examination(right.calibration, right.conditional, shown).verdict()
+        return sbi.PosteriorReport(right.calibration, right.conditional, shown).verdict()
 
     assert "(coverage, p = 0.01), although the scores" in with_coverage(jnp.asarray(0.01))
     assert with_coverage(jnp.asarray(0.02)) == right.verdict()
@@ -184,7 +184,7 @@ def test_a_few_pairs_that_decide_are_named(pairs):
         width = jnp.where(x[1] > 2.5, 0.01, 0.1)
         return log_prob(theta, x) / width**2
 
-    scored = sbi.score_pairs(narrow, *pairs, key=KEY, prior=PRIOR)
+    scored = sbi.score_pairs(KEY, narrow, *pairs, prior=PRIOR)
     assert any("2 % of the pairs hold" in note and "theta_" in note for note in scored.notes)
 
 
@@ -231,11 +231,11 @@ def in_a_box():
 
 def test_a_bounded_prior_is_transformed_and_said(in_a_box):
     prior = dist.Uniform(-jnp.ones(2), 1.0).to_event(1)
-    result = sbi.kccsd_test(uniform_posterior, *in_a_box, key=KEY, prior=prior)
+    result = sbi.kccsd_test(KEY, uniform_posterior, *in_a_box, prior=prior)
     assert float(result.p_value) > 0.05
     assert "2 parameters with bounds" in repr(result)
     by_hand = sbi.kccsd_test(
-        uniform_posterior, *in_a_box, key=KEY, prior=prior.sample(KEY, (10,)), bounds=(-1, 1)
+        KEY, uniform_posterior, *in_a_box, prior=prior.sample(KEY, (10,)), bounds=(-1, 1)
     )
     assert float(by_hand.p_value) > 0.05
 
@@ -244,7 +244,7 @@ def test_a_bounded_prior_is_transformed_and_said(in_a_box):
 def test_base_points_are_draws_of_the_prior(pairs, function):
     prior = dist.Normal(jnp.asarray([3.0, -2.0]), 0.1).to_event(1)
     given = (lambda key, m: prior.sample(key, (m,))) if function else prior
-    found = sbi.score_pairs(log_prob, *pairs, key=KEY, prior=given, n_nodes=100).scores
+    found = sbi.score_pairs(KEY, log_prob, *pairs, prior=given, n_nodes=100).scores
     nodes = np.asarray(found.nodes)
     assert np.all(np.abs(nodes.mean(axis=0) - [3, -2]) < 0.05)  # five standard errors
     assert np.all(np.abs(nodes.std(axis=0) - 0.1) < 0.04)
@@ -255,7 +255,7 @@ def test_base_points_are_draws_of_the_prior(pairs, function):
 def test_pairs_given_up_take_their_observations_along(pairs):
     """Without a prior: some pairs become base points, the others keep their place and their x."""
     thetas, xs = pairs
-    found = sbi.score_pairs(log_prob, thetas, xs, key=KEY, n_nodes=20)
+    found = sbi.score_pairs(KEY, log_prob, thetas, xs, n_nodes=20)
     given_up = np.flatnonzero(np.isin(thetas[:, 0], found.scores.nodes[:, 0]))
     assert len(given_up) == 20
     assert given_up.max() > 20  # not the first
@@ -269,7 +269,7 @@ def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
     """At the parameters and at the base points: theta = tanh(u / 2)."""
     thetas, xs = (part[:20] for part in in_a_box)
     nodes = jnp.asarray([[0.3, -0.9], [0.0, 0.6]])
-    found = sbi.score_pairs(uniform_posterior, thetas, xs, key=KEY, prior=nodes, bounds=(-1, 1))
+    found = sbi.score_pairs(KEY, uniform_posterior, thetas, xs, prior=nodes, bounds=(-1, 1))
 
     def freed(u, x):
         return uniform_posterior(jnp.tanh(u / 2), x) + jnp.sum(jnp.log1p(-(jnp.tanh(u / 2) ** 2)))
@@ -284,7 +284,7 @@ def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
 
 @pytest.mark.slow
 def test_an_unnoticed_bound_rejects_the_truth_and_is_suspected(in_a_box):
-    result = sbi.kccsd_test(uniform_posterior, *in_a_box, key=KEY)
+    result = sbi.kccsd_test(KEY, uniform_posterior, *in_a_box)
     assert float(result.p_value) < 0.01  # the identity fails at the edge
     said = " ".join(result.warnings())
     assert "theta_1 fills an interval evenly" in said
@@ -313,7 +313,7 @@ def test_what_is_wrong_with_the_pairs_is_said(pairs):
     thetas, xs = pairs
 
     def said(posterior=log_prob, thetas=thetas, xs=xs):
-        scored = sbi.score_pairs(posterior, thetas, xs, key=KEY, prior=PRIOR)
+        scored = sbi.score_pairs(KEY, posterior, thetas, xs, prior=PRIOR)
         return " ".join(scored.notes)
 
     again = thetas.at[:20].set(thetas[20:40])
@@ -327,26 +327,26 @@ def test_what_is_wrong_with_the_pairs_is_said(pairs):
 @pytest.mark.parametrize("density", [nan_outside, said_to_be_nan, impossible_outside])
 def test_a_density_that_ends_inside_the_prior_gives_no_verdict_but_a_sentence(pairs, density):
     outside = int(jnp.sum(pairs[0][:, 0] >= 1.5))
-    scored = sbi.score_pairs(density, *pairs, key=KEY, prior=PRIOR)
+    scored = sbi.score_pairs(KEY, density, *pairs, prior=PRIOR)
     at = np.asarray(scored.scores.at_targets)
     np.testing.assert_array_equal(np.isnan(at[:, 0]), np.asarray(pairs[0][:, 0] >= 1.5))
     said = " ".join(scored.notes)
     assert f"{outside} posteriors have a NaN or infinite score, or a density of 0 or NaN" in said
     assert "wherever the prior is?" in said
     nodes = jnp.asarray([[0.0, 0.0], [2.0, 0.0]])
-    at_nodes = sbi.score_pairs(density, *pairs, key=KEY, prior=nodes).notes
+    at_nodes = sbi.score_pairs(KEY, density, *pairs, prior=nodes).notes
     assert any("300 posteriors have NaN or infinite scores, or a density" in t for t in at_nodes)
 
 
 def test_a_nan_outside_the_prior_is_no_verdict(pairs):
-    found = sbi.examine(impossible_outside, *pairs, key=KEY, prior=PRIOR)
+    found = sbi.check_posterior(KEY, impossible_outside, *pairs, prior=PRIOR)
     assert np.isnan(found.calibration.p_value)
     assert found.verdict().startswith("cannot tell: score values at the targets are NaN")
     assert any("density of 0 or NaN" in text for text in found.warnings())
 
 
 def test_a_clipped_density_is_suspected(pairs):
-    scored = sbi.score_pairs(clipped_outside, *pairs, key=KEY, prior=PRIOR)
+    scored = sbi.score_pairs(KEY, clipped_outside, *pairs, prior=PRIOR)
     assert any("scores are exactly 0 in every parameter" in text for text in scored.notes)
 
 
@@ -393,7 +393,7 @@ def test_the_figure_has_four_panels(right, pairs, tmp_path):
     from jaxcal.coverage import coverage
 
     for shown in (None, coverage(predictions, thetas, draws)):
-        examined = sbi.Examination(right.calibration, right.conditional, shown)
+        examined = sbi.PosteriorReport(right.calibration, right.conditional, shown)
         figure = posterior_figure(examined)
         assert [ax.get_title(loc="left") for ax in figure.axes] == list("abcd")
         figure.savefig(tmp_path / "figure.png")
