@@ -8,6 +8,7 @@ from jaxtyping import Array
 
 from jaxcal import calibration, checks, goodness_of_fit, moments, nulls
 from jaxcal.coverage import Coverage
+from jaxcal.models import Scores
 from jaxcal.models.standardized import Units
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
@@ -172,11 +173,6 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
     if conditional:  # the posterior is a function of x, so both are known
         known = jnp.concatenate([known, features], axis=1)
     searched = features if q <= MOST_FEATURES else None
-    units = Units.of(pairs.thetas)
-    nodes, at_nodes = units.points(pairs.scores.nodes), units.scores(pairs.scores.at_nodes)
-    scores = units.scores(pairs.scores.at_targets)
-    fitted = moments.covariances_of(None, nodes, at_nodes, scores)
-    square = units.scale[:, None] * units.scale[None]
     return diagnose(
         key,
         pairs.thetas,
@@ -185,5 +181,15 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
         searched,
         conditional=conditional,
         level=level,
-        covariances=None if fitted is None else fitted.values * square[None],
+        covariances=_covariances(pairs.thetas, pairs.scores),
     )
+
+
+@jax.jit
+def _covariances(thetas: Array, scores: Scores) -> Array | None:
+    """Of the posteriors, [n, d, d], as far as their scores tell; computed in units of the pairs."""
+    units = Units.of(thetas)
+    nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
+    fitted = moments.covariances_of(None, nodes, at_nodes, units.scores(scores.at_targets))
+    square = units.scale[:, None] * units.scale[None]
+    return None if fitted is None else fitted.values * square[None]

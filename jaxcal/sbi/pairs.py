@@ -252,12 +252,20 @@ def _free(space: Space, thetas: Array, scores: Scores) -> Scores:
     return Scores(at, space.scores(nodes[None], scores.at_nodes), nodes)
 
 
+@jax.jit
+def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
+    """How many rows of thetas repeat another beyond chance, and how many with their features."""
+    n = len(thetas)
+    of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
+    with_features = repeated_rows(thetas, of_thetas, fingerprints(features, n))
+    return repeated_rows(thetas, of_thetas, none), with_features
+
+
 def _simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
     """What whole pairs that repeat mean is said by the tests; here, parameters with other xs."""
     n = len(thetas)
-    of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
-    count = int(repeated_rows(thetas, of_thetas, none))
-    if count <= int(repeated_rows(thetas, of_thetas, fingerprints(features, n))):
+    count, whole = map(int, _repeats(thetas, features))
+    if count <= whole:
         return ()
     return (
         f"{count} of {n} rows of thetas repeat another: pairs must be independent, and repeated "
