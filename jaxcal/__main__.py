@@ -123,8 +123,8 @@ def _add_test(parser: argparse.ArgumentParser) -> None:
         "--null",
         choices=NULLS,
         default="wild",
-        help="law of the statistic under calibration; 'dependent' is for observations in the "
-        "order of time that depend on each other [%(default)s]",
+        help="distribution of the statistic under calibration; 'dependent' is for observations in "
+        "the order of time that depend on each other [%(default)s]",
     )
     parser.add_argument(
         "--level",

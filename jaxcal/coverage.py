@@ -169,8 +169,9 @@ def massart(gap: Scalar, n: int, *, sides: int) -> Scalar:
     r"""The p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the empirical
     distribution of n independent values and the true one, in one direction or in both.
 
-    True for every n and every law, also a discrete one, and close to exact for continuous laws.
-    Source: Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality.
+    True for every n and every distribution, also a discrete one, and close to exact for continuous
+    distributions. Source: Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz
+    inequality.
     """
     p = sides * jnp.exp(-2 * n * at_least(gap, 0) ** 2)
     return at_most(p, 1.0)

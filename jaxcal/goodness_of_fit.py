@@ -30,7 +30,8 @@ def kcsd_test(
     mesh: Mesh | None = None,
     **options: Unpack[SteinOptions],
 ) -> TestResult:
-    """Test that each prediction is the law of its target GIVEN the input, the stronger question.
+    """Test that each prediction is the distribution of its target GIVEN the input, the stronger
+    question.
 
     A forecast that ignores part of the input can be calibrated and fail here. ``inputs``: vectors
     [n, q] (or learned features of the inputs), brought to standard units like the targets.

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import preconditioners
 from jaxcal.dependence import dependence
-from jaxcal.models.laws import Laplaces, Mixtures, Normals, full, law_of
+from jaxcal.models.families import Laplaces, Mixtures, Normals, distribution_of, full
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.results import Means
@@ -40,7 +40,7 @@ def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
 
 def offered_covariances(predictions: Any) -> Float[Array, "*n d d"] | None:
     """Covariances of predictions whose form is known, or None: normal, Laplace, their mixtures."""
-    return _covariance(law_of(predictions))
+    return _covariance(distribution_of(predictions))
 
 
 class Covariances(NamedTuple):
@@ -82,10 +82,10 @@ def covariances_of(
     return Covariances(values, jnp.sum(~linear))
 
 
-def _covariance(law: Any) -> Array | None:
-    match law:
+def _covariance(distribution: Any) -> Array | None:
+    match distribution:
         case Normals():
-            return full(law).cov
+            return full(distribution).cov
         case Laplaces(loc, scale):
             return _covariance(Normals(loc, 2 * scale**2))
         case Mixtures(weights, parts):

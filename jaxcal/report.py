@@ -32,8 +32,8 @@ def run(
     level: float = 0.05,
 ) -> TestResult:
     """The KCCSD test of arrays, computed in the type they have. Raises Unusable."""
-    law = getattr(nulls, null)
-    chosen = law() if draws is None else law(n_draws=draws)
+    kind = getattr(nulls, null)
+    chosen = kind() if draws is None else kind(n_draws=draws)
     # float64 for as long as this lasts: a program may, an import may not
     with jax.enable_x64(arrays.targets.dtype == "float64"):
         node_scores, nodes, features = (

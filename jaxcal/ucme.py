@@ -18,7 +18,7 @@ from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors, gram_block
 from jaxcal.location_nulls import ChiSquared, F, LocationNull, Signs
 from jaxcal.models import Draws
-from jaxcal.models.laws import Classes, law_of
+from jaxcal.models.families import Classes, distribution_of
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.preparation import Prepared, Specification, not_finite
 from jaxcal.quadratic import ordered_pairs
@@ -152,15 +152,15 @@ def _checked(locations: Any, predictions: Any, ys: Array) -> tuple[Any, Array]:
     if at.ndim == 0 or at.shape[0] < 1 or at.shape[1:] != ys.shape[1:]:
         wanted = ", ".join(map(str, ("J", *ys.shape[1:])))
         raise ValueError(f"locations: wanted test targets of shape [{wanted}], got {at.shape}")
-    law, other = _law(predictions), None
-    if law_of(where) is not None or isinstance(where, Draws):
-        other = _law(where)
-    elif isinstance(law, Classes):
+    distribution, other = _distribution(predictions), None
+    if distribution_of(where) is not None or isinstance(where, Draws):
+        other = _distribution(where)
+    elif isinstance(distribution, Classes):
         where = other = Classes(checks.probabilities(where, "locations"))
     if isinstance(other, Classes):
         where = other
-    shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(one)] for one in (law, other)]
-    if law is None or type(law) is not type(other) or shapes[0] != shapes[1]:
+    shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(one)] for one in (distribution, other)]
+    if distribution is None or type(distribution) is not type(other) or shapes[0] != shapes[1]:
         raise TypeError(
             f"locations: wanted test predictions of the kind and size of the predictions (normals, "
             f"Laplace, mixtures of as many of these, classes, or Draws), got "
@@ -171,8 +171,8 @@ def _checked(locations: Any, predictions: Any, ys: Array) -> tuple[Any, Array]:
     return where, at.astype(ys.dtype)
 
 
-def _law(predictions: Any) -> Any:
-    return predictions if isinstance(predictions, Draws) else law_of(predictions)
+def _distribution(predictions: Any) -> Any:
+    return predictions if isinstance(predictions, Draws) else distribution_of(predictions)
 
 
 @jax.jit
@@ -213,7 +213,7 @@ def _located(
         pairwise.prediction_kernel, pairwise.divergence, seen.predictions, there.predictions
     )
     return _Located(
-        near * (means.gram(seen.ys, there.ys) - means.first(seen.law, there.ys)),
+        near * (means.gram(seen.ys, there.ys) - means.first(seen.distribution, there.ys)),
         rows,
         prepared,
         not_finite(ys),

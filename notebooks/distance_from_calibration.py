@@ -26,7 +26,7 @@ data_key, key = jax.random.split(jax.random.key(4))
 # number sees half.
 
 # %%
-v, y, w = two_points(0.01).domain.law()
+v, y, w = two_points(0.01).domain.distribution()
 for bins in (14, 15, 20, 21):
     print(f"{bins} bins: ECE {float(dce.binned_ece(v, y, weights=w, edges=bins).value):.3f}")
 

@@ -24,7 +24,7 @@ PROBLEM = squared_ce.binary(P, Y)
 DOMAIN = dce.Domain(np.ones(3) / 3, np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.4, 0.9]))
 COUPLING = dce.Coupling(P, P, Y + 0.0, np.ones(N) / N)
 SQUARES = {"mean": lambda ps, labels: jnp.mean(ps)}
-LAW = squared_ce.FiniteLaw(jnp.asarray(PS), jnp.ones(N) / N, jnp.asarray(PS))
+LAW = squared_ce.FiniteDistribution(jnp.asarray(PS), jnp.ones(N) / N, jnp.asarray(PS))
 
 
 def density(params, y):
@@ -86,9 +86,9 @@ def recipes():
     means = {
         "KernelMeans": {"kernel": None, "features": None, "formulas": None},
         "kernel_means": {"kernel": kernels.Gaussian(1.0), "predictions": NORMALS},
-        "law": {},
-        "law_of": {"predictions": NORMALS},
-        "pair": {"kernel": kernels.Gaussian, "law": dist.Normal},
+        "distribution": {},
+        "distribution_of": {"predictions": NORMALS},
+        "pair": {"kernel": kernels.Gaussian, "distribution": dist.Normal},
     }
     mcmc = {
         "check_draws": {"key": 0, "predictions": DENSITIES, "draws": Lazy("mcmc_draws")},
@@ -170,7 +170,7 @@ def recipes():
         "leave_one_out_error": {"problem": PROBLEM, "bandwidth": 0.1},
         "likelihood_bandwidth": {"problem": PROBLEM},
         "mean_interval": {"values": P},
-        "murphy": {"law": LAW},
+        "murphy": {"distribution": LAW},
         "nested_calibration_error": {"key": 0, **LABELLED, "outer": 2, **small},
         "one_step": {"terms": RNG.normal(size=N)},
         "problem_error": {"key": 0, "problem": PROBLEM, **small},

@@ -15,7 +15,7 @@ import jaxcal
 from jaxcal import demo
 from jaxcal.__main__ import main
 from jaxcal.data import seattle_weather
-from jaxcal.demo import words
+from jaxcal.demo import narration
 from jaxcal.demo.days import SEASONS, forecasts, season
 from jaxcal.demo.forecasters import Energy, Regression
 from jaxcal.demo.story import shifts
@@ -105,7 +105,7 @@ def test_both_nulls_share_the_estimate_and_its_seasons(shown):
         assert (independent.null, dependent.null) == ("Wild", "DependentWild")
         assert dependent.estimate.dtype == np.float32
         dates = np.datetime64("2015-01-01") + np.arange(365)
-        parts = words.by_season(dependent, dates)
+        parts = narration.by_season(dependent, dates)
         assert parts.sum() == pytest.approx(float(dependent.estimate), rel=1e-4)
         winter = np.r_[0:59, 334:365]
         wanted = np.sum(np.asarray(dependent.contributions)[winter])
@@ -132,7 +132,7 @@ def test_advice_follows_the_p_value(shown):
 
     def advice(p):
         changed = eqx.tree_at(lambda r: r.p_value, result, jnp.asarray(p))
-        return words.conclusion([("Model", changed)], dates).split("What to conclude")[1]
+        return narration.conclusion([("Model", changed)], dates).split("What to conclude")[1]
 
     assert "do not take" in advice(0.01)
     assert "no evidence" in advice(0.2)

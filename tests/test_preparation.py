@@ -8,7 +8,7 @@ import pytest
 
 from jaxcal import Draws, Scores, divergences
 from jaxcal.divergences import MeanEmbedding
-from jaxcal.models.laws import Classes
+from jaxcal.models.families import Classes
 from jaxcal.pairwise.skce import SKCE
 from jaxcal.preparation import stein_specification
 from jaxcal.skce.specification import mean_specification

@@ -11,7 +11,7 @@ from jaxcal import Scores, kccsd_test, kcsd_test, ksd_test, measures, sbi, skce_
 from jaxcal.ckce import ckce_by_group
 from jaxcal.divergences import Fisher
 from jaxcal.kernels import Delta, Gaussian, Laplace
-from jaxcal.models.laws import law_of
+from jaxcal.models.families import distribution_of
 from jaxcal.nulls import BlockNormal, Wild
 from jaxcal.squared_ce import Bins
 
@@ -109,5 +109,5 @@ def test_components_that_all_mixtures_share_are_repeated():
     each = dist.MixtureSameFamily(
         mixing, dist.Normal(jnp.tile(jnp.asarray([0.0, 1.0]), (12, 1)), 1.0)
     )
-    np.testing.assert_allclose(law_of(shared).parts.mean, law_of(each).parts.mean)
+    np.testing.assert_allclose(distribution_of(shared).parts.mean, distribution_of(each).parts.mean)
     np.testing.assert_allclose(measures.quantiles(shared, [0.5]), measures.quantiles(each, [0.5]))

@@ -105,7 +105,7 @@ def padded(domain, size=4):
 
 def _gaussian(domain):
     """A sum over pairs needs two observations: one atom is split."""
-    v, y, w = (np.concatenate([a, a]) for a in domain.law())
+    v, y, w = (np.concatenate([a, a]) for a in domain.distribution())
     return dce.kernel_ce(v, y, weights=w, kernel=Gaussian(0.5**0.5)).value
 
 
@@ -206,7 +206,7 @@ K_MAX = 8
 
 def population(beta):
     """Smooth, kernel, mean residual and random interval errors of D_beta on 20,000 midpoints."""
-    v, y, w = (jnp.asarray(x) for x in constructions.tempered_population(beta).law())
+    v, y, w = (jnp.asarray(x) for x in constructions.tempered_population(beta).distribution())
     surrogate = dce.surrogate_interval_ce(v, y, weights=w, accuracy=0.01)
     smooth = dce.smooth_ce(v, y, weights=w).value
     kernel = dce.laplace_ce(v, y, weights=w).value

@@ -59,8 +59,9 @@ def jkce(
     r"""The joint kernel calibration error, which is SKCE, with the kernels of `ckce`.
 
     ``unbiased``: :math:`\frac1{n(n-1)} \sum_{i \ne j} k(q_i, q_j) D_{ij}`, may be negative;
-    ``biased``: :math:`n^{-2} Tr(D K)`. Depends on the law of the predictions, where `ckce` depends
-    on it less. One pass over tiles, O(n^2 m). Source: Moskvichev and Sejdinovic, Section 4.3.
+    ``biased``: :math:`n^{-2} Tr(D K)`. Depends on the distribution of the predictions, where `ckce`
+    depends on it less. One pass over tiles, O(n^2 m). Source: Moskvichev and Sejdinovic, Section
+    4.3.
     """
     made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
     if made.q.shape[0] < 2:

@@ -1,8 +1,8 @@
 r"""CKCE: the conditional kernel calibration error of class probabilities, exact.
 
-A model is calibrated where the law of the label given the prediction is the prediction. CKCE is
-the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators; unlike an
-ECE or SKCE it is not an average over the predictions that happened to be made.
+A model is calibrated where the distribution of the label given the prediction is the prediction.
+CKCE is the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators;
+unlike an ECE or SKCE it is not an average over the predictions that happened to be made.
 """
 
 from typing import Any, NamedTuple

@@ -1,7 +1,7 @@
 r"""An exact p-value of calibration: labels drawn again from the predictions.
 
 If the model is calibrated, labels given the predictions are independent draws from them, so CKCE of
-redrawn labels has the law of CKCE itself, for every n, ridge and kernel.
+redrawn labels has the distribution of CKCE itself, for every n, ridge and kernel.
 """
 
 from functools import partial

@@ -83,8 +83,8 @@ def inner_product(a: ConditionalMean, b: ConditionalMean) -> Scalar:
 def squared_distance(a: ConditionalMean, b: ConditionalMean) -> Scalar:
     """CMMD^2: the squared Hilbert-Schmidt norm of the difference, of one sample or of two.
 
-    0 in the population where the conditional laws agree, given a characteristic target kernel.
-    Source: Ren et al. (2016), in Moskvichev and Sejdinovic, Section 2.3.
+    0 in the population where the conditional distributions agree, given a characteristic target
+    kernel. Source: Ren et al. (2016), in Moskvichev and Sejdinovic, Section 2.3.
     """
     crossed = inner_product(a, b)
     return inner_product(a, a) + inner_product(b, b) - 2 * crossed

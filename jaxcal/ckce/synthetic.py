@@ -1,4 +1,4 @@
-r"""Predictions and labels whose miscalibration is known: temperatures, Dirichlet laws, a shift."""
+r"""Predictions and labels whose miscalibration is known: temperatures, Dirichlet, a shift."""
 
 from functools import partial
 from typing import Any

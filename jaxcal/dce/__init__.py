@@ -22,10 +22,10 @@ from jaxcal.dce.intervals import (
 )
 from jaxcal.dce.kernel import Sketch, kernel_ce, pair_sample, random_bins, random_features
 from jaxcal.dce.laplace import KernelCE, laplace_ce, laplace_witness
+from jaxcal.dce.linear_programs import smooth_ce_programme
 from jaxcal.dce.lower import Coupling, LowerDistance, lower_distance
 from jaxcal.dce.lower_slopes import lower_distance_value
 from jaxcal.dce.predictions import from_classes, from_masses
-from jaxcal.dce.programmes import smooth_ce_programme
 from jaxcal.dce.sample_sizes import SampleSizes, kernel_radius, sample_sizes
 from jaxcal.dce.smece import SmoothECE, smece
 from jaxcal.dce.smooth import GridSmoothCE, SmoothCE, smooth_ce, smooth_ce_grid

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.dce.scans import sums
+from jaxcal.dce.prefix_sums import sums
 from jaxcal.numerics import at_least
 from jaxcal.typing import Scalar, Vector
 

@@ -1,7 +1,7 @@
 r"""The paper's examples with their exact distances: what separates one measure from another.
 
-Each function gives a `Domain` (inputs with prediction and truth) or a law; ``known`` numbers were
-derived in closed form, with the corrections that the paper's constants need.
+Each function gives a `Domain` (inputs with prediction and truth) or a distribution; ``known``
+numbers were derived in closed form, with the corrections that the paper's constants need.
 Source: Blasiok et al. (2023), Lemmas 4.5, 4.8, 6.8 and 6.9, Theorem 8.6, Section 10.
 """
 
@@ -94,8 +94,8 @@ def jumping_intervals(epsilon: float) -> Example:
 
 
 def smooth_above(eta: float, t: float) -> Example:
-    r"""A law whose smooth calibration error exceeds its distance, by a factor up to 2: prediction
-    eta with label 0, and rarely eta + t with label 1."""
+    r"""A distribution whose smooth calibration error exceeds its distance, by a factor up to 2:
+    prediction eta with label 0, and rarely eta + t with label 1."""
     known = {"true": eta * t, "upper": eta * t, "lower": eta * t}
     known["smooth"] = eta * t * (2 - eta - t)
     return Example(
@@ -136,7 +136,7 @@ def tempered_sample(
 
 
 def tempered_population(beta: float, *, points: int = 20000) -> Domain:
-    """The law of Section 10 on midpoints of the truth; ``beta`` may be infinite."""
+    """The distribution of Section 10 on midpoints of the truth; ``beta`` may be infinite."""
     f = (np.arange(points) + 0.5) / points
     with np.errstate(over="ignore"):
         v = 1 / (1 + np.exp(-beta * np.log(f / (1 - f)))) if beta < np.inf else (f > 0.5) * 1.0

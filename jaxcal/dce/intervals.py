@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 from jaxcal import checks
 from jaxcal.dce.boxcars import boxcars
 from jaxcal.dce.predictions import Atoms, Binary, atoms, binary, positive, residuals
-from jaxcal.dce.scans import sums
+from jaxcal.dce.prefix_sums import sums
 from jaxcal.numerics import at_most, smallest
 from jaxcal.results import plain
 from jaxcal.typing import Key, KeyLike, Scalar, Vector
@@ -100,8 +100,8 @@ def surrogate_interval_ce(
 
     ``accuracy`` :math:`\epsilon` sets the smallest width by :math:`k^* = \lceil \log_2(2/\epsilon)
     \rceil`, so the value is never below :math:`2^{-k^*} > \epsilon / 4`. ``None``: the population
-    value, with k up to 40 and the limit, ECE; sensible for a law with atoms, not for a sample.
-    Continuous in p (1/2-Hoelder). Cost: one sort and O(n) for each k. Source: Def. 6.10,
+    value, with k up to 40 and the limit, ECE; sensible for a distribution with atoms, not for a
+    sample. Continuous in p (1/2-Hoelder). Cost: one sort and O(n) for each k. Source: Def. 6.10,
     Theorems 6.11 and 6.12.
     """
     data = binary(predictions, targets, weights)

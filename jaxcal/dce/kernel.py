@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.dce.laplace import KernelCE, of_unit_norm, positive_like, root
 from jaxcal.dce.predictions import binary, residuals
-from jaxcal.dce.scans import sums
+from jaxcal.dce.prefix_sums import sums
 from jaxcal.kernels.points import Laplace, as_kernel, gram
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.typing import KeyLike, PointKernel, Scalar

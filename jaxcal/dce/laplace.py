@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.predictions import Binary, binary
-from jaxcal.dce.scans import prefixes
+from jaxcal.dce.prefix_sums import prefixes
 from jaxcal.numerics import safe_sqrt
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector

@@ -16,16 +16,16 @@ from jax.core import Tracer
 from jaxtyping import Float
 
 from jaxcal import checks
+from jaxcal.dce.linear_programs import Chain, chain_programme
 from jaxcal.dce.predictions import atoms, binary, positive
-from jaxcal.dce.programmes import Chain, chain_programme
 from jaxcal.results import plain
 
 ROUNDS = 40
 
 
 class Coupling(eqx.Module):
-    """A joint law of (u, v, y) on k triples with ``mass`` [k]: (v, y) has the law of the data (of
-    the grid, where predictions were rounded), and u is calibrated for y."""
+    """A joint distribution of (u, v, y) on k triples with ``mass`` [k]: (v, y) has the distribution
+    of the data (of the grid, where predictions were rounded), and u is calibrated for y."""
 
     u: Float[np.ndarray, " k"]
     v: Float[np.ndarray, " k"]

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
-from jaxcal.dce.scans import sums
+from jaxcal.dce.prefix_sums import sums
 from jaxcal.squared_ce.reductions import reduce
 from jaxcal.typing import Vector
 

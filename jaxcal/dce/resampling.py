@@ -3,7 +3,7 @@ r"""Noise: what a calibrated model would show, and how far the data may be from 
 *Under calibration* labels are drawn again from the predictions, y* ~ Bernoulli(v): given the
 predictions the test is then exact for every n ("redraw"). Where labels are means, each residual
 keeps its size and gets a random sign instead ("signs"), which is exact only for residuals with
-symmetric laws and right for large n otherwise.
+symmetric distributions and right for large n otherwise.
 
 *From data to population.* Smooth, kernel and random interval calibration errors are suprema
 :math:`\sup_w \sum_i \rho_i w(v_i)`, so data and population differ by at most the same supremum of

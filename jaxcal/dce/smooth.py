@@ -18,9 +18,9 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.dce.levels import denoise
 from jaxcal.dce.predictions import Binary, Residuals, binary
-from jaxcal.dce.scans import least, sums
+from jaxcal.dce.prefix_sums import least, sums
+from jaxcal.dce.total_variation import denoise
 from jaxcal.numerics import largest
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector

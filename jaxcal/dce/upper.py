@@ -32,8 +32,8 @@ class Domain(eqx.Module):
     f: Float[np.ndarray, " k"]
     f_star: Float[np.ndarray, " k"]
 
-    def law(self) -> tuple[Any, Any, Any]:
-        """The law of (v, y): predictions, mean labels and weights, as the measures take them."""
+    def distribution(self) -> tuple[Any, Any, Any]:
+        """That of (v, y): predictions, mean labels and weights, as the measures take them."""
         return self.f, self.f_star, self.mass
 
 
@@ -127,7 +127,7 @@ def upper_distance(predictions: Any, targets: Any, *, weights: Any = None) -> Pa
     Exact for at most 10 different predictions; beyond, an upper bound by the best intervals and
     then by moving single predictions to other groups (``exact`` is False). ``groups`` and ``g`` are
     those of each observation. Outside of jit. It cannot be estimated from a sample of a continuous
-    law: this is the upper distance of the data themselves.
+    distribution: this is the upper distance of the data themselves.
     """
     data = binary(predictions, targets, weights)
     if isinstance(data.v, Tracer):

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from jaxcal import plots
-from jaxcal.demo.words import TARGETS
+from jaxcal.demo.narration import TARGETS
 from jaxcal.results import TestResult
 
 

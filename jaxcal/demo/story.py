@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.calibration import kccsd_test
 from jaxcal.data import seattle_weather
-from jaxcal.demo import words
+from jaxcal.demo import narration
 from jaxcal.demo.days import SEASONS, Days, forecasts, season
 from jaxcal.demo.forecasters import Energy, Regression
 from jaxcal.demo.training import train
@@ -49,7 +49,7 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     days = forecasts(seattle_weather())
     fitted = days.within("2012-01-02", "2014-12-31")
     tested = days.within("2015-01-01", "2015-12-31")
-    print(words.opening(fitted, tested), flush=True)
+    print(narration.opening(fitted, tested), flush=True)
 
     train_key, start_key, test_key = jax.random.split(checks.key(seed), 3)
     with _stage("fit the Gaussian regression (least squares)"):
@@ -69,11 +69,11 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
 
     for verdict in verdicts:
         print(
-            words.section(
+            narration.section(
                 verdict.name, verdict.independent, verdict.dependent, verdict.shifts, tested.dates
             )
         )
-    print(words.conclusion([(v.name, v.dependent) for v in verdicts], tested.dates))
+    print(narration.conclusion([(v.name, v.dependent) for v in verdicts], tested.dates))
     draw([(v.name, v.dependent) for v in verdicts], tested.dates, output)
     print(f"\nFigure: {output}   ({time.perf_counter() - started:.0f} s in all)")
     return verdicts

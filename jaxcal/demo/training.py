@@ -24,8 +24,8 @@ class Trained(NamedTuple):
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
     r"""Mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, s the score at t given x.
 
-    Its minimum over densities is the law of the data, and the constant drops out. Inputs [n, q]
-    and targets [n, d] in standard units. The trace is exact: d products with the Hessian.
+    Its minimum over densities is the distribution of the data, and the constant drops out. Inputs
+    [n, q] and targets [n, d] in standard units. The trace is exact: d products with the Hessian.
     Source: Hyvarinen (2005), eq. 4, given an input.
     """
 

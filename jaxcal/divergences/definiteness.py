@@ -1,7 +1,7 @@
 r"""Is this kernel on predictions positive definite, on these predictions?
 
-SKCE is a squared norm, its biased estimate is never negative and the laws of its nulls are what
-they are only for positive definite kernels. Distances between vectors give them, and so do
+SKCE is a squared norm, its biased estimate is never negative and the distributions of its nulls are
+what they are only for positive definite kernels. Distances between vectors give them, and so do
 ``Laplace`` on total variation and every kernel on MMD. `Bures` between general Gaussians and
 `MixtureWasserstein` give no such promise.
 """

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.models import Standardized
-from jaxcal.models.laws import Laplaces, law_of
+from jaxcal.models.families import Laplaces, distribution_of
 from jaxcal.models.sampling import check_batch
 from jaxcal.typing import Features, Key
 
@@ -25,10 +25,10 @@ class LaplaceWasserstein(_Euclidean, eqx.Module):
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         held = predictions.predictions if isinstance(predictions, Standardized) else predictions
         check_batch(held)
-        law = law_of(predictions)
-        if not isinstance(law, Laplaces):
+        distribution = distribution_of(predictions)
+        if not isinstance(distribution, Laplaces):
             raise TypeError(
                 f"this distance has a closed form for numpyro Laplace predictions only, got "
                 f"{type(held).__name__}"
             )
-        return jnp.concatenate([law.loc, 2**0.5 * law.scale], axis=-1)
+        return jnp.concatenate([distribution.loc, 2**0.5 * distribution.scale], axis=-1)

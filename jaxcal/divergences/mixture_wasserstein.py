@@ -18,7 +18,7 @@ from jaxcal import convert
 from jaxcal.divergences import embeddings
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.models import Standardized
-from jaxcal.models.laws import Laplaces, Mixtures, Normals, law_of
+from jaxcal.models.families import Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.models.sampling import check_batch
 from jaxcal.numerics import safe_sqrt
 from jaxcal.typing import Key
@@ -154,22 +154,24 @@ def components(predictions: Any) -> Components:
     """Weights and component vectors of n mixtures, or TypeError for other predictions."""
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
     check_batch(held)
-    law = law_of(predictions)
-    if isinstance(law, (Normals, Laplaces)):
-        one = jnp.ones((jax.tree.leaves(law)[0].shape[0], 1))
-        law = Mixtures(one, jax.tree.map(lambda leaf: leaf[:, None], law))
-    if not isinstance(law, Mixtures) or not isinstance(law.parts, (Normals, Laplaces)):
+    distribution = distribution_of(predictions)
+    if isinstance(distribution, (Normals, Laplaces)):
+        one = jnp.ones((jax.tree.leaves(distribution)[0].shape[0], 1))
+        distribution = Mixtures(one, jax.tree.map(lambda leaf: leaf[:, None], distribution))
+    if not isinstance(distribution, Mixtures) or not isinstance(
+        distribution.parts, (Normals, Laplaces)
+    ):
         raise TypeError(
             f"predictions: this distance wants mixtures whose components are all normal or all "
             f"Laplace, or one of these alone, got {type(held).__name__}"
         )
-    vectors = _vectors(law.parts)
+    vectors = _vectors(distribution.parts)
     if vectors.ndim != 3:
         raise ValueError(
             f"predictions: wanted mixtures with batch shape [n] on numbers or vectors, got batch "
             f"shape {tuple(held.batch_shape)}"
         )
-    return Components(law.weights.astype(vectors.dtype), vectors)
+    return Components(distribution.weights.astype(vectors.dtype), vectors)
 
 
 def _vectors(parts: Normals | Laplaces) -> Array:

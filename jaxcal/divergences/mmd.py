@@ -21,7 +21,7 @@ from jaxcal.numerics import at_least
 from jaxcal.typing import Features, Key, Points, Scalar
 
 
-class Laws(NamedTuple):
+class Gaussians(NamedTuple):
     """Gaussians, their (co)variances, ``own`` [n]: the kernel mean of each with itself, and the
     lengths of the ground kernel, [n, d], the same in every row."""
 
@@ -95,7 +95,7 @@ class MMD(eqx.Module):
         except TypeError as error:
             raise TypeError(f"{error}: MMD(n_draws=...)") from None
 
-    def _laws(self, key: Key, predictions: Any) -> Laws:
+    def _laws(self, key: Key, predictions: Any) -> Gaussians:
         if not isinstance(self.ground, Gaussian):
             raise TypeError(
                 f"ground: the closed form of MMD needs the Gaussian kernel, got "
@@ -106,8 +106,8 @@ class MMD(eqx.Module):
         if length is None:
             length = spread_of_gaussians(key, mean, cov)
         lengths = jnp.broadcast_to(as_lengths(length, mean, "ground"), mean.shape)
-        laws = Laws(mean, cov, lengths, jnp.zeros(len(mean), mean.dtype))
-        return laws._replace(own=jax.vmap(_mean_gaussian)(laws, laws))
+        distributions = Gaussians(mean, cov, lengths, jnp.zeros(len(mean), mean.dtype))
+        return distributions._replace(own=jax.vmap(_mean_gaussian)(distributions, distributions))
 
     def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
         if not isinstance(rows, Samples):
@@ -142,7 +142,7 @@ def _mean_kernel(
     return jnp.mean(jnp.mean(between, axis=0).reshape(c, k), axis=1)
 
 
-def _mean_gaussian(p: Laws, q: Laws) -> Scalar:
+def _mean_gaussian(p: Gaussians, q: Gaussians) -> Scalar:
     r"""E exp(-sum_i (x_i - y_i)^2 / (2 g_i^2)) for independent x ~ p, y ~ q, of ONE pair:
     :math:`|I + G^{-1} T|^{-1/2} \exp(-\frac12 \Delta^\top (G + T)^{-1} \Delta)`, with
     G = diag(g^2), T the sum of the covariances and Delta the difference of the means."""
@@ -156,5 +156,5 @@ def _mean_gaussian(p: Laws, q: Laws) -> Scalar:
     return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
 
 
-def _between_laws(p: Laws, q: Laws) -> Scalar:
+def _between_laws(p: Gaussians, q: Gaussians) -> Scalar:
     return at_least(p.own + q.own - 2 * _mean_gaussian(p, q), 0)

@@ -10,15 +10,15 @@ from jaxcal.kernel_means import (
     scale_mixtures,
 )
 from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means, pair
-from jaxcal.models.laws import law, law_of
+from jaxcal.models.families import distribution, distribution_of
 
 __all__ = [
     "KernelMeans",
     "classes",
+    "distribution",
+    "distribution_of",
     "kernel_means",
     "laplaces",
-    "law",
-    "law_of",
     "mixtures",
     "normals",
     "pair",

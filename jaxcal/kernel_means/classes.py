@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.kernel_means.dispatch import Made, pair
 from jaxcal.kernels.classes import ClassGram, Delta
-from jaxcal.models.laws import Classes
+from jaxcal.models.families import Classes
 
 
 class ClassMeans(eqx.Module):
@@ -42,23 +42,23 @@ class ClassMeans(eqx.Module):
         return jnp.sum(self._times(residuals) * residuals, axis=-1)
 
 
-def _residuals(law: Classes, ys: Array) -> Array:
-    p = law.probabilities
+def _residuals(distribution: Classes, ys: Array) -> Array:
+    p = distribution.probabilities
     return jax.nn.one_hot(ys, p.shape[-1], dtype=p.dtype) - p
 
 
 @pair(Delta, Classes)
-def delta_over_classes(kernel: Delta, law: Classes) -> Made:
+def delta_over_classes(kernel: Delta, distribution: Classes) -> Made:
     """Two classes agree or do not."""
-    return law, ClassMeans(None)
+    return distribution, ClassMeans(None)
 
 
 @pair(ClassGram, Classes)
-def gram_over_classes(kernel: ClassGram, law: Classes) -> Made:
+def gram_over_classes(kernel: ClassGram, distribution: Classes) -> Made:
     """Any similarity of classes."""
-    if kernel.matrix.shape[0] != (m := law.probabilities.shape[-1]):
+    if kernel.matrix.shape[0] != (m := distribution.probabilities.shape[-1]):
         raise ValueError(
             f"target_kernel: a Gram matrix of {kernel.matrix.shape[0]} classes for probabilities "
             f"of {m}"
         )
-    return law, ClassMeans(kernel.matrix)
+    return distribution, ClassMeans(kernel.matrix)

@@ -1,8 +1,8 @@
 r"""Kernel means of predictions: :math:`\kappa_1(p, y) = E k(Z, y)` and
 :math:`\kappa_2(p, q) = E k(Z, Z')` for independent Z ~ p, Z' ~ q.
 
-Which formula serves is decided by the kernel and the law of the predictions. Adding a pair is one
-function with the decorator `pair`.
+Which formula serves is decided by the kernel and the distribution of the predictions. Adding a pair
+is one function with the decorator `pair`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from jaxcal import convert
 from jaxcal.kernels import points
 from jaxcal.models import Draws, Standardized
-from jaxcal.models.laws import Particles, law_of
+from jaxcal.models.families import Particles, distribution_of
 from jaxcal.models.sampling import drawn
 from jaxcal.typing import Features, KeyLike
 
@@ -35,38 +35,39 @@ Made = tuple[Any, Formulas]
 _PAIRS: dict[tuple[type, type], Callable[[Any, Any], Made]] = {}
 
 
-def pair(kernel: type, law: type) -> Callable[[Callable[[Any, Any], Made]], Any]:
-    """Say how to average kernels of this class over laws of this class.
+def pair(kernel: type, distribution: type) -> Callable[[Callable[[Any, Any], Made]], Any]:
+    """Say how to average kernels of this class over distributions of this class.
 
-    The function gets the kernel and the law, and returns what is computed once a prediction (a
-    pytree with leading axis n) and the `Formulas` that work on slices of it. ``object`` stands for
-    any class; the nearest class wins, the kernel's first.
+    The function gets the kernel and the distribution, and returns what is computed once a
+    prediction (a pytree with leading axis n) and the `Formulas` that work on slices of it.
+    ``object`` stands for any class; the nearest class wins, the kernel's first.
     """
 
     def add(make: Callable[[Any, Any], Made]) -> Callable[[Any, Any], Made]:
-        _PAIRS[kernel, law] = make
+        _PAIRS[kernel, distribution] = make
         return make
 
     return add
 
 
-def find(kernel: Any, law: Any) -> Callable[[Any, Any], Made] | None:
-    """The function that averages this kernel over this law, or None."""
+def find(kernel: Any, distribution: Any) -> Callable[[Any, Any], Made] | None:
+    """The function that averages this kernel over this distribution, or None."""
     for above in type(kernel).__mro__:
-        for under in type(law).__mro__:
+        for under in type(distribution).__mro__:
             if (above, under) in _PAIRS:
                 return _PAIRS[above, under]
     return None
 
 
-def make(kernel: Any, law: Any) -> Made:
-    """Features and formulas; TypeError where nothing averages this kernel over this law."""
-    found = find(kernel, law)
+def make(kernel: Any, distribution: Any) -> Made:
+    """Features and formulas; TypeError where nothing averages this kernel over these."""
+    found = find(kernel, distribution)
     if found is None:
         raise NoClosedForm(
-            f"no kernel mean of {type(kernel).__name__} over {type(law).__name__} in closed form"
+            f"no kernel mean of {type(kernel).__name__} over {type(distribution).__name__} in "
+            f"closed form"
         )
-    return found(kernel, law)
+    return found(kernel, distribution)
 
 
 def own_by_second(formulas: Any, features: Features) -> Float[Array, " n"]:
@@ -149,7 +150,7 @@ def kernel_means(
     """Averages of a kernel over n predictions.
 
     In closed form where there is one for this kernel and these predictions (distributions with
-    batch shape [n], class probabilities as `laws.Classes`, each possibly inside a
+    batch shape [n], class probabilities as `distributions.Classes`, each possibly inside a
     `jaxcal.models.Standardized`); from all draws of `jaxcal.Draws`; otherwise from ``n_draws``
     (64 by default) of each prediction, for which ``key`` is needed. From m draws the averages are
     unbiased, with a standard error of at most 1 / m^1/2 for kernels bounded by 1. With ``n_draws``
@@ -165,12 +166,12 @@ def kernel_means(
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(held, Draws):
         anyhow = convert.key(0 if key is None else key)  # given draws are taken in order
-        law = Particles(drawn(anyhow, predictions, n_draws))
-        return KernelMeans(kernel, *make(kernel, law))
-    law = law_of(predictions) if n_draws is None else None
-    if law is not None and find(kernel, law) is not None:
+        distribution = Particles(drawn(anyhow, predictions, n_draws))
+        return KernelMeans(kernel, *make(kernel, distribution))
+    distribution = distribution_of(predictions) if n_draws is None else None
+    if distribution is not None and find(kernel, distribution) is not None:
         try:
-            return KernelMeans(kernel, *make(kernel, law))
+            return KernelMeans(kernel, *make(kernel, distribution))
         except NoClosedForm:
             pass
     if key is None:
@@ -178,8 +179,10 @@ def kernel_means(
             f"key: the average of {type(kernel).__name__} over {type(held).__name__} has no "
             f"closed form here and is taken from draws: give a key"
         )
-    law = Particles(drawn(convert.key(key), predictions, 64 if n_draws is None else n_draws))
-    return KernelMeans(kernel, *make(kernel, law))
+    distribution = Particles(
+        drawn(convert.key(key), predictions, 64 if n_draws is None else n_draws)
+    )
+    return KernelMeans(kernel, *make(kernel, distribution))
 
 
 class NoClosedForm(TypeError):

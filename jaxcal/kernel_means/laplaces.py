@@ -30,7 +30,7 @@ from jaxcal.kernel_means.dispatch import (
     pair,
 )
 from jaxcal.kernels.points import L1Laplace, Laplace
-from jaxcal.models.laws import Laplaces
+from jaxcal.models.families import Laplaces
 from jaxcal.typing import Point
 
 TERMS = 18  # of the series of E_2 where both arguments are below 1: 1 / 20! is below 1e-18
@@ -141,24 +141,26 @@ def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...])
 
 
 @pair(L1Laplace, Laplaces)
-def l1_laplace_over_laplaces(kernel: L1Laplace, law: Laplaces) -> Made:
+def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Made:
     """Closed form for any scales, one bandwidth or one a coordinate."""
-    d = law.loc.shape[-1]
+    d = distribution.loc.shape[-1]
     assert kernel.bandwidth is not None
     if kernel.bandwidth.shape not in ((), (1,), (d,)):
         raise ValueError(
             f"kernel: a bandwidth of {kernel.bandwidth.size} lengths for predictions of {d} "
             f"coordinates"
         )
-    return law, Products(jnp.broadcast_to(1 / kernel.bandwidth, (d,)).astype(law.loc.dtype))
+    return distribution, Products(
+        jnp.broadcast_to(1 / kernel.bandwidth, (d,)).astype(distribution.loc.dtype)
+    )
 
 
 @pair(Laplace, Laplaces)
-def laplace_over_laplaces(kernel: Laplace, law: Laplaces) -> Made:
+def laplace_over_laplaces(kernel: Laplace, distribution: Laplaces) -> Made:
     """In one dimension the same kernel."""
-    if law.loc.shape[-1] != 1:
+    if distribution.loc.shape[-1] != 1:
         raise NoClosedForm(
             "the radial Laplace kernel has no closed form over Laplace predictions of several "
             "coordinates: L1Laplace has"
         )
-    return l1_laplace_over_laplaces(L1Laplace(kernel.bandwidth), law)
+    return l1_laplace_over_laplaces(L1Laplace(kernel.bandwidth), distribution)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.kernel_means.dispatch import Formulas, Made, make, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
-from jaxcal.models.laws import Mixtures
+from jaxcal.models.families import Mixtures
 
 
 class Weighted(NamedTuple):
@@ -66,13 +66,13 @@ def _by_component(features: Weighted) -> tuple[Any, Array]:
 
 
 @pair(object, Mixtures)
-def over_mixtures(kernel: Any, law: Mixtures) -> Made:
+def over_mixtures(kernel: Any, distribution: Mixtures) -> Made:
     """Any kernel that has a closed form over the components."""
-    n, k = law.weights.shape
-    flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), law.parts)
+    n, k = distribution.weights.shape
+    flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), distribution.parts)
     features, inner = make(kernel, flat)
     parts = jax.tree.map(lambda leaf: leaf.reshape(n, k, *leaf.shape[1:]), features)
-    return Weighted(law.weights, parts), OfMixtures(inner)
+    return Weighted(distribution.weights, parts), OfMixtures(inner)
 
 
 class OfSum(eqx.Module):
@@ -108,14 +108,14 @@ class OfMultiple(eqx.Module):
 
 
 @pair(Sum, object)
-def of_sum(kernel: Sum, law: Any) -> Made:
+def of_sum(kernel: Sum, distribution: Any) -> Made:
     """Both parts need a closed form."""
-    (left, one), (right, other) = make(kernel.left, law), make(kernel.right, law)
+    (left, one), (right, other) = make(kernel.left, distribution), make(kernel.right, distribution)
     return (left, right), OfSum(one, other)
 
 
 @pair(Scaled, object)
-def of_multiple(kernel: Scaled, law: Any) -> Made:
+def of_multiple(kernel: Scaled, distribution: Any) -> Made:
     """The kernel inside needs a closed form."""
-    features, inner = make(kernel.kernel, law)
+    features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from jaxcal.batching import by_rows
 from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
 from jaxcal.kernels.points import Gaussian
-from jaxcal.models.laws import Normals
+from jaxcal.models.families import Normals
 from jaxcal.models.standardized import along_last
 from jaxcal.numerics import at_most
 from jaxcal.typing import Point, Points, Scalar
@@ -139,23 +139,25 @@ def _half(terms: Array) -> Array:
 
 
 @pair(Gaussian, Normals)
-def gaussian_over_normals(kernel: Gaussian, law: Normals) -> Made:
+def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Made:
     """Closed form for any covariances and one bandwidth, or one a coordinate."""
-    d = law.mean.shape[-1]
+    d = distribution.mean.shape[-1]
     lengths = kernel.bandwidth
     assert lengths is not None
     if lengths.shape not in ((), (1,), (d,)):
         raise ValueError(
             f"kernel: a bandwidth of {lengths.size} lengths for predictions of {d} coordinates"
         )
-    squares = jnp.broadcast_to(lengths**2, (d,)).astype(law.mean.dtype)
-    if law.cov.ndim == law.mean.ndim:
-        features = DiagonalNormals(law.mean, law.cov)
+    squares = jnp.broadcast_to(lengths**2, (d,)).astype(distribution.mean.dtype)
+    if distribution.cov.ndim == distribution.mean.ndim:
+        features = DiagonalNormals(distribution.mean, distribution.cov)
         if d <= UNROLLED:
             features = jax.tree.map(lambda leaf: tuple(leaf.T), features)
         return features, Diagonal(squares)
-    low = jnp.linalg.cholesky(jnp.diag(squares)[None] + law.cov)
-    eye = jnp.broadcast_to(jnp.eye(d, dtype=law.cov.dtype), law.cov.shape)
+    low = jnp.linalg.cholesky(jnp.diag(squares)[None] + distribution.cov)
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=distribution.cov.dtype), distribution.cov.shape)
     precision = jax.scipy.linalg.cho_solve((low, True), eye).reshape(-1, d * d)
     roots = jnp.log(jnp.diagonal(low, axis1=-2, axis2=-1)) - jnp.log(squares)[None] / 2
-    return FullNormals(law.mean, law.cov, precision, -jnp.sum(roots, axis=-1)), Full(squares)
+    return FullNormals(
+        distribution.mean, distribution.cov, precision, -jnp.sum(roots, axis=-1)
+    ), Full(squares)

@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from jaxcal.kernel_means.dispatch import Made, check_dimension, gram, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
-from jaxcal.models.laws import Nodes, Particles
+from jaxcal.models.families import Nodes, Particles
 
 
 class FromDraws(eqx.Module):
@@ -73,19 +73,19 @@ class FromNodes(eqx.Module):
 @pair(Sum, Particles)
 @pair(Scaled, Particles)
 @pair(object, Particles)
-def over_draws(kernel: Any, law: Particles) -> Made:
+def over_draws(kernel: Any, distribution: Particles) -> Made:
     """Any kernel; at least two draws of each prediction."""
-    if law.points.shape[1] < 2:
+    if distribution.points.shape[1] < 2:
         raise ValueError(
             f"predictions: averages over two independent draws need at least 2 draws of each "
-            f"prediction, got {law.points.shape[1]}"
+            f"prediction, got {distribution.points.shape[1]}"
         )
-    return law, FromDraws(kernel)
+    return distribution, FromDraws(kernel)
 
 
 @pair(Sum, Nodes)
 @pair(Scaled, Nodes)
 @pair(object, Nodes)
-def over_nodes(kernel: Any, law: Nodes) -> Made:
+def over_nodes(kernel: Any, distribution: Nodes) -> Made:
     """Any kernel that the quadrature rule integrates well."""
-    return law, FromNodes(kernel)
+    return distribution, FromNodes(kernel)

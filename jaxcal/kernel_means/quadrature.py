@@ -27,7 +27,7 @@ from jaxcal.kernel_means.laplaces import e1
 from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels import points
 from jaxcal.kernels.points import IMQ, Gaussian, Matern52, Product, RationalQuadratic
-from jaxcal.models.laws import Laplaces, Normals
+from jaxcal.models.families import Laplaces, Normals
 from jaxcal.typing import Scalar
 
 ERROR = 3e-7
@@ -70,7 +70,7 @@ def _sum(at: Callable[[Scalar], Array], grid: grids.Grid, like: Array) -> Array:
 
 
 class OnTheLine(eqx.Module):
-    """kappa by quadrature: ``kernel`` a kernel of the distance, ``gap`` the law of a difference."""
+    """kappa by quadrature: ``kernel`` a kernel of the distance, ``gap`` that of a difference."""
 
     route: ClassVar[str] = f"quadrature on the line, error below {ERROR:g}"
     kernel: Any
@@ -140,15 +140,17 @@ def over_the_line(kernel: Any, centre: Array, spread: Array, gap: Any) -> Made:
 
 
 @pair(Product, Normals)
-def product_over_normals(kernel: Product, law: Normals) -> Made:
+def product_over_normals(kernel: Product, distribution: Normals) -> Made:
     """Two Gaussian kernels are one; other products of kernels by quadrature, in one dimension."""
     left, right = kernel.left, kernel.right
     if isinstance(left, Gaussian) and isinstance(right, Gaussian):
         assert left.bandwidth is not None
         assert right.bandwidth is not None
         both = (left.bandwidth**-2 + right.bandwidth**-2) ** -0.5
-        return gaussian_over_normals(Gaussian(both), law)
-    return over_the_line(kernel, law.mean, law.cov.reshape(law.mean.shape), normal_gap)
+        return gaussian_over_normals(Gaussian(both), distribution)
+    return over_the_line(
+        kernel, distribution.mean, distribution.cov.reshape(distribution.mean.shape), normal_gap
+    )
 
 
 @pair(Product, Laplaces)
@@ -156,6 +158,6 @@ def product_over_normals(kernel: Product, law: Normals) -> Made:
 @pair(IMQ, Laplaces)
 @pair(RationalQuadratic, Laplaces)
 @pair(Matern52, Laplaces)
-def radial_over_laplaces(kernel: Any, law: Laplaces) -> Made:
+def radial_over_laplaces(kernel: Any, distribution: Laplaces) -> Made:
     """By quadrature, in one dimension."""
-    return over_the_line(kernel, law.loc, law.scale, laplace_gap)
+    return over_the_line(kernel, distribution.loc, distribution.scale, laplace_gap)

@@ -28,7 +28,7 @@ from jaxcal.kernel_means import grids
 from jaxcal.kernel_means.dispatch import Formulas, Made, pair
 from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
-from jaxcal.models.laws import Normals
+from jaxcal.models.families import Normals
 
 SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # shapes below: how many nodes
 ERROR = 1e-7
@@ -103,15 +103,17 @@ class ScaleMixture(eqx.Module):
 @pair(RationalQuadratic, Normals)
 @pair(Matern52, Normals)
 @pair(Laplace, Normals)
-def scale_mixture_over_normals(kernel: Any, law: Normals) -> Made:
+def scale_mixture_over_normals(kernel: Any, distribution: Normals) -> Made:
     """A weighted sum of Gaussian kernels, each in closed form."""
     squares, weights = gaussians_of(kernel)
-    dtype = law.mean.dtype
+    dtype = distribution.mean.dtype
     lengths = jnp.sqrt(jnp.asarray(squares, dtype))
-    bandwidths = jnp.broadcast_to(kernel.bandwidth, law.mean.shape[-1:]).astype(dtype)
-    made = [gaussian_over_normals(Gaussian(length * bandwidths), law) for length in lengths]
+    bandwidths = jnp.broadcast_to(kernel.bandwidth, distribution.mean.shape[-1:]).astype(dtype)
+    made = [
+        gaussian_over_normals(Gaussian(length * bandwidths), distribution) for length in lengths
+    ]
     formulas = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(inner for _, inner in made))
-    diagonal = law.cov.ndim == law.mean.ndim
+    diagonal = distribution.cov.ndim == distribution.mean.ndim
     features = made[0][0]
     if not diagonal:
         features = jax.tree.map(lambda *a: jnp.stack(a, 1), *(own for own, _ in made))

@@ -57,7 +57,7 @@ def _gram_matrix(value: Any) -> Any:
 class ClassGram(eqx.Module):
     """``matrix[x, y]``: any positive semidefinite similarity [m, m] of m classes.
 
-    Strictly positive definite matrices see every difference between two laws of classes.
+    Strictly positive definite matrices see every difference between two distributions of classes.
     """
 
     matrix: Float[Array, "m m"] = eqx.field(converter=_gram_matrix)

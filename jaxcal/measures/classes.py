@@ -182,13 +182,13 @@ def mce(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
 
 
 def lp_ball_error(predictions: Any, conditional: Any, p: float, *, weights: Any = None) -> Scalar:
-    r"""Calibration error over the unit ball of :math:`L^p`(law of predictions x counting).
+    r"""Calibration error over the unit ball of :math:`L^p`(distribution of predictions x counting).
 
     With :math:`\delta = P(Y | P) - P` [n, m] and 1/p + 1/q = 1: :math:`(E \|\delta\|_q^q)^{1/q}`
     for 1 < p < infinity, the largest :math:`|\delta|` for p = 1, :math:`E \|\delta\|_1` for
     p = infinity. p = 2 gives the root of the squared Euclidean ECE, p = infinity twice the ECE of
-    total variation. ``weights`` [n] of sum 1: the law of the predictions, equal by default.
-    Source: Widmann et al. (2021), Theorem G.1.
+    total variation. ``weights`` [n] of sum 1: the distribution of the predictions, equal by
+    default. Source: Widmann et al. (2021), Theorem G.1.
     """
     if isinstance(p, bool) or not isinstance(p, int | float | np.number) or not p >= 1:
         raise ValueError(f"p: wanted a number of at least 1, or infinity, got {p!r}")

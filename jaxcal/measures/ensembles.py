@@ -42,11 +42,11 @@ def ensemble(members: Sequence[Any], weights: Any = None) -> Any:
 
     kinds = {_kind(member) for member in members}
     if kinds <= CLASSES:
-        law = dist.BernoulliProbs if kinds & {"BernoulliProbs", "BernoulliLogits"} else None
-        if law is not None and not all(kind.startswith("Bernoulli") for kind in kinds):
+        family = dist.BernoulliProbs if kinds & {"BernoulliProbs", "BernoulliLogits"} else None
+        if family is not None and not all(kind.startswith("Bernoulli") for kind in kinds):
             raise TypeError(f"members: cannot average {sorted(kinds)}")
         probabilities = jnp.tensordot(w, jnp.stack([_probs(m) for m in members]), axes=1)
-        return (law or dist.CategoricalProbs)(probabilities)
+        return (family or dist.CategoricalProbs)(probabilities)
     n = members[0].batch_shape[0]
     mixing = dist.Categorical(jnp.broadcast_to(w, (n, len(members))))
     if len(kinds) == 1 and not any("Mixture" in kind for kind in kinds):

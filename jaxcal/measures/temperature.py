@@ -30,9 +30,10 @@ class MultivariatePowerExponential(eqx.Module):
     (y-\mu)]^\beta)`, which numpyro lacks.
 
     ``loc`` [n, d]; ``scale_tril`` [n, d, d], a Cholesky factor of Sigma; ``beta`` > 0: 1 is the
-    normal, 1/2 the Laplace law (in one dimension of scale :math:`2 \sqrt\Sigma`), large values
-    are flat with an edge. Offers what distributions offer here: ``log_prob``, ``sample``, ``mean``.
-    Source: Gomez et al. (1998), A multivariate generalization of the power exponential family.
+    normal, 1/2 the Laplace distribution (in one dimension of scale :math:`2 \sqrt\Sigma`), large
+    values are flat with an edge. Offers what distributions offer here: ``log_prob``, ``sample``,
+    ``mean``. Source: Gomez et al. (1998), A multivariate generalization of the power exponential
+    family.
     """
 
     loc: Float[Array, "n d"] = eqx.field(converter=lambda v: checks.floats(v, "loc"))

@@ -1,7 +1,7 @@
 """What a prediction can be: an unnormalized density, precomputed scores, draws, a distribution."""
 
 from jaxcal.models.arrays import Draws, Scores
-from jaxcal.models.laws import gaussian_moments
+from jaxcal.models.families import gaussian_moments
 from jaxcal.models.sampling import draws
 from jaxcal.models.standardized import Standardized, Units
 from jaxcal.models.unnormalized import Unnormalized

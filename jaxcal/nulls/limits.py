@@ -1,4 +1,4 @@
-"""Nulls without draws: limit laws of the statistic or of its blocks, and a bound for every n."""
+"""Nulls without draws: limits of the statistic or of its blocks, and a bound for every n."""
 
 import math
 from typing import Any
@@ -19,11 +19,11 @@ def _size(value: Any) -> int | None:
 
 
 class Gamma(eqx.Module):
-    r"""Two moments: n V against a Gamma law of mean tr H / n and variance 2 mean of h^2.
+    r"""Two moments: n V against a Gamma distribution of mean tr H / n and variance 2 mean of h^2.
 
     No draws, so the cheapest null of the full statistic; an approximation whose error does not
-    vanish with n: a Gamma law is never more skewed than the limit law, so far in the tail (at the
-    1 % level) it rejects somewhat too often. Source: Gretton et al. (2009).
+    vanish with n: a Gamma distribution is never more skewed than the limit distribution, so far in
+    the tail (at the 1 % level) it rejects somewhat too often. Source: Gretton et al. (2009).
     """
 
     def needs(self, key: Key, features: Features) -> Needs:
@@ -72,10 +72,10 @@ class BlockSquares(eqx.Module):
     statistic is :math:`\sqrt{m B (B - 1)}\,\bar\eta / \sqrt{2 \hat v}`, with :math:`\hat v` the
     mean of :math:`h_{ij}^2` over the pairs within the m blocks of size B. Where `BlockNormal` takes
     the spread of the m estimates this takes that of all pairs, so it serves few, large blocks (one
-    will do, but then the limit law is not normal and `Spectrum` or `Wild` is right). Conservative
-    for blocks of 2 in small samples. ``size=None`` as in `BlockNormal`. Cost O(n size).
-    Source: Widmann et al. (2021), Remark B.3, with the variance of Corollary B.1 (Corollary B.5
-    prints it without the factor 2).
+    will do, but then the limit distribution is not normal and `Spectrum` or `Wild` is right).
+    Conservative for blocks of 2 in small samples. ``size=None`` as in `BlockNormal`. Cost O(n
+    size). Source: Widmann et al. (2021), Remark B.3, with the variance of Corollary B.1 (Corollary
+    B.5 prints it without the factor 2).
     """
 
     size: int | None = eqx.field(default=None, static=True, converter=_size)
@@ -110,7 +110,8 @@ def _block_size(size: int | None, n: int, *, least: int) -> int:
 
 
 class Bound(eqx.Module):
-    r"""No limit law: :math:`p = \exp(-\lfloor n/2 \rfloor U^2 / (2 b^2))`, true for every n.
+    r"""No limit distribution: :math:`p = \exp(-\lfloor n/2 \rfloor U^2 / (2 b^2))`, true for every
+    n.
 
     Needs a number b with abs(h) <= b for all observations the model could meet, not only for those
     seen; Stein kernels have one only where scores are bounded. Very conservative.

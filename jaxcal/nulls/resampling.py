@@ -1,4 +1,4 @@
-"""Nulls that draw: bootstraps with random weights, and draws from the limit law."""
+"""Nulls that draw: bootstraps with random weights, and draws from the limit distribution."""
 
 import math
 from typing import Any
@@ -134,9 +134,9 @@ class Multinomial(eqx.Module):
 
 
 class Spectrum(eqx.Module):
-    r"""The limit law itself: n U against draws of :math:`\sum_i \lambda_i (\chi^2_1 - 1)`.
+    r"""The limit distribution itself: n U against draws of :math:`\sum_i \lambda_i (\chi^2_1 - 1)`.
 
-    With :math:`\lambda` the eigenvalues of H / n, that sum has the law of
+    With :math:`\lambda` the eigenvalues of H / n, that sum has the distribution of
     :math:`(g^\top H g - tr H) / n` for standard normal g, so the draws come from the engine's pass
     and no eigenvalue is ever computed. Statistic and samples are in units of U.
     Source: Gretton et al. (2009).
@@ -153,8 +153,8 @@ class Spectrum(eqx.Module):
         return sums.compared(sums.unbiased, samples)
 
     def least_p_value(self, n: int) -> float:
-        r"""That of the draws, or of h = 1 for all pairs, where n U is largest beside its law:
-        :math:`P(\chi^2_1 \geq n + 1)`."""
+        r"""That of the draws, or of h = 1 for all pairs, where n U is largest beside its
+        distribution: :math:`P(\chi^2_1 \geq n + 1)`."""
         return max(1 / (self.n_draws + 1), math.erfc(((n + 1) / 2) ** 0.5))
 
 

@@ -25,40 +25,42 @@ class Observed(NamedTuple):
     """n observations: targets [n, d] or classes [n], and the features of their kernel means."""
 
     ys: Array
-    law: Features
+    distribution: Features
 
 
 class SKCEFeatures(NamedTuple):
     """`Observed`, and the features of the predictions for the distance between them."""
 
     ys: Array
-    law: Features
+    distribution: Features
     predictions: Features
 
 
 def residual_block(means: KernelMeans, rows: Any, cols: Any) -> Float[Array, "r c"]:
-    r""":math:`h_Y` of r rows and c columns of observations, each with ``ys`` and ``law``.
+    r""":math:`h_Y` of r rows and c columns of observations, each with ``ys`` and ``distribution``.
 
     :math:`\langle \xi_i, \xi_j \rangle` with :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`. From draws
     the block is right for different observations only; the diagonal is `residual_diagonal`.
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
     """
     if hasattr(means.formulas, "residual"):
-        return means.formulas.residual(rows.law, rows.ys, cols.law, cols.ys)
-    across = means.first(rows.law, cols.ys) + means.first(cols.law, rows.ys).T
-    return (means.gram(rows.ys, cols.ys) - across) + means.second(rows.law, cols.law)
+        return means.formulas.residual(rows.distribution, rows.ys, cols.distribution, cols.ys)
+    across = means.first(rows.distribution, cols.ys) + means.first(cols.distribution, rows.ys).T
+    return (means.gram(rows.ys, cols.ys) - across) + means.second(
+        rows.distribution, cols.distribution
+    )
 
 
 def residual_diagonal(means: KernelMeans, features: Any) -> Float[Array, " n"]:
     """h_Y of each observation with itself; from draws, of independent draws."""
     if hasattr(means.formulas, "own_residual"):
-        return means.formulas.own_residual(features.law, features.ys)
+        return means.formulas.own_residual(features.distribution, features.ys)
 
-    def known(ys: Array, law: Features) -> Array:
-        y, p = ys[None], jax.tree.map(lambda leaf: leaf[None], law)
+    def known(ys: Array, distribution: Features) -> Array:
+        y, p = ys[None], jax.tree.map(lambda leaf: leaf[None], distribution)
         return means.gram(y, y)[0, 0] - 2 * means.first(p, y)[0, 0]
 
-    return jax.vmap(known)(features.ys, features.law) + means.own(features.law)
+    return jax.vmap(known)(features.ys, features.distribution) + means.own(features.distribution)
 
 
 class SKCE(eqx.Module):
@@ -104,7 +106,7 @@ class MatrixSKCE(eqx.Module):
 
     ``operator(p, q)`` returns the matrix :math:`K_{yy'} = k((p, y), (q, y'))`, [m, m], of two
     probability vectors, and :math:`h = (e_y - p)^\top K (e_{y'} - p')`. Features: `Observed` with
-    the probabilities [n, m] as ``law``. Cost O(m^2) a pair.
+    the probabilities [n, m] as ``distribution``. Cost O(m^2) a pair.
     Source: Widmann, Lindsten and Zachariah (2021), App. E.
     """
 
@@ -126,6 +128,6 @@ class MatrixSKCE(eqx.Module):
 
 
 def _with_residuals(observed: Observed) -> tuple[Array, Array]:
-    p = observed.law
+    p = observed.distribution
     assert isinstance(p, jax.Array)
     return p, jax.nn.one_hot(observed.ys, p.shape[-1], dtype=p.dtype) - jnp.asarray(p)

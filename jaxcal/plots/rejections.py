@@ -125,7 +125,7 @@ def interval(
     """Ends of the exact interval of a binomial rate, at least ``coverage`` for every true rate.
 
     Source: Clopper and Pearson (1934): the rates that a one-sided test of size
-    (1 - coverage) / 2 does not reject, which are quantiles of beta laws.
+    (1 - coverage) / 2 does not reject, which are quantiles of beta distributions.
     """
     if not 0 < coverage < 1:
         raise ValueError(f"coverage: wanted a number between 0 and 1, got {coverage}")

@@ -23,7 +23,7 @@ from jaxcal.kernels.bandwidths import median_heuristic, pairs, positive_median
 from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Units
-from jaxcal.models.laws import Classes
+from jaxcal.models.families import Classes
 from jaxcal.models.sampling import sample
 from jaxcal.pairwise.stein import check_smooth
 from jaxcal.preparation.prepared import Embedding, Prepared

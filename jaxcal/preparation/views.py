@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.models import Standardized, Units
-from jaxcal.models.laws import Classes
+from jaxcal.models.families import Classes
 from jaxcal.scores import scores_at
 from jaxcal.typing import Nodes, Point, Points
 
@@ -64,6 +64,6 @@ class ClassFrame(eqx.Module):
     """Classes have no units, no origin and no base points."""
 
     def view(self, predictions: Classes, targets: Array, *, scores: bool) -> View:
-        """Probabilities for distances between predictions, and the laws of the classes."""
+        """Probabilities for distances between predictions, and the distributions of the classes."""
         assert not scores
         return View(jnp.asarray(targets), predictions.probabilities, predictions)

@@ -182,14 +182,14 @@ class DistributionPosterior(eqx.Module):
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         n, d = thetas.shape
-        law, event = self.distribution, tuple(self.distribution.event_shape)
-        if tuple(law.batch_shape) != (n,) or event not in ((d,), () if d == 1 else (d,)):
+        distribution, event = self.distribution, tuple(self.distribution.event_shape)
+        if tuple(distribution.batch_shape) != (n,) or event not in ((d,), () if d == 1 else (d,)):
             raise ValueError(
                 f"posterior: wanted a distribution with batch shape ({n},) and event shape ({d},), "
-                f"one an observation, got batch shape {tuple(law.batch_shape)} and event shape "
-                f"{event}: .to_event(1) makes the last batch axis an event"
+                f"one an observation, got batch shape {tuple(distribution.batch_shape)} and event "
+                f"shape {event}: .to_event(1) makes the last batch axis an event"
             )
-        as_vectors = Standardized(law, Units.unchanged(thetas), event)
+        as_vectors = Standardized(distribution, Units.unchanged(thetas), event)
         at, at_nodes = scores_at(as_vectors, thetas, nodes)
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 

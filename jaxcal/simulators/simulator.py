@@ -50,7 +50,7 @@ class Simulator(eqx.Module):
     edge: str = eqx.field(default="", static=True)
 
     def pairs(self, key: KeyLike, n: int) -> Pairs:
-        """n independent pairs from the joint law of parameters and observations."""
+        """n independent pairs from the joint distribution of parameters and observations."""
         prior_key, draw_key = jax.random.split(convert.key(key))
         thetas = self.prior.sample(prior_key, (n,))
         return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from jaxcal import checks
 from jaxcal.models import Draws, Scores, Unnormalized
-from jaxcal.models.laws import Classes, Mixtures, law_of
+from jaxcal.models.families import Classes, Mixtures, distribution_of
 from jaxcal.scores import is_distribution
 
 
@@ -23,7 +23,7 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
     ):
         return _classes(predictions, targets, "predictions")
     if is_distribution(predictions):
-        known = law_of(predictions)
+        known = distribution_of(predictions)
         if isinstance(known, Classes):
             return _classes(known.probabilities, targets, "predictions")
         if known is None and _integers(targets):
@@ -81,6 +81,6 @@ def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]
 
 
 def check_law(known: Any) -> None:
-    """ValueError for parameters that no law has, where values are known."""
+    """ValueError for parameters that no distribution has, where values are known."""
     if isinstance(known, Mixtures):
         checks.probabilities(known.weights, "predictions: the weights of the mixture")

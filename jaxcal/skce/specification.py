@@ -11,11 +11,11 @@ from jaxcal.divergences import MeanEmbedding
 from jaxcal.divergences.gaussians import Wasserstein
 from jaxcal.divergences.laplaces import LaplaceWasserstein
 from jaxcal.divergences.simplex import Euclidean
-from jaxcal.kernel_means import law_of
+from jaxcal.kernel_means import distribution_of
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.points import Gaussian
-from jaxcal.models.laws import Classes, Laplaces, Normals
+from jaxcal.models.families import Classes, Laplaces, Normals
 from jaxcal.preparation import (
     MeanResidual,
     Options,
@@ -50,13 +50,15 @@ def mean_specification(
     predictions, ys = observations(predictions, targets)
     standardize = checks.flag(standardize, "standardize")
     n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
-    law = predictions if isinstance(predictions, Classes) else law_of(predictions)
-    check_law(law)
-    divergence = DIVERGENCES.get(type(law), MeanEmbedding)() if divergence is None else divergence
+    distribution = predictions if isinstance(predictions, Classes) else distribution_of(predictions)
+    check_law(distribution)
+    divergence = (
+        DIVERGENCES.get(type(distribution), MeanEmbedding)() if divergence is None else divergence
+    )
     if isinstance(predictions, Classes):
         target_kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
-        default = points.L1Laplace() if isinstance(law, Laplaces) else Gaussian()
+        default = points.L1Laplace() if isinstance(distribution, Laplaces) else Gaussian()
         target_kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
         base_measure = checked_base_measure(base_measure, ys)
     specification = Specification(

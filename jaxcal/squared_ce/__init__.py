@@ -1,12 +1,12 @@
 """Squared calibration errors of classifiers, with the estimator chosen by its risk.
 
 `calibration_error` is the whole of it: probabilities and labels in, a `Report` out. The parts are
-public too: reductions to regression problems, estimators, risks, intervals and exact laws.
+public too: reductions to regression problems, estimators, risks, intervals and exact distributions.
 """
 
 from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Zero
-from jaxcal.squared_ce.exact import FiniteLaw, murphy
+from jaxcal.squared_ce.exact import FiniteDistribution, murphy
 from jaxcal.squared_ce.intervals import compare_risks, mean_interval, one_step
 from jaxcal.squared_ce.kde import KernelDensity, leave_one_out_error, likelihood_bandwidth
 from jaxcal.squared_ce.kernel_ridge import (
@@ -33,7 +33,7 @@ from jaxcal.squared_ce.risk import empirical_risk
 
 __all__ = [
     "Bins",
-    "FiniteLaw",
+    "FiniteDistribution",
     "KernelDensity",
     "KroneckerRidge",
     "Parametric",

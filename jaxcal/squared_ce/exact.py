@@ -1,4 +1,4 @@
-r"""Exact errors, risks and decompositions where the law is known: oracles and simulations.
+r"""Exact errors, risks and decompositions where the distribution is known: oracles and simulations.
 
 A finite prediction set: atoms [a, m] (predictions), weights [a] (how often), conditionals [a, m]
 (the true class probabilities given the prediction).
@@ -16,7 +16,7 @@ from jaxcal.squared_ce.reductions import Reduced, reduce
 from jaxcal.typing import KeyLike, Scalar
 
 
-class FiniteLaw(NamedTuple):
+class FiniteDistribution(NamedTuple):
     """A classifier with finitely many predictions and the truth about each of them."""
 
     atoms: Float[Array, "a m"]
@@ -80,8 +80,9 @@ def risk_from_moments(
 def exchangeable_risk(brier: Any, cross: Any, square: Any, *, classes: int = 2) -> Any:
     """``(B^2 - 2 a^2 + b^2) / (m - 1)`` with B = E|D|^2, a = E D.r, b = E|r|^2.
 
-    For a law that treats all m classes alike and an r that does so too and sums to 0. ``classes=2``
-    is also the scalar case, where it holds always: R(0) = B^2 and R(h*) = B^2 - (error)^4.
+    For a distribution that treats all m classes alike and an r that does so too and sums to 0.
+    ``classes=2`` is also the scalar case, where it holds always: R(0) = B^2 and R(h*) = B^2 -
+    (error)^4.
     """
     return (brier**2 - 2 * cross**2 + square**2) / (classes - 1)
 
@@ -99,15 +100,15 @@ class Decomposition(NamedTuple):
     uncertainty: Scalar
 
 
-def murphy(law: FiniteLaw) -> Decomposition:
-    """Murphy's decomposition of the Brier score of a finite law, each part from its definition."""
-    checks.instance(law, FiniteLaw, "law")
-    weights, problem = law.support("canonical")
-    marginal = law.weights @ law.conditionals
-    conditional = problem.inputs - law.true_residual("canonical")
+def murphy(distribution: FiniteDistribution) -> Decomposition:
+    """Murphy's decomposition of the Brier score, each part from its definition."""
+    checks.instance(distribution, FiniteDistribution, "distribution")
+    weights, problem = distribution.support("canonical")
+    marginal = distribution.weights @ distribution.conditionals
+    conditional = problem.inputs - distribution.true_residual("canonical")
     return Decomposition(
         brier=weights @ jnp.sum(problem.residuals**2, axis=1),
-        calibration=law.squared_error("canonical"),
+        calibration=distribution.squared_error("canonical"),
         sharpness=weights @ jnp.sum((conditional - marginal[None]) ** 2, axis=1),
         uncertainty=1 - jnp.sum(marginal**2),
     )

@@ -11,7 +11,7 @@ from quick import quick_first
 
 from jaxcal import dce
 from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.levels import denoise
+from jaxcal.dce.total_variation import denoise
 
 SIZE = 40
 
@@ -429,8 +429,8 @@ def test_a_grid_widens_the_certificate_of_the_lower_distance():
 
 
 def test_the_lower_programme_agrees_with_the_published_grid_values():
-    v, y, w = dce.constructions.quadratic_barrier(0.1).domain.law()
-    from jaxcal.dce.programmes import chain_programme
+    v, y, w = dce.constructions.quadratic_barrier(0.1).domain.distribution()
+    from jaxcal.dce.linear_programs import chain_programme
 
     for cells, wanted in [(5, 0.04), (10, 1 / 30), (20, 1 / 30), (25, 0.0336)]:
         grid = (np.arange(cells + 1) / cells).round(12)

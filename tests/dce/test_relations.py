@@ -126,7 +126,7 @@ def test_moving_predictions_moves_continuous_measures_little(measured):
 )
 def test_constructions_have_their_known_values(example):
     domain, known = example
-    found = measures(*(np.asarray(a) for a in domain.law()))
+    found = measures(*(np.asarray(a) for a in domain.distribution()))
     found["laplace"] = found["kernel"]
     found["true"] = dce.true_distance(domain).value
     for name, value in known.items():
@@ -149,7 +149,7 @@ def test_zero_predictions_of_ones_are_at_distance_one():
     ],
 )
 def test_population_values_of_the_tempered_family(beta, ece, smooth, kernel):
-    v, y, w = constructions.tempered_population(beta, points=4000).law()
+    v, y, w = constructions.tempered_population(beta, points=4000).distribution()
     assert float(dce.unbinned_ece(v, y, weights=w)) == pytest.approx(ece, abs=2e-5)
     assert float(dce.smooth_ce(v, y, weights=w).value) == pytest.approx(smooth, abs=2e-6)
     assert float(dce.laplace_ce(v, y, weights=w).value) == pytest.approx(kernel, abs=2e-6)
@@ -164,7 +164,7 @@ def test_population_values_of_the_tempered_family(beta, ece, smooth, kernel):
 def test_a_gaussian_kernel_misses_what_the_laplace_kernel_sees(epsilon, smooth, laplace, gauss):
     from jaxcal.kernels import Gaussian
 
-    v, y, w = constructions.hidden_from_gaussians(epsilon).law()
+    v, y, w = constructions.hidden_from_gaussians(epsilon).distribution()
     assert float(dce.smooth_ce(v, y, weights=w).value) == pytest.approx(smooth, rel=2e-4)
     assert float(dce.laplace_ce(v, y, weights=w).value) == pytest.approx(laplace, rel=2e-4)
     found = dce.kernel_ce(v, y, weights=w, kernel=Gaussian(0.5**0.5))

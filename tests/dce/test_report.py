@@ -51,7 +51,7 @@ def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
         dce.constructions.two_points,
     ):
         for domain in (make(0.1).domain, make(0.2).domain):
-            v, y, w = domain.law()
+            v, y, w = domain.distribution()
             found = dce.dce_bracket(v, y, weights=w)
             true = dce.true_distance(domain).value
             assert float(found.low) - 1e-7 <= true <= float(found.high) + 1e-7
@@ -302,7 +302,7 @@ def test_sample_sizes_grow_as_the_theory_says():
     assert found.k == 8
     assert found.surrogate == pytest.approx(1e6 + 1e4 * np.log(20))
     radius = dce.kernel_radius(10_000)
-    v, y, w = tempered_population(2.0, points=2000).law()
+    v, y, w = tempered_population(2.0, points=2000).distribution()
     truth = float(dce.laplace_ce(v, y, weights=w).value)
     drawn = tempered_sample(jax.random.key(2), 10_000, 2.0)
     assert abs(float(dce.laplace_ce(*drawn).value) - truth) < radius

@@ -17,7 +17,7 @@ from distance_laws import LAWS
 
 from jaxcal import dce
 from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.programmes import chain_programme
+from jaxcal.dce.linear_programs import chain_programme
 
 SLACK = 1e-7
 

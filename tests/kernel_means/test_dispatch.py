@@ -11,10 +11,10 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws
-from jaxcal.kernel_means import dispatch, kernel_means, law_of, pair
+from jaxcal.kernel_means import dispatch, distribution_of, kernel_means, pair
 from jaxcal.kernels import IMQ, ClassGram, Delta, Gaussian, L1Laplace, Laplace, PowerExponential
 from jaxcal.models import Standardized, Units
-from jaxcal.models.laws import Classes, Mixtures, Normals
+from jaxcal.models.families import Classes, Mixtures, Normals
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
 
@@ -221,13 +221,16 @@ def test_adding_a_pair_is_one_function():
 
 
 def test_laws_are_read_through_wrappers():
-    assert isinstance(law_of(dist.Normal(0.0, 1.0).expand([3])), Normals)
-    assert law_of(dist.Normal(jnp.zeros((3, 2)), 1.0).to_event(1)).mean.shape == (3, 2)
-    assert law_of(dist.Normal(jnp.zeros((3, 2, 2)), 1.0).to_event(2)).mean.shape == (3, 4)
-    assert law_of(dist.StudentT(3.0, jnp.zeros(3), 1.0)) is None
-    assert law_of(dist.Bernoulli(logits=jnp.zeros(3))).probabilities.shape == (3, 2)
+    assert isinstance(distribution_of(dist.Normal(0.0, 1.0).expand([3])), Normals)
+    assert distribution_of(dist.Normal(jnp.zeros((3, 2)), 1.0).to_event(1)).mean.shape == (3, 2)
+    assert distribution_of(dist.Normal(jnp.zeros((3, 2, 2)), 1.0).to_event(2)).mean.shape == (3, 4)
+    assert distribution_of(dist.StudentT(3.0, jnp.zeros(3), 1.0)) is None
+    assert distribution_of(dist.Bernoulli(logits=jnp.zeros(3))).probabilities.shape == (3, 2)
     mixed = [dist.Normal(jnp.zeros(3), 1.0), dist.Laplace(jnp.zeros(3), 1.0)]
-    assert law_of(dist.MixtureGeneral(dist.Categorical(probs=jnp.full((3, 2), 0.5)), mixed)) is None
+    assert (
+        distribution_of(dist.MixtureGeneral(dist.Categorical(probs=jnp.full((3, 2), 0.5)), mixed))
+        is None
+    )
 
 
 def test_what_is_missing_is_said():

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import Constant, Delta, Gaussian
-from jaxcal.models.laws import Classes
+from jaxcal.models.families import Classes
 from jaxcal.pairwise.skce import SKCE, MatrixSKCE, Observed, SKCEFeatures
 
 LENGTH, SPREAD = 0.8, 1.3  # of the kernels on targets and on predictions

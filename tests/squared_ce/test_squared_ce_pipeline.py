@@ -199,7 +199,7 @@ def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_row
 
 
 def test_class_wise_adds_up_the_problems_of_the_classes():
-    law = laws.FiniteLaw(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
+    law = laws.FiniteDistribution(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
     p, y = (np.asarray(a) for a in law.sample(jax.random.key(3), 400))
     key, test, third = jax.random.key(4), np.arange(0, 400, 4), np.arange(400) % 3
 

@@ -22,7 +22,7 @@ from jaxcal.squared_ce.simulations import (
     tempered_dirichlet,
 )
 
-LAW = exact.FiniteLaw(jnp.asarray(ATOMS), jnp.asarray(WEIGHTS), jnp.asarray(CONDITIONALS))
+LAW = exact.FiniteDistribution(jnp.asarray(ATOMS), jnp.asarray(WEIGHTS), jnp.asarray(CONDITIONALS))
 NUMBERS = st.floats(-2, 2, width=32)
 by_moments = jax.jit(risks.risk_by_moments)
 by_pairs = jax.jit(partial(risks.risk_by_pairs, tile=3))
@@ -210,7 +210,7 @@ def test_moments_and_exchangeable_laws_give_the_same_risk():
 def test_atoms_with_the_same_confidence_are_taken_together_by_the_scalar_notions():
     atoms = jnp.array([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]])
     truth = jnp.array([[0.8, 0.2, 0.0], [0.4, 0.3, 0.3]])
-    law = exact.FiniteLaw(atoms, jnp.array([0.5, 0.5]), truth)
+    law = exact.FiniteDistribution(atoms, jnp.array([0.5, 0.5]), truth)
     assert float(law.squared_error("top-label")) == pytest.approx(0)  # on average 0.6 is right
     assert float(law.squared_error("canonical")) > 0.05
 

@@ -1,8 +1,9 @@
-"""The law of a prediction as arrays, whatever object it came as: what closed forms start from.
+"""The distribution of a prediction as arrays, whatever object it came as: what closed forms start
+from.
 
-A law has a leading axis n on every leaf; its points are vectors [d]. Adding a distribution is one
-function with the decorator `law`, found by the name of the distribution's class, so that no
-library of distributions is imported here.
+A distribution has a leading axis n on every leaf; its points are vectors [d]. Adding a distribution
+is one function with the decorator `distribution`, found by the name of the distribution's class, so
+that no library of distributions is imported here.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ class Laplaces(NamedTuple):
 
 
 class Mixtures(NamedTuple):
-    """``weights`` [n, k] and the law of the k components, leaves [n, k, ...]."""
+    """``weights`` [n, k] and the distribution of the k components, leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: Any
@@ -55,34 +56,34 @@ class Nodes(NamedTuple):
     weights: Float[Array, "n m"]
 
 
-_LAWS: dict[str, Callable[[Any, Any], Any]] = {}
+_DISTRIBUTIONS: dict[str, Callable[[Any, Any], Any]] = {}
 
 
-def law(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
+def distribution(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
     """Say how to read distributions whose class has one of these names.
 
     The function gets the distribution without its wrappers, and the distribution as it came,
-    whose batch and event shape are the ones that count. It returns a law, or None.
+    whose batch and event shape are the ones that count. It returns a distribution, or None.
     """
 
     def add(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        _LAWS.update(dict.fromkeys(names, read))
+        _DISTRIBUTIONS.update(dict.fromkeys(names, read))
         return read
 
     return add
 
 
-def law_of(predictions: Any) -> Any:
-    """The law of n predictions in closed form, or None where only draws will do."""
+def distribution_of(predictions: Any) -> Any:
+    """The distribution of n predictions in closed form, or None where only draws will do."""
     if isinstance(predictions, Standardized):
-        found = law_of(predictions.predictions)
+        found = distribution_of(predictions.predictions)
         return None if found is None else _in_units(found, predictions.units)
     if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes)):
         return predictions
     base = predictions
     while type(base).__name__ in ("Independent", "ExpandedDistribution"):
         base = base.base_dist
-    read = _LAWS.get(type(base).__name__)
+    read = _DISTRIBUTIONS.get(type(base).__name__)
     return None if read is None else read(base, predictions)
 
 
@@ -94,7 +95,7 @@ def gaussian_moments(predictions: Any) -> Normals:
     Accepts numpyro's ``Normal``, ``Normal(...).to_event(...)`` and ``MultivariateNormal``; anything
     else raises TypeError, because a closed form for Gaussians says nothing about it.
     """
-    found = law_of(predictions)
+    found = distribution_of(predictions)
     if isinstance(found, Normals):
         return found
     held = predictions.predictions if isinstance(predictions, Standardized) else predictions
@@ -106,7 +107,7 @@ def gaussian_moments(predictions: Any) -> Normals:
 
 
 def _in_units(found: Any, units: Units) -> Any:
-    """The law of (Y - center) / scale."""
+    """The distribution of (Y - center) / scale."""
     scale = units.scale
     match found:
         case Normals(mean, cov):
@@ -137,12 +138,12 @@ def _whole(array: Any, whole: Any) -> Array:
     return flat.reshape(*whole.batch_shape, -1)
 
 
-@law("Normal")
+@distribution("Normal")
 def _normal(base: Any, whole: Any) -> Normals:
     return Normals(_whole(base.loc, whole), _spread(_whole(base.scale, whole)) ** 2)
 
 
-@law("MultivariateNormal")
+@distribution("MultivariateNormal")
 def _multivariate_normal(base: Any, whole: Any) -> Normals | None:
     if len(whole.event_shape) != 1:
         return None
@@ -150,7 +151,7 @@ def _multivariate_normal(base: Any, whole: Any) -> Normals | None:
     return Normals(mean, jnp.broadcast_to(base.covariance_matrix, (*mean.shape, mean.shape[-1])))
 
 
-@law("Laplace")
+@distribution("Laplace")
 def _laplace(base: Any, whole: Any) -> Laplaces:
     return Laplaces(_whole(base.loc, whole), _spread(_whole(base.scale, whole)))
 
@@ -163,22 +164,22 @@ def _mixing(base: Any, whole: Any) -> Array | None:
     return jnp.broadcast_to(probabilities, (*whole.batch_shape, probabilities.shape[-1]))
 
 
-@law("MixtureSameFamily")
+@distribution("MixtureSameFamily")
 def _mixture(base: Any, whole: Any) -> Mixtures | None:
     components = base.component_distribution
     batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
     if tuple(components.batch_shape) != batch:  # all predictions share them
         components = components.expand(batch)
-    weights, parts = _mixing(base, whole), law_of(components)
+    weights, parts = _mixing(base, whole), distribution_of(components)
     if weights is None or parts is None:
         return None
     return Mixtures(weights, parts)
 
 
-@law("MixtureGeneral")
+@distribution("MixtureGeneral")
 def _general_mixture(base: Any, whole: Any) -> Mixtures | None:
     weights = _mixing(base, whole)
-    parts = [law_of(part) for part in base.component_distributions]
+    parts = [distribution_of(part) for part in base.component_distributions]
     if weights is None or any(part is None for part in parts):
         return None
     if len({type(part) for part in parts}) != 1:
@@ -200,7 +201,7 @@ def full(normals: Normals) -> Normals:
     return Normals(mean, cov[..., None] * jnp.expand_dims(eye, range(cov.ndim - 1)))
 
 
-@law("CategoricalProbs", "CategoricalLogits")
+@distribution("CategoricalProbs", "CategoricalLogits")
 def _categorical(base: Any, whole: Any) -> Classes | None:
     probabilities = base.probs
     if whole.event_shape:
@@ -208,7 +209,7 @@ def _categorical(base: Any, whole: Any) -> Classes | None:
     return Classes(jnp.broadcast_to(probabilities, (*whole.batch_shape, probabilities.shape[-1])))
 
 
-@law("BernoulliProbs", "BernoulliLogits")
+@distribution("BernoulliProbs", "BernoulliLogits")
 def _bernoulli(base: Any, whole: Any) -> Classes | None:
     if whole.event_shape:
         return None
