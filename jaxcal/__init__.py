@@ -1,8 +1,9 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
 Importing this imports nothing: functions, classes and subpackages (`kernels`, `divergences`,
-`nulls`, `skce`, `ucme`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`,
-`simulators`, `sbi`, `plots`) are imported, and JAX with them, when they are first named.
+`nulls`, `skce`, `ucme`, `moments`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`,
+`squared_ce`, `dce`, `simulators`, `sbi`, `plots`) are imported, and JAX with them, when they are
+first named.
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
         kernels,
         mcmc,
         measures,
+        moments,
         nulls,
         plots,
         sbi,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.models import Draws, Scores, Unnormalized
+    from jaxcal.moment_tests import calibration_test, moment_test
     from jaxcal.results import Estimate, TestResult
     from jaxcal.skce import kce, skce_interval, skce_test
     from jaxcal.squared_ce import calibration_error
@@ -46,6 +49,7 @@ _HOMES = {  # of functions and classes
     "TestResult": "results",
     "Unnormalized": "models",
     "calibration_error": "squared_ce",
+    "calibration_test": "moment_tests",
     "compare": "ckce",
     "distance_from_calibration": "dce",
     "kccsd": "calibration",
@@ -56,6 +60,7 @@ _HOMES = {  # of functions and classes
     "ksd": "goodness_of_fit",
     "ksd_test": "goodness_of_fit",
     "mcmc_draws": "mcmc",
+    "moment_test": "moment_tests",
     "skce_interval": "skce",
     "skce_test": "skce",
     "ucme_test": "ucme",
@@ -84,6 +89,7 @@ __all__ = [
     "TestResult",
     "Unnormalized",
     "calibration_error",
+    "calibration_test",
     "candidates",
     "ckce",
     "compare",
@@ -102,6 +108,8 @@ __all__ = [
     "mcmc",
     "mcmc_draws",
     "measures",
+    "moment_test",
+    "moments",
     "nulls",
     "plots",
     "sbi",

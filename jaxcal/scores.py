@@ -1,5 +1,6 @@
 """Log density to score: the only place that differentiates a density."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -93,3 +94,62 @@ def _given(predictions: Any, held: Scores, ys: Points):
         at_targets = predictions.units.scores(at_targets)
         at_nodes = None if at_nodes is None else predictions.units.scores(at_nodes)
     return at_targets, at_nodes
+
+
+def each_density(
+    predictions: Any, function: Callable[..., Any], ys: Float[Array, "n *event"], *rows: Any
+) -> Any:
+    """``function(log_density, y, *row)`` of each of n predictions, stacked, by one ``vmap``.
+
+    ``log_density(y)`` is that of ONE prediction at any point [*event], up to its constant,
+    differentiable in every order and mode; -infinity outside of a numpyro distribution's support.
+    ``ys`` are n targets, and ``rows`` pytrees with a leading axis n. Raises TypeError for
+    predictions that offer scores or draws alone.
+    """
+    if isinstance(predictions, Unnormalized):
+
+        def of_one(params: Any, y: Array, *row: Any) -> Any:
+            return function(lambda z: predictions.log_density(params, z), y, *row)
+
+        axes = (predictions.in_axes, *(0 for _ in (ys, *rows)))
+        return jax.vmap(of_one, in_axes=axes)(predictions.params, ys, *rows)
+    if not is_distribution(predictions):
+        raise TypeError(
+            f"predictions: this needs log densities, which {type(predictions).__name__} does not "
+            f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
+        )
+
+    def density(zs: Array) -> Array:
+        logs = predictions.log_prob(zs)
+        if on_whole_space(predictions):
+            return logs
+        return jnp.where(predictions.support(zs), logs, -jnp.inf)
+
+    if not predictions.batch_shape:
+        return jax.vmap(lambda y, *row: function(density, y, *row))(ys, *rows)
+
+    # a distribution knows its whole batch alone: all rows are evaluated together, each keeps its
+    # own. Derivatives are those of the sum over rows, so that they cost n and not n^2
+    def own(together: Callable[[Array], Array], z: Array) -> Array:
+        return together(jax.lax.all_gather(z, "rows"))[jax.lax.axis_index("rows")]
+
+    @jax.custom_jvp
+    def log_density(z: Array) -> Array:
+        return own(density, z)
+
+    @log_density.defjvp
+    def slope(primals: Any, tangents: Any) -> Any:
+        gradient = own(jax.grad(lambda zs: jnp.sum(density(zs))), primals[0])
+        return log_density(*primals), jnp.sum(gradient * tangents[0])
+
+    return jax.vmap(lambda y, *row: function(log_density, y, *row), axis_name="rows")(ys, *rows)
+
+
+def on_whole_space(predictions: Any) -> bool:
+    """Whether a numpyro distribution says that its density reaches everywhere."""
+    from numpyro.distributions import constraints
+
+    support = predictions.support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support in (constraints.real, constraints.real_vector, constraints.real_matrix)

@@ -8,14 +8,16 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jaxcal import checks, moments, nulls
+from jaxcal import checks, nulls
 from jaxcal.batching import one_at_a_time
+from jaxcal.moments import marginal_means
 from jaxcal.nulls import Null, Outcome, contract
+from jaxcal.nulls.combination import strongest
 from jaxcal.pairwise.stein import SteinFeatures
-from jaxcal.preparation import Featured, Prepared, Specification, not_finite
+from jaxcal.preparation import Featured, Noticed, Prepared, Specification, not_finite
 from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
 from jaxcal.repeats import fingerprints, repeated_rows
-from jaxcal.results import Coordinates, Diagnostics, Estimate, TestResult, largest_share
+from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult, largest_share
 from jaxcal.typing import Features, Key, Pairwise, Points, Scalar
 
 
@@ -154,10 +156,15 @@ def unjudged(
         # what a distance compares instead of predictions, such as inputs, is in the spec
         described = fingerprints((predictions, spec), n)
         repeated = repeated_rows(targets, fingerprints(targets, n), described)
+        parts, silent = None, None
+        if featured.noticed is not None:
+            outcome, parts, silent = _of_moments(outcome, featured.noticed, spec, null, n)
         return _result(
             prepared,
             featured,
             outcome,
+            parts,
+            silent,
             targets,
             repeated,
             test,
@@ -170,10 +177,31 @@ def unjudged(
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
 
+def _of_moments(
+    outcome: Outcome, noticed: Noticed, spec: Specification, null: Null, n: int
+) -> tuple[Outcome, Parts | None, Array]:
+    """The strongest part, where there are several; no p-value where no part has anything to say;
+    and the least there is where a target lies at density 0."""
+    parts = None
+    if spec.apart:
+        outcome, parts = strongest(outcome, noticed.names, noticed.left_out)
+        silent = jnp.all(parts.left_out)
+    else:
+        drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
+        silent = jnp.all(noticed.left_out) | jnp.all(drawn == 0)
+    silent = silent & (noticed.impossible == 0)
+    p = jnp.where(silent, jnp.nan, outcome.p_value)
+    least = null.least_p_value(n)
+    p = jnp.where((noticed.impossible > 0) & jnp.all(~jnp.isnan(outcome.samples)), least, p)
+    return outcome._replace(p_value=p), parts, silent
+
+
 def _result(
     prepared: Prepared,
     featured: Featured,
     outcome: Outcome,
+    parts: Parts | None,
+    silent: Array | None,
     targets: Array,
     repeated: Array,
     test: str,
@@ -191,11 +219,14 @@ def _result(
         shifts = (
             None
             if featured.shifts is None
-            else moments.means(featured.shifts, level=level, series=outcome.stretches is not None)
+            else marginal_means.means(
+                featured.shifts, level=level, series=outcome.stretches is not None
+            )
         )
         coordinates = Coordinates(
             outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], shifts
         )
+    noticed = featured.noticed
     diagnostics = Diagnostics(
         nonfinite_targets=not_finite(targets),
         nonfinite_scores=featured.nonfinite_scores,
@@ -210,6 +241,10 @@ def _result(
         common_covariances=featured.common_covariances,
         few_stretches=None if outcome.stretches is None else outcome.stretches < 10,
         repeated_rows=repeated,
+        impossible=None if noticed is None else noticed.impossible,
+        bounded=None if noticed is None else noticed.bounded,
+        rough=None if noticed is None else noticed.rough,
+        silent=silent,
     )
     return TestResult.of(
         diagnostics,
@@ -223,6 +258,7 @@ def _result(
         contributions=contributions,
         coordinates=coordinates,
         sensitivity=sensitivity,
+        parts=parts,
         test=test,
         null=null,
         route=getattr(prepared.pairwise, "route", ""),

@@ -23,7 +23,8 @@ ORDER = ["typing", "convert", "numerics", "batching", "repeats"]
 ORDER += ["results", "models", "scores", "checks"]
 ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "quadratic", "dependence"]
 ORDER += ["nulls", "preconditioners", "moments", "preparation", "testing"]
-ORDER += ["calibration", "goodness_of_fit", "mcmc", "skce", "location_nulls", "ucme", "coverage"]
+ORDER += ["calibration", "moment_tests", "goodness_of_fit", "mcmc", "skce", "location_nulls"]
+ORDER += ["ucme", "coverage"]
 ORDER += ["candidates", "measures"]
 ORDER += ["ckce", "squared_ce", "dce", "simulators", "plots", "sbi"]
 ORDER += ["arrays_file", "report", "data", "demo"]
@@ -138,6 +139,8 @@ DIFFERENTIATE = {
     "pairwise/stein.py",
     "divergences/fisher.py",
     "batching.py",
+    "moments/stein.py",
+    "moments/smoothness.py",
 }
 
 

@@ -1,7 +1,15 @@
 """Data to features: what a test compares, fitted to data, for the engine over pairs."""
 
+from jaxcal.preparation.parts import MomentsResidual
 from jaxcal.preparation.prepared import Embedding, Prepared
-from jaxcal.preparation.residuals import Featured, MeanResidual, Residual, SteinResidual, not_finite
+from jaxcal.preparation.residuals import (
+    Featured,
+    MeanResidual,
+    Noticed,
+    Residual,
+    SteinResidual,
+    not_finite,
+)
 from jaxcal.preparation.specification import (
     Keys,
     Options,
@@ -20,6 +28,8 @@ __all__ = [
     "Frame",
     "Keys",
     "MeanResidual",
+    "MomentsResidual",
+    "Noticed",
     "Options",
     "Prepared",
     "Residual",

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-from jaxcal import moments, preconditioners
+from jaxcal import preconditioners
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means import KernelMeans, kernel_means
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Draws, Standardized
+from jaxcal.moments import marginal_means
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.preparation.views import View
@@ -26,6 +27,18 @@ def not_finite(tree: Any) -> Int[Array, ""]:
     """How many entries of a pytree are NaN or infinite."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.sum(jnp.asarray([jnp.sum(~jnp.isfinite(leaf)) for leaf in leaves], int))
+
+
+class Noticed(NamedTuple):
+    """Of moments: ``impossible``, targets at which their own prediction has density 0; ``bounded``,
+    whether a density ends; ``rough``, whether one is not twice differentiable; ``left_out`` [c],
+    the channels that ask for what a density does not have; ``names`` of the channels."""
+
+    impossible: Int[Array, ""]
+    bounded: Bool[Array, ""]
+    rough: Bool[Array, ""]
+    left_out: Bool[Array, " c"]
+    names: tuple[str, ...]
 
 
 class Featured(NamedTuple):
@@ -39,6 +52,7 @@ class Featured(NamedTuple):
     common_covariances: Int[Array, ""] | None = None
     unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
     means: KernelMeans | None = None
+    noticed: Noticed | None = None
 
 
 @runtime_checkable
@@ -76,7 +90,7 @@ class SteinResidual(eqx.Module):
     needs_scores: bool = eqx.field(default=True, init=False, static=True)
 
     def needs_nodes(self, predictions: Standardized) -> bool:
-        fitted = self.components and moments.offered_covariances(predictions) is None
+        fitted = self.components and marginal_means.offered_covariances(predictions) is None
         return self.precondition is not None or fitted
 
     def node_key(self, key: Key) -> Key:
@@ -103,14 +117,16 @@ class SteinResidual(eqx.Module):
             )
         covariances = None
         if self.components:
-            covariances = moments.covariances_of(predictions, nodes, values, scores)
+            covariances = marginal_means.covariances_of(predictions, nodes, values, scores)
         return Featured(
             SteinFeatures(view.ys, scores, described, preconditioner),
             # a score at a target that is not finite is not counted beside it
             not_finite(jnp.where(jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True), scores, 0)),
             not_finite((described, preconditioner)),
             clamped,
-            shifts=None if covariances is None else moments.shifts(scores, covariances.values),
+            shifts=None
+            if covariances is None
+            else marginal_means.shifts(scores, covariances.values),
             common_covariances=None if covariances is None else covariances.common,
         )
 

@@ -18,7 +18,8 @@ class View(NamedTuple):
 
     ``ys`` [n, d] are the targets in the units of the test, about the frame's origin, or classes
     [n]. ``predictions`` are in these units too, ``about_origin`` also about that origin: a common
-    offset then costs no digits. ``scores`` [n, d] are those at the targets.
+    offset then costs no digits. ``scores`` [n, d] are those at the targets. ``targets`` [n, ...]
+    as they came.
     """
 
     ys: Array
@@ -26,6 +27,7 @@ class View(NamedTuple):
     about_origin: Any
     scores: Points | None = None
     at_nodes: NodeScores | None = None
+    targets: Array | None = None
 
 
 class Frame(eqx.Module):
@@ -48,6 +50,7 @@ class Frame(eqx.Module):
             about.points(ys),
             self.standardized(predictions, event),
             Standardized(predictions, about, event),
+            targets=targets,
         )
         if not scores and self.nodes is None:
             return seen

@@ -61,6 +61,22 @@ class Coordinates(NamedTuple):
     marginal_mean: Means | None = None
 
 
+class Parts(eqx.Module):
+    """Several statistics that share the signs of one null, and which of them is the strongest.
+
+    ``names`` of the c parts: the statistic, and what a large one points to. ``statistics`` [c] in
+    standard deviations of their own draws, NaN where left out. ``p_values`` [c]: of each by itself.
+    ``winner`` []: the place of the largest statistic. ``left_out`` [c]: parts without spread, or
+    that ask for what a density does not have.
+    """
+
+    names: tuple[str, ...] = eqx.field(static=True)
+    statistics: Float[Array, " c"]
+    p_values: Float[Array, " c"]
+    winner: Int[Array, ""]
+    left_out: Bool[Array, " c"]
+
+
 class Diagnostics(NamedTuple):
     """What could make a result mean something else than it seems to; each of shape [].
 
@@ -76,7 +92,10 @@ class Diagnostics(NamedTuple):
     predictions whose chains have not settled. Of marginal means: ``common_covariances``,
     predictions that share one covariance because their scores at the base points are not near
     linear. Of series: ``few_stretches``, fewer than ten independent ones. ``repeated_rows``:
-    observations equal to another in target and prediction, beyond chance (`jaxcal.repeats`).
+    observations equal to another in target and prediction, beyond chance (`jaxcal.repeats`). Of
+    moments: ``impossible``, targets where their own prediction has density 0; ``bounded``, a
+    density ends; ``rough``, one is not twice differentiable; ``silent``, no part of the
+    statistic could speak.
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -95,6 +114,10 @@ class Diagnostics(NamedTuple):
     common_covariances: Int[Array, ""] | None = None
     few_stretches: Bool[Array, ""] | None = None
     repeated_rows: Int[Array, ""] | None = None
+    impossible: Int[Array, ""] | None = None
+    bounded: Bool[Array, ""] | None = None
+    rough: Bool[Array, ""] | None = None
+    silent: Bool[Array, ""] | None = None
 
 
 def known(diagnostics: Diagnostics) -> Bool[Array, ""]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.results.parts import FEW, Coordinates, Diagnostics, Means
+from jaxcal.results.parts import FEW, Coordinates, Diagnostics, Means, Parts
 from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
             np.asarray(facts.nonfinite_features) > 0,
         ),
         ("all targets are identical and their spread sets the scale", facts.identical_targets),
+        (
+            "no part of the statistic has anything to say (densities that are flat, or that lack "
+            "what it asks for: see the warnings)",
+            False if facts.silent is None else facts.silent,
+        ),
         ("the statistic or its null is not finite", np.isnan(np.asarray(result.p_value))),
         (
             "a few targets lie so far out that the others lose their digits",
@@ -52,6 +57,8 @@ def report(result: "TestResult") -> str:
         lines.append(f"  bandwidths {used}")
     if result.route:
         lines.append(f"  averages   {result.route}")
+    if result.parts is not None:
+        lines += _parts(result.parts, result.verdict)
     if result.coordinates is not None:
         lines += _coordinates(result.coordinates, result.level)
     return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
@@ -71,6 +78,30 @@ def about_marginal_mean(marginal_mean: Means | None) -> list[str]:
     return [
         "which coordinate is shifted by itself cannot be told: scores, at the targets or at the "
         "base points that the covariance of each prediction comes from, are NaN or infinite"
+    ]
+
+
+MEANINGS = {  # of what comes last in the name of a part
+    "shift": "predictions are shifted",
+    "spread": "predictions are too wide or too narrow",
+    "correlation": "predictions have wrong correlations",
+    "weights": "the mass lies elsewhere: a shift, or wrong weights of modes",
+    "shape": "a smooth error, most often a shift",
+}
+
+
+def _parts(parts: Parts, verdict: str) -> list[str]:
+    """What the strongest part points to, then a line a part."""
+    name = parts.names[int(parts.winner)]
+    meaning = MEANINGS.get(name.rpartition(": ")[2])
+    lines = (
+        [] if verdict != "rejected" else [f"  strongest  {name}" + f" ({meaning})" * bool(meaning)]
+    )
+    columns = zip(parts.names, *map(np.asarray, (parts.statistics, parts.p_values)), strict=True)
+    return lines + [
+        f"  part       {name:24}"
+        + ("left out" if np.isnan(size) else f"{size:8.2f} sd of its null, p = {p:.3g}")
+        for name, size, p in columns
     ]
 
 
@@ -198,6 +229,20 @@ def findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             f"{number(found.repeated_rows)} observations repeat another exactly, in target and "
             f"prediction: they are not independent, and p-values are too small: keep one of each",
             number(found.repeated_rows) > 0,
+        ),
+        (
+            f"{number(found.impossible)} targets lie where their own prediction has density 0, "
+            f"which calibration excludes",
+            number(found.impossible) > 0,
+        ),
+        (
+            "a density is 0 somewhere: parts that are right only where densities reach everywhere "
+            "are left out (Balance and Jumps need no gradient and no transform)",
+            number(found.bounded) > 0,
+        ),
+        (
+            "a density is not twice differentiable (a network of ReLU?): curvature is left out",
+            number(found.rough) > 0,
         ),
         (
             "observations depend on each other over so long that fewer than ten independent "

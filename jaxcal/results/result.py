@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.results.parts import Coordinates, Diagnostics, known, plain
+from jaxcal.results.parts import Coordinates, Diagnostics, Parts, known, plain
 from jaxcal.results.report import about_marginal_mean, batch_report, findings, no_verdict, report
 from jaxcal.results.verdicts import first_that_holds, judge, too_few
 from jaxcal.typing import Scalar
@@ -35,6 +35,8 @@ class TestResult(eqx.Module):
     could not have rejected whatever the model, or has no p-value; `reason` says why.
     ``sensitivity`` [d]: growth of the expected statistic with the square of a shift of the targets
     by one unit of the test along a coordinate; NaN where it is not clear, None where not to be had.
+    ``parts``: of a test of several statistics, each by itself; the statistic is then the largest of
+    them, and it, the estimate and the contributions are in standard deviations of its own draws.
     ``too_few``: why no data of this size can be rejected by this null, empty where they can.
     """
 
@@ -53,6 +55,7 @@ class TestResult(eqx.Module):
     test: str = eqx.field(static=True)
     null: str = eqx.field(static=True)
     sensitivity: Float[Array, " d"] | None = None
+    parts: Parts | None = None
     route: str = eqx.field(static=True, default="")
     level: float = eqx.field(static=True, default=0.05)
     too_few: str = eqx.field(static=True, default="")

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import calibration, checks, goodness_of_fit, moments, nulls
+from jaxcal import calibration, checks, goodness_of_fit, nulls
 from jaxcal.coverage import Coverage
 from jaxcal.models import Scores
 from jaxcal.models.standardized import Units
+from jaxcal.moments import marginal_means
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
@@ -190,6 +191,6 @@ def _covariances(thetas: Array, scores: Scores) -> Array | None:
     """Of the posteriors, [n, d, d], as far as their scores tell; computed in units of the pairs."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
-    fitted = moments.covariances_of(None, nodes, at_nodes, units.scores(scores.at_targets))
+    fitted = marginal_means.covariances_of(None, nodes, at_nodes, units.scores(scores.at_targets))
     square = units.scale[:, None] * units.scale[None]
     return None if fitted is None else fitted.values * square[None]

@@ -7,7 +7,7 @@ function f with :math:`E_p|f s_p| < \infty` that fades out at infinity,
 
 A score asks about a parameter **given the others**: where parameters are correlated it accuses
 innocent ones. The scores of all parameters together, put right by the posterior's covariance, ask
-about each by itself (`jaxcal.moments`).
+about each by itself (`jaxcal.moments.marginal_means`).
 """
 
 from functools import partial
@@ -17,8 +17,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import convert, moments
+from jaxcal import convert
 from jaxcal.kernels.bandwidths import by_values
+from jaxcal.moments import marginal_means
 from jaxcal.numerics import at_least
 from jaxcal.repeats import drawn_order
 from jaxcal.results import Means
@@ -99,11 +100,11 @@ def diagnose(
     centers = cross_fitted_means(convert.key(key), known, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
     given_others = scores / jnp.where(scale > 0, scale, 1)
-    first = given_others if covariances is None else moments.shifts(scores, covariances)
+    first = given_others if covariances is None else marginal_means.shifts(scores, covariances)
     second = 1 + scores * (thetas - centers)
     d = thetas.shape[1]
     mean, spread = _together(first, second, level)
-    bias = mean if covariances is None else moments.means(given_others, level=level)
+    bias = mean if covariances is None else marginal_means.means(given_others, level=level)
     shift = None if covariances is None else mean
     if not conditional or features is None:
         return Diagnosis(shift, bias, spread, None, None, None, None)
@@ -134,7 +135,7 @@ def _together(
     first: Float[Array, "n k"], second: Float[Array, "n k"], level: Scalar | float
 ) -> tuple[Means, Means]:
     """Means of two sets of moments, with p-values corrected for both together."""
-    both = moments.means(jnp.concatenate([first, second], axis=1), level=level)
+    both = marginal_means.means(jnp.concatenate([first, second], axis=1), level=level)
     k = first.shape[1]
     return Means(*(part[:k] for part in both)), Means(*(part[k:] for part in both))
 

@@ -1,0 +1,19 @@
+"""Moments: functions of a prediction and a target with mean zero where the prediction is right."""
+
+from jaxcal.moments.balance import Balance, Jumps
+from jaxcal.moments.evaluation import Moment, evaluate
+from jaxcal.moments.kernelized import KernelStein
+from jaxcal.moments.smoothness import smooth
+from jaxcal.moments.stein import Curvature, Linear, Score
+
+__all__ = [
+    "Balance",
+    "Curvature",
+    "Jumps",
+    "KernelStein",
+    "Linear",
+    "Moment",
+    "Score",
+    "evaluate",
+    "smooth",
+]

@@ -1,0 +1,128 @@
+r"""Moments from log densities alone: what a reversible move takes away, its reverse brings back.
+
+For a set of moves :math:`y' = y \pm \delta` that depends on no target, and any antisymmetric
+:math:`\varphi(y, y') = -\varphi(y', y)`,
+
+.. math:: E_{y \sim p} \sum_\delta \min\Big(1, \frac{p(y')}{p(y)}\Big)\, \varphi(y, y') = 0,
+
+since :math:`\min(p(y), p(y'))` is symmetric. No gradient, no constant; where p(y') = 0 a move
+counts 0, so that supports with boundaries need no transform.
+Source: detailed balance of Metropolis et al. (1953).
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal import convert
+from jaxcal.moments.evaluation import LogDensityOfOne
+from jaxcal.typing import Key, Nodes, Point
+
+
+def _moves(value: Any) -> Any:
+    """Moves [m, d] as an array, or None."""
+    if value is None:
+        return None
+    moves = convert.floats(value, "moves")
+    if moves.ndim != 2 or moves.shape[0] < 1:
+        raise ValueError(f"moves: wanted shape [m, d], got {moves.shape}")
+    return moves
+
+
+class Balance(eqx.Module):
+    r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac12 \log p(y') / p(y))`.
+
+    One number. Sees wrong spread, inside of every mode and of any shape; bounded, whatever the
+    tails. ``moves`` [m, d] in the units of the predictions, each made in both directions; None
+    draws ``n_moves`` differences of two standard normal points and shortens them by each of
+    ``scales`` in turn. Cost: 2 m log densities.
+    """
+
+    moves: Any = eqx.field(default=None, converter=_moves)
+    n_moves: int = eqx.field(default=24, static=True)
+    scales: tuple[float, ...] = eqx.field(default=(1.0, 0.3, 0.1, 0.03), static=True)
+    whole_space: bool = eqx.field(default=False, init=False, static=True)
+    smoothness: int = eqx.field(default=0, init=False, static=True)
+
+    def __check_init__(self):
+        _check(self)
+
+    def fitted(self, key: Key, dimension: int, dtype: Any) -> "Balance":
+        """With moves drawn where none were given."""
+        return _fitted(self, key, dimension, dtype)
+
+    def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
+        def flow(log_ratio: Array, move: Point) -> Array:
+            return jnp.tanh(log_ratio / 2)[None]
+
+        return {"spread": _balance(log_density, y, self.moves, flow)}
+
+
+class Jumps(eqx.Module):
+    r"""Metropolis balance of the coordinates over big moves: :math:`\varphi = y' - y`, [d].
+
+    Sees where the mass is, beyond the reach of scores: wrong weights of modes, and shifts.
+    Arguments as of `Balance`. Cost: 2 m log densities.
+    """
+
+    moves: Any = eqx.field(default=None, converter=_moves)
+    n_moves: int = eqx.field(default=12, static=True)
+    scales: tuple[float, ...] = eqx.field(default=(1.0,), static=True)
+    whole_space: bool = eqx.field(default=False, init=False, static=True)
+    smoothness: int = eqx.field(default=0, init=False, static=True)
+
+    def __check_init__(self):
+        _check(self)
+
+    def fitted(self, key: Key, dimension: int, dtype: Any) -> "Jumps":
+        """With moves drawn where none were given."""
+        return _fitted(self, key, dimension, dtype)
+
+    def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
+        return {"weights": _balance(log_density, y, self.moves, lambda _, move: move)}
+
+
+def _balance(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: Any) -> Array:
+    if moves is None:
+        raise ValueError("moves: give them, or draw them by .fitted(key, dimension, dtype)")
+    here = log_density(y)
+
+    def one(move: Point) -> Array:
+        log_ratio = log_density(y + move) - here
+        weight = jnp.exp(jnp.where(log_ratio > 0, 0, log_ratio))
+        return weight * flow(log_ratio, move)
+
+    def step(total: Array, move: Point) -> tuple[Array, None]:
+        return total + one(move) + one(-move), None
+
+    start = jnp.zeros_like(one(moves[0]))
+    total, _ = jax.lax.scan(step, start, moves)
+    return total / moves.shape[0]
+
+
+def symmetric_moves(
+    key: Key, n_moves: int, dimension: int, scales: tuple[float, ...], dtype: Any
+) -> Float[Array, "m d"]:
+    """Differences of standard normal points times the scales in turn; a function of no target."""
+    a, b = jax.random.normal(key, (2, n_moves, dimension), dtype)
+    sizes = jnp.resize(jnp.asarray(scales, dtype), (n_moves, 1))
+    return sizes * (a - b)
+
+
+def _fitted(balance: Any, key: Key, dimension: int, dtype: Any) -> Any:
+    if balance.moves is None:
+        moves = symmetric_moves(key, balance.n_moves, dimension, balance.scales, dtype)
+    else:
+        moves = balance.moves.astype(dtype)
+        if moves.shape[1] != dimension:
+            raise ValueError(f"moves: wanted shape [m, {dimension}], got {moves.shape}")
+    return type(balance)(moves, balance.n_moves, balance.scales)
+
+
+def _check(balance: Any) -> None:
+    convert.integer(balance.n_moves, "n_moves")
+    for scale in balance.scales:
+        convert.real(scale, "scales", above=0)

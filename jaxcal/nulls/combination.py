@@ -1,0 +1,60 @@
+r"""One p-value from several statistics that share the draws of one null.
+
+Every statistic and its draws are brought to one scale, and the largest is compared with the largest
+of each draw, so that their dependence is taken as it is.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from jaxcal.nulls.contract import Outcome
+from jaxcal.results import Parts
+
+
+def strongest(
+    outcome: Outcome, names: tuple[str, ...], left_out: Bool[Array, " c"]
+) -> tuple[Outcome, Parts]:
+    r"""The largest of the standardized parts as the statistic, and each part by itself.
+
+    ``outcome``: row 0 is ignored, the others are the parts; one row is one part. Each statistic is
+    divided by the standard deviation of its draws, itself counted as one. A part whose draws have
+    no spread, or that is ``left_out``, takes no part; p is NaN where none is left, or where one is
+    not finite. A null without draws gives the smallest p-value times their number (Bonferroni).
+    Source: Westfall and Young (1993), for the largest of several statistics.
+    """
+    rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
+    parts = jax.tree.map(lambda leaf: leaf[rows], outcome._replace(stretches=None))
+    sizes = jnp.std(jnp.concatenate([parts.statistic[:, None], parts.samples], axis=1), axis=1)
+    drawn = parts.samples.shape[1] > 0
+    if not drawn:
+        sizes = jnp.where(parts.standard_error == 0, 0.0, 1.0).astype(parts.statistic.dtype)
+    used = (sizes != 0) & ~left_out
+    scale = jnp.where(used, sizes, 1)
+    standardized = jnp.where(used, parts.statistic / scale, -jnp.inf)
+    finite = jnp.all(jnp.isfinite(parts.p_value) | ~used) & jnp.any(used)
+    p_values = jnp.where(used, parts.p_value, jnp.nan)
+    winner = jnp.argmax(standardized) if drawn else jnp.nanargmin(jnp.where(used, p_values, 2))
+    if drawn:
+        draws = jnp.max(jnp.where(used[:, None], parts.samples / scale[:, None], -jnp.inf), axis=0)
+        exceeding = jnp.sum(draws >= standardized[winner])
+        p = (1 + exceeding).astype(scale.dtype) / (1 + draws.size)
+    else:
+        draws = jnp.zeros((0,), scale.dtype)
+        p = jnp.minimum(jnp.sum(used) * p_values[winner], 1)
+    p, size = jnp.where(finite, p, jnp.nan), scale[winner]
+
+    def of_winner(leaf: Array) -> Array:
+        return (leaf[winner] / size)[None]
+
+    combined = Outcome(
+        of_winner(parts.estimate),
+        of_winner(parts.biased),
+        of_winner(parts.statistic),
+        p[None],
+        jnp.where(finite, draws, jnp.nan)[None],
+        of_winner(parts.contributions),
+        of_winner(parts.standard_error),
+        outcome.stretches,
+    )
+    return combined, Parts(names, jnp.where(used, standardized, jnp.nan), p_values, winner, ~used)

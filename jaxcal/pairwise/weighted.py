@@ -1,0 +1,67 @@
+r"""h(i, j) = k(p_i, p_j) < t_i, t_j >: one statistic for every residual with mean zero.
+
+A kernel on predictions times an inner product of residuals of their targets. The residual may be a
+vector (a moment, a one-hot label minus its probabilities, an outcome minus its confidence) or a
+function (the Stein feature of a score); several residuals share one kernel, a channel each.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.divergences.vectors import gram_block
+from jaxcal.typing import Features, Pairwise
+
+
+class Inner(eqx.Module):
+    """The inner product of residuals [n, q], which are the features themselves."""
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    def block(self, rows: Float[Array, "r q"], cols: Float[Array, "c q"]) -> Array:
+        return (rows @ cols.T)[None]
+
+    def diagonal(self, features: Float[Array, "n q"]) -> Array:
+        return jnp.sum(features**2, axis=1)[None]
+
+
+class WeightedFeatures(NamedTuple):
+    """``predictions``: features for the divergence between them; ``residuals``: those of each
+    statistic of the targets."""
+
+    predictions: Features
+    residuals: tuple[Features, ...]
+
+
+class Weighted(eqx.Module):
+    """A kernel on predictions times each of several statistics of the targets, a channel each.
+
+    Cost a pair: one kernel on predictions, and the statistics.
+    """
+
+    prediction_kernel: Any
+    divergence: Any
+    statistics: tuple[Pairwise, ...] = (Inner(),)
+
+    @property
+    def channels(self) -> int:
+        return len(self.statistics)
+
+    def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:
+        k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
+        both = zip(self.statistics, rows.residuals, cols.residuals, strict=True)
+        return jnp.stack([k * jnp.sum(one.block(a, b), axis=0) for one, a, b in both])
+
+    def diagonal(self, features: WeightedFeatures) -> Float[Array, "c n"]:
+        def own(one: Features) -> Array:
+            alone = jax.tree.map(lambda leaf: leaf[None], one)
+            return gram_block(self.prediction_kernel, self.divergence, alone, alone)[0, 0]
+
+        k = jax.vmap(own)(features.predictions)
+        both = zip(self.statistics, features.residuals, strict=True)
+        return jnp.stack([k * jnp.sum(one.diagonal(of), axis=0) for one, of in both])

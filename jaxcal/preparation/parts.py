@@ -1,0 +1,145 @@
+"""Moments as residuals, one or several beside each other: what `moment_test` and
+`calibration_test` compare."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxcal.divergences.vectors import Vectors
+from jaxcal.kernels import points
+from jaxcal.kernels.points import Constant
+from jaxcal.models import Standardized
+from jaxcal.moments import KernelStein, Moment, evaluate, smooth
+from jaxcal.pairwise.stein import Stein, SteinFeatures
+from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
+from jaxcal.preparation.residuals import Featured, Noticed, not_finite
+from jaxcal.preparation.views import View
+from jaxcal.scores import each_density, is_distribution, on_whole_space
+from jaxcal.typing import Features, Key, Points
+
+
+class MomentsResidual(eqx.Module):
+    """Moments of each target under its prediction; with ``apart`` a channel a named group.
+
+    ``labels``: of the moments, one each. Moments are called in the units of the predictions.
+    """
+
+    moments: tuple[Moment | KernelStein, ...]
+    labels: tuple[str, ...] = eqx.field(static=True)
+    apart: bool = eqx.field(default=False, static=True)
+    components: bool = eqx.field(default=False, init=False, static=True)
+
+    @property
+    def needs_scores(self) -> bool:
+        return any(isinstance(one, KernelStein) for one in self.moments)
+
+    def needs_nodes(self, predictions: Standardized) -> bool:
+        return any(_asks(one, "whole_space") for one in self.moments)  # to look for a boundary
+
+    def node_key(self, key: Key) -> Key:
+        return key
+
+    def divided(self, view: View, divergence: Any, kernel: Any) -> tuple[Any, Any]:
+        return view.predictions, view.about_origin
+
+    def features(
+        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features
+    ) -> Featured:
+        if not isinstance(predictions, Standardized) or view.targets is None:
+            raise TypeError("predictions: moments are of densities, and classes have none")
+        own, targets, ys = predictions.predictions, view.targets, view.ys
+        centers, scales = predictions.units.center[None], jnp.diag(predictions.units.scale)[None]
+        bounded, rough = _bounded(own, view), jnp.zeros((), bool)
+        if any(_asks(one, "smoothness") == 2 for one in self.moments):
+            rough = ~smooth(jax.random.fold_in(key, 0), own, targets, centers, scales)
+        logs = each_density(own, lambda log_density, y: log_density(y), targets)
+        finite = jnp.all(jnp.isfinite(ys), axis=1)
+        # a target where the density is 0 is an error of its own: no moment says how large
+        impossible = finite & (logs == -jnp.inf)
+        lost = finite & (jnp.isnan(logs) | (logs == jnp.inf))
+        nonfinite, parts = jnp.sum(lost), []
+        for k, (label, moment) in enumerate(zip(self.labels, self.moments, strict=True)):
+            out = (bool(_asks(moment, "whole_space")) & bounded) | (
+                (_asks(moment, "smoothness") == 2) & rough
+            )
+            if isinstance(moment, KernelStein):
+                assert view.scores is not None
+                groups = {"shape": view.scores}
+            else:
+                fitted = getattr(moment, "fitted", None)
+                if fitted is not None:
+                    moment = fitted(jax.random.fold_in(key, k + 1), ys.shape[1], ys.dtype)
+                groups = evaluate(moment, own, targets, centers, scales)
+            for group, values in groups.items():
+                if values.shape[1] == 0:  # no correlation in one dimension
+                    continue
+                kept = finite & ~impossible & ~lost & ~out
+                values = jnp.where(finite[:, None] & ~kept[:, None], 0, values)
+                nonfinite = nonfinite + not_finite(jnp.where(finite[:, None], values, 0))
+                name = label if group == "moment" else f"{label}: {group}"
+                parts.append(Part(moment, values, ~finite | kept, out, name))
+        if not self.apart:
+            values = jnp.concatenate([part.values for part in parts], axis=1)
+            out = jnp.any(jnp.stack([part.out for part in parts]))
+            parts = [Part(None, values, finite, out, self.labels[0])]
+        names = tuple(part.name for part in parts)
+        features = tuple(_features(part, ys) for part in parts)
+        return Featured(
+            WeightedFeatures(described, features),
+            nonfinite,
+            not_finite(described),
+            jnp.zeros((), jnp.int32),
+            noticed=Noticed(
+                jnp.sum(impossible), bounded, rough, jnp.stack([part.out for part in parts]), names
+            ),
+        )
+
+    def pairwise(
+        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
+    ) -> Weighted:
+        statistics, d = [], 0
+        stein = iter([one for one in self.moments if isinstance(one, KernelStein)])
+        for features in featured.features.residuals:
+            if isinstance(features, SteinFeatures):
+                d, one = features.ys.shape[1], next(stein)
+                kernel = points.with_bandwidth(one.kernel, one.factor * target_kernel.bandwidth)
+                nothing = Vectors(jnp.zeros((0, 1), features.ys.dtype))
+                statistics.append(Stein(kernel, Constant(), nothing, dimension=d))
+            else:
+                statistics.append(Inner())
+        return Weighted(prediction_kernel, divergence, tuple(statistics))
+
+
+class Part(NamedTuple):
+    """A channel: a moment's group of values [n, q], which observations [n] take part, whether the
+    moment is left out, and what the channel is called."""
+
+    moment: Any
+    values: Float[Array, "n q"]
+    kept: Bool[Array, " n"]
+    out: Bool[Array, ""]
+    name: str
+
+
+def _features(part: Part, ys: Points) -> Features:
+    if not isinstance(part.moment, KernelStein):
+        return part.values
+    nothing = jnp.zeros((ys.shape[0], 1), ys.dtype)
+    return SteinFeatures(ys, part.values, nothing, part.kept.astype(ys.dtype))
+
+
+def _asks(moment: Any, name: str) -> Any:
+    """What a moment says about itself; 0 or False where it does not."""
+    return getattr(moment, name, 0)
+
+
+def _bounded(predictions: Any, view: View) -> Bool[Array, ""]:
+    """Whether a density ends: a distribution says so, or it is 0 at a base point."""
+    if is_distribution(predictions) and not on_whole_space(predictions):
+        return jnp.ones((), bool)
+    if view.at_nodes is None:
+        return jnp.zeros((), bool)
+    return jnp.any(jnp.isnan(view.at_nodes.values))

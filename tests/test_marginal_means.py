@@ -1,0 +1,179 @@
+"""Moments have mean zero under the prediction; a coordinate is not accused of what another does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+from quick import quick_first
+
+import jaxcal
+from jaxcal.models import Draws, Scores
+from jaxcal.moments import marginal_means
+from jaxcal.nulls import Gamma
+
+COV = np.array([[1.0, 0.8], [0.8, 1.0]])
+PRECISION = np.linalg.inv(COV)
+
+
+def density(center, y):
+    return -(y - center) @ jnp.asarray(PRECISION, y.dtype) @ (y - center) / 2
+
+
+def shifted_first(key, n, shift):
+    """Predictions with correlation .8 that lie too high in coordinate 0; their centers, targets."""
+    x, noise = jax.random.normal(key, (2, n, 2))
+    ys = x + noise @ jnp.linalg.cholesky(jnp.asarray(COV)).T
+    return x + shift * jnp.asarray([[1.0, 0.0]]), ys
+
+
+@pytest.mark.parametrize("n", quick_first([64, 300], [64]))
+def test_the_innocent_of_two_correlated_coordinates_is_not_accused(n):
+    """1,000 data sets; coordinate 0 is off by four standard errors, up or down."""
+    shift = 4 / n**0.5
+
+    def one(key, side):
+        centers, ys = shifted_first(key, n, side * shift)
+        predictions = jaxcal.Unnormalized(density, centers)
+        split = jaxcal.kccsd_test(key, predictions, ys, null=Gamma(), coordinates=True).coordinates
+        return split.marginal_mean, split.p_adjusted
+
+    keys = jax.random.split(jax.random.key(1), 1000)
+    sides = jnp.where(jnp.arange(1000) % 2 == 0, 1.0, -1.0)
+    found, given_the_other = jax.jit(lambda *a: jax.lax.map(lambda b: one(*b), a, batch_size=50))(
+        keys, sides
+    )
+    low, high = scipy.stats.binom.interval(0.999, 1000, 0.05)
+    accused = found.p_adjusted <= 0.05
+    assert low <= int(jnp.sum(accused[:, 1])) <= high
+    # z = 4 against 2.24 at worst: found in 96 %
+    assert int(jnp.sum(accused[:, 0])) >= scipy.stats.binom.ppf(0.0005, 1000, 0.96)
+    wrong = accused[:, 0] & (jnp.sign(found.estimate[:, 0]) != sides)
+    assert not bool(jnp.any(wrong))
+    truth = jnp.stack([sides * shift, jnp.zeros(1000)], axis=1)
+    covered = jnp.sum((found.low <= truth) & (truth <= found.high), axis=0)
+    low, high = scipy.stats.binom.interval(0.999, 1000, 0.95)
+    assert np.all((low <= np.asarray(covered)) & (np.asarray(covered) <= high))
+    # what the question given the other coordinate makes of it
+    assert int(jnp.sum(given_the_other[:, 1] <= 0.05)) > 300
+
+
+@pytest.mark.slow
+def test_every_route_to_a_gaussian_covariance_gives_the_same(key):
+    centers, ys = shifted_first(key, 40, 0.3)
+    nodes = jax.random.normal(jax.random.key(7), (4, 2))
+
+    def scores_at(points):
+        return (centers[:, None] - points) @ PRECISION
+
+    routes = [
+        dist.MultivariateNormal(centers, COV),
+        jaxcal.Unnormalized(density, centers),
+        Scores(scores_at(ys[:, None])[:, 0], scores_at(nodes[None]), nodes),
+    ]
+    wanted = ((np.asarray(centers) - np.asarray(ys)) / np.sqrt(np.diag(COV))).mean(axis=0)
+    for predictions in routes:
+        result = jaxcal.kccsd_test(key, predictions, ys, coordinates=True, null=Gamma())
+        means = result.coordinates.marginal_mean
+        np.testing.assert_allclose(means.estimate, wanted, rtol=1e-8)
+        t = scipy.stats.ttest_1samp(np.asarray(centers) - np.asarray(ys), 0)
+        np.testing.assert_allclose(means.p_value, t.pvalue, rtol=1e-8)
+        np.testing.assert_allclose(means.low, t.confidence_interval().low, rtol=1e-5)
+        assert not any("by itself" in text for text in result.warnings())
+    assert "too high by" in str(result)
+    assert "given the others" in str(result)
+
+
+def test_a_single_density_has_marginal_means_too(key):
+    _, ys = shifted_first(key, 40, 0.0)
+    model = dist.MultivariateNormal(jnp.asarray([0.5, 0.0]), COV)
+    split = jaxcal.ksd_test(key, model, ys, coordinates=True, null=Gamma()).coordinates
+    np.testing.assert_allclose(
+        split.marginal_mean.estimate, [0.5, 0] - np.asarray(ys).mean(axis=0), rtol=1e-8
+    )
+
+
+@pytest.mark.parametrize("nodes", [None, np.zeros((2, 2))], ids=["no base points", "too few"])
+def test_without_a_covariance_nothing_is_guessed(key, nodes):
+    at_nodes = None if nodes is None else np.ones((12, 2, 2))
+    ys = np.random.default_rng(0).normal(size=(12, 2))
+    vectors = jaxcal.divergences.Vectors(jnp.asarray(ys))
+    result = jaxcal.kccsd_test(
+        key, Scores(-ys, at_nodes, nodes), ys, divergence=vectors, coordinates=True, null=Gamma()
+    )
+    assert result.coordinates.marginal_mean is None
+    assert any("cannot be told" in text and "Scores.nodes" in text for text in result.warnings())
+    assert "too high by" not in str(result)
+    assert result.to_dict()["coordinates"]["marginal_mean"] is None
+
+
+def test_predictions_that_do_not_look_gaussian_share_one_covariance():
+    """A shift of all predictions is found with its size, two modes or a density that ends."""
+    rng = np.random.default_rng(5)
+    n, nodes = 4000, jnp.asarray(rng.normal(size=(10, 2)) * 3)
+    centers = jnp.asarray(rng.normal(size=(n, 2)))
+    ys = centers + rng.normal(size=(n, 2)) @ np.linalg.cholesky(COV).T
+    ys = ys + 2.0 * rng.choice([-1, 1], size=(n, 1)) * np.asarray([1.0, -1.0])
+
+    def two_modes(center, y):
+        apart = jnp.asarray([2.0, -2.0])
+        return jnp.logaddexp(density(center + apart, y), density(center - apart, y))
+
+    score = jax.vmap(jax.grad(two_modes, argnums=1))
+    shift = np.asarray([0.05, 0.0])
+    scores = score(centers + shift[None], ys)
+    at_nodes = jnp.stack([score(centers, jnp.broadcast_to(z, (n, 2))) for z in nodes], axis=1)
+    fit = jax.jit(lambda *a: marginal_means.covariances_of(None, *a))
+    covariances = fit(nodes, at_nodes.at[0, 0].set(jnp.nan), scores)
+    assert int(covariances.common) > n / 2
+    means = marginal_means.means(marginal_means.shifts(scores, covariances.values))
+    deviations = np.sqrt(np.diagonal(np.linalg.inv(np.asarray(scores.T @ scores) / n)))
+    common = marginal_means.means(
+        marginal_means.shifts(scores, jnp.linalg.inv(scores.T @ scores / n)[None])
+    )
+    error = np.asarray(common.standard_error) * deviations
+    assert np.all(np.abs(common.estimate * deviations - shift) < 4 * error + 0.01)
+    assert np.all(np.isfinite(means.estimate))
+
+
+@pytest.mark.parametrize("variance", [0.2, 1.0, 30.0])
+def test_the_mean_is_zero_for_any_matrix_and_shape(variance):
+    """Quadrature over a skewed density of two modes."""
+    grid = np.linspace(-12, 12, 4001)
+    logs = np.logaddexp(-((grid + 1) ** 2), -((grid - 3) ** 2) / 4)
+    score = np.gradient(logs, grid, edge_order=2)
+    weights = np.exp(logs) / np.exp(logs).sum()
+    t = marginal_means.shifts(jnp.asarray(score[:, None]), jnp.full((1, 1), variance))
+    assert abs(float(weights @ np.asarray(t)[:, 0])) < 1e-4 * variance**0.5
+
+
+def test_covariances_of_known_distributions_are_those_of_their_draws(key):
+    """Within five standard errors of 20,000 draws."""
+    rng = np.random.default_rng(3)
+    centers, widths = rng.normal(size=(2, 3, 2, 2)), 0.5 + rng.uniform(size=(2, 3, 2, 2))
+    mixing = dist.Categorical(jnp.asarray(rng.dirichlet(np.ones(2), size=3)))
+    cases = [
+        dist.Normal(centers[0, :, 0], widths[0, :, 0]).to_event(1),
+        dist.MultivariateNormal(centers[0, :, 0], COV),
+        dist.Laplace(centers[0, :, 0], widths[0, :, 0]).to_event(1),
+        dist.MixtureSameFamily(mixing, dist.Normal(centers[0], widths[0]).to_event(1)),
+        dist.MixtureSameFamily(mixing, dist.Laplace(centers[1], widths[1]).to_event(1)),
+    ]
+    for predictions in cases:
+        draws = np.asarray(predictions.sample(key, (20_000,)))
+        gaps = draws - draws.mean(axis=0)
+        products = gaps[..., :, None] * gaps[..., None, :]
+        error = products.std(axis=0) / 20_000**0.5
+        covariances = marginal_means.offered_covariances(predictions)
+        assert np.all(np.abs(products.mean(axis=0) - covariances) < 5 * error)
+    assert marginal_means.offered_covariances(Draws(jnp.zeros((3, 4, 2)))) is None
+
+
+def test_quantiles_of_student_are_those_of_scipy():
+    degrees = np.array([11, 29, 99, 299, 1e5])
+    for probability in (0.95, 0.975):
+        wanted = scipy.stats.t.ppf(probability, degrees)
+        for dtype in (jnp.float64, jnp.float32):
+            got = marginal_means.student_quantile(probability, jnp.asarray(degrees, dtype))
+            np.testing.assert_allclose(got, wanted, rtol=1e-5)
