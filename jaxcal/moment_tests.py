@@ -120,7 +120,7 @@ def _run(
             f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
         )
     spec = Specification(
-        checks.divergence(options.get("divergence", Fisher())),
+        checks.divergence(options.get("divergence", Fisher(zero_outside=True))),
         points.as_kernel(
             options.get("prediction_kernel", Gaussian() + Constant()), "prediction_kernel"
         ),

@@ -289,6 +289,18 @@ def exchangeability(held, target, prediction, divergence, null):
     )
 
 
+def all_moments(held, target, prediction, divergence, null):
+    return jaxcal.calibration_test(
+        KEY,
+        model(held),
+        held["targets"],
+        parts=[jaxcal.moments.KernelStein(), jaxcal.moments.Balance(n_moves=4)],
+        prediction_kernel=prediction,
+        null=null,
+        base_measure=held["base"],
+    )
+
+
 def ckce_test(held, target, prediction, divergence, null):
     return ckce.ckce_test(KEY, held["probabilities"], held["classes"], n_draws=39)
 
@@ -309,6 +321,7 @@ TESTS = {
     "ucme of draws": (at_locations(drawn), ("targets", "samples")),
     "ucme there": (at_given_locations, ("targets", "mean", "mean there", "targets there")),
     "exchangeability": (exchangeability, ("targets", "mean", "base")),
+    "calibration": (all_moments, ("targets", "mean")),
     "ckce": (ckce_test, ("probabilities",)),
 }
 WORDS = {"targets": "1 ", "at targets": "1 score values", "inputs": "1 values that"}
@@ -351,6 +364,7 @@ QUICK = [
     ("skce of classes", options(None, IMQ(), TotalVariation(), BlockSquares()), 12),
     ("ucme", options(Gaussian() + Linear(), Gaussian(), None, ucme.Signs(39)), 100),
     ("exchangeability", options(None, Gaussian() + Constant(), None, None), 12),
+    ("calibration", options(None, Gaussian() + Constant(), None, Wild(39)), 12),
     ("ckce", options(None, None, None, None), 12),
 ]
 

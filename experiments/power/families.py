@@ -125,7 +125,7 @@ class Family(NamedTuple):
     deviation: float
     correlated: bool
     faults: tuple[str, ...]
-    sizes: tuple[int, ...] = (200,)
+    n: int = 200  # observations a data set, for power
 
 
 FAMILIES = {
@@ -142,6 +142,7 @@ FAMILIES = {
     "skewed": Family(Base(_skewed, _draw_skewed), 2, 1.0, 0.4, 0.4228, 0.803, True,
                      (*PLAIN, "correlation left out")),
     "five": Family(NORMAL, 5, 1.0, 0.4, 0.0, 1.0, True, (*PLAIN, "correlation left out")),
+    "hgm": Family(NORMAL, 1, 1.0, 0.0, 0.0, 1.0, False, ("correct", "HGM"), 64),
     "box": Family(Base(_box, _draw_box), 2, 3.0, 0.4, 0.0, 0.236, False,
                   ("correct", "box spread")),
 }  # fmt: skip
@@ -173,10 +174,16 @@ def data_set(name: str, key: jax.Array, fault: Fault, n: int, m: int = 99) -> Da
     widths = family.width * jnp.exp(family.varying * jax.random.normal(width_key, (n, 1, 1)))
     claimed = _root(fault.correlation if family.correlated else 0.0, d)
     actual = _root(CORRELATION if family.correlated else 0.0, d)
+    if name == "hgm":  # of the KCCSD paper: N(sum x, v(x)), and the fault is that v should be 1
+        inputs = jax.random.normal(x_key, (n, 3))
+        x = jnp.broadcast_to(jnp.sum(inputs, axis=1, keepdims=True), (n, 2))
+        bump = jnp.exp(-jnp.sum((inputs - 2 / 3) ** 2, axis=1) / (2 * 0.8**2))
+        widths = jnp.sqrt(1 + 10 * bump)[:, None, None]
     side = jnp.sign(x[:, 1:2])
     z = base.draw(z_key, (n, d), 0.5)
     wide = jax.random.uniform(tail_key, (n, 1)) < fault.tail
     spread = fault.spread * jnp.exp(fault.widths * side) * jnp.where(wide, 3.0, 1.0)
+    spread = spread * jnp.where(fault.model > 0, 1 / widths[:, 0], 1.0)
     # the spread of the modes of a mixture changes inside of each mode
     middle = jnp.round(z / (2 * APART) + 0.5) * 2 * APART - APART if name == "modes" else 0.0
     middle = jnp.where(jnp.arange(d) == 0, middle, 0.0) if name == "modes" else family.center

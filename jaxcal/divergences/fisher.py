@@ -19,13 +19,18 @@ class Fisher(_Euclidean, eqx.Module):
     """Generalized Fisher divergence (GFD), from scores at base points. Needs no constant.
 
     Blind to the mixing proportions of well-separated modes, as every distance of scores is.
+    With ``zero_outside`` a score counts 0 at base points where its density is 0, and is not missed.
     """
 
+    zero_outside: bool = eqx.field(default=False, static=True)
     needs_nodes: bool = eqx.field(default=True, static=True, init=False)
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         assert at_nodes is not None
-        return embeddings.fisher(at_nodes.values)
+        values = at_nodes.values
+        if self.zero_outside:
+            values = jnp.where(jnp.isfinite(values), values, 0)
+        return embeddings.fisher(values)
 
 
 def ground_kernel(kernel: Any) -> Any:

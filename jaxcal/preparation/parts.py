@@ -52,14 +52,16 @@ class MomentsResidual(eqx.Module):
             raise TypeError("predictions: moments are of densities, and classes have none")
         own, targets, ys = predictions.predictions, view.targets, view.ys
         centers, scales = predictions.units.center[None], jnp.diag(predictions.units.scale)[None]
-        bounded, rough = _bounded(own, view), jnp.zeros((), bool)
-        if any(_asks(one, "smoothness") == 2 for one in self.moments):
-            rough = ~smooth(jax.random.fold_in(key, 0), own, targets, centers, scales)
         logs = each_density(own, lambda log_density, y: log_density(y), targets)
         finite = jnp.all(jnp.isfinite(ys), axis=1)
         # a target where the density is 0 is an error of its own: no moment says how large
         impossible = finite & (logs == -jnp.inf)
-        lost = finite & (jnp.isnan(logs) | (logs == jnp.inf))
+        # unless a parameter is not finite: then there is no density
+        lost = finite & (jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(own) > 0)))
+        impossible = impossible & ~lost
+        bounded, rough = _bounded(own, view, ~finite | lost), jnp.zeros((), bool)
+        if any(_asks(one, "smoothness") == 2 for one in self.moments):
+            rough = ~smooth(jax.random.fold_in(key, 0), own, targets, centers, scales)
         nonfinite, parts = jnp.sum(lost), []
         for k, (label, moment) in enumerate(zip(self.labels, self.moments, strict=True)):
             out = (bool(_asks(moment, "whole_space")) & bounded) | (
@@ -136,10 +138,10 @@ def _asks(moment: Any, name: str) -> Any:
     return getattr(moment, name, 0)
 
 
-def _bounded(predictions: Any, view: View) -> Bool[Array, ""]:
+def _bounded(predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
     """Whether a density ends: a distribution says so, or it is 0 at a base point."""
     if is_distribution(predictions) and not on_whole_space(predictions):
         return jnp.ones((), bool)
     if view.at_nodes is None:
         return jnp.zeros((), bool)
-    return jnp.any(jnp.isnan(view.at_nodes.values))
+    return jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])
