@@ -42,7 +42,7 @@ class Balance(eqx.Module):
     """
 
     moves: Any = eqx.field(default=None, converter=_moves)
-    n_moves: int = eqx.field(default=24, static=True)
+    n_moves: int = eqx.field(default=16, static=True)
     scales: tuple[float, ...] = eqx.field(default=(1.0, 0.3, 0.1, 0.03), static=True)
     whole_space: bool = eqx.field(default=False, init=False, static=True)
     smoothness: int = eqx.field(default=0, init=False, static=True)
@@ -69,7 +69,7 @@ class Jumps(eqx.Module):
     """
 
     moves: Any = eqx.field(default=None, converter=_moves)
-    n_moves: int = eqx.field(default=12, static=True)
+    n_moves: int = eqx.field(default=24, static=True)
     scales: tuple[float, ...] = eqx.field(default=(1.0,), static=True)
     whole_space: bool = eqx.field(default=False, init=False, static=True)
     smoothness: int = eqx.field(default=0, init=False, static=True)

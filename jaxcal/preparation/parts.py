@@ -12,7 +12,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Standardized
-from jaxcal.moments import KernelStein, Moment, evaluate, smooth
+from jaxcal.moments import KernelStein, Moment, evaluate, marginal_means, smooth
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
 from jaxcal.preparation.residuals import Featured, Noticed, not_finite
@@ -34,7 +34,7 @@ class MomentsResidual(eqx.Module):
 
     @property
     def needs_scores(self) -> bool:
-        return any(isinstance(one, KernelStein) for one in self.moments)
+        return any(isinstance(one, KernelStein) or _asks(one, "marginal") for one in self.moments)
 
     def needs_nodes(self, predictions: Standardized) -> bool:
         return any(_asks(one, "whole_space") for one in self.moments)  # to look for a boundary
@@ -74,7 +74,10 @@ class MomentsResidual(eqx.Module):
                 fitted = getattr(moment, "fitted", None)
                 if fitted is not None:
                     moment = fitted(jax.random.fold_in(key, k + 1), ys.shape[1], ys.dtype)
-                groups = evaluate(moment, own, targets, centers, scales)
+                units = scales
+                if _asks(moment, "marginal"):
+                    units = predictions.units.scale[None, :, None] * _roots(view, predictions)
+                groups = evaluate(moment, own, targets, centers, units)
             for group, values in groups.items():
                 if values.shape[1] == 0:  # no correlation in one dimension
                     continue
@@ -136,6 +139,20 @@ def _features(part: Part, ys: Points) -> Features:
 def _asks(moment: Any, name: str) -> Any:
     """What a moment says about itself; 0 or False where it does not."""
     return getattr(moment, name, 0)
+
+
+def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
+    """A root of the covariance that each prediction claims, in the units of the test; of all
+    targets' where it is not to be had."""
+    eye = jnp.eye(view.ys.shape[1], dtype=view.ys.dtype)[None]
+    nodes, values = (None, None) if view.at_nodes is None else view.at_nodes
+    if view.scores is None:
+        return eye
+    fitted = marginal_means.covariances_of(predictions, nodes, values, view.scores)
+    if fitted is None:
+        return eye
+    finite = jnp.all(jnp.isfinite(fitted.values), axis=(1, 2), keepdims=True)
+    return jnp.linalg.cholesky(jnp.where(finite, fitted.values, eye))
 
 
 def _bounded(predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
