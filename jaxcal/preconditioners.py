@@ -6,6 +6,7 @@ slope of a regression of scores on points estimates the precision, and
 :math:`M_p = \Lambda_p^{-1/2}`.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ class Preconditioner(NamedTuple):
     clamped: Int[Array, ""]
 
 
+@partial(jax.jit, static_argnames="form")
 def precision_root(
     nodes: Nodes, scores: Float[Array, "n m d"], form: Precondition
 ) -> Preconditioner:

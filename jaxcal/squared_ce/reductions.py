@@ -49,7 +49,9 @@ class Reduced(eqx.Module):
 
     def take(self, rows: Any) -> "Reduced":
         """The observations with these numbers (or in this slice)."""
-        return Reduced(self.inputs[..., rows, :], self.outcomes[..., rows, :], self.notion)
+        rows = np.arange(self.n)[rows] if isinstance(rows, slice) else rows
+        inputs, outcomes = _rows((self.inputs, self.outcomes), rows)
+        return Reduced(inputs, outcomes, self.notion)
 
     def problems(self) -> list["Reduced"]:
         """The problems one by one: m for the class-wise notion, otherwise this one."""
@@ -57,6 +59,12 @@ class Reduced(eqx.Module):
             return [self]
         pairs = zip(self.inputs, self.outcomes, strict=True)
         return [Reduced(inputs, outcomes, self.notion) for inputs, outcomes in pairs]
+
+
+@jax.jit
+def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
+    """In one program: by themselves, numbers of rows are checked and wrapped in five."""
+    return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
 def softmax(logits: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ import scipy.integrate
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from quick import quick_first
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
 from jaxcal.squared_ce import canonical, class_wise, exact, top_label
@@ -259,9 +260,10 @@ def test_the_scalar_law_has_its_closed_forms(key):
     assert float(c.min()) >= 0
 
 
-@pytest.mark.parametrize(
-    ("theta", "wanted"), [(0.16, 0.009347), (0.3, 0.009667), (1.0, 0.008666), (2.0, 0.009321)]
-)
+CURVE = [(0.16, 0.009347), (0.3, 0.009667), (1.0, 0.008666), (2.0, 0.009321)]
+
+
+@pytest.mark.parametrize(("theta", "wanted"), quick_first(CURVE, [CURVE[0], CURVE[3]]))
 def test_the_simulation_of_the_paper_has_its_exact_curve(theta, wanted):
     problem, _, _ = simulated()
     found = risks.empirical_risk(Residual(partial(temperature_residual, theta)), problem)
