@@ -2,8 +2,8 @@
 
 Importing this imports nothing: functions, classes and subpackages (`kernels`, `divergences`,
 `nulls`, `skce`, `ucme`, `moments`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`,
-`squared_ce`, `dce`, `simulators`, `sbi`, `plots`) are imported, and JAX with them, when they are
-first named.
+`squared_ce`, `dce`, `simulators`, `sbi`, `plots`, `whitening`) are imported, and JAX with them,
+when they are first named.
 """
 
 from importlib import import_module
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         skce,
         squared_ce,
         ucme,
+        whitening,
     )
     from jaxcal.calibration import kccsd, kccsd_test
     from jaxcal.ckce import compare
@@ -120,4 +121,5 @@ __all__ = [
     "squared_ce",
     "ucme",
     "ucme_test",
+    "whitening",
 ]

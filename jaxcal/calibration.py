@@ -12,6 +12,7 @@ from jaxcal.preparation import SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.typing import KeyLike, Precondition
+from jaxcal.whitening import Whitener
 
 
 def kccsd_test(
@@ -29,6 +30,7 @@ def kccsd_test(
     precondition: Precondition = None,
     standardize: bool = True,
     coordinates: bool = False,
+    whiten: Whitener | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> TestResult:
@@ -48,9 +50,18 @@ def kccsd_test(
 
     ``precondition``: "isotropic", "diagonal" or "full" puts each prediction on the scale of its
     own spread, by the kernel k(p, p') M_p^T M_p' with M_p the inverse root of a precision that is
-    estimated from the scores at the base points. It is valid because M_p is a function of the
-    prediction alone: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0 for any such matrix, well
-    estimated or not. It gains power where predictions differ in width.
+    estimated from the scores at the base points. The mean stays 0 under calibration because M_p is
+    a function of the prediction alone, well estimated or not: E[M_p (l s_p + grad l)] = M_p E[l s_p
+    + grad l]. The level at finite n also needs that no few observations dominate. It gains power
+    where predictions differ in width.
+
+    ``whiten``: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` brings each target into
+    the units of its prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p, which the target kernel
+    then sees: a wrong spread is the same fault in every prediction, sharp or wide. Centre and scale
+    are functions of the prediction alone, and nothing but power depends on how good they are.
+    u has no units, so ``standardize`` then only sets where base points lie and what divergences
+    see; bandwidths given by hand, and the smallest shift, are in claimed standard deviations.
+    With ``coordinates`` it takes ``form="diagonal"``.
 
     ``coordinates=True`` also says how far predictions lie too high in each target coordinate by
     itself, and splits the statistic into what each coordinate adds given the others, with p-values
@@ -81,6 +92,7 @@ def kccsd_test(
         precondition=precondition,
         standardize=standardize,
         coordinates=coordinates,
+        whiten=whiten,
     )
     return testing.run(
         key,

@@ -6,6 +6,7 @@ slope of a regression of scores on points estimates the precision, and
 :math:`M_p = \Lambda_p^{-1/2}`.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal.numerics import at_least, at_most, psd_root
 from jaxcal.typing import Nodes, Precondition
 
+# A scale that is too large makes scores that rule the statistic; one too small does no harm.
+WIDTHS = 1e4  # deviations wider than the typical one by more than this factor are clamped
+LEAST = 1e-5  # and so are eigenvalues of precisions with diagonal 1 below this
 RANGE = 1e4  # eigenvalues further than this factor from the typical precision are clamped
 
 
@@ -38,19 +42,10 @@ def precision_root(
     never sees a target, so the Stein identity, and with it the level of the test, is untouched by
     how well the regression fits. Units: M is a length. Cost O(n m d^2 + n d^3).
     """
-    m, d = nodes.shape
-    needed = d + 1 if form == "full" else 2
-    if m < needed:
-        raise ValueError(
-            f"precondition={form!r} regresses scores on base points and needs at least {needed} "
-            f"of them in {d} dimensions, got {m}: raise n_nodes"
-        )
-    z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
-    s = scores - jnp.mean(scores, axis=1, keepdims=True)
+    z, s = _centred(nodes, scores, form, "precondition")
+    d = nodes.shape[1]
     if form == "full":
-        slope = -jnp.linalg.lstsq(z, jnp.moveaxis(s, 1, 0).reshape(m, -1))[0]
-        slope = jnp.moveaxis(slope.reshape(d, -1, d), 1, 0)
-        slope = (slope + jnp.swapaxes(slope, 1, 2)) / 2
+        slope = _regression(z, s)
         # an eigenvector basis of a matrix that is not finite does not exist: let NaN through
         finite = jnp.all(jnp.isfinite(slope), axis=(1, 2))[:, None, None]
         eye = jnp.eye(d, dtype=slope.dtype)[None]
@@ -63,6 +58,42 @@ def precision_root(
         return Preconditioner(values[:, 0] ** -0.5, clamped)
     values, clamped = _clamp(products / squares[None])
     return Preconditioner(values**-0.5, clamped)
+
+
+def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Array, "n d d"]:
+    r"""The precisions :math:`\Lambda_p` of :math:`s_p(z) \approx -\Lambda_p (z - c)` as they come.
+
+    Least squares of the scores [n, m, d] at m base points [m, d], made symmetric; "diagonal" takes
+    each coordinate by itself. They need not be positive. Cost O(n m d^2).
+    """
+    z, s = _centred(nodes, scores, form, "form")
+    if form == "full":
+        return _regression(z, s)
+    alone = -jnp.einsum("md,nmd->nd", z, s) / jnp.sum(z**2, axis=0)[None]
+    return alone[:, :, None] * jnp.eye(nodes.shape[1], dtype=nodes.dtype)[None]
+
+
+def _centred(
+    nodes: Nodes, scores: Float[Array, "n m d"], form: str | None, name: str
+) -> tuple[Nodes, Float[Array, "n m d"]]:
+    """Both about their means; ValueError where there are too few base points for the form."""
+    m, d = nodes.shape
+    needed = d + 1 if form == "full" else 2
+    if m < needed:
+        raise ValueError(
+            f"{name}={form!r} regresses scores on base points and needs at least {needed} "
+            f"of them in {d} dimensions, got {m}: raise n_nodes"
+        )
+    z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
+    return z, scores - jnp.mean(scores, axis=1, keepdims=True)
+
+
+def _regression(z: Nodes, s: Float[Array, "n m d"]) -> Float[Array, "n d d"]:
+    """Minus the symmetric part of the slope of scores on points."""
+    m, d = z.shape
+    slope = -jnp.linalg.lstsq(z, jnp.moveaxis(s, 1, 0).reshape(m, -1))[0]
+    slope = jnp.moveaxis(slope.reshape(d, -1, d), 1, 0)
+    return (slope + jnp.swapaxes(slope, 1, 2)) / 2
 
 
 def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Array, ""]]:
@@ -80,22 +111,85 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
 def _clamp_spectrum(
     matrices: Float[Array, "n d d"], finite: Bool[Array, "n 1"]
 ) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Symmetric matrices with clamped eigenvalues, and how many were clamped.
+    """Symmetric matrices with clamped eigenvalues, and how many were clamped."""
+    bounded, moved = bounded_spectrum(
+        matrices, lambda values: _clamp(jnp.where(finite, values, jnp.nan))[0]
+    )
+    return bounded, jnp.sum(moved & finite[:, 0])
+
+
+def bounded_spectrum(
+    matrices: Float[Array, "n d d"], bound: Callable[[Float[Array, "n d"]], Float[Array, "n d"]]
+) -> tuple[Float[Array, "n d d"], Bool[Array, " n"]]:
+    """Symmetric matrices with other eigenvalues, and which matrices were changed.
 
     Eigenvectors have no derivative where eigenvalues coincide, but the matrix has: to first order
     its eigenvalues move by the diagonal of the change in their basis, and what is off the diagonal
-    keeps the quotient of the differences. Exact in every order where nothing is clamped.
+    keeps the quotient of the differences. Exact in every order where nothing is changed.
     """
-    held = jax.lax.stop_gradient(matrices)
-    values, vectors = jnp.linalg.eigh(held)
+    fixed = jax.lax.stop_gradient(matrices)
+    values, vectors = jnp.linalg.eigh(fixed)
     across = jnp.swapaxes(vectors, 1, 2)
-    change = across @ (matrices - held) @ vectors
+    change = across @ (matrices - fixed) @ vectors
     values = values + jnp.diagonal(change, axis1=1, axis2=2)
-    kept, clamped = _clamp(jnp.where(finite, values, jnp.nan))
+    kept = bound(values)
     gaps = values[:, :, None] - values[:, None]
     inside = (kept == values)[:, :, None] & (kept == values)[:, None]
     quotient = (kept[:, :, None] - kept[:, None]) / jnp.where(gaps == 0, 1, gaps)
     quotient = jnp.where(inside, 1, jnp.where(gaps == 0, 0, quotient))
     eye = jnp.eye(matrices.shape[1], dtype=matrices.dtype)[None]
     inner = kept[:, :, None] * eye + jax.lax.stop_gradient(quotient) * change * (1 - eye)
-    return vectors @ inner @ across, clamped
+    return vectors @ inner @ across, jnp.any(kept != values, axis=1)
+
+
+def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
+    """Covariances from symmetric matrices that need not be positive, and how many were clamped.
+
+    In units in which the diagonal is 1, so that no choice here depends on those of a coordinate.
+    """
+    bounded, clamped = bounded_matrices(precisions, precisions=True)
+    finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
+    units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
+    square = units[:, :, None] * units[:, None]
+    inverse = jnp.linalg.inv(jnp.where(finite, bounded * square, eyes(bounded)))
+    return jnp.where(finite, (inverse + jnp.swapaxes(inverse, 1, 2)) / 2 * square, jnp.nan), clamped
+
+
+def bounded_matrices(
+    matrices: Float[Array, "n d d"], *, precisions: bool
+) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
+    """The nearest matrices that covariances or precisions could be, and how many were moved.
+
+    A diagonal entry that is not positive becomes the typical one of its coordinate, the median over
+    predictions, without correlations; one that stands for a deviation more than `WIDTHS` times the
+    typical one is clamped there. Eigenvalues of the matrix with diagonal 1 that are not positive
+    become 1, those of precisions are at least `LEAST`. NaN stays NaN and is not counted here.
+    """
+    finite = jnp.all(jnp.isfinite(matrices), axis=(1, 2))
+    diagonal = jnp.diagonal(matrices, axis1=1, axis2=2)
+    positive = diagonal > 0
+    typical = jnp.nanmedian(jnp.where(finite[:, None] & positive, diagonal, jnp.nan), axis=0)
+    typical = jnp.where(jnp.isnan(typical), 1, typical)[None]
+    likely = jnp.where(positive, diagonal, typical)
+    if precisions:
+        likely, least = at_least(likely, typical / WIDTHS**2), LEAST
+    else:
+        likely, least = at_most(likely, typical * WIDTHS**2), 0.0
+    kept = likely == diagonal
+    roots = jnp.sqrt(jnp.where(finite[:, None], likely, 1))
+    square = roots[:, :, None] * roots[:, None]
+    identities = eyes(matrices)
+    unitless = jnp.where(finite[:, None, None], matrices, identities) / square
+    unitless = jnp.where(kept[:, :, None] & kept[:, None], unitless, identities)
+
+    def positive_values(values: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return jnp.where(values > 0, at_least(values, least), 1)
+
+    bounded, moved = bounded_spectrum(unitless, positive_values)
+    changed = finite & (moved | ~jnp.all(kept, axis=1))
+    return jnp.where(finite[:, None, None], bounded * square, jnp.nan), jnp.sum(changed)
+
+
+def eyes(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
+    """As many identity matrices."""
+    return jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)

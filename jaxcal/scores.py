@@ -153,3 +153,39 @@ def on_whole_space(predictions: Any) -> bool:
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
+
+
+def climbable(predictions: Any) -> bool:
+    """Whether predictions have log densities, and not scores or draws alone."""
+    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    return isinstance(held, Unnormalized) or is_distribution(held)
+
+
+def _to_first_order(predictions: Standardized, ts: Points) -> tuple[Points, Float[Array, " n"]]:
+    """Scores and log densities, up to a constant, in the units of the predictions."""
+    original = predictions.units.original(ts).reshape(-1, *predictions.event)
+    logs, gradients = log_densities_and_gradients(predictions.predictions, original)
+    return predictions.units.scores(gradients.reshape(ts.shape)), logs
+
+
+def log_densities(predictions: Standardized, ts: Points) -> Float[Array, " n"]:
+    """Row i: the log density of prediction i at ``ts[i]``, up to a constant."""
+    return _to_first_order(predictions, ts)[1]
+
+
+def to_second_order(
+    predictions: Standardized, ts: Points
+) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
+    """Log densities [n] up to a constant, scores [n, d] and Hessians [n, d, d] at points [n, d].
+
+    Cost: a gradient and d Hessian-vector products a row, one direction at a time.
+    """
+    scores, logs = _to_first_order(predictions, ts)
+
+    def along(e: Array) -> Array:
+        direction = jnp.broadcast_to(e[None], ts.shape)
+        return jax.jvp(lambda ts: _to_first_order(predictions, ts)[0], (ts,), (direction,))[1]
+
+    columns = jax.lax.map(along, jnp.eye(ts.shape[1], dtype=ts.dtype))
+    hessians = jnp.moveaxis(columns, 0, 2)
+    return logs, scores, (hessians + jnp.swapaxes(hessians, 1, 2)) / 2

@@ -239,6 +239,7 @@ def _result(
         reach=prepared.reach,
         unsettled=featured.unsettled,
         common_covariances=featured.common_covariances,
+        astray=featured.astray,
         few_stretches=None if outcome.stretches is None else outcome.stretches < 10,
         repeated_rows=repeated,
         impossible=None if noticed is None else noticed.impossible,

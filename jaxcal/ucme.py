@@ -123,6 +123,10 @@ def _prepared(
 ) -> tuple[_Located, int, int]:
     """The features, and the numbers of observations given and of locations."""
     pick, kernel_key = jax.random.split(checks.key(key))
+    if options.get("whiten") is not None:
+        raise ValueError(
+            "whiten: locations lie in the units that all targets share; use skce_test or kccsd_test"
+        )
     predictions, ys, spec = mean_specification(predictions, targets, **options)
     n = ys.shape[0]
     if locations is not None:

@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 from jax import numpy as jnp
 from numpyro.infer.autoguide import AutoDiagonalNormal
 
-from jaxcal import candidates, ckce, dce, divergences, kernels, models, squared_ce
+from jaxcal import candidates, ckce, dce, divergences, kernels, models, squared_ce, whitening
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
@@ -262,6 +262,12 @@ def recipes():
             **{name: top[name] for name in ("Draws", "Scores", "Unnormalized")},
             "draws": {"key": 0, "predictions": NORMALS, "m": 3},
             "gaussian_moments": {"predictions": NORMALS},
+        },
+        "whitening": {
+            "Landing": {"steps": 2, "form": "full"},
+            "LocationScale": {"whitener": whitening.Regression()},
+            "Moments": {"mean": YS, "covariance": YS**2, "form": "full"},
+            "Regression": {"form": "full"},
         },
     }
 

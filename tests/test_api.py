@@ -8,7 +8,7 @@ import jaxcal
 
 GOLDEN = Path(__file__).with_name("api.txt")
 PACKAGES = """candidates ckce coverage dce divergences kernel_means kernels mcmc measures models
-moments nulls plots sbi simulators skce squared_ce ucme"""
+moments nulls plots sbi simulators skce squared_ce ucme whitening"""
 PLACES = ["jaxcal"] + [f"jaxcal.{place}" for place in PACKAGES.split()]
 # what a function takes by position: a key where it draws, predictions, targets; all else by name
 BY_POSITION = {"key", "predictions", "targets"}

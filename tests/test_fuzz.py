@@ -25,7 +25,7 @@ from jax.core import Tracer
 N = fuzz_calls.N
 SUBPACKAGES = (
     "kernels nulls kernel_means mcmc skce ucme coverage candidates measures ckce squared_ce "
-    "dce divergences simulators plots sbi data models"
+    "dce divergences simulators plots sbi data models whitening"
 )
 ODD = {
     "None": None,

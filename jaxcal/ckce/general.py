@@ -64,8 +64,8 @@ def ckce_stein(
     D is the Stein kernel of the targets (`jaxcal.kccsd_test` without its kernel on predictions),
     and K the kernel on predictions, by default Gaussian on their Fisher divergence. Residuals are
     Stein features, so values are in units of the score squared: sharper predictions weigh more.
-    Arguments as in `jaxcal.kccsd_test`; ``precondition`` is not served. Cost 5 n^3, memory O(n^2).
-    The combination is ours.
+    ``whiten`` takes that away. Arguments as in `jaxcal.kccsd_test`; ``precondition`` is not served.
+    Cost 5 n^3, memory O(n^2). The combination is ours.
     """
     key = checks.key(key)
     if options.get("precondition") is not None:

@@ -3,11 +3,12 @@
 from jaxcal.models.arrays import Draws, Scores
 from jaxcal.models.families import gaussian_moments
 from jaxcal.models.sampling import draws
-from jaxcal.models.standardized import Standardized, Units
+from jaxcal.models.standardized import OwnUnits, Standardized, Units
 from jaxcal.models.unnormalized import Unnormalized
 
 __all__ = [
     "Draws",
+    "OwnUnits",
     "Scores",
     "Standardized",
     "Units",

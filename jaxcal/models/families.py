@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.models.standardized import Standardized, Units, along_last
+from jaxcal.models.standardized import OwnUnits, Standardized, Units, along_last
 
 
 class Normals(NamedTuple):
@@ -106,8 +106,50 @@ def gaussian_moments(predictions: Any) -> Normals:
     )
 
 
-def _in_units(found: Any, units: Units) -> Any:
+def mean_and_covariance(found: Any) -> Normals | None:
+    """The normal law with the mean and covariance of this one, or None for draws and classes."""
+    match found:
+        case Normals():
+            return full(found)
+        case Laplaces(loc, scale):
+            return full(Normals(loc, 2 * scale**2))
+        case Mixtures(weights, parts):
+            inside = mean_and_covariance(parts)
+            if inside is None:
+                return None
+            mean = jnp.sum(weights[..., None] * inside.mean, axis=1)
+            gaps = inside.mean - mean[:, None]
+            total = inside.cov + gaps[..., :, None] * gaps[..., None, :]
+            return Normals(mean, jnp.sum(weights[..., None, None] * total, axis=1))
+    return None
+
+
+def _in_own_units(found: Any, own: OwnUnits) -> Any:
+    """That of M^-1 (T - center), of one in common units; None where it is of another form."""
+    match found:
+        case Normals():
+            mean, cov = full(found)
+            extra = range(1, mean.ndim - 1)  # of components
+            inverse = jnp.linalg.inv(own.scale)
+            inverse = jnp.expand_dims(inverse, extra)
+            return Normals(own.of_common(mean), inverse @ cov @ jnp.swapaxes(inverse, -1, -2))
+        case Laplaces(loc, spread) if loc.shape[-1] == 1:
+            scale = jnp.expand_dims(own.scale[:, 0], range(1, loc.ndim - 1))
+            return Laplaces(own.of_common(loc), spread / scale)
+        case Mixtures(weights, parts):
+            inner = _in_own_units(parts, own)
+            return None if inner is None else Mixtures(weights, inner)
+        case Particles(points):
+            return Particles(own.of_common(points))
+        case Nodes(points, weights):
+            return Nodes(own.of_common(points), weights)
+    return None
+
+
+def _in_units(found: Any, units: Units | OwnUnits) -> Any:
     """The distribution of (Y - center) / scale."""
+    if isinstance(units, OwnUnits):
+        return _in_own_units(_in_units(found, units.units), units)
     scale = units.scale
     match found:
         case Normals(mean, cov):

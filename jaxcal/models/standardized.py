@@ -61,10 +61,50 @@ class Units(eqx.Module):
         return along_last(self.center, ts) + along_last(self.scale, ts) * ts
 
 
+class OwnUnits(eqx.Module):
+    """Units of each prediction: ``u = M^-1 (t - center)`` of targets t in common units.
+
+    ``center`` [n, d] and ``scale`` M [n, d, d]. Points and scores have a leading axis n.
+    """
+
+    units: Units
+    center: Float[Array, "n d"]
+    scale: Float[Array, "n d d"]
+
+    def points(self, ys: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
+        """Targets in the units of their predictions."""
+        return self.of_common(self.units.points(ys))
+
+    def of_common(self, ts: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
+        """The same of targets in common units."""
+        gaps = ts - self._each(self.center, ts)
+        rows = jnp.linalg.solve(self.scale, jnp.swapaxes(self._rows(gaps), 1, 2))
+        return jnp.swapaxes(rows, 1, 2).reshape(ts.shape)
+
+    def scores(self, values: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
+        """Scores in the units of their predictions: the chain rule."""
+        rows = self._rows(self.units.scores(values))
+        return jnp.einsum("nij,nmi->nmj", self.scale, rows).reshape(values.shape)
+
+    def original(self, us: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
+        """Back to the units of the data."""
+        ts = jnp.einsum("nij,nmj->nmi", self.scale, self._rows(us)).reshape(us.shape)
+        return self.units.original(ts + self._each(self.center, us))
+
+    def _rows(self, points: Array) -> Float[Array, "n m d"]:
+        return points.reshape(points.shape[0], -1, points.shape[-1])
+
+    def _each(self, centers: Array, points: Array) -> Array:
+        return jnp.expand_dims(centers, range(1, points.ndim - 1))
+
+
 class Standardized(eqx.Module):
-    """Any predictions over targets of shape ``event``, seen as predictions over vectors [d] in
-    the given units. What they offer (scores, moments, draws) is asked for in these units."""
+    """Any predictions over targets of shape ``event``, seen as predictions over vectors [d].
+
+    What they offer (scores, moments, draws) is asked for in the units, common to all or each
+    prediction's own.
+    """
 
     predictions: Any
-    units: Units
+    units: Units | OwnUnits
     event: tuple[int, ...] = eqx.field(static=True)

@@ -41,6 +41,13 @@ class Noticed(NamedTuple):
     names: tuple[str, ...]
 
 
+def not_finite_whitening(view: View) -> Int[Array, ""]:
+    """How many entries of centres and scales are NaN or infinite."""
+    if view.whitening is None:
+        return jnp.zeros((), int)
+    return not_finite((view.whitening.center, view.whitening.scale))
+
+
 class Featured(NamedTuple):
     """What the engine sees of n observations, and what was noticed on the way."""
 
@@ -53,6 +60,7 @@ class Featured(NamedTuple):
     unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
     means: KernelMeans | None = None
     noticed: Noticed | None = None
+    astray: Int[Array, ""] | None = None  # predictions whose summit was not reached
 
 
 @runtime_checkable
@@ -106,6 +114,8 @@ class SteinResidual(eqx.Module):
         assert scores is not None
         nodes, values = (None, None) if at_nodes is None else at_nodes
         preconditioner, clamped = None, jnp.zeros((), jnp.int32)
+        if view.whitening is not None:
+            clamped = view.whitening.clamped
         if self.precondition is not None:
             if nodes is None or values is None:
                 raise ValueError(
@@ -119,11 +129,12 @@ class SteinResidual(eqx.Module):
         if self.components:
             covariances = marginal_means.covariances_of(predictions, nodes, values, scores)
         return Featured(
-            SteinFeatures(view.ys, scores, described, preconditioner),
+            SteinFeatures(view.points, view.point_scores, described, preconditioner),
             # a score at a target that is not finite is not counted beside it
             not_finite(jnp.where(jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True), scores, 0)),
-            not_finite((described, preconditioner)),
+            not_finite((described, preconditioner)) + not_finite_whitening(view),
             clamped,
+            astray=None if view.whitening is None else view.whitening.astray,
             shifts=None
             if covariances is None
             else marginal_means.shifts(scores, covariances.values),
@@ -160,9 +171,9 @@ class MeanResidual(eqx.Module):
         two predictions, its error would be of one sign under calibration."""
         seen, about = view.predictions, view.about_origin
         draws = seen.predictions if isinstance(seen, Standardized) else None
-        if not isinstance(draws, Draws) or isinstance(divergence, Vectors):
-            return seen, about
-        if isinstance(kernel, Constant):
+        alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)
+        # the first half may say where the centre of each prediction is, and how wide it is
+        if not isinstance(draws, Draws) or (alone and view.whitening is None):
             return seen, about
         half = draws.samples.shape[1] // 2
         first, second = Draws(draws.samples[:, :half]), Draws(draws.samples[:, half:])
@@ -181,14 +192,15 @@ class MeanResidual(eqx.Module):
             unsettled = draws.unsettled() if isinstance(draws, Draws) else None
         else:
             means, unsettled = kernel_means(target_kernel, predictions), None
-        none = jnp.zeros((), jnp.int32)
+        none, whitening = jnp.zeros((), jnp.int32), view.whitening
         return Featured(
-            SKCEFeatures(view.ys, means.features, described),
+            SKCEFeatures(view.points, means.features, described),
             none,
-            not_finite((means.features, described)),
-            none,
+            not_finite((means.features, described)) + not_finite_whitening(view),
+            none if whitening is None else whitening.clamped,
             unsettled=unsettled,
             means=means.empty(),
+            astray=None if whitening is None else whitening.astray,
         )
 
     def pairwise(

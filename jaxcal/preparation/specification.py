@@ -31,6 +31,7 @@ from jaxcal.preparation.residuals import Featured, Residual, SteinResidual
 from jaxcal.preparation.views import ClassFrame, Frame
 from jaxcal.scores import is_distribution
 from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
+from jaxcal.whitening import Whitener, checked
 
 Keys = _Key[Array, "2"]  # for base points and residuals, and for features of the predictions
 
@@ -48,6 +49,7 @@ class Specification(eqx.Module):
     base_measure: Any = None  # None, points [m, d], or a distribution, in the units of the targets
     n_nodes: int = eqx.field(default=10, static=True)
     standardize: bool = eqx.field(default=True, static=True)
+    whiten: Any = None  # a `Whitener`
 
     @property
     def components(self) -> bool:
@@ -78,7 +80,7 @@ class Specification(eqx.Module):
         identical, constant, spread = jnp.zeros((), bool), 0, 0.0
         if not classes:  # which have no spread that sets a scale
             # a target that is not finite is counted alone: it spoils no bandwidth
-            finite = jnp.where(jnp.isfinite(view.ys), view.ys, 0)
+            finite = jnp.where(jnp.isfinite(view.points), view.points, 0)
             bandwidth, one_target = median_heuristic(Vectors(finite), finite)
             target_kernel = points.with_bandwidth(self.target_kernel, bandwidth)
             if points.needs_bandwidth(self.target_kernel):
@@ -129,11 +131,12 @@ class Specification(eqx.Module):
         ys = targets.reshape(targets.shape[0], -1)
         by_targets = Units.of(ys)
         units = by_targets if self.standardize else Units.unchanged(ys)
-        frame = Frame(units, by_targets.center, None)
+        frame = Frame(units, by_targets.center, None, self.whiten)
         seen = frame.standardized(predictions, targets.shape[1:])
-        if self.divergence.needs_nodes or self.residual.needs_nodes(seen):
+        whitened = self.whiten is not None and self.whiten.needs_nodes
+        if whitened or self.divergence.needs_nodes or self.residual.needs_nodes(seen):
             nodes = self._nodes(self.residual.node_key(key), predictions, units, ys.dtype)
-            return Frame(units, frame.origin, nodes)
+            return Frame(units, frame.origin, nodes, self.whiten)
         return frame
 
     def _nodes(self, key: Key, predictions: Any, units: Units, dtype: Any) -> Nodes | None:
@@ -177,6 +180,7 @@ class SteinOptions(Options, total=False):
     """Options of every Stein test and estimate."""
 
     precondition: Precondition
+    whiten: Whitener | None
 
 
 def stein_specification(
@@ -190,6 +194,7 @@ def stein_specification(
     precondition: Precondition = None,
     standardize: bool = True,
     coordinates: bool = False,
+    whiten: Whitener | None = None,
 ) -> Specification:
     """The choices of a test, checked. Raises ValueError or TypeError with the argument's name."""
     standardize = checks.flag(standardize, "standardize")
@@ -212,6 +217,16 @@ def stein_specification(
             ready = points.with_bandwidth(target_kernel, jnp.asarray(size, some.dtype))
             check_smooth(ready, some, size)
     checks.choice(precondition, "precondition", (None, "isotropic", "diagonal", "full"))
+    whiten = None if whiten is None else checked(whiten, "whiten")
+    if whiten is not None and precondition is not None:
+        raise ValueError(
+            "precondition: whiten= brings each prediction into its own units already; leave one out"
+        )
+    if whiten is not None and coordinates and not whiten.diagonal:
+        raise ValueError(
+            "coordinates=True with whiten= of full matrices would mix the coordinates it keeps "
+            "apart: use form='diagonal'"
+        )
     if precondition == "full" and coordinates:
         raise ValueError(
             "coordinates=True with precondition='full' would mix the coordinates it keeps apart: "
@@ -225,6 +240,7 @@ def stein_specification(
         checked_base_measure(base_measure, ys),
         checks.integer(n_nodes, "n_nodes"),
         standardize,
+        whiten,
     )
 
 

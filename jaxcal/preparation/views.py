@@ -7,10 +7,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal.divergences.vectors import NodeScores
-from jaxcal.models import Standardized, Units
+from jaxcal.models import OwnUnits, Standardized, Units
 from jaxcal.models.families import Classes
 from jaxcal.scores import scores_at
 from jaxcal.typing import Nodes, Point, Points
+from jaxcal.whitening import Whitener, Whitening
 
 
 class View(NamedTuple):
@@ -18,8 +19,9 @@ class View(NamedTuple):
 
     ``ys`` [n, d] are the targets in the units of the test, about the frame's origin, or classes
     [n]. ``predictions`` are in these units too, ``about_origin`` also about that origin: a common
-    offset then costs no digits. ``scores`` [n, d] are those at the targets. ``targets`` [n, ...]
-    as they came.
+    offset then costs no digits. ``scores`` [n, d] are those at the targets.
+    ``whitening`` brings both into the units of each prediction, where that was asked for;
+    ``about_origin`` is in these then.
     """
 
     ys: Array
@@ -28,14 +30,28 @@ class View(NamedTuple):
     scores: Points | None = None
     at_nodes: NodeScores | None = None
     targets: Array | None = None
+    whitening: Whitening | None = None
+
+    @property
+    def points(self) -> Array:
+        """Targets as the target kernel sees them."""
+        return self.ys if self.whitening is None else self.whitening.points(self.ys)
+
+    @property
+    def point_scores(self) -> Points:
+        """Scores there."""
+        assert self.scores is not None
+        return self.scores if self.whitening is None else self.whitening.scores(self.scores)
 
 
 class Frame(eqx.Module):
-    """Units [d], the mean of the targets [d] in the units they came in, and base points [m, d]."""
+    """Units [d], the mean of the targets [d] in the units they came in, base points [m, d], and how
+    predictions are brought into units of their own."""
 
     units: Units
     origin: Point
     nodes: Nodes | None
+    whitener: Whitener | None = None
 
     def standardized(self, predictions: Any, event: tuple[int, ...]) -> Standardized:
         """Predictions over targets of this shape, in the units of the test."""
@@ -53,14 +69,34 @@ class Frame(eqx.Module):
             targets=targets,
         )
         if not scores and self.nodes is None:
-            return seen
+            return self._whitened(seen)
         # at the targets as they came: a score next to the edge of a density is not the one on it
         raw = Standardized(predictions, Units.unchanged(ys), event)
         nodes = None if self.nodes is None else self.units.original(self.nodes)
         values, at_nodes = scores_at(raw, ys, nodes)
         if at_nodes is not None:
             at_nodes = NodeScores(self.nodes, self.units.scores(at_nodes))
-        return seen._replace(scores=self.units.scores(values), at_nodes=at_nodes)
+        return self._whitened(seen._replace(scores=self.units.scores(values), at_nodes=at_nodes))
+
+    def _whitened(self, seen: View) -> View:
+        """The view with centres about the frame's origin, as its targets are, and with scales."""
+        if self.whitener is None:
+            return seen
+        at_nodes = seen.at_nodes
+        if at_nodes is not None and at_nodes.nodes is not None:
+            offset = (self.origin - self.units.center) / self.units.scale
+            at_nodes = NodeScores(at_nodes.nodes - offset[None], at_nodes.values)
+        about = seen.about_origin
+        whitening = self.whitener.fit(about, at_nodes)
+        n, d = seen.ys.shape  # one density serves all targets of a KSD
+        whitening = whitening._replace(
+            center=jnp.broadcast_to(whitening.center, (n, d)),
+            scale=jnp.broadcast_to(whitening.scale, (n, d, d)),
+        )
+        own = OwnUnits(about.units, whitening.center, whitening.scale)
+        return seen._replace(
+            whitening=whitening, about_origin=Standardized(about.predictions, own, about.event)
+        )
 
 
 class ClassFrame(eqx.Module):

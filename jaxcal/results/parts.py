@@ -113,6 +113,7 @@ class Diagnostics(NamedTuple):
     unsettled: Scalar | None = None
     common_covariances: Int[Array, ""] | None = None
     few_stretches: Bool[Array, ""] | None = None
+    astray: Int[Array, ""] | None = None
     repeated_rows: Int[Array, ""] | None = None
     impossible: Int[Array, ""] | None = None
     bounded: Bool[Array, ""] | None = None

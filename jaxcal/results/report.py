@@ -195,9 +195,16 @@ def findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             any_of(found.constant_coordinates),
         ),
         (
-            f"the precision of {number(found.clamped)} predictions could not be estimated from "
-            f"their scores and was clamped; the level is kept, power may be lost",
+            f"the scale of {number(found.clamped)} predictions, in which they are brought into "
+            f"units of their own, was not to be had from them and was clamped: the mean stays 0 "
+            f"under calibration, power may be lost",
             any_of(found.clamped),
+        ),
+        (
+            f"{number(found.astray)} predictions have their centre away from a summit of their "
+            f"density, which the steps did not reach: the mean stays 0 under calibration, power "
+            f"may be lost: take more steps, or base points nearer to the predictions",
+            number(found.astray) > 0,
         ),
         (
             "the statistic or its null is not finite although everything that came in is, so the "

@@ -13,6 +13,7 @@ from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import KeyLike
+from jaxcal.whitening import Whitener
 
 
 def skce_test(
@@ -29,6 +30,7 @@ def skce_test(
     n_nodes: int = 10,
     n_draws: int | None = None,
     standardize: bool = True,
+    whiten: Whitener | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> TestResult:
@@ -53,6 +55,10 @@ def skce_test(
     form. Draws that were given (`jaxcal.Draws`) are divided: half of them serve the distance, half
     the kernel means, as the weight of a pair must not depend on the errors of its means.
 
+    ``whiten``: `jaxcal.whitening.Moments()`, or another way, brings targets and predictions into
+    the units of each prediction, as in `jaxcal.kccsd_test`, for what the target kernel sees; those
+    of draws come from the half that serves the divergence. Not for classes.
+
     The kernel of the paper's experiments is ``standardize=False, target_kernel=Gaussian(1.0),
     prediction_kernel=Laplace(1.0)``. ``null``: see `jaxcal.nulls`; ``level`` decides the verdict.
 
@@ -74,6 +80,7 @@ def skce_test(
         n_nodes=n_nodes,
         n_draws=n_draws,
         standardize=standardize,
+        whiten=whiten,
     )
     return testing.run(
         key,

@@ -24,6 +24,7 @@ from jaxcal.preparation import (
     vector_kernel,
 )
 from jaxcal.skce.observations import check_law, observations
+from jaxcal.whitening import Whitener, checked
 
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
 
@@ -32,6 +33,7 @@ class MeanOptions(Options, total=False):
     """Options of every test and estimate with kernel means; `skce_test` explains them."""
 
     n_draws: int | None
+    whiten: Whitener | None
 
 
 def mean_specification(
@@ -45,6 +47,7 @@ def mean_specification(
     n_nodes: int = 10,
     n_draws: int | None = None,
     standardize: bool = True,
+    whiten: Whitener | None = None,
 ) -> tuple[Any, Array, Specification]:
     """Predictions, targets and choices, checked; errors name the argument."""
     predictions, ys = observations(predictions, targets)
@@ -55,7 +58,10 @@ def mean_specification(
     divergence = (
         DIVERGENCES.get(type(distribution), MeanEmbedding)() if divergence is None else divergence
     )
+    whiten = None if whiten is None else checked(whiten, "whiten")
     if isinstance(predictions, Classes):
+        if whiten is not None:
+            raise ValueError("whiten: class probabilities have no units to be brought into")
         target_kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
         default = points.L1Laplace() if isinstance(distribution, Laplaces) else Gaussian()
@@ -69,6 +75,7 @@ def mean_specification(
         base_measure,
         checks.integer(n_nodes, "n_nodes"),
         standardize,
+        whiten,
     )
     return predictions, ys, specification
 
