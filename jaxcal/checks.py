@@ -102,6 +102,11 @@ def divergence(value: Any, name: str = "divergence") -> Any:
         raise TypeError(
             f"{name}: wanted one such as jaxcal.divergences.Fisher(), got {say(value)}{remedy}"
         )
+    if any(isinstance(leaf, bool) for leaf in jax.tree.leaves(value)):
+        raise TypeError(
+            f"{name}: needs_nodes of {type(value).__name__} is a field, and so a part of the data; "
+            f"make it an attribute of the class, or eqx.field(static=True)"
+        )
     return value
 
 

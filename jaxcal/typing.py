@@ -53,10 +53,10 @@ class Pairwise(Protocol):
 
 @runtime_checkable
 class Divergence(Protocol):
-    """A distance between predictions: features once per prediction, then squared distances.
+    """A divergence between predictions: features once per prediction, then squared values.
 
-    ``features`` gets the predictions in the units of the test and, where ``needs_nodes``, their
-    scores at base points. ``squared_distances`` of the features of r and of c predictions has
+    ``features`` gets a `jaxcal.models.Standardized`, which holds the predictions as they were given
+    and the units [d] of the test, and, where ``needs_nodes``, their scores at base points. ``squared_distances`` of the features of r and of c predictions has
     shape ``[r, c]``; ``paired`` compares row by row and has shape ``[r]``.
     """
 

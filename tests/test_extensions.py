@@ -1,0 +1,161 @@
+"""What a user adds outside of the package has the rights of what is in it, in under 20 lines."""
+
+import inspect
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import jaxcal
+from jaxcal import ckce, nulls, sbi
+from jaxcal.ckce import solve
+from jaxcal.kernels import Gaussian
+from jaxcal.testing import apply
+
+N = 40
+RNG = np.random.default_rng(20231204)
+X = jnp.asarray(RNG.normal(size=(N, 2)))
+YS = X + jnp.asarray(RNG.normal(size=(N, 2)))
+NORMALS = dist.Normal(X, 1.0).to_event(1)
+PROBABILITIES = jnp.asarray(RNG.dirichlet(np.ones(3), N))
+LABELS = jnp.asarray(RNG.integers(0, 3, N))
+KEY = jax.random.key(0)
+
+
+class Hellinger(eqx.Module):
+    """Squared Hellinger distance of normals of one scale: 2 - 2 exp(-|mu - mu'|^2 / 8)."""
+
+    needs_nodes = False  # scores at base points
+
+    def features(self, key, predictions, at_nodes):
+        given, units = predictions.predictions, predictions.units  # as given, and the test's units
+        return (given.base_dist.loc - units.center[None]) / given.base_dist.scale
+
+    def squared_distances(self, rows, cols):
+        return jax.vmap(lambda row: self.paired(row[None], cols))(rows)
+
+    def paired(self, rows, cols):
+        return 2 - 2 * jnp.exp(-jnp.sum((rows - cols) ** 2, axis=-1) / 8)
+
+
+class SignAgreement(eqx.Module):
+    """h = k(x, x') sign(r) . sign(r'): a statistic of residuals' signs, against heavy tails."""
+
+    channels: int = eqx.field(default=1, static=True)
+
+    def block(self, rows, cols):
+        near = jax.vmap(lambda x: jax.vmap(lambda z: Gaussian(1.0)(x, z))(cols[0]))(rows[0])
+        return (near * (jnp.sign(rows[1]) @ jnp.sign(cols[1]).T))[None]
+
+    def diagonal(self, features):
+        return jnp.sum(jnp.sign(features[1]) ** 2, axis=1)[None]
+
+
+class Eigen(eqx.Module):
+    """CKCE by the eigenvectors of the Gram matrix that carry it."""
+
+    rank: int = eqx.field(static=True)
+
+    def __call__(self, kernel, q, residuals, ridge):
+        values, vectors = jnp.linalg.eigh(ckce.kernels.square_gram(kernel, q))
+        kept = vectors[:, -self.rank :] * jnp.sqrt(jnp.abs(values[-self.rank :]))[None]
+        error = 1 - jnp.sum(kept**2) / jnp.sum(values)
+        by = ckce.Approximation("eigenvectors", jnp.asarray(self.rank), error)
+        return ckce.Solution(solve.fit(kept @ kept.T, residuals, ridge), by)
+
+
+class Coins(eqx.Module):
+    """Random signs, written down by hand."""
+
+    n_draws: int = eqx.field(default=99, static=True)
+
+    def needs(self, key, features):
+        n = len(jax.tree.leaves(features)[0])
+        return nulls.Needs(weights=jax.random.rademacher(key, (n, self.n_draws), dtype=float))
+
+    def outcome(self, sums):
+        drawn = sums.forms / (sums.n * (sums.n - 1))
+        above = jnp.sum(drawn >= sums.means, axis=1)
+        return sums.outcome(sums.means[:, 0], (1 + above) / (self.n_draws + 1), drawn)
+
+    def least_p_value(self, n):
+        return 1 / (self.n_draws + 1)
+
+
+class Conjugate:
+    """theta | x = N(x / 2, 1 / 2): a posterior whose scores are known."""
+
+    def scored(self, thetas, xs, nodes):
+        def score(theta, x):
+            return 2 * (x / 2 - theta)
+
+        at_nodes = None if nodes is None else score(nodes[None], xs[:, None])
+        return jaxcal.Scores(score(thetas, xs), at_nodes, nodes)
+
+
+@pytest.mark.parametrize("kind", [Hellinger, SignAgreement, Eigen, Coins, Conjugate])
+def test_each_takes_fewer_than_20_lines(kind):
+    assert len(inspect.getsource(kind).strip().splitlines()) <= 20
+
+
+class Leafy(Hellinger):
+    needs_nodes: bool = False
+
+
+def test_a_divergence_says_before_any_data_whether_it_needs_nodes():
+    with pytest.raises(TypeError, match="divergence: needs_nodes of Leafy .* part of the data"):
+        jaxcal.skce_test(KEY, NORMALS, YS, divergence=Leafy())
+
+
+def test_a_divergence():
+    result = jaxcal.skce_test(KEY, NORMALS, YS, divergence=Hellinger(), null=nulls.Wild(99))
+    assert 0 < float(result.p_value) <= 1
+    shifted = dist.Normal(X + 2, 1.0).to_event(1)
+    assert jaxcal.kccsd_test(KEY, shifted, YS, divergence=Hellinger()).p_value < 0.01
+    # the units of the test change nothing
+    wide = dist.Normal(100 * X + 7, 100.0).to_event(1)
+    again = jaxcal.skce_test(KEY, wide, 100 * YS + 7, divergence=Hellinger(), null=nulls.Wild(99))
+    np.testing.assert_allclose(again.p_value, result.p_value)
+
+
+@pytest.mark.parametrize("null", [nulls.Wild(199), nulls.Gamma(), nulls.BlockNormal(), Coins()])
+def test_a_statistic_with_every_kind_of_null(null):
+    features = (X, YS - X)
+    outcome = jax.jit(lambda key: apply(null, key, SignAgreement(), features))(KEY)
+    near = np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=-1) / 2)
+    h = near * (np.sign(YS - X) @ np.sign(YS - X).T)
+    pairs = h.sum() - np.trace(h)
+    if not isinstance(null, nulls.BlockNormal):
+        np.testing.assert_allclose(outcome.estimate[0], pairs / (N * (N - 1)))
+    assert 0 < float(outcome.p_value[0]) <= 1
+    off = apply(null, KEY, SignAgreement(), (X, YS - X + 3))
+    assert float(off.p_value[0]) < 0.02
+
+
+def test_a_solver():
+    exact = ckce.ckce(PROBABILITIES, LABELS)
+    np.testing.assert_allclose(
+        ckce.ckce(PROBABILITIES, LABELS, solver=Eigen(N)).estimate, exact.estimate, rtol=1e-8
+    )
+    few = ckce.ckce(PROBABILITIES, LABELS, solver=Eigen(6))
+    np.testing.assert_allclose(few.estimate, exact.estimate, rtol=0.05)
+    assert "eigenvectors, 6" in repr(few)
+    with pytest.raises(TypeError, match="solver: wanted one such as jaxcal.ckce.LowRank"):
+        ckce.solvers.check_solver("exact")
+    with pytest.raises(TypeError, match=r"call it: LowRank\(..\)"):
+        ckce.solvers.check_solver(ckce.LowRank)
+
+
+def test_a_null():
+    assert jaxcal.kccsd_test(KEY, NORMALS, YS, null=Coins()).p_value > 0.01
+    assert jaxcal.skce_test(KEY, NORMALS, YS + 1, null=Coins()).p_value < 0.02
+
+
+def test_a_posterior():
+    thetas = jnp.asarray(RNG.normal(size=(N, 2)))
+    xs = thetas + jnp.asarray(RNG.normal(size=(N, 2)))
+    assert sbi.kccsd_test(KEY, Conjugate(), thetas, xs).p_value > 0.01
+    assert sbi.kccsd_test(KEY, Conjugate(), thetas + 1, xs).p_value < 0.01
