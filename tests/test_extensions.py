@@ -106,7 +106,7 @@ class Leafy(Hellinger):
 
 
 def test_a_divergence_says_before_any_data_whether_it_needs_nodes():
-    with pytest.raises(TypeError, match="divergence: needs_nodes of Leafy .* part of the data"):
+    with pytest.raises(TypeError, match=r"divergence: needs_nodes of Leafy .* part of the data"):
         jaxcal.skce_test(KEY, NORMALS, YS, divergence=Leafy())
 
 
@@ -143,7 +143,7 @@ def test_a_solver():
     few = ckce.ckce(PROBABILITIES, LABELS, solver=Eigen(6))
     np.testing.assert_allclose(few.estimate, exact.estimate, rtol=0.05)
     assert "eigenvectors, 6" in repr(few)
-    with pytest.raises(TypeError, match="solver: wanted one such as jaxcal.ckce.LowRank"):
+    with pytest.raises(TypeError, match=r"solver: wanted one such as jaxcal\.ckce\.LowRank"):
         ckce.solvers.check_solver("exact")
     with pytest.raises(TypeError, match=r"call it: LowRank\(..\)"):
         ckce.solvers.check_solver(ckce.LowRank)
