@@ -118,7 +118,7 @@ def test_means_of_full_covariances_are_those_of_many_draws(kernel):
             near(second[i, j], shape(np.sum(((draws[i, 0] - draws[j, 1]) / lengths) ** 2, -1)))
 
 
-@pytest.mark.parametrize("d", quick_first([1, 3, 11], [3, 11]))
+@pytest.mark.parametrize("d", quick_first([1, 3, 20], [3]))
 @pytest.mark.parametrize("kernel", [Gaussian(0.9), Matern52(0.9)])
 def test_diagonal_and_full_covariances_agree(d, kernel):
     rng = np.random.default_rng(2)
