@@ -62,6 +62,7 @@ def recipes():
         "Scores": {"at_targets": YS},
         "Unnormalized": {"log_density": density, "params": YS},
         "calibration_error": {"key": 0, **LABELLED, **small},
+        "calibration_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
         "compare": {"key": 0, "models": MODELS, "targets": LABELS},
         "distance_from_calibration": {"key": 0, **BINARY},
         "kccsd": scored,
@@ -79,6 +80,7 @@ def recipes():
             "thin": 1,
             "event_shape": 2,
         },
+        "moment_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
         "skce_test": BY_KEY,
         "ucme_test": BY_KEY,
     }
@@ -284,6 +286,7 @@ def plots():
         "coordinates": {"result": Lazy("kccsd_test", coordinates=True)},
         "coverage": {"result": Lazy("coverage", "coverage")},
         "null_histogram": {"result": tested},
+        "parts": {"result": Lazy("calibration_test")},
         "pit_histogram": {"result": Lazy("quantile_calibration", "measures")},
         "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
         "posterior_figure": {"report": Lazy("check_posterior", "sbi")},

@@ -8,7 +8,8 @@ import pytest
 import scipy.stats
 from quick import quick_first
 
-from jaxcal import Unnormalized, moments, nulls
+import jaxcal
+from jaxcal import Unnormalized, moments, nulls, plots
 from jaxcal.moment_tests import calibration_test, moment_test
 from jaxcal.moments import Balance, Curvature, Jumps, Linear, Score
 from jaxcal.moments.balance import symmetric_moves
@@ -223,6 +224,11 @@ def test_the_strongest_part_names_the_fault(key):
         text = repr(result)
         assert np.isfinite(result.p_value)
         assert not np.any(result.parts.left_out)
+        ax = plots.parts(result)
+        assert [label.get_text() for label in ax.get_yticklabels()] == list(result.parts.names)
+        place = int(result.parts.winner)
+        black = ax.patches[place].get_facecolor()[:3] == (0, 0, 0)
+        assert black == (result.verdict == "rejected")
         if word:
             assert result.verdict == "rejected"
             winner = result.parts.names[int(result.parts.winner)]
@@ -309,6 +315,8 @@ def test_one_program_over_data_sets_and_the_level(key):
 
 def test_wrong_arguments_are_named(key):
     predictions, targets = forecasts(key, n=12)
+    with pytest.raises(ValueError, match="no parts"):
+        plots.parts(jaxcal.kccsd_test(key, predictions, targets))
     test = calibration_test
     for error, words, call in [
         (TypeError, "moment: wanted", lambda: moment_test(key, predictions, targets, moment=3)),

@@ -10,7 +10,7 @@ from jaxcal.plots.dce import bracket, reliability_with_witness
 from jaxcal.plots.quantiles import pit_histogram, quantile_calibration
 from jaxcal.plots.rejections import rejection_rates, rejections
 from jaxcal.plots.reliability import reliability
-from jaxcal.plots.results import contributions, coordinates, null_histogram
+from jaxcal.plots.results import contributions, coordinates, null_histogram, parts
 from jaxcal.plots.sbi import posterior_figure
 from jaxcal.plots.squared_ce import calibration_errors, risk_over_grid
 from jaxcal.plots.witness import witness, witness_map
@@ -24,6 +24,7 @@ __all__ = [
     "coverage",
     "differences",
     "null_histogram",
+    "parts",
     "pit_histogram",
     "posterior_figure",
     "quantile_calibration",

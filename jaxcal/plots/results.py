@@ -138,6 +138,48 @@ def coordinates(
     return ax
 
 
+def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
+    """The parts of a `jaxcal.calibration_test`, in standard deviations of their own draws.
+
+    A bar a part with the p-value it has by itself, black for the strongest where the test rejects;
+    parts that are left out are named. The dashed line is what the largest of them exceeds with the
+    probability of the level if calibrated.
+    """
+    ax = _axes(result, ax)
+    if result.parts is None:
+        raise ValueError("this result has no parts: it is not of a calibration_test")
+    of, c = result.parts, len(result.parts.names)
+    sizes, p_values = np.asarray(of.statistics), np.asarray(of.p_values)
+    ax.set(xlabel="standard deviations of its own draws under calibration")
+    ax.set_yticks(range(c), of.names)
+    ax.set_ylim(c - 0.4, -0.6)
+    if not np.isfinite(result.p_value):
+        return say(ax, "the statistic is not a finite number:\nno verdict")
+    greys = [LIGHT] * c
+    if result.verdict == "rejected":
+        greys[int(of.winner)] = BLACK
+    ax.barh(range(c), np.nan_to_num(sizes), height=0.6, color=greys)
+    ax.axvline(0, color=BLACK, linewidth=0.8)
+    draws = np.asarray(result.null_samples)
+    if draws.size:
+        label = f"{confidence(result.level)} quantile of the largest"
+        ax.axvline(np.quantile(draws, 1 - result.level), color=DARK, linestyle="--", label=label)
+        legend_above(ax)
+    for row, (size, p) in enumerate(zip(sizes, p_values, strict=True)):
+        text = "left out" if np.isnan(size) else f"p = {p:.2g}"
+        at = (max(float(np.nan_to_num(size)), 0.0), row)
+        ax.annotate(
+            text,
+            at,
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        )
+    ax.margins(x=0.2)
+    return ax
+
+
 def along(x: Any, n: int, name: str = "x") -> np.ndarray:
     """One number or date an observation, to show others over."""
     dates = np.issubdtype(getattr(x, "dtype", None) or float, np.datetime64)
