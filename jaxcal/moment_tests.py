@@ -19,6 +19,7 @@ from jaxcal.quadratic import TILE
 from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution
 from jaxcal.typing import KeyLike
+from jaxcal.whitening import Whitener, checked
 
 PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"), Jumps())
 
@@ -32,6 +33,7 @@ class MomentOptions(TypedDict, total=False):
     level: float
     base_measure: Any
     n_nodes: int
+    whiten: Whitener | None
     standardize: bool
     tile: int
     mesh: Mesh | None
@@ -55,7 +57,8 @@ def moment_test(
 
     ``prediction_kernel``: by default a Gaussian, for errors that vary with the prediction, plus a
     constant, for the same error everywhere; ``divergence``, ``base_measure``, ``n_nodes``,
-    ``standardize``, ``null``, ``level``, ``tile`` and ``mesh`` as of `jaxcal.kccsd_test`.
+    ``whiten``, ``standardize``, ``null``, ``level``, ``tile`` and ``mesh`` as of
+    `jaxcal.kccsd_test`.
 
     A target where its prediction has density 0 is a rejection of its own. No p-value where the
     moment is 0 throughout, or asks for more than the densities have; a sentence says so.
@@ -119,6 +122,7 @@ def _run(
             f"predictions: moments need log densities, which {type(predictions).__name__} does not "
             f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
         )
+    whiten = options.get("whiten")
     spec = Specification(
         checks.divergence(options.get("divergence", Fisher(zero_outside=True))),
         points.as_kernel(
@@ -129,6 +133,7 @@ def _run(
         checked_base_measure(options.get("base_measure"), ys),
         checks.integer(options.get("n_nodes", 10), "n_nodes"),
         checks.flag(options.get("standardize", True), "standardize"),
+        None if whiten is None else checked(whiten, "whiten"),
     )
     return testing.run(
         key,

@@ -44,12 +44,18 @@ FAULT_OF = {  # what the winner should say
 @dataclass(frozen=True)
 class Config:
     families: tuple[str, ...] = tuple(families.FAMILIES)
-    power_sets: int = 400
-    level_sizes: tuple[tuple[int, int], ...] = ((64, 1000), (200, 1000), (1000, 300))
+    power_sets: int = 200
+    level_sets: int = 400  # of every family at its own n
+    largest: int = 1000  # observations a data set
+    more_level: tuple[tuple[str, int, int], ...] = (  # family, n, data sets
+        ("widths", 64, 1000),
+        ("skewed", 64, 1000),
+        ("modes", 1000, 200),
+    )
     seed: int = 20261122
 
 
-QUICK = Config(("hgm",), 4, ((16, 4),))
+QUICK = Config(("hgm",), 4, 4, 16, ())
 
 
 def uniform(u: Array) -> Array:
@@ -119,16 +125,20 @@ def make(config: Config) -> runner.Study:
     cells = []
     for name in config.families:
         family = families.FAMILIES[name]
+        sets = {"correct": config.level_sets}
         cells += [
-            {"family": name, "fault": "correct", "n": n, "data_sets": sets}
-            for n, sets in config.level_sizes
-        ]
-        n = min(family.n, config.level_sizes[-1][0])
-        cells += [
-            {"family": name, "fault": fault, "n": n, "data_sets": config.power_sets}
+            {
+                "family": name,
+                "fault": fault,
+                "n": min(family.n, config.largest),
+                "data_sets": sets.get(fault, config.power_sets),
+            }
             for fault in family.faults
-            if fault != "correct"
         ]
+    cells += [
+        {"family": name, "fault": "correct", "n": n, "data_sets": sets}
+        for name, n, sets in config.more_level
+    ]
 
     def measure(cell, key):
         fault = jnp.asarray(families.FAULTS[cell["fault"]])

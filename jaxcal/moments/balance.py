@@ -65,12 +65,14 @@ class Jumps(eqx.Module):
     r"""Metropolis balance of the coordinates over big moves: :math:`\varphi = y' - y`, [d].
 
     Sees where the mass is, beyond the reach of scores: wrong weights of modes, and shifts.
-    Arguments as of `Balance`. Cost: 2 m log densities.
+    Arguments as of `Balance`; moves are in units in common, as big as all targets' spread, also
+    where each prediction has its own. Cost: 2 m log densities.
     """
 
     moves: Any = eqx.field(default=None, converter=_moves)
     n_moves: int = eqx.field(default=24, static=True)
     scales: tuple[float, ...] = eqx.field(default=(1.0,), static=True)
+    common: bool = eqx.field(default=True, init=False, static=True)
     whole_space: bool = eqx.field(default=False, init=False, static=True)
     smoothness: int = eqx.field(default=0, init=False, static=True)
 

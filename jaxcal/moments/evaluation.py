@@ -24,9 +24,10 @@ class Moment(Protocol):
     A moment may also say ``whole_space = True`` (it is right only where the density has no boundary
     other than where it vanishes), ``smoothness`` (how often the density is differentiated; 0 if it
     does not say), ``marginal = True`` (its values are a vector in the units of the prediction,
-    wanted in claimed standard deviations of each coordinate), and offer ``fitted(key, dimension,
-    dtype)``, which returns the moment with what it draws at random, the same for all predictions
-    and of no target.
+    wanted in claimed standard deviations of each coordinate), ``common = True`` (in units that all
+    predictions share, also where each has its own), and offer ``fitted(key, dimension, dtype)``,
+    which returns the moment with what it draws at random, the same for all predictions and of no
+    target.
     """
 
     def __call__(

@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant
-from jaxcal.models import Standardized
+from jaxcal.models import OwnUnits, Standardized
 from jaxcal.moments import KernelStein, Moment, evaluate, marginal_means, smooth
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
-from jaxcal.preparation.residuals import Featured, Noticed, not_finite
+from jaxcal.preparation.residuals import Featured, Noticed, not_finite, not_finite_whitening
 from jaxcal.preparation.views import View
 from jaxcal.scores import each_density, is_distribution, on_whole_space
 from jaxcal.typing import Features, Key, Points
@@ -51,7 +51,8 @@ class MomentsResidual(eqx.Module):
         if not isinstance(predictions, Standardized) or view.targets is None:
             raise TypeError("predictions: moments are of densities, and classes have none")
         own, targets, ys = predictions.predictions, view.targets, view.ys
-        centers, scales = predictions.units.center[None], jnp.diag(predictions.units.scale)[None]
+        common, each = _units(view, predictions)
+        centers, scales = common if each is None else each
         logs = each_density(own, lambda log_density, y: log_density(y), targets)
         finite = jnp.all(jnp.isfinite(ys), axis=1)
         # a target where the density is 0 is an error of its own: no moment says how large
@@ -69,15 +70,15 @@ class MomentsResidual(eqx.Module):
             )
             if isinstance(moment, KernelStein):
                 assert view.scores is not None
-                groups = {"shape": view.scores}
+                groups = {"shape": view.point_scores}
             else:
                 fitted = getattr(moment, "fitted", None)
                 if fitted is not None:
                     moment = fitted(jax.random.fold_in(key, k + 1), ys.shape[1], ys.dtype)
-                units = scales
-                if _asks(moment, "marginal"):
-                    units = predictions.units.scale[None, :, None] * _roots(view, predictions)
-                groups = evaluate(moment, own, targets, centers, units)
+                at, units = common if _asks(moment, "common") else (centers, scales)
+                if _asks(moment, "marginal") and each is None:
+                    units = units @ _roots(view, predictions)
+                groups = evaluate(moment, own, targets, at, units)
             for group, values in groups.items():
                 if values.shape[1] == 0:  # no correlation in one dimension
                     continue
@@ -91,12 +92,13 @@ class MomentsResidual(eqx.Module):
             out = jnp.any(jnp.stack([part.out for part in parts]))
             parts = [Part(None, values, finite, out, self.labels[0])]
         names = tuple(part.name for part in parts)
-        features = tuple(_features(part, ys) for part in parts)
+        features = tuple(_features(part, view.points) for part in parts)
         return Featured(
             WeightedFeatures(described, features),
             nonfinite,
-            not_finite(described),
-            jnp.zeros((), jnp.int32),
+            not_finite(described) + not_finite_whitening(view),
+            jnp.zeros((), jnp.int32) if view.whitening is None else view.whitening.clamped,
+            astray=None if view.whitening is None else view.whitening.astray,
             noticed=Noticed(
                 jnp.sum(impossible), bounded, rough, jnp.stack([part.out for part in parts]), names
             ),
@@ -139,6 +141,20 @@ def _features(part: Part, ys: Points) -> Features:
 def _asks(moment: Any, name: str) -> Any:
     """What a moment says about itself; 0 or False where it does not."""
     return getattr(moment, name, 0)
+
+
+Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]
+
+
+def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
+    """Centre and scale, in the units the targets came in: those of the test, in common, and those
+    of each prediction where it is whitened."""
+    units, whitening = predictions.units, view.whitening
+    about = units.units if isinstance(units, OwnUnits) else units
+    common = about.center[None], jnp.diag(about.scale)[None]
+    if whitening is None:
+        return common, None
+    return common, (about.original(whitening.center), common[1] @ whitening.scale)
 
 
 def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
