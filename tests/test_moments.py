@@ -10,9 +10,11 @@ from quick import quick_first
 
 import jaxcal
 from jaxcal import Unnormalized, moments, nulls, plots
+from jaxcal.kernels import Constant
 from jaxcal.moment_tests import calibration_test, moment_test
 from jaxcal.moments import Balance, Curvature, Jumps, Linear, Score
 from jaxcal.moments.balance import symmetric_moves
+from jaxcal.whitening import Regression
 
 evaluate = jax.jit(moments.evaluate)
 MOVES = np.random.default_rng(0).normal(size=(5, 1)) * np.array([[2.0], [1], [0.5], [0.3], [0.1]])
@@ -328,3 +330,21 @@ def test_wrong_arguments_are_named(key):
     ]:  # fmt: skip
         with pytest.raises(error, match=words):
             call()
+
+
+@pytest.mark.slow
+def test_in_own_units_gaussians_of_every_width_are_one(key):
+    """The moments of N(c, w^2) at y are those of N(0, 1) at (y - c) / w."""
+    n = 60
+    c, w, u = jax.random.normal(key, (3, n, 1))
+    w = jnp.exp(w)
+    moves = np.random.default_rng(2).normal(size=(6, 1))
+
+    def run(center, width, targets, whiten):
+        predictions = dist.Normal(center, width).to_event(1)
+        options = {"parts": [Balance(moves), Score(marginal=True)], "null": nulls.Wild(99)}
+        options |= {"prediction_kernel": Constant(), "standardize": False, "whiten": whiten}
+        return calibration_test(key, predictions, targets, **options).parts.statistics
+
+    whitened = run(c, w, c + w * u, Regression())
+    np.testing.assert_allclose(whitened, run(0 * c, w**0, u, None), rtol=1e-6)
