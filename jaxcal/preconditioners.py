@@ -39,8 +39,9 @@ def precision_root(
     ``form``: "isotropic" (one number a prediction), "diagonal" or "full" (symmetric; needs m > d).
     Slopes that are not positive (densities that widen, or too few points) become the median over
     predictions, those further than a factor of 1e4 from it are clamped there; both are counted. M
-    never sees a target, so the Stein identity, and with it the level of the test, is untouched by
-    how well the regression fits. Units: M is a length. Cost O(n m d^2 + n d^3).
+    never sees a target, so the Stein identity is untouched by how well the regression fits; the
+    level at finite n also needs that no few predictions get an M far too large. M is a length.
+    Cost O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks, nulls
 from jaxcal.batching import one_at_a_time
-from jaxcal.moments import marginal_means
+from jaxcal.moments import attribution
 from jaxcal.nulls import Null, Outcome, contract
 from jaxcal.nulls.combination import strongest
 from jaxcal.pairwise.stein import SteinFeatures
@@ -216,15 +216,15 @@ def _result(
         # one coordinate has one channel, which is the statistic itself
         rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
         p = outcome.p_value[rows]
-        shifts = (
-            None
-            if featured.shifts is None
-            else marginal_means.means(
-                featured.shifts, level=level, series=outcome.stretches is not None
+        claimed: Any = ()
+        if featured.claimed is not None:
+            ys, scores, claims = featured.claimed
+            series = outcome.stretches is not None
+            claimed = attribution.faults(
+                ys, scores, claims.centers, claims.covariances, level=level, series=series
             )
-        )
         coordinates = Coordinates(
-            outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], shifts
+            outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *claimed
         )
     noticed = featured.noticed
     diagnostics = Diagnostics(

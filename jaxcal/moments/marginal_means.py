@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.scipy.special import betainc, ndtri
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import preconditioners
 from jaxcal.dependence import dependence
-from jaxcal.models.families import Laplaces, Mixtures, Normals, distribution_of, full
+from jaxcal.models.families import distribution_of, mean_and_covariance
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.results import Means
@@ -40,15 +40,18 @@ def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
 
 def offered_covariances(predictions: Any) -> Float[Array, "*n d d"] | None:
     """Covariances of predictions whose form is known, or None: normal, Laplace, their mixtures."""
-    return _covariance(distribution_of(predictions))
+    offered = mean_and_covariance(distribution_of(predictions))
+    return None if offered is None else offered.cov
 
 
 class Covariances(NamedTuple):
     """``values`` [n, d, d], or one [d, d]; ``common`` []: how many are one and the same matrix
-    because scores did not look like those of a Gaussian."""
+    because scores did not look like those of a Gaussian; ``linear`` [n]: those that did, None for
+    covariances that were offered."""
 
     values: Float[Array, "*n d d"]
     common: Int[Array, ""]
+    linear: Bool[Array, " n"] | None = None
 
 
 def covariances_of(
@@ -79,24 +82,7 @@ def covariances_of(
     linear = unexplained <= 0.1 * jnp.sum(s**2, axis=(1, 2)) / (m - 1)
     common = jnp.linalg.inv(scores.T @ scores / n)
     values = jnp.where(linear[:, None, None], fitted, common[None])
-    return Covariances(values, jnp.sum(~linear))
-
-
-def _covariance(distribution: Any) -> Array | None:
-    match distribution:
-        case Normals():
-            return full(distribution).cov
-        case Laplaces(loc, scale):
-            return _covariance(Normals(loc, 2 * scale**2))
-        case Mixtures(weights, parts):
-            inside = _covariance(parts)
-            if inside is None:
-                return None
-            centers = parts.mean if isinstance(parts, Normals) else parts.loc
-            gaps = centers - jnp.sum(weights[..., None] * centers, axis=1, keepdims=True)
-            total = inside + gaps[..., :, None] * gaps[..., None, :]
-            return jnp.sum(weights[..., None, None] * total, axis=1)
-    return None
+    return Covariances(values, jnp.sum(~linear), linear)
 
 
 def means(

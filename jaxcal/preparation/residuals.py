@@ -16,7 +16,8 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means import KernelMeans, kernel_means
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Draws, Standardized
-from jaxcal.moments import marginal_means
+from jaxcal.moments import attribution, marginal_means
+from jaxcal.moments.attribution import Claims
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.preparation.views import View
@@ -48,6 +49,14 @@ def not_finite_whitening(view: View) -> Int[Array, ""]:
     return not_finite((view.whitening.center, view.whitening.scale))
 
 
+class Claimed(NamedTuple):
+    """Targets [n, d] and scores there, in the units of the test, and what predictions claim."""
+
+    ys: Points
+    scores: Points
+    claims: Claims
+
+
 class Featured(NamedTuple):
     """What the engine sees of n observations, and what was noticed on the way."""
 
@@ -55,7 +64,7 @@ class Featured(NamedTuple):
     nonfinite_scores: Int[Array, ""]
     nonfinite_features: Int[Array, ""]
     clamped: Int[Array, ""]
-    shifts: Points | None = None  # the moment of the marginal mean
+    claimed: Claimed | None = None
     common_covariances: Int[Array, ""] | None = None
     unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
     means: KernelMeans | None = None
@@ -125,9 +134,12 @@ class SteinResidual(eqx.Module):
             preconditioner, clamped = preconditioners.precision_root(
                 nodes, values, self.precondition
             )
-        covariances = None
+        claims = None
         if self.components:
-            covariances = marginal_means.covariances_of(predictions, nodes, values, scores)
+            at = view.ys + view.offset[None]
+            claims = attribution.claims(predictions, nodes, values, at, scores)
+            if claims is not None:  # about the frame's origin, as targets are
+                claims = claims._replace(centers=claims.centers - view.offset[None])
         return Featured(
             SteinFeatures(view.points, view.point_scores, described, preconditioner),
             # a score at a target that is not finite is not counted beside it
@@ -135,10 +147,8 @@ class SteinResidual(eqx.Module):
             not_finite((described, preconditioner)) + not_finite_whitening(view),
             clamped,
             astray=None if view.whitening is None else view.whitening.astray,
-            shifts=None
-            if covariances is None
-            else marginal_means.shifts(scores, covariances.values),
-            common_covariances=None if covariances is None else covariances.common,
+            claimed=None if claims is None else Claimed(view.ys, scores, claims),
+            common_covariances=None if claims is None else claims.common,
         )
 
     def pairwise(

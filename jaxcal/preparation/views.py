@@ -33,6 +33,13 @@ class View(NamedTuple):
     whitening: Whitening | None = None
 
     @property
+    def offset(self) -> Point:
+        """The frame's origin in the units of ``predictions``, in which base points are."""
+        common, about = self.predictions.units, self.about_origin.units
+        about = about.units if isinstance(about, OwnUnits) else about
+        return (about.center - common.center) / common.scale
+
+    @property
     def points(self) -> Array:
         """Targets as the target kernel sees them."""
         return self.ys if self.whitening is None else self.whitening.points(self.ys)
@@ -84,8 +91,7 @@ class Frame(eqx.Module):
             return seen
         at_nodes = seen.at_nodes
         if at_nodes is not None and at_nodes.nodes is not None:
-            offset = (self.origin - self.units.center) / self.units.scale
-            at_nodes = NodeScores(at_nodes.nodes - offset[None], at_nodes.values)
+            at_nodes = NodeScores(at_nodes.nodes - seen.offset[None], at_nodes.values)
         about = seen.about_origin
         whitening = self.whitener.fit(about, at_nodes)
         n, d = seen.ys.shape  # one density serves all targets of a KSD

@@ -36,7 +36,7 @@ class Means(NamedTuple):
 
 
 class Coordinates(NamedTuple):
-    r"""Which of d target coordinates is off: by itself, and given the others.
+    r"""Which of d target coordinates, or which pair, is off: by itself, and given the others.
 
     ``marginal_mean``: how far the predictions lie too high in each coordinate (negative: too low),
     in the standard deviation that each prediction claims for it: the mean of
@@ -48,8 +48,19 @@ class Coordinates(NamedTuple):
     in more than correlation (of two modes, half of its shift: `experiments/attribution`). None
     where :math:`\Sigma_p` is not to be had, with a sentence.
 
-    The others split the statistic, of which h is a sum over coordinates: each part asks about its
-    coordinate **given the others** and may be large because another, correlated one is off.
+    ``marginal_spread``: the logarithm of claimed over actual standard deviation of each coordinate
+    by itself, so negative where predictions are too narrow. ``correlation``: claimed minus actual
+    correlation of each pair (0, 1), (0, 2), .., (1, 2), ..; None in one dimension. Shifts are taken
+    out of both and spreads out of correlations (`jaxcal.moments.attribution`), so that none is
+    accused of another's fault; to be read as ``marginal_mean`` is. ``conditional_mean`` and
+    ``conditional_spread``: the same of each coordinate **given the others**, in claimed deviations
+    given the others; an error of one shows in those correlated with it. p-values after Holm for
+    each of these by itself. They are about errors that predictions have in common: a shift that
+    changes its sign from one prediction to another is a spread here.
+
+    ``estimate`` and what follows it split the statistic, of which h is a sum over coordinates: each
+    part asks about its coordinate **given the others** and may be large because another, correlated
+    one is off.
     ``estimate`` [d] sums to the result's estimate; ``p_value`` [d] is each coordinate's own;
     ``p_adjusted`` [d] after Holm's correction for d tests; ``contributions`` [d, n].
     """
@@ -59,6 +70,15 @@ class Coordinates(NamedTuple):
     p_adjusted: Float[Array, " d"]
     contributions: Float[Array, "d n"]
     marginal_mean: Means | None = None
+    marginal_spread: Means | None = None
+    correlation: Means | None = None
+    conditional_mean: Means | None = None
+    conditional_spread: Means | None = None
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """The two coordinates of each entry of ``correlation``."""
+        i, j = np.triu_indices(self.estimate.shape[-1], 1)
+        return list(zip(i.tolist(), j.tolist(), strict=True))
 
 
 class Parts(eqx.Module):

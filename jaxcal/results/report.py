@@ -106,7 +106,7 @@ def _parts(parts: Parts, verdict: str) -> list[str]:
 
 
 def _coordinates(split: Coordinates, level: float) -> list[str]:
-    """A table: a line a coordinate; first by itself, then given the others."""
+    """A table: a line a coordinate; first by itself, then given the others. And pairs."""
     head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
     if split.marginal_mean is not None:
         title = f"too high by ({confidence(level)} limits)"
@@ -116,12 +116,38 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
             row + f"   {mean:+7.3f} sd ({low:+7.3f} to {high:+7.3f})   {p:8.3g}"
             for row, (mean, _, _, p, low, high) in zip(rows, columns, strict=True)
         ]
+    if split.marginal_spread is not None:
+        title = "claimed / actual sd"
+        head += f"   {title:24}   p (Holm)"
+        rows = [
+            row + f"   {np.exp(ratio):5.2f} ({np.exp(low):7.2f} to {np.exp(high):5.2f})   {p:8.3g}"
+            for row, (ratio, low, high, p) in zip(rows, _limits(split.marginal_spread), strict=True)
+        ]
     head += "   given the others: estimate   p (Holm)"
     columns = zip(np.asarray(split.estimate), np.asarray(split.p_adjusted), strict=True)
     rows = [
         row + f"   {part:26.3g}   {p:8.3g}" for row, (part, p) in zip(rows, columns, strict=True)
     ]
-    return [head, *rows]
+    return [head, *rows, *_pairs(split)]
+
+
+def _pairs(split: Coordinates) -> list[str]:
+    """A line a pair of coordinates, the clearest ten where there are more."""
+    if split.correlation is None:
+        return []
+    order = np.argsort(np.asarray(split.correlation.p_value), kind="stable")[:10]
+    pairs, limits = split.pairs(), list(_limits(split.correlation))
+    lines = ["  pair         correlation too high by        p (Holm)"]
+    for k in sorted(order):
+        (i, j), (high, low, most, p) = pairs[k], limits[k]
+        lines.append(f"  {f'{i}, {j}':10}   {high:+6.3f} ({low:+6.3f} to {most:+6.3f})   {p:8.3g}")
+    return lines
+
+
+def _limits(means: Means) -> zip:
+    """Estimate, limits and adjusted p-value, one by one."""
+    parts = (means.estimate, means.low, means.high, means.p_adjusted)
+    return zip(*map(np.asarray, parts), strict=True)
 
 
 def batch_report(result: "TestResult") -> str:

@@ -1,0 +1,178 @@
+r"""What is off: shift, spread and correlation, each by itself, and given the other coordinates.
+
+With :math:`\Sigma_p` and :math:`c_p` any functions of a prediction and :math:`\sigma` the
+deviations in :math:`\Sigma_p`, the **implied residual** :math:`w = -\Sigma_p s_p(y) / \sigma` and
+the plain one :math:`z = (y - c_p) / \sigma` have, for y a draw from p, by Stein's identity
+
+.. math:: E\,w = 0, \qquad E\,w_q z_l = (\Sigma_p)_{ql} / (\sigma_q \sigma_l).
+
+Of a Gaussian p with these moments both are :math:`(y - c_p) / \sigma`, whatever its coordinates
+have to do with each other: the mean of w is the shift of a coordinate by itself, the covariance of
+w and z about their means (which takes the product of the shifts away) is that of the targets in
+claimed deviations, and its correlation does not hear of a shift or of a wrong spread. With the
+diagonal of :math:`\Sigma_p^{-1}` in the place of :math:`\sigma^{-2}`, and :math:`-s_p` in that of
+:math:`-\Sigma_p s_p`, the same is asked of a coordinate given the others.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxcal.models.families import distribution_of, mean_and_covariance
+from jaxcal.moments import marginal_means
+from jaxcal.numerics import at_least, at_most
+from jaxcal.results import Means
+from jaxcal.typing import Nodes, Points, Scalar
+
+NEARLY = 1e-6  # variances are at least this, correlations at least this far from 1
+
+
+class Claims(NamedTuple):
+    """``centers`` [n, d] and ``covariances`` [n, d, d] of predictions, functions of these alone;
+    ``common`` []: how many share one covariance, their scores not looking Gaussian."""
+
+    centers: Points
+    covariances: Float[Array, "n d d"]
+    common: Int[Array, ""]
+
+
+class Faults(NamedTuple):
+    """`Means` of what may be off, each 0 where predictions are right; Holm's correction for each
+    kind by itself. `jaxcal.results.Coordinates` says what they mean."""
+
+    mean: Means
+    spread: Means
+    correlation: Means | None
+    conditional_mean: Means
+    conditional_spread: Means
+
+
+def claims(
+    predictions: Any,
+    nodes: Nodes | None,
+    at_nodes: Float[Array, "n m d"] | None,
+    ys: Points,
+    scores: Points,
+) -> Claims | None:
+    """Centres and covariances: those offered, else from scores at base points; None without.
+
+    ``ys`` and ``nodes`` in the units of the predictions, ``scores`` at ``ys``. Covariances are
+    those of `marginal_means.covariances_of`; where scores are linear the centre is the intercept of
+    their regression, else a step from the base point where they are smallest.
+    """
+    found = marginal_means.covariances_of(predictions, nodes, at_nodes, scores)
+    if found is None:
+        return None
+    n, d = ys.shape
+    covariances = jnp.broadcast_to(found.values, (n, d, d))
+    offered = mean_and_covariance(distribution_of(predictions))
+    if offered is not None:
+        return Claims(jnp.broadcast_to(offered.mean, (n, d)), covariances, found.common)
+    assert nodes is not None
+    assert at_nodes is not None
+    assert found.linear is not None
+    middle = jnp.mean(nodes, axis=0)[None] + jnp.einsum(
+        "nij,nj->ni", covariances, jnp.mean(at_nodes, axis=1)
+    )
+    steps = jnp.einsum("nij,nmj->nmi", covariances, at_nodes)
+    sizes = jnp.einsum("nmi,nmi->nm", at_nodes, steps)
+    least = jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf), axis=1)
+    near = nodes[least] + jnp.take_along_axis(steps, least[:, None, None], axis=1)[:, 0]
+    return Claims(jnp.where(found.linear[:, None], middle, near), covariances, found.common)
+
+
+def faults(
+    ys: Points,
+    scores: Points,
+    centers: Points,
+    covariances: Float[Array, "n d d"],
+    *,
+    level: Scalar | float = 0.05,
+    series: bool = False,
+) -> Faults:
+    """What is off, from targets [n, d], scores there, and claims in the same units; see above.
+
+    Limits by the jackknife and Student's t, spreads on the scale of logarithms and correlations on
+    that of Fisher's z. ``series``: as in `marginal_means.means`. Cost O(n d^2 + n d^3).
+    """
+    deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
+    implied = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
+    plain = (ys - centers) / deviations
+
+    def means(values: Array) -> Means:
+        return marginal_means.means(values, level=level, series=series)
+
+    variances = _covariances(implied, plain)
+    correlation, d = None, ys.shape[1]
+    if d > 1:
+        i, j = np.triu_indices(d, 1)
+        across = _covariances(implied[:, i], plain[:, j])
+        back = _covariances(implied[:, j], plain[:, i])
+        pairs = (across + back) / 2
+        claimed = covariances[:, i, j] / (deviations[:, i] * deviations[:, j])
+        correlation = _correlation(pairs, variances[:, i], variances[:, j], claimed, means)
+    precisions = jnp.diagonal(jnp.linalg.inv(covariances), axis1=1, axis2=2)
+    alone, others = -scores / jnp.sqrt(precisions), (ys - centers) * jnp.sqrt(precisions)
+    return Faults(
+        means(-implied),
+        means(_pseudo_values(_log_spreads(variances))),
+        correlation,
+        means(-alone),
+        means(_pseudo_values(_log_spreads(_covariances(alone, others)))),
+    )
+
+
+def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:
+    """Covariances of w and z: of all n observations, then without each of them; [n + 1, q]."""
+    n = w.shape[0]
+    products = (w - jnp.mean(w, axis=0)[None]) * (z - jnp.mean(z, axis=0)[None])
+    total = jnp.sum(products, axis=0)[None]
+    without = (total - products * n / (n - 1)) / (n - 2)
+    return jnp.concatenate([total / (n - 1), without])
+
+
+def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
+    """The jackknife's: their mean is the estimate less its bias, their error that of the estimate.
+
+    Source: Tukey (1958); Efron and Tibshirani (1993), Section 11.5.
+    """
+    n = values.shape[0] - 1
+    return n * values[:1] - (n - 1) * values[1:]
+
+
+def _log_spreads(variances: Float[Array, "m q"]) -> Float[Array, "m q"]:
+    """Logarithms of claimed over actual deviations."""
+    return -jnp.log(at_least(variances, NEARLY)) / 2
+
+
+def _correlation(
+    pairs: Float[Array, "m q"],
+    first: Float[Array, "m q"],
+    second: Float[Array, "m q"],
+    claimed: Float[Array, "n q"],
+    means: Any,
+) -> Means:
+    """Claimed minus actual correlation [q]."""
+    n = claimed.shape[0]
+    root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
+    total = jnp.sum(claimed, axis=0)[None]
+    center = jnp.concatenate([total / n, (total - claimed) / (n - 1)])
+    claims, actual = _fisher_z(center), _fisher_z(pairs / root)
+    found = means(_pseudo_values(claims - actual))
+
+    def back(z: Array) -> Array:
+        return jnp.tanh(claims[0]) - jnp.tanh(claims[0] - z)
+
+    slope = 1 - jnp.tanh(claims[0] - found.estimate) ** 2
+    return found._replace(
+        estimate=back(found.estimate),
+        standard_error=found.standard_error * slope,
+        low=back(found.low),
+        high=back(found.high),
+    )
+
+
+def _fisher_z(correlations: Array) -> Array:
+    return jnp.arctanh(at_most(at_least(correlations, NEARLY - 1), 1 - NEARLY))
