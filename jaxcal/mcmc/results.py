@@ -53,7 +53,7 @@ class McmcDraws(eqx.Module):
         short = self.steps < 8
         unsettled = float(np.mean(~(rhat <= SETTLED)))
         low, high = float(np.mean(accepted < 0.1)), float(np.mean(accepted > 0.99))
-        found = [
+        sentences = [
             (f"draws of {broken} predictions are NaN or infinite", broken > 0),
             (
                 f"{self.steps} steps are too few to see whether the chains have settled; where "
@@ -82,7 +82,7 @@ class McmcDraws(eqx.Module):
                 divergent > FEW,
             ),
         ]
-        return [text for text, holds in found if holds]
+        return [text for text, holds in sentences if holds]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON. The samples are left out."""
@@ -109,7 +109,7 @@ class McmcDraws(eqx.Module):
 
 
 def _range(values: Array) -> str:
-    known = np.asarray(values)[~np.isnan(np.asarray(values))]
-    if not known.size:
+    numbers = np.asarray(values)[~np.isnan(np.asarray(values))]
+    if not numbers.size:
         return "unknown"
-    return f"median {np.median(known):.3g}, from {known.min():.3g} to {known.max():.3g}"
+    return f"median {np.median(numbers):.3g}, from {numbers.min():.3g} to {numbers.max():.3g}"

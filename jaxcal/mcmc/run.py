@@ -140,16 +140,16 @@ def _run(
         return jax.vmap(jax.vmap(function, axis_name=LANES))
 
     def step(t: Array, carry: Any) -> Any:
-        state, held, path, accepted, diverged = carry
+        state, draws, path, accepted, diverged = carry
         state = everywhere(lambda state: kernel.sample(state, (), {}))(state)
         # the last of the steps that share a slot stays there; warm-up steps leave no trace
-        held = held.at[jnp.maximum(t - warmup, 0) // thin].set(state.z)
+        draws = draws.at[jnp.maximum(t - warmup, 0) // thin].set(state.z)
         late = t >= steps - steps // 2
         # earlier steps all go to the first slot, which a later one takes over
         place = jnp.maximum(t - (steps - looked * stride), 0) // stride
         return (
             state,
-            held,
+            draws,
             path.at[place].set(state.z),
             accepted + jnp.where(late, state.accept_prob, 0),
             diverged + ((t >= warmup) & state.diverging).astype(diverged.dtype),
@@ -163,10 +163,10 @@ def _run(
         jnp.zeros((chains, n), begin.dtype),
         jnp.zeros((chains, n), jnp.int32),
     )
-    state, held, path, accepted, diverged = jax.lax.fori_loop(0, steps, step, carry)
+    state, draws, path, accepted, diverged = jax.lax.fori_loop(0, steps, step, carry)
     late = max(steps // 2, 1)
-    rhat, size = split_rhat(path), effective_size(held)
-    samples = jnp.moveaxis(held.reshape(kept * chains, n, -1), 0, 1)
+    rhat, size = split_rhat(path), effective_size(draws)
+    samples = jnp.moveaxis(draws.reshape(kept * chains, n, -1), 0, 1)
     return McmcDraws(
         samples=samples.astype(_dtype(predictions)),
         rhat=largest(rhat.reshape(n, -1), axis=1),

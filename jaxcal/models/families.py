@@ -76,8 +76,8 @@ def distribution(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[
 def distribution_of(predictions: Any) -> Any:
     """The distribution of n predictions in closed form, or None where only draws will do."""
     if isinstance(predictions, Standardized):
-        found = distribution_of(predictions.predictions)
-        return None if found is None else _in_units(found, predictions.units)
+        closed_form = distribution_of(predictions.predictions)
+        return None if closed_form is None else _in_units(closed_form, predictions.units)
     if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes)):
         return predictions
     base = predictions
@@ -95,22 +95,22 @@ def gaussian_moments(predictions: Any) -> Normals:
     Accepts numpyro's ``Normal``, ``Normal(...).to_event(...)`` and ``MultivariateNormal``; anything
     else raises TypeError, because a closed form for Gaussians says nothing about it.
     """
-    found = distribution_of(predictions)
-    if isinstance(found, Normals):
-        return found
-    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    closed_form = distribution_of(predictions)
+    if isinstance(closed_form, Normals):
+        return closed_form
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     raise TypeError(
         f"this distance has a closed form for numpyro Normal and MultivariateNormal predictions "
-        f"only, got {type(held).__name__}: use Fisher() for densities known up to their constant, "
-        f"or a distance from draws"
+        f"only, got {type(original).__name__}: use Fisher() for densities known up to their "
+        f"constant, or a distance from draws"
     )
 
 
-def mean_and_covariance(found: Any) -> Normals | None:
-    """The normal law with the mean and covariance of this one, or None for draws and classes."""
-    match found:
+def mean_and_covariance(distribution: Any) -> Normals | None:
+    """The normal distribution of the same mean and covariance, or None for draws and classes."""
+    match distribution:
         case Normals():
-            return full(found)
+            return full(distribution)
         case Laplaces(loc, scale):
             return full(Normals(loc, 2 * scale**2))
         case Mixtures(weights, parts):
@@ -124,34 +124,34 @@ def mean_and_covariance(found: Any) -> Normals | None:
     return None
 
 
-def _in_own_units(found: Any, own: OwnUnits) -> Any:
+def _in_own_units(distribution: Any, own_units: OwnUnits) -> Any:
     """That of M^-1 (T - center), of one in common units; None where it is of another form."""
-    match found:
+    match distribution:
         case Normals():
-            mean, cov = full(found)
+            mean, cov = full(distribution)
             extra = range(1, mean.ndim - 1)  # of components
-            inverse = jnp.linalg.inv(own.scale)
+            inverse = jnp.linalg.inv(own_units.scale)
             inverse = jnp.expand_dims(inverse, extra)
-            return Normals(own.of_common(mean), inverse @ cov @ jnp.swapaxes(inverse, -1, -2))
+            return Normals(own_units.of_common(mean), inverse @ cov @ jnp.swapaxes(inverse, -1, -2))
         case Laplaces(loc, spread) if loc.shape[-1] == 1:
-            scale = jnp.expand_dims(own.scale[:, 0], range(1, loc.ndim - 1))
-            return Laplaces(own.of_common(loc), spread / scale)
+            scale = jnp.expand_dims(own_units.scale[:, 0], range(1, loc.ndim - 1))
+            return Laplaces(own_units.of_common(loc), spread / scale)
         case Mixtures(weights, parts):
-            inner = _in_own_units(parts, own)
+            inner = _in_own_units(parts, own_units)
             return None if inner is None else Mixtures(weights, inner)
         case Particles(points):
-            return Particles(own.of_common(points))
+            return Particles(own_units.of_common(points))
         case Nodes(points, weights):
-            return Nodes(own.of_common(points), weights)
+            return Nodes(own_units.of_common(points), weights)
     return None
 
 
-def _in_units(found: Any, units: Units | OwnUnits) -> Any:
+def _in_units(distribution: Any, units: Units | OwnUnits) -> Any:
     """The distribution of (Y - center) / scale."""
     if isinstance(units, OwnUnits):
-        return _in_own_units(_in_units(found, units.units), units)
+        return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale
-    match found:
+    match distribution:
         case Normals(mean, cov):
             units_of_cov = along_last(scale, cov)
             across = jnp.swapaxes(units_of_cov, -1, -2) if cov.ndim > mean.ndim else units_of_cov

@@ -32,8 +32,10 @@ def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
         raw = draws(key, predictions.predictions, m)
         return predictions.units.points(raw.reshape(*raw.shape[:2], -1))
     if isinstance(predictions, Draws):
-        if (given := predictions.samples.shape[1]) < m:
-            raise ValueError(f"m: asked for {m} draws of each prediction, but Draws holds {given}")
+        if (available := predictions.samples.shape[1]) < m:
+            raise ValueError(
+                f"m: asked for {m} draws of each prediction, but Draws holds {available}"
+            )
         return predictions.samples[:, :m]
     if hasattr(predictions, "sample") and hasattr(predictions, "batch_shape"):
         samples = jnp.moveaxis(sample(convert.key(key), predictions, (m,), "predictions"), 0, 1)
@@ -61,14 +63,14 @@ def check_batch(predictions: Any) -> None:
 
 def drawn(key: Key, predictions: Any, n_draws: int | None) -> Float[Array, "n m d"]:
     """Draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
-    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-    if n_draws is None and not isinstance(held, Draws):
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    if n_draws is None and not isinstance(original, Draws):
         raise TypeError(
             f"n_draws: say how many draws of each prediction to take, since "
-            f"{type(held).__name__} does not come with its own"
+            f"{type(original).__name__} does not come with its own"
         )
-    check_batch(held)
-    samples = draws(key, predictions, held.samples.shape[1] if n_draws is None else n_draws)
+    check_batch(original)
+    samples = draws(key, predictions, original.samples.shape[1] if n_draws is None else n_draws)
     # samplers may draw in the widest type there is, whatever the type of their parameters
     kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
     floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]

@@ -58,8 +58,10 @@ def kccsd_test(
         coordinates=_split(coordinates, pairs),
         **options,
     )
-    found = _diagnose(split_key, pairs, level, conditional=False)
-    return PosteriorResult(result, found, pairs.features, "calibrated", pairs.names, pairs.notes)
+    diagnosis = _diagnose(split_key, pairs, level, conditional=False)
+    return PosteriorResult(
+        result, diagnosis, pairs.features, "calibrated", pairs.names, pairs.notes
+    )
 
 
 def kcsd_test(
@@ -97,8 +99,10 @@ def kcsd_test(
         coordinates=_split(coordinates, pairs),
         **options,
     )
-    found = _diagnose(split_key, pairs, level, conditional=True)
-    return PosteriorResult(result, found, pairs.features, "conditional", pairs.names, pairs.notes)
+    diagnosis = _diagnose(split_key, pairs, level, conditional=True)
+    return PosteriorResult(
+        result, diagnosis, pairs.features, "conditional", pairs.names, pairs.notes
+    )
 
 
 def check_posterior(
@@ -170,15 +174,15 @@ def _split(coordinates: bool | None, pairs: ScoredPairs) -> bool:
 def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) -> Diagnosis:
     n, q = pairs.features.shape
     features = pairs.features.astype(pairs.thetas.dtype)
-    known: Array = pairs.scores.at_nodes.reshape(n, -1)
+    predictors: Array = pairs.scores.at_nodes.reshape(n, -1)
     if conditional:  # the posterior is a function of x, so both are known
-        known = jnp.concatenate([known, features], axis=1)
+        predictors = jnp.concatenate([predictors, features], axis=1)
     searched = features if q <= MOST_FEATURES else None
     return diagnose(
         key,
         pairs.thetas,
         pairs.scores.at_targets,
-        known,
+        predictors,
         searched,
         conditional=conditional,
         level=level,

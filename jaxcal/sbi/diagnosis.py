@@ -74,8 +74,8 @@ class Diagnosis(eqx.Module):
 
 def _ratio(actual: Array, otherwise: float) -> Array:
     """Claimed over actual deviation from actual over claimed variance, where it is positive."""
-    found = jnp.where(actual > 0, jnp.abs(actual) ** -0.5, otherwise)
-    return jnp.where(jnp.isnan(actual), jnp.nan, found)
+    ratio = jnp.where(actual > 0, jnp.abs(actual) ** -0.5, otherwise)
+    return jnp.where(jnp.isnan(actual), jnp.nan, ratio)
 
 
 @partial(jax.jit, static_argnames="conditional")
@@ -83,21 +83,21 @@ def diagnose(
     key: KeyLike,
     thetas: Float[Array, "n d"],
     scores: Float[Array, "n d"],
-    known: Float[Array, "n p"],
+    predictors: Float[Array, "n p"],
     features: Float[Array, "n q"] | None,
     *,
     conditional: bool,
     level: Scalar | float = 0.05,
     covariances: Float[Array, "n d d"] | None = None,
 ) -> Diagnosis:
-    """Moments of free parameters and their scores; ``known``: what is conditioned on.
+    """Moments of free parameters and their scores; ``predictors``: what is conditioned on.
 
     ``features``: those to look for trends along; used only where ``conditional``. ``covariances``
     of the posteriors, functions of nothing but them. Limits are those of tests of this ``level``,
     of confidence 1 - level. p-values by Student's t: from about a hundred
     pairs on. Cost O(n 300^2).
     """
-    centers = cross_fitted_means(convert.key(key), known, thetas)
+    centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
     given_others = scores / jnp.where(scale > 0, scale, 1)
     first = given_others if covariances is None else marginal_means.shifts(scores, covariances)
@@ -141,18 +141,19 @@ def _together(
 
 
 def cross_fitted_means(
-    key: Key, known: Float[Array, "n p"], thetas: Float[Array, "n d"]
+    key: Key, predictors: Float[Array, "n p"], thetas: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
-    """A regression of theta on ``known``, each pair predicted from the other folds.
+    """A regression of theta on ``predictors``, each pair predicted from the other folds.
 
     Ridge regression on the features, bent by arcsinh so that outliers keep their places, and on
     Gaussian kernels about 200 of them, spread over their order by values; the penalty is chosen by
     generalized cross-validation inside the folds it is fitted to. Folds are drawn by the key and
-    ``known`` (thetas where that is the same for several pairs), so permuted pairs have the same. A
-    prediction never saw its own theta, which keeps Stein's identity exact however well it fits.
+    ``predictors`` (and thetas where these are equal for several pairs), so permuted pairs stay in
+    their folds. A prediction never saw its own theta, which keeps Stein's identity exact however
+    well it fits.
     """
     n = len(thetas)
-    z = jnp.arcsinh(_standard(known))
+    z = jnp.arcsinh(_standard(predictors))
     count = min(LANDMARKS, n)
     landmarks = z[by_values(z)[jnp.arange(count) * n // count]]
     gaps = _squares(z, landmarks)
@@ -160,7 +161,7 @@ def cross_fitted_means(
     kernels = jnp.exp(-gaps / jnp.where(width > 0, width, 1))
     parts = [jnp.ones((n, 1), z.dtype), z] if z.shape[1] <= LANDMARKS else [jnp.ones((n, 1))]
     phi = jnp.concatenate([*parts, kernels], axis=1)
-    places = drawn_order(key, n, known, thetas)
+    places = drawn_order(key, n, predictors, thetas)
     fold = jnp.zeros(n, places.dtype).at[places].set(jnp.arange(n, dtype=places.dtype) % FOLDS)
 
     def fit(k: Array) -> Array:
@@ -188,8 +189,8 @@ def cross_fitted_means(
         return center[None] + scale[None] * (phi @ weights)
 
     fitted = jax.lax.map(fit, jnp.arange(FOLDS))  # [folds, n, d]
-    own = jnp.take_along_axis(fitted, fold[None, :, None], axis=0)[0]
-    return jax.lax.stop_gradient(own)
+    out_of_fold = jnp.take_along_axis(fitted, fold[None, :, None], axis=0)[0]
+    return jax.lax.stop_gradient(out_of_fold)
 
 
 def _standard(values: Array) -> Array:

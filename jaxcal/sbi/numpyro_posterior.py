@@ -88,7 +88,7 @@ class NumpyroPosterior:
         from numpyro.handlers import seed, trace
 
         sites = trace(seed(self.model, jax.random.key(0))).get_trace(None)
-        found = {}
+        latents = {}
         for name, site in sites.items():
             if site["type"] != "sample" or name in self.observed:
                 continue
@@ -99,10 +99,10 @@ class NumpyroPosterior:
                     f"model: site {name!r} is discrete, and a discrete parameter has no score: "
                     f"sum it out of the model (a mixture instead of a choice)"
                 )
-            found[name] = site["value"]
-        if not found:
+            latents[name] = site["value"]
+        if not latents:
             raise ValueError("model: model(None) has no latent sites besides the observed ones")
-        return found
+        return latents
 
     def _unconstrained(self, latents: dict[str, Array]) -> dict[str, Array]:
         from numpyro.infer.util import unconstrain_fn

@@ -71,26 +71,26 @@ def score_pairs(
     """
     key = checks.key(key)
     n_nodes = checks.integer(n_nodes, "n_nodes")
-    made = as_posterior(posterior, thetas)
-    prior = getattr(made, "prior", None) if prior is None else prior
+    scorer = as_posterior(posterior, thetas)
+    prior = getattr(scorer, "prior", None) if prior is None else prior
     values, xs = _paired(thetas, xs)
     n, d = values.shape
-    names = _names(names if names is not None else getattr(made, "names", None), d)
+    names = _names(names if names is not None else getattr(scorer, "names", None), d)
     features = _features(xs, n, "xs") if summaries is None else _features(summaries, n)
     space = space_of(prior, bounds, d, values.dtype)
     check_inside(space, values)
     notes = _simulated_again(values, features) + _about_space(space, prior, bounds, values, names)
 
-    if isinstance(made, ArrayPosterior):
-        scores = made.scored(values, xs, None)
-        made_scores = _arrays(scores, n, d)
-        nodes = made_scores.nodes
+    if isinstance(scorer, ArrayPosterior):
+        raw = scorer.scored(values, xs, None)
+        scores = _arrays(raw, n, d)
+        nodes = scores.nodes
         if nodes is not None:
             check_inside(space, nodes)
     else:
-        nodes = _nodes(key, prior, made, n_nodes, d, values.dtype)
+        nodes = _nodes(key, prior, scorer, n_nodes, d, values.dtype)
         if nodes is None:
-            if isinstance(made, DistributionPosterior):
+            if isinstance(scorer, DistributionPosterior):
                 raise ValueError(
                     "prior: a batch of distributions needs one: its draws are the base points"
                 )
@@ -103,16 +103,16 @@ def score_pairs(
             given_up, tested = order[:n_nodes], np.sort(order[n_nodes:])
             nodes, values, features = values[given_up], values[tested], features[tested]
             xs = jax.tree.map(lambda leaf: leaf[tested], xs)
-            rows_of = getattr(made, "rows", None)
-            made = made if rows_of is None else rows_of(tested)
+            rows_of = getattr(scorer, "rows", None)
+            scorer = scorer if rows_of is None else rows_of(tested)
             notes += (
                 f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
                 f"base points, and these pairs were not tested",
             )
         check_inside(space, nodes)
-        made_scores = made.scored(values, xs, nodes)
-    notes += _about_scores(made_scores)
-    freed = _free(space, values, made_scores)
+        scores = scorer.scored(values, xs, nodes)
+    notes += _about_scores(scores)
+    freed = _free(space, values, scores)
     notes += _about_tails(np.asarray(freed.at_targets), names)
     return ScoredPairs(space.free(values), freed, features, space, names, notes)
 
@@ -163,8 +163,8 @@ def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
             "thetas: all values are whole numbers; a discrete parameter has no score: sum it "
             "out of the posterior, or test the other parameters alone"
         )
-    held = xs if isinstance(xs, dict) else {"xs": xs}
-    arrays = {name: checks.features(value, "xs") for name, value in held.items()}
+    observations = xs if isinstance(xs, dict) else {"xs": xs}
+    arrays = {name: checks.features(value, "xs") for name, value in observations.items()}
     for array in arrays.values():
         if array.ndim == 0 or len(array) != len(values):
             raise ValueError(
@@ -190,10 +190,10 @@ def _names(names: Any, d: int) -> tuple[str, ...]:
     return names
 
 
-def _nodes(key: Key, prior: Any, made: Any, m: int, d: int, dtype: Any) -> Array | None:
+def _nodes(key: Key, prior: Any, scorer: Any, m: int, d: int, dtype: Any) -> Array | None:
     """m draws of the prior, [m, d], or None where there is none to draw from."""
-    if isinstance(made, NumpyroPosterior) and prior is None:
-        return made.draw_nodes(key, m).astype(dtype)
+    if isinstance(scorer, NumpyroPosterior) and prior is None:
+        return scorer.draw_nodes(key, m).astype(dtype)
     if prior is None:
         return None
     if hasattr(prior, "sample"):
@@ -274,7 +274,7 @@ def _simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
 
 
 def _about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tuple[str, ...]):
-    bounded = [name for name, known in zip(names, space.bounded, strict=True) if known]
+    bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
     if bounded:
         listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
         return (
@@ -325,12 +325,12 @@ def _about_tails(at: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
         return ()
-    held = squares[: len(at) // 50].sum(axis=0) / total
-    k = int(np.argmax(held))
-    if held[k] <= 0.5:
+    shares = squares[: len(at) // 50].sum(axis=0) / total
+    k = int(np.argmax(shares))
+    if shares[k] <= 0.5:
         return ()
     return (
-        f"2 % of the pairs hold {100 * held[k]:.0f} % of the squared scores of {names[k]}: a few "
+        f"2 % of the pairs hold {100 * shares[k]:.0f} % of the squared scores of {names[k]}: a few "
         f"pairs decide, and the tests see little of the others; posteriors that are far too narrow "
         f"look like this. Compare the coverage (jaxcal.coverage) if you can draw from them",
     )

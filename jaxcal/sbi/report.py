@@ -109,10 +109,10 @@ class PosteriorReport(eqx.Module):
         if why:
             return "cannot tell: " + "; ".join(why)
         passes = (value > level / len(p) for value, level in zip(p, levels, strict=True))
-        calibrated, right, *held = passes
+        calibrated, right, *coverage_passes = passes
         if not calibrated:
             return "not calibrated, so not the posterior given x either"
-        if not all(held):
+        if not all(coverage_passes):
             return (
                 f"not calibrated: highest-density regions do not hold their share of parameters "
                 f"(coverage, p = {p[2]:.2g})"

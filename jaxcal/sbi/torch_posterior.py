@@ -44,14 +44,14 @@ class TorchPosterior:
 
         kind = torch.get_default_dtype()
         rows = [slice(i, i + self.batch) for i in range(0, len(thetas), self.batch)]
-        found = []
+        gradients = []
         with torch.enable_grad():
             for part in rows:
                 theta = torch.as_tensor(np.array(thetas[part]), dtype=kind).requires_grad_(True)
                 x = xs[part] if hasattr(xs, "detach") else np.array(xs[part])
                 log_prob = self.log_prob(theta, torch.as_tensor(x, dtype=kind))
-                found.append(_gradient(torch, log_prob, theta))
-        return np.concatenate(found)
+                gradients.append(_gradient(torch, log_prob, theta))
+        return np.concatenate(gradients)
 
 
 def _gradient(torch: Any, log_prob: Any, theta: Any) -> np.ndarray:
@@ -73,10 +73,10 @@ def _gradient(torch: Any, log_prob: Any, theta: Any) -> np.ndarray:
     (gradient,) = torch.autograd.grad(log_prob.sum(), theta, allow_unused=True)
     if gradient is None:
         raise ValueError("posterior: its log density does not depend on theta")
-    found = np.array(gradient.detach().cpu().numpy())
+    scores = np.array(gradient.detach().cpu().numpy())
     logs = np.asarray(log_prob.detach().cpu().numpy()).reshape(n)
-    found[~np.isfinite(logs)] = np.nan  # torch.where(inside, .., -inf) has gradient 0 outside
-    return found
+    scores[~np.isfinite(logs)] = np.nan  # torch.where(inside, .., -inf) has gradient 0 outside
+    return scores
 
 
 def log_prob_of(posterior: Any) -> Callable[[Any, Any], Any]:
@@ -103,12 +103,12 @@ def log_prob_of(posterior: Any) -> Callable[[Any, Any], Any]:
 
 def _potential_at(potential: Any, theta: Any, x: Any) -> Any:
     """One potential a pair; the observation that the potential held is put back."""
-    held = {
+    observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }
     try:
         potential.set_x(x, x_is_iid=False)
         return potential(theta, track_gradients=True).reshape(-1)
     finally:
-        for name, value in held.items():
+        for name, value in observed.items():
             setattr(potential, name, value)

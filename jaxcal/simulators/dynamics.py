@@ -82,8 +82,8 @@ def _log_infected(theta: Array) -> Float[Array, "10"]:
 
 
 def _draw_sir(key: Array, theta: Array) -> Array:
-    found = jax.random.binomial(key, TESTED, jnp.exp(_log_infected(theta)))
-    return found.astype(theta.dtype)
+    positives = jax.random.binomial(key, TESTED, jnp.exp(_log_infected(theta)))
+    return positives.astype(theta.dtype)
 
 
 def _sir_log_likelihood(theta: Array, x: Array) -> Array:

@@ -48,7 +48,7 @@ class BlockEstimates(eqx.Module):
             return []
         m, left = self.blocks.shape[-1], self.n - self.blocks.shape[-1] * self.size
         finite = bool(np.all(np.isfinite(np.asarray(self.estimate))))
-        found = [
+        sentences = [
             ("the estimate is not a number: are parameters and targets finite?", not finite),
             (
                 f"the last {left} of {self.n} observations make no whole block and were not used",
@@ -57,7 +57,7 @@ class BlockEstimates(eqx.Module):
             (f"{m} blocks are few for a normal limit: use smaller blocks", 1 < m < 20),
             ("one block has no spread: there is no standard error", m == 1),
         ]
-        return [text for text, holds in found if holds]
+        return [text for text, holds in sentences if holds]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""

@@ -23,10 +23,10 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
     ):
         return _classes(predictions, targets, "predictions")
     if is_distribution(predictions):
-        known = distribution_of(predictions)
-        if isinstance(known, Classes):
-            return _classes(known.probabilities, targets, "predictions")
-        if known is None and _integers(targets):
+        distribution = distribution_of(predictions)
+        if isinstance(distribution, Classes):
+            return _classes(distribution.probabilities, targets, "predictions")
+        if distribution is None and _integers(targets):
             targets = jnp.asarray(checks.array(targets, "targets")).astype(float)
     ys = checks.targets(targets)
     n, event = ys.shape[0], ys.shape[1:]
@@ -80,7 +80,7 @@ def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]
     return Classes(p), ys
 
 
-def check_law(known: Any) -> None:
+def check_parameters(distribution: Any) -> None:
     """ValueError for parameters that no distribution has, where values are known."""
-    if isinstance(known, Mixtures):
-        checks.probabilities(known.weights, "predictions: the weights of the mixture")
+    if isinstance(distribution, Mixtures):
+        checks.probabilities(distribution.weights, "predictions: the weights of the mixture")

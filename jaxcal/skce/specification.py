@@ -23,7 +23,7 @@ from jaxcal.preparation import (
     checked_base_measure,
     vector_kernel,
 )
-from jaxcal.skce.observations import check_law, observations
+from jaxcal.skce.observations import check_parameters, observations
 from jaxcal.whitening import Whitener, checked
 
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
@@ -54,7 +54,7 @@ def mean_specification(
     standardize = checks.flag(standardize, "standardize")
     n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
     distribution = predictions if isinstance(predictions, Classes) else distribution_of(predictions)
-    check_law(distribution)
+    check_parameters(distribution)
     divergence = (
         DIVERGENCES.get(type(distribution), MeanEmbedding)() if divergence is None else divergence
     )
