@@ -80,10 +80,10 @@ class KernelFisher(_Euclidean, eqx.Module):
         nodes, values = at_nodes.nodes, at_nodes.values
         kernel = self.fitted(key, predictions, at_nodes).ground
         wanted = ((), (nodes.shape[1],) * 2)
-        if (found := jax.eval_shape(kernel, nodes[0], nodes[0]).shape) not in wanted:
+        if (shape := jax.eval_shape(kernel, nodes[0], nodes[0]).shape) not in wanted:
             raise ValueError(
                 f"ground: wanted a kernel with values of shape {wanted[0]} or {wanted[1]}, got "
-                f"{found}"
+                f"{shape}"
             )
         gram = jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(nodes))(nodes)
         return embeddings.kernel_fisher(values, gram.astype(values.dtype))
@@ -112,9 +112,9 @@ def with_ground_bandwidth(kernel: Any, bandwidth: Array) -> Any:
 
 def _ground_bandwidth(key: Key, predictions: Any, nodes: Nodes) -> Scalar:
     try:
-        found = second_order_heuristic(key, predictions)
+        bandwidth = second_order_heuristic(key, predictions)
     except (TypeError, NotImplementedError):  # neither moments nor a sampler
         if len(nodes) < 2:
             return jnp.ones((), nodes.dtype)  # no distance to measure, and none to scale
-        found, _ = median_heuristic(Vectors(nodes), nodes)
-    return found.astype(nodes.dtype)
+        bandwidth, _ = median_heuristic(Vectors(nodes), nodes)
+    return bandwidth.astype(nodes.dtype)

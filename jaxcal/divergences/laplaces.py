@@ -23,12 +23,12 @@ class LaplaceWasserstein(_Euclidean, eqx.Module):
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
-        held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-        check_batch(held)
+        original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+        check_batch(original)
         distribution = distribution_of(predictions)
         if not isinstance(distribution, Laplaces):
             raise TypeError(
                 f"this distance has a closed form for numpyro Laplace predictions only, got "
-                f"{type(held).__name__}"
+                f"{type(original).__name__}"
             )
         return jnp.concatenate([distribution.loc, 2**0.5 * distribution.scale], axis=-1)

@@ -17,11 +17,11 @@ from jaxcal.typing import Features, Key
 
 
 class Embedded(eqx.Module):
-    """``features`` of the kernel means, ``own`` [n] each with itself, and the arrays of the
-    formulas, the same in every row."""
+    """``features`` of the kernel means, ``squared_norms`` [n]: each kernel mean times itself, and
+    the arrays of the formulas, the same in every row."""
 
     features: Any
-    own: Float[Array, " n"]
+    squared_norms: Float[Array, " n"]
     formulas: Any
 
 
@@ -59,14 +59,14 @@ class MeanEmbedding(eqx.Module):
         draw_key, _ = jax.random.split(key)
         kernel = self.fitted(key, predictions, at_nodes).kernel
         means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)
-        own = own_by_second(means.formulas, means.features)
+        squared_norms = own_by_second(means.formulas, means.features)
         arrays, rest = eqx.partition(means.formulas, eqx.is_array)
-        spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (own.size, *a.shape)), arrays)
-        return Embedded(means.features, own, eqx.combine(spread, rest))
+        spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (squared_norms.size, *a.shape)), arrays)
+        return Embedded(means.features, squared_norms, eqx.combine(spread, rest))
 
     def squared_distances(self, rows: Embedded, cols: Embedded) -> Float[Array, "r c"]:
         cross = _formulas(rows).second(rows.features, cols.features)
-        return at_least(rows.own[:, None] + cols.own[None] - 2 * cross, 0)
+        return at_least(rows.squared_norms[:, None] + cols.squared_norms[None] - 2 * cross, 0)
 
     def paired(self, rows: Embedded, cols: Embedded) -> Float[Array, " r"]:
         def one(p: Embedded, q: Embedded) -> Array:

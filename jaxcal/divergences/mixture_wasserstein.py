@@ -23,7 +23,7 @@ from jaxcal.models.sampling import check_batch
 from jaxcal.numerics import safe_sqrt
 from jaxcal.typing import Key
 
-TOGETHER = 64  # linear programmes of one call: the overhead of a call is shared
+TOGETHER = 64  # linear programs of one call: the overhead of a call is shared
 MARGINALS = 1e-4  # of Sinkhorn's couplings
 TOLERANCE = 1e-10  # the finest that HiGHS takes
 
@@ -39,7 +39,7 @@ class Exact(eqx.Module):
     """Couplings of least cost, by SciPy on the host: any weights, any numbers of components.
 
     Equal weights and as many components on both sides are an assignment problem (about 10
-    microseconds a pair for 10 components); all others go to HiGHS as linear programmes, many pairs
+    microseconds a pair for 10 components); all others go to HiGHS as linear programs, many pairs
     in one (about a tenth of a millisecond a pair and more). Outside of the compiled program either
     way, so use few observations: n^2 / 2 pairs are solved.
     """
@@ -78,14 +78,14 @@ class Sinkhorn(eqx.Module):
             scale = jnp.mean(cost)
             scale = jnp.where(scale > 0, scale, 1)
             geometry = Geometry(cost_matrix=cost / scale, epsilon=self.epsilon)
-            found = linear.solve(
+            solution = linear.solve(
                 geometry, a=a, b=b, threshold=MARGINALS, max_iterations=self.iterations
             )
-            return jnp.where(jnp.asarray(found.converged), found.matrix, jnp.nan)
+            return jnp.where(jnp.asarray(solution.converged), solution.matrix, jnp.nan)
 
         k, m = cost.shape[-2:]
         flat = (cost.reshape(-1, k, m), left.reshape(-1, k), right.reshape(-1, m))
-        plans = jax.lax.map(lambda given: one(*given), flat, batch_size=TOGETHER)
+        plans = jax.lax.map(lambda problem: one(*problem), flat, batch_size=TOGETHER)
         return plans.reshape(cost.shape)
 
 
@@ -135,8 +135,8 @@ class MixtureWasserstein(eqx.Module):
         gaps = rows.vectors[:, :, None] - cols.vectors[:, None]
         squared = jnp.sum(gaps**2, axis=-1)
         cost = squared if self.s == 2 else _power(squared, self.s / 2)
-        held = jax.lax.stop_gradient((cost, rows.weights, cols.weights))
-        total = jnp.sum(jax.lax.stop_gradient(self.transport(*held)) * cost, axis=(1, 2))
+        constants = jax.lax.stop_gradient((cost, rows.weights, cols.weights))
+        total = jnp.sum(jax.lax.stop_gradient(self.transport(*constants)) * cost, axis=(1, 2))
         return total if self.s == 2 else _power(total, 2 / self.s)
 
 
@@ -152,8 +152,8 @@ def _power(values: Array, exponent: float) -> Array:
 
 def components(predictions: Any) -> Components:
     """Weights and component vectors of n mixtures, or TypeError for other predictions."""
-    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-    check_batch(held)
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    check_batch(original)
     distribution = distribution_of(predictions)
     if isinstance(distribution, (Normals, Laplaces)):
         one = jnp.ones((jax.tree.leaves(distribution)[0].shape[0], 1))
@@ -163,19 +163,19 @@ def components(predictions: Any) -> Components:
     ):
         raise TypeError(
             f"predictions: this distance wants mixtures whose components are all normal or all "
-            f"Laplace, or one of these alone, got {type(held).__name__}"
+            f"Laplace, or one of these alone, got {type(original).__name__}"
         )
     vectors = _vectors(distribution.parts)
     if vectors.ndim != 3:
         raise ValueError(
             f"predictions: wanted mixtures with batch shape [n] on numbers or vectors, got batch "
-            f"shape {tuple(held.batch_shape)}"
+            f"shape {tuple(original.batch_shape)}"
         )
     return Components(distribution.weights.astype(vectors.dtype), vectors)
 
 
 def _vectors(parts: Normals | Laplaces) -> Array:
-    """Laws [n, k, d] as vectors [n, k, q] whose distances are the 2-Wasserstein distances."""
+    """Components [n, k, d] as vectors [n, k, q] whose distances are the 2-Wasserstein distances."""
     if isinstance(parts, Laplaces):
         return jnp.concatenate([parts.loc, 2**0.5 * parts.scale], axis=-1)
     mean, cov = parts
@@ -200,7 +200,7 @@ def _couplings(cost: Any, left: Any, right: Any) -> np.ndarray:
     rest = np.flatnonzero(finite & ~equal)
     for some in np.split(rest, range(TOGETHER, rest.size, TOGETHER)):
         if some.size:
-            plans[some] = _programmes(costs[some], a[some], b[some])
+            plans[some] = _linear_programs(costs[some], a[some], b[some])
     return plans.reshape(cost.shape).astype(cost.dtype)
 
 
@@ -213,8 +213,8 @@ def _assigned(cost: np.ndarray) -> np.ndarray:
     return plan
 
 
-def _programmes(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Couplings of several pairs by ONE linear programme, whose constraints are blocks."""
+def _linear_programs(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Couplings of several pairs by ONE linear program, whose constraints are blocks."""
     from scipy import sparse
     from scipy.optimize import linprog
 
@@ -225,7 +225,7 @@ def _programmes(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         [np.kron(np.eye(k), np.ones(m)), np.kron(np.ones(k), np.eye(m))[:-1]]
     )  # the last column's sum follows from the others
     scale = np.maximum(costs.max(axis=(1, 2), keepdims=True), np.finfo(float).tiny)
-    found = linprog(
+    solution = linprog(
         (costs / scale).ravel(),
         A_eq=sparse.kron(sparse.eye(pairs), sums, format="csc"),
         b_eq=np.concatenate([a, b[:, :-1]], axis=1).ravel(),
@@ -235,6 +235,8 @@ def _programmes(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             "dual_feasibility_tolerance": TOLERANCE,
         },
     )
-    if found.x is None:
-        raise RuntimeError(f"HiGHS found no coupling of the mixtures' components: {found.message}")
-    return np.maximum(found.x, 0).reshape(costs.shape)
+    if solution.x is None:
+        raise RuntimeError(
+            f"HiGHS found no coupling of the mixtures' components: {solution.message}"
+        )
+    return np.maximum(solution.x, 0).reshape(costs.shape)

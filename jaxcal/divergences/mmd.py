@@ -22,21 +22,22 @@ from jaxcal.typing import Features, Key, Points, Scalar
 
 
 class Gaussians(NamedTuple):
-    """Gaussians, their (co)variances, ``own`` [n]: the kernel mean of each with itself, and the
-    lengths of the ground kernel, [n, d], the same in every row."""
+    """Gaussians with their (co)variances; ``squared_norms`` [n]: the mean kernel of each with
+    itself; ``lengths`` [n, d]: those of the ground kernel, the same in every row."""
 
     mean: Points
     cov: Cov
     lengths: Float[Array, "n d"]
-    own: Float[Array, " n"]
+    squared_norms: Float[Array, " n"]
 
 
 class Samples(NamedTuple):
-    """m draws of each prediction, ``own`` as in `Laws`, and the ground bandwidth, [n]."""
+    """m draws of each prediction, the ground bandwidth ``length`` [n], the same in every row, and
+    ``squared_norms`` as in `Gaussians`."""
 
     points: Float[Array, "n m d"]
     length: Float[Array, " n"]
-    own: Float[Array, " n"]
+    squared_norms: Float[Array, " n"]
 
 
 class MMD(eqx.Module):
@@ -63,8 +64,8 @@ class MMD(eqx.Module):
         check_n_draws(self.n_draws)
 
     def _closed(self, predictions: Any) -> bool:
-        held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-        return self.n_draws is None and not isinstance(held, Draws)
+        original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+        return self.n_draws is None and not isinstance(original, Draws)
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
         """The same distance with the bandwidth of its ground kernel."""
@@ -80,14 +81,14 @@ class MMD(eqx.Module):
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
         if self._closed(predictions):
-            return self._laws(key, predictions)
+            return self._gaussians(key, predictions)
         samples = drawn(key, predictions, self.n_draws)
         length = jnp.ones((), samples.dtype)
         if points.needs_bandwidth(self.ground):
             length = spread_of_draws(samples)
         kernel = with_ground_bandwidth(self.ground, length)
-        own = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)
-        return Samples(samples, jnp.broadcast_to(length, own.shape), own)
+        squared_norms = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)
+        return Samples(samples, jnp.broadcast_to(length, squared_norms.shape), squared_norms)
 
     def _moments(self, predictions: Any) -> tuple[Points, Cov]:
         try:
@@ -95,7 +96,7 @@ class MMD(eqx.Module):
         except TypeError as error:
             raise TypeError(f"{error}: MMD(n_draws=...)") from None
 
-    def _laws(self, key: Key, predictions: Any) -> Gaussians:
+    def _gaussians(self, key: Key, predictions: Any) -> Gaussians:
         if not isinstance(self.ground, Gaussian):
             raise TypeError(
                 f"ground: the closed form of MMD needs the Gaussian kernel, got "
@@ -107,23 +108,25 @@ class MMD(eqx.Module):
             length = spread_of_gaussians(key, mean, cov)
         lengths = jnp.broadcast_to(as_lengths(length, mean, "ground"), mean.shape)
         distributions = Gaussians(mean, cov, lengths, jnp.zeros(len(mean), mean.dtype))
-        return distributions._replace(own=jax.vmap(_mean_gaussian)(distributions, distributions))
+        return distributions._replace(
+            squared_norms=jax.vmap(_mean_gaussian)(distributions, distributions)
+        )
 
     def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
         if not isinstance(rows, Samples):
-            return by_rows(_between_laws, rows, cols)
+            return by_rows(_between_gaussians, rows, cols)
         kernel = with_ground_bandwidth(self.ground, rows.length[0])
         cross = jax.lax.map(lambda p: _mean_kernel(kernel, p, cols.points), rows.points)
-        return at_least(rows.own[:, None] + cols.own[None] - 2 * cross, 0)
+        return at_least(rows.squared_norms[:, None] + cols.squared_norms[None] - 2 * cross, 0)
 
     def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
         if not isinstance(rows, Samples):
-            return jax.vmap(_between_laws)(rows, cols)
+            return jax.vmap(_between_gaussians)(rows, cols)
         kernel = with_ground_bandwidth(self.ground, rows.length[0])
         cross = jax.lax.map(
             lambda pair: _mean_kernel(kernel, pair[0], pair[1][None])[0], (rows.points, cols.points)
         )
-        return at_least(rows.own + cols.own - 2 * cross, 0)
+        return at_least(rows.squared_norms + cols.squared_norms - 2 * cross, 0)
 
 
 def _mean_kernel(
@@ -156,5 +159,5 @@ def _mean_gaussian(p: Gaussians, q: Gaussians) -> Scalar:
     return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
 
 
-def _between_laws(p: Gaussians, q: Gaussians) -> Scalar:
-    return at_least(p.own + q.own - 2 * _mean_gaussian(p, q), 0)
+def _between_gaussians(p: Gaussians, q: Gaussians) -> Scalar:
+    return at_least(p.squared_norms + q.squared_norms - 2 * _mean_gaussian(p, q), 0)

@@ -39,11 +39,13 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
             raise ValueError(
                 f"predictions: wanted a {kind} with batch shape [n], got batch shape {shape}"
             )
-        given = jnp.asarray(base.probs)
+        probabilities = jnp.asarray(base.probs)
         if kind.startswith("Bernoulli"):
-            given = jnp.broadcast_to(given, shape)
-            given = jnp.stack([1 - given, given], axis=-1)
-        return checks.probabilities(jnp.broadcast_to(given, (*shape, given.shape[-1])))
+            probabilities = jnp.broadcast_to(probabilities, shape)
+            probabilities = jnp.stack([1 - probabilities, probabilities], axis=-1)
+        return checks.probabilities(
+            jnp.broadcast_to(probabilities, (*shape, probabilities.shape[-1]))
+        )
     if hasattr(predictions, "log_prob") or hasattr(predictions, "scores"):
         raise TypeError(
             f"predictions: this distance compares predictions over classes: probabilities [n, m], "

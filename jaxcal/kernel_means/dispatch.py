@@ -61,13 +61,13 @@ def find(kernel: Any, distribution: Any) -> Callable[[Any, Any], Made] | None:
 
 def make(kernel: Any, distribution: Any) -> Made:
     """Features and formulas; TypeError where nothing averages this kernel over these."""
-    found = find(kernel, distribution)
-    if found is None:
+    maker = find(kernel, distribution)
+    if maker is None:
         raise NoClosedForm(
             f"no kernel mean of {type(kernel).__name__} over {type(distribution).__name__} in "
             f"closed form"
         )
-    return found(kernel, distribution)
+    return maker(kernel, distribution)
 
 
 def own_by_second(formulas: Any, features: Features) -> Float[Array, " n"]:
@@ -127,8 +127,8 @@ def _routes(formulas: Any) -> list[str]:
     if not isinstance(formulas, eqx.Module):
         return []
     inner = [text for part in vars(formulas).values() for text in _routes(part)]
-    own = getattr(formulas, "route", None)
-    return inner if own is None else [own, *inner]
+    route = getattr(formulas, "route", None)
+    return inner if route is None else [route, *inner]
 
 
 def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
@@ -163,8 +163,8 @@ def kernel_means(
         raise ValueError(
             f"kernel: {kernel} has no bandwidth yet, and its averages need one: give it one"
         )
-    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-    if isinstance(held, Draws):
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    if isinstance(original, Draws):
         anyhow = convert.key(0 if key is None else key)  # given draws are taken in order
         distribution = Particles(drawn(anyhow, predictions, n_draws))
         return KernelMeans(kernel, *make(kernel, distribution))
@@ -176,7 +176,7 @@ def kernel_means(
             pass
     if key is None:
         raise TypeError(
-            f"key: the average of {type(kernel).__name__} over {type(held).__name__} has no "
+            f"key: the average of {type(kernel).__name__} over {type(original).__name__} has no "
             f"closed form here and is taken from draws: give a key"
         )
     distribution = Particles(

@@ -109,12 +109,12 @@ def scale_mixture_over_normals(kernel: Any, distribution: Normals) -> Made:
     dtype = distribution.mean.dtype
     lengths = jnp.sqrt(jnp.asarray(squares, dtype))
     bandwidths = jnp.broadcast_to(kernel.bandwidth, distribution.mean.shape[-1:]).astype(dtype)
-    made = [
+    pairs = [
         gaussian_over_normals(Gaussian(length * bandwidths), distribution) for length in lengths
     ]
-    formulas = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(inner for _, inner in made))
+    formulas = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(inner for _, inner in pairs))
     diagonal = distribution.cov.ndim == distribution.mean.ndim
-    features = made[0][0]
+    features = pairs[0][0]
     if not diagonal:
-        features = jax.tree.map(lambda *a: jnp.stack(a, 1), *(own for own, _ in made))
+        features = jax.tree.map(lambda *a: jnp.stack(a, 1), *(part for part, _ in pairs))
     return features, ScaleMixture(jnp.asarray(weights, dtype), formulas, not diagonal)

@@ -224,15 +224,15 @@ def _children(kernel: Any) -> list[Any]:
 def smoothness(kernel: Any) -> bool | None:
     """Whether the kernel is twice differentiable at x = y; None where a part does not say."""
     parts = _children(kernel)
-    known = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
-    return False if False in known else None if None in known else True
+    answers = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
+    return False if False in answers else None if None in answers else True
 
 
 def lengths(kernel: Any) -> list[Array]:
     """The bandwidths inside the kernel that are one length a dimension."""
-    own = getattr(kernel, "bandwidth", None)
-    inner = [found for child in _children(kernel) for found in lengths(child)]
-    return inner if own is None or jnp.ndim(own) == 0 else [own]
+    bandwidth = getattr(kernel, "bandwidth", None)
+    inner = [length for child in _children(kernel) for length in lengths(child)]
+    return inner if bandwidth is None or jnp.ndim(bandwidth) == 0 else [bandwidth]
 
 
 def needs_bandwidth(kernel: Any) -> bool:

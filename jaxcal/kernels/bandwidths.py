@@ -75,10 +75,10 @@ def positive_median(values: Float[Array, " p"]) -> Scalar:
 
 def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
     """`positive_median` of ``values(k)``, k < p; only those in the middle are differentiated."""
-    held = jax.lax.stop_gradient(values(jnp.arange(p)))
-    at, all_equal = _middle_of(held)
+    fixed = jax.lax.stop_gradient(values(jnp.arange(p)))
+    at, all_equal = _middle_of(fixed)
     median = jnp.where(all_equal, 1.0, jnp.mean(values(at)))
-    return jnp.where(jnp.any(jnp.isnan(held)), jnp.nan, median)
+    return jnp.where(jnp.any(jnp.isnan(fixed)), jnp.nan, median)
 
 
 def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array, ""]]:
@@ -147,11 +147,11 @@ def _some_tiles(features: Features, n: int) -> Tiles:
 
 def _middle_of_some(divergence: Divergence, features: Features) -> Middle:
     """The pairs that attain the median of at most 2,048 pairs."""
-    held = jax.lax.stop_gradient(features)
-    i, j = (by_values(held)[place] for place in pairs(medians.count(held)))
+    fixed = jax.lax.stop_gradient(features)
+    i, j = (by_values(fixed)[place] for place in pairs(medians.count(fixed)))
 
     def between(pair: tuple[Array, Array]) -> Scalar:
-        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], held) for k in pair)
+        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], fixed) for k in pair)
         return divergence.paired(rows, cols)[0]
 
     # the loop makes the compiler store the features: fused, it makes them anew for every pair
@@ -176,9 +176,9 @@ def second_order_heuristic(
     try:
         moments = gaussian_moments(predictions)
     except TypeError:
-        held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-        given = held.samples.shape[1] if isinstance(held, Draws) else MAX_DRAWS
-        samples = draws(key, predictions, min(given, MAX_DRAWS))
+        original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+        available = original.samples.shape[1] if isinstance(original, Draws) else MAX_DRAWS
+        samples = draws(key, predictions, min(available, MAX_DRAWS))
         return spread_of_draws(samples.reshape(*samples.shape[:2], -1), most=most)
     return spread_of_gaussians(key, *moments, most=most)
 

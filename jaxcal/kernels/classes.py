@@ -39,14 +39,14 @@ def _gram_matrix(value: Any) -> Any:
         raise ValueError(f"matrix: wanted a Gram matrix of shape [m, m], got {matrix.shape}")
     if isinstance(matrix, Tracer):
         return matrix
-    held = np.asarray(matrix)
-    if not np.all(np.isfinite(held)):
+    entries = np.asarray(matrix)
+    if not np.all(np.isfinite(entries)):
         raise ValueError("matrix: the Gram matrix of the classes has NaN or infinite entries")
-    largest = max(float(np.max(np.abs(held), initial=0)), float(np.finfo(held.dtype).tiny))
-    slack = 100 * held.shape[-1] * float(np.finfo(held.dtype).eps) * largest
-    if np.max(np.abs(held - np.swapaxes(held, -1, -2))) > slack:
+    largest = max(float(np.max(np.abs(entries), initial=0)), float(np.finfo(entries.dtype).tiny))
+    slack = 100 * entries.shape[-1] * float(np.finfo(entries.dtype).eps) * largest
+    if np.max(np.abs(entries - np.swapaxes(entries, -1, -2))) > slack:
         raise ValueError("matrix: the Gram matrix of the classes is not symmetric")
-    if (low := float(np.linalg.eigvalsh(held).min())) < -slack:
+    if (low := float(np.linalg.eigvalsh(entries).min())) < -slack:
         raise ValueError(
             f"matrix: the Gram matrix of the classes is not positive semidefinite, its smallest "
             f"eigenvalue is {low:.3g}"

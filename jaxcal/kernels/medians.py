@@ -239,9 +239,9 @@ def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, Any], Any
     """``walk(add, start)``: ``add`` over tiles [k, r, c] and where each begins; kept, if few."""
     i, j, side = jnp.asarray(tiles.i), jnp.asarray(tiles.j), tiles.side
     if tiles.i.size * side**2 <= HELD and side <= SIDE:
-        held = jax.vmap(block)(i, j)
+        blocks = jax.vmap(block)(i, j)
         corners = jnp.stack([i, j], axis=1) * side
-        return lambda add, start: add(start, held, corners)
+        return lambda add, start: add(start, blocks, corners)
     heights = [min(SIDE, side - top) for top in range(0, side, SIDE)]
 
     def walk(add: Add, start: Any) -> Any:

@@ -102,8 +102,8 @@ class Sums(NamedTuple):
     @property
     def biased(self) -> Float[Array, " r"]:
         """The same with the pairs of an observation and itself."""
-        own = jnp.mean(self.diagonal[:, : self.blocks * self.size], axis=1)
-        return ((self.size - 1) * self.unbiased + own) / self.size
+        diagonal = jnp.mean(self.diagonal[:, : self.blocks * self.size], axis=1)
+        return ((self.size - 1) * self.unbiased + diagonal) / self.size
 
     @property
     def contributions(self) -> Float[Array, "r n"]:

@@ -18,18 +18,18 @@ STYLES = ("-", "--", ":", "-.")
 MARKS = "os^DvPX"
 
 
-def comparison(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
+def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Each model's CKCE without label noise, with its interval, best calibrated on top.
 
     0 is what a calibrated model scores on average. Intervals of two models may overlap although
     their difference is clear: see `differences`.
     """
-    names, order = _one(found), _order(found)
+    names, order = _one(result), _order(result)
     ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
     ax.set(xlabel="CKCE without label noise (squared norm, no unit)")
-    if not np.all(np.isfinite(np.asarray(found.corrected))):
+    if not np.all(np.isfinite(np.asarray(result.corrected))):
         return say(ax, "not a finite number for some model:\nno ranking")
-    values, low, high = (np.asarray(a)[order] for a in (found.corrected, found.low, found.high))
+    values, low, high = (np.asarray(a)[order] for a in (result.corrected, result.low, result.high))
     places = np.arange(len(names))
     ax.axvline(0, color=DARK, linewidth=0.8, linestyle=":")
     ax.hlines(places, low, high, color=DARK, linewidth=1.5)
@@ -38,18 +38,18 @@ def comparison(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.08)
     ax.locator_params(axis="x", nbins=6)
-    ax.set_title(f"{confidence(found.level)} intervals, n = {found.n}", fontsize="medium")
+    ax.set_title(f"{confidence(result.level)} intervals, n = {result.n}", fontsize="medium")
     return ax
 
 
-def differences(found: Comparison, *, ax: "Axes | None" = None) -> "Axes":
+def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Adjusted p-values of all pairs: dark where the row is better calibrated than the column."""
-    names, order = _one(found), _order(found)
+    names, order = _one(result), _order(result)
     count = len(names)
     ax = axes(ax, (1.8 + 0.75 * count, 1.4 + 0.55 * count))
-    p = np.asarray(found.differences.p_adjusted)[np.ix_(order, order)]
-    gaps = np.asarray(found.differences.estimate)[np.ix_(order, order)]
-    clear = p <= found.level
+    p = np.asarray(result.differences.p_adjusted)[np.ix_(order, order)]
+    gaps = np.asarray(result.differences.estimate)[np.ix_(order, order)]
+    clear = p <= result.level
     shade = np.where(clear & (gaps < 0), 0.45, np.where(clear, 0.85, 1.0))
     ax.imshow(shade, cmap="gray", vmin=0, vmax=1, aspect="auto")
     for i in range(count):
@@ -115,10 +115,10 @@ def ridge_path(
     return ax
 
 
-def _one(found: Comparison) -> tuple[str, ...]:
-    one(found, "ridge", "found", "comparison")
-    return found.names
+def _one(result: Comparison) -> tuple[str, ...]:
+    one(result, "ridge", "result", "comparison")
+    return result.names
 
 
-def _order(found: Comparison) -> np.ndarray:
-    return np.argsort(np.asarray(found.corrected), kind="stable")
+def _order(result: Comparison) -> np.ndarray:
+    return np.argsort(np.asarray(result.corrected), kind="stable")

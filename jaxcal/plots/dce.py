@@ -74,26 +74,26 @@ def groups(v: Any, y: Any, w: Any, count: int) -> tuple[Any, Any, Any]:
     group = group[np.maximum.accumulate(np.where(first, np.arange(v.size), 0))]
     _, group = np.unique(group, return_inverse=True)
     mass = np.bincount(group, w)
-    held = mass > 0
-    mean, rate = (np.bincount(group, w * x)[held] / mass[held] for x in (v, y))
-    return mean, rate, mass[held]
+    occupied = mass > 0
+    mean, rate = (np.bincount(group, w * x)[occupied] / mass[occupied] for x in (v, y))
+    return mean, rate, mass[occupied]
 
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Every bound of the true distance: those from below, those from above, and what they leave."""
     ax = _one(result, ax, (6.8, 3.6))
     ax.set(xlabel="true distance from calibration (mean change of probability)")
-    found = result.bracket
-    if not np.isfinite(float(found.low)):
+    bounds = result.bracket
+    if not np.isfinite(float(bounds.low)):
         return say(ax, "predictions are not probabilities:\nno verdict")
-    below = sorted(((float(x), name) for name, x in found.lower.items()))
-    above = sorted(((float(x), name) for name, x in found.upper.items()))
+    below = sorted(((float(x), name) for name, x in bounds.lower.items()))
+    above = sorted(((float(x), name) for name, x in bounds.upper.items()))
     rows = [
         ("population", None),
         *[(n, x) for x, n in above[::-1]],
         *[(n, x) for x, n in below[::-1]],
     ]
-    ax.axvspan(float(found.low), float(found.high), color="0.9", label="these data")
+    ax.axvspan(float(bounds.low), float(bounds.high), color="0.9", label="these data")
     interval = result.interval
     ax.plot(
         [float(interval.low), float(interval.high)],

@@ -39,8 +39,8 @@ def rejections(
     """
     counts, trials = {}, {}
     level, x = checks.level(level), np.asarray(checks.floats(x, "x"))
-    for name, given in _series(p_values, "p_values").items():
-        values = np.asarray(checks.floats(given, f"p_values[{name!r}]"))
+    for name, rows in _series(p_values, "p_values").items():
+        values = np.asarray(checks.floats(rows, f"p_values[{name!r}]"))
         if values.ndim != 2 or len(values) != np.size(x) or not values.shape[1]:
             raise ValueError(
                 f"p_values[{name!r}]: wanted one row of p-values a setting, shape "

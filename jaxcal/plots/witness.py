@@ -57,15 +57,15 @@ def witness(
         ax.set_xticks(at, [str(name) for name in names])
     else:
         group, at, reach = _quantile_bins(where.astype(float), _bins(bins))
-    found = mean_parts(parts, group, len(at))
+    means = mean_parts(parts, group, len(at))
     ax.axhline(0, color=DARK, linewidth=0.8)
     ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
     if grouped:
-        ax.bar(at, found.mean, width=0.6, color=LIGHT)
+        ax.bar(at, means.mean, width=0.6, color=LIGHT)
     ax.errorbar(
         at,
-        found.mean,
-        2 * found.error,
+        means.mean,
+        2 * means.error,
         reach,
         color=BLACK,
         linestyle="none",
@@ -100,8 +100,8 @@ def witness_map(
         return say(ax, "contributions are not finite numbers:\nno verdict")
     _bins(bins)
     (column, x_edges), (row, y_edges) = _equal_bins(across, bins), _equal_bins(upward, bins)
-    found = mean_parts(parts, row * bins + column, bins * bins)
-    shown = np.where(found.number >= LEAST, found.mean, np.nan).reshape(bins, bins)
+    means = mean_parts(parts, row * bins + column, bins * bins)
+    shown = np.where(means.number >= LEAST, means.mean, np.nan).reshape(bins, bins)
     top = float(np.nanmax(shown, initial=0.0))
     ax.set_facecolor("white")
     ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
@@ -137,9 +137,9 @@ def _quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray
     """The bin of every value, the median of each bin, and how far it reaches below and above."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
-    held = [where[group == k] for k in range(len(starts))]
-    at = np.asarray([np.median(values) for values in held])
-    ends = np.asarray([[values.min(), values.max()] for values in held]).T
+    members = [where[group == k] for k in range(len(starts))]
+    at = np.asarray([np.median(values) for values in members])
+    ends = np.asarray([[values.min(), values.max()] for values in members]).T
     return group, at, np.abs(ends - at)
 
 

@@ -141,7 +141,7 @@ class Diagnostics(NamedTuple):
     silent: Bool[Array, ""] | None = None
 
 
-def known(diagnostics: Diagnostics) -> Bool[Array, ""]:
+def all_finite(diagnostics: Diagnostics) -> Bool[Array, ""]:
     """Whether everything that came in is finite: otherwise no number of a result is."""
     scores, features = diagnostics.nonfinite_scores, diagnostics.nonfinite_features
     return (diagnostics.nonfinite_targets == 0) & (scores == 0) & (features == 0)

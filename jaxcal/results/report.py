@@ -175,7 +175,7 @@ def _shifts(smallest: np.ndarray) -> list[str]:
     return [f"  would find with 80 % a shift of {', '.join(clear)} (coordinate; units of the test)"]
 
 
-def findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
+def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
     """Every sentence about the data, and whether it holds."""
 
     def any_of(flag: Any) -> bool:
@@ -184,58 +184,59 @@ def findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
     def number(flag: Array | None) -> int:
         return 0 if flag is None else int(np.sum(np.asarray(flag)))
 
-    share = float(np.max(np.asarray(found.largest_share), initial=0.0))
-    reach = float(np.max(np.asarray(found.reach), initial=0.0))
-    shares = 0.0 if found.unsettled is None else found.unsettled
+    share = float(np.max(np.asarray(diagnostics.largest_share), initial=0.0))
+    reach = float(np.max(np.asarray(diagnostics.reach), initial=0.0))
+    shares = 0.0 if diagnostics.unsettled is None else diagnostics.unsettled
     unsettled = float(np.max(np.asarray(shares), initial=0.0))
     return [
         (
-            f"{number(found.nonfinite_targets)} target values are NaN or infinite, so the p-value "
-            f"is NaN: remove or repair those observations",
-            any_of(found.nonfinite_targets),
+            f"{number(diagnostics.nonfinite_targets)} target values are NaN or infinite, so the "
+            f"p-value is NaN: remove or repair those observations",
+            any_of(diagnostics.nonfinite_targets),
         ),
         (
-            f"{number(found.nonfinite_scores)} score values at the targets are NaN or infinite, so "
-            f"the p-value is NaN: does the density reach all targets, and is it differentiable?",
-            any_of(found.nonfinite_scores),
+            f"{number(diagnostics.nonfinite_scores)} score values at the targets are NaN or "
+            f"infinite, so the p-value is NaN: does the density reach all targets, and is "
+            f"it differentiable?",
+            any_of(diagnostics.nonfinite_scores),
         ),
         (
-            f"{number(found.nonfinite_features)} values that describe the predictions are NaN or "
-            f"infinite, so the p-value is NaN: look for parameters that are not finite, and where "
-            f"scores are compared for base points at which a density is 0",
-            any_of(found.nonfinite_features),
+            f"{number(diagnostics.nonfinite_features)} values that describe the predictions are "
+            f"NaN or infinite, so the p-value is NaN: look for parameters that are not finite, and "
+            f"where scores are compared for base points at which a density is 0",
+            any_of(diagnostics.nonfinite_features),
         ),
         (
             "all predictions compared are identical, so this asks only whether the targets follow "
             "that one distribution",
-            any_of(found.identical_predictions),
+            any_of(diagnostics.identical_predictions),
         ),
         (
             "all targets compared are identical: their spread sets the scale, so the result "
             "says nothing",
-            any_of(found.identical_targets),
+            any_of(diagnostics.identical_targets),
         ),
         (
-            f"{number(found.constant_coordinates)} target coordinates have no spread and were not "
-            f"rescaled",
-            any_of(found.constant_coordinates),
+            f"{number(diagnostics.constant_coordinates)} target coordinates have no spread and "
+            f"were not rescaled",
+            any_of(diagnostics.constant_coordinates),
         ),
         (
-            f"the scale of {number(found.clamped)} predictions, in which they are brought into "
-            f"units of their own, was not to be had from them and was clamped: the mean stays 0 "
-            f"under calibration, power may be lost",
-            any_of(found.clamped),
+            f"the scale of {number(diagnostics.clamped)} predictions, in which they are brought "
+            f"into units of their own, was not to be had from them and was clamped: the mean stays "
+            f"0 under calibration, power may be lost",
+            any_of(diagnostics.clamped),
         ),
         (
-            f"{number(found.astray)} predictions have their centre away from a summit of their "
-            f"density, which the steps did not reach: the mean stays 0 under calibration, power "
-            f"may be lost: take more steps, or base points nearer to the predictions",
-            number(found.astray) > 0,
+            f"{number(diagnostics.astray)} predictions have their centre away from a summit of "
+            f"their density, which the steps did not reach: the mean stays 0 under calibration, "
+            f"power may be lost: take more steps, or base points nearer to the predictions",
+            number(diagnostics.astray) > 0,
         ),
         (
             "the statistic or its null is not finite although everything that came in is, so the "
             "p-value is NaN: an overflow (rescale, or use float64), or blocks without spread",
-            any_of(found.overflow),
+            any_of(diagnostics.overflow),
         ),
         (
             f"the targets reach {reach:.2g} times as far as two of them typically differ: a few "
@@ -253,43 +254,44 @@ def findings(found: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             share > 0.25,
         ),
         (
-            f"{number(found.common_covariances)} predictions do not look Gaussian in their scores "
-            f"at the base points: one covariance in common stands for theirs, and shifts of "
+            f"{number(diagnostics.common_covariances)} predictions do not look Gaussian in their "
+            f"scores at the base points: one covariance in common stands for theirs, and shifts of "
             f"coordinates by themselves are those that such predictions would have in common",
-            number(found.common_covariances) > 0,
+            number(diagnostics.common_covariances) > 0,
         ),
         (
-            f"{number(found.repeated_rows)} observations repeat another exactly, in target and "
-            f"prediction: they are not independent, and p-values are too small: keep one of each",
-            number(found.repeated_rows) > 0,
+            f"{number(diagnostics.repeated_rows)} observations repeat another exactly, in target "
+            f"and prediction: they are not independent, and p-values are too small: keep "
+            f"one of each",
+            number(diagnostics.repeated_rows) > 0,
         ),
         (
-            f"{number(found.impossible)} targets lie where their own prediction has density 0, "
-            f"which calibration excludes",
-            number(found.impossible) > 0,
+            f"{number(diagnostics.impossible)} targets lie where their own prediction has density "
+            f"0, which calibration excludes",
+            number(diagnostics.impossible) > 0,
         ),
         (
             "a density is 0 somewhere: parts that are right only where densities reach everywhere "
             "are left out (Balance and Jumps need no gradient and no transform)",
-            number(found.bounded) > 0,
+            number(diagnostics.bounded) > 0,
         ),
         (
             "a density is not twice differentiable (a network of ReLU?): curvature is left out",
-            number(found.rough) > 0,
+            number(diagnostics.rough) > 0,
         ),
         (
             "observations depend on each other over so long that fewer than ten independent "
             "stretches are left: the level is not assured, and little can be found",
-            found.few_stretches is not None and any_of(found.few_stretches),
+            diagnostics.few_stretches is not None and any_of(diagnostics.few_stretches),
         ),
         (
             "the features at the test locations are nearly collinear, and the test rejects too "
             "often: take fewer locations, or ones farther apart",
-            found.collinear_features is not None and any_of(found.collinear_features),
+            diagnostics.collinear_features is not None and any_of(diagnostics.collinear_features),
         ),
         (
             "there are few observations for so many test locations, and the level may not be "
             "kept: take fewer locations, or the null Signs()",
-            found.few_observations is not None and any_of(found.few_observations),
+            diagnostics.few_observations is not None and any_of(diagnostics.few_observations),
         ),
     ]

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.results.parts import Coordinates, Diagnostics, Parts, known, plain
+from jaxcal.results.parts import Coordinates, Diagnostics, Parts, all_finite, plain
 from jaxcal.results.report import about_marginal_mean, batch_report, findings, no_verdict, report
 from jaxcal.results.verdicts import first_that_holds, judge, too_few
 from jaxcal.typing import Scalar
@@ -64,7 +64,7 @@ class TestResult(eqx.Module):
     def of(cls, diagnostics: Diagnostics, **fields: Any) -> "TestResult":
         """The one place where results are made: where something that came in is not finite, every
         number is NaN, from the very counts that `warnings` and `reason` speak of."""
-        finite = known(diagnostics)
+        finite = all_finite(diagnostics)
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
         fields |= {
             name: jax.tree.map(lambda x: jnp.where(finite, x, jnp.nan), fields[name])

@@ -185,7 +185,7 @@ def test_mmd_of_draws_is_the_distance_of_the_samples(key):
 def test_mmd_of_draws_converges_to_the_closed_form(key):
     predictions, m, repeats = general_gaussians(2, 2), 200, 12
     exact = squared(MMD(Gaussian(1.5)), key, predictions)[0, 1]
-    own = described(MMD(Gaussian(1.5)), key, predictions, None).own
+    own = described(MMD(Gaussian(1.5)), key, predictions, None).squared_norms
 
     def once(key):
         return squared(MMD(Gaussian(1.5), n_draws=m), key, predictions)[0, 1]
