@@ -64,15 +64,15 @@ def read(path: Path, dtype: str | None = None) -> TestArrays:
     """
     raw, others = _load(path)
     arrays = {name: _floats(path, name, array) for name, array in raw.items()}
-    held = "the file holds " + (", ".join(sorted([*arrays, *others])) or "no arrays")
+    contents = "the file holds " + (", ".join(sorted([*arrays, *others])) or "no arrays")
     for name in ("targets", "scores"):
         if name not in arrays:
-            raise BadFile(f"{path}: the array '{name}' is missing; {held}")
+            raise BadFile(f"{path}: the array '{name}' is missing; {contents}")
     if ("node_scores" in arrays) == ("features" in arrays):
         which = "both" if "features" in arrays else "neither"
         raise BadFile(
             f"{path}: to tell predictions apart, one of the arrays 'node_scores' and 'features' "
-            f"is wanted, got {which}; {held}"
+            f"is wanted, got {which}; {contents}"
         )
     if "features" in arrays and arrays.pop("nodes", None) is not None:
         others = (*others, "nodes")
@@ -106,8 +106,8 @@ def _load(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
             raise BadFile(
                 f"{path}: one array without a name (.npy); wanted a .npz file with named arrays"
             )
-        found = {name: _member(path, archive, name) for name in KNOWN if name in archive}
-        return found, tuple(name for name in archive.files if name not in KNOWN)
+        arrays = {name: _member(path, archive, name) for name in KNOWN if name in archive}
+        return arrays, tuple(name for name in archive.files if name not in KNOWN)
 
 
 def _member(path: Path, archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
@@ -171,12 +171,12 @@ def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
     """The array with these axes; lengths seen for the first time are noted for later arrays."""
-    given = array.shape
+    shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]
     agrees = [lengths.get(axis, got) == got for axis, got in zip(axes, array.shape, strict=False)]
     if array.ndim != len(axes) or array.size == 0 or not all(agrees):
         wanted = ", ".join(f"{lengths.get(axis, axis)}" for axis in axes)
-        raise BadFile(f"{path}: '{name}' has shape {given}; wanted [{wanted}]{MEANING[name]}")
+        raise BadFile(f"{path}: '{name}' has shape {shape}; wanted [{wanted}]{MEANING[name]}")
     lengths.update(zip(axes, array.shape, strict=True))
     return array

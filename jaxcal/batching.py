@@ -136,9 +136,9 @@ def _linear_transpose(
     cotangents: Any, *args: Any, program: ClosedJaxpr, along: tuple[int, ...], transposed: bool
 ) -> list[Any]:
     count = len(program.in_avals)
-    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    instantiated = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     back = linear_p.bind(
-        *args[:count], *given, program=program, along=along, transposed=not transposed
+        *args[:count], *instantiated, program=program, along=along, transposed=not transposed
     )
     return [None] * count + back
 

@@ -68,13 +68,13 @@ def tolerance(value: Any, default: float) -> float:
 
 def level(value: Any) -> float:
     """The level of a test, above 0 and below 1/2: a larger one is meant as a confidence."""
-    found = real(value, "level")
-    if not 0 < found < 0.5:
+    probability = real(value, "level")
+    if not 0 < probability < 0.5:
         raise ValueError(
             f"level: wanted a probability of rejecting a calibrated model, above 0 and below 1/2, "
-            f"got {found:g}; limits and intervals have confidence 1 - level"
+            f"got {probability:g}; limits and intervals have confidence 1 - level"
         )
-    return found
+    return probability
 
 
 def instance(value: Any, kind: type, name: str) -> None:
@@ -228,16 +228,16 @@ def _scores(value: Scores, ys: Array) -> Scores:
 
 def features(value: Any, name: str) -> Array:
     """Numbers as floats, and booleans as 0 and 1."""
-    held = array(value, name)
-    return floats(held.astype(np.int32) if held.dtype == bool else held, name)
+    values = array(value, name)
+    return floats(values.astype(np.int32) if values.dtype == bool else values, name)
 
 
 def rows(value: Any, n: int, name: str) -> Array:
     """Vectors [n, q], or [n] for one number each; booleans are 0 and 1."""
-    given = features(value, name)
-    if given.size == 0 or given.shape[:1] != (n,):
-        raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {given.shape}")
-    return given.reshape(n, -1)
+    vectors = features(value, name)
+    if vectors.size == 0 or vectors.shape[:1] != (n,):
+        raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {vectors.shape}")
+    return vectors.reshape(n, -1)
 
 
 def probabilities(value: Any, name: str = "predictions", *, binary: bool = False) -> Array:
@@ -248,24 +248,24 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
     """
     if is_distribution(value) and hasattr(value, "enumerate_support"):
         value = _categorical(value, name)
-    given = floats(value, name)
-    if binary and given.ndim == 1 and given.shape[0] > 0:
-        ones = unit(given, name)
+    values = floats(value, name)
+    if binary and values.ndim == 1 and values.shape[0] > 0:
+        ones = unit(values, name)
         return jnp.stack([1 - ones, ones], axis=1)
-    if given.ndim != 2 or given.shape[0] < 1 or given.shape[1] < 2:
+    if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise ValueError(
             f"{name}: wanted class probabilities of shape [n, m], one row an observation and one "
-            f"column a class (two columns for two classes), got shape {given.shape}"
+            f"column a class (two columns for two classes), got shape {values.shape}"
         )
-    if isinstance(given, Tracer):
-        return given
-    rows = np.asarray(given)
+    if isinstance(values, Tracer):
+        return values
+    rows = np.asarray(values)
     _first_row(~np.all(np.isfinite(rows), axis=1), name, "holds NaN or infinite values")
     _first_row(np.any(rows < 0, axis=1), name, "holds a negative probability")
     sums = rows.sum(axis=1)
     far = np.abs(sums - 1) > max(1e-6, 100 * rows.shape[1] * float(np.finfo(rows.dtype).eps))
     _first_row(far, name, "does not sum to 1 (are these logits? softmax them; or divide each row)")
-    return given
+    return values
 
 
 def _categorical(value: Any, name: str) -> Array:
@@ -286,25 +286,25 @@ def unit(value: Any, name: str, wanted: str = "probabilities") -> Array:
 
     Values are looked at outside of jit only.
     """
-    given = floats(value, name)
-    if given.ndim != 1 or given.shape[0] < 1:
+    values = floats(value, name)
+    if values.ndim != 1 or values.shape[0] < 1:
         raise ValueError(
             f"{name}: wanted one number in [0, 1] an observation, shape [n] with n >= 1, got "
-            f"shape {given.shape}"
+            f"shape {values.shape}"
             + "; see jaxcal.measures.confidences for class probabilities"
-            * (given.ndim == 2)
+            * (values.ndim == 2)
         )
-    rounding = 100 * float(jnp.finfo(given.dtype).eps)
-    if not isinstance(given, Tracer):
-        held = np.asarray(given)
-        bad = ~((held >= 0) & (held <= 1 + rounding))
+    rounding = 100 * float(jnp.finfo(values.dtype).eps)
+    if not isinstance(values, Tracer):
+        concrete = np.asarray(values)
+        bad = ~((concrete >= 0) & (concrete <= 1 + rounding))
         if bad.any():
             row = int(np.argmax(bad))
             raise ValueError(
-                f"{name}: wanted {wanted} in [0, 1]; entry {row} is {held[row]}, and "
-                f"{int(bad.sum())} of {held.size} are out of range or NaN"
+                f"{name}: wanted {wanted} in [0, 1]; entry {row} is {concrete[row]}, and "
+                f"{int(bad.sum())} of {concrete.size} are out of range or NaN"
             )
-    return jnp.where((given > 1) & (given <= 1 + rounding), 1, given)
+    return jnp.where((values > 1) & (values <= 1 + rounding), 1, values)
 
 
 def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
@@ -322,8 +322,8 @@ def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
             + ("; take the argmax of one-hot rows" if classes.shape == (n, m) else "")
         )
     if not isinstance(classes, Tracer):
-        held = np.asarray(classes)  # a value, also while something else is traced
-        low, high = int(held.min()), int(held.max())
+        concrete = np.asarray(classes)  # a value, also while something else is traced
+        low, high = int(concrete.min()), int(concrete.max())
         if low == 1 and high == m:
             raise ValueError(f"{name}: classes 1, .., {m} were given; subtract 1, they start at 0")
         if low < 0 or high >= m:

@@ -117,13 +117,13 @@ def number(
     """
     if isinstance(value, bool | str | type) or value is None:
         raise TypeError(f"{name}: wanted {_number(above, below)}, got {say(value)}")
-    held = array(value, name)
-    found = floats(value, name)
-    if found.shape != ():
-        raise ValueError(f"{name}: wanted {_number(above, below)}, got shape {found.shape}")
-    if not isinstance(held, Tracer) and not above < float(held) < below:
-        raise ValueError(f"{name}: wanted {_number(above, below)}, got {float(held)}")
-    return found
+    exact = array(value, name)
+    scalar = floats(value, name)
+    if scalar.shape != ():
+        raise ValueError(f"{name}: wanted {_number(above, below)}, got shape {scalar.shape}")
+    if not isinstance(exact, Tracer) and not above < float(exact) < below:
+        raise ValueError(f"{name}: wanted {_number(above, below)}, got {float(exact)}")
+    return scalar
 
 
 def real(
@@ -151,25 +151,27 @@ def floats(value: Any, name: str) -> Array:
     """
     if type(value) in (int, float) and abs(value) < 1e308:
         return jnp.asarray(float(value))
-    held = array(value, name)
-    if jnp.issubdtype(held.dtype, jnp.integer):
-        return jnp.asarray(held).astype(jnp.result_type(float))
-    if held.dtype in (jnp.float16, jnp.bfloat16):
+    entries = array(value, name)
+    if jnp.issubdtype(entries.dtype, jnp.integer):
+        return jnp.asarray(entries).astype(jnp.result_type(float))
+    if entries.dtype in (jnp.float16, jnp.bfloat16):
         raise TypeError(
-            f"{name}: {held.dtype} keeps about three digits, fewer than the cancellation inside "
+            f"{name}: {entries.dtype} keeps about three digits, fewer than the cancellation inside "
             f"the statistic needs; convert to float32"
         )
-    if not jnp.issubdtype(held.dtype, jnp.floating):
-        remedy = "; take its real part" if jnp.issubdtype(held.dtype, jnp.complexfloating) else ""
-        raise TypeError(f"{name}: wanted float32 or float64, got {held.dtype}{remedy}")
-    return jnp.asarray(held)
+    if not jnp.issubdtype(entries.dtype, jnp.floating):
+        remedy = (
+            "; take its real part" if jnp.issubdtype(entries.dtype, jnp.complexfloating) else ""
+        )
+        raise TypeError(f"{name}: wanted float32 or float64, got {entries.dtype}{remedy}")
+    return jnp.asarray(entries)
 
 
 def numbers(value: Any, name: str) -> Array:
     """Classes, counts and booleans as they are; other numbers as `floats`."""
-    held = array(value, name)
-    whole = jnp.issubdtype(held.dtype, jnp.integer) or held.dtype == bool
-    return jnp.asarray(held) if whole else floats(held, name)
+    entries = array(value, name)
+    whole = jnp.issubdtype(entries.dtype, jnp.integer) or entries.dtype == bool
+    return jnp.asarray(entries) if whole else floats(entries, name)
 
 
 def array(value: Any, name: str) -> jax.Array | np.ndarray:
@@ -181,22 +183,22 @@ def array(value: Any, name: str) -> jax.Array | np.ndarray:
     holds no numbers, with the name of the argument and what to do.
     """
     if isinstance(value, jax.Array):
-        held = value
+        entries = value
     elif hasattr(value, "detach"):
-        held = _tensor(value, name)
+        entries = _tensor(value, name)
     else:
         _complete(value, name)
-        held = _rectangular(_entries(value, name), name)
-    if isinstance(held, np.ndarray) and held.dtype == object:
-        held = _unboxed(held, value, name)
-    kind = held.dtype
+        entries = _rectangular(_entries(value, name), name)
+    if isinstance(entries, np.ndarray) and entries.dtype == object:
+        entries = _unboxed(entries, value, name)
+    kind = entries.dtype
     if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
         what = "strings" if getattr(kind, "kind", "") in "SUT" else str(kind)
         raise TypeError(f"{name}: wanted an array of numbers, got {what}: {say(value)}")
-    if isinstance(held, np.ndarray):
+    if isinstance(entries, np.ndarray):
         wide = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
-        held = held.astype(wide.get(kind, kind.newbyteorder("=")), copy=False)
-    return held
+        entries = entries.astype(wide.get(kind, kind.newbyteorder("=")), copy=False)
+    return entries
 
 
 def _tensor(value: Any, name: str) -> np.ndarray:
@@ -242,20 +244,20 @@ def _rectangular(value: Any, name: str) -> Any:
         raise ValueError(f"{name}: wanted a rectangular array of numbers ({error})") from None
 
 
-def _unboxed(held: np.ndarray, value: Any, name: str) -> np.ndarray:
+def _unboxed(objects: np.ndarray, value: Any, name: str) -> np.ndarray:
     """Numbers in an array of Python objects, where all are numbers."""
-    entries = held.ravel().tolist()
+    entries = objects.ravel().tolist()
     if any(entry is None or type(entry).__name__ in ("NAType", "NaTType") for entry in entries):
         missing = sum(not isinstance(entry, int | float) for entry in entries)
-        if held.ndim:
+        if objects.ndim:
             raise ValueError(
-                f"{name}: {missing} of {held.size} entries are missing (None or NA): leave these "
-                f"observations out of every argument"
+                f"{name}: {missing} of {objects.size} entries are missing (None or NA): leave "
+                f"these observations out of every argument"
             )
-    if held.ndim and all(isinstance(entry, int | float | np.number) for entry in entries):
+    if objects.ndim and all(isinstance(entry, int | float | np.number) for entry in entries):
         unboxed = np.asarray(entries)
         if unboxed.dtype != object:
-            return unboxed.reshape(held.shape)
+            return unboxed.reshape(objects.shape)
         raise TypeError(f"{name}: holds integers beyond 64 bits; convert to float")
     raise TypeError(f"{name}: wanted an array of numbers, got {say(value)}")
 

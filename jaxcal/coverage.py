@@ -61,15 +61,15 @@ class Coverage(eqx.Module):
         if isinstance(self.observed, Tracer):
             return []
         unknown, n = int(np.sum(np.asarray(self.unknown))), self.ranks.shape[-1]
-        found = []
+        sentences = []
         if unknown:
-            found.append(
+            sentences.append(
                 f"{unknown} targets met a density that is NaN, at the target or at a draw, so "
                 f"there is no verdict: does the density reach all targets?"
             )
         if n < 30:
-            found.append(f"only {n} targets: even a gross excess could be chance")
-        return found
+            sentences.append(f"only {n} targets: even a gross excess could be chance")
+        return sentences
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON. Ranks are left out."""
@@ -128,8 +128,8 @@ def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
     predictions = checks.predictions(predictions, ys)
-    given = draws.draws if isinstance(draws, McmcDraws) else draws
-    array = checks.floats(given.samples if isinstance(given, Draws) else given, "draws")
+    drawn = draws.draws if isinstance(draws, McmcDraws) else draws
+    array = checks.floats(drawn.samples if isinstance(drawn, Draws) else drawn, "draws")
     n, event = ys.shape[0], ys.shape[1:]
     if array.ndim == 3 and not event and array.shape[2] == 1:
         array = array[:, :, 0]

@@ -111,11 +111,11 @@ def _conditional(
 ) -> tuple[Any, Array, SteinOptions]:
     _refuse(options, ("divergence",), "KCSD compares inputs; compare predictions by kccsd_test")
     ys = checks.targets(targets)
-    known = checks.rows(inputs, ys.shape[0], "inputs")
+    vectors = checks.rows(inputs, ys.shape[0], "inputs")
     return (
         checks.predictions(predictions, ys),
         ys,
-        SteinOptions(divergence=Vectors(known)) | options,
+        SteinOptions(divergence=Vectors(vectors)) | options,
     )
 
 

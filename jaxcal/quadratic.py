@@ -256,8 +256,8 @@ def block_sums(
 
     def one(block: Features) -> tuple[Array, Array]:
         columns = _columns(jnp.zeros((size, 0)), diagonal.dtype)
-        found = _tile(pairwise, block, block, columns, columns, 0, squares)
-        return found.row_sums, found.squares
+        tile = _tile(pairwise, block, block, columns, columns, 0, squares)
+        return tile.row_sums, tile.squares
 
     batch = max(1, TILE**2 // size**2)
     sums, squared = (

@@ -73,9 +73,9 @@ def scores_at(
     One gradient is traced; the points are walked one at a time, so that the intermediates of a
     large network are held for n points, not n (m + 1). Cost: n (m + 1) gradients.
     """
-    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-    if isinstance(held, Scores):
-        return _given(predictions, held, ys)
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    if isinstance(original, Scores):
+        return _from_arrays(predictions, original, ys)
     if nodes is None:
         return score(predictions, ys), None
     everywhere = jnp.broadcast_to(nodes[:, None, :], (nodes.shape[0], *ys.shape))
@@ -84,10 +84,10 @@ def scores_at(
     return values[0], jnp.moveaxis(values[1:], 0, 1)
 
 
-def _given(predictions: Any, held: Scores, ys: Points):
+def _from_arrays(predictions: Any, scores: Scores, ys: Points):
     n, d = ys.shape
-    at_targets = held.at_targets.reshape(n, d)
-    at_nodes = held.at_nodes
+    at_targets = scores.at_targets.reshape(n, d)
+    at_nodes = scores.at_nodes
     if at_nodes is not None:
         at_nodes = at_nodes.reshape(n, -1, d)
     if isinstance(predictions, Standardized):
@@ -130,16 +130,16 @@ def each_density(
 
     # a distribution knows its whole batch alone: all rows are evaluated together, each keeps its
     # own. Derivatives are those of the sum over rows, so that they cost n and not n^2
-    def own(together: Callable[[Array], Array], z: Array) -> Array:
+    def row_of(together: Callable[[Array], Array], z: Array) -> Array:
         return together(jax.lax.all_gather(z, "rows"))[jax.lax.axis_index("rows")]
 
     @jax.custom_jvp
     def log_density(z: Array) -> Array:
-        return own(density, z)
+        return row_of(density, z)
 
     @log_density.defjvp
     def slope(primals: Any, tangents: Any) -> Any:
-        gradient = own(jax.grad(lambda zs: jnp.sum(density(zs))), primals[0])
+        gradient = row_of(jax.grad(lambda zs: jnp.sum(density(zs))), primals[0])
         return log_density(*primals), jnp.sum(gradient * tangents[0])
 
     return jax.vmap(lambda y, *row: function(log_density, y, *row), axis_name="rows")(ys, *rows)
@@ -157,8 +157,8 @@ def on_whole_space(predictions: Any) -> bool:
 
 def climbable(predictions: Any) -> bool:
     """Whether predictions have log densities, and not scores or draws alone."""
-    held = predictions.predictions if isinstance(predictions, Standardized) else predictions
-    return isinstance(held, Unnormalized) or is_distribution(held)
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    return isinstance(original, Unnormalized) or is_distribution(original)
 
 
 def _to_first_order(predictions: Standardized, ts: Points) -> tuple[Points, Float[Array, " n"]]:

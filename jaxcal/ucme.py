@@ -90,7 +90,7 @@ def ucme_test(
     level = checks.level(level)
     key = jax.random.fold_in(checks.key(key), 2)  # split makes 0 and 1
     result = _test(key, located, null, n)
-    return result.at_level(level, lambda given: null.least_p_value(given - n + used))
+    return result.at_level(level, lambda count: null.least_p_value(count - n + used))
 
 
 def ucme(
@@ -230,18 +230,18 @@ def _located(
 def _estimate(z: Float[Array, "n j"]) -> Estimate:
     n, j = z.shape
     total = jnp.sum(jnp.sum(z, axis=0) ** 2)
-    own = jnp.sum(z**2)
-    return Estimate((total - own) / (j * ordered_pairs(n)), total / (j * float(n**2)))
+    squares = jnp.sum(z**2)
+    return Estimate((total - squares) / (j * ordered_pairs(n)), total / (j * float(n**2)))
 
 
-@partial(jax.jit, static_argnames="given")
-def _test(key: Key, located: _Located, null: LocationNull, given: int) -> TestResult:
+@partial(jax.jit, static_argnames="n_targets")
+def _test(key: Key, located: _Located, null: LocationNull, n_targets: int) -> TestResult:
     z = located.z
     n, j = z.shape
     estimate = _estimate(z)
     total = jnp.sum(z, axis=0)
     shares = (z @ total - jnp.sum(z**2, axis=1)) / (j * ordered_pairs(n))
-    contributions = jnp.zeros(given, z.dtype).at[located.rows].set(shares)
+    contributions = jnp.zeros(n_targets, z.dtype).at[located.rows].set(shares)
     judgement = null.judge(key, z)
     diagnostics = Diagnostics(
         nonfinite_targets=located.nonfinite_targets,

@@ -156,10 +156,10 @@ class Landing(eqx.Module):
 
     def fit(self, predictions: Any, at_nodes: NodeScores | None) -> Whitening:
         if not climbable(predictions):
-            held = getattr(predictions, "predictions", predictions)
+            original = getattr(predictions, "predictions", predictions)
             raise TypeError(
-                f"whiten: Landing() climbs log densities, and {type(held).__name__} has none: use "
-                f"Regression(), which needs scores at base points alone"
+                f"whiten: Landing() climbs log densities, and {type(original).__name__} has none: "
+                f"use Regression(), which needs scores at base points alone"
             )
         nodes, values = at_base_points(at_nodes, "Landing()")
         n, d = values.shape[0], nodes.shape[1]
@@ -229,23 +229,23 @@ class Moments(eqx.Module):
 
     def _moments(self, predictions: Any) -> Normals:
         if self.mean is not None:
-            return _given(self.mean, self.covariance, predictions)
+            return _moments_in_units(self.mean, self.covariance, predictions)
         offered = mean_and_covariance(distribution_of(predictions))
         if offered is not None:
             return offered
-        held = getattr(predictions, "predictions", predictions)
-        if isinstance(held, Draws):
-            return _of_draws(held, predictions, self.form)
+        original = getattr(predictions, "predictions", predictions)
+        if isinstance(original, Draws):
+            return _of_draws(original, predictions, self.form)
         try:
-            mean = held.mean
-            covariance = getattr(held, "covariance_matrix", None)
-            covariance = held.variance if covariance is None else covariance
+            mean = original.mean
+            covariance = getattr(original, "covariance_matrix", None)
+            covariance = original.variance if covariance is None else covariance
         except (AttributeError, NotImplementedError):
             raise TypeError(
-                f"whiten: {type(held).__name__} offers no mean and variance; give Moments(mean, "
-                f"covariance), or use Regression() or Landing()"
+                f"whiten: {type(original).__name__} offers no mean and variance; give "
+                f"Moments(mean, covariance), or use Regression() or Landing()"
             ) from None
-        return _given(mean, covariance, predictions)
+        return _moments_in_units(mean, covariance, predictions)
 
 
 class LocationScale(_Euclidean, eqx.Module):
@@ -319,7 +319,7 @@ def _diagonals(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
     return jnp.where(eyes(matrices) > 0, matrices, 0)
 
 
-def _given(mean: Any, covariance: Any, predictions: Standardized) -> Normals:
+def _moments_in_units(mean: Any, covariance: Any, predictions: Standardized) -> Normals:
     """Moments in the units of the targets as in those of the predictions."""
     d = predictions.units.scale.size
     mean = jnp.asarray(mean)
