@@ -144,7 +144,7 @@ def _linear_transpose(
 
 
 def _batch(primitive: Primitive) -> Callable[..., Any]:
-    """Entry after entry."""
+    """The batch, one entry after the other."""
 
     def rule(args: Any, axes: Any, **params: Any) -> Any:
         batched = [axis is not None for axis in axes]

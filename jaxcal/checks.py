@@ -96,7 +96,7 @@ def names(value: Any, d: int, of: str = "parameter") -> tuple[str, ...] | None:
 
 
 def divergence(value: Any, name: str = "divergence") -> Any:
-    """A distance between predictions ready to use, or TypeError."""
+    """A divergence between predictions, ready to use, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Divergence):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(

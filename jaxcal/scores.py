@@ -128,8 +128,8 @@ def each_density(
     if not predictions.batch_shape:
         return jax.vmap(lambda y, *row: function(density, y, *row))(ys, *rows)
 
-    # a distribution knows its whole batch alone: all rows are evaluated together, each keeps its
-    # own. Derivatives are those of the sum over rows, so that they cost n and not n^2
+    # log_prob evaluates the whole batch at once: every row is evaluated with all others and keeps
+    # its own. Derivatives are those of the sum over rows, so that they cost n and not n^2
     def row_of(together: Callable[[Array], Array], z: Array) -> Array:
         return together(jax.lax.all_gather(z, "rows"))[jax.lax.axis_index("rows")]
 

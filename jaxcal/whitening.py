@@ -44,8 +44,8 @@ SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the Newton step
 
 class Whitening(NamedTuple):
     r"""Of n predictions: ``center`` [n, d] and ``scale`` M [n, d, d], in the units of the targets
-    they are used on. ``clamped`` []: predictions whose scale was not to be had as it should be, or
-    not wholly; ``astray`` []: those whose summit was not reached."""
+    they are used on. ``clamped`` []: predictions whose scale could not be computed, or not in all
+    directions; ``astray`` []: those whose summit was not reached."""
 
     center: Points
     scale: Float[Array, "n d d"]
@@ -183,7 +183,7 @@ class Landing(eqx.Module):
         # 0 more at a summit; where none was reached it keeps M^T s from being larger than 1 there
         precisions = scores[:, :, None] * scores[:, None] - hessians
         precisions = precisions if self.form == "full" else _diagonals(precisions)
-        # a density without a slope or curvature says nothing: the typical scale, counted
+        # a density without slope or curvature has no scale: it gets the typical one and is counted
         finite = jnp.all(jnp.isfinite(precisions), axis=(1, 2)) & jnp.all(
             jnp.isfinite(scores), axis=1
         )
@@ -315,12 +315,12 @@ def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
 
 
 def _diagonals(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """The same without what is off the diagonal."""
+    """The matrices with 0 off the diagonal."""
     return jnp.where(eyes(matrices) > 0, matrices, 0)
 
 
 def _moments_in_units(mean: Any, covariance: Any, predictions: Standardized) -> Normals:
-    """Moments in the units of the targets as in those of the predictions."""
+    """Moments in the units of the targets, brought to those of the predictions."""
     d = predictions.units.scale.size
     mean = jnp.asarray(mean)
     n = mean.shape[0]

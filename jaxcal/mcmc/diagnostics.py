@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-LEAST = 10  # draws a chain from which an effective size can be told: a half has two lags or more
+LEAST = 10  # draws a chain that an effective size needs: each half then has two lags or more
 
 
 def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
@@ -50,7 +50,7 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
     lags = 2 * ((t - 3) // 2 + 1)
     even, odd = correlation[0:lags:2], correlation[1:lags:2]
     pairs = even + odd
-    # pairs count up to the first that is not positive, of which the even lag alone does
+    # pairs count up to the first that is not positive; of that one the even lag alone counts
     whole = jnp.cumprod(pairs[:-1] > 0, axis=0) == 1
     sums = jnp.sum(jnp.where(whole, jax.lax.cummin(pairs[:-1], axis=0), 0), axis=0)
     last = jnp.sum(whole, axis=0, dtype=int)[None]

@@ -125,7 +125,7 @@ def mean_and_covariance(distribution: Any) -> Normals | None:
 
 
 def _in_own_units(distribution: Any, own_units: OwnUnits) -> Any:
-    """That of M^-1 (T - center), of one in common units; None where it is of another form."""
+    """The distribution of M^-1 (T - center) for T of this one; None where it has no such form."""
     match distribution:
         case Normals():
             mean, cov = full(distribution)
@@ -147,7 +147,7 @@ def _in_own_units(distribution: Any, own_units: OwnUnits) -> Any:
 
 
 def _in_units(distribution: Any, units: Units | OwnUnits) -> Any:
-    """The distribution of (Y - center) / scale."""
+    """The distribution of (Y - center) / scale for Y of this one; None where there is no form."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale

@@ -23,7 +23,7 @@ def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Ar
 
 
 def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
-    """m draws from each prediction: sampled where there is a sampler, the given ones otherwise.
+    """m draws from each prediction: from its sampler, or the first m of those in `jaxcal.Draws`.
 
     Raises ValueError where fewer than m draws were given, TypeError where there is no way to draw.
     """

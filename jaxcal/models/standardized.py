@@ -25,7 +25,7 @@ class Units(eqx.Module):
     def of(cls, ys: Points) -> "Units":
         """Mean and standard deviation of the targets; a constant coordinate keeps scale 1.
 
-        Of the finite ones: a target that is not finite stays so, and is counted, alone.
+        Computed from the finite targets alone; the others stay as they are and are counted.
         """
         finite = jnp.isfinite(ys)
         largest = jnp.max(jnp.where(finite, jnp.abs(ys), 0), axis=0)
@@ -101,7 +101,7 @@ class OwnUnits(eqx.Module):
 class Standardized(eqx.Module):
     """Any predictions over targets of shape ``event``, seen as predictions over vectors [d].
 
-    What they offer (scores, moments, draws) is asked for in the units, common to all or each
+    Their scores, moments and draws come in these units: those common to all predictions, or each
     prediction's own.
     """
 

@@ -28,7 +28,7 @@ class Unnormalized(eqx.Module):
     in_axes: Any = eqx.field(default=0, static=True)
 
     def arrays_only(self) -> "Unnormalized":
-        """The same predictions with parameters that are arrays alone.
+        """The same predictions, with nothing but arrays among their parameters.
 
         Networks keep functions among their leaves (the activation of an ``equinox.nn.MLP``); these
         move into the log density.
@@ -42,7 +42,7 @@ class Unnormalized(eqx.Module):
 
 @dataclass(frozen=True)
 class _Completed:
-    """A log density whose parameters lack the leaves held here; equal where these are."""
+    """A log density with the leaves that its parameters lack; equal where these leaves are."""
 
     log_density: LogDensity
     leaves: tuple[Any, ...]

@@ -76,7 +76,7 @@ SPREAD_LABEL = "spread given the others (-: too narrow)"
 
 
 def _first(diagnosis: Any) -> Any:
-    """The shift, or where it is not to be had the bias given the other parameters."""
+    """The shift; without one, the bias given the other parameters."""
     return diagnosis.bias if diagnosis.shift is None else diagnosis.shift
 
 

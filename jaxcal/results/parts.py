@@ -46,7 +46,7 @@ class Coordinates(NamedTuple):
     they are right, so the p-value holds; but its limits are those of this mean and not of a shift:
     its size is to first order, and another coordinate leaks in where the two depend on each other
     in more than correlation (of two modes, half of its shift: `experiments/attribution`). None
-    where :math:`\Sigma_p` is not to be had, with a sentence.
+    where :math:`\Sigma_p` cannot be computed, with a sentence.
 
     ``marginal_spread``: the logarithm of claimed over actual standard deviation of each coordinate
     by itself, so negative where predictions are too narrow. ``correlation``: claimed minus actual
@@ -142,7 +142,7 @@ class Diagnostics(NamedTuple):
 
 
 def all_finite(diagnostics: Diagnostics) -> Bool[Array, ""]:
-    """Whether everything that came in is finite: otherwise no number of a result is."""
+    """Whether targets, scores and features are finite: if not, all numbers of a result are NaN."""
     scores, features = diagnostics.nonfinite_scores, diagnostics.nonfinite_features
     return (diagnostics.nonfinite_targets == 0) & (scores == 0) & (features == 0)
 

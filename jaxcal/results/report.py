@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
-    """What takes the verdict away, the first that holds speaking."""
+    """Reasons to give no verdict, and whether each holds; the first that does is named."""
     facts = result.diagnostics
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
     return [

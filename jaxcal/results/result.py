@@ -34,7 +34,7 @@ class TestResult(eqx.Module):
     "rejected" where p <= level, "not rejected" where it is not, and "cannot tell" where the test
     could not have rejected whatever the model, or has no p-value; `reason` says why.
     ``sensitivity`` [d]: growth of the expected statistic with the square of a shift of the targets
-    by one unit of the test along a coordinate; NaN where it is not clear, None where not to be had.
+    by one unit of the test along a coordinate; NaN where it is not clear, None where unknown.
     ``parts``: of a test of several statistics, each by itself; the statistic is then the largest of
     them, and it, the estimate and the contributions are in standard deviations of its own draws.
     ``too_few``: why no data of this size can be rejected by this null, empty where they can.
@@ -62,7 +62,7 @@ class TestResult(eqx.Module):
 
     @classmethod
     def of(cls, diagnostics: Diagnostics, **fields: Any) -> "TestResult":
-        """The one place where results are made: where something that came in is not finite, every
+        """The one place that builds results: where something that came in is not finite, every
         number is NaN, from the very counts that `warnings` and `reason` speak of."""
         finite = all_finite(diagnostics)
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
@@ -93,8 +93,8 @@ class TestResult(eqx.Module):
     @property
     def smallest_shift(self) -> Any:
         r"""The shift of all targets along each coordinate, [d] in units of the test (standard
-        deviations of the targets), that a test like this would find with 80 %. None where it is not
-        to be had, NaN in coordinates where it is not clear. Outside of jit only.
+        deviations of the targets), that a test like this would find with 80 %. None where it is
+        unknown, NaN in coordinates where it is not clear. Outside of jit only.
 
         With q the critical value and :math:`\sigma` the deviation of the null's draws, a shift that
         moves the statistic by c is found with 80 % where

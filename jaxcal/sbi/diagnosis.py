@@ -33,8 +33,8 @@ class Diagnosis(eqx.Module):
 
     ``shift``: how far the posterior lies too high in a parameter **by itself**, in the standard
     deviations that the posteriors claim (`jaxcal.Coordinates` says what that means where they are
-    not Gaussian); None where their covariances are not to be had from scores at more base points
-    than parameters.
+    not Gaussian); None without scores at more base points than parameters, which their
+    covariances need.
 
     Limits have confidence 1 - level.
 
@@ -63,7 +63,7 @@ class Diagnosis(eqx.Module):
 
     def sd_ratio(self) -> Float[Array, " d"]:
         """Claimed over actual standard deviation given the other parameters, as for Gaussian
-        posteriors; NaN if not below what any Gaussian could give."""
+        posteriors; NaN where no Gaussian could give such a spread."""
         return _ratio(1 - self.spread.estimate, jnp.nan)
 
     def sd_ratio_interval(self) -> Float[Array, "2 d"]:

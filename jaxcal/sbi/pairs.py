@@ -118,7 +118,7 @@ def score_pairs(
 
 
 def as_posterior(posterior: Any, thetas: Any = None) -> Posterior:
-    """What the user has, as something with scores."""
+    """The posterior in whatever form the user has it, as a `Posterior`: something with scores."""
     if isinstance(posterior, Scores):
         return ArrayPosterior(posterior)
     if isinstance(posterior, (JaxPosterior, ArrayPosterior)) or hasattr(posterior, "scored"):
@@ -262,7 +262,7 @@ def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
 
 
 def _simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
-    """What whole pairs that repeat mean is said by the tests; here, parameters with other xs."""
+    """Sentences on parameters that repeat with other xs; the tests warn of repeated whole pairs."""
     n = len(thetas)
     count, whole = map(int, _repeats(thetas, features))
     if count <= whole:

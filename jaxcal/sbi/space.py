@@ -82,7 +82,7 @@ def space_of(prior: Any, bounds: Any, d: int, dtype: Any) -> Space:
     """The space of the parameters: that of ``bounds`` (low, high), else of the prior's support.
 
     The prior may be a numpyro or torch distribution over vectors [d], or None (no bounds known).
-    Raises ValueError for discrete parameters and for supports that are no box.
+    Raises ValueError for discrete parameters and for supports that are not a box.
     """
     if bounds is not None:
         if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
