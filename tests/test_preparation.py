@@ -1,5 +1,6 @@
 """A test fitted to data gives the features of those data, of others, and of a second sample."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,6 +61,16 @@ def test_a_part_of_the_data_has_its_part_of_the_features(name, key):
     np.testing.assert_allclose(block, whole, rtol=1e-9, atol=1e-12)
 
 
+@eqx.filter_jit
+def fit(spec, *data):
+    return spec.fit(*data)
+
+
+@eqx.filter_jit
+def features_of(prepared, *data, **inputs):
+    return prepared.features(*data, **inputs)
+
+
 LAWS = {
     "normals": lambda mean, deviation: dist.Normal(mean, deviation).to_event(1),
     "mixtures": lambda mean, deviation: dist.MixtureSameFamily(
@@ -98,8 +109,8 @@ def test_classes_of_a_second_sample(key):
     ys = jnp.arange(N) % 3
     keys = jax.random.split(key)
     predictions, ys, spec = mean_specification(p, ys)
-    prepared, featured = spec.fit(keys, predictions, ys)
-    part = prepared.features(keys, Classes(p[:5]), ys[:5]).features
+    prepared, featured = fit(spec, keys, predictions, ys)
+    part = features_of(prepared, keys, Classes(p[:5]), ys[:5]).features
     whole = prepared.pairwise.block(featured.features, featured.features)
     block = prepared.pairwise.block(part, featured.features)
     np.testing.assert_allclose(block, whole[:, :5], rtol=1e-12)
@@ -109,8 +120,8 @@ def test_units_and_bandwidths_are_those_of_the_fit_not_of_the_new_data(key):
     mean, deviation, ys = normals(key)
     keys = jax.random.split(key)
     spec = stein_specification(ys)
-    prepared, _ = spec.fit(keys, dist.Normal(mean, deviation).to_event(1), ys)
-    far = prepared.features(keys, dist.Normal(mean + 900, deviation).to_event(1), ys + 900)
+    prepared, _ = fit(spec, keys, dist.Normal(mean, deviation).to_event(1), ys)
+    far = features_of(prepared, keys, dist.Normal(mean + 900, deviation).to_event(1), ys + 900)
     scale = jnp.std(ys, axis=0, keepdims=True)
     wanted = (ys + 900 - jnp.mean(ys, axis=0, keepdims=True)) / scale
     np.testing.assert_allclose(far.features.ys, wanted, rtol=1e-9)
@@ -122,10 +133,10 @@ def test_inputs_of_other_observations_are_asked_for(key):
     keys = jax.random.split(key)
     predictions = dist.Normal(mean, deviation).to_event(1)
     spec = stein_specification(ys, divergence=divergences.Vectors(mean))
-    prepared, featured = spec.fit(keys, predictions, ys)
+    prepared, featured = fit(spec, keys, predictions, ys)
     with pytest.raises(ValueError, match=r"vectors: .* shape \[n, q\]"):
-        prepared.features(keys, predictions, ys)
-    again = prepared.features(keys, predictions, ys, vectors=mean).features
+        features_of(prepared, keys, predictions, ys)
+    again = features_of(prepared, keys, predictions, ys, vectors=mean).features
     np.testing.assert_allclose(again.predictions, featured.features.predictions, rtol=1e-12)
 
 
@@ -145,7 +156,7 @@ def test_a_common_offset_of_scores_costs_no_digits(key):
     for one, at in ((predictions, far[0]), (wanted, ys + 3000)):
         options = {"standardize": False, "divergence": divergences.Wasserstein()}
         spec = stein_specification(at, **options)
-        prepared, featured = spec.fit(jax.random.split(key), one, at)
+        prepared, featured = fit(spec, jax.random.split(key), one, at)
         blocks.append(prepared.pairwise.block(featured.features, featured.features))
     error = jnp.max(jnp.abs(blocks[0].astype(jnp.float64) - blocks[1]))
     assert error < 2e-3 * jnp.max(jnp.abs(blocks[1]))
@@ -159,8 +170,8 @@ def test_scores_of_a_second_sample_are_taken_at_the_base_points_of_the_fit(key):
         m, v, y = mean[rows], deviation[rows] ** 2, ys[rows]
         return Scores((m - y) / v, (m[:, None] - nodes[None]) / v[:, None], nodes)
 
-    prepared, featured = stein_specification(ys).fit(keys, scores(nodes), ys)
-    part = prepared.features(keys, scores(nodes, slice(5)), ys[:5]).features
+    prepared, featured = fit(stein_specification(ys), keys, scores(nodes), ys)
+    part = features_of(prepared, keys, scores(nodes, slice(5)), ys[:5]).features
     np.testing.assert_allclose(part.predictions, featured.features.predictions[:5], rtol=1e-9)
     for other in (nodes + 1, nodes[:3]):
         with pytest.raises(ValueError, match=r"Scores\.nodes: .* base points of the fit"):
