@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.ckce import kernels
-from jaxcal.ckce.estimator import problem
+from jaxcal.ckce.estimator import checked_problem
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import checked, residuals
 from jaxcal.measures.classes import Cells, cells
@@ -43,8 +43,8 @@ class Joint(eqx.Module):
         ]
 
     def diagonal(self, features: JointFeatures) -> Float[Array, "c n"]:
-        own = jnp.sum(features.residuals**2, axis=1)
-        return (kernels.gram_diagonal(self.kernel, features.q) * own)[None]
+        squares = jnp.sum(features.residuals**2, axis=1)
+        return (kernels.gram_diagonal(self.kernel, features.q) * squares)[None]
 
 
 def jkce(
@@ -63,17 +63,17 @@ def jkce(
     depends on it less. One pass over tiles, O(n^2 m). Source: Moskvichev and Sejdinovic, Section
     4.3.
     """
-    made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
-    if made.q.shape[0] < 2:
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    if problem.q.shape[0] < 2:
         raise ValueError("predictions: JKCE is a sum over pairs, got n=1")
-    return _jkce(made, checks.integer(tile, "tile"))
+    return _jkce(problem, checks.integer(tile, "tile"))
 
 
-def _jkce_sums(made: Any, tile: int) -> Estimate:
-    kernel, _ = kernels.fill(made.kernel, made.q, made.bandwidth)
-    features = JointFeatures(made.q, residuals(made.q, made.labels, made.root))
-    n = made.q.shape[0]
-    sums = quadratic_sums(Joint(kernel), features, jnp.zeros((n, 0), made.q.dtype), tile=tile)
+def _jkce_sums(problem: Any, tile: int) -> Estimate:
+    kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+    features = JointFeatures(problem.q, residuals(problem.q, problem.labels, problem.root))
+    n = problem.q.shape[0]
+    sums = quadratic_sums(Joint(kernel), features, jnp.zeros((n, 0), problem.q.dtype), tile=tile)
     total = jnp.sum(sums.total)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
@@ -97,10 +97,10 @@ def skill(predictions: Any, targets: Any) -> Skill:
 
 @jax.jit
 def _skill(q: Array, labels: Array) -> Skill:
-    own = jnp.take_along_axis(q, labels[:, None], axis=1)[:, 0]
+    probability = jnp.take_along_axis(q, labels[:, None], axis=1)[:, 0]
     return Skill(
         jnp.mean((jnp.argmax(q, axis=1).astype(labels.dtype) == labels).astype(q.dtype)),
-        -jnp.mean(jnp.log(own)),
+        -jnp.mean(jnp.log(probability)),
         jnp.mean(jnp.sum(residuals(q, labels) ** 2, axis=1)),
     )
 
@@ -133,10 +133,10 @@ def brier_split(predictions: Any, targets: Any, *, bins: int = 10) -> BrierSplit
 
 
 @jax.jit
-def _split(q: Array, labels: Array, held: Cells) -> BrierSplit:
-    calibration = held.weights @ jnp.sum((held.observed - held.predicted) ** 2, axis=1)
-    refinement = 1 - held.weights @ jnp.sum(held.observed**2, axis=1)
-    uncertainty = 1 - jnp.sum((held.weights @ held.observed) ** 2)
+def _split(q: Array, labels: Array, cells: Cells) -> BrierSplit:
+    calibration = cells.weights @ jnp.sum((cells.observed - cells.predicted) ** 2, axis=1)
+    refinement = 1 - cells.weights @ jnp.sum(cells.observed**2, axis=1)
+    uncertainty = 1 - jnp.sum((cells.weights @ cells.observed) ** 2)
     brier = jnp.mean(jnp.sum(residuals(q, labels) ** 2, axis=1))
     return BrierSplit(
         brier,

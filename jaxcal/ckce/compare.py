@@ -1,7 +1,7 @@
 r"""Which of several models is calibrated best? Every pairwise difference, with its uncertainty.
 
 All models see the same observations, so observations are drawn again for all models together:
-differences are known far better than the values themselves.
+a difference of two is far more certain than either value.
 """
 
 from functools import partial
@@ -86,7 +86,7 @@ class Comparison(eqx.Module):
             return []
         widths, left = np.asarray(self.bandwidths), np.asarray(self.left_out)
         pairs = len(self.names) * (len(self.names) - 1) // 2
-        found = [
+        sentences = [
             (
                 "every model has a bandwidth of its own, so the values are norms in different "
                 f"spaces: CKCE is {COMPARABLE}",
@@ -103,7 +103,7 @@ class Comparison(eqx.Module):
             ),
         ]
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
-        return [text for text, holds in found if holds] + [self._why(k) for k in without_value]
+        return [text for text, holds in sentences if holds] + [self._why(k) for k in without_value]
 
     def _why(self, k: int) -> str:
         """Why model k has no value, from what was counted."""
@@ -136,28 +136,30 @@ class Comparison(eqx.Module):
     __str__ = __repr__
 
 
-def _report(found: Comparison) -> list[str]:
-    wide = max(5, *(len(name) for name in found.names))
-    order = np.argsort(np.asarray(found.corrected), kind="stable")
-    title = f"{confidence(found.level)} interval"
+def _report(comparison: Comparison) -> list[str]:
+    wide = max(5, *(len(name) for name in comparison.names))
+    order = np.argsort(np.asarray(comparison.corrected), kind="stable")
+    title = f"{confidence(comparison.level)} interval"
     lines = [
-        f"CKCE of {len(found.names)} models, n = {found.n}, ridge {float(found.ridge):.4g}: "
-        f"{COMPARABLE}",
+        f"CKCE of {len(comparison.names)} models, n = {comparison.n}, "
+        f"ridge {float(comparison.ridge):.4g}: {COMPARABLE}",
         f"  {'model':{wide}s}   corrected   {title:22s}CKCE   best in",
     ]
     for i in order:
-        low, high = float(found.low[i]), float(found.high[i])
+        low, high = float(comparison.low[i]), float(comparison.high[i])
         lines.append(
-            f"  {found.names[i]:{wide}s}   {float(found.corrected[i]):9.3g}   "
-            f"[{low:8.3g}, {high:8.3g}]   {float(found.estimate[i]):7.3g}   "
-            f"{float(found.first[i]):6.1%}"
+            f"  {comparison.names[i]:{wide}s}   {float(comparison.corrected[i]):9.3g}   "
+            f"[{low:8.3g}, {high:8.3g}]   {float(comparison.estimate[i]):7.3g}   "
+            f"{float(comparison.first[i]):6.1%}"
         )
-    p = np.asarray(found.differences.p_adjusted)
+    p = np.asarray(comparison.differences.p_adjusted)
     lines.append("  each against the next, p-value adjusted for all pairs:")
     for a, b in pairwise(order):
-        gap = float(found.differences.estimate[a, b])
-        says = "better" if p[a, b] <= found.level else "no difference shown"
-        lines.append(f"  {found.names[a]} - {found.names[b]}: {gap:.3g}, p = {p[a, b]:.3g}, {says}")
+        gap = float(comparison.differences.estimate[a, b])
+        says = "better" if p[a, b] <= comparison.level else "no difference shown"
+        lines.append(
+            f"  {comparison.names[a]} - {comparison.names[b]}: {gap:.3g}, p = {p[a, b]:.3g}, {says}"
+        )
     return lines
 
 
@@ -202,18 +204,18 @@ def compare(
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     labels = checks.labels(targets, n, m)
     level = checks.level(level)
-    own = isinstance(bandwidth, str) and bandwidth == "own"
+    separate = isinstance(bandwidth, str) and bandwidth == "own"
     kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, m)
     if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
         raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
-    if own:
+    if separate:
         width = None
     elif isinstance(bandwidth, str):
         width = _pooled(stack)
     else:
         width = positive(bandwidth, stack.dtype)
-    found = _compare(
+    fields = _compare(
         key,
         stack,
         labels,
@@ -225,7 +227,7 @@ def compare(
         rank=min(checks.integer(rank, "rank"), n),
         level=level,
     )
-    return Comparison(**found, names=names, n=n, n_draws=n_draws, level=level)
+    return Comparison(**fields, names=names, n=n, n_draws=n_draws, level=level)
 
 
 def pooled_bandwidth(models: Any) -> Scalar:
@@ -293,13 +295,15 @@ def _replicated(
 
         low, estimate = value(jnp.ones(n, q.dtype))
         # W_ii |r_i|^2, W = F (F'F + n ridge)^-2 F'
-        own = jnp.sum(solve.solve(low, features.T) ** 2, axis=0) * jnp.sum(left**2, axis=1)
-        draws = jax.lax.map(lambda c: value(c)[1] - (c**2) @ own, counts)
+        diagonal = jnp.sum(solve.solve(low, features.T) ** 2, axis=0) * jnp.sum(left**2, axis=1)
+        draws = jax.lax.map(lambda c: value(c)[1] - (c**2) @ diagonal, counts)
     whole = jnp.sum(kernels.gram_diagonal(kernel, q))
     left_out = at_least(1 - jnp.sum(features**2) / whole, 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
     nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), jnp.sum(~jnp.isfinite(features))])
-    return _Replicated(estimate, estimate - jnp.sum(own), draws, used_width, left_out, nonfinite)
+    return _Replicated(
+        estimate, estimate - jnp.sum(diagonal), draws, used_width, left_out, nonfinite
+    )
 
 
 @partial(jax.jit, static_argnames=("n_draws", "rank"))
@@ -325,32 +329,32 @@ def _compare(
         return _replicated(q, *shared, rank=rank)
 
     shared = (labels, counts, kernel, root, ridge, width)
-    made = jax.vmap(lambda q: one(q, shared))(stack)
+    replicated = jax.vmap(lambda q: one(q, shared))(stack)
     tails = jnp.asarray([level / 2, 1 - level / 2], stack.dtype)
 
     def interval(value: Array, centred: Array) -> tuple[Array, Array]:
         ends = jnp.quantile(centred, tails, axis=-1)
         return value - ends[1], value - ends[0]
 
-    centred = made.draws - jnp.mean(made.draws, axis=1, keepdims=True)
-    low, high = interval(made.corrected, centred)
+    centred = replicated.draws - jnp.mean(replicated.draws, axis=1, keepdims=True)
+    low, high = interval(replicated.corrected, centred)
     gaps = centred[:, None] - centred[None]
-    estimate = made.corrected[:, None] - made.corrected[None]
-    valued = jnp.isfinite(made.corrected) & jnp.all(jnp.isfinite(made.draws), axis=1)
-    best = jnp.argmin(jnp.where(valued[:, None], made.draws, jnp.inf), axis=0)
+    estimate = replicated.corrected[:, None] - replicated.corrected[None]
+    valued = jnp.isfinite(replicated.corrected) & jnp.all(jnp.isfinite(replicated.draws), axis=1)
+    best = jnp.argmin(jnp.where(valued[:, None], replicated.draws, jnp.inf), axis=0)
     first = jnp.mean(best[None] == jnp.arange(stack.shape[0])[:, None], axis=1, dtype=stack.dtype)
     return {
-        "estimate": made.estimate,
-        "corrected": made.corrected,
+        "estimate": replicated.estimate,
+        "corrected": replicated.corrected,
         "low": low,
         "high": high,
         "differences": _differences(estimate, gaps, *interval(estimate, gaps)),
         "first": jnp.where(valued, first, jnp.nan),
-        "bandwidths": made.bandwidth,
+        "bandwidths": replicated.bandwidth,
         "ridge": ridge,
-        "left_out": made.left_out,
-        "nonfinite_predictions": made.nonfinite[:, 0],
-        "nonfinite_kernel": made.nonfinite[:, 1],
+        "left_out": replicated.left_out,
+        "nonfinite_predictions": replicated.nonfinite[:, 0],
+        "nonfinite_kernel": replicated.nonfinite[:, 1],
     }
 
 

@@ -61,7 +61,7 @@ class CKCE(eqx.Module):
         moved, size = np.asarray(self.rounding), np.abs(estimates)
         worst = float(np.max(moved / np.where(size > 0, size, 1), initial=0.0, where=moved > 0))
         share = float(np.max(np.asarray(jax.vmap(largest_share)(_rows(self.contributions)))))
-        found = [
+        sentences = [
             (
                 f"{bad} entries of the predictions or landmarks are NaN or infinite, so CKCE is "
                 f"NaN",
@@ -84,7 +84,7 @@ class CKCE(eqx.Module):
             ),
             (f"one observation carries {share:.0%} of the absolute contributions", share > 0.25),
         ]
-        return [text for text, holds in found if holds]
+        return [text for text, holds in sentences if holds]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON."""
@@ -127,7 +127,7 @@ class Problem(NamedTuple):
     bandwidth: Scalar | None
 
 
-def problem(
+def checked_problem(
     predictions: Any,
     targets: Any,
     prediction_kernel: Any,
@@ -184,29 +184,31 @@ def ckce(
     or TypeError naming the argument.
     Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Section 3.1.
     """
-    made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    return _ckce(made, check_solver(solver))
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
+    return _ckce(problem, check_solver(solver))
 
 
 @eqx.filter_jit
-def _ckce(made: Problem, solver: Solver) -> CKCE:
-    return one_at_a_time(_solved)(made, solver)
+def _ckce(problem: Problem, solver: Solver) -> CKCE:
+    return one_at_a_time(_solved)(problem, solver)
 
 
-def _solved(made: Problem, solver: Solver) -> CKCE:
-    kernel, bandwidths = kernels.fill(made.kernel, made.q, made.bandwidth)
-    solution = solver(kernel, made.q, residuals(made.q, made.labels, made.root), made.ridge)
-    return result(solution, made, bandwidths)
+def _solved(problem: Problem, solver: Solver) -> CKCE:
+    kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+    solution = solver(
+        kernel, problem.q, residuals(problem.q, problem.labels, problem.root), problem.ridge
+    )
+    return result(solution, problem, bandwidths)
 
 
-def result(solution: Solution, made: Problem, bandwidths: dict[str, Scalar]) -> CKCE:
-    """A solution with what was noticed about its predictions ``made.q``.
+def result(solution: Solution, problem: Problem, bandwidths: dict[str, Scalar]) -> CKCE:
+    """A solution with what its report says of the predictions ``problem.q``.
 
-    NaN where anything that came in is not finite.
+    NaN where any input is not finite.
     """
     fit, approximation, broken = solution
     n = fit.influence.size
-    nonfinite = jnp.sum(~jnp.isfinite(made.q)) + broken
+    nonfinite = jnp.sum(~jnp.isfinite(problem.q)) + broken
     fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
     error = jnp.sqrt(jnp.mean(fit.influence**2) / n)
     return CKCE(
@@ -214,10 +216,10 @@ def result(solution: Solution, made: Problem, bandwidths: dict[str, Scalar]) -> 
         error,
         fit.contributions,
         fit.influence,
-        made.ridge,
+        problem.ridge,
         bandwidths,
         nonfinite,
-        jnp.any(made.q != made.q[:1]),
+        jnp.any(problem.q != problem.q[:1]),
         jax.lax.stop_gradient(fit.rounding),
         approximation,
     )
@@ -237,15 +239,15 @@ def ckce_path(
     Never increasing in the ridge. NaN where rounding may be as large as the value.
     Other arguments as in `ckce`.
     """
-    made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
-    return _path(made, ridges_at(ridges, made.q.dtype))
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    return _path(problem, ridges_at(ridges, problem.q.dtype))
 
 
 @jax.jit
-def _path(made: Problem, ridges: Array) -> Array:
-    kernel, _ = kernels.fill(made.kernel, made.q, made.bandwidth)
-    gram = kernels.square_gram(kernel, made.q)
-    return solve.path(gram, residuals(*made[:2], made.root), ridges)
+def _path(problem: Problem, ridges: Array) -> Array:
+    kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+    gram = kernels.square_gram(kernel, problem.q)
+    return solve.path(gram, residuals(*problem[:2], problem.root), ridges)
 
 
 def cross_validated_ridge(
@@ -260,18 +262,18 @@ def cross_validated_ridge(
     """The ridge with the least leave-one-out error of predicting labels, and all errors [r].
 
     Regresses the labels on the predictions, the operator that CKCE compares with the model.
-    The ridge found depends on the model: compare models at one common ridge.
+    The chosen ridge depends on the model: compare models at one common ridge.
     Source: Section 2.3 mentions it, after Gruenewaelder et al. (2012); not used in the paper.
     """
-    made = problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
-    return _validated(made, ridges_at(ridges, made.q.dtype))
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    return _validated(problem, ridges_at(ridges, problem.q.dtype))
 
 
 @jax.jit
-def _validated(made: Problem, ridges: Array) -> tuple[Scalar, Array]:
-    kernel, _ = kernels.fill(made.kernel, made.q, made.bandwidth)
-    gram = kernels.square_gram(kernel, made.q)
-    labels = residuals(jnp.zeros_like(made.q), made.labels, made.root)
+def _validated(problem: Problem, ridges: Array) -> tuple[Scalar, Array]:
+    kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+    gram = kernels.square_gram(kernel, problem.q)
+    labels = residuals(jnp.zeros_like(problem.q), problem.labels, problem.root)
     errors = solve.left_out_errors(gram, labels, ridges)
     return ridges[jnp.argmin(errors)], errors
 
@@ -291,18 +293,18 @@ def null_mean(
     """
     predictions = checks.probabilities(predictions, binary=True)
     zeros = jnp.zeros(len(predictions), jnp.int32)
-    made = problem(predictions, zeros, prediction_kernel, similarity, ridge, bandwidth)
-    return _null_mean(made)
+    problem = checked_problem(predictions, zeros, prediction_kernel, similarity, ridge, bandwidth)
+    return _null_mean(problem)
 
 
 @jax.jit
-def _null_mean(made: Problem) -> Scalar:
-    def one(made: Problem) -> Scalar:
-        kernel, _ = kernels.fill(made.kernel, made.q, made.bandwidth)
-        w = solve.null_weights(kernels.square_gram(kernel, made.q), made.ridge)
-        return jnp.sum(jnp.diagonal(w) * noise(made.q, made.root))
+def _null_mean(problem: Problem) -> Scalar:
+    def one(problem: Problem) -> Scalar:
+        kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+        w = solve.null_weights(kernels.square_gram(kernel, problem.q), problem.ridge)
+        return jnp.sum(jnp.diagonal(w) * noise(problem.q, problem.root))
 
-    return one_at_a_time(one)(made)
+    return one_at_a_time(one)(problem)
 
 
 def _rows(array: Array) -> Array:

@@ -77,8 +77,8 @@ def primal_fit(
         along = solve.solve(low, theta)
 
         @partial(over_rows, mesh=mesh, reduce=False)
-        def spread(given: Any, rows: Any) -> tuple[Array, ...]:
-            features, theta, along, ridge = given
+        def spread(shared: Any, rows: Any) -> tuple[Array, ...]:
+            features, theta, along, ridge = shared
 
             def one(block: Any) -> tuple[Array, ...]:
                 x, r, _ = block
@@ -88,8 +88,8 @@ def primal_fit(
                 squares = jnp.sum(b**2, axis=1)
                 return jnp.sum(b * fitted, axis=1), jnp.sum((f @ along) * b, axis=1), squares
 
-            found = jax.lax.map(one, _blocks(rows, side))
-            return tuple(part.reshape(-1) for part in found)
+            parts = jax.lax.map(one, _blocks(rows, side))
+            return tuple(part.reshape(-1) for part in parts)
 
         contributions, pull, squares = spread((features, theta, along, ridge), rows)
     contributions, pull, squares = contributions[:n], pull[:n], squares[:n]
@@ -117,8 +117,8 @@ def over_rows(function: Callable[[Any, Any], Any], *, mesh: Mesh | None, reduce:
     axes = tuple(mesh.axis_names)
 
     def local(shared: Any, rows: Any) -> Any:
-        found = function(shared, rows)
-        return jax.tree.map(lambda a: jax.lax.psum(a, axes), found) if reduce else found
+        parts = function(shared, rows)
+        return jax.tree.map(lambda a: jax.lax.psum(a, axes), parts) if reduce else parts
 
     split, whole = PartitionSpec(axes), PartitionSpec()
     return jax.shard_map(

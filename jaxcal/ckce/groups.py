@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
-from jaxcal.ckce.estimator import CKCE, Problem, problem, result
+from jaxcal.ckce.estimator import CKCE, Problem, checked_problem, result
 from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
@@ -49,26 +49,28 @@ def ckce_given(
     is right. Open bandwidths follow the median heuristic, each on its own.
     Source: Moskvichev and Sejdinovic, Section 3.3.
     """
-    made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    given = checks.rows(covariates, made.q.shape[0], "covariates").astype(made.q.dtype)
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
+    covariates = checks.rows(covariates, problem.q.shape[0], "covariates").astype(problem.q.dtype)
     kernel = points.as_kernel(covariate_kernel, "covariate_kernel")
     if covariate_bandwidth is not None:
         covariate_bandwidth = checks.number(covariate_bandwidth, "covariate_bandwidth", above=0)
-    return _given(made, given, kernel, covariate_bandwidth)
+    return _given(problem, covariates, kernel, covariate_bandwidth)
 
 
 @jax.jit
-def _given(made: Problem, given: Points, covariate_kernel: Any, covariate_bandwidth: Any) -> CKCE:
-    def one(made: Problem, given: Points, kernel_a: Any, bandwidth_a: Any) -> CKCE:
-        kernel, bandwidths = kernels.fill(made.kernel, made.q, made.bandwidth)
-        kernel_a, found = kernels.fill(kernel_a, given, bandwidth_a)
-        if found:
-            bandwidths["covariate"] = found["prediction"]
-        gram = kernels.square_gram(kernel, made.q) * kernels.square_gram(kernel_a, given)
-        left = residuals(made.q, made.labels, made.root)
-        return result(Solution(solve.fit(gram, left, made.ridge)), made, bandwidths)
+def _given(
+    problem: Problem, covariates: Points, covariate_kernel: Any, covariate_bandwidth: Any
+) -> CKCE:
+    def one(problem: Problem, covariates: Points, kernel_a: Any, bandwidth_a: Any) -> CKCE:
+        kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+        kernel_a, bandwidths_a = kernels.fill(kernel_a, covariates, bandwidth_a)
+        if bandwidths_a:
+            bandwidths["covariate"] = bandwidths_a["prediction"]
+        gram = kernels.square_gram(kernel, problem.q) * kernels.square_gram(kernel_a, covariates)
+        left = residuals(problem.q, problem.labels, problem.root)
+        return result(Solution(solve.fit(gram, left, problem.ridge)), problem, bandwidths)
 
-    return one_at_a_time(one)(made, given, covariate_kernel, covariate_bandwidth)
+    return one_at_a_time(one)(problem, covariates, covariate_kernel, covariate_bandwidth)
 
 
 def ckce_by_group(
@@ -88,8 +90,8 @@ def ckce_by_group(
     kernel on groups is equality, so observations of different groups do not meet: group g counts
     with the ridge ``ridge`` n / n_g. One bandwidth serves all. Source: Section 3.3.
     """
-    made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    n = made.q.shape[0]
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
+    n = problem.q.shape[0]
     if n_groups is None:
         if isinstance(groups, Tracer):
             raise ValueError("n_groups: say how many groups there are inside jit or vmap")
@@ -100,14 +102,14 @@ def ckce_by_group(
     else:
         n_groups = checks.integer(n_groups, "n_groups")
     named = checks.labels(groups, n, n_groups, "groups")
-    return _by_group(made, named, n_groups)
+    return _by_group(problem, named, n_groups)
 
 
 @partial(jax.jit, static_argnums=2)
-def _by_group(made: Problem, named: Array, n_groups: int) -> ByGroup:
-    n, dtype = made.q.shape[0], made.q.dtype
-    total = _given(made, named[:, None].astype(dtype), Equal(), None)
+def _by_group(problem: Problem, named: Array, n_groups: int) -> ByGroup:
+    n, dtype = problem.q.shape[0], problem.q.dtype
+    total = _given(problem, named[:, None].astype(dtype), Equal(), None)
     count = jax.ops.segment_sum(jnp.ones(n, jnp.int32), named, n_groups)
     parts = jax.ops.segment_sum(total.contributions, named, n_groups)
     shares: Scalar = count.astype(dtype)
-    return ByGroup(total, parts, count, made.ridge * n / jnp.maximum(shares, 1))
+    return ByGroup(total, parts, count, problem.ridge * n / jnp.maximum(shares, 1))

@@ -95,10 +95,10 @@ def fill(
     if not points.needs_bandwidth(kernel):
         return kernel, {}
     if bandwidth is None:
-        found = median_bandwidth(xs)
+        bandwidth = median_bandwidth(xs)
     else:
-        found = checks.number(bandwidth, name, above=0).astype(xs.dtype)
-    return points.with_bandwidth(kernel, found), {"prediction": found}
+        bandwidth = checks.number(bandwidth, name, above=0).astype(xs.dtype)
+    return points.with_bandwidth(kernel, bandwidth), {"prediction": bandwidth}
 
 
 def check_bandwidth(kernel: Any, q: int) -> None:

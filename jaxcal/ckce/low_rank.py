@@ -96,8 +96,8 @@ def pivots(
     """
     n = xs.shape[0]
     order = by_values(xs)
-    held = jax.lax.stop_gradient(xs)[order]
-    start = kernels.gram_diagonal(kernel, held)
+    ordered = jax.lax.stop_gradient(xs)[order]
+    start = kernels.gram_diagonal(kernel, ordered)
     least = tolerance * jnp.max(start)
 
     def go_on(state: Any) -> Array:
@@ -107,7 +107,7 @@ def pivots(
     def take(state: Any) -> Any:
         step, columns, left, taken = state
         i = jnp.argmax(left).astype(jnp.int32)
-        column = kernels.gram(kernel, held, held[i][None])[:, 0]
+        column = kernels.gram(kernel, ordered, ordered[i][None])[:, 0]
         with jax.default_matmul_precision("highest"):
             column = (column - columns @ columns[i]) / jnp.sqrt(left[i])
         left = at_least(left - column**2, 0).at[i].set(0)

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels, solve
-from jaxcal.ckce.estimator import Problem, problem
+from jaxcal.ckce.estimator import Problem, checked_problem
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
@@ -47,22 +47,22 @@ def ckce_test(
     """
     key = checks.key(key)
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
-    made = problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    return _test(key, made, n_draws=n_draws).at_level(level, lambda n: 1 / (n_draws + 1))
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
+    return _test(key, problem, n_draws=n_draws).at_level(level, lambda n: 1 / (n_draws + 1))
 
 
 @partial(jax.jit, static_argnames="n_draws")
-def _test(key: Key, made: Problem, *, n_draws: int) -> TestResult:
-    def one(key: Key, made: Problem) -> TestResult:
-        kernel, bandwidths = kernels.fill(made.kernel, made.q, made.bandwidth)
-        gram = kernels.square_gram(kernel, made.q)
-        w = solve.null_weights(gram, made.ridge)
-        left = residuals(made.q, made.labels, made.root)
-        fit = solve.fit(gram, left, made.ridge)
+def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
+    def one(key: Key, problem: Problem) -> TestResult:
+        kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+        gram = kernels.square_gram(kernel, problem.q)
+        w = solve.null_weights(gram, problem.ridge)
+        left = residuals(problem.q, problem.labels, problem.root)
+        fit = solve.fit(gram, left, problem.ridge)
 
         def again(key: Key) -> Array:
-            drawn = jax.random.categorical(key, jnp.log(made.q), axis=1)
-            left = residuals(made.q, drawn, made.root)
+            drawn = jax.random.categorical(key, jnp.log(problem.q), axis=1)
+            left = residuals(problem.q, drawn, problem.root)
             return jnp.sum(left * (w @ left))
 
         with jax.default_matmul_precision("highest"):
@@ -71,30 +71,30 @@ def _test(key: Key, made: Problem, *, n_draws: int) -> TestResult:
         parts = rows - jnp.diagonal(w) * jnp.sum(left**2, axis=1)
         biased = jnp.sum(rows)
         return TestResult.of(
-            _diagnostics(made, parts),
+            _diagnostics(problem, parts),
             estimate=jnp.sum(parts),
             biased=biased,
             standard_error=jnp.sqrt(jnp.mean(fit.influence**2) / parts.size),
             statistic=biased,
             p_value=p_value(biased[None], samples[None])[0],
             null_samples=samples,
-            bandwidths=bandwidths | {"ridge": made.ridge},
+            bandwidths=bandwidths | {"ridge": problem.ridge},
             contributions=parts,
             coordinates=None,
             test="CKCE test",
             null="Redrawn labels",
         )
 
-    return one_at_a_time(one)(key, made)
+    return one_at_a_time(one)(key, problem)
 
 
-def _diagnostics(made: Problem, parts: Array) -> Diagnostics:
+def _diagnostics(problem: Problem, parts: Array) -> Diagnostics:
     none = jnp.zeros((), jnp.int32)
     return Diagnostics(
         nonfinite_targets=none,
         nonfinite_scores=none,
-        nonfinite_features=jnp.sum(~jnp.isfinite(made.q)),
-        identical_predictions=jnp.all(made.q == made.q[:1]),
+        nonfinite_features=jnp.sum(~jnp.isfinite(problem.q)),
+        identical_predictions=jnp.all(problem.q == problem.q[:1]),
         identical_targets=jnp.zeros((), bool),
         constant_coordinates=none,
         clamped=none,

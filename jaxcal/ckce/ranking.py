@@ -70,8 +70,8 @@ def subsample_trials(
     labels, measures = checks.labels(targets, n, m), _measures(measures)
     keys = jax.random.split(key, checks.integer(trials, "trials"))
     rows = jax.lax.map(lambda k: jax.random.permutation(k, n)[:size], keys)
-    found = [_on_subsets(measure, stack, labels, rows) for measure in measures.values()]
-    return Trials(jnp.stack(found, axis=1), tuple(measures))
+    values = [_on_subsets(measure, stack, labels, rows) for measure in measures.values()]
+    return Trials(jnp.stack(values, axis=1), tuple(measures))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -105,8 +105,8 @@ def drawn_trials(
     checks.function(make, "make", "a key")
     measures = _measures(measures)
     sets = _checked(_drawn(make, keys))
-    found = [_on_sets(measure, *sets) for measure in measures.values()]
-    return Trials(jnp.stack(found, axis=1), tuple(measures))
+    values = [_on_sets(measure, *sets) for measure in measures.values()]
+    return Trials(jnp.stack(values, axis=1), tuple(measures))
 
 
 def _measures(value: Any) -> Mapping[str, Measure]:
@@ -161,8 +161,8 @@ def shift_curves(
     checks.function(make, "make", "a key and a shift")
     measures = _measures(measures)
     sets = _checked(_moved(make, keys, places))
-    found = [_on_sets(measure, *sets) for measure in measures.values()]
-    return jnp.stack(found, axis=1).reshape(places.size, trials, len(found), -1)
+    values = [_on_sets(measure, *sets) for measure in measures.values()]
+    return jnp.stack(values, axis=1).reshape(places.size, trials, len(values), -1)
 
 
 @partial(jax.jit, static_argnums=0)

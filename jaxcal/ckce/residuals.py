@@ -1,4 +1,4 @@
-r"""What is left of the targets once the predictions are taken away: the rows of R, D = R R^T."""
+r"""The residuals, targets minus predictions: the rows of R, with products D = R R^T."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -67,13 +67,15 @@ def class_root(similarity: Any, m: int, dtype: Any) -> Float[Array, "m m"] | Non
             f"{np.shape(matrix)}"
         )
     if not isinstance(matrix, Tracer):
-        held = np.asarray(matrix, np.dtype(dtype))
-        slack = 100 * m * float(np.finfo(held.dtype).eps) * max(float(np.abs(held).max()), 1e-30)
-        if not np.all(np.isfinite(held)):
+        entries = np.asarray(matrix, np.dtype(dtype))
+        slack = (
+            100 * m * float(np.finfo(entries.dtype).eps) * max(float(np.abs(entries).max()), 1e-30)
+        )
+        if not np.all(np.isfinite(entries)):
             raise ValueError("similarity: holds NaN or infinite values")
-        if np.abs(held - held.T).max() > slack:
+        if np.abs(entries - entries.T).max() > slack:
             raise ValueError("similarity: a Gram matrix is symmetric, this is not")
-        if (low := float(np.linalg.eigvalsh(held).min())) < -slack:
+        if (low := float(np.linalg.eigvalsh(entries).min())) < -slack:
             raise ValueError(
                 f"similarity: a Gram matrix is positive semidefinite, this has the eigenvalue "
                 f"{low:.3g}"

@@ -51,10 +51,10 @@ def ridge_at(ridge: Ridge, n: int, dtype: Any) -> Scalar:
 
 def ridges_at(ridges: Any, dtype: Any) -> Float[Array, " r"]:
     """Several ridges, shape [r], each positive and finite, or ValueError."""
-    held = checks.floats(ridges, "ridges")
-    held = held if isinstance(held, Tracer) else np.asarray(held)
-    if held.ndim != 1 or held.size < 1:
-        raise ValueError(f"ridges: wanted numbers of shape [r], got shape {held.shape}")
-    if not isinstance(held, Tracer) and not np.all((held > 0) & (held < np.inf)):
-        raise ValueError(f"ridges: wanted positive, finite numbers, got {held}")
-    return jnp.asarray(held).astype(dtype)
+    values = checks.floats(ridges, "ridges")
+    values = values if isinstance(values, Tracer) else np.asarray(values)
+    if values.ndim != 1 or values.size < 1:
+        raise ValueError(f"ridges: wanted numbers of shape [r], got shape {values.shape}")
+    if not isinstance(values, Tracer) and not np.all((values > 0) & (values < np.inf)):
+        raise ValueError(f"ridges: wanted positive, finite numbers, got {values}")
+    return jnp.asarray(values).astype(dtype)

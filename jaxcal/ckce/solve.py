@@ -163,7 +163,7 @@ def left_out_errors(
         def one(ridge: Scalar) -> Scalar:
             inverse = 1 / (at_least(values, 0) + n * ridge)
             left = vectors @ (inverse[:, None] * turned)
-            own = jnp.sum(vectors**2 * inverse[None], axis=1)
-            return jnp.mean(jnp.sum((left / own[:, None]) ** 2, axis=1))
+            diagonal = jnp.sum(vectors**2 * inverse[None], axis=1)
+            return jnp.mean(jnp.sum((left / diagonal[:, None]) ** 2, axis=1))
 
         return jax.lax.map(one, ridges)
