@@ -41,8 +41,10 @@ def seattle_weather(path: str | Path | None = None) -> Weather:
     source = shipped if path is None else Path(path)
     rows = list(csv.reader(_text(source).splitlines()))
     if not rows or tuple(rows[0]) != COLUMNS:
-        found = ",".join(rows[0])[:80] if rows else "an empty file"
-        raise ValueError(f"{source}, line 1: wanted the columns {','.join(COLUMNS)}, got {found!r}")
+        header = ",".join(rows[0])[:80] if rows else "an empty file"
+        raise ValueError(
+            f"{source}, line 1: wanted the columns {','.join(COLUMNS)}, got {header!r}"
+        )
     if len(rows) < 3:
         raise ValueError(f"{source}: wanted at least 2 days below the header, got {len(rows) - 1}")
     dates = np.array([_day(source, line, row) for line, row in _numbered(rows)])

@@ -61,15 +61,15 @@ def binned_ece(
 
 
 @jax.jit
-def _binned(data: Binary, held: Array) -> BinnedECE:
-    b = held.size - 1
-    which = jnp.clip(jnp.searchsorted(held, data.v, side="right") - 1, 0, b - 1)
+def _binned(data: Binary, edges: Array) -> BinnedECE:
+    b = edges.size - 1
+    which = jnp.clip(jnp.searchsorted(edges, data.v, side="right") - 1, 0, b - 1)
     mass = jax.ops.segment_sum(data.w, which, b)
     residual = jax.ops.segment_sum(data.w * (data.y - data.v), which, b)
-    wide = jnp.diff(held)
+    wide = jnp.diff(edges)
     value, width = jnp.sum(jnp.abs(residual)), jnp.sum(mass * wide)
     widest = jnp.max(jnp.where(mass > 0, wide, 0))
-    return BinnedECE(value, width, widest, value + width, held, mass, residual)
+    return BinnedECE(value, width, widest, value + width, edges, mass, residual)
 
 
 def _edges(edges: Any, shift: Any, dtype: Any) -> Array:
@@ -82,14 +82,14 @@ def _edges(edges: Any, shift: Any, dtype: Any) -> Array:
         if not isinstance(shift, Tracer) and not float(shift) >= 0:
             raise ValueError(f"shift: wanted a part of a bin in [0, 1), got {shift}")
         return jnp.concatenate([even[:1], even[:-1] + shift / edges, even[-1:]])
-    held = checks.floats(edges, "edges").astype(dtype)
-    if held.ndim != 1 or held.size < 2:
+    places = checks.floats(edges, "edges").astype(dtype)
+    if places.ndim != 1 or places.size < 2:
         raise ValueError(f"edges: wanted a number of bins, or edges from 0 to 1, got {edges!r}")
-    if not isinstance(held, Tracer) and not (
-        bool(jnp.all(jnp.diff(held) >= 0)) and held[0] == 0 and held[-1] == 1
+    if not isinstance(places, Tracer) and not (
+        bool(jnp.all(jnp.diff(places) >= 0)) and places[0] == 0 and places[-1] == 1
     ):
         raise ValueError(f"edges: wanted ascending edges from 0 to 1, got {edges!r}")
-    return held
+    return places
 
 
 class WeightedCE(NamedTuple):
@@ -114,5 +114,5 @@ def weighted_ce(
         raise ValueError("functions: wanted a list of at least one weight function")
     data = binary(predictions, targets, weights)
     rho = data.w * (data.y - data.v)
-    found = jnp.stack([jnp.abs(jnp.sum(rho * w(data.v))) for w in functions])
-    return WeightedCE(largest(found), found)
+    errors = jnp.stack([jnp.abs(jnp.sum(rho * w(data.v))) for w in functions])
+    return WeightedCE(largest(errors), errors)

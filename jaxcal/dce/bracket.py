@@ -48,7 +48,7 @@ from jaxcal.results import (
 from jaxcal.typing import KeyLike, Scalar, Vector
 
 INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
-PROGRAMME_MOST = 20_000  # observations for which the lower distance is solved by default
+PROGRAM_MOST = 20_000  # observations for which the lower distance is solved by default
 
 
 class Bracket(NamedTuple):
@@ -113,9 +113,9 @@ def _measure(data: Binary, accuracy: float | int, bins: int, solve: bool | None)
     smooth = _smooth(data)
     surrogate = _surrogate(data, smallest_width(accuracy), False)
     lower = None
-    if solve or (solve is None and not traced and n <= PROGRAMME_MOST):
-        found = lower_distance(data.v, data.y, weights=data.w, tol=1e-6)
-        lower = (found.low, found.high)
+    if solve or (solve is None and not traced and n <= PROGRAM_MOST):
+        distance = lower_distance(data.v, data.y, weights=data.w, tol=1e-6)
+        lower = (distance.low, distance.high)
     return _Measures(
         mean=jnp.abs(jnp.sum(data.w * (data.y - data.v))),
         ece=jnp.sum(jnp.abs(atoms(data).rho)),
@@ -130,27 +130,27 @@ def _measure(data: Binary, accuracy: float | int, bins: int, solve: bool | None)
     )
 
 
-def _bracket(found: _Measures) -> Bracket:
+def _bracket(measures: _Measures) -> Bracket:
     lower = {
-        "half the smooth calibration error": found.smooth / 2,
-        "squared kernel calibration error": found.kernel**2,
-        "mean residual": found.mean,
+        "half the smooth calibration error": measures.smooth / 2,
+        "squared kernel calibration error": measures.kernel**2,
+        "mean residual": measures.mean,
     }
     upper = {
-        "surrogate interval calibration error": found.surrogate,
-        "binned ECE + bin width": found.binned,
-        "ECE": found.ece,
-        "2 s + 4 sqrt(s), s the smooth error": from_lower(2 * found.smooth),
+        "surrogate interval calibration error": measures.surrogate,
+        "binned ECE + bin width": measures.binned,
+        "ECE": measures.ece,
+        "2 s + 4 sqrt(s), s the smooth error": from_lower(2 * measures.smooth),
     }
-    if found.interval is not None:
-        upper["interval calibration error"] = found.interval
-    if found.lower is not None:
-        low, high = (jnp.asarray(end, found.smooth.dtype) for end in found.lower)
+    if measures.interval is not None:
+        upper["interval calibration error"] = measures.interval
+    if measures.lower is not None:
+        low, high = (jnp.asarray(end, measures.smooth.dtype) for end in measures.lower)
         lower["lower distance"] = low
         upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
     low, high = largest(_stacked(lower)), smallest(_stacked(upper))
     # where the bounds meet, as for one prediction, rounding may cross them; nothing else may
-    slack = 16 * jnp.finfo(low.dtype).eps * found.witness.size**0.5
+    slack = 16 * jnp.finfo(low.dtype).eps * measures.witness.size**0.5
     whole = low <= high + slack
     low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
     return Bracket(low, high, lower, upper)
@@ -290,7 +290,7 @@ def distance_from_calibration(
         null = "redraw" if traced or bool(binary_labels(data.y)) else "signs"
     elif null == "redraw" and not traced and not bool(binary_labels(data.y)):
         raise ValueError("null='redraw' draws labels 0 or 1, targets hold means: use 'signs'")
-    found = _measure(data, accuracy, bins, solve)
+    measures = _measure(data, accuracy, bins, solve)
     ordered = ascending(*data)
     null_key, boot_key = jax.random.split(key)
     test = calibration_test(
@@ -301,28 +301,28 @@ def distance_from_calibration(
         ordered,
         n_resamples=n_resamples,
         coverage=1 - level,
-        k_max=found.random.size - 1,
+        k_max=measures.random.size - 1,
     )
-    measures = {
-        "ECE": found.ece,
-        "smooth": found.smooth,
-        "kernel": found.kernel,
-        "surrogate interval": found.surrogate,
-        "mean residual": found.mean,
+    by_name = {
+        "ECE": measures.ece,
+        "smooth": measures.smooth,
+        "kernel": measures.kernel,
+        "surrogate interval": measures.surrogate,
+        "mean residual": measures.mean,
     }
-    if found.interval is not None:
-        measures["interval"] = found.interval
-    if found.lower is not None:
-        measures["lower distance"] = jnp.asarray(sum(found.lower) / 2, found.smooth.dtype)
+    if measures.interval is not None:
+        by_name["interval"] = measures.interval
+    if measures.lower is not None:
+        by_name["lower distance"] = jnp.asarray(sum(measures.lower) / 2, measures.smooth.dtype)
     return DistanceResult(
-        bracket=_bracket(found),
-        interval=_population(found, apart, level),
-        measures=measures,
+        bracket=_bracket(measures),
+        interval=_population(measures, apart, level),
+        measures=by_name,
         radii=apart,
         p_value=test.p_value,
         statistic=test.statistic,
         null_samples=test.null_samples,
-        witness=found.witness,
+        witness=measures.witness,
         predictions=data.v,
         targets=data.y,
         weights=data.w,
@@ -332,19 +332,19 @@ def distance_from_calibration(
     )
 
 
-def _population(found: _Measures, apart: Radii, level: float) -> Interval:
+def _population(measures: _Measures, apart: Radii, level: float) -> Interval:
     """Every bound with its measure moved by its radius; ECE and best bins are left out, since they
     cannot be estimated from a sample."""
     low = jnp.stack(
         [
-            (found.smooth - apart.smooth) / 2,
-            at_least(found.kernel - apart.kernel, 0) ** 2,
-            found.mean - apart.mean,
+            (measures.smooth - apart.smooth) / 2,
+            at_least(measures.kernel - apart.kernel, 0) ** 2,
+            measures.mean - apart.mean,
         ]
     )
-    widths = 2.0 ** -jnp.arange(found.random.size, dtype=found.random.dtype)
+    widths = 2.0 ** -jnp.arange(measures.random.size, dtype=measures.random.dtype)
     high = at_most(
-        smallest(found.random + apart.random + widths),
-        from_lower(2 * (found.smooth + apart.smooth)),
+        smallest(measures.random + apart.random + widths),
+        from_lower(2 * (measures.smooth + apart.smooth)),
     )
     return Interval(at_least(largest(low), 0), at_most(high, 1), level)

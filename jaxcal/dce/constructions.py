@@ -30,7 +30,7 @@ def quadratic_barrier(alpha: float, *, second: bool = False) -> Example:
     mass = np.array([alpha, 0.5 - alpha, 0.5 - alpha, alpha])  # 00, 01, 10, 11
     f = 0.5 + alpha * np.array([1, 1, -1, -1])
     truth = 0.5 - alpha * np.array([1, 1, -1, -1]) if second else np.array([0, 0.5, 0.5, 1])
-    known = {
+    values = {
         "true": alpha if second else min(4 * alpha**2, alpha),
         "upper": alpha,
         "lower": 4 * alpha**2 / (1 + 2 * alpha),
@@ -40,13 +40,13 @@ def quadratic_barrier(alpha: float, *, second: bool = False) -> Example:
         "surrogate": 2 * alpha,
         "laplace": alpha * (2 * (1 - np.exp(-2 * alpha))) ** 0.5,
     }
-    return Example(Domain(mass, f, truth), known)
+    return Example(Domain(mass, f, truth), values)
 
 
 def two_points(epsilon: float) -> Example:
     r"""Lemma 4.8, 0 < epsilon < 1/2: at epsilon = 0 the prediction 1/2 is calibrated; ECE jumps."""
     e = epsilon
-    known = {
+    values = {
         "true": min(e, 0.5 - e),
         "upper": min(e, 0.5 - e),
         "lower": e * (1 - 2 * e),
@@ -56,7 +56,7 @@ def two_points(epsilon: float) -> Example:
         "laplace": (0.5 - e) * ((1 - np.exp(-2 * e)) / 2) ** 0.5,
     }
     halves = np.array([0.5, 0.5])
-    return Example(Domain(halves, np.array([0.5 - e, 0.5 + e]), np.array([0.0, 1.0])), known)
+    return Example(Domain(halves, np.array([0.5 - e, 0.5 + e]), np.array([0.0, 1.0])), values)
 
 
 def intervals_apart(alpha: float) -> Example:
@@ -65,7 +65,7 @@ def intervals_apart(alpha: float) -> Example:
     a, b = alpha, alpha / 2
     mass = np.array([a, 0.5 - a, 0.5 - a, a])
     f = 0.5 + np.array([a + b, a, -a, -a - b])
-    known = {
+    values = {
         "true": 5 * a**2,
         "upper": 5 * a**2,
         "lower": a**2 * (5 + 2 * a) / (1 + 2 * a),
@@ -74,7 +74,7 @@ def intervals_apart(alpha: float) -> Example:
         "interval": 2 * a + a**2,
         "surrogate": 2 * a + a**2,
     }
-    return Example(Domain(mass, f, np.array([0, 0.5, 0.5, 1])), known)
+    return Example(Domain(mass, f, np.array([0, 0.5, 0.5, 1])), values)
 
 
 def jumping_intervals(epsilon: float) -> Example:
@@ -84,22 +84,22 @@ def jumping_intervals(epsilon: float) -> Example:
     f = 0.5 + np.array([-b, -e, e, b])
     truth = 0.5 + np.array([-b + a, -e - a, e + 2 * a, b - 2 * a])
     tied = epsilon == 0
-    known = {
+    values = {
         "ece": 1 / 6 if tied else 0.25,
         "interval": 2 * b if tied else b - e,
         "upper": (b - e) / 2,
         "smooth": (b - e) / 8,
     }
-    return Example(Domain(np.full(4, 0.25), f, truth), known)
+    return Example(Domain(np.full(4, 0.25), f, truth), values)
 
 
 def smooth_above(eta: float, t: float) -> Example:
     r"""A distribution whose smooth calibration error exceeds its distance, by a factor up to 2:
     prediction eta with label 0, and rarely eta + t with label 1."""
-    known = {"true": eta * t, "upper": eta * t, "lower": eta * t}
-    known["smooth"] = eta * t * (2 - eta - t)
+    values = {"true": eta * t, "upper": eta * t, "lower": eta * t}
+    values["smooth"] = eta * t * (2 - eta - t)
     return Example(
-        Domain(np.array([1 - eta, eta]), np.array([eta, eta + t]), np.array([0.0, 1.0])), known
+        Domain(np.array([1 - eta, eta]), np.array([eta, eta + t]), np.array([0.0, 1.0])), values
     )
 
 

@@ -73,8 +73,8 @@ def sampled_interval_ce(
         which = jnp.floor((data.v - r) / width).astype(jnp.int32) + 1
         return jnp.sum(jnp.abs(jax.ops.segment_sum(rho, which, bins)))
 
-    found = jax.lax.map(one, jax.random.split(checks.key(key), n_shifts))
-    return jnp.mean(found), jnp.std(found) / n_shifts**0.5
+    errors = jax.lax.map(one, jax.random.split(checks.key(key), n_shifts))
+    return jnp.mean(errors), jnp.std(errors) / n_shifts**0.5
 
 
 class SurrogateCE(eqx.Module):
@@ -168,23 +168,25 @@ def interval_ce(
 
 @jax.jit
 def _best(data: Binary) -> IntervalCE:
-    found = atoms(data)
-    m = found.v.size
+    distribution = atoms(data)
+    m = distribution.v.size
 
     def prefix(x: Array) -> Array:
         return jnp.concatenate([jnp.zeros(1, x.dtype), sums(x)])
 
-    r, mass = prefix(found.rho), prefix(found.mass)
+    r, mass = prefix(distribution.rho), prefix(distribution.mass)
     starts = jnp.arange(m)
 
     def extend(best: Array, j: Array):
         # the last bin holds the atoms i + 1, .., j + 1 (counted from 1)
-        ends = jnp.abs(r[j + 1] - r[:-1]) + (mass[j + 1] - mass[:-1]) * (found.v[j] - found.v)
+        ends = jnp.abs(r[j + 1] - r[:-1]) + (mass[j + 1] - mass[:-1]) * (
+            distribution.v[j] - distribution.v
+        )
         costs = jnp.where(starts <= j, best[:-1] + ends, jnp.inf)
         i = jnp.argmin(costs)
         return best.at[j + 1].set(costs[i]), i
 
-    best, before = jax.lax.scan(extend, jnp.zeros(m + 1, found.v.dtype), starts)
+    best, before = jax.lax.scan(extend, jnp.zeros(m + 1, distribution.v.dtype), starts)
 
     def back(start: Array, j: Array):
         # ``start``: the first atom of the bin that holds atom j, known once its last is met
@@ -193,23 +195,23 @@ def _best(data: Binary) -> IntervalCE:
 
     _, first = jax.lax.scan(back, jnp.asarray(m), starts, reverse=True)
     bin_of = sums(first.astype(jnp.int32)) - 1
-    return _partition(best[m], found, bin_of)
+    return _partition(best[m], distribution, bin_of)
 
 
-def _partition(value: Array, found: Atoms, bin_of: Array) -> IntervalCE:
-    m = found.v.size
-    mass = jax.ops.segment_sum(found.mass, bin_of, m)
-    ones = jax.ops.segment_sum(found.p1, bin_of, m)
+def _partition(value: Array, distribution: Atoms, bin_of: Array) -> IntervalCE:
+    m = distribution.v.size
+    mass = jax.ops.segment_sum(distribution.mass, bin_of, m)
+    ones = jax.ops.segment_sum(distribution.p1, bin_of, m)
     means = ones / jnp.where(mass > 0, mass, 1)
-    kappa = jnp.where(mass > 0, means, 0.0)[bin_of][found.atom]
+    kappa = jnp.where(mass > 0, means, 0.0)[bin_of][distribution.atom]
     # padding atoms may sit in bins of their own, which no observation is in
-    used = sums(jnp.zeros(m, jnp.int32).at[bin_of[found.atom]].set(1)) - 1
-    return IntervalCE(value, used[bin_of[found.atom]], kappa)
+    used = sums(jnp.zeros(m, jnp.int32).at[bin_of[distribution.atom]].set(1)) - 1
+    return IntervalCE(value, used[bin_of[distribution.atom]], kappa)
 
 
 def _least_max_width(data: Binary) -> IntervalCE:
-    found = positive(atoms(data))
-    v, rho = found.v, found.rho
+    distribution = positive(atoms(data))
+    v, rho = distribution.v, distribution.rho
     m = v.size
     if m > EXACT_MOST:
         raise ValueError(
@@ -234,6 +236,6 @@ def _least_max_width(data: Binary) -> IntervalCE:
         starts[kept[j]] = 1
         j = kept[j] - 1
     bin_of = np.cumsum(starts) - 1
-    v, p0, p1 = (jnp.asarray(x, data.v.dtype) for x in found[:3])
-    held = Atoms(v, p0, p1, jnp.asarray(found.atom))
-    return _partition(jnp.asarray(least, data.v.dtype), held, jnp.asarray(bin_of))
+    v, p0, p1 = (jnp.asarray(x, data.v.dtype) for x in distribution[:3])
+    on_device = Atoms(v, p0, p1, jnp.asarray(distribution.atom))
+    return _partition(jnp.asarray(least, data.v.dtype), on_device, jnp.asarray(bin_of))

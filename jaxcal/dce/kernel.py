@@ -61,14 +61,14 @@ def kernel_ce(
     rho = data.w * (data.y - data.v)
     features = (data.v[:, None], rho)
     none = jnp.zeros((rho.size, 0), rho.dtype)
-    found = quadratic_sums(_Residual(kernel), features, none, tile=tile)
-    squared = found.total[0] + jnp.sum(found.diagonal)
+    pair_sums = quadratic_sums(_Residual(kernel), features, none, tile=tile)
+    squared = pair_sums.total[0] + jnp.sum(pair_sums.diagonal)
     value = root(squared)
     # the row sums hold rho_i h(v_i) without the diagonal
-    times = found.row_sums[0] + found.diagonal[0]
+    times = pair_sums.row_sums[0] + pair_sums.diagonal[0]
     safe = jnp.where(rho != 0, rho, 1)
     witness = of_unit_norm(jnp.where(rho != 0, times / safe, 0), value)
-    return KernelCE(value, squared, found.total[0] / (1 - jnp.sum(data.w**2)), witness)
+    return KernelCE(value, squared, pair_sums.total[0] / (1 - jnp.sum(data.w**2)), witness)
 
 
 class Sketch(eqx.Module):
@@ -166,7 +166,7 @@ def random_bins(
         bins = jnp.floor((v + shift) / width)
         # sorted, so bins are runs: numbered by their starts, whatever their number
         run = sums(jnp.concatenate([jnp.zeros(1, bool), bins[1:] != bins[:-1]]).astype(jnp.int32))
-        found = jax.ops.segment_sum(rho, run, v.size, indices_are_sorted=True)
-        return jnp.sum(found**2)
+        residual = jax.ops.segment_sum(rho, run, v.size, indices_are_sorted=True)
+        return jnp.sum(residual**2)
 
     return _sketch(jax.lax.map(one, (widths, shifts)))

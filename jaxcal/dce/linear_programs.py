@@ -1,4 +1,4 @@
-"""Linear programmes of the paper, by SciPy's HiGHS and outside of jit: the references."""
+"""Linear programs of the paper, by SciPy's HiGHS and outside of jit: the references."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jaxcal.dce.predictions import atoms, binary, positive
 def smooth_ce_programme(
     predictions: Any, targets: Any, *, weights: Any = None, seconds: float | None = None
 ) -> float:
-    """Smooth calibration error by its linear programme over neighbours (Theorem 7.14).
+    """Smooth calibration error by its linear program over neighbours (Theorem 7.14).
 
     The reference for `smooth_ce`, which is the same number in a small part of the time.
     ``seconds``: the most that the solver may take; TimeoutError beyond.
@@ -20,8 +20,8 @@ def smooth_ce_programme(
     import scipy.sparse as sparse
 
     seconds = None if seconds is None else checks.real(seconds, "seconds", above=0)
-    found = positive(atoms(binary(predictions, targets, weights)))
-    v, rho = found.v, found.rho
+    distribution = positive(atoms(binary(predictions, targets, weights)))
+    v, rho = distribution.v, distribution.rho
     if v.size == 1:
         return float(abs(rho[0]))
     d = _differences(v.size, sparse)
@@ -31,7 +31,7 @@ def smooth_ce_programme(
 
 
 class Chain(NamedTuple):
-    """A solution of the chain programme on places u [m]: ``a`` = r(u, 0), ``b`` = r(u, 1), and the
+    """A solution of the chain program on places u [m]: ``a`` = r(u, 0), ``b`` = r(u, 1), and the
     mass ``at`` [m] that the optimal coupling puts on each place (in both labels together)."""
 
     value: float
@@ -40,7 +40,7 @@ class Chain(NamedTuple):
     at: Float[np.ndarray, " m"]
 
 
-def chain_programme(u: Any, p0: Any, p1: Any) -> Chain:
+def chain_program(u: Any, p0: Any, p1: Any) -> Chain:
     """The most of E[(1 - y) a(v) + y b(v)] over a, b that are 1-Lipschitz on the places ``u`` with
     (1 - u) a + u b <= 0: the lower distance to predictors with values in u. ``u`` holds 0 and 1.
 
@@ -54,9 +54,11 @@ def chain_programme(u: Any, p0: Any, p1: Any) -> Chain:
     slopes = sparse.bmat([[d, none], [-d, none], [none, d], [none, -d]])
     below = sparse.hstack([sparse.diags(1 - u), sparse.diags(u)])
     limits = np.concatenate([*[np.diff(u)] * 4, np.zeros(m)])
-    found = _solve(-np.concatenate([p0, p1]), sparse.vstack([slopes, below]), limits, (None, None))
-    at = -found.ineqlin.marginals[-m:]
-    return Chain(-found.fun, found.x[:m], found.x[m:], np.maximum(at, 0))
+    solution = _solve(
+        -np.concatenate([p0, p1]), sparse.vstack([slopes, below]), limits, (None, None)
+    )
+    at = -solution.ineqlin.marginals[-m:]
+    return Chain(-solution.fun, solution.x[:m], solution.x[m:], np.maximum(at, 0))
 
 
 def _differences(m: int, sparse: Any) -> Any:
@@ -69,11 +71,11 @@ def _solve(costs: Any, matrix: Any, limits: Any, bounds: Any, seconds: Any = Non
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
     if seconds is not None:
         tight["time_limit"] = seconds
-    found = linprog(
+    solution = linprog(
         costs, A_ub=matrix.tocsr(), b_ub=limits, bounds=bounds, method="highs", options=tight
     )
-    if found.status == 1 and seconds is not None:
-        raise TimeoutError(f"the linear programme was not solved in {seconds} s")
-    if found.status != 0:
-        raise RuntimeError(f"the linear programme was not solved: {found.message}")
-    return found
+    if solution.status == 1 and seconds is not None:
+        raise TimeoutError(f"the linear program was not solved in {seconds} s")
+    if solution.status != 0:
+        raise RuntimeError(f"the linear program was not solved: {solution.message}")
+    return solution

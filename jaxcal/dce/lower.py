@@ -3,7 +3,7 @@ r"""Lower distance from calibration: the nearest that a calibrated predictor cou
 .. math:: \underline{dCE} = \max_{a, b} E[(1 - y)\,a(v) + y\,b(v)],\quad a, b\ \text{1-Lipschitz},
           \ (1 - u)\,a(u) + u\,b(u) \le 0\ \forall u \in [0, 1]
 
-The condition holds for all u, the linear programme for finitely many: those where it is broken
+The condition holds for all u, the linear program for finitely many: those where it is broken
 between are added until the worst violation is below the tolerance. Runs outside of jit (SciPy).
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
@@ -16,7 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Float
 
 from jaxcal import checks
-from jaxcal.dce.linear_programs import Chain, chain_programme
+from jaxcal.dce.linear_programs import Chain, chain_program
 from jaxcal.dce.predictions import atoms, binary, positive
 from jaxcal.results import plain
 
@@ -42,7 +42,7 @@ class LowerDistance(eqx.Module):
     """The lower distance lies in [``low``, ``high``]; ``value`` is their middle.
 
     ``coupling``: one of cost ``high``, less what rounding to a grid moved. ``places`` [m]: u of the
-    programme; ``on_zero``, ``on_one`` [m]: the dual functions a and b there; ``violation``: how
+    program; ``on_zero``, ``on_one`` [m]: the dual functions a and b there; ``violation``: how
     much their condition fails between places. ``moved``: mean shift of predictions to the grid.
     """
 
@@ -78,15 +78,15 @@ def lower_distance(
     ``tol``: adds places until the certificate is that narrow (or 40 rounds are over; look at
     ``low`` and ``high``). ``cells``: first rounds predictions to a grid of that many cells, which
     widens the certificate by their mean shift; by default 1000 where there are more than 1500
-    different predictions. Outside of jit. Cost: a few sparse linear programmes of m to 2 m places.
+    different predictions. Outside of jit. Cost: a few sparse linear programs of m to 2 m places.
     """
     tol = checks.real(tol, "tol", above=0, below=1)
     data = binary(predictions, targets, weights)
     if isinstance(data.v, Tracer):
         raise ValueError("lower_distance runs outside of jit, vmap and grad only")
     cells = None if cells is None else checks.integer(cells, "cells")
-    found = positive(atoms(data))
-    return lower_of_masses(found.v, found.p0, found.p1, tol=tol, cells=cells)
+    distribution = positive(atoms(data))
+    return lower_of_masses(distribution.v, distribution.p0, distribution.p1, tol=tol, cells=cells)
 
 
 def lower_of_masses(v: Any, p0: Any, p1: Any, *, tol: float, cells: int | None) -> LowerDistance:
@@ -106,7 +106,7 @@ def lower_of_masses(v: Any, p0: Any, p1: Any, *, tol: float, cells: int | None) 
 
 
 def places_of(v: Any, cells: int | None) -> Any:
-    """Where the programme puts predictions: as they are, or rounded to a grid."""
+    """Where the program puts predictions: as they are, or rounded to a grid."""
     if cells is None and np.unique(v).size > 1500:
         cells = 1000
     return v if cells is None else np.round(v * cells) / cells
@@ -117,7 +117,7 @@ def _cut(v: Any, p0: Any, p1: Any, tol: float) -> tuple[Any, Chain, float]:
     for rounds in range(ROUNDS):
         where = np.searchsorted(u, v)
         masses = [np.bincount(where, x, u.size) for x in (p0, p1)]
-        chain = chain_programme(u, *masses)
+        chain = chain_program(u, *masses)
         worst, new = violations(u, chain.a, chain.b)
         new = np.setdiff1d(new, u)
         if worst <= tol or new.size == 0 or rounds == ROUNDS - 1:
@@ -151,7 +151,7 @@ def violations(u: Any, a: Any, b: Any) -> tuple[float, Any]:
 
 
 def _coupling(u: Any, chain: Chain, v: Any, p0: Any, p1: Any) -> Coupling:
-    """The programme's masses on u, carried to v in order, label by label: the cheapest way."""
+    """The program's masses on u, carried to v in order, label by label: the cheapest way."""
     parts = []
     masses = [(1 - u) * chain.at, u * chain.at]
     # exactly calibrated on u with the labels' totals: solver's rounding is put where u = y
@@ -174,5 +174,5 @@ def _in_order(u: Any, target: Any, v: Any, source: Any, label: int) -> tuple[Any
     middle = (cuts[:-1] + cuts[1:]) / 2
     i, j = (np.minimum(np.searchsorted(e, middle), e.size - 1) for e in ends)
     mass = mass * source.sum()
-    held = mass > 0
-    return u[i][held], v[j][held], np.full(held.sum(), float(label)), mass[held]
+    nonzero = mass > 0
+    return u[i][nonzero], v[j][nonzero], np.full(nonzero.sum(), float(label)), mass[nonzero]

@@ -68,26 +68,26 @@ def _on_host(tol: float, *data: Any) -> tuple[Any, ...]:
     if not np.all(np.isfinite(v + y + w)):
         return tuple(np.full(shape, np.nan, kind) for shape in ((), v.shape, v.shape, v.shape))
     at = places_of(v, None)
-    held = w > 0
-    places, atom = np.unique(at[held], return_inverse=True)
-    p0, p1 = (np.bincount(atom, (w * x)[held], places.size) for x in (1 - y, y))
-    found = lower_of_masses(places, p0, p1, tol=tol, cells=None)
+    weighted = w > 0
+    places, atom = np.unique(at[weighted], return_inverse=True)
+    p0, p1 = (np.bincount(atom, (w * x)[weighted], places.size) for x in (1 - y, y))
+    distance = lower_of_masses(places, p0, p1, tol=tol, cells=None)
     by_place = np.zeros(v.size)
-    by_place[held] = (place_slopes(found, places) / (p0 + p1))[atom]
-    a, b = (np.interp(at, found.places, f) for f in (found.on_zero, found.on_one))
+    by_place[weighted] = (place_slopes(distance, places) / (p0 + p1))[atom]
+    a, b = (np.interp(at, distance.places, f) for f in (distance.on_zero, distance.on_one))
     slopes = by_place * w, w * (b - a), (1 - y) * a + y * b
-    return tuple(np.asarray(x, kind) for x in (found.value, *slopes))
+    return tuple(np.asarray(x, kind) for x in (distance.value, *slopes))
 
 
-def place_slopes(found: LowerDistance, v: Any) -> Any:
+def place_slopes(distance: LowerDistance, v: Any) -> Any:
     """The slope in each of the different predictions ``v`` [m], by the formula above."""
-    c = found.coupling
+    c = distance.coupling
     slopes = np.zeros(v.size)
     for j, place in enumerate(v):
         of, at = c.v == place, c.u == place
         slopes[j] = np.sum((np.sign(place - c.u) * c.mass)[of])
         if np.sum(c.mass[of & at]) > 1e-12:
-            k = np.searchsorted(found.places, place)
-            price = found.on_one[k] - found.on_zero[k]
+            k = np.searchsorted(distance.places, place)
+            price = distance.on_one[k] - distance.on_zero[k]
             slopes[j] += np.sum((np.sign(place - c.v) * c.mass)[at]) - price * np.sum(c.mass[at])
     return slopes

@@ -38,8 +38,8 @@ class Residuals(NamedTuple):
 
 class Atoms(NamedTuple):
     """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
-    (v, 0) and (v, 1). ``atom`` [n] is that of each observation. Where ties leave room, padding
-    atoms of no mass stand at the end, at the largest v."""
+    (v, 0) and (v, 1). ``atom`` [n] is that of each observation. Ties leave fewer atoms than
+    observations: padding atoms of no mass follow, at the largest v."""
 
     v: Float[Array, " m"]
     p0: Float[Array, " m"]
@@ -85,8 +85,8 @@ def _weights(value: Any, v: Array) -> Array:
     if w.shape != v.shape:
         raise ValueError(f"weights: wanted one an observation, {v.shape}, got {w.shape}")
     if not isinstance(w, Tracer):
-        held = np.asarray(w)
-        if not np.all(np.isfinite(held) & (held >= 0)) or not held.sum() > 0:
+        values = np.asarray(w)
+        if not np.all(np.isfinite(values) & (values >= 0)) or not values.sum() > 0:
             raise ValueError("weights: wanted finite numbers >= 0, not all of them 0")
     return w
 
@@ -114,7 +114,7 @@ def atoms(data: Binary) -> Atoms:
     return Atoms(v[first], add(w * (1 - y)), add(w * y), index)
 
 
-class Held(NamedTuple):
+class HostAtoms(NamedTuple):
     """`Atoms` of positive mass alone, in float64 and outside of jit."""
 
     v: Float[np.ndarray, " m"]
@@ -133,12 +133,12 @@ class Held(NamedTuple):
         return self.p1 * (1 - self.v) - self.p0 * self.v
 
 
-def positive(found: Atoms) -> Held:
-    """The atoms that have mass; an observation of no weight goes with the one before its own."""
-    v, p0, p1 = (np.asarray(leaf, float) for leaf in found[:3])
-    held = p0 + p1 > 0
-    moved = np.maximum(np.cumsum(held) - 1, 0)
-    return Held(v[held], p0[held], p1[held], moved[np.asarray(found.atom)])
+def positive(distribution: Atoms) -> HostAtoms:
+    """The atoms that have mass; an observation of no weight goes to the atom before it."""
+    v, p0, p1 = (np.asarray(leaf, float) for leaf in distribution[:3])
+    has_mass = p0 + p1 > 0
+    moved = np.maximum(np.cumsum(has_mass) - 1, 0)
+    return HostAtoms(v[has_mass], p0[has_mass], p1[has_mass], moved[np.asarray(distribution.atom)])
 
 
 def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
@@ -163,5 +163,5 @@ def from_classes(predictions: Any, targets: Any, notion: str) -> tuple[Array, Ar
             f"notion: wanted 'top-label' or 'class-wise', got {notion!r}; the distances are of "
             f"one probability an observation"
         )
-    found = reduce(predictions, targets, notion)
-    return found.inputs[..., 0], found.outcomes[..., 0]
+    problem = reduce(predictions, targets, notion)
+    return problem.inputs[..., 0], problem.outcomes[..., 0]

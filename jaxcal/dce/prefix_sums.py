@@ -24,8 +24,8 @@ def prefixes(
     """
     if reverse:
         flipped = jax.tree.map(lambda leaf: leaf[::-1], elements)
-        found = prefixes(combine, flipped)
-        return jax.tree.map(lambda leaf: leaf[::-1], found)
+        backward = prefixes(combine, flipped)
+        return jax.tree.map(lambda leaf: leaf[::-1], backward)
     n = jax.tree.leaves(elements)[0].shape[0]
     columns = max(1, math.isqrt(n))
     rows = -(-n // columns)
@@ -61,8 +61,8 @@ def _scan(combine: Callable[[Any, Any], Any], elements: PyTree[Array]) -> PyTree
     """Inclusive prefixes along the leading axis, one step an entry."""
 
     def step(carry: Any, item: Any) -> tuple[Any, Any]:
-        found = combine(carry, item)
-        return found, found
+        total = combine(carry, item)
+        return total, total
 
     first = jax.tree.map(lambda leaf: leaf[0], elements)
     _, later = jax.lax.scan(step, first, jax.tree.map(lambda leaf: leaf[1:], elements))

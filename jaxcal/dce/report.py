@@ -51,7 +51,7 @@ def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
     v, y, w = (np.asarray(a) for a in (result.predictions, result.targets, result.weights))
     if not np.all(np.isfinite(v)):
         return [("predictions, targets or weights are NaN or out of range: it cannot tell", True)]
-    n, held = v.size, float(1 / np.sum(w**2))
+    n, effective = v.size, float(1 / np.sum(w**2))
     different = np.unique(v).size
     return [
         (f"{n} observations are too few for the interval, which rests on large n", n < 30),
@@ -66,8 +66,8 @@ def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
         ),
         ("all labels are equal: the data hold one class", n > 1 and bool(np.all(y == y[0]))),
         (
-            f"the weights leave the information of {held:.0f} of {n} observations",
-            held < n / 2,
+            f"the weights leave the information of {effective:.0f} of {n} observations",
+            effective < n / 2,
         ),
         (
             "nearly all predictions differ, so ECE is the mean of |y - p| and says nothing about "

@@ -134,8 +134,8 @@ def radii(key: Key, data: Sorted, *, n_resamples: int, coverage: Any, k_max: int
     draws = _walk(draw, jax.random.split(key, n_resamples), 2 * v.size * widths.size)
     scale = jnp.median(draws, axis=0, keepdims=True)
     scaled = draws / jnp.where(scale > 0, scale, 1)
-    found = scale[0] * jnp.quantile(jnp.max(scaled, axis=1), coverage)
-    return Radii(found[0], found[1], found[3:], found[2])
+    bounds = scale[0] * jnp.quantile(jnp.max(scaled, axis=1), coverage)
+    return Radii(bounds[0], bounds[1], bounds[3:], bounds[2])
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:

@@ -28,7 +28,7 @@ HALVINGS = 45
 
 
 class SmoothECE(eqx.Module):
-    """``value`` [] and the ``width`` [] at which it was found, which agree. ``error`` []: the grid
+    """``value`` [] and the ``width`` [] where it was found, which agree. ``error`` []: the grid
     changed the value by no more than that. ``curve`` [cells + 1]: the smoothed residual density at
     k / cells, whose absolute integral is the value."""
 
@@ -70,7 +70,7 @@ def _smece(data: Binary, cells: int, width: Any) -> SmoothECE:
     circle = jnp.concatenate([2 * on_grid[:1], on_grid[1:-1], 2 * on_grid[-1:], on_grid[-2:0:-1]])
     waves = jnp.fft.rfft(circle)
     frequency = jnp.pi * jnp.arange(cells + 1, dtype=rho.dtype)
-    held = jax.lax.stop_gradient(waves)
+    fixed_waves = jax.lax.stop_gradient(waves)
 
     def smoothed(waves: Array, filter: Array) -> Array:
         return jnp.fft.irfft(waves * filter.astype(waves.dtype), 2 * cells)[: cells + 1] * cells
@@ -85,7 +85,7 @@ def _smece(data: Binary, cells: int, width: Any) -> SmoothECE:
     def halve(_: Any, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
         middle = (low + high) / 2
-        above = error(held, middle) > middle
+        above = error(fixed_waves, middle) > middle
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
     one = jnp.ones((), rho.dtype)
@@ -95,11 +95,11 @@ def _smece(data: Binary, cells: int, width: Any) -> SmoothECE:
     else:
         sigma = jnp.asarray(width, rho.dtype)
     filter = jnp.exp(-((frequency * sigma) ** 2) / 2)
-    curve = smoothed(held, filter)
+    curve = smoothed(fixed_waves, filter)
     value = error(waves, sigma)
     if width is None:
         # S(sigma) = sigma also moves sigma: one Newton step, which is 0 here but for its slope
-        slope = integral(jnp.sign(curve) * smoothed(held, -sigma * frequency**2 * filter))
+        slope = integral(jnp.sign(curve) * smoothed(fixed_waves, -sigma * frequency**2 * filter))
         value = sigma + (value - sigma) / (1 - slope)
     bound = 0.121 * jnp.sum(jnp.abs(rho)) / (cells * sigma) ** 2
     return SmoothECE(value, sigma, jax.lax.stop_gradient(at_most(bound, one)), curve)

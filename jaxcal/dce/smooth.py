@@ -66,9 +66,9 @@ def smooth_ce(predictions: Any, targets: Any, *, weights: Any = None) -> SmoothC
 def _smooth(data: Binary) -> SmoothCE:
     order = jnp.argsort(data.v)
     ordered = Residuals(data.v[order], (data.w * (data.y - data.v))[order])
-    found = smooth_of_residuals(ordered)
-    witness = jnp.zeros_like(found.witness).at[order].set(found.witness, unique_indices=True)
-    return SmoothCE(found.value, found.upper, witness, found.flow)
+    solution = smooth_of_residuals(ordered)
+    witness = jnp.zeros_like(solution.witness).at[order].set(solution.witness, unique_indices=True)
+    return SmoothCE(solution.value, solution.upper, witness, solution.flow)
 
 
 def smooth_of_residuals(data: Residuals) -> SmoothCE:
@@ -97,12 +97,12 @@ def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector
 def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> Any:
     """Envelope: d/d rho_i is the witness, d/d v_i the flow's loss across v_i. What proves the value
     counts as constant."""
-    found = _value(*primals)
-    _, (_, witness, flow) = found
+    solution = _value(*primals)
+    _, (_, witness, flow) = solution
     size = jnp.abs(flow)
     before = jnp.concatenate([jnp.zeros(1, size.dtype), size[:-1]])
     slope = jnp.sum((before - size) * tangents[0]) + jnp.sum(witness * tangents[1])
-    return found, (slope, jax.tree.map(jnp.zeros_like, found[1]))
+    return solution, (slope, jax.tree.map(jnp.zeros_like, solution[1]))
 
 
 def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:

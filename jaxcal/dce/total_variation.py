@@ -34,12 +34,12 @@ def denoise(f: Vector, g: Vector) -> Vector:
     """
     n = f.size
     sign = jnp.where(f[-1] < 0, -1, 1).astype(f.dtype)
-    held = jnp.clip(sign * f, 0, sign * f[-1])
+    clipped = jnp.clip(sign * f, 0, sign * f[-1])
     slots = jnp.arange(n, dtype=jnp.int32)
-    levels, order = jax.lax.sort((held, slots), num_keys=1, is_stable=False)
+    levels, order = jax.lax.sort((clipped, slots), num_keys=1, is_stable=False)
     rank = jnp.zeros_like(slots).at[order].set(slots, unique_indices=True)
-    found = _isotonic(rank, g.at[-1].set(0))
-    return (sign * levels.at[found].get(mode="clip")).at[-1].set(f[-1])
+    ranks = _isotonic(rank, g.at[-1].set(0))
+    return (sign * levels.at[ranks].get(mode="clip")).at[-1].set(f[-1])
 
 
 def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
@@ -90,5 +90,5 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
         _, later = jax.lax.scan(back, after, key, reverse=True)
         return jnp.where(jnp.minimum(later, key) == low, low, low + step)
 
-    found = jax.lax.fori_loop(0, rounds, halve, jnp.zeros_like(rank))
-    return found.T.reshape(-1)[:n]
+    ranks = jax.lax.fori_loop(0, rounds, halve, jnp.zeros_like(rank))
+    return ranks.T.reshape(-1)[:n]

@@ -132,9 +132,9 @@ def upper_distance(predictions: Any, targets: Any, *, weights: Any = None) -> Pa
     data = binary(predictions, targets, weights)
     if isinstance(data.v, Tracer):
         raise ValueError("upper_distance runs outside of jit, vmap and grad only")
-    found = positive(atoms(data))
-    v, index = found.v, found.atom
-    domain = Domain(found.mass, v, found.p1 / found.mass)
+    distribution = positive(atoms(data))
+    v, index = distribution.v, distribution.atom
+    domain = Domain(distribution.mass, v, distribution.p1 / distribution.mass)
     if v.size <= MOST:
         best = true_distance(domain)
     else:
@@ -148,11 +148,13 @@ def _improved(domain: Domain, groups: Any) -> Partition:
     """Single points moved to the group that lowers the cost most, until none does."""
     mass, f, f_star = domain.mass, domain.f, domain.f_star
 
-    def of_group(held: Any) -> float:
-        total = mass[held].sum()
+    def of_group(members: Any) -> float:
+        total = mass[members].sum()
         if total == 0:
             return 0.0
-        return float(np.sum(mass[held] * np.abs(f[held] - mass[held] @ f_star[held] / total)))
+        return float(
+            np.sum(mass[members] * np.abs(f[members] - mass[members] @ f_star[members] / total))
+        )
 
     groups = groups.copy()
     names = list(range(groups.max() + 1))
@@ -213,5 +215,5 @@ def lift_lower(coupling: Coupling) -> Domain:
 
 def lift_upper(predictions: Any, targets: Any, *, weights: Any = None) -> Domain:
     """Inputs x = v on which the true distance is the upper one: nothing but f is known of x."""
-    found = positive(atoms(binary(predictions, targets, weights)))
-    return Domain(found.mass, found.v, found.p1 / found.mass)
+    distribution = positive(atoms(binary(predictions, targets, weights)))
+    return Domain(distribution.mass, distribution.v, distribution.p1 / distribution.mass)

@@ -89,8 +89,8 @@ def _trained(start_key: Any, train_key: Any, fitted: Days, rounds: int) -> Energ
         )
     )
     start = eqx.filter_jit(Energy.create)(start_key, *training)
-    found = train(train_key, start, training, validation, rounds=rounds, resolution=RESOLUTION)
-    return jax.block_until_ready(found.energy)
+    fit = train(train_key, start, training, validation, rounds=rounds, resolution=RESOLUTION)
+    return jax.block_until_ready(fit.energy)
 
 
 def _tests(key: Any, predictions: Any, tested: Days, draws: int) -> tuple[TestResult, TestResult]:

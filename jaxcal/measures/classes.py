@@ -143,14 +143,14 @@ def canonical_error(
         q = checks.probabilities(conditional, "conditional")
         if q.shape != p.shape:
             raise ValueError(f"conditional: wanted the shape {p.shape}, got {q.shape}")
-        held = Cells(jnp.full(len(p), 1 / len(p), p.dtype), p, q)
+        by_cell = Cells(jnp.full(len(p), 1 / len(p), p.dtype), p, q)
     else:
-        held = cells(p, targets, bins=bins)
-    gaps = jax.vmap(_measured(distance))(held.observed, held.predicted)
-    used = held.weights > 0
+        by_cell = cells(p, targets, bins=bins)
+    gaps = jax.vmap(_measured(distance))(by_cell.observed, by_cell.predicted)
+    used = by_cell.weights > 0
     # a distance may be NaN between the zeros of an unused cell
     return CanonicalError(
-        jnp.sum(jnp.where(used, held.weights * gaps, 0)),
+        jnp.sum(jnp.where(used, by_cell.weights * gaps, 0)),
         largest(jnp.where(used, gaps, -jnp.inf)),
     )
 
@@ -193,14 +193,14 @@ def lp_ball_error(predictions: Any, conditional: Any, p: float, *, weights: Any 
     if isinstance(p, bool) or not isinstance(p, int | float | np.number) or not p >= 1:
         raise ValueError(f"p: wanted a number of at least 1, or infinity, got {p!r}")
     rows = checks.probabilities(predictions, "predictions", binary=True)
-    held = checks.probabilities(conditional, "conditional")
-    if held.shape != rows.shape:
-        raise ValueError(f"conditional: wanted the shape {rows.shape}, got {held.shape}")
+    truth = checks.probabilities(conditional, "conditional")
+    if truth.shape != rows.shape:
+        raise ValueError(f"conditional: wanted the shape {rows.shape}, got {truth.shape}")
     n = rows.shape[0]
     w = jnp.full(n, 1 / n, rows.dtype) if weights is None else checks.floats(weights, "weights")
     if w.shape != (n,):
         raise ValueError(f"weights: wanted one a prediction, shape ({n},), got {w.shape}")
-    sizes = jnp.abs(held - rows)
+    sizes = jnp.abs(truth - rows)
     if p == 1:
         return largest(jnp.where(w[:, None] > 0, sizes, 0))
     q = 1.0 if p == float("inf") else p / (p - 1)

@@ -62,7 +62,8 @@ def _stack(members: list[Any]) -> Any:
         return inner.to_event(first.reinterpreted_batch_ndims)
     arguments = [_arguments(member) for member in members]
     stacked = {
-        name: jnp.stack([given[name] for given in arguments], axis=1) for name in arguments[0]
+        name: jnp.stack([parameters[name] for parameters in arguments], axis=1)
+        for name in arguments[0]
     }
     return type(_bare(first))(**stacked)
 
@@ -70,9 +71,11 @@ def _stack(members: list[Any]) -> Any:
 def _arguments(member: Any) -> dict[str, Array]:
     """Parameters, each broadcast to the whole batch."""
     base = _bare(member)
-    held = {name: base.__dict__[name] for name in base.arg_constraints if name in base.__dict__}
-    if "scale_tril" in held:  # the other forms of a covariance are made from it
-        held = {name: held[name] for name in ("loc", "scale_tril")}
+    parameters = {
+        name: base.__dict__[name] for name in base.arg_constraints if name in base.__dict__
+    }
+    if "scale_tril" in parameters:  # the other forms of a covariance are made from it
+        parameters = {name: parameters[name] for name in ("loc", "scale_tril")}
     batch = tuple(member.batch_shape)
 
     def wide(name: str, value: Any) -> Array:
@@ -80,7 +83,7 @@ def _arguments(member: Any) -> dict[str, Array]:
         tail = jnp.shape(value)[np.ndim(value) - event :] if event else ()
         return jnp.broadcast_to(value, (*batch, *tail))
 
-    return {name: wide(name, value) for name, value in held.items()}
+    return {name: wide(name, value) for name, value in parameters.items()}
 
 
 def _bare(member: Any) -> Any:

@@ -97,8 +97,8 @@ def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
     samples = _samples(predictions, ys)
     if samples is not None:
         below = jnp.sum(samples < ys[:, None], axis=1)
-        found = (below.astype(ys.dtype) + 0.5) / (samples.shape[1] + 1)
-        return jnp.where(jnp.isnan(ys) | jnp.any(jnp.isnan(samples), axis=1), jnp.nan, found)
+        shares = (below.astype(ys.dtype) + 0.5) / (samples.shape[1] + 1)
+        return jnp.where(jnp.isnan(ys) | jnp.any(jnp.isnan(samples), axis=1), jnp.nan, shares)
     return _cdf(_single(predictions, ys.shape[0]), ys)
 
 
@@ -196,10 +196,10 @@ def _numbers(targets: Any) -> Float[Array, " n"]:
 
 def _samples(predictions: Any, ys: Array | None) -> Float[Array, "n m"] | None:
     """Draws [n, m], or None where the predictions are no draws."""
-    given = predictions.draws if isinstance(predictions, McmcDraws) else predictions
-    if not isinstance(given, Draws):
+    draws = predictions.draws if isinstance(predictions, McmcDraws) else predictions
+    if not isinstance(draws, Draws):
         return None
-    samples = checks.floats(given.samples, "Draws.samples")
+    samples = checks.floats(draws.samples, "Draws.samples")
     if samples.ndim == 3 and samples.shape[2] == 1:
         samples = samples[:, :, 0]
     if samples.ndim != 2 or samples.shape[1] < 1 or (ys is not None and len(samples) != len(ys)):

@@ -119,7 +119,7 @@ class TemperatureFit(eqx.Module):
             return []
         t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
         never = int(np.sum(np.asarray(self.impossible)))
-        found = [
+        sentences = [
             (
                 f"{never} targets had probability 0, which no temperature changes; the fit counts "
                 f"them as the smallest positive number: if a softmax rounded them to 0, take it "
@@ -133,7 +133,7 @@ class TemperatureFit(eqx.Module):
                 bool(np.any(slope > 1e-2) or np.any(t < 1e-3) or np.any(t > 1e3)),
             ),
         ]
-        return [text for text, holds in found if holds]
+        return [text for text, holds in sentences if holds]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
@@ -272,8 +272,8 @@ def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> Tempe
         one = jnp.zeros((), jax.eval_shape(lambda: nll(predictions, ys)).dtype)
         log_t, state = jax.lax.fori_loop(0, steps, step, (one, search.init(one)))
         value, slope = value_and_slope(log_t, state=state)
-        known = jnp.isfinite(value)
-        t = jnp.where(known, jnp.exp(log_t), jnp.nan)
+        finite = jnp.isfinite(value)
+        t = jnp.where(finite, jnp.exp(log_t), jnp.nan)
         return TemperatureFit(t, loss(one), value, slope, never)
 
     return run()

@@ -103,12 +103,12 @@ class FittedBins(eqx.Module):
 
     def factors(self, features: Float[Array, " n"], setting: BinSettings) -> Factors:
         which = bin_numbers(features, setting.edges, setting.counts)
-        own = jnp.where(jnp.isfinite(features), setting.residuals[which], jnp.nan)[:, None]
+        residual = jnp.where(jnp.isfinite(features), setting.residuals[which], jnp.nan)[:, None]
         if not self.debiased:
-            return Factors(own, own)
-        inside = jax.nn.one_hot(which, setting.residuals.shape[0], dtype=own.dtype)
-        left = jnp.concatenate([own, inside], axis=1)
-        return Factors(left, jnp.concatenate([own, -inside * setting.noise[None]], axis=1))
+            return Factors(residual, residual)
+        inside = jax.nn.one_hot(which, setting.residuals.shape[0], dtype=residual.dtype)
+        left = jnp.concatenate([residual, inside], axis=1)
+        return Factors(left, jnp.concatenate([residual, -inside * setting.noise[None]], axis=1))
 
 
 def bin_numbers(
@@ -150,15 +150,15 @@ def _fit(bins: Bins, train: Reduced) -> FittedBins:
     def one(edges: Array, count: Array) -> BinSettings:
         which = bin_numbers(confidences, edges, count)
         table = jnp.stack([jnp.ones_like(outcomes), train.residuals[:, 0], outcomes])
-        held, gaps, hits = jax.vmap(
+        members, gaps, hits = jax.vmap(
             lambda row: jax.ops.segment_sum(row, which, num_segments=edges.size - 1)
         )(table)
-        some = jnp.maximum(held, 1)
-        residuals = jnp.where(held > 0, gaps / some, everything)
+        some = jnp.maximum(members, 1)
+        residuals = jnp.where(members > 0, gaps / some, everything)
         accuracy = hits / some
-        noise = accuracy * (1 - accuracy) / jnp.maximum(held - 1, 1)
+        noise = accuracy * (1 - accuracy) / jnp.maximum(members - 1, 1)
         # one observation says nothing about its own noise: h is 0 there
-        noise = jnp.where(held == 1, residuals**2, noise)
+        noise = jnp.where(members == 1, residuals**2, noise)
         return BinSettings(edges, count, residuals, noise)
 
     return FittedBins(jax.vmap(one)(edges, counts), bins.debiased)

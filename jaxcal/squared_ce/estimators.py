@@ -124,9 +124,9 @@ def rows_among(
 ) -> Float[Array, " n"]:
     """Row means of the risk over pairs of the observations in ``use``; NaN at the others."""
     some = use[:, None]
-    held = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
+    among = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
     # pairs with an observation whose residual and factors are 0 add 0
-    rows = risk_of_factors(jnp.where(some, residuals, 0), held).rows
+    rows = risk_of_factors(jnp.where(some, residuals, 0), among).rows
     others = jnp.sum(use) - 1
     scale = (residuals.shape[0] - 1) / jnp.maximum(others, 1)
     return jnp.where(use & (others > 0), rows * scale, jnp.nan)
@@ -134,12 +134,12 @@ def rows_among(
 
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
     """The hyperparameters whose chosen value is the smallest or the largest that was tried."""
-    found = []
+    names = []
     for name, value in grid[chosen].items():
         tried = sorted({setting[name] for setting in grid})
         if len(tried) > 1 and value in (tried[0], tried[-1]):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def scalar_only(train: Reduced, name: str) -> None:

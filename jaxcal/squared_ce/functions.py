@@ -38,8 +38,8 @@ class Residual(eqx.Module):
         return self.function(inputs)
 
     def factors(self, inputs: Array) -> Factors:
-        found = self.function(inputs)
-        return Factors(found, found)
+        residual = self.function(inputs)
+        return Factors(residual, residual)
 
 
 class Mean(eqx.Module):

@@ -77,8 +77,8 @@ class FittedDensity(eqx.Module):
             return query - jax.nn.softmax(logits) @ self.outcomes
 
         batch = max(1, BLOCK // self.points.shape[0])
-        found = jax.lax.map(one, features, batch_size=batch)
-        return Factors(found, found)
+        residual = jax.lax.map(one, features, batch_size=batch)
+        return Factors(residual, residual)
 
 
 def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:

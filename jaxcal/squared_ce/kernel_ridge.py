@@ -203,10 +203,10 @@ def _shared(
     kernels: tuple[Any, ...], train: Reduced, rank: int | None, shared: list[Any]
 ) -> Spectral:
     """The factorisation another estimator left for these kernels and this rank, or a new one."""
-    for known, known_rank, made in shared:
-        if known_rank == rank and bool(eqx.tree_equal(known, kernels)):
-            return made
+    for their_kernels, their_rank, factorisation in shared:
+        if their_rank == rank and bool(eqx.tree_equal(their_kernels, kernels)):
+            return factorisation
     one_problem(train)
-    made = spectral(kernels, train, rank)
-    shared.append((kernels, rank, made))
-    return made
+    factorisation = spectral(kernels, train, rank)
+    shared.append((kernels, rank, factorisation))
+    return factorisation

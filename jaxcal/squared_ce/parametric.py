@@ -77,8 +77,8 @@ class FittedParametric(eqx.Module):
         return inputs
 
     def factors(self, features: Array, setting: Array) -> Factors:
-        found = self.residual(setting, features)
-        return Factors(found, found)
+        residual = self.residual(setting, features)
+        return Factors(residual, residual)
 
 
 @eqx.filter_jit
@@ -89,8 +89,8 @@ def _descend(residual: Callable[[Any, Array], Array], starts: Array, train: Redu
 
     def one(start: Array) -> Array:
         def relative(flat: Array) -> Array:
-            found = residual(flat.reshape(start.shape), train.inputs)
-            return risk_of_factors(train.residuals, Factors(found, found)).value / unit
+            fitted = residual(flat.reshape(start.shape), train.inputs)
+            return risk_of_factors(train.residuals, Factors(fitted, fitted)).value / unit
 
         end = jax.scipy.optimize.minimize(relative, start.reshape(-1), method="BFGS")
         return end.x.reshape(start.shape)

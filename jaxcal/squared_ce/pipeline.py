@@ -92,10 +92,12 @@ def problem_error(
     """As `calibration_error`, for a problem made by one of the reductions, such as `binary`."""
     checks.instance(problem, Reduced, "problem")
     with jax.enable_x64(True):
-        made = _double(problem)
-        if not np.all(np.isfinite(made.inputs)):
+        problem = _double(problem)
+        if not np.all(np.isfinite(problem.inputs)):
             raise ValueError("problem: inputs hold NaN or infinite values")
-        return _run(checks.key(key), made, _classes(made), estimators, folds, test, level, keep)
+        return _run(
+            checks.key(key), problem, _classes(problem), estimators, folds, test, level, keep
+        )
 
 
 def _run(
@@ -110,8 +112,8 @@ def _run(
 ) -> Report:
     level, keep = checks.level(level), checks.flag(keep, "keep")
     rows, outcomes = (
-        np.moveaxis(np.asarray(held), -2, 0).reshape(problem.n, -1)
-        for held in (problem.inputs, problem.outcomes)
+        np.moveaxis(np.asarray(part), -2, 0).reshape(problem.n, -1)
+        for part in (problem.inputs, problem.outcomes)
     )
     tuning, tested = splits.hold_out(key, test, rows, outcomes, targets)
     opt, final = problem.take(tuning), problem.take(tested)
@@ -145,10 +147,14 @@ def _noticed(
 ) -> Data:
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
-    held = np.unique(targets)
+    classes = np.unique(targets)
     of_all = problem.notion in ("canonical", "class-wise")
-    own = targets[tuning]
-    lacking = [i for i, (train, _) in enumerate(pairs) if np.unique(own[train]).size < held.size]
+    tuning_targets = targets[tuning]
+    lacking = [
+        i
+        for i, (train, _) in enumerate(pairs)
+        if np.unique(tuning_targets[train]).size < classes.size
+    ]
     touches = np.any((inputs == 0) | (inputs == 1), axis=-1)
     return Data(
         tuning=len(tuning),
@@ -156,7 +162,7 @@ def _noticed(
         folds=len(pairs),
         problems=1 if inputs.ndim == 2 else d,
         saturated=int(np.sum(touches if inputs.ndim == 2 else np.any(touches, axis=0))),
-        unseen=sorted(set(range(d)) - set(held.tolist())) if of_all else [],
+        unseen=sorted(set(range(d)) - set(classes.tolist())) if of_all else [],
         incomplete_folds=lacking,
         identical=bool(np.all(inputs == inputs[..., :1, :])),
         confident=inputs.shape[-1] == 1 and bool(np.all(inputs >= 0.8)),
@@ -164,7 +170,7 @@ def _noticed(
 
 
 def _double(problem: Reduced) -> Reduced:
-    """In float64, exactly the numbers that came."""
+    """The same numbers in float64."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem)
 
 
@@ -180,18 +186,18 @@ def _named(estimators: Sequence[Any]) -> dict[str, Any]:
         raise TypeError(
             f"estimators: wanted a list such as [Bins(15)], got {checks.say(estimators)}"
         )
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for estimator in estimators:
         if isinstance(estimator, type) or not isinstance(estimator, Estimator):
             raise TypeError(
                 f"estimators: wanted objects with name, grid and fit, such as Bins(15), got "
                 f"{estimator!r}"
             )
-        if estimator.name in found:
+        if estimator.name in by_name:
             raise ValueError(
                 f"estimators: two are called {estimator.name!r}; try several settings in ONE grid"
             )
-        found[estimator.name] = estimator
-    if not found:
+        by_name[estimator.name] = estimator
+    if not by_name:
         raise ValueError("estimators: wanted at least one")
-    return found
+    return by_name

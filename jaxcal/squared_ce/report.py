@@ -211,14 +211,16 @@ class Report(eqx.Module):
         """
         for name in (first, second):
             if name not in self.estimators:
-                known = ", ".join(self.estimators)
-                raise ValueError(f"estimators: wanted one of {known}, got {name!r}")
+                names = ", ".join(self.estimators)
+                raise ValueError(f"estimators: wanted one of {names}, got {name!r}")
         rows = [self.estimators[name].test_rows for name in (first, second)]
         both = np.isfinite(rows[0]) & np.isfinite(rows[1])
         level = self.best.level
         with jax.enable_x64(True):
-            found = compare_risks(jnp.asarray(rows[0][both]), jnp.asarray(rows[1][both]), level)
-            return _numpy(found)
+            difference = compare_risks(
+                jnp.asarray(rows[0][both]), jnp.asarray(rows[1][both]), level
+            )
+            return _numpy(difference)
 
     def fold_difference(self, first: str, second: str) -> tuple[float, float]:
         """Mean difference of validation risks over folds and its standard error (ddof 1)."""
@@ -231,10 +233,10 @@ class Report(eqx.Module):
         rows = []
         for tuned in sorted(self.estimators.values(), key=lambda each: _rank(each.risk)):
             rmse, rmse_error = tuned.rmse
-            found = tuned.one_step
+            one_step = tuned.one_step
             bound = None
-            if found is not None:
-                bound = float(np.sqrt(np.clip(float(found.lower_bound), 0, tuned.largest)))
+            if one_step is not None:
+                bound = float(np.sqrt(np.clip(float(one_step.lower_bound), 0, tuned.largest)))
             rows.append(
                 {
                     "estimator": tuned.name,
@@ -244,7 +246,7 @@ class Report(eqx.Module):
                     "low": float(tuned.interval.low),
                     "high": float(tuned.interval.high),
                     "squared": tuned.squared,
-                    "one_step_squared": None if found is None else float(found.squared),
+                    "one_step_squared": None if one_step is None else float(one_step.squared),
                     "lower_bound": bound,
                     "settings": "; ".join(sorted({_setting(s) for s in tuned.settings})),
                     "edge": ", ".join(sorted({name for names in tuned.edges for name in names})),
@@ -327,9 +329,9 @@ def in_float64(function: Any, values: Numbers, level: float) -> Any:
         return _numpy(function(jnp.asarray(values), level))
 
 
-def _numpy(found: Any) -> Any:
+def _numpy(tree: Any) -> Any:
     """Arrays as NumPy arrays, which keep float64 outside of the setting; other leaves as is."""
-    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, found)
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)
 
 
 def _rank(risk: float) -> float:

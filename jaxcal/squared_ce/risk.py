@@ -78,9 +78,9 @@ def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
     with jax.default_matmul_precision("highest"):
         pure = jnp.sum((residuals @ (residuals.T @ residuals)) * residuals, axis=1)
         cross = jnp.sum((residuals @ (residuals.T @ right)) * left, axis=1)
-        own = jnp.sum((left @ (right.T @ right)) * left, axis=1)
+        squares = jnp.sum((left @ (right.T @ right)) * left, axis=1)
     gaps = jnp.sum(residuals**2, axis=1) - on_diagonal(factors)
-    rows = (pure - 2 * cross + own - gaps**2) / (n - 1)
+    rows = (pure - 2 * cross + squares - gaps**2) / (n - 1)
     return Risk(jnp.mean(rows), rows)
 
 
@@ -102,8 +102,8 @@ class SquaredGaps(eqx.Module):
         return ((targets - rows.left @ cols.right.T) ** 2)[None]
 
     def diagonal(self, features: _PairFeatures) -> Float[Array, "1 n"]:
-        own = jnp.sum(features.left * features.right, axis=1)
-        return ((jnp.sum(features.residuals**2, axis=1) - own) ** 2)[None]
+        products = jnp.sum(features.left * features.right, axis=1)
+        return ((jnp.sum(features.residuals**2, axis=1) - products) ** 2)[None]
 
 
 def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int = TILE) -> Risk:

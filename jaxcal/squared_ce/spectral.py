@@ -68,17 +68,17 @@ def spectral(kernels: tuple[Any, ...], train: Reduced, rank: int | None) -> Spec
     `positive_directions`.
     Otherwise landmarks and O(n r^2 + r^3).
     """
-    found = _spectral(kernels, train, None if rank is None else min(rank, train.n))
-    if rank is not None or train.n < MANY or isinstance(found.values, Tracer):
-        return found
-    last = slice(-positive_directions(np.asarray(found.values)), None)
+    factorisation = _spectral(kernels, train, None if rank is None else min(rank, train.n))
+    if rank is not None or train.n < MANY or isinstance(factorisation.values, Tracer):
+        return factorisation
+    last = slice(-positive_directions(np.asarray(factorisation.values)), None)
     return Spectral(
         kernels,
-        found.centres,
-        found.lift[:, :, last],
-        found.values[:, last],
-        found.loadings[:, last],
-        found.unexplained,
+        factorisation.centres,
+        factorisation.lift[:, :, last],
+        factorisation.values[:, last],
+        factorisation.loadings[:, last],
+        factorisation.unexplained,
     )
 
 
@@ -116,17 +116,17 @@ def _exact(kernel: Any, train: Reduced) -> tuple[Array, Array, Array, Array, Arr
 def _low_rank(kernel: Any, train: Reduced, rank: int) -> tuple[Array, Array, Array, Array, Array]:
     step = max(1, train.n // max(PIVOT_ROWS, 4 * rank))
     candidates = train.inputs[by_values(train.inputs)[::step]]
-    found = pivoted_cholesky(kernel, candidates, rank)
+    pivoted = pivoted_cholesky(kernel, candidates, rank)
     # phi(p) = L^-1 k(landmarks, p)
-    identity = jnp.eye(rank, dtype=found.lower.dtype)
-    inverse = jax.scipy.linalg.solve_triangular(found.lower, identity, lower=True)
-    features = _lift_rows(kernel, found.landmarks, inverse.T, train.inputs)
+    identity = jnp.eye(rank, dtype=pivoted.lower.dtype)
+    inverse = jax.scipy.linalg.solve_triangular(pivoted.lower, identity, lower=True)
+    features = _lift_rows(kernel, pivoted.landmarks, inverse.T, train.inputs)
     with jax.default_matmul_precision("highest"):
         values, vectors = jnp.linalg.eigh(features.T @ features)
         loadings = vectors.T @ (features.T @ train.residuals)
     trace = jnp.sum(jax.vmap(lambda x: kernel(x, x))(train.inputs))
     unexplained = at_least(1 - jnp.sum(features**2) / trace, 0)
-    return found.landmarks, inverse.T @ vectors, at_least(values, 0), loadings, unexplained
+    return pivoted.landmarks, inverse.T @ vectors, at_least(values, 0), loadings, unexplained
 
 
 class Landmarks(NamedTuple):

@@ -64,7 +64,7 @@ def folds(splitter: Any, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
         )
     splits: Any = splitter
     pairs = splits.split(inputs, labels) if hasattr(splits, "split") else splits
-    found = []
+    checked_pairs = []
     if isinstance(splitter, type) or not isinstance(pairs, Iterable):
         raise TypeError(f"folds: wanted pairs of rows, got {checks.say(splitter)}")
     for number, pair in enumerate(pairs):
@@ -77,10 +77,10 @@ def folds(splitter: Any, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
                 f"{name}: {np.intersect1d(train, valid).size} rows are both for training and for "
                 f"validation, so its risk would be too low"
             )
-        found.append(_at_least_two(train, valid, name))
-    if not found:
+        checked_pairs.append(_at_least_two(train, valid, name))
+    if not checked_pairs:
         raise ValueError("folds: the splitter gave none")
-    return found
+    return checked_pairs
 
 
 def _contiguous(k: int, n: int) -> list[Split]:

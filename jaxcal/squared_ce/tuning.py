@@ -32,13 +32,13 @@ def tune(
         name: [candidate(fitted, chosen[name]) for fitted in fits[name]] for name in estimators
     }
     at_final = {name: _ensemble(functions, final) for name, functions in ensembles.items()}
-    use = np.all([found["finite"] for found in at_final.values()], axis=0)
-    found = {}
+    use = np.all([last["finite"] for last in at_final.values()], axis=0)
+    parts = {}
     for name, estimator in estimators.items():
         last = at_final[name]
         risks = np.stack([_mean_rows(fold) for fold in seen[name]])
         finite = [np.asarray(fold.finite)[chosen[name]] for fold in seen[name]]
-        found[name] = {
+        parts[name] = {
             "grid": estimator.grid(opt),
             "risks": risks,
             "chosen": chosen[name],
@@ -54,7 +54,7 @@ def tune(
             "unexplained": max(_unexplained(fitted) for fitted in fits[name]),
             "functions": ensembles[name] if keep else None,
         }
-    return found
+    return parts
 
 
 def _choose(folds: list[AtData]) -> int:
@@ -151,8 +151,8 @@ def _mean_rows(fold: AtData) -> np.ndarray:
     rows = np.asarray(fold.rows)
     used = np.isfinite(rows)
     totals = np.sum(np.where(used, rows, 0.0), axis=1)
-    held = np.sum(used, axis=1)
-    return np.where(held > 0, totals / np.maximum(held, 1), np.nan)
+    sizes = np.sum(used, axis=1)
+    return np.where(sizes > 0, totals / np.maximum(sizes, 1), np.nan)
 
 
 def _without_residuals(fold: AtData) -> AtData:

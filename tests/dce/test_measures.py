@@ -430,11 +430,11 @@ def test_a_grid_widens_the_certificate_of_the_lower_distance():
 
 def test_the_lower_programme_agrees_with_the_published_grid_values():
     v, y, w = dce.constructions.quadratic_barrier(0.1).domain.distribution()
-    from jaxcal.dce.linear_programs import chain_programme
+    from jaxcal.dce.linear_programs import chain_program
 
     for cells, wanted in [(5, 0.04), (10, 1 / 30), (20, 1 / 30), (25, 0.0336)]:
         grid = (np.arange(cells + 1) / cells).round(12)
-        value = chain_programme(grid, *masses(grid, v, y, w)).value
+        value = chain_program(grid, *masses(grid, v, y, w)).value
         assert value == pytest.approx(wanted, abs=1e-9)
 
 

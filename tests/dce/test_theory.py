@@ -17,7 +17,7 @@ from distance_laws import LAWS
 
 from jaxcal import dce
 from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.linear_programs import chain_programme
+from jaxcal.dce.linear_programs import chain_program
 
 SLACK = 1e-7
 
@@ -49,7 +49,7 @@ def restricted(law, u):
 def on_chain(law, u):
     v, p0, p1 = masses(law)
     at = np.searchsorted(u, v)
-    return chain_programme(u, *(np.bincount(at, p, u.size) for p in (p0, p1))).value
+    return chain_program(u, *(np.bincount(at, p, u.size) for p in (p0, p1))).value
 
 
 @pytest.mark.parametrize("case", range(8))
