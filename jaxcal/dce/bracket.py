@@ -32,9 +32,9 @@ from jaxcal.dce.resampling import (
     Radii,
     ascending,
     binary_labels,
-    calibration_test,
     kernel_statistic,
     radii,
+    resampling_test,
 )
 from jaxcal.dce.smooth import _smooth
 from jaxcal.numerics import at_least, at_most, largest, smallest
@@ -293,7 +293,7 @@ def distance_from_calibration(
     measures = _measure(data, accuracy, bins, solve)
     ordered = ascending(*data)
     null_key, boot_key = jax.random.split(key)
-    test = calibration_test(
+    test = resampling_test(
         null_key, ordered, statistic=kernel_statistic, n_draws=n_draws, null=null
     )
     apart = radii(

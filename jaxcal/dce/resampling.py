@@ -85,7 +85,7 @@ class CalibrationTest(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("statistic", "n_draws", "null"))
-def calibration_test(
+def resampling_test(
     key: Key, data: Sorted, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
     """Compare a statistic with its draws under calibration; the data count as one draw."""

@@ -14,7 +14,7 @@ from quick import quick_first
 from jaxcal import dce
 from jaxcal.dce import bracket
 from jaxcal.dce.constructions import tempered_population, tempered_sample
-from jaxcal.dce.resampling import ascending, calibration_test, kernel_statistic, radii
+from jaxcal.dce.resampling import ascending, kernel_statistic, radii, resampling_test
 from jaxcal.plots import dce as plots
 
 N = 60
@@ -77,7 +77,7 @@ def test_the_test_of_calibration_keeps_its_level_and_has_power():
         data_key, test_key = jax.random.split(key)
         v, y = tempered_sample(data_key, 40, beta)
         ordered = ascending(v, y, jnp.full(40, 1 / 40))
-        return calibration_test(
+        return resampling_test(
             test_key, ordered, statistic=kernel_statistic, n_draws=39, null="redraw"
         ).p_value
 
