@@ -24,7 +24,7 @@ from jaxcal.ckce.solvers import Approximation, Exact, Solution, Solver, check_so
 from jaxcal.results import largest_share, plain
 from jaxcal.typing import Scalar
 
-CERTAIN = 0.1  # the share of the estimate from which a possible error of it is said
+CERTAIN = 0.1  # a possible error above this share of the estimate is reported
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 
 

@@ -54,11 +54,11 @@ def ckce_given(
     kernel = points.as_kernel(covariate_kernel, "covariate_kernel")
     if covariate_bandwidth is not None:
         covariate_bandwidth = checks.number(covariate_bandwidth, "covariate_bandwidth", above=0)
-    return _given(problem, covariates, kernel, covariate_bandwidth)
+    return _ckce_given(problem, covariates, kernel, covariate_bandwidth)
 
 
 @jax.jit
-def _given(
+def _ckce_given(
     problem: Problem, covariates: Points, covariate_kernel: Any, covariate_bandwidth: Any
 ) -> CKCE:
     def one(problem: Problem, covariates: Points, kernel_a: Any, bandwidth_a: Any) -> CKCE:
@@ -108,7 +108,7 @@ def ckce_by_group(
 @partial(jax.jit, static_argnums=2)
 def _by_group(problem: Problem, named: Array, n_groups: int) -> ByGroup:
     n, dtype = problem.q.shape[0], problem.q.dtype
-    total = _given(problem, named[:, None].astype(dtype), Equal(), None)
+    total = _ckce_given(problem, named[:, None].astype(dtype), Equal(), None)
     count = jax.ops.segment_sum(jnp.ones(n, jnp.int32), named, n_groups)
     parts = jax.ops.segment_sum(total.contributions, named, n_groups)
     shares: Scalar = count.astype(dtype)

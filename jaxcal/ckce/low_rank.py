@@ -91,7 +91,7 @@ def pivots(
 
     Each step takes the row whose feature is farthest from the span of those taken; it stops after
     ``rank`` steps, or where that squared distance is at most ``tolerance`` times the largest
-    k(x, x). Of several as far the one that their values put first, wherever it stands. Cost
+    k(x, x). Of several as far it takes the first in the order of values, whatever their rows. Cost
     O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]

@@ -1,4 +1,4 @@
-"""How the regression of residuals on predictions is solved: a value, given to `ckce` as `solver`.
+"""Solvers of the regression of residuals on predictions: values of the argument `solver` of `ckce`.
 
 `Exact` factors the Gram matrix; `jaxcal.ckce.low_rank`, `jaxcal.ckce.fourier` and
 `jaxcal.ckce.conjugate_gradients` do without it. Any object with the same call is a solver.
@@ -27,8 +27,8 @@ class Approximation(eqx.Module):
 
 
 class Solution(NamedTuple):
-    """The fit, what was approximated (None: nothing), and how many entries of points that the
-    solver brought along are not finite."""
+    """The fit, what was approximated (None: nothing), and how many entries of the solver's own
+    points, such as landmarks, are not finite."""
 
     fit: solve.Fit
     approximation: Approximation | None = None

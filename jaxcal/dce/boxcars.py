@@ -70,7 +70,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
 
 
 def _resolved(widths: Array) -> Array:
-    """Not so small that a width times a residual underflows."""
+    """Widths, raised where a width times a residual would underflow."""
     return at_least(widths, float(jnp.finfo(widths.dtype).tiny) ** 0.5)
 
 

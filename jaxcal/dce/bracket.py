@@ -54,9 +54,9 @@ PROGRAM_MOST = 20_000  # observations for which the lower distance is solved by 
 class Bracket(NamedTuple):
     """The true distance is between ``low`` and ``high`` [] for these data as a population.
 
-    ``lower`` and ``upper``: every bound by what it is made of, each []. ``low`` is the
-    largest of the one, ``high`` the smallest of the other, and low <= high; both are NaN where the
-    bounds contradict each other by more than rounding, which then is a fault."""
+    ``lower`` and ``upper``: every bound by the name of its measure, each []. ``low`` is the
+    largest of ``lower``, ``high`` the smallest of ``upper``, and low <= high; both are NaN where
+    the bounds contradict each other by more than rounding, which would be a bug."""
 
     low: Scalar
     high: Scalar

@@ -1,8 +1,8 @@
-r"""Kernel calibration error with any kernel, and the paper's estimators by chance.
+r"""Kernel calibration error with any kernel, and the paper's random estimators.
 
-The exact value for the Laplace kernel is cheaper than any of these (`laplace`). They are here to be
-compared, with their noise told. Source: Blasiok et al. (2023), Section 8, Algorithms 1 and 2, with
-the corrections that Algorithm 2 divides by n^2 and that Algorithm 1 sums over observations.
+The exact value for the Laplace kernel is cheaper than any of these (`laplace`). They are here for
+comparison, with their standard errors. Source: Blasiok et al. (2023), Section 8, Algorithms 1 and
+2, with the corrections that Algorithm 2 divides by n^2 and that Algorithm 1 sums over observations.
 """
 
 from typing import Any

@@ -3,8 +3,8 @@ r"""Lower distance from calibration: the nearest that a calibrated predictor cou
 .. math:: \underline{dCE} = \max_{a, b} E[(1 - y)\,a(v) + y\,b(v)],\quad a, b\ \text{1-Lipschitz},
           \ (1 - u)\,a(u) + u\,b(u) \le 0\ \forall u \in [0, 1]
 
-The condition holds for all u, the linear program for finitely many: those where it is broken
-between are added until the worst violation is below the tolerance. Runs outside of jit (SciPy).
+The condition is for all u, the linear program has it for finitely many: points between them where
+it fails are added until the worst violation is below the tolerance. Runs outside of jit (SciPy).
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 

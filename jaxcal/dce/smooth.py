@@ -1,4 +1,4 @@
-r"""Smooth calibration error: the most that a bounded, Lipschitz weight finds.
+r"""Smooth calibration error: the largest mean residual under a bounded, Lipschitz weight.
 
 .. math:: smCE = \max_w \sum_i \rho_i w(v_i),\quad |w| \le 1,\ w\ \text{1-Lipschitz}
           = \min_a TV(a) + \int_0^1 |F - a|\,dt

@@ -111,7 +111,7 @@ def cell_numbers(p: Float[Array, "n m"], bins: int) -> Int[Array, " n"]:
 
 
 class CanonicalError(NamedTuple):
-    """``mean`` and ``largest`` distance, over the predictions, from what holds given them."""
+    """``mean`` and ``largest`` distance, over the predictions P, from P to P(Y | P)."""
 
     mean: Scalar
     largest: Scalar
@@ -156,7 +156,7 @@ def canonical_error(
 
 
 def _measured(distance: Any) -> Distance:
-    """The distance, with a sentence where it gives no number."""
+    """The distance, with an error that says so where it returns no number."""
     checks.function(distance, "distance", "two probability vectors")
 
     def call(p: Array, q: Array) -> Array:

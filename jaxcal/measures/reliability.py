@@ -123,7 +123,7 @@ def _binned(
 def wilson(
     rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float | Array = Z
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
-    """The interval of Wilson (1927) for a probability of which a share ``rate`` of n came.
+    """The interval of Wilson (1927) for a probability, from the share ``rate`` of n that came true.
 
     ``z``: the normal quantile of its level, 95 % by default. Unlike the normal interval it stays in
     [0, 1] and has width at 0 and 1. NaN where the rate is.

@@ -102,7 +102,7 @@ class TemperatureFit(eqx.Module):
     """The temperature of least negative log likelihood on n held-out targets.
 
     ``temperature`` []; ``before`` and ``after`` []: mean negative log likelihood at T = 1 and at
-    the temperature found; ``slope`` []: the derivative of it by log T there, 0 at an optimum.
+    the fitted T; ``slope`` []: the derivative of that mean in log T there, 0 at an optimum.
     ``impossible`` []: classes that came true though their probability was exactly 0. No temperature
     changes that, so in the fit they count as the smallest positive number of their type.
     """

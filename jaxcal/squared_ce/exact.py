@@ -53,7 +53,7 @@ class FiniteDistribution(NamedTuple):
         return jax.vmap(one)(problem.inputs, problem.residuals)
 
     def squared_error(self, notion: str) -> Array:
-        """The squared error: [] for canonical and top-label; class-wise [m], whose sum it is."""
+        """The squared error: [] for canonical and top-label; class-wise [m], to be summed."""
         weights, _ = self.support(notion)
         return jnp.sum(self.true_residual(notion) ** 2, axis=-1) @ weights
 

@@ -83,8 +83,8 @@ def claimed_parts(
 def one_step(terms: Any, level: float = 0.05, claimed: Any = None) -> OneStep:
     """The one-step estimate and its intervals, of confidence 1 - ``level``, from the terms psi.
 
-    ``claimed`` [n]: their variances given the predictions, were these calibrated. Rare outcomes
-    that no label shows have no spread that is seen, but one that the predictions claim.
+    ``claimed`` [n]: their variances given the predictions, were these calibrated. An outcome
+    that no label shows adds nothing to the observed variance, but something to the claimed one.
     """
     terms = _numbers(terms, "terms")
     level = checks.level(level)
@@ -133,7 +133,7 @@ def root(interval: Interval, most: float = np.inf) -> Interval:
 
 
 def _normal_quantile(probability: float, like: Array) -> Scalar:
-    """In the type of other numbers, which float64 would lift."""
+    """In the type of the other numbers, which a float64 would widen."""
     return ndtri(jnp.asarray(probability, like.dtype))
 
 

@@ -62,7 +62,7 @@ def calibration_error(
     `default_estimators`. ``folds``: a number (contiguous folds of the shuffled rows; 1 for a single
     validation set of a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of
     rows; rows are counted within those for tuning. ``test``: the share of rows for the estimate,
-    drawn by the key, or the rows themselves. What is drawn depends on what the rows hold and not on
+    drawn by the key, or the rows themselves. Draws depend on the values of the rows and not on
     their order, so permuted data give the same numbers. Intervals have confidence
     1 - ``level``. ``keep``: hold the fitted functions in ``functions`` of each estimator, one a
     problem.

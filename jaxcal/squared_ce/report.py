@@ -1,4 +1,4 @@
-"""What tuning and estimating gives: one `Tuned` an estimator, and a `Report` that prints them."""
+"""Results of tuning and estimation: a `Tuned` of each estimator, and the `Report` of them."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -23,7 +23,7 @@ from jaxcal.typing import Scalar
 
 PIVOT_ROWS = 8192  # landmarks are looked for among so many observations
 QUERY_ROWS = 4096  # so many queries are lifted at a time
-MANY = 2048  # observations from which leaving directions out is worth another shape
+MANY = 2048  # observations from which leaving directions out is worth another compilation
 
 
 class Spectral(eqx.Module):
@@ -85,9 +85,9 @@ def spectral(kernels: tuple[Any, ...], train: Reduced, rank: int | None) -> Spec
 def positive_directions(values: np.ndarray) -> int:
     """How many of the ascending eigenvalues [g, n] to keep: the positive ones of each kernel.
 
-    Smooth kernels have hundreds of eigenvalues and else rounding, half of it negative. Where
-    v_i = 0 so is a_i(p), for every p, and h does not see the direction. The number goes up to the
-    next eighth of n, so that folds share their compiled programs.
+    Smooth kernels have some hundreds of eigenvalues above rounding; the others are rounding, half
+    of them negative. Where v_i = 0 so is a_i(p), for every p, and h does not see the direction. The
+    number is rounded up to the next eighth of n, so that folds share their compiled programs.
     """
     n = values.shape[1]
     most = max(int(np.max(np.sum(values > 0, axis=1))), 1)

@@ -1,6 +1,6 @@
 """Training, validation and test rows: shares, numbers of folds, or splitters made elsewhere.
 
-A random split is a function of the key and of what the rows hold, not of where they stand, so a
+A random split depends on the key and on the values of the rows, not on their order, so a
 permutation of the data changes no estimate.
 """
 
