@@ -221,7 +221,13 @@ def _result(
             ys, scores, claims = featured.claimed
             series = outcome.stretches is not None
             claimed = attribution.faults(
-                ys, scores, claims.centers, claims.covariances, level=level, series=series
+                ys,
+                scores,
+                claims.centers,
+                claims.covariances,
+                level=level,
+                series=series,
+                common=claims.common,
             )
         coordinates = Coordinates(
             outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *claimed

@@ -10,6 +10,8 @@ import scipy.stats
 import jaxcal
 from jaxcal.moments.attribution import faults
 from jaxcal.nulls import Gamma
+from jaxcal.sbi.diagnosis import diagnose
+from jaxcal.sbi.report import sentences
 
 COV = np.array([[1.0, 0.8], [0.8, 1.0]])
 PRECISION = np.linalg.inv(COV)
@@ -159,3 +161,27 @@ def test_one_coordinate_has_no_pair():
     result = jax.jit(faults)(ys, scores, centers, covariances)
     assert result.correlation is None
     np.testing.assert_allclose(result.spread.estimate, result.conditional_spread.estimate)
+
+
+def test_a_posterior_is_told_of_its_pairs_and_of_parameters_by_themselves(key):
+    """Correlation .8 claimed, 0 actual; parameter b too narrow."""
+    rng = np.random.default_rng(0)
+    centers = jnp.asarray(2 * rng.normal(size=(300, 2)))
+    thetas = centers + rng.normal(size=(300, 2)) * np.array([1.0, 1.4])
+    scores = -(thetas - centers) @ jnp.asarray(PRECISION)
+    covariances = jnp.broadcast_to(jnp.asarray(COV), (300, 2, 2))
+    told = diagnose(key, thetas, scores, centers, None, conditional=False, covariances=covariances)
+    np.testing.assert_allclose(told.marginal_spread.estimate, [0, -np.log(1.4)], atol=0.15)
+    np.testing.assert_allclose(told.correlation.estimate, [0.8], atol=0.2)
+    said = sentences(told, ("a", "b"), 0.05)
+    assert any("b is overconfident (too narrow) by itself" in text for text in said)
+    assert any("correlation of a and b is claimed too high by +0." in text for text in said)
+    assert not any(text.startswith("a is") and "by itself" in text for text in said)
+
+
+def test_shared_covariances_leave_only_the_means():
+    ys, scores, centers, covariances = gaussian(np.random.default_rng(0), 12)
+    result = jax.jit(faults)(ys, scores, centers, covariances, common=3)
+    assert np.all(np.isfinite(result.mean.p_value))
+    for kind in ("spread", "correlation", "conditional_spread"):
+        assert np.all(np.isnan(getattr(result, kind).p_value))

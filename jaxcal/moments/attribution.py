@@ -16,6 +16,7 @@ diagonal of :math:`\Sigma_p^{-1}` in the place of :math:`\sigma^{-2}`, and :math
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -91,11 +92,14 @@ def faults(
     *,
     level: Scalar | float = 0.05,
     series: bool = False,
+    common: Int[Array, ""] | int = 0,
 ) -> Faults:
     """What is off, from targets [n, d], scores there, and claims in the same units; see above.
 
     Limits by the jackknife and Student's t, spreads on the scale of logarithms and correlations on
-    that of Fisher's z. ``series``: as in `marginal_means.means`. Cost O(n d^2 + n d^3).
+    that of Fisher's z. Where predictions share a covariance that is not theirs, of which ``common``
+    is the number, the tails of the products are too heavy for these limits, and all but the means
+    is NaN. ``series``: as in `marginal_means.means`. Cost O(n d^2 + n d^3).
     """
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
     implied = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
@@ -115,13 +119,13 @@ def faults(
         correlation = _correlation(pairs, variances[:, i], variances[:, j], claimed, means)
     precisions = jnp.diagonal(jnp.linalg.inv(covariances), axis1=1, axis2=2)
     alone, others = -scores / jnp.sqrt(precisions), (ys - centers) * jnp.sqrt(precisions)
-    return Faults(
-        means(-implied),
-        means(_pseudo_values(_log_spreads(variances))),
-        correlation,
-        means(-alone),
-        means(_pseudo_values(_log_spreads(_covariances(alone, others)))),
+    spread = means(_pseudo_values(_log_spreads(variances)))
+    given_others = means(_pseudo_values(_log_spreads(_covariances(alone, others))))
+    told = jnp.asarray(common) == 0
+    spread, correlation, given_others = jax.tree.map(
+        lambda part: jnp.where(told, part, jnp.nan), (spread, correlation, given_others)
     )
+    return Faults(means(-implied), spread, correlation, means(-alone), given_others)
 
 
 def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:

@@ -52,7 +52,8 @@ class Coordinates(NamedTuple):
     by itself, so negative where predictions are too narrow. ``correlation``: claimed minus actual
     correlation of each pair (0, 1), (0, 2), .., (1, 2), ..; None in one dimension. Shifts are taken
     out of both and spreads out of correlations (`jaxcal.moments.attribution`), so that none is
-    accused of another's fault; to be read as ``marginal_mean`` is. ``conditional_mean`` and
+    accused of another's fault; NaN where covariances come from scores that do not look Gaussian; to
+    be read as ``marginal_mean`` is. ``conditional_mean`` and
     ``conditional_spread``: the same of each coordinate **given the others**, in claimed deviations
     given the others; an error of one shows in those correlated with it. p-values after Holm for
     each of these by itself. They are about errors that predictions have in common: a shift that

@@ -256,7 +256,8 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
         (
             f"{number(diagnostics.common_covariances)} predictions do not look Gaussian in their "
             f"scores at the base points: one covariance in common stands for theirs, and shifts of "
-            f"coordinates by themselves are those that such predictions would have in common",
+            f"coordinates by themselves are those that such predictions would have in common; "
+            f"spreads and correlations are not told",
             number(diagnostics.common_covariances) > 0,
         ),
         (

@@ -178,6 +178,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
     if conditional:  # the posterior is a function of x, so both are known
         predictors = jnp.concatenate([predictors, features], axis=1)
     searched = features if q <= MOST_FEATURES else None
+    covariances, common = _covariances(pairs.thetas, pairs.scores)
     return diagnose(
         key,
         pairs.thetas,
@@ -186,15 +187,17 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
         searched,
         conditional=conditional,
         level=level,
-        covariances=_covariances(pairs.thetas, pairs.scores),
+        covariances=covariances,
+        common=common,
     )
 
 
 @jax.jit
-def _covariances(thetas: Array, scores: Scores) -> Array | None:
-    """Of the posteriors, [n, d, d], as far as their scores tell; computed in units of the pairs."""
+def _covariances(thetas: Array, scores: Scores) -> tuple[Array | None, Array | int]:
+    """Of the posteriors, [n, d, d], as far as their scores tell, and how many share one that is not
+    theirs; computed in units of the pairs."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
     fitted = marginal_means.covariances_of(None, nodes, at_nodes, units.scores(scores.at_targets))
     square = units.scale[:, None] * units.scale[None]
-    return None if fitted is None else fitted.values * square[None]
+    return (None, 0) if fitted is None else (fitted.values * square[None], fitted.common)

@@ -15,11 +15,11 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxcal import convert
 from jaxcal.kernels.bandwidths import by_values
-from jaxcal.moments import marginal_means
+from jaxcal.moments import attribution, marginal_means
 from jaxcal.numerics import at_least
 from jaxcal.repeats import drawn_order
 from jaxcal.results import Means
@@ -51,6 +51,11 @@ class Diagnosis(eqx.Module):
     conditional, and None otherwise; corrected together. ``thirds`` [2, 3]: shift, and spread, of
     the parameter with the strongest trend, in the lowest, middle and highest third of that
     feature; ``strongest`` [2]: the parameter and the feature.
+
+    ``marginal_spread``: the logarithm of claimed over actual deviation of each parameter **by
+    itself**, and ``correlation``: claimed minus actual correlation of each pair (0, 1), (0, 2), ..,
+    (1, 2), ..; each with Holm's correction of its own, as in `jaxcal.results.Coordinates`. None
+    where shift is, and without pairs; NaN where the scores of posteriors do not look Gaussian.
     """
 
     shift: Means | None
@@ -60,6 +65,8 @@ class Diagnosis(eqx.Module):
     spread_trend: Means | None
     strongest: Array | None
     thirds: Float[Array, "2 3"] | None
+    marginal_spread: Means | None = None
+    correlation: Means | None = None
 
     def sd_ratio(self) -> Float[Array, " d"]:
         """Claimed over actual standard deviation given the other parameters, as for Gaussian
@@ -89,11 +96,13 @@ def diagnose(
     conditional: bool,
     level: Scalar | float = 0.05,
     covariances: Float[Array, "n d d"] | None = None,
+    common: Int[Array, ""] | int = 0,
 ) -> Diagnosis:
     """Moments of free parameters and their scores; ``predictors``: what is conditioned on.
 
     ``features``: those to look for trends along; used only where ``conditional``. ``covariances``
-    of the posteriors, functions of nothing but them. Limits are those of tests of this ``level``,
+    of the posteriors, functions of nothing but them, of which ``common`` share one that is not
+    theirs. Limits are those of tests of this ``level``,
     of confidence 1 - level. p-values by Student's t: from about a hundred
     pairs on. Cost O(n 300^2).
     """
@@ -106,8 +115,12 @@ def diagnose(
     mean, spread = _together(first, second, level)
     bias = mean if covariances is None else marginal_means.means(given_others, level=level)
     shift = None if covariances is None else mean
+    alone = pairs = None
+    if covariances is not None:
+        apart = attribution.faults(thetas, scores, centers, covariances, level=level, common=common)
+        alone, pairs = apart.spread, apart.correlation
     if not conditional or features is None:
-        return Diagnosis(shift, bias, spread, None, None, None, None)
+        return Diagnosis(shift, bias, spread, None, None, None, None, alone, pairs)
     n, q = features.shape
     ranks = jnp.argsort(jnp.argsort(features, axis=0), axis=0)
     g = (2 * ranks.astype(thetas.dtype) + 1 - n) / n
@@ -128,7 +141,7 @@ def diagnose(
     thirds = jnp.stack([inside @ w[:, k] / jnp.sum(inside, axis=1) for w in (first, second)])
     of_shift, of_spread = (Means(*(part.reshape(d, q) for part in trend)) for trend in trends)
     strongest = jnp.stack([k, j])
-    return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds)
+    return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
 
 
 def _together(

@@ -190,6 +190,38 @@ def _ratios(d: Diagnosis) -> list[str]:
     ]
 
 
+def _untold(d: Diagnosis, k: int) -> bool:
+    """Whether the spread of a parameter by itself is not to be had."""
+    return d.marginal_spread is None or bool(np.isnan(np.asarray(d.marginal_spread.p_value)[k]))
+
+
+def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
+    """Spreads of parameters by themselves, and correlations of pairs."""
+    said: list[str] = []
+    if d.marginal_spread is not None:
+        spread = d.marginal_spread
+        for k, name in enumerate(names):
+            if float(spread.p_adjusted[k]) <= level:
+                ratio, low, high = (
+                    float(np.exp(part[k])) for part in (spread.estimate, spread.low, spread.high)
+                )
+                word = "underconfident (too wide)" if ratio > 1 else "overconfident (too narrow)"
+                said.append(
+                    f"{name} is {word} by itself: claimed / actual sd {ratio:.2f} ({low:.2f} to "
+                    f"{high:.2f})"
+                )
+    if d.correlation is not None:
+        pairs, i, j = d.correlation, *np.triu_indices(len(names), 1)
+        for k, (first, second) in enumerate(zip(i, j, strict=True)):
+            if float(pairs.p_adjusted[k]) <= level:
+                size, low, high = (float(p[k]) for p in (pairs.estimate, pairs.low, pairs.high))
+                said.append(
+                    f"the correlation of {names[first]} and {names[second]} is claimed too high by "
+                    f"{size:+.2f} ({low:+.2f} to {high:+.2f})"
+                )
+    return said
+
+
 def sentences(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
     """What is significant after Holm at the level, in words."""
     said: list[str] = []
@@ -203,7 +235,7 @@ def sentences(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
             said.append(
                 f"{name} is too {side}{condition} by {abs(mean):.2f} sd ({low:.2f} to {most:.2f})"
             )
-        if float(d.spread.p_adjusted[k]) <= level:
+        if _untold(d, k) and float(d.spread.p_adjusted[k]) <= level:
             mean = float(d.spread.estimate[k])
             word = "underconfident (too wide)" if mean > 0 else "overconfident (too narrow)"
             if mean < -20:
@@ -211,6 +243,7 @@ def sentences(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
             else:
                 more = f": claimed / actual sd about {ratio[k]:.2f}" if ratio[k] > 0 else ""
             said.append(f"{name} is {word} given the other parameters{more}")
+    said += _by_themselves(d, names, level)
     if d.shift_trend is None or d.spread_trend is None or d.thirds is None:
         return said
     trends = [float(np.min(np.asarray(t.p_adjusted))) for t in (d.shift_trend, d.spread_trend)]
