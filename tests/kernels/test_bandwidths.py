@@ -1,5 +1,6 @@
 """The second-order heuristic against scipy's noncentral chi squared and against brute force."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from jaxcal.models import Draws, Standardized, Units, Unnormalized
 
 spread_of_draws = jax.jit(bandwidths.spread_of_draws, static_argnames="most")
 spread_of_gaussians = jax.jit(bandwidths.spread_of_gaussians, static_argnames="most")
+heuristic = eqx.filter_jit(second_order_heuristic)
 isotropic_median = jax.jit(bandwidths._isotropic_median, static_argnames="d")
 
 
@@ -126,13 +128,13 @@ def test_dispatch_uses_moments_then_draws(key):
     mean = jax.random.normal(key, (6, 1))
     gaussian = dist.Normal(mean[:, 0], 0.5)
     exact = spread_of_gaussians(jax.random.key(1), mean, jnp.full((6, 1), 0.25))
-    np.testing.assert_allclose(second_order_heuristic(key, gaussian), exact, rtol=1e-9)
+    np.testing.assert_allclose(heuristic(key, gaussian), exact, rtol=1e-9)
     samples = jax.random.laplace(key, (6, 10, 2))
     units = Units(jnp.zeros(2), jnp.full(2, 4.0))
-    raw = second_order_heuristic(key, Draws(samples))
-    scaled = second_order_heuristic(key, Standardized(Draws(samples), units, (2,)))
+    raw = heuristic(key, Draws(samples))
+    scaled = heuristic(key, Standardized(Draws(samples), units, (2,)))
     np.testing.assert_allclose(raw, 4 * scaled, rtol=1e-9)
-    assert second_order_heuristic(key, dist.Laplace(mean[:, 0], 1.0)) > 0
+    assert heuristic(key, dist.Laplace(mean[:, 0], 1.0)) > 0
     with pytest.raises(TypeError, match="no sampler"):
         second_order_heuristic(key, Unnormalized(lambda p, y: -((y - p) @ (y - p)), mean))
 
