@@ -181,7 +181,7 @@ def recipes():
     }
     binary = (
         "binned_ece dce_bracket unbinned_ece interval_ce kernel_ce laplace_ce lift_upper "
-        "lower_distance lower_distance_value smece smooth_ce smooth_ce_programme "
+        "lower_distance lower_distance_value smece smooth_ce smooth_ce_linear_program "
         "surrogate_interval_ce"
     )
     distances = dict.fromkeys(binary.split(), BINARY)

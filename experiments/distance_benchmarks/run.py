@@ -3,7 +3,7 @@
 The sort is ``jax.jit(jnp.sort)`` of the same float64 array, timed by turns with each measure.
 
 python experiments/distance_benchmarks/run.py [--quick] prints a table and writes results.csv. Also
-how far the exact values are from linear programmes and from the package relplot, whose values for
+how far the exact values are from linear programs and from the package relplot, whose values for
 the same samples are in relplot.csv (made by `relplot_values.py`, where relplot is installed).
 """
 
@@ -67,18 +67,18 @@ def ratios(n):
     yield f"n={n}: NumPy's sort, which is not the reference", "times a sort", mine / reference
 
 
-def programme(n, limit=600.0):
-    """The exact dynamic programme against its linear programme, which may take ``limit`` s."""
+def program(n, limit=600.0):
+    """The exact dynamic program against its linear program, which may take ``limit`` s."""
     v, y = sample(1, n)
     run = jax.jit(lambda v, y: dce.smooth_ce(v, y).value)
     once(run, v, y)
     mine = min(once(run, v, y) for _ in range(3))
     yield f"smooth, n={n}", "seconds", mine
     jax.block_until_ready(atoms(binary(v, y)))  # what is compiled and imported is not its time
-    dce.smooth_ce_programme(v[:9], y[:9])
+    dce.smooth_ce_linear_program(v[:9], y[:9])
     start = time.perf_counter()
     try:
-        wanted = dce.smooth_ce_programme(v, y, seconds=limit)
+        wanted = dce.smooth_ce_linear_program(v, y, seconds=limit)
     except TimeoutError:
         yield f"smooth, n={n}", "seconds in which HiGHS did not finish", limit
         yield f"smooth, n={n}", "times faster than HiGHS, at least", limit / mine
@@ -90,13 +90,13 @@ def programme(n, limit=600.0):
 
 
 def agreement(cases):
-    """Largest differences from the programmes over small samples."""
+    """Largest differences from the programs over small samples."""
     smooth = jax.jit(lambda v, y: dce.smooth_ce(v, y))
     worst = gap = width = 0.0
     for seed in range(cases):
         v, y = sample(seed, 200, power=2.0)
         found = smooth(v, y)
-        worst = max(worst, abs(float(found.value) - dce.smooth_ce_programme(v, y)))
+        worst = max(worst, abs(float(found.value) - dce.smooth_ce_linear_program(v, y)))
         gap = max(gap, abs(float(found.upper - found.value)))
         low = dce.lower_distance(v, y, tol=1e-9)
         width = max(width, low.coupling.cost - (low.high - low.moved), low.high - low.low)
@@ -164,7 +164,7 @@ def main():
     quick = parser.parse_args().quick
     parts = [agreement(1 if quick else 20), relplot()]
     parts += [ratios(2000 if quick else 1_000_000), bootstrap(50 if quick else 1000, 1000)]
-    parts += [programme(n) for n in ([300] if quick else [1000, 10_000, 100_000])]
+    parts += [program(n) for n in ([300] if quick else [1000, 10_000, 100_000])]
     with open(os.devnull if quick else FOLDER / "results.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["part", "quantity", "value"])

@@ -22,7 +22,7 @@ from jaxcal.dce.intervals import (
 )
 from jaxcal.dce.kernel import Sketch, kernel_ce, pair_sample, random_bins, random_features
 from jaxcal.dce.laplace import KernelCE, laplace_ce, laplace_witness
-from jaxcal.dce.linear_programs import smooth_ce_programme
+from jaxcal.dce.linear_programs import smooth_ce_linear_program
 from jaxcal.dce.lower import Coupling, LowerDistance, lower_distance
 from jaxcal.dce.lower_slopes import lower_distance_value
 from jaxcal.dce.predictions import from_classes, from_masses
@@ -81,7 +81,7 @@ __all__ = [
     "smece",
     "smooth_ce",
     "smooth_ce_grid",
-    "smooth_ce_programme",
+    "smooth_ce_linear_program",
     "surrogate_interval_ce",
     "true_distance",
     "unbinned_ece",

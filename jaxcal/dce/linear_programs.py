@@ -9,7 +9,7 @@ from jaxcal import checks
 from jaxcal.dce.predictions import atoms, binary, positive
 
 
-def smooth_ce_programme(
+def smooth_ce_linear_program(
     predictions: Any, targets: Any, *, weights: Any = None, seconds: float | None = None
 ) -> float:
     """Smooth calibration error by its linear program over neighbours (Theorem 7.14).

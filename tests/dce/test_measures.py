@@ -1,4 +1,4 @@
-"""Each measure against its definition: programmes, brute force, quadrature, Monte Carlo."""
+"""Each measure against its definition: programs, brute force, quadrature, Monte Carlo."""
 
 import itertools
 
@@ -27,10 +27,10 @@ laplace = jax.jit(lambda v, y, w, ell: dce.laplace_ce(v, y, weights=w, bandwidth
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_smooth_ce_is_its_linear_programme_and_proves_it(seed):
+def test_smooth_ce_is_its_linear_program_and_proves_it(seed):
     v, y, w = sample(seed)
     found = smooth(v, y, w)
-    wanted = dce.smooth_ce_programme(v, y, weights=w)
+    wanted = dce.smooth_ce_linear_program(v, y, weights=w)
     assert float(found.value) == pytest.approx(wanted, abs=1e-9)
     assert float(found.upper) == pytest.approx(wanted, abs=1e-9)
     order, witness = np.argsort(v), np.asarray(found.witness)
@@ -352,7 +352,7 @@ def test_the_worst_violation_between_places_is_that_of_a_fine_grid():
         x = np.linspace(*u, 4001)
         c = (1 - x) * np.maximum(a[0] - (x - u[0]), a[1] - (u[1] - x))
         c += x * np.maximum(b[0] - (x - u[0]), b[1] - (u[1] - x))
-        # ends are places of the programme, where it holds already
+        # ends are places of the program, where it holds already
         inner = max(0.0, c.max())
         found = max(violations(u, a, b)[0], 0.0)
         ends = max(0.0, (1 - u[0]) * a[0] + u[0] * b[0], (1 - u[1]) * a[1] + u[1] * b[1])
@@ -428,7 +428,7 @@ def test_a_grid_widens_the_certificate_of_the_lower_distance():
     assert rough.high - rough.low <= 2 * rough.moved + 1e-5
 
 
-def test_the_lower_programme_agrees_with_the_published_grid_values():
+def test_the_lower_program_agrees_with_the_published_grid_values():
     v, y, w = dce.constructions.quadratic_barrier(0.1).domain.distribution()
     from jaxcal.dce.linear_programs import chain_program
 

@@ -61,7 +61,7 @@ def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
 
 
 @pytest.mark.slow
-def test_jit_and_vmap_give_the_bracket_without_the_programme(data):
+def test_jit_and_vmap_give_the_bracket_without_the_program(data):
     v, y = data
     found = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
     outside = dce.dce_bracket(v, y, solve=False)

@@ -30,7 +30,7 @@ def masses(law):
 
 
 def restricted(law, u):
-    """The lower distance with u in a finite set, by the primal programme of eq. 17."""
+    """The lower distance with u in a finite set, by the primal program of eq. 17."""
     v, p0, p1 = masses(law)
     k, m = u.size, v.size
     cost = np.tile(np.abs(u[:, None] - v).ravel(), 2)  # label 0, then label 1; u runs first
@@ -54,7 +54,7 @@ def on_chain(law, u):
 
 @pytest.mark.parametrize("case", range(8))
 def test_lower_distances_to_a_finite_set(case, measured):
-    """R18, R19; the primal programme is the chain where u are the predictions; more u cost less."""
+    """R18, R19; the primal program is the chain where u are the predictions; more u cost less."""
     law, m = LAWS[case], measured[case]
     ends = np.union1d(masses(law)[0], [0.0, 1.0])
     own = restricted(law, ends)

@@ -59,7 +59,7 @@ def test_it_is_a_metric(s, equal):
     assert np.all(found[:, :, None] <= found[:, None, :] + found.T[None] + 1e-7)
 
 
-def test_couplings_are_those_of_a_linear_programme_of_their_own():
+def test_couplings_are_those_of_a_linear_program_of_their_own():
     rng = np.random.default_rng(3)
     cost, a, b = (
         rng.uniform(size=(5, 3, 4)),
