@@ -1,43 +1,19 @@
 """MMCE: a kernel calibration error of confidences, on the one engine over pairs."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxcal import checks
-from jaxcal.divergences.vectors import Vectors, gram_block
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.points import Laplace, as_kernel
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.results import Estimate
-
-
-class _Confidences(NamedTuple):
-    values: Float[Array, "n 1"]
-    residual: Float[Array, " n"]
-
-
-class _Mmce(eqx.Module):
-    """h = k(r, r') (c - r) (c' - r') for confidences r and outcomes c."""
-
-    kernel: Any
-    divergence: Vectors
-
-    @property
-    def channels(self) -> int:
-        return 1
-
-    def block(self, rows: _Confidences, cols: _Confidences) -> Float[Array, "c r s"]:
-        k = gram_block(self.kernel, self.divergence, rows.values, cols.values)
-        return (k * rows.residual[:, None] * cols.residual[None])[None]
-
-    def diagonal(self, features: _Confidences) -> Float[Array, "c n"]:
-        k = jax.vmap(self.kernel)(features.values, features.values)
-        return (k * features.residual**2)[None]
 
 
 def mmce(
@@ -70,8 +46,9 @@ def mmce(
 @partial(jax.jit, static_argnames="tile")
 def _estimate(kernel: Any, r: Array, c: Array, *, tile: int) -> Estimate:
     n = r.shape[0]
-    features = _Confidences(r[:, None], c.astype(r.dtype) - r)
-    pairwise = _Mmce(kernel, Vectors(jnp.zeros((0, 1), r.dtype)))
+    # h = k(r, r') (c - r) (c' - r')
+    features = WeightedFeatures(r[:, None], ((c.astype(r.dtype) - r)[:, None],))
+    pairwise = Weighted(kernel, Vectors(jnp.zeros((0, 1), r.dtype)))
     sums = quadratic_sums(pairwise, features, jnp.zeros((n, 0), r.dtype), tile=tile)
     total = jnp.sum(sums.total)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
