@@ -280,8 +280,8 @@ def plots():
     return {
         "bracket": {"result": bracketed},
         "calibration_errors": {"report": Lazy("calibration_error")},
-        "comparison": {"found": Lazy("compare")},
-        "differences": {"found": Lazy("compare")},
+        "comparison": {"result": Lazy("compare")},
+        "differences": {"result": Lazy("compare")},
         "contributions": {"result": tested},
         "coordinates": {"result": Lazy("kccsd_test", coordinates=True)},
         "coverage": {"result": Lazy("coverage", "coverage")},

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
-from jaxcal.ckce import LowRank, compare, pooled_bandwidth
+from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
 from jaxcal.dce import smooth_ce
 from jaxcal.divergences.vectors import Vectors

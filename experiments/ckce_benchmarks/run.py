@@ -81,6 +81,8 @@ def part_low_rank(n):
     """Peak memory above that of the data and of JAX itself; the error is against rank 512."""
     import jax
 
+    from jaxcal.ckce import LowRank, ckce
+
     q, y = jax.block_until_ready(data(n))
     before = peak()
     found = ckce(q, y, solver=LowRank(128, tile=1024))
@@ -97,6 +99,7 @@ def part_low_rank(n):
 
 def part_conjugate(n):
     """Steps to the exact value without a Gram matrix."""
+    from jaxcal.ckce import ConjugateGradients, ckce
 
     q, y = data(n)
     before = peak()

@@ -238,7 +238,7 @@ def test_labels_may_be_lists_integers_or_booleans():
 def test_float32_stays_float32_and_close():
     v, y = (np.asarray(a, np.float32) for a in tempered_sample(jax.random.key(0), N, 2.0))
     for name in ("smooth_ce", "laplace_ce"):
-        run = getattr(distance, name)
+        run = getattr(dce, name)
         single, double = run(v, y), run(v.astype(float), y.astype(float))
         assert single.value.dtype == jnp.float32
         assert float(single.value) == pytest.approx(float(double.value), abs=2e-6)
