@@ -260,6 +260,20 @@ def test_parts_share_their_signs_and_stand_for_themselves(key):
     assert float(one.p_value) == float(alone.p_value)
 
 
+@pytest.mark.parametrize("null", [nulls.Gamma(), nulls.BlockNormal(5)])
+def test_parts_without_draws_are_corrected_by_bonferroni(null, key):
+    x = jax.random.normal(key, (60, 2))
+    model = Unnormalized(lambda x, y: -jnp.sum((y - x) ** 2) / 2, x)
+    for shift in (0.0, 0.4):
+        ys = x + jax.random.normal(jax.random.key(1), (60, 2)) + shift
+        parts = [Score(), Balance(n_moves=8), Linear()]
+        result = calibration_test(key, model, ys, parts=parts, null=null)
+        own = np.asarray(result.parts.p_values)
+        assert own.size >= 3
+        np.testing.assert_allclose(result.p_value, min(1, own.size * own.min()), rtol=1e-6)
+        assert int(result.parts.winner) == int(np.argmin(own))
+
+
 @pytest.mark.slow
 def test_what_a_moment_asks_for_is_looked_at(key):
     n = 100

@@ -398,6 +398,8 @@ def covering():
     for k, null in enumerate(AT_LOCATIONS):
         for i, name in enumerate(("ucme", "ucme of draws", "ucme there")):
             yield name, options(SMOOTH[k], rough[k], None, null), SIZES[(i + k) % 3]
+    for k, null in enumerate(NULLS):
+        yield "calibration", options(None, Gaussian() + Constant(), None, null), SIZES[k % 3]
     for n in SIZES:
         yield "exchangeability", options(None, Laplace() + Constant(), None, None), n
         yield "ckce", options(None, None, None, None), n

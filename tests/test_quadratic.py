@@ -286,7 +286,7 @@ ON_DEVICES = """
         if mesh is not None and mesh.size != 8:
             return np.concatenate(got).tolist()
         test = jaxcal.kccsd_test(
-            jax.random.key(0), jaxcal.Scores(scores), ys, distance=Vectors(phi), mesh=mesh,
+            jax.random.key(0), jaxcal.Scores(scores), ys, divergence=Vectors(phi), mesh=mesh,
             tile=tile, null=jaxcal.nulls.Wild(19))
         got += [np.asarray(a).ravel() for a in (test.estimate, test.null_samples, test.p_value)]
         return np.concatenate(got).tolist()

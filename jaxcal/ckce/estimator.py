@@ -198,6 +198,11 @@ def _solved(problem: Problem, solver: Solver) -> CKCE:
     solution = solver(
         kernel, problem.q, residuals(problem.q, problem.labels, problem.root), problem.ridge
     )
+    if not isinstance(solution, Solution):
+        raise TypeError(
+            f"solver: wanted a jaxcal.ckce.Solution for kernel, predictions, residuals and ridge, "
+            f"got {checks.say(solution)}"
+        )
     return result(solution, problem, bandwidths)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.convert import say
 from jaxcal.scores import each_density
 from jaxcal.typing import Point, Scalar
 
@@ -62,10 +63,24 @@ def evaluate(
 
         values = moment(own, u, *row)
         values = values if isinstance(values, dict) else {"moment": values}
-        return {name: jnp.atleast_1d(part) for name, part in values.items()}
+        return {name: _numbers(part) for name, part in values.items()}
 
     values = each_density(predictions, one, targets, us, scales, *rows)
     if not getattr(moment, "marginal", False):
         return values
     deviations = jnp.linalg.norm(scales, axis=2, keepdims=True)
     return {name: jnp.einsum("nij,nj->ni", scales / deviations, v) for name, v in values.items()}
+
+
+def _numbers(value: Any) -> Float[Array, " q"]:
+    """What a moment returned, as a vector, or TypeError."""
+    try:
+        numbers = jnp.atleast_1d(value)
+    except TypeError:
+        numbers = None
+    if numbers is None or numbers.ndim > 1 or not jnp.issubdtype(numbers.dtype, jnp.inexact):
+        raise TypeError(
+            f"moment: wanted numbers [q] for a log density and a target, or a dict of such, got "
+            f"{say(value)}"
+        )
+    return numbers

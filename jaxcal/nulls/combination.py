@@ -41,7 +41,7 @@ def strongest(
         p = (1 + exceeding).astype(scale.dtype) / (1 + draws.size)
     else:
         draws = jnp.zeros((0,), scale.dtype)
-        p = jnp.minimum(jnp.sum(used) * p_values[winner], 1)
+        p = jnp.minimum(jnp.sum(used).astype(scale.dtype) * p_values[winner], 1)
     p, size = jnp.where(finite, p, jnp.nan), scale[winner]
 
     def of_winner(leaf: Array) -> Array:
