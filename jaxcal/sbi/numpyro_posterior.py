@@ -6,6 +6,7 @@ parameters here, so positive, ordered, simplex and matrix-valued sites need noth
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxcal import convert
-from jaxcal.models import Scores
+from jaxcal.models import Scores, Unnormalized
 from jaxcal.sbi.posteriors import BATCH, chunked_scores
 from jaxcal.typing import Key, KeyLike
 
@@ -84,6 +85,10 @@ class NumpyroPosterior:
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
+    def predictions(self, xs: Any) -> Unnormalized:
+        """The posteriors given xs, for tests that need log densities."""
+        return Unnormalized(_Density(self), xs)
+
     def _latents(self) -> dict[str, Array]:
         from numpyro.handlers import seed, trace
 
@@ -143,9 +148,29 @@ class GuidePosterior:
             )
         return chunked_scores(self.log_prob, thetas, self.params, nodes)
 
+    def predictions(self, xs: Any) -> Unnormalized:
+        """The guides, for tests that need log densities."""
+        return Unnormalized(_Density(self), self.params)
+
+    def sample(self, key: Key, xs: Any, m: int) -> Float[Array, "n m d"]:
+        """m draws of each guide."""
+        keys = jax.random.split(key, len(jax.tree.leaves(self.params)[0]))
+        one = jax.vmap(lambda key, params: self.guide.get_posterior(params).sample(key, (m,)))
+        return one(keys, self.params)
+
     def rows(self, rows: Any) -> "GuidePosterior":
         """The fits of some of the observations."""
         return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
+
+
+@dataclass(frozen=True)
+class _Density:
+    """``log_prob(u, x)`` of a posterior as ``log_density(x, u)``."""
+
+    posterior: Any
+
+    def __call__(self, x: Any, u: Array) -> Array:
+        return self.posterior.log_prob(u, x)
 
 
 def _dict(params: Any) -> dict[str, Any]:

@@ -12,12 +12,15 @@ from jaxcal import checks
 from jaxcal.models import Scores
 from jaxcal.models.sampling import sample
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
+from jaxcal.sbi.freed import freed
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
+    Densities,
     DistributionPosterior,
     JaxPosterior,
     Posterior,
+    Sampler,
     is_tensor,
 )
 from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
@@ -33,6 +36,11 @@ class ScoredPairs(eqx.Module):
     ``features`` [n, q]: the observations, or summaries of them. ``space``: from which bounds the
     parameters were freed. ``names``: of the d parameters. ``notes``: sentences on what was done
     and on what may be wrong with the pairs.
+
+    What the posterior offers besides: ``predictions``, the n posteriors over free parameters with
+    log densities (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
+    `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None; ``sampler``,
+    None unless draws are cheap, which `sample` gives.
     """
 
     thetas: Float[Array, "n d"]
@@ -41,6 +49,25 @@ class ScoredPairs(eqx.Module):
     space: Space
     names: tuple[str, ...] = eqx.field(static=True)
     notes: tuple[str, ...] = eqx.field(static=True)
+    predictions: Any = None
+    sampler: "PairedSampler | None" = eqx.field(default=None, static=True)
+
+    def sample(self, key: KeyLike, m: int) -> Float[Array, "n m d"]:
+        """m draws of each posterior, as free parameters; TypeError where ``sampler`` is None."""
+        if self.sampler is None:
+            raise TypeError("posterior: it offers no draws")
+        return self.space.free(self.sampler(checks.key(key), checks.integer(m, "m")))
+
+
+class PairedSampler:
+    """``sample(key, m)`` of the posteriors of these observations, [n, m, d], before the change to
+    free parameters."""
+
+    def __init__(self, posterior: Sampler, xs: Any, dtype: Any):
+        self.posterior, self.xs, self.dtype = posterior, xs, dtype
+
+    def __call__(self, key: Key, m: int) -> Float[Array, "n m d"]:
+        return self.posterior.sample(key, self.xs, m).astype(self.dtype)
 
 
 def score_pairs(
@@ -112,9 +139,19 @@ def score_pairs(
         check_inside(space, nodes)
         scores = scorer.scored(values, xs, nodes)
     notes += _about_scores(scores)
-    freed = _free(space, values, scores)
-    notes += _about_tails(np.asarray(freed.at_targets), names)
-    return ScoredPairs(space.free(values), freed, features, space, names, notes)
+    scores = _free(space, values, scores)
+    notes += _about_tails(np.asarray(scores.at_targets), names)
+    predictions = scorer.predictions(xs) if isinstance(scorer, Densities) else None
+    return ScoredPairs(
+        space.free(values),
+        scores,
+        features,
+        space,
+        names,
+        notes,
+        None if predictions is None else freed(predictions, space),
+        PairedSampler(scorer, xs, values.dtype) if isinstance(scorer, Sampler) else None,
+    )
 
 
 def as_posterior(posterior: Any, thetas: Any = None) -> Posterior:

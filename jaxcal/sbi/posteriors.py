@@ -13,8 +13,10 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.models import Scores, Unnormalized
+from jaxcal.models.sampling import draws
 from jaxcal.models.standardized import Standardized, Units
 from jaxcal.scores import score, scores_at
+from jaxcal.typing import Key
 
 BATCH = 4096  # gradients under way at once
 
@@ -28,6 +30,28 @@ class Posterior(Protocol):
     """
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores: ...
+
+
+@runtime_checkable
+class Densities(Protocol):
+    """A posterior that offers log densities, up to a constant a row.
+
+    ``predictions(xs)`` returns the n posteriors given xs as the rest of the library takes them: a
+    `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n] over parameters [d]. Those
+    of torch are an `Unnormalized` too, whose density calls back to torch.
+    """
+
+    def predictions(self, xs: Any) -> Any: ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A posterior whose draws are cheap: no chain has to be run.
+
+    ``sample(key, xs, m)`` returns m independent draws of each of the n posteriors, [n, m, d].
+    """
+
+    def sample(self, key: Key, xs: Any, m: int) -> Float[Array, "n m d"]: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +88,13 @@ class JaxPosterior(eqx.Module):
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
+    def predictions(self, xs: Any) -> Unnormalized:
+        """The posteriors given xs, for tests that need log densities."""
+        density, network = _density(self.log_prob)
+        if network is None:
+            return Unnormalized(density, xs)
+        return Unnormalized(density, (network, xs), in_axes=(None, 0)).arrays_only()
+
 
 def chunked_scores(
     log_prob: Any,
@@ -94,15 +125,19 @@ def chunked_scores(
         if nodes.ndim != 2 or nodes.shape[1:] != thetas.shape[1:]:
             raise ValueError(f"nodes: wanted shape [m, {thetas.shape[1]}], got {nodes.shape}")
     _check_log_prob(log_prob)
-    if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
-        density, network = _flow, log_prob
-    elif eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
-        density, network = _Swapped(log_prob), None
-    else:
-        density, network = _call, log_prob
+    density, network = _density(log_prob)
     arrays, rest = eqx.partition(network, eqx.is_array)
     at, at_nodes = _chunked(density, arrays, _Static(rest), thetas, xs, nodes, batch=batch)
     return Scores(at, at_nodes, nodes)
+
+
+def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
+    """``density(params, theta)`` and the network among its parameters, or None for a function."""
+    if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
+        return _flow, log_prob
+    if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
+        return _Swapped(log_prob), None
+    return _call, log_prob
 
 
 class _Static(eqx.Module):
@@ -192,6 +227,15 @@ class DistributionPosterior(eqx.Module):
         as_vectors = Standardized(distribution, Units.unchanged(thetas), event)
         at, at_nodes = scores_at(as_vectors, thetas, nodes)
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
+
+    def predictions(self, xs: Any) -> Any:
+        """The distribution itself."""
+        return self.distribution
+
+    def sample(self, key: Key, xs: Any, m: int) -> Float[Array, "n m d"]:
+        """m draws of each."""
+        drawn = draws(key, self.distribution, m)
+        return drawn.reshape(*drawn.shape[:2], -1)
 
 
 def is_tensor(value: Any) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -53,6 +54,13 @@ class Space(eqx.Module):
             low + (high - low) * share,
             jnp.where(above, low + jnp.exp(us), jnp.where(below, high - jnp.exp(-us), us)),
         ).astype(us.dtype)
+
+    def log_jacobian(self, us: Rows) -> Float[Array, "*batch"]:
+        r"""The logarithm of :math:`\prod_k d\theta_k / du_k` at free parameters, summed over k."""
+        above, below, both, low, high = self._bounds(us)
+        inner = jnp.log(high - low) + jax.nn.log_sigmoid(us) + jax.nn.log_sigmoid(-us)
+        slopes = jnp.where(both, inner, jnp.where(above, us, jnp.where(below, -us, 0.0)))
+        return jnp.sum(slopes, axis=-1).astype(us.dtype)
 
     def scores(self, us: Rows, values: Float[Array, "*more d"]) -> Float[Array, "*more d"]:
         r"""Scores of the free parameters from scores ``values`` of the bounded ones.
