@@ -34,49 +34,80 @@ def kccsd_test(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> TestResult:
-    r"""Test that predictions are calibrated: that targets are draws from them.
+    """Test that predictions are calibrated, by their scores: the KCCSD test.
 
-    The null hypothesis is P(Y | prediction) = prediction. Densities may be unnormalized: only
-    scores are used. ``predictions``: an `Unnormalized`, a numpyro distribution with batch shape
-    [n], `Scores`, or a pytree with ``scores(ys)``. ``targets``: [n], [n, d] or [n, ...].
+    The null hypothesis is P(Y | prediction) = prediction: targets are draws from their
+    predictions. Only scores (gradients of log densities) are used, so densities may be
+    unnormalized.
 
-    ``divergence`` between predictions and a radial ``prediction_kernel`` on it; ``target_kernel``
-    twice differentiable. Kernels without a bandwidth get the median heuristic. With
-    ``standardize`` targets and scores are first brought to mean 0 and standard deviation 1 in each
-    coordinate, so results do not depend on units; bandwidths given by hand are then in standard
-    deviations. ``base_measure``: that of the Fisher distances as points [m, d] or a numpyro
-    distribution, both in the units of the targets; by default ``n_nodes`` standard normal points
-    in the units of the test.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: n predictions: an `Unnormalized`, a numpyro distribution with batch shape
+            [n], `Scores`, or a pytree with a method ``scores(ys)``.
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        divergence: Distance between predictions that ``prediction_kernel`` acts on; see
+            `jaxcal.divergences`.
+        prediction_kernel: Radial kernel on the divergence. Without a bandwidth it gets the
+            median heuristic.
+        target_kernel: Kernel between targets, twice differentiable. Without a bandwidth it gets
+            the median heuristic.
+        null: Distribution of the statistic under calibration; see `jaxcal.nulls`. The default
+            wild bootstrap needs independent observations; `jaxcal.nulls.DependentWild` is for
+            time series.
+        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+        base_measure: Base points at which the Fisher divergences compare scores: points [m, d]
+            or a numpyro distribution, in the units of the targets. By default ``n_nodes``
+            standard normal points in the units of the test.
+        n_nodes: Number of base points to draw.
+        precondition: "isotropic", "diagonal" or "full" puts each prediction on the scale of its
+            own spread by the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a
+            precision estimated from the scores at the base points. This gains power where
+            predictions differ in width. M_p is a function of the prediction alone, so the mean
+            under calibration stays 0 however well it is estimated:
+            E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level at finite n also needs
+            that no few observations dominate.
+        standardize: Bring targets and scores to mean 0 and standard deviation 1 in each
+            coordinate first, so that results do not depend on units. Bandwidths given by hand
+            are then in standard deviations.
+        coordinates: Also report, for each target coordinate by itself, how far predictions lie
+            too high and how wide they are, and split the statistic into what each coordinate
+            adds given the others, with p-values (`TestResult.coordinates`), at d times the cost.
+            The first part needs the covariances of the predictions: they are known for normal,
+            Laplace and mixture distributions, else fitted to the scores at the base points,
+            which takes ``n_nodes`` > d.
+        whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` brings each target
+            into the units of its own prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p,
+            which the target kernel then sees: a wrong spread is the same fault in every
+            prediction, sharp or wide. Centre c_p and scale M_p are functions of the prediction
+            alone, and nothing but power depends on how good they are. As u has no units,
+            ``standardize`` then only sets where base points lie and what divergences see;
+            bandwidths given by hand, and the smallest shift, are in claimed standard deviations.
+            With ``coordinates`` it takes ``form="diagonal"``.
+        tile: Rows and columns of a block of pairs that is computed at a time.
+        mesh: Devices that share the pairs; None for one device.
 
-    ``precondition``: "isotropic", "diagonal" or "full" puts each prediction on the scale of its
-    own spread, by the kernel k(p, p') M_p^T M_p' with M_p the inverse root of a precision that is
-    estimated from the scores at the base points. The mean stays 0 under calibration because M_p is
-    a function of the prediction alone, well estimated or not: E[M_p (l s_p + grad l)] = M_p E[l s_p
-    + grad l]. The level at finite n also needs that no few observations dominate. It gains power
-    where predictions differ in width.
+    Returns:
+        `TestResult`. ``result.verdict`` is "rejected", "not rejected" or, with a
+        ``result.reason``, "cannot tell". NaN or infinite scores or targets give p = NaN and a
+        sentence in ``result.warnings()``.
 
-    ``whiten``: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` brings each target into
-    the units of its prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p, which the target kernel
-    then sees: a wrong spread is the same fault in every prediction, sharp or wide. Centre and scale
-    are functions of the prediction alone, and nothing but power depends on how good they are.
-    u has no units, so ``standardize`` then only sets where base points lie and what divergences
-    see; bandwidths given by hand, and the smallest shift, are in claimed standard deviations.
-    With ``coordinates`` it takes ``form="diagonal"``.
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
 
-    ``coordinates=True`` also says how far predictions lie too high in each target coordinate by
-    itself, and splits the statistic into what each coordinate adds given the others, with p-values
-    (`jaxcal.results.Coordinates`), at d times the cost. The first needs the covariances of the
-    predictions: known for normal, Laplace and mixture distributions, else fitted to their scores at
-    the base points, which takes ``n_nodes`` > d.
+    Cost: n (m + 1) scores and n^2 (b + m d) multiplications for m base points and b draws of the
+    null; memory O(tile^2 + n b).
 
-    ``null``: see `jaxcal.nulls`; the default wild bootstrap needs independent observations,
-    `DependentWild` is for time series. ``level``: the probability of rejecting a calibrated model;
-    ``result.verdict`` is "rejected", "not rejected" or, with a ``result.reason``, "cannot tell".
-
-    Cost: n (m + 1) scores and n^2 (b + m d) multiplications for b draws; memory O(tile^2 + n b).
-    NaN or infinite scores or targets give p = NaN and a sentence in ``result.warnings()``. Raises
-    ValueError or TypeError for shapes and types, naming the argument.
     Source: Glaser, Widmann, Lindsten and Gretton (2023), Algorithm 1, eq. 9 and 10, App. A.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> def log_density(center, y):  # of one prediction, without its constant
+        ...     return -jnp.sum((y - center) ** 2) / 2
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions = jaxcal.Unnormalized(log_density, centers)
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise).verdict
+        'rejected'
     """
     key = checks.key(key)
     checks.null(null)
@@ -110,14 +141,40 @@ def kccsd_test(
 def kccsd(
     key: KeyLike, predictions: Any, targets: Any, **options: Unpack[SteinOptions]
 ) -> Estimate:
-    """Estimate the squared KCCSD without testing; arguments and units as in `kccsd_test`.
+    """Estimate the squared KCCSD, a calibration error from scores, without testing.
 
-    The key draws base points, and from the predictions where the distance needs draws.
-    Differentiable in predictions and targets, through units, preconditioner and bandwidths too, in
-    every mode and order: the derivative is the slope of what is returned.
-    In a loss, give the kernels bandwidths as numbers, or a network may lower the estimate by moving
-    the medians instead of fitting better (`notebooks/calibration_as_penalty.py`).
-    Cost: n (m + 1) scores and n^2 m d multiplications.
+    Differentiable in predictions and targets, in every mode and order, also through units,
+    preconditioner and bandwidths: the derivative is the slope of what is returned. In a loss,
+    give the kernels bandwidths as numbers, or a network may lower the estimate by moving the
+    medians instead of fitting better (`notebooks/calibration_as_penalty.py`).
+
+    Args:
+        key: Random key. It draws base points, and draws from the predictions where the
+            divergence needs them.
+        predictions: n predictions, as in `kccsd_test`.
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        **options: ``divergence``, ``prediction_kernel``, ``target_kernel``, ``base_measure``,
+            ``n_nodes``, ``precondition``, ``standardize`` and ``whiten`` of `kccsd_test`.
+
+    Returns:
+        `Estimate` of the square: ``unbiased`` and ``biased``, both [].
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n (m + 1) scores and n^2 m d multiplications for m base points.
+
+    Source: Glaser et al. (2023), eq. 9 and 10.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> good = jaxcal.kccsd(1, dist.Normal(centers, 1.0), centers + noise)
+        >>> shifted = jaxcal.kccsd(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> bool(good.unbiased < shifted.unbiased)
+        True
     """
     key = checks.key(key)
     ys = checks.targets(targets)

@@ -27,15 +27,30 @@ __all__ = ["Coverage", "coverage"]
 
 
 class Coverage(eqx.Module):
-    """How many of n targets lie in regions of growing level; under calibration half lie in half.
+    """How many of n targets lie in the highest-density regions of each level.
 
-    ``levels`` [q]: probabilities of the regions. ``observed`` [q]: share of targets inside.
-    ``ranks`` [n]: how many of a prediction's ``draws`` have a higher density than its target.
-    ``p_uniform`` []: for "every level holds its share", which calibration implies.
-    ``p_conservative`` []: for "every level holds at least its share": a small value says that
-    regions are too small. Both are valid for every n. ``unknown`` []: how many targets met a
-    density that is NaN; then shares and p-values are NaN. ``level``: of tests by these p-values,
-    and of `band`.
+    Under calibration half of them lie in the regions of level one half.
+
+    Attributes:
+        levels: Probabilities of the regions, [q].
+        observed: Share of targets inside, [q].
+        ranks: For each target, how many of its prediction's ``draws`` have a higher density, [n].
+        p_uniform: P-value [] of "every level holds its share", which calibration implies; valid
+            for every n.
+        p_conservative: P-value [] of "every level holds at least its share"; valid for every n. A
+            small value says that regions are too small.
+        unknown: Number [] of targets for which a density is NaN; shares and p-values are then NaN.
+        draws: Number of draws from each prediction.
+        level: Level of tests by these p-values, and of `band`.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jax.numpy.zeros(100), 1.0)
+        >>> targets, *draws = jax.random.normal(jax.random.key(0), (20, 100))
+        >>> result = jaxcal.coverage.coverage(predictions, targets, jax.numpy.stack(draws, axis=1))
+        >>> result.levels.shape, result.draws
+        ((19,), 19)
     """
 
     levels: Float[Array, " q"]
@@ -48,8 +63,11 @@ class Coverage(eqx.Module):
     level: float = eqx.field(static=True, default=0.05)
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
-        """Ends [q] of the band that holds each single share under calibration with probability
-        1 - ``level``: quantiles of the binomial."""
+        """The band that holds each single share under calibration with probability 1 - ``level``.
+
+        Returns:
+            The lower and upper ends, each [q]: quantiles of the binomial, over n.
+        """
         import scipy.stats
 
         n = self.ranks.shape[-1]
@@ -104,25 +122,45 @@ class Coverage(eqx.Module):
 
 
 def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05) -> Coverage:
-    r"""Count how many targets lie in each prediction's highest-density region of every level.
+    """Count how many targets lie in each prediction's highest-density region of every level.
 
-    ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n].
-    ``targets``: [n] or [n, ...]. ``draws``: m draws from each prediction as `Draws`, `McmcDraws`
-    or an array [n, m, ...]; they must be independent draws (thin a Markov chain until its
-    effective size is m), or the shares at levels near 0 and 1 grow.
-
-    With m draws and r of them above the target's density, the target is in the region of level
-    k / (m + 1) where r < k: under calibration r takes 0, .., m with equal probability, so each
-    share is unbiased, for every m. Regions that are calibrated are conservative, not the other way
-    round: where all draws have one density (a plateau), no draw is above, and everything is inside.
+    With m draws, r of them of higher density than the target, the target is in the region of
+    level k / (m + 1) where r < k. Under calibration r takes 0, .., m with equal probability, so
+    each share is unbiased for every m. Calibration implies conservative regions, not the other
+    way round: where all draws have one density (a plateau), no draw is above the target, and
+    every target is inside.
 
     The p-values come from the largest gap between share and level by the inequality of Massart
     (1990), which needs no approximation: p = 2 exp(-2 n gap^2), one-sided exp(-2 n gap^2).
-    ``level``: that of tests by them; the band of `Coverage` has confidence 1 - level.
+    Differentiable nowhere.
 
-    Cost: n (m + 1) densities. Differentiable nowhere. NaN densities give NaN shares and p-values.
-    Raises ValueError or TypeError for shapes and types, naming the argument.
+    Args:
+        predictions: An `Unnormalized` or a numpyro distribution with batch shape [n].
+        targets: Observed targets, shape [n] or [n, ...].
+        draws: m draws from each prediction, as `Draws`, `McmcDraws` or an array [n, m, ...]. They
+            must be independent (thin a Markov chain until its effective size is m), or the shares
+            at levels near 0 and 1 grow.
+        level: Level of tests by the p-values; the band of `Coverage` has confidence 1 - level.
+
+    Returns:
+        `Coverage`. Densities that are NaN give NaN shares and p-values.
+
+    Raises:
+        ValueError: Shapes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n (m + 1) densities.
+
     Source: Glaser et al. (2023), Definition 5.1 and Proposition 5.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jax.numpy.zeros(100), 1.0)  # overconfident
+        >>> draws = predictions.sample(jax.random.key(0), (19,)).T
+        >>> targets = 3 * jax.random.normal(jax.random.key(1), (100,))
+        >>> bool(jaxcal.coverage.coverage(predictions, targets, draws).p_conservative < 0.01)
+        True
     """
     ys = checks.targets(targets)
     if isinstance(predictions, Unnormalized):

@@ -30,13 +30,42 @@ def kcsd_test(
     mesh: Mesh | None = None,
     **options: Unpack[SteinOptions],
 ) -> TestResult:
-    """Test that each prediction is the distribution of its target GIVEN the input, the stronger
-    question.
+    """Test that each prediction is the distribution of its target GIVEN the input: the KCSD test.
 
-    A forecast that ignores part of the input can be calibrated and fail here. ``inputs``: vectors
-    [n, q] (or learned features of the inputs), brought to standard units like the targets.
-    Everything else as in `kccsd_test`; ``prediction_kernel`` then acts on the inputs.
+    This asks more than calibration: a forecast that ignores part of the input can be calibrated
+    and fail here.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: n predictions, as in `jaxcal.kccsd_test`.
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        inputs: Input vectors [n, q] (or learned features of the inputs), brought to standard
+            units like the targets. ``prediction_kernel`` acts on them.
+        null: As in `jaxcal.kccsd_test`.
+        level: Probability of rejecting correct predictions.
+        coordinates: As in `jaxcal.kccsd_test`.
+        tile: As in `jaxcal.kccsd_test`.
+        mesh: As in `jaxcal.kccsd_test`.
+        **options: Other options of `jaxcal.kccsd_test`, but ``divergence``.
+
+    Returns:
+        `TestResult`, read as that of `jaxcal.kccsd_test`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type, or ``divergence`` is given.
+
+    Cost: n scores and n^2 (b + d) multiplications for b draws of the null.
+
     Source: Jitkrittum, Kanagawa and Schoelkopf (2020); Glaser et al. (2023), eq. 6.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> x, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> ignores_x = dist.Normal(0.0, 2**0.5).expand([100])  # calibrated: Var(x + noise) = 2
+        >>> jaxcal.kcsd_test(1, ignores_x, x + noise, x).verdict
+        'rejected'
     """
     checks.null(null)
     key = checks.key(key)
@@ -58,7 +87,35 @@ def kcsd_test(
 def kcsd(
     key: KeyLike, predictions: Any, targets: Any, inputs: Any, **options: Unpack[SteinOptions]
 ) -> Estimate:
-    """Estimate the squared KCSD without testing; arguments as in `kcsd_test`."""
+    """Estimate the squared KCSD, the distance from the conditional distribution, without testing.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: n predictions, as in `jaxcal.kccsd_test`.
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        inputs: Input vectors [n, q].
+        **options: Options of `jaxcal.kccsd`, but ``divergence``.
+
+    Returns:
+        `Estimate` of the square: ``unbiased`` and ``biased``, both [].
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type, or ``divergence`` is given.
+
+    Cost: n scores and n^2 d multiplications.
+
+    Source: Jitkrittum, Kanagawa and Schoelkopf (2020).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> x, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> ignores_x = jaxcal.kcsd(1, dist.Normal(0.0, 2**0.5).expand([100]), x + noise, x)
+        >>> uses_x = jaxcal.kcsd(1, dist.Normal(x, 1.0), x + noise, x)
+        >>> bool(uses_x.unbiased < ignores_x.unbiased)
+        True
+    """
     key = checks.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
     return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
@@ -76,11 +133,37 @@ def ksd_test(
     mesh: Mesh | None = None,
     **options: Unpack[SteinOptions],
 ) -> TestResult:
-    """Test that targets are draws from ONE density, known up to its constant.
+    """Test that targets are draws from ONE density, known up to its constant: the KSD test.
 
-    ``model``: a function log_density(y), a numpyro distribution with empty batch shape,
-    `Scores`, or anything with ``scores(ys)``. Everything else as in `kccsd_test`.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        model: A function ``log_density(y)``, a numpyro distribution with empty batch shape,
+            `Scores`, or anything with a method ``scores(ys)``.
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        null: As in `jaxcal.kccsd_test`.
+        level: Probability of rejecting the true density.
+        coordinates: As in `jaxcal.kccsd_test`.
+        tile: As in `jaxcal.kccsd_test`.
+        mesh: As in `jaxcal.kccsd_test`.
+        **options: Other options of `jaxcal.kccsd_test`, but ``divergence`` and
+            ``prediction_kernel``: there is one model, and nothing to compare it with.
+
+    Returns:
+        `TestResult`, read as that of `jaxcal.kccsd_test`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type, or one of those left out is given.
+
+    Cost: n scores and n^2 (b + d) multiplications for b draws of the null.
+
     Source: Chwialkowski, Strathmann and Gretton (2016); Liu, Lee and Jordan (2016).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> targets = 0.8 + jax.random.normal(jax.random.key(0), (100, 2))
+        >>> jaxcal.ksd_test(1, lambda y: -jnp.sum(y**2) / 2, targets).verdict
+        'rejected'
     """
     checks.null(null)
     key = checks.key(key)
@@ -100,7 +183,33 @@ def ksd_test(
 
 
 def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[SteinOptions]) -> Estimate:
-    """Estimate the squared KSD without testing; arguments as in `ksd_test`."""
+    """Estimate the squared KSD between targets and one density, without testing.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        model: One density or its scores, as in `ksd_test`.
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        **options: Options of `jaxcal.kccsd`, but ``divergence`` and ``prediction_kernel``.
+
+    Returns:
+        `Estimate` of the square: ``unbiased`` and ``biased``, both [].
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type, or one of those left out is given.
+
+    Cost: n scores and n^2 d multiplications.
+
+    Source: Chwialkowski, Strathmann and Gretton (2016); Liu, Lee and Jordan (2016).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = jax.random.normal(jax.random.key(0), (100,))
+        >>> right, shifted = (jaxcal.ksd(1, dist.Normal(m, 1.0), targets) for m in (0.0, 1.0))
+        >>> bool(right.unbiased < shifted.unbiased)
+        True
+    """
     key = checks.key(key)
     predictions, ys, options = _single(model, targets, options)
     return testing.estimate(key, predictions, ys, stein_specification(ys, **options))

@@ -19,8 +19,14 @@ COLLINEAR = 1e4  # condition number of the features' correlations
 
 
 class Judgement(NamedTuple):
-    """``statistic``, ``p_value`` and ``collinear``, whether nearly collinear features spoil the
-    level, each []; ``samples`` [b]: draws of the statistic under calibration, or none."""
+    """What a null says about the features at the locations.
+
+    Attributes:
+        statistic: Statistic, [].
+        p_value: P-value, [].
+        samples: Draws of the statistic under calibration, [b]; empty where the null is a formula.
+        collinear: Whether nearly collinear features spoil the level, [].
+    """
 
     statistic: Scalar
     p_value: Scalar
@@ -30,10 +36,18 @@ class Judgement(NamedTuple):
 
 @runtime_checkable
 class LocationNull(Protocol):
-    """Whether the means of features [n, J] at J locations differ from 0.
+    """Protocol of nulls that judge whether the means of features at J locations differ from 0.
 
-    ``least``: the fewest observations it is defined for, ``enough``: the fewest for which its level
-    is near what it promises. ``least_p_value``: the smallest p-value n observations can have.
+    ``judge(key, z)`` takes the features z [n, J] and returns a statistic, a p-value [], draws [b]
+    of the statistic (or none) and whether the features are nearly collinear. ``least(j)`` is the
+    smallest number of observations for which the null is defined, ``enough(j)`` the smallest for
+    which its level is near what it promises, and ``least_p_value(n)`` the smallest p-value that n
+    observations can have.
+
+    Example:
+        >>> import jaxcal
+        >>> isinstance(jaxcal.ucme.Signs(), jaxcal.ucme.LocationNull)
+        True
     """
 
     def judge(self, key: Key, z: Float[Array, "n j"], /) -> Judgement: ...
@@ -46,14 +60,29 @@ class LocationNull(Protocol):
 
 
 class Signs(eqx.Module):
-    r"""The estimate :math:`\|\bar Z\|^2 / J` against itself with random signs before observations.
+    r"""The null that compares the estimate :math:`\|\bar Z\|^2 / J` with itself under random signs.
 
-    Keeps the level from 16 observations on (`experiments/ucme_level`), and needs neither more
-    observations than locations nor locations far from each other. The same with Hotelling's
-    statistic rejects as often as `F`: skewed features move what it divides by, and signs do not.
-    Cost O(n J n_draws). p is NaN where no observation is near any location.
+    Each observation gets one sign. Keeps the level from 16 observations on
+    (`experiments/ucme_level`), and needs neither more observations than locations nor locations
+    far from each other. The same with Hotelling's statistic rejects as often as `F`: skewed
+    features move what it divides by, and signs do not. p is NaN where no observation is near any
+    location.
 
-    Source: wild bootstrap as in `jaxcal.nulls.Wild`; the statistic is the paper's estimate.
+    Args:
+        n_draws: Number of draws of signs.
+
+    Cost: O(n J n_draws).
+
+    Source: Wild bootstrap as in `jaxcal.nulls.Wild`; the statistic is the paper's estimate.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> null = jaxcal.ucme.Signs(n_draws=200)
+        >>> result = jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + noise, null=null)
+        >>> result.null_samples.shape
+        (200,)
     """
 
     n_draws: int = eqx.field(
@@ -80,11 +109,22 @@ class Signs(eqx.Module):
 
 
 class ChiSquared(eqx.Module):
-    r"""The limit :math:`\chi^2_J` of `hotelling`'s Q. At 10 locations it needs hundreds of
-    observations.
+    r"""The limit :math:`\chi^2_J` of Hotelling's statistic as the null distribution.
 
-    In the paper's experiment it rejects 88 % of calibrated models at n = 16, 12 % at n = 256.
+    At 10 locations it needs hundreds of observations: in the paper's experiment it rejects 88 %
+    of calibrated models at n = 16, and 12 % at n = 256. Prefer `Signs` or `F`.
+
+    Cost: O(n J^2 + J^3).
+
     Source: Widmann, Lindsten and Zachariah (2021), App. C.3.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 400))
+        >>> null = jaxcal.ucme.ChiSquared()
+        >>> jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     def __call__(self, q: Scalar, n: int, j: int) -> Scalar:
@@ -104,13 +144,25 @@ class ChiSquared(eqx.Module):
 
 
 class F(eqx.Module):
-    r""":math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}`: exact for normal features, and the same
-    limit. It takes away most of what `ChiSquared` rejects too often, not all of it: features are
-    skewed, and at 5 locations in one dimension it rejects .10 of
-    calibrated models at n = 16, .09 at 32, .08 at 64 and 128 (`experiments/ucme_level`; .13 at 16
-    with the default bandwidths), so fewer observations than 25 a location are told.
+    r"""The null :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}` of Hotelling's statistic Q.
+
+    Exact for normal features, with the limit of `ChiSquared`, most of whose excess rejections it
+    removes, but not all, because features are skewed. At 5 locations in one dimension it rejects
+    .10 of calibrated models at n = 16, .09 at 32, and .08 at 64 and 128
+    (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result therefore warns
+    below 25 observations a location.
+
+    Cost: O(n J^2 + J^3).
 
     Source: Hotelling (1931), for the mean of a normal distribution.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200))
+        >>> null = jaxcal.ucme.F()
+        >>> jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     def __call__(self, q: Scalar, n: int, j: int) -> Scalar:

@@ -54,29 +54,49 @@ def ucme_test(
     level: float = 0.05,
     **options: Unpack[MeanOptions],
 ) -> TestResult:
-    r"""Test calibration at J test locations (the CME test), at a cost linear in n.
+    r"""Test calibration at J test locations, at a cost linear in n: the CME test.
 
-    ``predictions``, ``targets`` and the options of the kernel as in `jaxcal.skce_test`.
-    ``locations``: test predictions and test targets, J of each, in the form of predictions and
-    targets; they must not be chosen by looking at the data. By default ``n_locations`` of the
-    observations, drawn by the key and what they hold, serve as locations and are left out of the
-    test. Units and open bandwidths follow the observations, also those that serve as locations.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: n predictions, as in `jaxcal.skce_test`.
+        targets: Observed targets, as in `jaxcal.skce_test`.
+        locations: (test predictions, test targets), J of each, in the form of ``predictions``
+            and ``targets``; they must not be chosen by looking at the data. By default
+            ``n_locations`` of the observations, drawn by the key and by what they hold, serve as
+            locations and are left out of the test.
+        n_locations: Number J of observations that serve as locations.
+        null: `Signs`, for which ``statistic`` is ``biased``; or `F` or `ChiSquared`, for which it
+            is Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with n - 1). Q does not
+            change when the kernel is rescaled or locations are mixed, and gives directions of
+            little spread the same weight: with it up to .08 more shifted forecasts were rejected
+            (`experiments/ucme_level`). But `F` and `ChiSquared` reject calibrated models too
+            often where observations are few, or locations many or close together;
+            ``result.warnings()`` says so.
+        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+        **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, but ``whiten``.
+            Units and unset bandwidths follow all observations, also those that serve as
+            locations.
 
-    ``level`` decides ``result.verdict``. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`,
-    ``estimate`` the same without pairs of an observation with itself.
+    Returns:
+        `TestResult`. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`, ``estimate`` the same
+        without pairs of an observation with itself. p is NaN where S is singular to rounding, as
+        with locations far from all observations.
 
-    ``null``: `Signs`, for which ``statistic`` is ``biased``; or `F` or `ChiSquared`, for which it
-    is Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with n - 1). Q does not change when
-    the kernel is rescaled or locations are mixed, and gives directions of little spread the same
-    weight: with it up to .08 more shifted forecasts were rejected (`experiments/ucme_level`). But
-    both reject calibrated models too often where observations are few, locations many or close
-    together; ``result.warnings()`` says so. p is NaN where S is singular to rounding, as with
-    locations far from all observations.
+    Raises:
+        ValueError: Shapes are wrong, or fewer than 2 observations are left (`F`, `ChiSquared`:
+            fewer than J + 1).
+        TypeError: Locations are of another kind than the predictions.
 
-    Cost O(J n) kernel evaluations, and O(J n b) for b draws or O(J^2 n). Raises ValueError unless
-    2 observations are left (`F`, `ChiSquared`: more than locations), and for shapes; TypeError for
-    locations of another kind than predictions.
+    Cost: O(J n) kernel evaluations, and O(J n b) for b draws or O(J^2 n).
+
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.3 and App. C.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200))
+        >>> jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise).verdict
+        'rejected'
     """
     checks.location_null(null)
     located, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
@@ -102,10 +122,37 @@ def ucme(
     n_locations: int = LOCATIONS,
     **options: Unpack[MeanOptions],
 ) -> Estimate:
-    r"""Estimate the squared UCME, :math:`\frac1J \sum_j (E Z_j)^2`; arguments as in `ucme_test`.
+    r"""Estimate the squared UCME, :math:`\frac1J \sum_j (E Z_j)^2`, at J test locations.
 
-    ``biased`` is the plug-in estimate of the paper, never negative; ``unbiased`` leaves out pairs
-    of an observation with itself. Differentiable in the predictions' parameters. Cost O(J n).
+    Differentiable in the predictions' parameters.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: n predictions, as in `jaxcal.skce_test`.
+        targets: Observed targets, as in `jaxcal.skce_test`.
+        locations: As in `ucme_test`.
+        n_locations: As in `ucme_test`.
+        **options: As in `ucme_test`.
+
+    Returns:
+        `jaxcal.Estimate`: ``biased`` is the plug-in estimate of the paper, never negative;
+        ``unbiased`` leaves out pairs of an observation with itself.
+
+    Raises:
+        ValueError: Shapes are wrong, or fewer than 2 observations are left.
+        TypeError: Locations are of another kind than the predictions.
+
+    Cost: O(J n) kernel evaluations.
+
+    Source: Widmann, Lindsten and Zachariah (2021), Section 3.3.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200))
+        >>> estimate = jaxcal.ucme.ucme(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> bool(estimate.biased > 0)
+        True
     """
     located, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
     if (used := n - j if locations is None else n) < 2:

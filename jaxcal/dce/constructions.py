@@ -25,8 +25,11 @@ class Example(NamedTuple):
 
 
 def quadratic_barrier(alpha: float, *, second: bool = False) -> Example:
-    r"""Lemma 4.5, 0 < alpha <= 1/2: two truths that predictions and labels cannot tell apart, at
-    distance min(4 alpha^2, alpha) and alpha. (The paper prints 2 alpha^2 for the first.)"""
+    r"""Two truths that predictions and labels cannot tell apart: Lemma 4.5, 0 < alpha <= 1/2.
+
+    They are at distance min(4 alpha^2, alpha) and alpha. (The paper prints 2 alpha^2 for the
+    first.)
+    """
     mass = np.array([alpha, 0.5 - alpha, 0.5 - alpha, alpha])  # 00, 01, 10, 11
     f = 0.5 + alpha * np.array([1, 1, -1, -1])
     truth = 0.5 - alpha * np.array([1, 1, -1, -1]) if second else np.array([0, 0.5, 0.5, 1])

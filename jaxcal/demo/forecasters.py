@@ -48,7 +48,7 @@ class Layer(NamedTuple):
 
 
 class Energy(eqx.Module):
-    r"""A density known up to its constant: ``log f(y | x) = -E(x, y)`` with
+    r"""A density known up to its constant, ``log f(y | x) = -E(x, y)``.
 
     .. math:: E(x, y) = \tfrac12 \|u\|^2 - g(x, u), \qquad u = L^\top (t - A x - b)
 

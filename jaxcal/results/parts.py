@@ -13,18 +13,33 @@ FEW = 0.05  # the share of predictions whose chains may seem unsettled by chance
 
 
 class Estimate(NamedTuple):
-    """Estimates of a squared discrepancy, each []: ``unbiased`` (U-statistic, may be negative) and
-    ``biased`` (V-statistic, never negative)."""
+    """Estimates of a squared discrepancy.
+
+    Attributes:
+        unbiased: U-statistic, []; may be negative.
+        biased: V-statistic, []; never negative, for positive definite kernels.
+
+    Example:
+        >>> import jaxcal
+        >>> estimate = jaxcal.Estimate(unbiased=-0.01, biased=0.02)
+        >>> estimate.biased
+        0.02
+    """
 
     unbiased: Scalar
     biased: Scalar
 
 
 class Means(NamedTuple):
-    """Means of q moments over the observations, each 0 where the predictions are right; all [q].
+    """Means of q moments over the observations, each 0 where the predictions are right.
 
-    ``p_value``: of its being 0, two-sided, and ``p_adjusted`` after Holm; ``low``, ``high``: limits
-    of confidence 1 - level, each for itself.
+    Attributes:
+        estimate: Means, [q].
+        standard_error: Standard errors, [q].
+        p_value: Two-sided p-values of "the mean is 0", [q].
+        p_adjusted: The same after Holm's correction, [q].
+        low: Lower limits of confidence 1 - level, each for itself, [q].
+        high: Upper limits of confidence 1 - level, each for itself, [q].
     """
 
     estimate: Float[Array, " q"]
@@ -149,8 +164,15 @@ def all_finite(diagnostics: Diagnostics) -> Bool[Array, ""]:
 
 
 class Interval(NamedTuple):
-    """An interval that holds the true value with probability 1 - ``level``, ends each []: what a
-    test of that level does not reject."""
+    """An interval that holds the true value with probability 1 - level.
+
+    It contains what a test of that level does not reject.
+
+    Attributes:
+        low: Lower end, [].
+        high: Upper end, [].
+        level: Level; the interval has confidence 1 - level.
+    """
 
     low: Scalar
     high: Scalar

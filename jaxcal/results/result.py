@@ -20,24 +20,41 @@ from jaxcal.typing import Scalar
 class TestResult(eqx.Module):
     """The outcome of a test of n observations.
 
-    ``estimate`` []: unbiased estimate of the squared discrepancy; may be negative.
-    ``biased`` []: the V-statistic, never negative. ``standard_error`` []: of the estimate where the
-    model is clearly NOT calibrated; under calibration use the p-value.
-    ``statistic`` []: what the null is about. ``p_value`` []. ``null_samples`` [b]: draws of the
-    statistic under calibration, empty where the null is a formula.
-    ``bandwidths``: those used, by name, in the units of the test.
-    ``contributions`` [n]: each observation's share; they sum to the estimate.
-    ``coordinates``: the split over target coordinates, where asked for.
-    ``route``: how averages over the predictions were taken, with the error where not exactly.
-    ``level``: the probability of rejecting a calibrated model that was asked for; limits have
-    confidence 1 - level. `verdict` is
-    "rejected" where p <= level, "not rejected" where it is not, and "cannot tell" where the test
-    could not have rejected whatever the model, or has no p-value; `reason` says why.
-    ``sensitivity`` [d]: growth of the expected statistic with the square of a shift of the targets
-    by one unit of the test along a coordinate; NaN where it is not clear, None where unknown.
-    ``parts``: of a test of several statistics, each by itself; the statistic is then the largest of
-    them, and it, the estimate and the contributions are in standard deviations of its own draws.
-    ``too_few``: why no data of this size can be rejected by this null, empty where they can.
+    Attributes:
+        estimate: Unbiased estimate of the squared discrepancy, []; may be negative.
+        biased: The V-statistic, []; never negative, for positive definite kernels.
+        standard_error: Standard error [] of the estimate where the model is clearly NOT
+            calibrated; under calibration use the p-value.
+        statistic: What the null is about, [].
+        p_value: P-value, [].
+        null_samples: Draws of the statistic under calibration, [b]; empty where the null is a
+            formula.
+        bandwidths: Bandwidths used, by name, in the units of the test.
+        contributions: Share of each observation, [n]; they sum to the estimate.
+        coordinates: Split over target coordinates, where asked for.
+        diagnostics: Counts and flags of what could spoil the result; `warnings` puts them into
+            words.
+        test: Name of the test.
+        null: Name of the null.
+        sensitivity: Growth of the expected statistic with the square of a shift of the targets by
+            one unit of the test along each coordinate, [d]; NaN where it is not clear, None where
+            unknown.
+        parts: For a test of several statistics, each by itself. The statistic is then the largest
+            of them; it, the estimate and the contributions are in standard deviations of its own
+            draws.
+        route: How averages over the predictions were taken, with the error where they are not
+            exact.
+        level: Level of the test: the probability of rejecting a calibrated model. Limits have
+            confidence 1 - level.
+        too_few: Why this null can reject no data of this size; empty where it can.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.kccsd_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> result.verdict, bool(result.p_value <= result.level), result.contributions.shape
+        ('rejected', True, (100,))
     """
 
     __test__ = False  # a result, not a pytest class
@@ -62,8 +79,11 @@ class TestResult(eqx.Module):
 
     @classmethod
     def of(cls, diagnostics: Diagnostics, **fields: Any) -> "TestResult":
-        """The one place that builds results: where something that came in is not finite, every
-        number is NaN, from the very counts that `warnings` and `reason` speak of."""
+        """Build a result; where something that came in is not finite, every number is NaN.
+
+        This is the one place that builds results: the numbers are set to NaN from the very counts
+        that `warnings` and `reason` speak of.
+        """
         finite = all_finite(diagnostics)
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
         fields |= {
@@ -76,31 +96,38 @@ class TestResult(eqx.Module):
         return cls(diagnostics=diagnostics, **fields)
 
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
-        """The same result judged at a level, by a null that has this least p-value for n."""
+        """The same result judged at a level, by a null whose smallest p-value for n is given."""
         n = self.contributions.shape[-1]
         return replace(self, level=level, too_few=too_few(self.null, least_p_value, n, level))
 
     @property
     def reason(self) -> Any:
-        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        """Why the verdict is "cannot tell", or ""; an array for a batch. Outside of jit only."""
         return first_that_holds(no_verdict(self), np.shape(self.p_value))
 
     @property
     def verdict(self) -> Any:
-        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
+        """The judgement: "rejected", "not rejected" or "cannot tell"; an array for a batch.
+
+        "rejected" where p <= level, "not rejected" where p > level, and "cannot tell" where there
+        is no p-value or the test could not have rejected any model; `reason` says why. Outside of
+        jit only.
+        """
         return judge(self)
 
     @property
     def smallest_shift(self) -> Any:
-        r"""The shift of all targets along each coordinate, [d] in units of the test (standard
-        deviations of the targets), that a test like this would find with 80 %. None where it is
-        unknown, NaN in coordinates where it is not clear. Outside of jit only.
+        r"""The shift along each coordinate that a test like this would find with probability 80 %.
+
+        Shape [d]: the shift of all targets in units of the test (standard deviations of the
+        targets). None where it is unknown, NaN in coordinates where it is not clear. To first
+        order in the shift. Outside of jit only.
 
         With q the critical value and :math:`\sigma` the deviation of the null's draws, a shift that
-        moves the statistic by c is found with 80 % where
+        moves the statistic by c is found with probability 80 % where
         :math:`c = q + z_{.8} \sqrt{\sigma^2 + 2\sqrt2\,\sigma c}`: c adds the variance
         :math:`4 \zeta / n` with :math:`\zeta \leq c\,n\,\sigma / \sqrt2`, the largest eigenvalue
-        being below the root of the sum of their squares. To first order in the shift.
+        being below the root of the sum of their squares.
         """
         if self.sensitivity is None:
             return None

@@ -66,7 +66,7 @@ def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
 
 
 def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
-    r"""All pairs from second moments, exact, in O(n (d + r)^2):
+    r"""All pairs from second moments, exact, in O(n (d + r)^2).
 
     .. math:: |D^T D|^2 - 2 \langle D^T L, D^T R\rangle + \langle L^T L, R^T R\rangle
               - \sum_i (|D_i|^2 - h_{ii})^2.
