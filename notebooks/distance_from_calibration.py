@@ -9,10 +9,10 @@ import os
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from matplotlib.figure import Figure
 
 from jaxcal import dce
-from jaxcal.dce.constructions import tempered_sample, two_points
 from jaxcal.plots.dce import bracket, reliability_with_witness
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
@@ -26,7 +26,7 @@ data_key, key = jax.random.split(jax.random.key(4))
 # number sees half.
 
 # %%
-v, y, w = two_points(0.01).domain.distribution()
+v, y, w = np.array([0.49, 0.51]), np.array([0.0, 1.0]), np.array([0.5, 0.5])
 for bins in (14, 15, 20, 21):
     print(f"{bins} bins: ECE {float(dce.binned_ece(v, y, weights=w, edges=bins).value):.3f}")
 
@@ -44,8 +44,17 @@ print("best bins:              ", dce.interval_ce(v, y, weights=w))
 # %% [markdown]
 # Now a model. It is somewhat overconfident: the truth's log odds are multiplied by 1.3.
 
+
 # %%
-p, labels = tempered_sample(data_key, n, 1.3)
+def forecasts(key, factor):
+    """Probabilities whose log odds are the truth's times ``factor``, and labels from the truth."""
+    truth_key, label_key = jax.random.split(key)
+    truth = jax.random.uniform(truth_key, (n,))
+    p = jax.nn.sigmoid(factor * jax.scipy.special.logit(truth))
+    return p, jax.random.bernoulli(label_key, truth).astype(p.dtype)
+
+
+p, labels = forecasts(data_key, 1.3)
 ece = dce.binned_ece(p, labels, edges=15)
 print(f"15 bins: ECE {float(ece.value):.3f}; with the bins' width, {float(ece.bound):.3f}")
 result = dce.distance_from_calibration(key, p, labels, **options)
@@ -81,7 +90,7 @@ print(f"{best}; recalibrating by them moves predictions by {float(moved):.3f} on
 # population's line begins at 0, and the p-value finds nothing.
 
 # %%
-print(dce.distance_from_calibration(key, *tempered_sample(data_key, n, 1.0), **options))
+print(dce.distance_from_calibration(key, *forecasts(data_key, 1.0), **options))
 
 # %% [markdown]
 # More than two classes make one such problem for the confidence in the most likely class

@@ -10,12 +10,12 @@
 import os
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
 from jaxcal import squared_ce
 from jaxcal.plots.squared_ce import calibration_errors, risk_over_grid
-from jaxcal.squared_ce.simulations import tempered_dirichlet
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n = 120 if quick else 1000
@@ -28,8 +28,11 @@ keys = jax.random.split(jax.random.key(0), 3)
 
 # %%
 with jax.enable_x64(True):
-    data = tempered_dirichlet(keys[0], n)
-probabilities, labels = np.asarray(data.probabilities), np.asarray(data.labels)
+    truth_key, label_key = jax.random.split(keys[0])
+    # logarithms, up to a constant, of draws from Dir(0.04, .., 0.04), often too small for a float
+    log_truth = jax.random.loggamma(truth_key, jnp.full((n, 5), 0.04))
+    labels = np.asarray(jax.random.categorical(label_key, log_truth))
+    probabilities = np.asarray(jax.nn.softmax(0.3 * log_truth))
 
 report = squared_ce.calibration_error(
     keys[1], probabilities, labels, notion="canonical", folds=2 if quick else 5

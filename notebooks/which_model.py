@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 
 import jaxcal
 from jaxcal import ckce
-from jaxcal.ckce import synthetic
 from jaxcal.divergences import Wasserstein
 from jaxcal.kernels import Gaussian
 from jaxcal.plots import ckce as plots
@@ -33,14 +32,14 @@ keys = jax.random.split(jax.random.key(0), 6)
 # useless and yet calibrated.
 
 # %%
-truth = synthetic.dirichlet(keys[0], n, 4, 0.5)
-labels = synthetic.labels(keys[1], truth)
+truth = jax.random.dirichlet(keys[0], jnp.full(4, 0.5), (n,))
+labels = jax.random.categorical(keys[1], jnp.log(truth))
 models = {
     "knows": truth,
-    "too sure": synthetic.temperature(truth, 0.5),
-    "unsure": synthetic.temperature(truth, 2.0),
-    "noisy": 0.7 * truth + 0.3 * synthetic.dirichlet(keys[2], n, 4, 0.5),
-    "always the same": synthetic.marginal(n, 4),
+    "too sure": jax.nn.softmax(jnp.log(truth) / 0.5),
+    "unsure": jax.nn.softmax(jnp.log(truth) / 2.0),
+    "noisy": 0.7 * truth + 0.3 * jax.random.dirichlet(keys[2], jnp.full(4, 0.5), (n,)),
+    "always the same": jnp.full((n, 4), 0.25),
 }
 found = ckce.compare(keys[3], models, labels, n_draws=draws, rank=40 if quick else 128)
 print(found)

@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 from jax import numpy as jnp
 from numpyro.infer.autoguide import AutoDiagonalNormal
 
-from jaxcal import candidates, ckce, dce, divergences, kernels, models, squared_ce, whitening
+from jaxcal import candidates, divergences, kernels, models, squared_ce, whitening
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
@@ -21,18 +21,10 @@ UNIVARIATE = dist.Normal(jnp.asarray(P), 1.0)
 DRAWS = models.Draws(RNG.normal(size=(N, 5, 2)))
 FITTED = squared_ce.estimators.fit_one(squared_ce.Zero(), squared_ce.binary(P, Y))
 PROBLEM = squared_ce.binary(P, Y)
-DOMAIN = dce.Domain(np.ones(3) / 3, np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.4, 0.9]))
-COUPLING = dce.Coupling(P, P, Y + 0.0, np.ones(N) / N)
-SQUARES = {"mean": lambda ps, labels: jnp.mean(ps)}
-LAW = squared_ce.FiniteDistribution(jnp.asarray(PS), jnp.ones(N) / N, jnp.asarray(PS))
 
 
 def density(params, y):
     return -0.5 * jnp.sum((y - params) ** 2)
-
-
-def drawn(key, shift=0.0):
-    return ckce.ranking.Drawn(jnp.asarray(MODELS) + 0 * shift, jnp.asarray(LABELS))
 
 
 DENSITIES = models.Unnormalized(density, jnp.asarray(YS))
@@ -114,7 +106,6 @@ def recipes():
         "mce": LABELLED,
         "ensemble": {"members": [UNIVARIATE, UNIVARIATE]},
         "fit_temperature": {"predictions": PS, "targets": LABELS, "steps": 2},
-        "lp_ball_error": {"predictions": PS, "conditional": PS, "p": 2},
         "mmce": {"confidence": P, "correct": Y},
         "reliability": {"confidence": P, "correct": Y},
         "mse": by_target,
@@ -130,7 +121,6 @@ def recipes():
     for name in ("absolute", "total_variation", "euclidean", "squared_euclidean"):
         measured[name] = {"p": PS[0], "q": PS[1]}
     grid = np.array([0.1, 1.0])
-    trials = {"measures": SQUARES, "trials": 2}
     compared = {
         "brier_split": CLASSES,
         "ckce": CLASSES,
@@ -146,15 +136,12 @@ def recipes():
         "compare": top["compare"],
         "conditional_mean": {"xs": INPUTS, "ys": YS},
         "cross_validated_ridge": {**CLASSES, "ridges": grid},
-        "drawn_trials": {"key": 0, "make": drawn, **trials},
         "inner_product": {"a": conditional_mean, "b": conditional_mean},
         "squared_distance": {"a": conditional_mean, "b": conditional_mean},
         "jkce": CLASSES,
         "null_mean": {"predictions": PS},
         "pooled_bandwidth": {"models": MODELS},
         "skill": CLASSES,
-        "shift_curves": {"key": 0, "make": drawn, "shifts": [0.0, 1.0], **trials},
-        "subsample_trials": {"key": 0, "models": MODELS, "targets": LABELS, **trials, "size": 6},
     }
     squared = {
         "Parametric": {"residual": lambda theta, x: x * theta, "thetas": grid},
@@ -169,10 +156,7 @@ def recipes():
         "empirical_risk": {"h": FITTED, "problem": PROBLEM},
         "kkr_ridges": {"scalar": True},
         "ukkr_ridges": {"scalar": True},
-        "leave_one_out_error": {"problem": PROBLEM, "bandwidth": 0.1},
-        "likelihood_bandwidth": {"problem": PROBLEM},
         "mean_interval": {"values": P},
-        "murphy": {"distribution": LAW},
         "nested_calibration_error": {"key": 0, **LABELLED, "outer": 2, **small},
         "one_step": {"terms": RNG.normal(size=N)},
         "problem_error": {"key": 0, "problem": PROBLEM, **small},
@@ -180,29 +164,16 @@ def recipes():
         "softmax": {"logits": PS},
     }
     binary = (
-        "binned_ece dce_bracket unbinned_ece interval_ce kernel_ce laplace_ce lift_upper "
-        "lower_distance lower_distance_value smece smooth_ce smooth_ce_linear_program "
+        "binned_ece dce_bracket unbinned_ece interval_ce kernel_ce laplace_ce "
+        "lower_distance lower_distance_value smece smooth_ce "
         "surrogate_interval_ce"
     )
     distances = dict.fromkeys(binary.split(), BINARY)
     distances |= {
         "distance_from_calibration": top["distance_from_calibration"],
         "from_classes": {**LABELLED, "notion": "top-label"},
-        "from_masses": {"v": P, "p0": P / 20, "p1": P / 20},
-        "is_calibrated": {"domain": DOMAIN},
-        "true_distance": {"domain": DOMAIN},
-        "kernel_radius": {"n": 12},
         "laplace_witness": {**BINARY, "at": P},
-        "lift_lower": {"coupling": COUPLING},
-        "pair_sample": {"key": 0, **BINARY, "n_pairs": 5},
-        "random_bins": {"key": 0, **BINARY, "n_draws": 3},
-        "random_features": {"key": 0, **BINARY, "n_draws": 3},
-        "random_interval_ce": {**BINARY, "width": 0.2},
-        "sampled_interval_ce": {"key": 0, **BINARY, "width": 0.2, "n_shifts": 3},
-        "sample_sizes": {"accuracy": 0.1},
-        "smooth_ce_grid": {**BINARY, "cells": 10},
         "upper_distance": {"predictions": P[:6], "targets": Y[:6], "weights": np.ones(6) / 6},
-        "weighted_ce": {**BINARY, "functions": [lambda p: p, lambda p: 1 - p]},
     }
     return {
         "": top,

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from reference.sketches import sampled_interval_ce
 
 import jaxcal
 from jaxcal import checks, convert
-from jaxcal.dce import sampled_interval_ce
 from jaxcal.models import Scores
 from jaxcal.nulls import Wild
 from jaxcal.simulators import two_moons

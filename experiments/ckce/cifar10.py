@@ -1,6 +1,7 @@
 """E3: seven CIFAR-10 networks and the uniform model, on all images and on subsets of 500."""
 
 import csv
+import sys
 from pathlib import Path
 
 import jax
@@ -13,9 +14,11 @@ from jaxcal.ckce import (
     jkce,
     pooled_bandwidth,
     skill,
-    subsample_trials,
 )
 from jaxcal.measures import absolute, canonical_error, confidences, reliability
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reference.ranking import subsample_trials
 
 SIZE = 500
 # as many as the paper ranks: a DenseNet, a ResNet, a small network and the uniform model

@@ -24,12 +24,8 @@ from jaxcal.ckce import (
     Equal,
     Fourier,
     ckce,
-    drawn_trials,
     jkce,
-    shift_curves,
-    synthetic,
 )
-from jaxcal.ckce.ranking import Drawn
 from jaxcal.measures import absolute, canonical_error
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -37,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import cifar10
 import images
 import runner
+from reference import synthetic
+from reference.ranking import Drawn, drawn_trials, shift_curves
 
 FOLDER = Path(__file__).parent
 

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import dce
-from jaxcal.dce import constructions
 from jaxcal.dce.bracket import from_lower
 from jaxcal.kernels import Gaussian
 
@@ -19,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 import reference_values
 import runner
+from reference import constructions, distances
 
 FOLDER = Path(__file__).parent
 TINY = 1e-6
@@ -63,7 +63,7 @@ EXAMPLES = {
 }
 
 VALUES = {
-    "true": lambda domain: dce.true_distance(domain).value,
+    "true": lambda domain: distances.true_distance(domain).value,
     "lower": lambda d: dce.lower_distance(d.f, d.f_star, weights=d.mass, tol=1e-9).value,
     "upper": lambda d: dce.upper_distance(d.f, d.f_star, weights=d.mass).value,
     "smooth": lambda d: dce.smooth_ce(d.f, d.f_star, weights=d.mass).value,
@@ -100,7 +100,7 @@ TABLE = (
 def padded(domain, size=4):
     """Inputs without mass up to ``size``: they change nothing, and small domains share programs."""
     left = max(0, size - domain.f.size)
-    return dce.Domain(*(np.pad(x, (0, left)) for x in (domain.mass, domain.f, domain.f_star)))
+    return distances.Domain(*(np.pad(x, (0, left)) for x in (domain.mass, domain.f, domain.f_star)))
 
 
 def _gaussian(domain):
@@ -122,14 +122,14 @@ def table(case, name, config):
         return VALUES[name](padded(domain))
 
     if case == "jump at two points":
-        whole = dce.Domain(np.full(2, 0.5), np.full(2, 0.5), np.array([0.0, 1.0]))
+        whole = distances.Domain(np.full(2, 0.5), np.full(2, 0.5), np.array([0.0, 1.0]))
         return abs(value(constructions.two_points(TINY).domain) - value(whole)), 0.0
     if case == "jump at four points":
         near, at = (constructions.jumping_intervals(e).domain for e in (TINY, 0.0))
-        near = dce.Domain(near.mass, near.f, at.f_star)
+        near = distances.Domain(near.mass, near.f, at.f_star)
         return abs(value(near) - value(at)), 0.0
     if case == "calibrated, noisy labels":
-        return value(dce.Domain(np.ones(1), np.full(1, 0.5), np.full(1, 0.5))), 0.0
+        return value(distances.Domain(np.ones(1), np.full(1, 0.5), np.full(1, 0.5))), 0.0
     if case == "two points in a bin":
         return value(constructions.two_points(0.01).domain), float("nan")
     wiggle = constructions.hidden_from_gaussians(0.005, points=config.wiggle_points)
@@ -189,7 +189,7 @@ def everything(laws):
     for law in range(laws):
         f = rng.random(4)
         truth = f + 10 ** -rng.uniform(0, 2) * (rng.random(4) - f) if law % 2 else rng.random(4)
-        domains.append(dce.Domain(rng.dirichlet(np.ones(4)), f, truth))
+        domains.append(distances.Domain(rng.dirichlet(np.ones(4)), f, truth))
     names = ("true", "lower", "upper", "smooth", "laplace", "ece", "interval", "surrogate")
     return [{name: float(VALUES[name](padded(d))) for name in names} for d in domains]
 

@@ -10,6 +10,7 @@ the same samples are in relplot.csv (made by `relplot_values.py`, where relplot 
 import argparse
 import csv
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -20,6 +21,9 @@ import numpy as np
 from jaxcal import dce
 from jaxcal.dce.predictions import atoms, binary
 from jaxcal.dce.resampling import ascending, kernel_statistic, smooth_statistic
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reference import distances, sketches
 
 FOLDER = Path(__file__).parent
 
@@ -54,7 +58,7 @@ def ratios(n):
         "binned ECE, 15 bins": lambda v, y: dce.binned_ece(v, y).value,
         "Laplace kernel": lambda v, y: dce.laplace_ce(v, y).value,
         "Laplace kernel, with witness": lambda v, y: dce.laplace_ce(v, y),
-        "random intervals, one width": lambda v, y: dce.random_interval_ce(v, y, width=0.1),
+        "random intervals, one width": lambda v, y: sketches.random_interval_ce(v, y, width=0.1),
         "surrogate, 9 widths": lambda v, y: dce.surrogate_interval_ce(v, y).value,
         "smECE": lambda v, y: dce.smece(v, y).value,
         "smooth, with witness": lambda v, y: dce.smooth_ce(v, y),
@@ -75,10 +79,10 @@ def program(n, limit=600.0):
     mine = min(once(run, v, y) for _ in range(3))
     yield f"smooth, n={n}", "seconds", mine
     jax.block_until_ready(atoms(binary(v, y)))  # what is compiled and imported is not its time
-    dce.smooth_ce_linear_program(v[:9], y[:9])
+    distances.smooth_ce_linear_program(v[:9], y[:9])
     start = time.perf_counter()
     try:
-        wanted = dce.smooth_ce_linear_program(v, y, seconds=limit)
+        wanted = distances.smooth_ce_linear_program(v, y, seconds=limit)
     except TimeoutError:
         yield f"smooth, n={n}", "seconds in which HiGHS did not finish", limit
         yield f"smooth, n={n}", "times faster than HiGHS, at least", limit / mine
@@ -96,7 +100,7 @@ def agreement(cases):
     for seed in range(cases):
         v, y = sample(seed, 200, power=2.0)
         found = smooth(v, y)
-        worst = max(worst, abs(float(found.value) - dce.smooth_ce_linear_program(v, y)))
+        worst = max(worst, abs(float(found.value) - distances.smooth_ce_linear_program(v, y)))
         gap = max(gap, abs(float(found.upper - found.value)))
         low = dce.lower_distance(v, y, tol=1e-9)
         width = max(width, low.coupling.cost - (low.high - low.moved), low.high - low.low)

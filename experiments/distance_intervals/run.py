@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcal.dce import Domain, distance_from_calibration, true_distance
+from jaxcal.dce import distance_from_calibration
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from reference.distances import Domain, true_distance
 
 FOLDER = Path(__file__).parent
 

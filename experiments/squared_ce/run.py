@@ -25,12 +25,12 @@ import numpy as np
 from jaxcal import squared_ce
 from jaxcal.squared_ce.functions import Residual
 from jaxcal.squared_ce.kernel_ridge import kkr_ridges, ukkr_ridges
-from jaxcal.squared_ce.simulations import temperature_residual, tempered_dirichlet
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
 import squared_ce_data
+from reference.classifiers import temperature_residual, tempered_dirichlet
 
 FOLDER = Path(__file__).parent
 TRUTH = 0.063278**0.5  # of the simulation, from 3e7 draws

@@ -11,6 +11,7 @@ import csv
 import importlib.util
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +28,10 @@ from jaxcal import squared_ce
 from jaxcal.squared_ce.estimators import at_data, fit_one
 from jaxcal.squared_ce.functions import diagonal
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.simulations import squared_confidence, tempered_dirichlet
 from jaxcal.squared_ce.spectral import kernel_matrix
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reference.classifiers import squared_confidence, tempered_dirichlet
 
 FOLDER = Path(__file__).parent
 RBF = squared_ce.KroneckerRidge().kernels[0]

@@ -16,7 +16,6 @@ from jaxcal.ckce.operators import (
     inner_product,
     squared_distance,
 )
-from jaxcal.ckce.ranking import Trials, drawn_trials, shift_curves, subsample_trials
 from jaxcal.ckce.solvers import Approximation, Exact, Solution, Solver
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "Skill",
     "Solution",
     "Solver",
-    "Trials",
     "brier_split",
     "ckce",
     "ckce_by_group",
@@ -47,14 +45,11 @@ __all__ = [
     "compare",
     "conditional_mean",
     "cross_validated_ridge",
-    "drawn_trials",
     "inner_product",
     "jkce",
     "null_mean",
     "pooled_bandwidth",
-    "shift_curves",
     "simplex_kernel",
     "skill",
     "squared_distance",
-    "subsample_trials",
 ]

@@ -5,7 +5,6 @@ inside a bin. A binned ECE plus its average bin width is an upper bound of the t
 (Blasiok et al. 2023, eq. 5), which the bare number is not.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,8 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.predictions import Binary, atoms, binary
-from jaxcal.numerics import largest
-from jaxcal.typing import Scalar, Vector
+from jaxcal.typing import Scalar
 
 
 def unbinned_ece(predictions: Any, targets: Any, *, weights: Any = None) -> Scalar:
@@ -90,29 +88,3 @@ def _edges(edges: Any, shift: Any, dtype: Any) -> Array:
     ):
         raise ValueError(f"edges: wanted ascending edges from 0 to 1, got {edges!r}")
     return places
-
-
-class WeightedCE(NamedTuple):
-    """``value`` []: the largest of ``found`` [k], |E[(y - v) w(v)]| for each weight."""
-
-    value: Scalar
-    found: Float[Array, " k"]
-
-
-def weighted_ce(
-    predictions: Any,
-    targets: Any,
-    functions: Sequence[Callable[[Vector], Array]],
-    *,
-    weights: Any = None,
-) -> WeightedCE:
-    """The largest |E[(y - v) w(v)]| over a finite family of functions w of the predictions [n].
-
-    A constant 1 gives |E[y - v]|; signs of all values give ECE. Source: Def. 7.1.
-    """
-    if not isinstance(functions, Sequence) or not functions or not all(map(callable, functions)):
-        raise ValueError("functions: wanted a list of at least one weight function")
-    data = binary(predictions, targets, weights)
-    rho = data.w * (data.y - data.v)
-    errors = jnp.stack([jnp.abs(jnp.sum(rho * w(data.v))) for w in functions])
-    return WeightedCE(largest(errors), errors)

@@ -25,56 +25,10 @@ from jaxcal.dce.predictions import Atoms, Binary, atoms, binary, positive, resid
 from jaxcal.dce.prefix_sums import sums
 from jaxcal.numerics import at_most, smallest
 from jaxcal.results import plain
-from jaxcal.typing import Key, KeyLike, Scalar, Vector
+from jaxcal.typing import Scalar, Vector
 
 EXACT_MOST = 48  # atoms for which all maximum widths are tried
 FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
-NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
-
-
-def random_interval_ce(
-    predictions: Any, targets: Any, *, width: Any, weights: Any = None
-) -> Scalar:
-    """Binned ECE with bins of this width, averaged exactly over all shifts of the bins.
-
-    ``width`` > 0, also above 1. Differentiable, jit, vmap. Cost: one sort and O(n).
-    Between |E[y - v]| (wide bins) and ECE, which it equals below the least gap between different
-    predictions. Source: Def. 6.5.
-    """
-    width = checks.number(width, "width", above=0)
-    data = binary(predictions, targets, weights)
-    return boxcars(*residuals(data), width.astype(data.v.dtype)[None])[0]
-
-
-def sampled_interval_ce(
-    key: KeyLike,
-    predictions: Any,
-    targets: Any,
-    *,
-    width: float | int,
-    n_shifts: int = 100,
-    weights: Any = None,
-) -> tuple[Scalar, Scalar]:
-    """The same by ``n_shifts`` random shifts, as in the paper: mean and its standard error.
-
-    Cost O(n n_shifts). The exact average costs less than two shifts: use this for comparison only.
-    """
-    width = checks.real(width, "width", above=0)
-    if not width >= NARROWEST:
-        raise ValueError(f"width: wanted at least {NARROWEST}, as every bin is stored, got {width}")
-    n_shifts = checks.integer(n_shifts, "n_shifts")
-    data = binary(predictions, targets, weights)
-    rho = data.w * (data.y - data.v)
-    bins = math.ceil(1 / width) + 2
-
-    def one(key: Key) -> Scalar:
-        # the bin of v is that of v - r + width, never negative
-        r = jax.random.uniform(key, (), data.v.dtype, maxval=width)
-        which = jnp.floor((data.v - r) / width).astype(jnp.int32) + 1
-        return jnp.sum(jnp.abs(jax.ops.segment_sum(rho, which, bins)))
-
-    errors = jax.lax.map(one, jax.random.split(checks.key(key), n_shifts))
-    return jnp.mean(errors), jnp.std(errors) / n_shifts**0.5
 
 
 class SurrogateCE(eqx.Module):

@@ -1,33 +1,9 @@
-"""Linear programs of the paper, by SciPy's HiGHS and outside of jit: the references."""
+"""The linear program of the lower distance, by SciPy's HiGHS and outside of jit."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-
-from jaxcal import checks
-from jaxcal.dce.predictions import atoms, binary, positive
-
-
-def smooth_ce_linear_program(
-    predictions: Any, targets: Any, *, weights: Any = None, seconds: float | None = None
-) -> float:
-    """Smooth calibration error by its linear program over neighbours (Theorem 7.14).
-
-    The reference for `smooth_ce`, which is the same number in a small part of the time.
-    ``seconds``: the most that the solver may take; TimeoutError beyond.
-    """
-    import scipy.sparse as sparse
-
-    seconds = None if seconds is None else checks.real(seconds, "seconds", above=0)
-    distribution = positive(atoms(binary(predictions, targets, weights)))
-    v, rho = distribution.v, distribution.rho
-    if v.size == 1:
-        return float(abs(rho[0]))
-    d = _differences(v.size, sparse)
-    gaps = np.diff(v)
-    limits = np.concatenate([gaps, gaps])
-    return -_solve(-rho, sparse.vstack([d, -d]), limits, (-1, 1), seconds).fun
 
 
 class Chain(NamedTuple):
@@ -49,23 +25,28 @@ def chain_program(u: Any, p0: Any, p1: Any) -> Chain:
     import scipy.sparse as sparse
 
     m = u.size
-    d = _differences(m, sparse)
+    d = differences(m, sparse)
     none = sparse.csr_matrix(d.shape)
     slopes = sparse.bmat([[d, none], [-d, none], [none, d], [none, -d]])
     below = sparse.hstack([sparse.diags(1 - u), sparse.diags(u)])
     limits = np.concatenate([*[np.diff(u)] * 4, np.zeros(m)])
-    solution = _solve(
+    solution = solve(
         -np.concatenate([p0, p1]), sparse.vstack([slopes, below]), limits, (None, None)
     )
     at = -solution.ineqlin.marginals[-m:]
     return Chain(-solution.fun, solution.x[:m], solution.x[m:], np.maximum(at, 0))
 
 
-def _differences(m: int, sparse: Any) -> Any:
+def differences(m: int, sparse: Any) -> Any:
+    """The matrix of differences of neighbours, [m - 1, m]."""
     return sparse.diags([-np.ones(m - 1), np.ones(m - 1)], [0, 1], shape=(m - 1, m))
 
 
-def _solve(costs: Any, matrix: Any, limits: Any, bounds: Any, seconds: Any = None) -> Any:
+def solve(costs: Any, matrix: Any, limits: Any, bounds: Any, seconds: Any = None) -> Any:
+    """The solution of a program, or TimeoutError or RuntimeError.
+
+    ``seconds``: the most that the solver may take.
+    """
     from scipy.optimize import linprog
 
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}

@@ -141,15 +141,6 @@ def positive(distribution: Atoms) -> HostAtoms:
     return HostAtoms(v[has_mass], p0[has_mass], p1[has_mass], moved[np.asarray(distribution.atom)])
 
 
-def from_masses(v: Any, p0: Any, p1: Any) -> tuple[Array, Array, Array]:
-    """A finite distribution of (v, y) as predictions, fractional labels and weights."""
-    v, p0, p1 = (checks.floats(a, name) for a, name in ((v, "v"), (p0, "p0"), (p1, "p1")))
-    if not v.shape == p0.shape == p1.shape:
-        raise ValueError(f"v, p0, p1: wanted one shape, got {v.shape}, {p0.shape} and {p1.shape}")
-    mass = p0 + p1
-    return v, jnp.where(mass > 0, p1 / jnp.where(mass > 0, mass, 1), 0), mass
-
-
 def from_classes(predictions: Any, targets: Any, notion: str) -> tuple[Array, Array]:
     """Predictions and labels 0 or 1 of the scalar problems that a notion of calibration makes.
 

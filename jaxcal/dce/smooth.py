@@ -8,20 +8,17 @@ of the distance from calibration, and twice it an upper bound of the lower dista
 Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.
 """
 
-from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from jaxcal import checks
 from jaxcal.dce.predictions import Binary, Residuals, binary
 from jaxcal.dce.prefix_sums import least, sums
 from jaxcal.dce.total_variation import denoise
-from jaxcal.numerics import largest
 from jaxcal.results import plain
 from jaxcal.typing import Scalar, Vector
 
@@ -127,37 +124,3 @@ def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
     from_left = least(raw - v) + v
     from_right = least(raw + v, reverse=True) - v
     return jnp.clip(jnp.minimum(from_left, from_right), -1, 1)
-
-
-class GridSmoothCE(eqx.Module):
-    """``value`` [] on the grid, and ``error`` []: |value - smCE| is no more than that."""
-
-    value: Scalar
-    error: Scalar
-
-
-def smooth_ce_grid(
-    predictions: Any, targets: Any, *, cells: int, weights: Any = None
-) -> GridSmoothCE:
-    """Smooth calibration error with residuals moved to the nearest of ``cells`` + 1 grid points.
-
-    Exact for the moved residuals; the error bound is E|y - v| / (2 cells). Cost O(n + cells^2).
-    Differentiable in the residuals (their places on the grid count as constants).
-    """
-    return _grid(binary(predictions, targets, weights), checks.integer(cells, "cells"))
-
-
-@partial(jax.jit, static_argnames="cells")
-def _grid(data: Binary, cells: int) -> GridSmoothCE:
-    rho = data.w * (data.y - data.v)
-    near = jnp.round(jnp.nan_to_num(data.v) * cells).astype(jnp.int32)
-    on_grid = jax.ops.segment_sum(rho, near, cells + 1)
-    z = jnp.linspace(-1, 1, 2 * cells + 1, dtype=rho.dtype)
-
-    def step(best: Float[Array, " z"], mass: Scalar):
-        padded = jnp.pad(best, 1, constant_values=-jnp.inf)
-        widest = jnp.maximum(jnp.maximum(padded[:-2], padded[2:]), best)
-        return mass * z + widest, None
-
-    best, _ = jax.lax.scan(step, on_grid[0] * z, on_grid[1:])
-    return GridSmoothCE(largest(best), jnp.sum(jnp.abs(rho)) / (2 * cells))

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
@@ -179,31 +178,3 @@ def ece(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
 def mce(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
     """Maximum calibration error, []: the largest gap of the bins of `ece`."""
     return reliability(*confidences(predictions, targets), bins=bins).mce
-
-
-def lp_ball_error(predictions: Any, conditional: Any, p: float, *, weights: Any = None) -> Scalar:
-    r"""Calibration error over the unit ball of :math:`L^p`(distribution of predictions x counting).
-
-    With :math:`\delta = P(Y | P) - P` [n, m] and 1/p + 1/q = 1: :math:`(E \|\delta\|_q^q)^{1/q}`
-    for 1 < p < infinity, the largest :math:`|\delta|` for p = 1, :math:`E \|\delta\|_1` for
-    p = infinity. p = 2 gives the root of the squared Euclidean ECE, p = infinity twice the ECE of
-    total variation. ``weights`` [n] of sum 1: the distribution of the predictions, equal by
-    default. Source: Widmann et al. (2021), Theorem G.1.
-    """
-    if isinstance(p, bool) or not isinstance(p, int | float | np.number) or not p >= 1:
-        raise ValueError(f"p: wanted a number of at least 1, or infinity, got {p!r}")
-    rows = checks.probabilities(predictions, "predictions", binary=True)
-    truth = checks.probabilities(conditional, "conditional")
-    if truth.shape != rows.shape:
-        raise ValueError(f"conditional: wanted the shape {rows.shape}, got {truth.shape}")
-    n = rows.shape[0]
-    w = jnp.full(n, 1 / n, rows.dtype) if weights is None else checks.floats(weights, "weights")
-    if w.shape != (n,):
-        raise ValueError(f"weights: wanted one a prediction, shape ({n},), got {w.shape}")
-    sizes = jnp.abs(truth - rows)
-    if p == 1:
-        return largest(jnp.where(w[:, None] > 0, sizes, 0))
-    q = 1.0 if p == float("inf") else p / (p - 1)
-    most = largest(sizes)  # its powers underflow for p near 1
-    scale = jnp.where(most > 0, most, 1)
-    return scale * jnp.sum(w[:, None] * (sizes / scale) ** q) ** (1 / q)

@@ -1,14 +1,13 @@
 """Squared calibration errors of classifiers, with the estimator chosen by its risk.
 
 `calibration_error` is the whole of it: probabilities and labels in, a `Report` out. The parts are
-public too: reductions to regression problems, estimators, risks, intervals and exact distributions.
+public too: reductions to regression problems, estimators, risks and intervals.
 """
 
 from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Zero
-from jaxcal.squared_ce.exact import FiniteDistribution, murphy
 from jaxcal.squared_ce.intervals import compare_risks, mean_interval, one_step
-from jaxcal.squared_ce.kde import KernelDensity, leave_one_out_error, likelihood_bandwidth
+from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import (
     KroneckerRidge,
     Ridges,
@@ -33,7 +32,6 @@ from jaxcal.squared_ce.risk import empirical_risk
 
 __all__ = [
     "Bins",
-    "FiniteDistribution",
     "KernelDensity",
     "KroneckerRidge",
     "Parametric",
@@ -51,10 +49,7 @@ __all__ = [
     "default_estimators",
     "empirical_risk",
     "kkr_ridges",
-    "leave_one_out_error",
-    "likelihood_bandwidth",
     "mean_interval",
-    "murphy",
     "nested_calibration_error",
     "one_step",
     "problem_error",

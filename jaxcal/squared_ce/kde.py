@@ -19,10 +19,9 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaln, logsumexp
+from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.squared_ce.estimators import Setting, positive
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
@@ -73,7 +72,7 @@ class FittedDensity(eqx.Module):
 
     def factors(self, features: Float[Array, "n d"], setting: Scalar) -> Factors:
         def one(query: Array) -> Array:
-            logits = _logits(on_simplex(query), self.points, setting)
+            logits = logits_of(on_simplex(query), self.points, setting)
             return query - jax.nn.softmax(logits) @ self.outcomes
 
         batch = max(1, BLOCK // self.points.shape[0])
@@ -88,14 +87,7 @@ def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
     return inputs
 
 
-def dirichlet(
-    queries: Float[Array, "n m"], points: Float[Array, "t m"], bandwidth: Any
-) -> Float[Array, "n t"]:
-    """The kernel's values: each training point sets a density, which the queries are put into."""
-    return jnp.exp(jax.vmap(lambda p: _log_kernel(p, points, bandwidth, at_zero=True))(queries))
-
-
-def _log_kernel(p: Array, points: Array, b: Any, *, at_zero: bool) -> Float[Array, " t"]:
+def log_kernel(p: Array, points: Array, b: Any, *, at_zero: bool) -> Float[Array, " t"]:
     """The log kernel, [t]; powers of 0 as they are (0^0 = 1), or left out."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
@@ -107,53 +99,8 @@ def _log_kernel(p: Array, points: Array, b: Any, *, at_zero: bool) -> Float[Arra
     return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, values)
 
 
-def _logits(p: Array, points: Array, b: Any, keep: Any = True) -> Float[Array, " t"]:
+def logits_of(p: Array, points: Array, b: Any, keep: Any = True) -> Float[Array, " t"]:
     """Log weights of the training points; of those to ``keep`` the smallest power of 0 decides."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
-    values = _log_kernel(p, points, b, at_zero=False)
+    values = log_kernel(p, points, b, at_zero=False)
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)
-
-
-def leave_one_out_error(problem: Reduced, bandwidth: float | Array) -> Scalar:
-    """The squared error with each observation's ratio taken from the others, shape [].
-
-    The original in-sample estimator; with the own term included (fit and evaluate on the same data)
-    the estimate is far smaller. Cost O(n^2 d).
-    """
-    checks.instance(problem, Reduced, "problem")
-    one_problem(problem)
-    bandwidth = checks.number(bandwidth, "bandwidth", above=0)
-    points, n = on_simplex(problem.inputs), problem.n
-    if n < 2:
-        raise ValueError(f"problem: leaving one out needs at least 2 observations, got n={n}")
-
-    def one(i: Array) -> Array:
-        logits = _logits(points[i], points, bandwidth, jnp.arange(n) != i)
-        ratio = jax.nn.softmax(logits) @ problem.outcomes
-        return jnp.sum((problem.inputs[i] - ratio) ** 2)
-
-    return jnp.mean(jax.lax.map(one, jnp.arange(n), batch_size=max(1, BLOCK // n)))
-
-
-def likelihood_bandwidth(problem: Reduced, bandwidths: Any = GRID) -> Scalar:
-    """The bandwidth under which the inputs are likeliest, each under the density of the others.
-
-    Inputs of density 0 for every bandwidth, as a confidence of 1 among smaller ones, do not count;
-    NaN where none is left. Cost O(c n^2 d).
-    """
-    checks.instance(problem, Reduced, "problem")
-    one_problem(problem)
-    points, n = on_simplex(problem.inputs), problem.n
-    values = jnp.asarray(positive(bandwidths, "bandwidths"), points.dtype)
-
-    def one(i: Array) -> Array:
-        def at(b: Array) -> Array:
-            logs = _log_kernel(points[i], points, b, at_zero=True)
-            return logsumexp(jnp.where(jnp.arange(n) != i, logs, -jnp.inf))
-
-        return jax.lax.map(at, values)
-
-    logs = jax.lax.map(one, jnp.arange(n), batch_size=max(1, BLOCK // n))
-    counted = jnp.all(jnp.isfinite(logs), axis=1, keepdims=True)
-    likelihood = jnp.sum(jnp.where(counted, logs, 0.0), axis=0)
-    return jnp.where(jnp.any(counted), values[jnp.argmax(likelihood)], jnp.nan)

@@ -6,8 +6,9 @@ import numpy as np
 import problems
 import pytest
 from jax.scipy.special import digamma
+from reference import synthetic
 
-from jaxcal.ckce import brier_split, ckce, jkce, skill, synthetic
+from jaxcal.ckce import brier_split, ckce, jkce, skill
 from jaxcal.kernels import Linear
 from jaxcal.measures import (
     absolute,

@@ -7,8 +7,9 @@ import problems
 import pytest
 import scipy.spatial
 import scipy.stats
+from reference import synthetic
 
-from jaxcal.ckce import Comparison, ckce, compare, pooled_bandwidth, synthetic
+from jaxcal.ckce import Comparison, ckce, compare, pooled_bandwidth
 
 N = 200
 TRUTH, Y = (jnp.asarray(a) for a in problems.drawn(0, N))

@@ -6,25 +6,21 @@ import numpy as np
 import problems
 import pytest
 import scipy.stats
+from reference import synthetic
+from reference.ranking import Drawn, Trials, drawn_trials, shift_curves, subsample_trials
 
 from jaxcal.ckce import (
     Equal,
-    Trials,
     ckce,
     ckce_by_group,
     ckce_given,
     ckce_test,
     conditional_mean,
-    drawn_trials,
     inner_product,
     jkce,
     null_mean,
-    shift_curves,
     squared_distance,
-    subsample_trials,
-    synthetic,
 )
-from jaxcal.ckce.ranking import Drawn
 from jaxcal.kernels import Gaussian, Linear
 
 N = problems.N

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from distance_laws import LAWS
 from quick import quick_first
+from reference import constructions, distances, sketches
 
 from jaxcal import dce
 from jaxcal.dce.boxcars import boxcars
@@ -30,7 +31,7 @@ laplace = jax.jit(lambda v, y, w, ell: dce.laplace_ce(v, y, weights=w, bandwidth
 def test_smooth_ce_is_its_linear_program_and_proves_it(seed):
     v, y, w = sample(seed)
     found = smooth(v, y, w)
-    wanted = dce.smooth_ce_linear_program(v, y, weights=w)
+    wanted = distances.smooth_ce_linear_program(v, y, weights=w)
     assert float(found.value) == pytest.approx(wanted, abs=1e-9)
     assert float(found.upper) == pytest.approx(wanted, abs=1e-9)
     order, witness = np.argsort(v), np.asarray(found.witness)
@@ -75,8 +76,8 @@ def test_smooth_ce_has_the_gradient_of_finite_differences():
 def test_the_lattice_is_within_its_bound_and_exact_on_its_grid():
     v, y, w = sample(2)
     exact = float(smooth(v, y, w).value)
-    on_grid = dce.smooth_ce_grid(v, y, weights=w, cells=16)
-    moved = dce.smooth_ce_grid(sample(1)[0], y, weights=w, cells=64)
+    on_grid = distances.smooth_ce_grid(v, y, weights=w, cells=16)
+    moved = distances.smooth_ce_grid(sample(1)[0], y, weights=w, cells=64)
     assert float(on_grid.value) == pytest.approx(exact, abs=1e-12)
     other = float(smooth(sample(1)[0], y, w).value)
     assert abs(float(moved.value) - other) <= float(moved.error)
@@ -125,21 +126,21 @@ def test_estimators_by_chance_agree_with_the_exact_square(key):
     for ell in (1.0, 0.2):
         exact = float(laplace(v, y, w, ell).squared)
         for estimate, options in [
-            (dce.pair_sample, {"n_pairs": 20000}),
-            (dce.random_features, {"n_draws": 3000}),
-            (dce.random_bins, {"n_draws": 3000}),
+            (sketches.pair_sample, {"n_pairs": 20000}),
+            (sketches.random_features, {"n_draws": 3000}),
+            (sketches.random_bins, {"n_draws": 3000}),
         ]:
             found = estimate(key, v, y, weights=w, bandwidth=ell, **options)
             assert abs(float(found.value) - exact) < 4 * float(found.standard_error)
-            if estimate is not dce.pair_sample:
+            if estimate is not sketches.pair_sample:
                 assert np.all((found.draws >= 0) & (found.draws <= 1))
 
 
 def test_random_intervals_agree_with_random_shifts(key):
     v, y, w = sample(7)
     for width in (0.3, 1.7):
-        exact = float(dce.random_interval_ce(v, y, weights=w, width=width))
-        mean, error = dce.sampled_interval_ce(key, v, y, weights=w, width=width, n_shifts=3000)
+        exact = float(sketches.random_interval_ce(v, y, weights=w, width=width))
+        mean, error = sketches.sampled_interval_ce(key, v, y, weights=w, width=width, n_shifts=3000)
         assert abs(float(mean) - exact) < 4 * float(error)
 
 
@@ -186,7 +187,7 @@ def test_widths_far_below_the_spacing_of_numbers_lose_nothing(dtype, n):
         wanted = float(np.abs(inside) @ np.diff(t) / width)
         assert float(value) == pytest.approx(wanted, rel=2e-5, abs=1e-7)
     assert sum(widths < least) >= 3
-    assert float(dce.random_interval_ce(v, y, width=1e-8)) == pytest.approx(error, rel=1e-5)
+    assert float(sketches.random_interval_ce(v, y, width=1e-8)) == pytest.approx(error, rel=1e-5)
 
 
 @pytest.mark.parametrize("n", [12, 100, 300])
@@ -203,7 +204,7 @@ def test_the_population_value_has_no_room_below_the_least_gap(n):
 
 def test_slopes_of_narrow_random_intervals_are_those_of_the_error():
     v, y, w = sample(1)
-    narrow = jax.jit(jax.grad(lambda v: dce.random_interval_ce(v, y, weights=w, width=1e-12)))
+    narrow = jax.jit(jax.grad(lambda v: sketches.random_interval_ce(v, y, weights=w, width=1e-12)))
     exact = jax.jit(jax.grad(lambda v: dce.unbinned_ece(v, y, weights=w)))
     np.testing.assert_allclose(narrow(v), exact(v), atol=1e-6)
 
@@ -219,10 +220,10 @@ def test_slopes_of_narrow_random_intervals_are_those_of_the_error():
             lambda v, y: dce.distance_from_calibration(jax.random.key(0), v, y, accuracy=0),
             "accuracy",
         ),
-        (lambda v, y: dce.random_interval_ce(v, y, width=0.0), "width"),
-        (lambda v, y: dce.random_interval_ce(v, y, width=float("inf")), "width"),
-        (lambda v, y: dce.sampled_interval_ce(jax.random.key(0), v, y, width=0.0), "width"),
-        (lambda v, y: dce.sampled_interval_ce(jax.random.key(0), v, y, width=1e-9), "width"),
+        (lambda v, y: sketches.random_interval_ce(v, y, width=0.0), "width"),
+        (lambda v, y: sketches.random_interval_ce(v, y, width=float("inf")), "width"),
+        (lambda v, y: sketches.sampled_interval_ce(jax.random.key(0), v, y, width=0.0), "width"),
+        (lambda v, y: sketches.sampled_interval_ce(jax.random.key(0), v, y, width=1e-9), "width"),
     ],
 )
 def test_widths_and_accuracies_out_of_range_are_refused_by_name(call, name):
@@ -236,7 +237,7 @@ def test_random_intervals_have_the_gradient_of_finite_differences():
     v, y, w = sample(1)
 
     def value(v, width):
-        return dce.random_interval_ce(v, y, weights=w, width=width)
+        return sketches.random_interval_ce(v, y, weights=w, width=width)
 
     slope, by_width = jax.jit(jax.grad(value, (0, 1)))(v, 0.2)
     run = jax.jit(value)
@@ -298,10 +299,12 @@ def test_binned_ece_counts_the_ends_and_uses_the_edges_given():
 def test_weighted_ce_recovers_ece_and_the_mean():
     v, y, w = sample(8)
     rho = w / w.sum() * (y - v)
-    one = dce.weighted_ce(v, y, [jnp.ones_like], weights=w)
+    one = distances.weighted_ce(v, y, [jnp.ones_like], weights=w)
     assert float(one.value) == pytest.approx(abs(rho.sum()))
     signs = {x: np.sign(rho[v == x].sum()) for x in np.unique(v)}
-    best = dce.weighted_ce(v, y, [lambda v: jnp.asarray([signs[float(x)] for x in v])], weights=w)
+    best = distances.weighted_ce(
+        v, y, [lambda v: jnp.asarray([signs[float(x)] for x in v])], weights=w
+    )
     assert float(best.value) == pytest.approx(float(dce.unbinned_ece(v, y, weights=w)))
 
 
@@ -327,7 +330,7 @@ def test_smece_is_the_integral_of_the_reflected_gaussian():
 @pytest.mark.slow
 def test_smece_has_the_gradient_of_finite_differences():
     """Errors of both signs, so that the width matters and moves with the predictions."""
-    v, y = dce.constructions.tempered_sample(jax.random.key(0), SIZE, 4.0)
+    v, y = constructions.tempered_sample(jax.random.key(0), SIZE, 4.0)
     v = jnp.clip(v, 0.01, 0.99)
     value = jax.jit(lambda v: dce.smece(v, y, cells=512).value)
     slope = jax.jit(jax.grad(lambda v: dce.smece(v, y, cells=512).value))(v)
@@ -429,7 +432,7 @@ def test_a_grid_widens_the_certificate_of_the_lower_distance():
 
 
 def test_the_lower_program_agrees_with_the_published_grid_values():
-    v, y, w = dce.constructions.quadratic_barrier(0.1).domain.distribution()
+    v, y, w = constructions.quadratic_barrier(0.1).domain.distribution()
     from jaxcal.dce.linear_programs import chain_program
 
     for cells, wanted in [(5, 0.04), (10, 1 / 30), (20, 1 / 30), (25, 0.0336)]:
@@ -446,25 +449,25 @@ def masses(grid, v, y, w):
 def test_true_distances_of_lifts_are_the_lower_and_the_upper_distance():
     for v, y, w in LAWS[:12]:
         low = dce.lower_distance(v, y, weights=w, tol=1e-9)
-        lifted = dce.lift_lower(low.coupling)
+        lifted = distances.lift_lower(low.coupling)
         if lifted.f.size <= 9:
-            found = dce.true_distance(lifted)
+            found = distances.true_distance(lifted)
             assert found.value == pytest.approx(low.value, abs=1e-7)
         upper = dce.upper_distance(v, y, weights=w)
         assert upper.exact
-        assert dce.true_distance(dce.lift_upper(v, y, weights=w)).value == pytest.approx(
-            upper.value
-        )
+        assert distances.true_distance(
+            distances.lift_upper(v, y, weights=w)
+        ).value == pytest.approx(upper.value)
         assert np.sum(w * np.abs(v - upper.g)) == pytest.approx(upper.value)
 
 
 def test_the_best_partition_is_calibrated_and_powers_are_ordered():
-    domain = dce.constructions.intervals_apart(0.1).domain
-    found = [dce.true_distance(domain, power=p) for p in (1.0, 2.0, 3.0)]
+    domain = constructions.intervals_apart(0.1).domain
+    found = [distances.true_distance(domain, power=p) for p in (1.0, 2.0, 3.0)]
     assert found[0].value <= found[1].value <= found[2].value
-    after = dce.Domain(domain.mass, found[0].g, domain.f_star)
-    assert dce.is_calibrated(after)
-    assert not dce.is_calibrated(domain)
+    after = distances.Domain(domain.mass, found[0].g, domain.f_star)
+    assert distances.is_calibrated(after)
+    assert not distances.is_calibrated(domain)
     assert found[0].groups[0] == found[0].groups[2] != found[0].groups[1]
 
 

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from distance_laws import LAWS, measures
+from reference import constructions, distances, sketches
 
 from jaxcal import dce
-from jaxcal.dce import constructions
 
 SLACK = 1e-7
 random_interval_ce = jax.jit(
-    lambda v, y, w, width: dce.random_interval_ce(v, y, weights=w, width=width)
+    lambda v, y, w, width: sketches.random_interval_ce(v, y, weights=w, width=width)
 )
 A = (np.array([0.1, 0.35, 0.6, 0.9]), np.array([0.3, 0.2, 0.7, 0.6]), np.array([2, 3, 3, 2]) / 10)
 B = (np.array([5, 20, 30, 55, 80, 95]) / 100, np.array([0, 1, 0, 1, 1, 0.0]), np.full(6, 1 / 6))
@@ -128,7 +128,7 @@ def test_constructions_have_their_known_values(example):
     domain, known = example
     found = measures(*(np.asarray(a) for a in domain.distribution()))
     found["laplace"] = found["kernel"]
-    found["true"] = dce.true_distance(domain).value
+    found["true"] = distances.true_distance(domain).value
     for name, value in known.items():
         assert found[name] == pytest.approx(value, abs=3e-8), name
 

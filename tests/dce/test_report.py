@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import scipy.stats
 from quick import quick_first
+from reference import constructions, distances, sample_sizes
+from reference.constructions import tempered_population, tempered_sample
 
 from jaxcal import dce
 from jaxcal.dce import bracket
-from jaxcal.dce.constructions import tempered_population, tempered_sample
 from jaxcal.dce.resampling import ascending, kernel_statistic, radii, resampling_test
 from jaxcal.plots import dce as plots
 
@@ -47,14 +48,14 @@ def test_the_report_says_how_far_and_why(result):
 
 def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
     for make in (
-        dce.constructions.quadratic_barrier,
-        dce.constructions.intervals_apart,
-        dce.constructions.two_points,
+        constructions.quadratic_barrier,
+        constructions.intervals_apart,
+        constructions.two_points,
     ):
         for domain in (make(0.1).domain, make(0.2).domain):
             v, y, w = domain.distribution()
             found = dce.dce_bracket(v, y, weights=w)
-            true = dce.true_distance(domain).value
+            true = distances.true_distance(domain).value
             assert float(found.low) - 1e-7 <= true <= float(found.high) + 1e-7
             assert all(float(x) <= true + 1e-7 for x in found.lower.values())
             assert all(float(x) >= true - 1e-7 for x in found.upper.values())
@@ -299,10 +300,10 @@ def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
 
 @pytest.mark.slow
 def test_sample_sizes_grow_as_the_theory_says():
-    found = dce.sample_sizes(0.01)
+    found = sample_sizes.sample_sizes(0.01)
     assert found.k == 8
     assert found.surrogate == pytest.approx(1e6 + 1e4 * np.log(20))
-    radius = dce.kernel_radius(10_000)
+    radius = sample_sizes.kernel_radius(10_000)
     v, y, w = tempered_population(2.0, points=2000).distribution()
     truth = float(dce.laplace_ce(v, y, weights=w).value)
     drawn = tempered_sample(jax.random.key(2), 10_000, 2.0)

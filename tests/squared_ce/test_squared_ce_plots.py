@@ -7,10 +7,10 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from reference.classifiers import squared_confidence
 
 from jaxcal.plots.squared_ce import calibration_errors, risk_over_grid
 from jaxcal.squared_ce import Bins, KernelDensity, Zero, problem_error
-from jaxcal.squared_ce.simulations import squared_confidence
 
 
 @pytest.fixture(scope="module")

@@ -12,18 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from quick import quick_first
-from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
-
-from jaxcal.squared_ce import canonical, class_wise, exact, top_label
-from jaxcal.squared_ce import risk as risks
-from jaxcal.squared_ce.functions import Factors, Mean, Residual, diagonal, gram, on_diagonal
-from jaxcal.squared_ce.simulations import (
+from reference import finite
+from reference.classifiers import (
     squared_confidence,
     temperature_residual,
     tempered_dirichlet,
 )
+from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
-LAW = exact.FiniteDistribution(jnp.asarray(ATOMS), jnp.asarray(WEIGHTS), jnp.asarray(CONDITIONALS))
+from jaxcal.squared_ce import canonical, class_wise, top_label
+from jaxcal.squared_ce import risk as risks
+from jaxcal.squared_ce.functions import Factors, Mean, Residual, diagonal, gram, on_diagonal
+
+LAW = finite.FiniteDistribution(jnp.asarray(ATOMS), jnp.asarray(WEIGHTS), jnp.asarray(CONDITIONALS))
 NUMBERS = st.floats(-2, 2, width=32)
 by_moments = jax.jit(risks.risk_by_moments)
 by_pairs = jax.jit(partial(risks.risk_by_pairs, tile=3))
@@ -148,7 +149,7 @@ def product(values):
 
 def population(notion, factors):
     weights, problem = LAW.support(notion)
-    return float(exact.population_risk(weights, problem.residuals, factors))
+    return float(finite.population_risk(weights, problem.residuals, factors))
 
 
 def test_errors_of_the_finite_law_are_the_rationals():
@@ -158,7 +159,7 @@ def test_errors_of_the_finite_law_are_the_rationals():
 
 
 def test_murphys_parts_add_up_with_the_corrected_constant_only():
-    parts = exact.murphy(LAW)
+    parts = finite.murphy(LAW)
     np.testing.assert_allclose(parts, [0.638, 0.048, 0.0722, 1 - 0.3378], rtol=1e-13)
     assert float(parts.brier) == pytest.approx(
         float(parts.calibration - parts.sharpness + parts.uncertainty)
@@ -199,19 +200,19 @@ def test_moments_and_exchangeable_laws_give_the_same_risk():
     weights, problem = LAW.support("canonical")
     true = LAW.true_residual("canonical")
     w, d = weights[:, None], problem.residuals
-    found = exact.risk_from_moments((w * d).T @ d, (w * d).T @ true, (w * true).T @ true)
+    found = finite.risk_from_moments((w * d).T @ d, (w * d).T @ true, (w * true).T @ true)
     assert float(found) == pytest.approx(51043 / 250000, rel=1e-12)
     noise = jnp.sum(((w * d).T @ d) ** 2) - jnp.sum(((w * true).T @ true) ** 2)
     assert float(noise) == pytest.approx(51043 / 250000, rel=1e-12)  # identity 2
     brier = 0.276
-    assert exact.exchangeable_risk(brier, 0, 0) == pytest.approx(0.076176)
-    assert exact.exchangeable_risk(brier, 0.031, 0.031) == pytest.approx(0.075215)
+    assert finite.exchangeable_risk(brier, 0, 0) == pytest.approx(0.076176)
+    assert finite.exchangeable_risk(brier, 0.031, 0.031) == pytest.approx(0.075215)
 
 
 def test_atoms_with_the_same_confidence_are_taken_together_by_the_scalar_notions():
     atoms = jnp.array([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]])
     truth = jnp.array([[0.8, 0.2, 0.0], [0.4, 0.3, 0.3]])
-    law = exact.FiniteDistribution(atoms, jnp.array([0.5, 0.5]), truth)
+    law = finite.FiniteDistribution(atoms, jnp.array([0.5, 0.5]), truth)
     assert float(law.squared_error("top-label")) == pytest.approx(0)  # on average 0.6 is right
     assert float(law.squared_error("canonical")) > 0.05
 

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.dce.upper import Domain
 from jaxcal.typing import KeyLike
+from reference.distances import Domain
 
 
 class Example(NamedTuple):
