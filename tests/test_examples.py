@@ -20,12 +20,12 @@ QUICK = {
 }
 # still in another layout: one is taken out when it is rewritten, none comes in
 PENDING = """
-jaxcal.Draws jaxcal.Scores jaxcal.Unnormalized jaxcal.calibration_error jaxcal.calibration_test
-jaxcal.candidates.Candidates jaxcal.candidates.Chains jaxcal.candidates.ExchangeabilityResult
-jaxcal.candidates.Independent jaxcal.candidates.RandomWalk jaxcal.candidates.coordinate
-jaxcal.candidates.distance_to jaxcal.candidates.exchangeability_test jaxcal.candidates.log_density
-jaxcal.candidates.ranks jaxcal.ckce.Approximation jaxcal.ckce.BrierSplit jaxcal.ckce.ByGroup
-jaxcal.ckce.CKCE jaxcal.ckce.Comparison jaxcal.ckce.ConditionalMean jaxcal.ckce.ConjugateGradients
+jaxcal.calibration_error jaxcal.calibration_test jaxcal.candidates.Candidates
+jaxcal.candidates.Chains jaxcal.candidates.ExchangeabilityResult jaxcal.candidates.Independent
+jaxcal.candidates.RandomWalk jaxcal.candidates.coordinate jaxcal.candidates.distance_to
+jaxcal.candidates.exchangeability_test jaxcal.candidates.log_density jaxcal.candidates.ranks
+jaxcal.ckce.Approximation jaxcal.ckce.BrierSplit jaxcal.ckce.ByGroup jaxcal.ckce.CKCE
+jaxcal.ckce.Comparison jaxcal.ckce.ConditionalMean jaxcal.ckce.ConjugateGradients
 jaxcal.ckce.Differences jaxcal.ckce.Equal jaxcal.ckce.Exact jaxcal.ckce.Fourier jaxcal.ckce.LowRank
 jaxcal.ckce.Skill jaxcal.ckce.Solution jaxcal.ckce.Solver jaxcal.ckce.Trials
 jaxcal.ckce.brier_split jaxcal.ckce.ckce jaxcal.ckce.ckce_by_group jaxcal.ckce.ckce_given
@@ -53,12 +53,7 @@ jaxcal.divergences.LaplaceWasserstein jaxcal.divergences.MMD jaxcal.divergences.
 jaxcal.divergences.MixtureWasserstein jaxcal.divergences.SlicedWasserstein
 jaxcal.divergences.TotalVariation jaxcal.divergences.Vectors jaxcal.divergences.Wasserstein
 jaxcal.divergences.positive_definiteness jaxcal.kce jaxcal.kernel_means.KernelMeans
-jaxcal.kernel_means.distribution jaxcal.kernel_means.distribution_of
-jaxcal.kernel_means.kernel_means jaxcal.kernel_means.pair jaxcal.kernels.ClassGram
-jaxcal.kernels.Constant jaxcal.kernels.Delta jaxcal.kernels.Gaussian jaxcal.kernels.IMQ
-jaxcal.kernels.Kernel jaxcal.kernels.L1Laplace jaxcal.kernels.Laplace jaxcal.kernels.Linear
-jaxcal.kernels.Matern52 jaxcal.kernels.PowerExponential jaxcal.kernels.Profile
-jaxcal.kernels.Radial jaxcal.kernels.RationalQuadratic jaxcal.mcmc.HMC jaxcal.mcmc.MALA
+jaxcal.kernel_means.kernel_means jaxcal.kernel_means.pair jaxcal.mcmc.HMC jaxcal.mcmc.MALA
 jaxcal.mcmc.McmcDraws jaxcal.mcmc.NUTS jaxcal.mcmc.check_draws jaxcal.mcmc.log_densities
 jaxcal.mcmc_draws jaxcal.measures.CanonicalError jaxcal.measures.MultivariatePowerExponential
 jaxcal.measures.QuantileCalibration jaxcal.measures.Reliability jaxcal.measures.TemperatureFit
@@ -68,20 +63,19 @@ jaxcal.measures.fit_temperature jaxcal.measures.lp_ball_error jaxcal.measures.mc
 jaxcal.measures.mmce jaxcal.measures.mse jaxcal.measures.nll jaxcal.measures.pinball_loss
 jaxcal.measures.pit jaxcal.measures.quantile_calibration jaxcal.measures.quantiles
 jaxcal.measures.reliability jaxcal.measures.squared_euclidean jaxcal.measures.total_variation
-jaxcal.measures.wilson jaxcal.measures.with_temperature jaxcal.models.OwnUnits
-jaxcal.models.Standardized jaxcal.models.Units jaxcal.models.draws jaxcal.models.gaussian_moments
-jaxcal.moment_test jaxcal.moments.Balance jaxcal.moments.Curvature jaxcal.moments.Jumps
-jaxcal.moments.KernelStein jaxcal.moments.Linear jaxcal.moments.Moment jaxcal.moments.Score
-jaxcal.moments.evaluate jaxcal.moments.smooth jaxcal.nulls.BlockNormal jaxcal.nulls.BlockSquares
-jaxcal.nulls.Bound jaxcal.nulls.DependentWild jaxcal.nulls.Gamma jaxcal.nulls.Multinomial
-jaxcal.nulls.Needs jaxcal.nulls.Null jaxcal.nulls.Outcome jaxcal.nulls.Spectrum jaxcal.nulls.Sums
-jaxcal.nulls.Wild jaxcal.plots.bracket jaxcal.plots.calibration_errors jaxcal.plots.comparison
-jaxcal.plots.contributions jaxcal.plots.coordinates jaxcal.plots.coverage jaxcal.plots.differences
-jaxcal.plots.null_histogram jaxcal.plots.parts jaxcal.plots.pit_histogram
-jaxcal.plots.posterior_figure jaxcal.plots.quantile_calibration jaxcal.plots.rejection_rates
-jaxcal.plots.rejections jaxcal.plots.reliability jaxcal.plots.reliability_with_witness
-jaxcal.plots.ridge_path jaxcal.plots.risk_over_grid jaxcal.plots.witness jaxcal.plots.witness_map
-jaxcal.sbi.Diagnosis jaxcal.sbi.GuidePosterior jaxcal.sbi.JaxPosterior jaxcal.sbi.NumpyroPosterior
+jaxcal.measures.wilson jaxcal.measures.with_temperature jaxcal.moment_test jaxcal.moments.Balance
+jaxcal.moments.Curvature jaxcal.moments.Jumps jaxcal.moments.KernelStein jaxcal.moments.Linear
+jaxcal.moments.Moment jaxcal.moments.Score jaxcal.moments.evaluate jaxcal.moments.smooth
+jaxcal.nulls.BlockNormal jaxcal.nulls.BlockSquares jaxcal.nulls.Bound jaxcal.nulls.DependentWild
+jaxcal.nulls.Gamma jaxcal.nulls.Multinomial jaxcal.nulls.Needs jaxcal.nulls.Null
+jaxcal.nulls.Outcome jaxcal.nulls.Spectrum jaxcal.nulls.Sums jaxcal.nulls.Wild jaxcal.plots.bracket
+jaxcal.plots.calibration_errors jaxcal.plots.comparison jaxcal.plots.contributions
+jaxcal.plots.coordinates jaxcal.plots.coverage jaxcal.plots.differences jaxcal.plots.null_histogram
+jaxcal.plots.parts jaxcal.plots.pit_histogram jaxcal.plots.posterior_figure
+jaxcal.plots.quantile_calibration jaxcal.plots.rejection_rates jaxcal.plots.rejections
+jaxcal.plots.reliability jaxcal.plots.reliability_with_witness jaxcal.plots.ridge_path
+jaxcal.plots.risk_over_grid jaxcal.plots.witness jaxcal.plots.witness_map jaxcal.sbi.Diagnosis
+jaxcal.sbi.GuidePosterior jaxcal.sbi.JaxPosterior jaxcal.sbi.NumpyroPosterior
 jaxcal.sbi.PosteriorReport jaxcal.sbi.PosteriorResult jaxcal.sbi.ScoredPairs jaxcal.sbi.Space
 jaxcal.sbi.TorchPosterior jaxcal.sbi.check_posterior jaxcal.sbi.chunked_scores
 jaxcal.sbi.kccsd_test jaxcal.sbi.kcsd_test jaxcal.sbi.score_pairs jaxcal.simulators.Pairs

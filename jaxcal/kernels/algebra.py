@@ -38,10 +38,20 @@ def check_bandwidth(value: Any) -> Any:
 
 
 class Kernel(eqx.Module):
-    """A kernel of two points: ``k1 + k2``, ``k1 * k2`` and ``2.0 * k`` are again kernels.
+    """Base of kernels of two points: ``k1 + k2``, ``k1 * k2`` and ``2.0 * k`` are again kernels.
 
-    Write ``__call__(x, y)`` for ONE pair of points [d]. ``smooth`` says whether it is twice
-    differentiable at x = y; where it is None, tests that need that look.
+    A subclass writes ``__call__(x, y)`` for ONE pair of points [d]. The class attribute
+    ``smooth`` says whether the kernel is twice differentiable at x = y; where it is None, tests
+    that need this look for themselves.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> class Cosine(jaxcal.kernels.Kernel):
+        ...     def __call__(self, x, y):
+        ...         return jnp.sum(jnp.cos(x - y))
+        >>> kernel = Cosine() * jaxcal.kernels.Gaussian(1.0) + 2.0 * jaxcal.kernels.Constant()
+        >>> float(kernel(jnp.zeros(1), jnp.zeros(1)))
+        3.0
     """
 
     smooth: ClassVar[bool | None] = None
@@ -65,10 +75,22 @@ class Kernel(eqx.Module):
 
 
 class Radial(Kernel):
-    """A kernel ``shape(u)`` of ``u = sum_i ((x_i - y_i) / l_i)^2`` with the bandwidth l.
+    """Base of radial kernels ``shape(u)``, ``u = sum_i ((x_i - y_i) / l_i)^2`` with bandwidth l.
 
-    Write ``shape``, elementwise; a test chooses the bandwidth where it is None, and blocks of pairs
-    become one matrix product.
+    A subclass writes ``shape``, elementwise. A test chooses the bandwidth where it is None, and
+    blocks of pairs become one matrix product.
+
+    Args:
+        bandwidth: Length l, [] or one a coordinate [d], in the units of the points; None leaves
+            it to the test.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> class Cauchy(jaxcal.kernels.Radial):
+        ...     def shape(self, u):
+        ...         return 1 / (1 + u)
+        >>> float(Cauchy(2.0)(jnp.zeros(1), 2 * jnp.ones(1)))
+        0.5
     """
 
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
@@ -82,7 +104,22 @@ class Radial(Kernel):
 
 
 class Profile(Kernel):
-    """A radial kernel from a plain function of u; functions are compared by identity."""
+    """A radial kernel from a plain function of the squared distance u in bandwidths.
+
+    Args:
+        function: Elementwise function of u, compared by identity: pass a named one.
+        bandwidth: As in `Radial`.
+
+    Raises:
+        TypeError: ``function`` cannot be called.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> def cauchy(u):
+        ...     return 1 / (1 + u)
+        >>> float(jaxcal.kernels.Profile(cauchy, 2.0)(jnp.zeros(1), 2 * jnp.ones(1)))
+        0.5
+    """
 
     function: Any = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
@@ -119,7 +156,15 @@ def of_type(number: Array, points: Array) -> Array:
 
 
 class Constant(Kernel):
-    """``k = 1``: forgets its arguments. Between predictions it turns KCCSD into KSD."""
+    """Constant kernel ``k = 1``, which forgets its arguments.
+
+    Between predictions it turns KCCSD into KSD.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> float(jaxcal.kernels.Constant()(jnp.zeros(3), jnp.ones(3)))
+        1.0
+    """
 
     smooth: ClassVar[bool | None] = True
 

@@ -23,13 +23,19 @@ def of_vectors(kernel: Any, name: str) -> Any:
 
 
 class Delta(eqx.Module):
-    """``1`` where two classes agree, ``0`` where they differ."""
+    """Kernel of classes: 1 where two classes agree, 0 where they differ.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> jaxcal.kernels.Delta().gram(jnp.array([0, 1]), jnp.array([1, 2, 1])).tolist()
+        [[0.0, 0.0, 0.0], [1.0, 0.0, 1.0]]
+    """
 
     def __call__(self, x: Int[Array, ""], y: Int[Array, ""]) -> Scalar:
         return (x == y).astype(jnp.result_type(float))
 
     def gram(self, xs: Int[Array, " n"], ys: Int[Array, " m"]) -> Float[Array, "n m"]:
-        """``[k(x_i, y_j)]``."""
+        """Gram matrix ``[k(x_i, y_j)]`` of classes [n] and [m], shape [n, m]."""
         return (xs[:, None] == ys[None]).astype(jnp.result_type(float))
 
 
@@ -55,9 +61,21 @@ def _gram_matrix(value: Any) -> Any:
 
 
 class ClassGram(eqx.Module):
-    """``matrix[x, y]``: any positive semidefinite similarity [m, m] of m classes.
+    """Kernel of classes from a similarity matrix: ``k(x, y) = matrix[x, y]``.
 
     Strictly positive definite matrices see every difference between two distributions of classes.
+
+    Args:
+        matrix: Positive semidefinite similarity of m classes, [m, m].
+
+    Raises:
+        ValueError: The matrix is not square, finite, symmetric and positive semidefinite.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> matrix = jnp.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, 1.0]])
+        >>> float(jaxcal.kernels.ClassGram(matrix)(0, 1))
+        0.5
     """
 
     matrix: Float[Array, "m m"] = eqx.field(converter=_gram_matrix)
@@ -66,5 +84,5 @@ class ClassGram(eqx.Module):
         return self.matrix[x, y]
 
     def gram(self, xs: Int[Array, " n"], ys: Int[Array, " m"]) -> Float[Array, "n m"]:
-        """``[k(x_i, y_j)]``."""
+        """Gram matrix ``[k(x_i, y_j)]`` of classes [n] and [m], shape [n, m]."""
         return self.matrix[xs][:, ys]

@@ -73,7 +73,20 @@ FEW = 16  # coordinates that are subtracted one by one
 
 
 class Gaussian(Radial):
-    r"""``exp(-u / 2)``: smooth, light tails. The usual default."""
+    """Gaussian kernel ``exp(-u / 2)``: smooth, with light tails; the usual default.
+
+    ``u = sum_i ((x_i - y_i) / l_i)^2`` with the bandwidth l.
+
+    Args:
+        bandwidth: Length l, [] or one a coordinate [d], in the units of the points; None leaves it
+            to the median heuristic of the test that uses the kernel.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> kernel = jaxcal.kernels.Gaussian(2.0)
+        >>> round(float(kernel(jnp.zeros(1), jnp.ones(1))), 3)  # exp(-1/8)
+        0.882
+    """
 
     smooth: ClassVar[bool | None] = True
 
@@ -82,7 +95,22 @@ class Gaussian(Radial):
 
 
 class IMQ(Radial):
-    r"""Inverse multiquadric ``(1 + u)^-beta``, ``0 < beta``; the KCCSD paper's figures use 1/2."""
+    """Inverse multiquadric kernel ``(1 + u)^-beta``, with u as in `Gaussian`: heavy tails.
+
+    The figures of the KCCSD paper use ``beta = 1/2``.
+
+    Args:
+        bandwidth: As in `Gaussian`.
+        beta: Exponent, above 0.
+
+    Raises:
+        ValueError: ``beta`` is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> round(float(jaxcal.kernels.IMQ(1.0)(jnp.zeros(1), jnp.ones(1))), 3)  # 2^-1/2
+        0.707
+    """
 
     smooth: ClassVar[bool | None] = True
     beta: float = eqx.field(default=0.5, static=True)
@@ -95,7 +123,21 @@ class IMQ(Radial):
 
 
 class RationalQuadratic(Radial):
-    r"""``(1 + u / (2 alpha))^-alpha``: a scale mixture of Gaussians."""
+    """Rational quadratic kernel ``(1 + u / (2 alpha))^-alpha``: a scale mixture of Gaussians.
+
+    Args:
+        bandwidth: As in `Gaussian`, which also defines u.
+        alpha: Exponent, above 0; the limit of large alpha is the Gaussian kernel.
+
+    Raises:
+        ValueError: ``alpha`` is not positive.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> kernel = jaxcal.kernels.RationalQuadratic(1.0, alpha=0.5)
+        >>> round(float(kernel(jnp.zeros(1), jnp.ones(1))), 3)  # 2^-1/2
+        0.707
+    """
 
     smooth: ClassVar[bool | None] = True
     alpha: float = eqx.field(default=1.0, static=True)
@@ -140,7 +182,18 @@ def _(primals, tangents):
 
 
 class Matern52(Radial):
-    r"""``(1 + t + t^2/3) e^-t`` with ``t = sqrt(5 u)``: twice differentiable, no smoother."""
+    """Matérn kernel 5/2, ``(1 + t + t^2/3) e^-t`` with ``t = sqrt(5 u)``.
+
+    Twice differentiable, and no smoother.
+
+    Args:
+        bandwidth: As in `Gaussian`, which also defines u.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> round(float(jaxcal.kernels.Matern52(1.0)(jnp.zeros(1), jnp.ones(1))), 3)
+        0.524
+    """
 
     smooth: ClassVar[bool | None] = True
 
@@ -149,7 +202,19 @@ class Matern52(Radial):
 
 
 class Laplace(Radial):
-    r"""``exp(-sqrt(u))``. Not differentiable where x = y: between predictions only."""
+    """Laplace kernel ``exp(-sqrt(u))``, of the Euclidean distance.
+
+    Not differentiable where x = y, so it serves between predictions, not as the target kernel of
+    a Stein test. `L1Laplace` is the product over coordinates.
+
+    Args:
+        bandwidth: As in `Gaussian`, which also defines u.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> round(float(jaxcal.kernels.Laplace(1.0)(jnp.zeros(1), jnp.ones(1))), 3)  # 1/e
+        0.368
+    """
 
     smooth: ClassVar[bool | None] = False
 
@@ -158,12 +223,27 @@ class Laplace(Radial):
 
 
 class PowerExponential(Radial):
-    r"""``exp(-r^power)``, r the distance in bandwidths, 0 < power <= 2.
+    r"""Power-exponential kernel ``exp(-r^power)``, r the distance in bandwidths.
 
-    With bandwidth :math:`\lambda^{-1/\nu}` the prediction kernel :math:`\exp(-\lambda d^\nu)`:
-    positive definite for every distance of vectors. Power 1 is `Laplace`; power 2 is a Gaussian of
-    bandwidth 1 / sqrt(2). Not differentiable where x = y, unless the power is 2.
+    With bandwidth :math:`\lambda^{-1/\nu}` it is the prediction kernel
+    :math:`\exp(-\lambda d^\nu)`, positive definite for every distance of vectors. Power 1 is
+    `Laplace`; power 2 is a Gaussian of bandwidth 1 / sqrt(2). Not differentiable where x = y,
+    unless the power is 2.
+
+    Args:
+        bandwidth: As in `Gaussian`.
+        power: Exponent, above 0 and at most 2.
+
+    Raises:
+        ValueError: ``power`` is out of range.
+
     Source: Widmann, Lindsten and Zachariah (2021), eq. 4.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> kernel = jaxcal.kernels.PowerExponential(1.0, power=1.5)
+        >>> round(float(kernel(jnp.zeros(1), jnp.ones(1))), 3)  # 1/e
+        0.368
     """
 
     power: float = eqx.field(default=1.0, static=True)
@@ -184,9 +264,20 @@ class PowerExponential(Radial):
 
 
 class L1Laplace(Kernel):
-    r"""``exp(-sum_i abs(x_i - y_i) / l_i)``: a product over coordinates, where `Laplace` is radial.
+    """Laplace kernel ``exp(-sum_i abs(x_i - y_i) / l_i)``: a product over coordinates.
 
-    The two agree in one dimension. Not differentiable where a coordinate of x and y agrees.
+    Agrees with `Laplace`, which is radial, in one dimension. Not differentiable where a
+    coordinate of x and y agrees.
+
+    Args:
+        bandwidth: Length l, [] or one a coordinate [d], in the units of the points; None leaves
+            it to the test.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> kernel = jaxcal.kernels.L1Laplace(1.0)
+        >>> round(float(kernel(jnp.zeros(2), jnp.ones(2))), 3)  # exp(-2)
+        0.135
     """
 
     smooth: ClassVar[bool | None] = False
@@ -200,7 +291,15 @@ class L1Laplace(Kernel):
 
 
 class Linear(Kernel):
-    """``k = x . y``: makes linear functions of the points reproducible; not of their distance."""
+    """Linear kernel ``k(x, y) = x . y``: its functions are the linear ones.
+
+    Not a function of the distance of the points, so results depend on their origin.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> float(jaxcal.kernels.Linear()(jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])))
+        11.0
+    """
 
     smooth: ClassVar[bool | None] = True
 

@@ -10,11 +10,24 @@ SETTLED = 1.1  # R-hat up to here counts as settled
 
 
 class Scores(eqx.Module):
-    """Precomputed scores, in the units of 1 / target, as arrays or tensors of any library.
+    """Precomputed scores of n predictions, as arrays or tensors of any library.
 
-    ``at_targets`` [n, d]: the gradient of log f_i at target i. ``at_nodes`` [n, m, d]: the same at
-    m base points, the same points for every prediction; the Fisher distances need it. ``nodes``
-    [m, d]: those points; the kernelized Fisher distance and preconditioning need them.
+    A score is the gradient of log f in the target, in units of 1 / target.
+
+    Args:
+        at_targets: Gradient of log f_i at target i, [n, d], or the shape of the targets.
+        at_nodes: The same at m base points, the same points for every prediction, [n, m, d]. The
+            Fisher divergences need it.
+        nodes: Those points, [m, d]. The kernelized Fisher divergence and preconditioning need
+            them.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100, 1))
+        >>> targets, nodes = centers + noise, jnp.linspace(-2, 2, 8)[:, None]
+        >>> scores = jaxcal.Scores(centers - targets, centers[:, None] - nodes, nodes)
+        >>> jaxcal.kccsd_test(1, scores, targets).contributions.shape
+        (100,)
     """
 
     at_targets: Any
@@ -23,17 +36,27 @@ class Scores(eqx.Module):
 
 
 class Draws(eqx.Module):
-    """m draws from each of n predictions, shape [n, m, d], in the units of the targets.
+    """m draws from each of n predictions, in the units of the targets.
 
-    ``rhat`` [n], where they come from chains: R-hat of each prediction, NaN where it is not known.
-    Tests warn where chains have not settled.
+    Args:
+        samples: Draws, [n, m, d], or [n, m] for targets of shape [n].
+        rhat: R-hat of the chains of each prediction, [n], NaN where it is not known; None where
+            draws do not come from chains. Tests warn where chains have not settled (R-hat above
+            1.1, or unknown).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> samples = centers[:, None] + jax.random.normal(jax.random.key(1), (100, 16))
+        >>> jaxcal.skce_test(2, jaxcal.Draws(samples), centers + 0.8 + noise).verdict
+        'rejected'
     """
 
     samples: Any
     rhat: Any = None
 
     def unsettled(self) -> Float[Array, ""] | None:
-        """The share of predictions not known to have settled; None without R-hat."""
+        """The share of predictions not known to have settled, []; None without R-hat."""
         if self.rhat is None:
             return None
         return jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED), dtype=float)

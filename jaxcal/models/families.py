@@ -60,10 +60,27 @@ _DISTRIBUTIONS: dict[str, Callable[[Any, Any], Any]] = {}
 
 
 def distribution(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
-    """Say how to read distributions whose class has one of these names.
+    """Register how to read the distributions whose class has one of these names.
 
-    The function gets the distribution without its wrappers, and the distribution as it came,
-    whose batch and event shape are the ones that count. It returns a distribution, or None.
+    Args:
+        *names: Names of classes of distributions.
+
+    Returns:
+        A decorator of a function ``read(base, whole)``: it gets the distribution without its
+        wrappers, and the distribution as it came, whose batch and event shape are the ones that
+        count. It returns a closed form with a leading axis n (normals, Laplace distributions,
+        mixtures, classes, draws or nodes of a quadrature rule), or None.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> from jaxcal.models.families import Normals
+        >>> class Spike:
+        ...     loc = jnp.zeros((5, 2))
+        >>> @jaxcal.kernel_means.distribution("Spike")
+        ... def read(base, whole):
+        ...     return Normals(base.loc, 0.01 * jnp.ones_like(base.loc))
+        >>> jaxcal.kernel_means.distribution_of(Spike()).mean.shape
+        (5, 2)
     """
 
     def add(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -74,7 +91,25 @@ def distribution(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[
 
 
 def distribution_of(predictions: Any) -> Any:
-    """The distribution of n predictions in closed form, or None where only draws will do."""
+    """Closed form of n predictions, or None where only draws will do.
+
+    Args:
+        predictions: A numpyro distribution with batch shape [n], or any object whose class a
+            `distribution` reader knows.
+
+    Returns:
+        A named tuple of arrays with a leading axis n, such as the mean and covariance of normals
+        or the weights and components of mixtures; None for distributions without a reader.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> laplace = jaxcal.kernel_means.distribution_of(dist.Laplace(jnp.zeros(3), 2.0))
+        >>> type(laplace).__name__, laplace.scale.ravel().tolist()
+        ('Laplaces', [2.0, 2.0, 2.0])
+        >>> jaxcal.kernel_means.distribution_of(dist.Gamma(jnp.ones(3), 1.0)) is None
+        True
+    """
     if isinstance(predictions, Standardized):
         closed_form = distribution_of(predictions.predictions)
         return None if closed_form is None else _in_units(closed_form, predictions.units)
@@ -88,12 +123,25 @@ def distribution_of(predictions: Any) -> Any:
 
 
 def gaussian_moments(predictions: Any) -> Normals:
-    """Mean [n, d], and variances [n, d] or covariances [n, d, d], of n Gaussian predictions.
+    """Mean and covariance of n Gaussian predictions.
 
-    Batch axes beyond the first stay: the components [n, k] of mixtures have means [n, k, d].
+    Args:
+        predictions: numpyro's ``Normal``, ``Normal(...).to_event(...)`` or
+            ``MultivariateNormal`` with batch shape [n]. Further batch axes stay: the components
+            [n, k] of mixtures have means [n, k, d].
 
-    Accepts numpyro's ``Normal``, ``Normal(...).to_event(...)`` and ``MultivariateNormal``; anything
-    else raises TypeError, because a closed form for Gaussians says nothing about it.
+    Returns:
+        A named tuple: ``mean`` [n, d], and ``cov``, variances [n, d] or covariances [n, d, d].
+
+    Raises:
+        TypeError: Any other predictions: a closed form for Gaussians says nothing about them.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> mean, cov = jaxcal.models.gaussian_moments(dist.Normal(jnp.zeros(3), 2.0))
+        >>> mean.shape, cov.ravel().tolist()
+        ((3, 1), [4.0, 4.0, 4.0])
     """
     closed_form = distribution_of(predictions)
     if isinstance(closed_form, Normals):

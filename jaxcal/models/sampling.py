@@ -23,9 +23,26 @@ def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Ar
 
 
 def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
-    """m draws from each prediction: from its sampler, or the first m of those in `jaxcal.Draws`.
+    """Draw m targets from each prediction.
 
-    Raises ValueError where fewer than m draws were given, TypeError where there is no way to draw.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: A numpyro distribution with batch shape [n], which is sampled, or `Draws`,
+            of which the first m are taken.
+        m: Number of draws from each prediction.
+
+    Returns:
+        Draws, [n, m, ...event]; [n, m, 1] for a sampled distribution over numbers.
+
+    Raises:
+        ValueError: `Draws` holds fewer than m.
+        TypeError: There is no way to draw from the predictions.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> jaxcal.models.draws(0, dist.Normal(jnp.zeros(5), 1.0), 3).shape
+        (5, 3, 1)
     """
     m = convert.integer(m, "m")
     if isinstance(predictions, Standardized):

@@ -16,16 +16,28 @@ def along_last(vector: Point, points: Float[Array, "*batch d"]) -> Float[Array, 
 
 
 class Units(eqx.Module):
-    """The affine change of units ``t = (y - center) / scale``, one scale a coordinate, [d]."""
+    """The affine change of units ``t = (y - center) / scale``, one scale a coordinate.
+
+    Args:
+        center: Centre, [d], in the units of the data.
+        scale: Scale, [d], in the units of the data.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> units = jaxcal.models.Units(jnp.array([1.0]), jnp.array([2.0]))
+        >>> units.points(jnp.array([[3.0], [5.0]])).tolist()
+        [[1.0], [2.0]]
+    """
 
     center: Point
     scale: Point
 
     @classmethod
     def of(cls, ys: Points) -> "Units":
-        """Mean and standard deviation of the targets; a constant coordinate keeps scale 1.
+        """Units from the mean and standard deviation of targets [n, d].
 
-        Computed from the finite targets alone; the others stay as they are and are counted.
+        A constant coordinate keeps scale 1. Computed from the finite targets alone; the others stay
+        as they are and are counted.
         """
         finite = jnp.isfinite(ys)
         largest = jnp.max(jnp.where(finite, jnp.abs(ys), 0), axis=0)
@@ -64,7 +76,19 @@ class Units(eqx.Module):
 class OwnUnits(eqx.Module):
     """Units of each prediction: ``u = M^-1 (t - center)`` of targets t in common units.
 
-    ``center`` [n, d] and ``scale`` M [n, d, d]. Points and scores have a leading axis n.
+    Points and scores have a leading axis n.
+
+    Args:
+        units: `Units` that all predictions share.
+        center: Centre of each prediction in common units, [n, d].
+        scale: Scale M of each prediction in common units, [n, d, d].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> common = jaxcal.models.Units(jnp.zeros(1), jnp.ones(1))
+        >>> own = jaxcal.models.OwnUnits(common, jnp.array([[1.0], [2.0]]), 2 * jnp.ones((2, 1, 1)))
+        >>> own.points(jnp.array([[3.0], [3.0]])).tolist()
+        [[1.0], [0.5]]
     """
 
     units: Units
@@ -76,7 +100,7 @@ class OwnUnits(eqx.Module):
         return self.of_common(self.units.points(ys))
 
     def of_common(self, ts: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
-        """The same of targets in common units."""
+        """Targets in the units of their predictions, from targets in common units."""
         gaps = ts - self._each(self.center, ts)
         rows = jnp.linalg.solve(self.scale, jnp.swapaxes(self._rows(gaps), 1, 2))
         return jnp.swapaxes(rows, 1, 2).reshape(ts.shape)
@@ -99,10 +123,23 @@ class OwnUnits(eqx.Module):
 
 
 class Standardized(eqx.Module):
-    """Any predictions over targets of shape ``event``, seen as predictions over vectors [d].
+    """Predictions over targets of any shape, seen as predictions over vectors [d] in other units.
 
-    Their scores, moments and draws come in these units: those common to all predictions, or each
-    prediction's own.
+    Scores, moments and draws of the predictions come in these units.
+
+    Args:
+        predictions: Predictions in the units of the data.
+        units: `Units` common to all predictions, or `OwnUnits` of each.
+        event: Shape of one target.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> units = jaxcal.models.Units(jnp.zeros(1), 10 * jnp.ones(1))
+        >>> predictions = dist.Normal(jnp.zeros(3), 10.0)
+        >>> seen = jaxcal.models.Standardized(predictions, units, ())
+        >>> jaxcal.models.gaussian_moments(seen).cov.ravel().tolist()
+        [1.0, 1.0, 1.0]
     """
 
     predictions: Any

@@ -14,13 +14,25 @@ from jaxcal.typing import LogDensity
 class Unnormalized(eqx.Module):
     """A batch of n predictions with densities proportional to ``exp(log_density(params, y))``.
 
-    ``log_density(params, y)`` sees ONE prediction and one target and returns a scalar; any term
-    that does not depend on y may be left out. ``params`` is any pytree; its leaves have a leading
-    axis n except where ``in_axes`` (as in ``jax.vmap``) says ``None``, so that the weights of one
-    network serve all predictions: ``Unnormalized(energy, (net, xs), in_axes=(None, 0))``.
+    Args:
+        log_density: Function of the parameters of ONE prediction and one target that returns a
+            scalar; any term that does not depend on y may be left out. It is compared by
+            identity: pass one named function, not a new lambda for each call, or every call
+            compiles again.
+        params: Any pytree; its leaves have a leading axis n, except where ``in_axes`` says
+            otherwise.
+        in_axes: As in ``jax.vmap``: None for leaves that all predictions share, such as the
+            weights of a network: ``Unnormalized(energy, (net, xs), in_axes=(None, 0))``.
 
-    ``log_density`` is compared by identity: pass one named function, not a new lambda a call, or
-    every call compiles again.
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> def log_density(params, y):  # a quartic well, whose constant nobody needs
+        ...     center, width = params
+        ...     return -jnp.sum(((y - center) / width) ** 4)
+        >>> centers = jax.random.normal(jax.random.key(0), (100, 2))
+        >>> predictions = jaxcal.Unnormalized(log_density, (centers, jnp.ones(100)))
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.5).verdict
+        'rejected'
     """
 
     log_density: LogDensity = eqx.field(static=True)
