@@ -43,9 +43,22 @@ SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the Newton step
 
 
 class Whitening(NamedTuple):
-    r"""Of n predictions: ``center`` [n, d] and ``scale`` M [n, d, d], in the units of the targets
-    they are used on. ``clamped`` []: predictions whose scale could not be computed, or not in all
-    directions; ``astray`` []: those whose summit was not reached."""
+    """Centres and scales of n predictions, in the units of the targets they are used on.
+
+    Attributes:
+        center: Centres, [n, d].
+        scale: Scales M, [n, d, d].
+        clamped: Number of predictions whose scale could not be computed, or not in all
+            directions, [].
+        astray: Number of predictions whose summit was not reached, [].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> none, scale = jnp.zeros((), jnp.int32), 2 * jnp.ones((3, 1, 1))
+        >>> whitening = jaxcal.whitening.Whitening(jnp.ones((3, 1)), scale, none, none)
+        >>> whitening.points(jnp.array([[1.0], [3.0], [5.0]])).ravel().tolist()
+        [0.0, 1.0, 2.0]
+    """
 
     center: Points
     scale: Float[Array, "n d d"]
@@ -53,25 +66,31 @@ class Whitening(NamedTuple):
     astray: Int[Array, ""]
 
     def points(self, ys: Points) -> Points:
-        r"""Targets in the units of their predictions, :math:`u = M^{-1} (y - c)`."""
+        """Targets in the units of their predictions, :math:`u = M^{-1} (y - c)`, [n, d]."""
         return jnp.linalg.solve(self.scale, (ys - self.center)[..., None])[..., 0]
 
     def scores(self, scores: Points) -> Points:
-        r"""Scores there, :math:`M^\top s`."""
+        r"""Scores in the units of their predictions, :math:`M^\top s`, [n, d]."""
         return jnp.einsum("nij,ni->nj", self.scale, scores)
 
     def covariances(self) -> Float[Array, "n d d"]:
-        r"""What the predictions claim, :math:`M M^\top`."""
+        r"""Covariances that the predictions claim, :math:`M M^\top`, [n, d, d]."""
         return self.scale @ jnp.swapaxes(self.scale, 1, 2)
 
 
 @runtime_checkable
 class Whitener(Protocol):
-    """A way to centres and scales: a function of predictions and base points, never of targets.
+    """Protocol of ways to centres and scales: functions of predictions and base points alone.
 
-    ``predictions`` are in the units in which centres are wanted, and so are the nodes of
-    ``at_nodes``, which is None where ``needs_nodes`` is False. ``diagonal``: whether every scale
-    is a diagonal matrix.
+    ``fit(predictions, at_nodes)`` returns a `Whitening` and never sees targets. ``predictions``
+    are in the units in which centres are wanted, and so are the nodes of ``at_nodes``, which is
+    None where ``needs_nodes`` is False. ``diagonal`` says whether every scale is a diagonal
+    matrix.
+
+    Example:
+        >>> import jaxcal
+        >>> isinstance(jaxcal.whitening.Regression(), jaxcal.whitening.Whitener)
+        True
     """
 
     @property
@@ -104,11 +123,25 @@ def _moment(name: str) -> Any:
 class Regression(eqx.Module):
     r"""Centre and scale from scores at base points, :math:`s_p(z) \approx -\Lambda_p (z - c_p)`.
 
-    The slope of a regression of scores on points is the precision, its intercept gives the centre:
-    exact for Gaussians, at no more than the scores that distances between predictions take anyway.
-    ``form="full"`` needs more base points than dimensions; "diagonal" regresses one coordinate at a
-    time, keeps coordinates apart, and needs two. Works with `Scores` that have nodes.
-    Cost O(n m d^2 + n d^3).
+    The slope of a regression of scores on points is the precision, and its intercept gives the
+    centre: exact for Gaussians, at no more than the scores that divergences between predictions
+    take anyway. Works with `jaxcal.Scores` that have nodes.
+
+    Args:
+        form: "full", which needs more base points than dimensions; or "diagonal", which regresses
+            one coordinate at a time, keeps coordinates apart, and needs two.
+
+    Cost: O(n m d^2 + n d^3) for m base points.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> widths = jnp.exp(jax.random.normal(jax.random.key(0), (100,)))
+        >>> targets = 2 * widths * jax.random.normal(jax.random.key(1), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), widths)
+        >>> whiten = jaxcal.whitening.Regression()
+        >>> jaxcal.kccsd_test(2, predictions, targets, whiten=whiten).verdict
+        'rejected'
     """
 
     form: str = eqx.field(default="full", static=True)
@@ -133,13 +166,28 @@ class Regression(eqx.Module):
 class Landing(eqx.Module):
     r"""Centre and scale at a summit of the density, :math:`M M^\top = (-H)^{-1}` there.
 
-    ``steps`` damped Newton steps on log p from the base point where the density is largest: where
-    the density is not concave they follow the absolute curvature, and they are cut short where they
+    Damped Newton steps on log p climb from the base point where the density is largest: where the
+    density is not concave they follow the absolute curvature, and they are cut short where they
     do not climb. For narrow, skewed or heavy-tailed predictions, which a regression over wide base
     points fits badly; exact for Gaussians after one step. Of several modes it sees one. Needs log
-    densities that are twice differentiable: not `Scores`.
-    Cost a prediction: m log densities, and ``steps`` + 1 gradients and d times as many
+    densities that are twice differentiable, so it does not work with `jaxcal.Scores`.
+
+    Args:
+        steps: Number of Newton steps.
+        form: "full" or "diagonal".
+
+    Cost: m log densities a prediction, and ``steps`` + 1 gradients and d times as many
     Hessian-vector products.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> widths = jnp.exp(jax.random.normal(jax.random.key(0), (100,)))
+        >>> targets = 2 * widths * jax.random.normal(jax.random.key(1), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), widths)
+        >>> whiten = jaxcal.whitening.Landing()
+        >>> jaxcal.kccsd_test(2, predictions, targets, whiten=whiten).verdict
+        'rejected'
     """
 
     steps: int = eqx.field(default=4, static=True)
@@ -196,12 +244,26 @@ class Landing(eqx.Module):
 
 
 class Moments(eqx.Module):
-    r"""Centre and scale by the mean and covariance of each prediction.
+    """Centre and scale by the mean and covariance of each prediction.
 
-    Those given, in the units of the targets: ``mean`` [n, *event] and ``covariance``, variances
-    [n, *event] or matrices [n, d, d]. Without: those that the predictions offer, as normal and
-    Laplace distributions, their mixtures, distributions with a ``mean`` and ``variance``, and
-    `Draws` do. Both must be functions of the predictions alone.
+    Both must be functions of the predictions alone. Without arguments they are those that the
+    predictions offer, as normal and Laplace distributions, their mixtures, distributions with a
+    ``mean`` and ``variance``, and `jaxcal.Draws` do.
+
+    Args:
+        mean: Means in the units of the targets, [n, *event].
+        covariance: Variances [n, *event] or covariance matrices [n, d, d], in the units of the
+            targets squared.
+        form: "full" or "diagonal".
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> widths = jnp.exp(jax.random.normal(jax.random.key(0), (100,)))
+        >>> targets = 2 * widths * jax.random.normal(jax.random.key(1), (100,))
+        >>> whiten = jaxcal.whitening.Moments()
+        >>> jaxcal.skce_test(2, dist.Normal(jnp.zeros(100), widths), targets, whiten=whiten).verdict
+        'rejected'
     """
 
     mean: Any = _moment("mean")
@@ -249,13 +311,27 @@ class Moments(eqx.Module):
 
 
 class LocationScale(_Euclidean, eqx.Module):
-    r"""Divergence between predictions: how far apart centres and log scales are.
+    r"""Divergence between predictions: how far apart their centres and log scales are.
 
     The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})`, the last without its
     diagonal, with :math:`M_p = D_p R_p^{1/2}` by ``whitener``; centres in the units of the test.
-    Where `Fisher` grows like 1 / width^4, so that the sharpest predictions rule its median or
-    overflow, this grows like the logarithm of widths. Blind to all but location, scale and
-    correlations. Cost that of the whitener.
+    `Fisher` grows like 1 / width^4, so that the sharpest predictions rule its median or overflow;
+    this grows like the logarithm of widths. Blind to all but location, scale and correlations.
+
+    Args:
+        whitener: `Regression`, `Landing` or `Moments`.
+
+    Cost: that of the whitener.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> widths = jnp.exp(jax.random.normal(jax.random.key(0), (100,)))
+        >>> targets = widths * (1 + jax.random.normal(jax.random.key(1), (100,)))
+        >>> divergence = jaxcal.whitening.LocationScale()
+        >>> predictions = dist.Normal(jnp.zeros(100), widths)
+        >>> jaxcal.kccsd_test(2, predictions, targets, divergence=divergence).verdict
+        'rejected'
     """
 
     whitener: Any = Regression()

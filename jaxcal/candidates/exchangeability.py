@@ -50,16 +50,33 @@ MEANINGS = {
 class ExchangeabilityResult(eqx.Module):
     """The outcome of `exchangeability_test` for n observations with m candidates each.
 
-    ``p_value`` []: of the largest of all standardized statistics. ``part_p_values`` [g] and
-    ``part_statistics`` [g] (in standard deviations of their own null draws): of each part alone;
-    ``parts`` are their names. ``ranks`` [n, 1 + d]: randomized ranks of the targets among their
-    candidates, of the log density (coverage) and of each coordinate (SBC); ``rank_p_values``
-    [1 + d]: of their uniformity, one at a time. ``acceptance`` []: share of accepted moves.
-    ``nonfinite`` []: observations whose target is not finite, or for which a log density is NaN or
-    +infinite; ``nonfinite_features`` []: such values among those that describe the predictions.
-    ``impossible`` []: targets where their own prediction has density 0. ``unmoved`` []:
-    observations whose candidates all equal their target, or have no weight beside it; they say
-    nothing.
+    Attributes:
+        p_value: P-value [] of the largest of all standardized statistics.
+        part_p_values: P-value of each part alone, [g].
+        part_statistics: Statistic of each part, in standard deviations of its own null draws,
+            [g].
+        ranks: Randomized ranks of the targets among their candidates, [n, 1 + d]: of the log
+            density (coverage) and of each coordinate (SBC).
+        rank_p_values: P-values of their uniformity, one at a time, [1 + d].
+        acceptance: Share of accepted moves, [].
+        nonfinite: Observations whose target is not finite, or for which a log density is NaN or
+            +infinite, [].
+        nonfinite_features: Such values among those that describe the predictions, [].
+        impossible: Targets where their own prediction has density 0, [].
+        unmoved: Observations whose candidates all equal their target, or have no weight beside
+            it, []; they say nothing.
+        parts: Names of the g parts.
+        n_resamples: Number of draws of the null.
+        level: Level of the test, which decides `verdict`.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> result = jaxcal.candidates.exchangeability_test(1, predictions, centers + noise)
+        >>> result.ranks.shape, result.part_p_values.shape == (len(result.parts),)
+        ((100, 2), True)
     """
 
     p_value: Scalar
@@ -175,25 +192,50 @@ def exchangeability_test(
     level: float = 0.05,
     tile: int = TILE,
 ) -> ExchangeabilityResult:
-    r"""Test that predictions are calibrated by candidates that could as well have been the target.
+    """Test that predictions are calibrated by candidates that could as well have been the target.
 
-    ``predictions``: a `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
-    ``targets``: [n], [n, d] or [n, ...]. ``proposal``: `Chains`, `RandomWalk` or `Independent`.
     Four features are compared between targets and candidates: the log density, the coordinates,
-    their squares and their products, in units of each prediction; the combined p-value is that of
-    the largest of their standardized statistics. ``divergence`` between predictions and a kernel on
-    it, with the constant kernel added by default, which asks for the same error everywhere.
-    ``base_measure``: nodes [m, d] in the units of the targets, by default ``n_nodes`` (max(10, 2d
-    + 2)) normal draws about the mean of the targets; the scores there give the units of each
-    prediction (a regression) and the divergence.
+    their squares and their products, in the units of each prediction. The combined p-value is
+    that of the largest of their standardized statistics. p-values are exact for every n and every
+    speed of the chain: they redraw which candidate is the target. (The default nodes are placed
+    by mean and spread of all targets, which moves the level by O(1/n); nodes given by hand do
+    not.)
 
-    p-values are exact for every n and every speed of the chain: they redraw which candidate is the
-    target. (The default nodes are placed by mean and spread of all targets, which moves the level
-    by O(1/n); nodes given by hand do not.)
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        proposal: How candidates are made: `Chains`, `RandomWalk` or `Independent`.
+        divergence: Divergence between predictions; see `jaxcal.divergences`.
+        prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
+            asks for the same error everywhere.
+        base_measure: Nodes [m, d] in the units of the targets; the scores there give the units of
+            each prediction (by a regression) and the divergence. By default ``n_nodes`` normal
+            draws about the mean of the targets.
+        n_nodes: Number of nodes to draw; max(10, 2 d + 2) by default.
+        n_resamples: Number of draws of the null.
+        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+        tile: Rows and columns of a block of pairs that is computed at a time.
 
-    Cost: the proposal's densities, n n_nodes scores, and 2 n^2 n_resamples flops for each of the
-    1 + 2 d + d (d - 1) / 2 features. Raises ValueError or TypeError, naming the argument.
+    Returns:
+        `ExchangeabilityResult`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: the densities of the proposal, n n_nodes scores, and 2 n^2 n_resamples multiplications
+    for each of the 1 + 2 d + d (d - 1) / 2 features.
+
     Source: Besag and Clifford (1989).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> jaxcal.candidates.exchangeability_test(1, predictions, centers + 2 * noise).verdict
+        'rejected'
     """
     key = checks.key(key)
     ys = checks.targets(targets)

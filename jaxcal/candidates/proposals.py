@@ -26,11 +26,23 @@ Densities = Callable[[Float[Array, "n k d"]], tuple[Float[Array, "n k"], Float[A
 
 
 class Candidates(NamedTuple):
-    """The target and m exchangeable points a prediction; the target comes first.
+    """The target and m exchangeable points for each prediction; the target comes first.
 
-    ``points`` [n, m + 1, d]. ``log_densities`` [n, m + 1], up to a constant a prediction.
-    ``weights`` [n, m + 1]: the probability of each to be the target under calibration, given the
-    set; rows sum to 1. ``acceptance`` []: the share of accepted moves, 1 without a chain.
+    Attributes:
+        points: Target and candidates, [n, m + 1, d].
+        log_densities: Log density of each, up to a constant a prediction, [n, m + 1].
+        weights: Probability of each to be the target under calibration, given the set,
+            [n, m + 1]; rows sum to 1.
+        acceptance: Share of accepted moves, []; 1 without a chain.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> points = jax.random.normal(jax.random.key(0), (100, 20, 1))  # exchangeable
+        >>> logs = -points[:, :, 0] ** 2 / 2
+        >>> weights = jnp.full((100, 20), 1 / 20)
+        >>> candidates = jaxcal.candidates.Candidates(points, logs, weights, jnp.ones(()))
+        >>> jaxcal.candidates.ranks(1, candidates).shape
+        (100,)
     """
 
     points: Float[Array, "n k d"]
@@ -69,14 +81,37 @@ def _ordered(smallest: float, largest: float) -> None:
 
 
 class Chains(eqx.Module):
-    r"""``n_steps`` Metropolis-Hastings steps back from the target, and as many forward m times.
+    r"""Candidates by Metropolis-Hastings: steps back from the target, and as many forward m times.
 
-    With ``langevin`` proposals follow the score, :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M
-    \xi`; without, or where a density has no gradient, they do not. M is the unit of the
-    prediction; each step draws its own s, log-uniform between ``smallest`` and ``largest``, so that
-    no step size has to be tuned. More steps buy power and never cost level.
+    With ``langevin`` proposals follow the score,
+    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`; without, or where a density has no
+    gradient, they do not. M is the unit of the prediction; each step draws its own s, so that no
+    step size has to be tuned. More steps buy power and never cost level.
+
+    Args:
+        n_candidates: Number m of candidates.
+        n_steps: Number of steps in each direction.
+        langevin: Follow the score.
+        smallest: Smallest s; s is log-uniform.
+        largest: Largest s.
+
+    Raises:
+        ValueError: A number is out of range; the message names it.
+
     Cost: (m + 1) n_steps log densities a prediction, with their gradients for ``langevin``.
-    Source: Besag and Clifford (1989), Section 2; Roberts and Tweedie (1996) for Langevin proposals.
+
+    Source: Besag and Clifford (1989), Section 2; Roberts and Tweedie (1996) for Langevin
+    proposals.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, proposal = dist.Normal(centers, 1.0), jaxcal.candidates.Chains(n_steps=5)
+        >>> jaxcal.candidates.exchangeability_test(
+        ...     1, predictions, centers + 2 * noise, proposal=proposal
+        ... ).verdict
+        'rejected'
     """
 
     n_candidates: int = eqx.field(default=19, static=True)
@@ -149,11 +184,33 @@ class Chains(eqx.Module):
 
 
 class RandomWalk(eqx.Module):
-    r"""A centre :math:`c = y + s M \xi` and candidates :math:`a_k = c + s M \xi_k`, weighted by p.
+    r"""Candidates by a random walk from the target to a centre and back, weighted by p.
 
-    One s a prediction, log-uniform between ``smallest`` and ``largest``, shared by its candidates.
-    Cost: m + 1 log densities a prediction, no gradient: for densities that are not differentiable,
-    and in few dimensions. Source: Tjelmeland (2004).
+    The centre is :math:`c = y + s M \xi`, the candidates are :math:`a_k = c + s M \xi_k`, with one
+    s a prediction, shared by its candidates; M is the unit of the prediction. No gradient:
+    for densities that are not differentiable, and in few dimensions.
+
+    Args:
+        n_candidates: Number m of candidates.
+        smallest: Smallest s; s is log-uniform.
+        largest: Largest s.
+
+    Raises:
+        ValueError: A number is out of range; the message names it.
+
+    Cost: m + 1 log densities a prediction.
+
+    Source: Tjelmeland (2004).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, proposal = dist.Normal(centers, 1.0), jaxcal.candidates.RandomWalk()
+        >>> jaxcal.candidates.exchangeability_test(
+        ...     1, predictions, centers + 2 * noise, proposal=proposal
+        ... ).verdict
+        'rejected'
     """
 
     n_candidates: int = eqx.field(default=64, static=True)
@@ -177,11 +234,26 @@ class RandomWalk(eqx.Module):
 
 
 class Independent(eqx.Module):
-    """Independent draws of a distribution with a known density, weighted by p / density.
+    """Candidates by independent draws of a known distribution, weighted by p over its density.
+    Args:
+        distribution: A numpyro distribution with batch shape [n] or [] over the targets, which
+            must reach wherever the predictions do: an approximate posterior, a prior. It must not
+            depend on the targets.
+        n_candidates: Number m of candidates.
 
-    ``distribution``: a numpyro distribution with batch shape [n] or [] over the targets, which
-    must reach wherever the predictions do: an approximate posterior, a prior. It must not depend on
-    the targets. Cost: m + 1 log densities of each a prediction. Source: Tjelmeland (2004).
+    Cost: m + 1 log densities of each a prediction.
+
+    Source: Tjelmeland (2004).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> proposal = jaxcal.candidates.Independent(dist.StudentT(3.0, 0.0, 3.0))
+        >>> jaxcal.candidates.exchangeability_test(
+        ...     1, dist.Normal(centers, 1.0), centers + 2 * noise, proposal=proposal
+        ... ).verdict
+        'rejected'
     """
 
     distribution: Any

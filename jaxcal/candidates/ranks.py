@@ -16,13 +16,47 @@ Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number a candidat
 
 
 def log_density(candidates: Candidates) -> Float[Array, "n k"]:
-    """Ranks of it are the coverage of highest-density regions."""
+    """Log density of each candidate: its ranks are the coverage of highest-density regions.
+
+    Args:
+        candidates: `Candidates` of a proposal.
+
+    Returns:
+        One number a candidate, [n, m + 1].
+
+    Raises:
+        TypeError: These are no `Candidates`.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> points, one = jnp.zeros((5, 4, 1)), jnp.ones((5, 4))
+        >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 4, jnp.ones(()))
+        >>> jaxcal.candidates.log_density(candidates).shape
+        (5, 4)
+    """
     _of_candidates(candidates)
     return candidates.log_densities
 
 
 def coordinate(j: int) -> Statistic:
-    """Ranks of a coordinate are those of simulation-based calibration (SBC)."""
+    """Statistic of one coordinate: its ranks are those of simulation-based calibration (SBC).
+
+    Args:
+        j: Which coordinate, from 0.
+
+    Returns:
+        Function of `Candidates` that returns one number a candidate, [n, m + 1].
+
+    Raises:
+        ValueError: There is no such coordinate.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> points, one = jax.random.normal(jax.random.key(0), (5, 4, 2)), jnp.ones((5, 4))
+        >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 4, jnp.ones(()))
+        >>> jaxcal.candidates.ranks(1, candidates, jaxcal.candidates.coordinate(1)).shape
+        (5,)
+    """
     j = convert.integer(j, "j", least=0)
 
     def statistic(candidates: Candidates) -> Array:
@@ -34,7 +68,26 @@ def coordinate(j: int) -> Statistic:
 
 
 def distance_to(references: Float[Array, "n d"]) -> Statistic:
-    """Ranks of the distance to a reference point a prediction are those of TARP."""
+    """Statistic of the distance to reference points: its ranks are those of TARP.
+
+    Args:
+        references: Reference points, [n, d], one a prediction.
+
+    Returns:
+        Function of `Candidates` that returns one number a candidate, [n, m + 1]: the squared
+        distance.
+
+    Raises:
+        ValueError: There is not one reference a target.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> points, one = jax.random.normal(jax.random.key(0), (5, 4, 2)), jnp.ones((5, 4))
+        >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 4, jnp.ones(()))
+        >>> statistic = jaxcal.candidates.distance_to(jnp.zeros((5, 2)))
+        >>> jaxcal.candidates.ranks(1, candidates, statistic).shape
+        (5,)
+    """
     centres = convert.floats(references, "references")
 
     def statistic(candidates: Candidates) -> Array:
@@ -48,12 +101,36 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
 
 
 def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_density) -> Vector:
-    r"""The randomized rank of each target among its candidates, shape [n], in [0, 1].
+    r"""Randomized rank of each target among its candidates, in [0, 1].
 
-    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k` with U uniform; the target is
-    one of the ties. Under calibration u is uniform and independent over observations, exactly and
-    for every n, whatever the statistic f, as long as f does not know which candidate is the target.
-    NaN where a weight or a value is. Cost O(n m).
+    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k` with U uniform; the target
+    is one of the ties. Under calibration u is uniform and independent over observations, exactly
+    and for every n, whatever the statistic f, as long as f does not know which candidate is the
+    target.
+
+    Args:
+        key: Random key that breaks ties.
+        candidates: `Candidates` of a proposal.
+        statistic: Function f of candidates with one number each, [n, m + 1]: `log_density`,
+            `coordinate`, `distance_to`, or one of your own.
+
+    Returns:
+        Ranks, [n]; NaN where a weight or a value is.
+
+    Raises:
+        ValueError: The statistic does not return one number a candidate.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n m).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> points = jnp.linspace(0, 1, 20)[None, :, None].repeat(5, axis=0)  # the target is least
+        >>> one = jnp.ones((5, 20))
+        >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 20, jnp.ones(()))
+        >>> ranks = jaxcal.candidates.ranks(0, candidates, jaxcal.candidates.coordinate(0))
+        >>> bool(ranks.max() <= 1 / 20)
+        True
     """
     key = convert.key(key)
     _of_candidates(candidates)

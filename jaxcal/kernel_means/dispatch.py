@@ -36,11 +36,33 @@ _PAIRS: dict[tuple[type, type], Callable[[Any, Any], Made]] = {}
 
 
 def pair(kernel: type, distribution: type) -> Callable[[Callable[[Any, Any], Made]], Any]:
-    """Say how to average kernels of this class over distributions of this class.
+    """Register how to average kernels of one class over distributions of one class.
 
-    The function gets the kernel and the distribution, and returns what is computed once a
-    prediction (a pytree with leading axis n) and the `Formulas` that work on slices of it.
-    ``object`` stands for any class; the nearest class wins, the kernel's first.
+    Args:
+        kernel: Class of kernels; ``object`` stands for any. The nearest class wins, the kernel's
+            first.
+        distribution: Class of distributions (of closed forms, as of `distribution_of`).
+
+    Returns:
+        A decorator of a function of the kernel and the distribution. That function returns what
+        is computed once a prediction (a pytree with a leading axis n) and an object with methods
+        ``first(rows, ys)``, ``second(rows, cols)`` and ``own(features)`` that work on slices of
+        it, as those of `KernelMeans`.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> from jaxcal.models.families import Particles
+        >>> class Zero:
+        ...     first = second = lambda self, rows, others: jnp.zeros((len(rows), len(others)))
+        ...     own = lambda self, features: jnp.zeros(len(features))
+        >>> class Nothing(jaxcal.kernels.Constant):
+        ...     pass
+        >>> @jaxcal.kernel_means.pair(Nothing, Particles)
+        ... def average(kernel, distribution):
+        ...     return distribution.points, Zero()
+        >>> draws = jaxcal.Draws(jnp.ones((5, 8, 1)))
+        >>> jaxcal.kernel_means.kernel_means(Nothing(), draws).own(jnp.ones((5, 8, 1))).shape
+        (5,)
     """
 
     def add(make: Callable[[Any, Any], Made]) -> Callable[[Any, Any], Made]:
@@ -81,9 +103,23 @@ def own_by_second(formulas: Any, features: Features) -> Float[Array, " n"]:
 
 
 class KernelMeans(eqx.Module):
-    """Averages of a kernel over n predictions; ``features`` are computed once a prediction.
+    """Averages of a kernel over n predictions.
 
-    ``rows`` and ``cols`` are slices of ``features``; targets are [c, d], or classes [c].
+    In the methods, ``rows`` and ``cols`` are slices of ``features``; targets are [c, d], or
+    classes [c].
+
+    Attributes:
+        kernel: The kernel k.
+        features: What is computed once a prediction: a pytree with a leading axis n.
+        formulas: The formulas that turn features into averages.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> kernel, predictions = jaxcal.kernels.Gaussian(1.0), dist.Normal(jnp.zeros(3), 1.0)
+        >>> means = jaxcal.kernel_means.kernel_means(kernel, predictions)
+        >>> means.first(means.features, jnp.zeros((2, 1))).shape, means.route
+        ((3, 2), 'closed form')
     """
 
     kernel: Any
@@ -99,22 +135,22 @@ class KernelMeans(eqx.Module):
         return ", ".join(dict.fromkeys(_routes(self.formulas))) or "closed form"
 
     def first(self, rows: Features, ys: Array) -> Float[Array, "r c"]:
-        """``E k(Z_i, y_j)``, Z_i ~ p_i."""
+        r""":math:`\kappa_1`: ``E k(Z_i, y_j)`` for Z_i ~ p_i, [r, c]."""
         return self.formulas.first(rows, ys)
 
     def second(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        """``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j.
+        r""":math:`\kappa_2`: ``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j, [r, c].
 
-        From draws, a prediction paired with itself here meets its own draws; `own` does not.
+        From draws, a prediction paired with itself here meets its own draws; in `own` it does not.
         """
         return self.formulas.second(rows, cols)
 
     def own(self, features: Features) -> Float[Array, " n"]:
-        """``E k(Z_i, Z_i')`` for independent Z_i, Z_i' ~ p_i: the diagonal of `second`."""
+        """``E k(Z_i, Z_i')`` for independent Z_i, Z_i' ~ p_i, [n]: the diagonal of `second`."""
         return self.formulas.own(features)
 
     def gram(self, ys: Array, others: Array) -> Float[Array, "r c"]:
-        """``k(y_i, y_j)``."""
+        """Gram matrix ``[k(y_i, y_j)]`` of targets, [r, c]."""
         return gram(self.kernel, ys, others)
 
     def empty(self) -> "KernelMeans":
@@ -147,17 +183,35 @@ def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
 def kernel_means(
     kernel: Any, predictions: Any, *, key: KeyLike | None = None, n_draws: int | None = None
 ) -> KernelMeans:
-    """Averages of a kernel over n predictions.
+    """Average a kernel over n predictions.
 
-    In closed form where there is one for this kernel and these predictions (distributions with
-    batch shape [n], class probabilities as `distributions.Classes`, each possibly inside a
-    `jaxcal.models.Standardized`); from all draws of `jaxcal.Draws`; otherwise from ``n_draws``
-    (64 by default) of each prediction, for which ``key`` is needed. From m draws the averages are
-    unbiased, with a standard error of at most 1 / m^1/2 for kernels bounded by 1. With ``n_draws``
-    the closed form is passed over.
+    In closed form where there is one for this kernel and these predictions; from all draws of
+    `jaxcal.Draws`; otherwise from draws of each prediction. From m draws the averages are
+    unbiased, with a standard error of at most 1 / m^1/2 for kernels bounded by 1.
 
-    Raises TypeError where there is neither closed form nor sampler, or no key for it; ValueError
-    where the kernel has no bandwidth yet.
+    Args:
+        kernel: A kernel with a bandwidth.
+        predictions: A numpyro distribution with batch shape [n], class probabilities as
+            `jaxcal.models.families.Classes`, or `jaxcal.Draws`; each possibly inside a
+            `jaxcal.models.Standardized`.
+        key: Random key, needed where draws are made.
+        n_draws: Number of draws of each prediction; the closed form is then passed over. Where
+            there is none, 64 by default.
+
+    Returns:
+        `KernelMeans`.
+
+    Raises:
+        ValueError: The kernel has no bandwidth yet.
+        TypeError: There is neither closed form nor sampler, or no key for it.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> kernel, predictions = jaxcal.kernels.Gaussian(1.0), dist.Normal(jnp.zeros(3), 1.0)
+        >>> means = jaxcal.kernel_means.kernel_means(kernel, predictions)
+        >>> round(float(means.first(means.features, jnp.zeros((1, 1)))[0, 0]), 3)  # 2^-1/2
+        0.707
     """
     if points.needs_bandwidth(kernel):
         raise ValueError(

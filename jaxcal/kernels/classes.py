@@ -74,8 +74,8 @@ class ClassGram(eqx.Module):
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> matrix = jnp.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, 1.0]])
-        >>> float(jaxcal.kernels.ClassGram(matrix)(0, 1))
-        0.5
+        >>> jaxcal.kernels.ClassGram(matrix).gram(jnp.array([1]), jnp.array([0, 1, 2])).tolist()
+        [[0.5, 1.0, 0.5]]
     """
 
     matrix: Float[Array, "m m"] = eqx.field(converter=_gram_matrix)

@@ -35,10 +35,26 @@ def _moves(value: Any) -> Any:
 class Balance(eqx.Module):
     r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac12 \log p(y') / p(y))`.
 
-    One number. Sees wrong spread, inside of every mode and of any shape; bounded, whatever the
-    tails. ``moves`` [m, d] in the units of the predictions, each made in both directions; None
-    draws ``n_moves`` differences of two standard normal points and shortens them by each of
-    ``scales`` in turn. Cost: 2 m log densities.
+    One number: the mean over moves y -> y' of the acceptance probability min(1, p(y') / p(y))
+    times :math:`\varphi`. Sees wrong spread, inside of every mode and of any shape; bounded,
+    whatever the tails. Needs no gradient.
+
+    Args:
+        moves: Moves y' - y, [m, d], in the units of the predictions, each made in both
+            directions. None draws ``n_moves`` differences of two standard normal points and
+            shortens them by each of ``scales`` in turn.
+        n_moves: Number m of moves to draw.
+        scales: Factors of the moves that are drawn.
+
+    Cost: 2 m log densities.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> standard_normal = lambda y: -jnp.sum(y**2) / 2
+        >>> balance = jaxcal.moments.Balance(jnp.ones((1, 1)))
+        >>> wide, narrow = (balance(standard_normal, jnp.array([y]))["spread"] for y in (2.0, 0.0))
+        >>> bool(wide > 0), bool(narrow < 0)
+        (True, True)
     """
 
     moves: Any = eqx.field(default=None, converter=_moves)
@@ -51,7 +67,7 @@ class Balance(eqx.Module):
         _check(self)
 
     def fitted(self, key: Key, dimension: int, dtype: Any) -> "Balance":
-        """With moves drawn where none were given."""
+        """The same moment with moves drawn where none were given."""
         return _fitted(self, key, dimension, dtype)
 
     def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
@@ -64,9 +80,23 @@ class Balance(eqx.Module):
 class Jumps(eqx.Module):
     r"""Metropolis balance of the coordinates over big moves: :math:`\varphi = y' - y`, [d].
 
-    Sees where the mass is, beyond the reach of scores: wrong weights of modes, and shifts.
-    Arguments as of `Balance`; moves are in units in common, as big as all targets' spread, also
-    where each prediction has its own. Cost: 2 m log densities.
+    Sees where the mass is, beyond the reach of scores: wrong weights of modes, and shifts. Needs
+    no gradient.
+
+    Args:
+        moves: As in `Balance`, but in units that all predictions share, as big as the spread of
+            all targets, also where each prediction has its own units.
+        n_moves: As in `Balance`.
+        scales: As in `Balance`.
+
+    Cost: 2 m log densities.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> standard_normal = lambda y: -jnp.sum(y**2) / 2
+        >>> jumps = jaxcal.moments.Jumps(jnp.ones((1, 1)))
+        >>> bool(jumps(standard_normal, jnp.array([2.0]))["weights"][0] < 0)  # back to the mass
+        True
     """
 
     moves: Any = eqx.field(default=None, converter=_moves)
@@ -80,7 +110,7 @@ class Jumps(eqx.Module):
         _check(self)
 
     def fitted(self, key: Key, dimension: int, dtype: Any) -> "Jumps":
-        """With moves drawn where none were given."""
+        """The same moment with moves drawn where none were given."""
         return _fitted(self, key, dimension, dtype)
 
     def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:

@@ -15,20 +15,31 @@ LogDensityOfOne: TypeAlias = Callable[[Point], Scalar]
 
 @runtime_checkable
 class Moment(Protocol):
-    """Numbers with mean zero where y is a draw of the prediction, for every prediction.
+    """Protocol of moments: numbers with mean zero where y is a draw of the prediction.
 
     Called with the log density of ONE prediction, known up to its constant, and one target [d],
     both in the units of that prediction: ``log_density(z)`` is a function of any point [d] and may
     be differentiated. Returns q numbers [q], or a dict of such arrays whose names say what a mean
     other than zero points to. A plain function will do.
 
-    A moment may also say ``whole_space = True`` (it is right only where the density has no boundary
-    other than where it vanishes), ``smoothness`` (how often the density is differentiated; 0 if it
-    does not say), ``marginal = True`` (its values are a vector in the units of the prediction,
-    wanted in claimed standard deviations of each coordinate), ``common = True`` (in units that all
-    predictions share, also where each has its own), and offer ``fitted(key, dimension, dtype)``,
-    which returns the moment with what it draws at random, the same for all predictions and of no
-    target.
+    A moment may also offer:
+
+    - ``whole_space = True``: it is right only where the density has no boundary other than where
+      it vanishes.
+    - ``smoothness``: how often the density is differentiated; 0 by default.
+    - ``marginal = True``: its values are a vector in the units of the prediction, wanted in
+      claimed standard deviations of each coordinate.
+    - ``common = True``: it is evaluated in units that all predictions share, also where each
+      prediction has its own.
+    - ``fitted(key, dimension, dtype)``: returns the moment with what it draws at random, the same
+      for all predictions and a function of no target.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> def score(log_density, y):  # its mean under the prediction is 0
+        ...     return jax.grad(log_density)(y)
+        >>> isinstance(score, jaxcal.moments.Moment)
+        True
     """
 
     def __call__(
@@ -44,13 +55,34 @@ def evaluate(
     scales: Float[Array, "#n d d"],
     *rows: Any,
 ) -> dict[str, Float[Array, "n q"]]:
-    r"""A moment at n targets: values [n, q] by name; "moment" where it gives no names.
+    """Evaluate a moment at n targets, in the units of each prediction.
 
-    The units of a prediction are :math:`u = M^{-1}(y - c)` with ``centers`` c [n, d] and ``scales``
-    M [n, d, d], or [1, ..] for all: functions of the predictions alone, for which every moment
-    keeps its mean zero. Log densities are those of the points as they came, so that the target
-    itself loses no digit on the way. ``rows``: more arguments [n, ...] of the moment, one a target.
-    Cost: n times the moment's.
+    The units of a prediction are :math:`u = M^{-1}(y - c)`. Log densities are those of the points
+    as they came, so that the target itself loses no digit on the way.
+
+    Args:
+        moment: A `Moment`.
+        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
+        targets: Targets, [n, *event].
+        centers: Centres c, [n, d], or [1, d] for all; functions of the predictions alone, for
+            which every moment keeps its mean zero.
+        scales: Scales M, [n, d, d], or [1, d, d] for all; functions of the predictions alone.
+        *rows: Further arguments of the moment, [n, ...], one a target.
+
+    Returns:
+        Values [n, q] by name; "moment" where the moment gives no names.
+
+    Cost: n times that of the moment.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions, targets = dist.Normal(jnp.zeros(3), 1.0), jnp.array([-1.0, 0.0, 2.0])
+        >>> units = jnp.zeros((1, 1)), jnp.ones((1, 1, 1))
+        >>> moment = jaxcal.moments.Score()
+        >>> values = jaxcal.moments.evaluate(moment, predictions, targets, *units)
+        >>> (0 - values["shift"]).ravel().tolist()
+        [-1.0, 0.0, 2.0]
     """
     n, event = targets.shape[0], targets.shape[1:]
     flat = targets.reshape(n, -1)

@@ -11,8 +11,23 @@ from jaxcal.kernels.points import Gaussian
 class KernelStein(eqx.Module):
     """KCCSD as a part of `jaxcal.calibration_test`: sees shifts first, and any smooth error.
 
-    ``kernel``: twice differentiable, on targets; an open bandwidth becomes ``factor`` times the
-    median distance of the targets. Cost a pair: one kernel and its derivatives.
+    Args:
+        kernel: Kernel on targets, twice differentiable.
+        factor: A bandwidth left open becomes this times the median distance of the targets.
+        whole_space: Leave the part out where a density ends; False keeps it.
+
+    Cost: one kernel and its derivatives a pair.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> stein = jaxcal.moments.KernelStein
+        >>> parts = {"near": stein(factor=0.3), "far": stein()}
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> result = jaxcal.calibration_test(1, predictions, centers + noise, parts=parts)
+        >>> result.parts.names
+        ('near: shape', 'far: shape')
     """
 
     kernel: Any = Gaussian()

@@ -20,13 +20,33 @@ def smooth(
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],
 ) -> Bool[Array, ""]:
-    r"""Whether automatic differentiation sees what the scores do, in all but 1 % of n segments.
+    r"""Check that automatic differentiation sees what the scores do, in all but 1 % of n segments.
 
     :math:`s(b) - s(a) = \int_a^b \nabla^2 \log p` along a segment from each target in a direction
-    of its own, .3 times as long as a prediction is typically wide (one over the root mean square of
-    the scores): by two points of Gauss. Across a kink (of a ReLU network, of a Laplace density)
-    the left side jumps, and the right side does not know. Cost: 3 gradients and 2 Hessian-vector
-    products a target.
+    of its own, .3 times as long as a prediction is typically wide (one over the root mean square
+    of the scores), with the integral by Gauss's rule of two points. Across a kink (of a ReLU
+    network, of a Laplace density) the left side jumps, and the right side does not see it.
+
+    Args:
+        key: Random key of the directions.
+        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
+        targets: Targets, [n, *event].
+        centers: Centres, [n, d] or [1, d], as in `evaluate`.
+        scales: Scales, [n, d, d] or [1, d, d], as in `evaluate`.
+
+    Returns:
+        Whether the densities look twice differentiable, [] of bool.
+
+    Cost: 3 gradients and 2 Hessian-vector products a target.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = jax.random.normal(jax.random.key(0), (50,))
+        >>> units = jnp.zeros((1, 1)), jnp.ones((1, 1, 1))
+        >>> kinked = dist.Laplace(jnp.zeros(50), 1.0)
+        >>> bool(jaxcal.moments.smooth(jax.random.key(1), kinked, targets, *units))
+        False
     """
     n, d = targets.shape[0], centers.shape[1]
     scores = evaluate(_score, predictions, targets, centers, scales)["moment"]

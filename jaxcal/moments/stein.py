@@ -22,12 +22,24 @@ FORMS = ("full", "diagonal", "trace", "correlation")
 
 
 class Score(eqx.Module):
-    r"""The score :math:`s_p(y)`, [d]: f = 1. Sees shifts.
+    r"""The score :math:`s_p(y)`, [d], as a moment: sees shifts.
 
-    As it is, of a coordinate given the others, in the units of the prediction; ``marginal``, of a
-    coordinate by itself: :math:`\Sigma_p s_p` in claimed standard deviations, with :math:`\Sigma_p`
-    = M M^T of these units. Cost: one gradient. The density must be continuous and vanish at every
-    boundary.
+    The Stein moment of f = 1. The density must be continuous and vanish at every boundary.
+
+    Args:
+        marginal: False for the score as it is, which speaks of each coordinate given the others,
+            in the units of the prediction. True for each coordinate by itself:
+            :math:`\Sigma_p s_p` in claimed standard deviations, with :math:`\Sigma_p = M M^\top`
+            of these units.
+        whole_space: Leave the moment out where a density ends; False keeps it.
+
+    Cost: one gradient.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> standard_normal = lambda y: -jnp.sum(y**2) / 2
+        >>> jaxcal.moments.Score()(standard_normal, jnp.array([2.0, 1.0]))["shift"].tolist()
+        [-2.0, -1.0]
     """
 
     marginal: bool = eqx.field(default=False, static=True)
@@ -39,11 +51,26 @@ class Score(eqx.Module):
 
 
 class Linear(eqx.Module):
-    r""":math:`s_p y^\top + I`, f = y: spread (its diagonal) and correlation (the symmetric rest).
+    r"""The moment :math:`s_p y^\top + I`: sees spread (its diagonal) and correlation (the rest).
 
-    Sees the spread about the origin of the units, of one mode or of all together. Needs one
-    gradient, of a density that is continuous with p y -> 0 at every boundary: networks with kinks
-    (ReLU) are fine.
+    The Stein moment of f = y, with the symmetric part of what is off the diagonal. Sees the
+    spread about the origin of the units, of one mode or of all together. Needs one gradient, of a
+    density that is continuous with p y -> 0 at every boundary: networks with kinks (ReLU) are
+    fine.
+
+    Args:
+        form: "full", the d (d + 1) / 2 different entries; "diagonal" or "correlation", those on
+            or off the diagonal; or "trace", one number.
+        whole_space: Leave the moment out where a density ends; False keeps it.
+
+    Cost: one gradient.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> standard_normal = lambda y: -jnp.sum(y**2) / 2
+        >>> values = jaxcal.moments.Linear()(standard_normal, jnp.array([2.0, 1.0]))
+        >>> values["spread"].tolist(), values["correlation"].shape
+        ([-3.0, 0.0], (1,))
     """
 
     form: Form = eqx.field(default="full", static=True)
@@ -60,17 +87,31 @@ class Linear(eqx.Module):
 
 
 class Curvature(eqx.Module):
-    r"""The information-matrix moment :math:`s_p s_p^\top + \nabla^2 \log p`: f is the score.
+    r"""The information-matrix moment :math:`s_p s_p^\top + \nabla^2 \log p`.
 
-    Spread inside of every mode (its diagonal) and correlation. ``form``: "full", the d (d + 1) / 2
-    different entries; "diagonal" or "correlation", those on or off the diagonal; or "trace", one
-    number. With a ``bound`` c, f is
-    :math:`s / \sqrt{1 + |s|^2 / c^2}`, for predictions with heavy tails: the moment then grows with
-    the score as slowly as the score itself. None for the bare one.
+    The Stein moment of f = the score. Sees spread inside of every mode (its diagonal) and
+    correlation. The density must be twice differentiable, which networks with kinks (ReLU) are
+    not, and where the support has a boundary :math:`\nabla p` must vanish there: for a Beta(2, 2)
+    the mean is -12.
 
-    The density must be twice differentiable, which networks with kinks (ReLU) are not, and where
-    the support has a boundary :math:`\nabla p` must vanish there: of a Beta(2, 2) the mean is -12.
-    Cost: d Hessian-vector products. Source: White (1982), the information matrix test.
+    Args:
+        form: "full", the d (d + 1) / 2 different entries; "diagonal" or "correlation", those on
+            or off the diagonal; or "trace", one number.
+        bound: With a bound c, f is :math:`s / \sqrt{1 + |s|^2 / c^2}`, for predictions with heavy
+            tails: the moment then grows with the score as slowly as the score itself. None for
+            the bare score.
+        whole_space: Leave the moment out where a density ends; False keeps it.
+
+    Cost: d Hessian-vector products.
+
+    Source: White (1982), the information matrix test.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> standard_normal = lambda y: -jnp.sum(y**2) / 2
+        >>> values = jaxcal.moments.Curvature(bound=None)(standard_normal, jnp.array([2.0, 1.0]))
+        >>> values["spread"].tolist()
+        [3.0, 0.0]
     """
 
     form: Form = eqx.field(default="full", static=True)

@@ -27,9 +27,18 @@ from jaxcal.typing import Features, Key
 class Needs(NamedTuple):
     r"""What a null asks of the pass over pairs of observations.
 
-    ``weights`` [n, b]: columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, None for
-    none. ``squares``: whether sums of squares of h are wanted. ``block_size``: only the pairs
-    within consecutive blocks of so many observations; None for all pairs. Blocks have no forms.
+    Attributes:
+        weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b]; None for
+            none.
+        squares: Whether sums of squares of h are wanted.
+        block_size: Look only at the pairs within consecutive blocks of so many observations; None
+            for all pairs. Blocks have no forms.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> needs = jaxcal.nulls.Wild(99).needs(jax.random.key(0), jnp.zeros((20, 1)))
+        >>> needs.weights.shape, needs.squares
+        ((20, 99), False)
     """
 
     weights: Float[Array, "n b"] | None = None
@@ -38,10 +47,31 @@ class Needs(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """One test a row: row 0 is the statistic itself; where h has several channels (components),
-    rows 1.. are theirs. ``contributions`` [r, n] sum to ``estimate`` [r]; ``standard_error`` [r] is
-    that of the estimate where the model is clearly not calibrated. ``stretches``: of a series, how
-    many independent pieces it holds as far as the null can tell."""
+    """Estimate, statistic and p-value of a test, one test a row.
+
+    Row 0 is the statistic itself; where h has several channels (components), the rows 1.. are
+    theirs. A null makes it by `Sums.outcome` or `Sums.compared`.
+
+    Attributes:
+        estimate: Unbiased estimates, [r].
+        biased: Biased estimates (V-statistics), [r].
+        statistic: Statistics, [r].
+        p_value: P-values, [r].
+        samples: Draws of the statistic under calibration, [r, b]; b = 0 for a formula.
+        contributions: Shares of the observations, [r, n]; they sum to ``estimate``.
+        standard_error: Standard errors of ``estimate`` where the model is clearly not
+            calibrated, [r].
+        stretches: For a series, how many independent pieces it holds as far as the null can
+            tell, []; None for others.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> h = jnp.zeros((1, 20))
+        >>> sums = jaxcal.nulls.Sums(20, h[:, :1], h, h, h.T[:, :0], h[:, :0], h[:, 0])
+        >>> outcome = sums.outcome(jnp.array([1.0]), jnp.array([0.3]))
+        >>> round(float(outcome.p_value[0]), 2), outcome.contributions.shape
+        (0.3, (1, 20))
+    """
 
     estimate: Float[Array, " r"]
     biased: Float[Array, " r"]
@@ -54,12 +84,24 @@ class Outcome(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What the pass found: row 0 for h, then one row a channel where h has several.
+    r"""Sums over the pairs: row 0 of h, then one row a channel where h has several.
 
-    ``means`` [r, m]: the mean of h over the pairs within each of m blocks of ``size`` observations;
-    all pairs are one block of size n. ``diagonal`` [r, n]: h of each observation with itself.
-    ``row_sums`` [r, n]: sums of h over an observation's pairs. ``weights`` [n, b] as asked for and
-    their ``forms`` [r, b]. ``squares`` [r]: sums of h^2 over ordered pairs, NaN if not asked for.
+    Attributes:
+        size: Number of observations in a block; n where all pairs were looked at.
+        means: Mean of h over the pairs within each of m blocks, [r, m]; all pairs are one block.
+        diagonal: h of each observation with itself, [r, n].
+        row_sums: Sums of h over the pairs of each observation, [r, n].
+        weights: Columns that the null asked for, [n, b].
+        forms: Their forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [r, b].
+        squares: Sums of h^2 over ordered pairs, [r]; NaN if not asked for.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> zeros, ones = jnp.zeros((1, 20)), jnp.ones((1, 20))
+        >>> none = zeros[:, :0]
+        >>> sums = jaxcal.nulls.Sums(20, zeros[:, :1], ones, zeros, none.T, none, zeros[:, 0])
+        >>> sums.n, float(sums.unbiased[0]), round(float(sums.biased[0]), 2)
+        (20, 0.0, 0.05)
     """
 
     size: int
@@ -72,14 +114,14 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, sums: QuadraticSums, weights: Float[Array, "n b"]) -> "Sums":
-        """Over all pairs."""
+        """Sums over all pairs."""
         n = sums.diagonal.shape[1]
         means = _with_total(sums.total)[:, None] / ordered_pairs(n)
         return cls(n, means, *_rows(sums), weights, _with_total(sums.forms), _squares(sums))
 
     @classmethod
     def of_blocks(cls, sums: BlockSums, size: int) -> "Sums":
-        """Over the pairs within blocks."""
+        """Sums over the pairs within blocks."""
         means, (diagonal, row_sums) = _with_total(sums.means), _rows(sums)
         weights = jnp.zeros((diagonal.shape[1], 0), means.dtype)
         return cls(size, means, diagonal, row_sums, weights, means[:, :0], _squares(sums))
@@ -96,25 +138,27 @@ class Sums(NamedTuple):
 
     @property
     def unbiased(self) -> Float[Array, " r"]:
-        """The mean of h over all pairs of different observations looked at."""
+        """The mean of h over the pairs of different observations that were looked at, [r]."""
         return jnp.mean(self.means, axis=1)
 
     @property
     def biased(self) -> Float[Array, " r"]:
-        """The same with the pairs of an observation and itself."""
+        """The same with each observation also paired with itself, [r]."""
         diagonal = jnp.mean(self.diagonal[:, : self.blocks * self.size], axis=1)
         return ((self.size - 1) * self.unbiased + diagonal) / self.size
 
     @property
     def contributions(self) -> Float[Array, "r n"]:
-        """Each observation's share of `unbiased`."""
+        """Share of each observation in `unbiased`, [r, n]."""
         return self.row_sums / (self.blocks * ordered_pairs(self.size))
 
     @property
     def standard_error(self) -> Float[Array, " r"]:
-        """Of `unbiased` where the model is clearly not calibrated, from the spread of the blocks
-        or, where all pairs are one block, from that of E[h | observation]; NaN where one of
-        several possible blocks was all there was."""
+        """Standard error of `unbiased` where the model is clearly not calibrated, [r].
+
+        From the spread of the blocks or, where all pairs are one block, from that of
+        E[h | observation]. NaN where only one of several possible blocks was looked at.
+        """
         if self.blocks > 1:
             return jnp.std(self.means, axis=1, ddof=1) / self.blocks**0.5
         if self.size < self.n:
@@ -128,7 +172,10 @@ class Sums(NamedTuple):
         p: Float[Array, " r"],
         samples: Float[Array, "r b"] | None = None,
     ) -> Outcome:
-        """With a statistic of the null's choice and its p-value, NaN where one is not finite."""
+        """The outcome with a statistic of the null's choice and its p-value, both [r].
+
+        p is NaN where the statistic or one of its draws is not finite.
+        """
         if samples is None:
             samples = jnp.zeros((statistic.shape[0], 0), statistic.dtype)
         p = _if_finite(p, statistic, samples)
@@ -136,17 +183,32 @@ class Sums(NamedTuple):
         return Outcome(self.unbiased, self.biased, statistic, p, samples, shares, error)
 
     def compared(self, statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Outcome:
-        """With a statistic compared with draws of it under calibration."""
+        """The outcome of a statistic [r] compared with draws [r, b] of it under calibration."""
         return self.outcome(statistic, p_value(statistic, samples), samples)
 
 
 @runtime_checkable
 class Null(Protocol):
-    """Anything that says what it needs of the pass, and what the sums then mean.
+    """Protocol of null distributions: what one needs of the pass, and what the sums then mean.
 
-    ``needs`` sees the random key and the features (a pytree whose leaves have a leading axis n:
-    most nulls look at `jaxcal.quadratic.count` of them alone). ``outcome`` gets the sums over
-    pairs. ``least_p_value`` is the smallest p-value that n observations can have.
+    ``needs(key, features)`` returns `Needs`; features are a pytree whose leaves have a leading
+    axis n, and most nulls look at `jaxcal.quadratic.count` of them alone. ``outcome(sums)`` turns
+    `Sums` into an `Outcome`. ``least_p_value(n)`` is the smallest p-value that n observations can
+    have.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> from jaxcal.nulls import Needs
+        >>> class Chebyshev:  # P(|U| >= u) <= Var U / u^2, and Var U = 2 E h^2 / (n (n - 1))
+        ...     def needs(self, key, features):
+        ...         return Needs(squares=True)
+        ...     def outcome(self, sums):
+        ...         pairs, u = sums.n * (sums.n - 1), sums.unbiased
+        ...         return sums.outcome(u, jnp.minimum(1, 2 * sums.squares / (pairs * u) ** 2))
+        ...     def least_p_value(self, n):
+        ...         return 2 / (n * (n - 1))
+        >>> isinstance(Chebyshev(), jaxcal.nulls.Null)
+        True
     """
 
     def needs(self, key: Key, features: Features, /) -> Needs: ...

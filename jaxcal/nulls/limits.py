@@ -19,11 +19,23 @@ def _size(value: Any) -> int | None:
 
 
 class Gamma(eqx.Module):
-    r"""Two moments: n V against a Gamma distribution of mean tr H / n and variance 2 mean of h^2.
+    """Gamma distribution with the first two moments of n V: the cheapest null of all pairs.
 
-    No draws, so the cheapest null of the full statistic; an approximation whose error does not
-    vanish with n: a Gamma distribution is never more skewed than the limit distribution, so far in
-    the tail (at the 1 % level) it rejects somewhat too often. Source: Gretton et al. (2009).
+    n V has mean tr H / n and variance 2 mean of h^2; no draws are needed. The error of the
+    approximation does not vanish with n: a Gamma distribution is never more skewed than the limit
+    distribution, so far in the tail (at the 1 % level) it rejects somewhat too often.
+
+    Cost: none beyond the pass over n^2 pairs.
+
+    Source: Gretton et al. (2009).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Gamma()
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     def needs(self, key: Key, features: Features) -> Needs:
@@ -38,17 +50,35 @@ class Gamma(eqx.Module):
         return sums.outcome(statistic, p)
 
     def least_p_value(self, n: int) -> float:
-        """Of the two ends of pairs that are all alike: h = 1, and h near 0 beside its diagonal."""
+        """The smallest p-value of the two extremes of pairs that are all alike.
+
+        These are h = 1 for all pairs, and h near 0 beside its diagonal.
+        """
         return min(math.erfc((n / 2) ** 0.5), math.erfc((n - 1) / 2) / 2)
 
 
 class BlockNormal(eqx.Module):
-    r"""Blocks of observations, each with its own unbiased estimate, and a normal limit.
+    r"""Normal limit of the mean over blocks of observations, each with its own unbiased estimate.
 
-    Only h within blocks is evaluated: O(n size) instead of O(n^2). ``size=2`` is the linear-time
-    test; ``None`` takes the integer part of the square root of n. The statistic is
-    :math:`\sqrt m\,\bar\eta / sd(\eta)` over m blocks. Less power than the full statistic.
+    Only h within blocks is evaluated: O(n size) instead of O(n^2). The statistic is
+    :math:`\sqrt m\,\bar\eta / sd(\eta)` over m blocks. Less power than the statistic of all pairs.
+
+    Args:
+        size: Observations in a block, at least 2; 2 is the linear-time test. None takes the
+            integer part of the square root of n.
+
+    Raises:
+        ValueError: ``size`` is below 2, or, when used, there are fewer than two blocks.
+
     Source: Zaremba, Gretton and Blaschko (2013); Widmann et al. (2021), Remark B.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 400))
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.BlockNormal(20)
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     size: int | None = eqx.field(default=None, static=True, converter=_size)
@@ -66,16 +96,34 @@ class BlockNormal(eqx.Module):
 
 
 class BlockSquares(eqx.Module):
-    r"""Blocks of observations with the variance that calibration implies, and a normal limit.
+    r"""Normal limit of the mean over blocks, with the variance that calibration implies.
 
-    Under calibration the estimate of a block has variance :math:`2 E h^2 / (B (B - 1))`, so the
-    statistic is :math:`\sqrt{m B (B - 1)}\,\bar\eta / \sqrt{2 \hat v}`, with :math:`\hat v` the
-    mean of :math:`h_{ij}^2` over the pairs within the m blocks of size B. Where `BlockNormal` takes
-    the spread of the m estimates this takes that of all pairs, so it serves few, large blocks (one
-    will do, but then the limit distribution is not normal and `Spectrum` or `Wild` is right).
-    Conservative for blocks of 2 in small samples. ``size=None`` as in `BlockNormal`. Cost O(n
-    size). Source: Widmann et al. (2021), Remark B.3, with the variance of Corollary B.1 (Corollary
-    B.5 prints it without the factor 2).
+    Under calibration the estimate of a block of size B has variance
+    :math:`2 E h^2 / (B (B - 1))`, so the statistic of m blocks is
+    :math:`\sqrt{m B (B - 1)}\,\bar\eta / \sqrt{2 \hat v}`, with :math:`\hat v` the mean of
+    :math:`h_{ij}^2` over the pairs within blocks. Where `BlockNormal` takes the spread of the m
+    estimates this takes that of all pairs, so it serves few, large blocks (one will do, but then
+    the limit distribution is not normal and `Spectrum` or `Wild` is right). Conservative for
+    blocks of 2 in small samples.
+
+    Args:
+        size: As in `BlockNormal`.
+
+    Raises:
+        ValueError: ``size`` is below 2, or, when used, there is no whole block.
+
+    Cost: O(n size).
+
+    Source: Widmann et al. (2021), Remark B.3, with the variance of Corollary B.1 (Corollary B.5
+    prints it without the factor 2).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 400))
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.BlockSquares(50)
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     size: int | None = eqx.field(default=None, static=True, converter=_size)
@@ -90,7 +138,7 @@ class BlockSquares(eqx.Module):
         return sums.outcome(statistic, ndtr(-statistic))
 
     def least_p_value(self, n: int) -> float:
-        """That of h = 1 for all pairs, by Cauchy and Schwarz."""
+        """The p-value of h = 1 for all pairs, by Cauchy and Schwarz."""
         size = _block_size(self.size, n, least=1)
         return math.erfc((n // size * ordered_pairs(size)) ** 0.5 / 2) / 2
 
@@ -110,12 +158,27 @@ def _block_size(size: int | None, n: int, *, least: int) -> int:
 
 
 class Bound(eqx.Module):
-    r"""No limit distribution: :math:`p = \exp(-\lfloor n/2 \rfloor U^2 / (2 b^2))`, true for every
-    n.
+    r"""Hoeffding's bound :math:`p = \exp(-\lfloor n/2 \rfloor U^2 / (2 b^2))`, true for every n.
 
-    Needs a number b with abs(h) <= b for all observations the model could meet, not only for those
-    seen; Stein kernels have one only where scores are bounded. Very conservative.
+    Very conservative.
+
+    Args:
+        largest: A number b with abs(h) <= b for all observations the model could meet, not only
+            for those seen. Stein kernels have one only where scores are bounded; SKCE has one
+            for every bounded kernel: 4 for kernels with values in [0, 1].
+
+    Raises:
+        ValueError: ``largest`` is not positive.
+
     Source: Hoeffding (1963), for U-statistics of a kernel in [-b, b].
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Bound(4.0)
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).null
+        'Bound'
     """
 
     largest: float = eqx.field(static=True)
@@ -132,5 +195,5 @@ class Bound(eqx.Module):
         return sums.outcome(sums.unbiased, p)
 
     def least_p_value(self, n: int) -> float:
-        """That of h at its bound for all pairs."""
+        """The p-value of h at its bound for all pairs."""
         return math.exp(-(n // 2) / 2)

@@ -30,8 +30,22 @@ def signs(key: Key, n: int, b: int, dtype: Any) -> Float[Array, "n b"]:
 class Wild(eqx.Module):
     r"""Wild bootstrap: :math:`\frac{1}{n(n-1)} \sum_{i\neq j} w_i w_j h_{ij}` with random signs w.
 
-    For independent observations. Cost n^2 n_draws flops in the engine's pass.
+    For independent observations; the default of most tests.
+
+    Args:
+        n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
+
+    Cost: n^2 n_draws multiplications in the pass over pairs.
+
     Source: Glaser et al. (2023), Section 6.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Wild(200)
+        >>> jaxcal.skce_test(1, predictions, centers + noise, null=null).null_samples.shape
+        (200,)
     """
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
@@ -43,25 +57,44 @@ class Wild(eqx.Module):
         return sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
 
     def least_p_value(self, n: int) -> float:
-        """That of the draws, or of the 2^(n-1) patterns of signs, of which one is the data's."""
+        """1 over the draws + 1, or over the 2^(n-1) patterns of signs; one is that of the data."""
         return max(1 / (self.n_draws + 1), 2.0 ** (1 - n))
 
 
 class DependentWild(eqx.Module):
-    r"""Wild bootstrap for a stationary series: signs that stay the same for a while.
+    """Wild bootstrap for a stationary series, with signs that stay the same for a while.
 
     Observations must be in the order of time. The signs are a Markov chain that flips with
     probability ``flip``, so their correlation over a lag t is (1 - 2 flip)^t, as in stretches of
-    random length, 1 / (2 flip) on average, with a sign of its own each. ``None`` takes stretches
-    twice as long as the block length of `jaxcal.dependence` (Politis and White, 2004) of the
-    scores, the longest over coordinates; of the targets where a test has no scores. That length
-    makes the squared error of the variance least; a test asks for less bias than that.
+    random length, 1 / (2 flip) on average, with a sign of its own each.
 
-    Measured for autoregressive errors of correlation up to .9 (`experiments/dependence`): the level
-    is kept at n = 100, 300 and 1,000. Power ends first: ``warnings()`` says where fewer than ten
-    stretches are left.
-    Source: Chwialkowski, Sejdinovic, Gretton (2014); Chwialkowski, Strathmann, Gretton (2016); for
-    blocks, Patton, Politis and White (2009); for longer ones in tests, Sun, Phillips, Jin (2008).
+    Measured for autoregressive errors of correlation up to .9 (`experiments/dependence`): the
+    level is kept at n = 100, 300 and 1,000. Power ends first: ``warnings()`` says where fewer
+    than ten stretches are left.
+
+    Args:
+        n_draws: Number of draws.
+        flip: Probability of a flip, above 0 and at most 1/2. None takes stretches twice as long
+            as the block length of Politis and White (2004) of the scores (of the targets where a
+            test has no scores), the longest over coordinates. That block length makes the squared
+            error of the variance least; a test asks for less bias than that.
+
+    Raises:
+        ValueError: ``flip`` is out of range.
+
+    Cost: as `Wild`.
+
+    Source: Chwialkowski, Sejdinovic, Gretton (2014); Chwialkowski, Strathmann, Gretton (2016);
+    for blocks, Patton, Politis and White (2009); for longer ones in tests, Sun, Phillips, Jin
+    (2008).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))  # in order of time
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.DependentWild()
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
@@ -85,7 +118,7 @@ class DependentWild(eqx.Module):
         return compared._replace(stretches=2 * flips)
 
     def least_p_value(self, n: int) -> float:
-        """That of the draws, or of a given chance that no sign flips, as in the data."""
+        """1 over the draws + 1, or the chance that no sign flips, as in the data."""
         flip = 0.5 if self.flip is None else self.flip
         return max(1 / (self.n_draws + 1), (1 - flip) ** (n - 1))
 
@@ -108,7 +141,21 @@ class Multinomial(eqx.Module):
     With counts C of n draws with replacement and a = n / (n - 1), the samples are
     :math:`\frac1{n^2}[a (C^\top H C - C^\top diag H) - 2 C^\top H 1]` and the statistic compared
     with them is a U - V (U unbiased, V biased estimate).
+
+    Args:
+        n_draws: Number of draws.
+
+    Cost: as `Wild`.
+
     Source: Arcones and Gine (1992).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Multinomial()
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
@@ -127,19 +174,35 @@ class Multinomial(eqx.Module):
         return sums.compared(a * sums.unbiased - sums.biased, samples)
 
     def least_p_value(self, n: int) -> float:
-        """That of the draws, or one over the number of different resamples, 2n - 1 over n: fewer
-        cannot tell a p-value more finely."""
+        """1 over the draws + 1, or over the number of different resamples, 2n - 1 over n.
+
+        Fewer resamples cannot tell a p-value more finely.
+        """
         different = math.lgamma(2 * n) - math.lgamma(n + 1) - math.lgamma(n)
         return max(1 / (self.n_draws + 1), math.exp(-different))
 
 
 class Spectrum(eqx.Module):
-    r"""The limit distribution itself: n U against draws of :math:`\sum_i \lambda_i (\chi^2_1 - 1)`.
+    r"""The limit distribution of n U, :math:`\sum_i \lambda_i (\chi^2_1 - 1)`, by draws.
 
     With :math:`\lambda` the eigenvalues of H / n, that sum has the distribution of
-    :math:`(g^\top H g - tr H) / n` for standard normal g, so the draws come from the engine's pass
-    and no eigenvalue is ever computed. Statistic and samples are in units of U.
+    :math:`(g^\top H g - tr H) / n` for standard normal g, so the draws come from the pass over
+    pairs and no eigenvalue is ever computed. Statistic and samples are in units of U.
+
+    Args:
+        n_draws: Number of draws.
+
+    Cost: as `Wild`.
+
     Source: Gretton et al. (2009).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Spectrum()
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
+        'rejected'
     """
 
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
@@ -153,8 +216,10 @@ class Spectrum(eqx.Module):
         return sums.compared(sums.unbiased, samples)
 
     def least_p_value(self, n: int) -> float:
-        r"""That of the draws, or of h = 1 for all pairs, where n U is largest beside its
-        distribution: :math:`P(\chi^2_1 \geq n + 1)`."""
+        r"""1 over the draws + 1, or the p-value of h = 1 for all pairs.
+
+        There n U is largest beside its distribution: :math:`P(\chi^2_1 \geq n + 1)`.
+        """
         return max(1 / (self.n_draws + 1), math.erfc(((n + 1) / 2) ** 0.5))
 
 
