@@ -235,6 +235,7 @@ class RandomWalk(eqx.Module):
 
 class Independent(eqx.Module):
     """Candidates by independent draws of a known distribution, weighted by p over its density.
+
     Args:
         distribution: A numpyro distribution with batch shape [n] or [] over the targets, which
             must reach wherever the predictions do: an approximate posterior, a prior. It must not
