@@ -149,11 +149,24 @@ def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], 
     In units in which the diagonal is 1, so that no choice here depends on those of a coordinate.
     """
     bounded, clamped = bounded_matrices(precisions, precisions=True)
+    return _inverse(bounded), clamped
+
+
+def regressed(
+    nodes: Nodes, scores: Float[Array, "n m d"]
+) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
+    """Precisions and covariances from the scores at m base points: `slopes` made positive."""
+    precisions, _ = bounded_matrices(slopes(nodes, scores, "full"), precisions=True)
+    return precisions, _inverse(precisions)
+
+
+def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
+    """Of positive matrices, in units in which their diagonal is 1; NaN where they are."""
     finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
     units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
     square = units[:, :, None] * units[:, None]
     inverse = jnp.linalg.inv(jnp.where(finite, bounded * square, eyes(bounded)))
-    return jnp.where(finite, (inverse + jnp.swapaxes(inverse, 1, 2)) / 2 * square, jnp.nan), clamped
+    return jnp.where(finite, (inverse + jnp.swapaxes(inverse, 1, 2)) / 2 * square, jnp.nan)
 
 
 def bounded_matrices(

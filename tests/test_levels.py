@@ -100,7 +100,7 @@ def test_limits_of_a_series_follow_the_level():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_level_of_an_examination_is_everywhere_in_it(level):
+def test_the_level_of_a_report_is_everywhere_in_it(level):
     at = X[:10]  # base points
     known = jaxcal.Scores(X - YS, X[:, None] - at[None], at)
     pairs = sbi.score_pairs(0, known, YS, X)

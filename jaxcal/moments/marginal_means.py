@@ -60,7 +60,7 @@ def covariances_of(
     r"""Covariances of n predictions: those they offer, else from their scores at m base points.
 
     Scores of a Gaussian are linear, so regressing them on the base points gives its precision
-    exactly (`preconditioners.precision_root`). Where they are not near linear (R^2 below .9) the
+    exactly (`preconditioners.regressed`). Where they are not near linear (R^2 below .9) the
     slope over wide base points says little of where a prediction has its mass, and one matrix
     serves all such predictions: the inverse of the mean of :math:`s s^\top` at the targets, with
     which :math:`\Sigma s` is, to first order, the shift in common of predictions of one shape.
@@ -72,12 +72,11 @@ def covariances_of(
         return Covariances(offered, jnp.zeros((), jnp.int32))
     if nodes is None or at_nodes is None or nodes.shape[0] <= nodes.shape[1]:
         return None
-    root = preconditioners.precision_root(nodes, at_nodes, "full").values
-    fitted = root @ root
+    precisions, fitted = preconditioners.regressed(nodes, at_nodes)
     z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
     s = at_nodes - jnp.mean(at_nodes, axis=1, keepdims=True)
     (m, d), n = nodes.shape, scores.shape[0]
-    misfit = s + jnp.einsum("md,nde->nme", z, jnp.linalg.inv(fitted))
+    misfit = s + jnp.einsum("md,nde->nme", z, precisions)
     unexplained = jnp.sum(misfit**2, axis=(1, 2)) / max(m - d - 1, 1)
     linear = unexplained <= 0.1 * jnp.sum(s**2, axis=(1, 2)) / (m - 1)
     common = jnp.linalg.inv(scores.T @ scores / n)
