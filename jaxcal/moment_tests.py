@@ -12,7 +12,7 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Unnormalized
-from jaxcal.moments import Balance, Curvature, Jumps, KernelStein, Score
+from jaxcal.moments import Balance, Curvature, Exchangeable, KernelStein, Score
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import MomentsResidual, Specification, checked_base_measure
 from jaxcal.quadratic import TILE
@@ -21,7 +21,7 @@ from jaxcal.scores import is_distribution
 from jaxcal.typing import KeyLike
 from jaxcal.whitening import Whitener, checked
 
-PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"), Jumps())
+PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"), Exchangeable())
 
 
 class MomentOptions(TypedDict, total=False):
@@ -50,8 +50,9 @@ def moment_test(
     r"""Test that a moment with mean zero under every prediction has mean zero over the targets.
 
     The statistic is the mean of :math:`k(p_i, p_j) \langle t_i, t_j \rangle` over pairs, with
-    :math:`t_i = t(p_i, y_i)` the ``moment``: `Balance`, `Jumps`, `Curvature`, `Linear` or `Score`
-    of `jaxcal.moments`, or a function of a log density and a target (`jaxcal.moments.Moment`).
+    :math:`t_i = t(p_i, y_i)` the ``moment``: `Balance`, `Exchangeable`, `Jumps`, `Curvature`,
+    `Linear` or `Score` of `jaxcal.moments`, or a function of a log density and a target
+    (`jaxcal.moments.Moment`).
     ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n]. ``targets``:
     [n], [n, d] or [n, ...].
 
@@ -87,13 +88,13 @@ def calibration_test(
     result names the strongest.
 
     ``parts``: moments and `jaxcal.moments.KernelStein`, by default KCCSD, the marginal
-    `Score` (shift), `Balance` (spread), the correlations of `Curvature`, and `Jumps` (weights of
-    modes); a mapping gives them names. A moment with several named groups is a part
-    a group. Parts that are right only where densities reach everywhere are left out where a density
+    `Score` (shift), `Balance` (spread), the correlations of `Curvature`, and `Exchangeable`
+    (weights of modes); a mapping gives them names. A moment with several named groups is a part a
+    group. Parts that are right only where densities reach everywhere are left out where a density
     is 0 at a base point or a distribution says that it ends; curvature where a density has kinks.
     Other options as of `moment_test`.
 
-    Cost: about 60 log densities, 14 gradients and d + 2 Hessian-vector products a target, n_nodes
+    Cost: about 70 log densities, 14 gradients and d + 2 Hessian-vector products a target, n_nodes
     gradients a prediction, and n^2 products for each draw and part.
     Source: Westfall and Young (1993) for the largest of several statistics; the parts name theirs.
     """

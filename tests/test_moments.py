@@ -1,5 +1,7 @@
 """Moments have mean zero under the prediction, by quadrature; and what each is blind to."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,7 @@ import jaxcal
 from jaxcal import Unnormalized, moments, nulls, plots
 from jaxcal.kernels import Constant
 from jaxcal.moment_tests import calibration_test, moment_test
-from jaxcal.moments import Balance, Curvature, Jumps, Linear, Score
+from jaxcal.moments import Balance, Curvature, Exchangeable, Jumps, Linear, Score
 from jaxcal.moments.balance import symmetric_moves
 from jaxcal.whitening import Regression
 
@@ -154,7 +156,7 @@ def test_balance_is_its_sum_over_moves(key):
     both = np.concatenate([moves, -moves])[:, 0]
     ratio = log(np.asarray(y) + both[None]) - log(np.asarray(y))
     weight = np.minimum(1, np.exp(ratio))
-    np.testing.assert_allclose(got[:, 0], np.sum(weight * np.tanh(ratio / 2), axis=1) / 4)
+    np.testing.assert_allclose(got[:, 0], np.sum(weight * np.tanh(ratio / 4), axis=1) / 4)
     np.testing.assert_allclose(jumps[:, 0], np.sum(weight * both[None], axis=1) / 4)
     rng = np.random.default_rng(5)  # of the standard hyperbolic secant, by its quantile function
     draws = 2 / np.pi * np.log(np.tan(np.pi / 2 * rng.uniform(size=(20_000, 1))))
@@ -166,6 +168,65 @@ def test_balance_is_its_sum_over_moves(key):
         eye,
     )["spread"]
     assert abs(np.mean(values)) < 4 * np.std(values) / 20_000**0.5
+
+
+@pytest.mark.parametrize(("d", "n_moves"), [(1, 4), (2, 7), (5, 16), (9, 4)])
+def test_moves_that_follow_each_other_are_at_right_angles(d, n_moves, key):
+    moves = np.asarray(symmetric_moves(key, n_moves, d, (1.0, 0.3, 0.1), jnp.float32))
+    sizes = np.linalg.norm(moves, axis=1) / (2 * d) ** 0.5
+    assert moves.dtype == np.float32
+    wanted = 10 ** np.interp(np.linspace(0, 2, n_moves), range(3), np.log10([1, 0.3, 0.1]))
+    np.testing.assert_allclose(sizes, wanted, rtol=1e-5)
+    block = moves[: min(d, n_moves)]
+    block = block / np.linalg.norm(block, axis=1, keepdims=True)
+    np.testing.assert_allclose(block @ block.T, np.eye(len(block)), atol=1e-5)
+
+
+def test_an_exchangeable_target_is_held_against_its_set(key):
+    """The formula written out; and its mean is 0 under a density with a jump and an end, also in
+    units that have nothing to do with it, where with one point only it is far from y - E y."""
+    ys = 1 - np.sqrt(np.random.default_rng(3).uniform(size=(20_000, 1)))
+    keys = jax.random.split(key, len(ys))
+    predictions = Unnormalized(triangle, None, in_axes=None)
+    origin, scale = jnp.full((1, 1), 0.6), jnp.full((1, 1, 1), 0.5)
+    for m, width in [(1, 0.5), (16, 1.2)]:
+        one = Exchangeable(m, width)
+        got = np.asarray(
+            evaluate(one, predictions, jnp.asarray(ys), origin, scale, keys)["weights"]
+        )
+        drawn = width * jax.vmap(partial(jax.random.normal, shape=(m, 1)))(keys)[:, :, 0]
+        u = np.concatenate([(ys - 0.6) / 0.5, drawn], axis=1)
+        a = 0.6 + 0.5 * u
+        ratio = np.where((a > 0) & (a < 1), 1 - a, 0) / scipy.stats.norm.pdf(u, scale=width)
+        wanted = u[:, 0] - np.sum(ratio * u, axis=1) / np.sum(ratio, axis=1)
+        np.testing.assert_allclose(got[:, 0], wanted, rtol=1e-6, atol=1e-9)
+        assert np.std(got) > 0.1
+        assert abs(np.mean(got)) < 4 * np.std(got) / len(ys) ** 0.5
+    flat_one = Unnormalized(flat, None, in_axes=None)
+    got = evaluate(one, flat_one, jnp.asarray(ys[:5]), origin, scale, keys[:5])["weights"]
+    np.testing.assert_array_equal(got, 0)
+
+
+@pytest.mark.slow
+def test_wrong_weights_of_modes_are_found_by_the_default(key):
+    """The upper mode has .65 of the mass and is claimed to have .5, 20 widths from the other, so
+    that no score and no move inside of a mode can know."""
+    x, noise = jax.random.normal(key, (2, 300, 2))
+    upper = jax.random.uniform(jax.random.key(7), (300,))
+
+    def modes(x, y):
+        z = (y - x) / jnp.asarray([0.15, 0.5])
+        far = jnp.asarray([10.0, 0.0])
+        return jnp.logaddexp(-jnp.sum((z - far) ** 2) / 2, -jnp.sum((z + far) ** 2) / 2)
+
+    predictions = Unnormalized(modes, x)
+    run = jax.jit(lambda ys: calibration_test(key, predictions, ys))
+    for share, verdict in [(0.5, "not rejected"), (0.65, "rejected")]:
+        side = jnp.where(upper < share, 1.5, -1.5)
+        ys = x + noise * jnp.asarray([[0.15, 0.5]]) + jnp.stack([side, 0 * side], axis=1)
+        result = run(ys)
+        assert result.verdict == verdict
+    assert result.parts.names[int(result.parts.winner)] == "exchangeable: weights"
 
 
 def forecasts(key, n=300, spread=1.0, shift=0.0, correlation=0.0):

@@ -2,6 +2,7 @@
 
 from jaxcal.moments.balance import Balance, Jumps
 from jaxcal.moments.evaluation import Moment, evaluate
+from jaxcal.moments.exchangeable import Exchangeable
 from jaxcal.moments.kernelized import KernelStein
 from jaxcal.moments.smoothness import smooth
 from jaxcal.moments.stein import Curvature, Linear, Score
@@ -9,6 +10,7 @@ from jaxcal.moments.stein import Curvature, Linear, Score
 __all__ = [
     "Balance",
     "Curvature",
+    "Exchangeable",
     "Jumps",
     "KernelStein",
     "Linear",

@@ -31,6 +31,8 @@ class Moment(Protocol):
       claimed standard deviations of each coordinate.
     - ``common = True``: it is evaluated in units that all predictions share, also where each
       prediction has its own.
+    - ``randomized = True``: it is called with a random key as third argument, another one for
+      each target.
     - ``fitted(key, dimension, dtype)``: returns the moment with what it draws at random, the same
       for all predictions and a function of no target.
 

@@ -78,7 +78,10 @@ class MomentsResidual(eqx.Module):
                 at, units = common if _asks(moment, "common") else (centers, scales)
                 if _asks(moment, "marginal") and each is None:
                     units = units @ _roots(view, predictions)
-                groups = evaluate(moment, own, targets, at, units)
+                rows = ()
+                if _asks(moment, "randomized"):
+                    rows = (jax.random.split(jax.random.fold_in(key, k + 1), ys.shape[0]),)
+                groups = evaluate(moment, own, targets, at, units, *rows)
             for group, values in groups.items():
                 if values.shape[1] == 0:  # no correlation in one dimension
                     continue

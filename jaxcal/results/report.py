@@ -273,7 +273,7 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
         ),
         (
             "a density is 0 somewhere: parts that are right only where densities reach everywhere "
-            "are left out (Balance and Jumps need no gradient and no transform)",
+            "are left out (Balance and Exchangeable need no gradient and no transform)",
             number(diagnostics.bounded) > 0,
         ),
         (
