@@ -12,10 +12,23 @@ from jaxcal.scores import is_distribution
 
 
 def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Array, " n"]:
-    """Entry i: the log density of prediction i at ``ys[i]``, known up to a constant of i.
+    """Log density of each prediction at its own point, known up to a constant a prediction.
 
-    ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n] or []. Raises
-    TypeError for predictions that offer scores or draws alone. Not finite where the density is not.
+    Args:
+        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n] or [].
+        ys: Points, [n, *event], one a prediction.
+
+    Returns:
+        Log densities, [n]; not finite where the density is 0 or not a number.
+
+    Raises:
+        TypeError: The predictions offer scores or draws alone.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jaxcal.Unnormalized(lambda c, y: -((y - c) ** 2) / 2, jnp.zeros(3))
+        >>> jaxcal.mcmc.log_densities(predictions, jnp.array([0.0, 1.0, 2.0])).tolist()
+        [-0.0, -0.5, -2.0]
     """
     checks.of_jax(predictions)
     ys = checks.numbers(ys, "ys")

@@ -14,15 +14,30 @@ from jaxcal.results import FEW, plain
 
 
 class McmcDraws(eqx.Module):
-    """m draws from each of n predictions; SKCE takes them as they are.
+    """m draws from each of n predictions, which `jaxcal.skce_test` takes as they are.
 
-    ``samples`` [n, m, d], in units of the targets; neighbours along m come from different chains.
-    ``rhat`` [n]: rank-normalized split R-hat of the last half of all steps (at most 200 states of
-    each chain), the worst coordinate; NaN where fewer than 8 steps were made. ``acceptance`` [n]:
-    mean probability over that half. ``ess`` [n]: effective size of the m draws, worst coordinate;
-    NaN for fewer than 10 draws a chain, of which it cannot be told.
-    ``divergences`` [n]: steps after warm-up whose energy error was beyond 1000. ``step`` [n]: mean
-    step at the end, in units of the target divided by the adapted scale.
+    Attributes:
+        samples: Draws [n, m, d], in units of the targets; neighbours along m come from different
+            chains.
+        rhat: Rank-normalized split R-hat of the last half of all steps (at most 200 states of
+            each chain), the worst coordinate, [n]; NaN where fewer than 8 steps were made.
+        acceptance: Mean acceptance probability over that half, [n].
+        ess: Effective size of the m draws, the worst coordinate, [n]; NaN for fewer than 10 draws
+            a chain, too few to tell.
+        divergences: Steps after warm-up whose energy error was beyond 1000, [n].
+        step: Mean step at the end, in units of the target divided by the adapted scale, [n].
+        sampler: Name of the sampler.
+        chains: Number of chains.
+        warmup: Number of steps of warm-up of each chain.
+        steps: Number of steps of each chain.
+        event_shape: Shape of one target.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> draws = jaxcal.mcmc_draws(0, dist.Normal(jnp.arange(3.0), 1.0), n_draws=8, n_warmup=50)
+        >>> draws.samples.shape, draws.draws.samples.shape
+        ((3, 8, 1), (3, 8))
     """
 
     samples: Float[Array, "n m d"]
@@ -39,11 +54,11 @@ class McmcDraws(eqx.Module):
 
     @property
     def draws(self) -> Draws:
-        """The samples, in the shape of the targets, with the R-hat that tests warn about."""
+        """The samples as `jaxcal.Draws`, in the shape of the targets, with R-hat."""
         return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), self.rhat)
 
     def warnings(self) -> list[str]:
-        """Sentences about draws that are not good enough for a valid SKCE test."""
+        """Sentences about draws that are not good enough for a valid SKCE test; else empty."""
         if isinstance(self.samples, Tracer):
             return []
         rhat, accepted = np.asarray(self.rhat), np.asarray(self.acceptance)

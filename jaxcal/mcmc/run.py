@@ -43,29 +43,52 @@ def mcmc_draws(
     event_shape: int | tuple[int, ...] | None = None,
     start: Any = None,
 ) -> McmcDraws:
-    """``n_draws`` draws from each of n predictions whose densities need no constant.
+    """Draw from n predictions whose densities are known up to their constants.
 
-    ``predictions``: an `Unnormalized` (then say ``event_shape``, the shape of one target) or a
-    numpyro distribution with batch shape [n] on all of space. ``sampler``: `MALA`, `HMC` or
-    `NUTS`. Each of ``n_chains`` chains makes ``n_warmup`` steps, during which an adapting sampler
-    tunes itself, then keeps one draw every ``thin`` steps; ``n_draws`` counts all chains together.
-    Tuning looks at the path, which biases the draws until some steps of constant size have passed:
-    let ``thin`` be large enough for those (`experiments/kccsd_mcmc`).
-    ``start``: where chains begin, a distribution over targets or an array [n_chains, n, ...];
-    by default a standard normal draw, which is far off where targets are (choose a wider start
-    then).
-
-    A test with these draws is valid where each draw follows its prediction; draws of one
-    prediction may depend on each other. So what matters is that the chains have settled:
-    ``result.warnings()`` says where they have not, and `check_draws` tests it.
-
-    For the setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1,
+    Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
+    one draw every ``thin`` steps. A test with these draws is valid where each draw follows its
+    prediction; draws of one prediction may depend on each other. So what matters is that the
+    chains have settled: ``result.warnings()`` says where they have not, and `check_draws` tests
+    it. For the setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1,
     n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
 
+    Computed in the default float type; draws come in the type of the predictions. One program for
+    every key and step size.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: An `Unnormalized` (then say ``event_shape``), or a numpyro distribution with
+            batch shape [n] on all of space.
+        n_draws: Number of draws from each prediction, of all chains together.
+        sampler: `MALA`, `HMC` or `NUTS` of `jaxcal.mcmc`.
+        n_chains: Number of chains a prediction.
+        n_warmup: Number of steps of warm-up.
+        thin: Steps between draws. Tuning looks at the path, which biases the draws until some
+            steps of constant size have passed: let ``thin`` be large enough for those
+            (`experiments/kccsd_mcmc`).
+        event_shape: Shape of one target, where predictions do not say.
+        start: Where chains begin: a distribution over targets, or an array [n_chains, n, ...]. By
+            default a standard normal draw, which is far off where targets are (choose a wider
+            start then).
+
+    Returns:
+        `jaxcal.mcmc.McmcDraws`.
+
+    Raises:
+        ValueError: Shapes or counts are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
     Cost: n_chains (n_warmup + thin n_draws / n_chains) evaluations of all n densities and scores,
-    times the leapfrog steps; memory of n n_draws targets. One program for every key and step size.
-    Computed in the default float type; draws come in the type of the predictions. Raises ValueError
-    or TypeError for shapes and types, naming the argument.
+    times the leapfrog steps; memory of n n_draws targets.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> def log_density(center, y):
+        ...     return -((y - center) ** 2) / 2
+        >>> predictions = jaxcal.Unnormalized(log_density, jnp.arange(3.0))
+        >>> draws = jaxcal.mcmc_draws(0, predictions, event_shape=(), n_draws=8, n_warmup=50)
+        >>> draws.samples.shape
+        (3, 8, 1)
     """
     key = checks.key(key)
     if isinstance(predictions, Unnormalized):
@@ -105,9 +128,35 @@ def check_draws(
 ) -> TestResult:
     """Test that draws come from their predictions, with the sharpness of a calibration test.
 
-    One draw of each prediction stands in for its target in `kccsd_test`, which needs scores alone:
-    a small p-value says that the chains have not settled, and that SKCE with these draws would
-    reject calibrated models of this size. Options as in `kccsd_test`.
+    One draw of each prediction stands in for its target in `jaxcal.kccsd_test`, which needs scores
+    alone: a small p-value says that the chains have not settled, and that SKCE with these draws
+    would reject calibrated models of this size.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: Predictions that the draws came from.
+        draws: `McmcDraws` of them.
+        **options: Options of `jaxcal.kccsd_test`.
+
+    Returns:
+        `jaxcal.TestResult`.
+
+    Raises:
+        ValueError: Shapes do not agree; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: that of `jaxcal.kccsd_test`.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jnp.linspace(-2, 2, 50), 1.0)
+        >>> far = 9 * jnp.ones((2, 50))
+        >>> draws = jaxcal.mcmc_draws(
+        ...     0, predictions, n_draws=2, n_chains=2, n_warmup=1, thin=1, start=far
+        ... )
+        >>> jaxcal.mcmc.check_draws(1, predictions, draws).verdict
+        'rejected'
     """
     checks.instance(draws, McmcDraws, "draws")
     ys = draws.samples[:, 0].reshape(-1, *draws.event_shape)

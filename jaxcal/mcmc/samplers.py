@@ -21,9 +21,23 @@ def _positive(value: Any) -> Float[Array, ""]:
 class MALA(eqx.Module):
     r"""Metropolis-adjusted Langevin: propose :math:`y + \sigma^2 s(y) + \sqrt2 \sigma \epsilon`.
 
-    ``step`` is sigma, in units of the target. It is Hamiltonian Monte Carlo with one leapfrog step
-    of length :math:`\sqrt2 \sigma`. One score a step.
+    It is Hamiltonian Monte Carlo with one leapfrog step of length :math:`\sqrt2 \sigma`.
+
+    Args:
+        step: sigma, in units of the target.
+        adapt: Tune the step during warm-up.
+        target: Acceptance probability that tuning aims at.
+
+    Cost: one score a step.
+
     Source: Roberts and Tweedie (1996); the form of Glaser et al. (2023), Section 6.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.MALA()
+        >>> jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_draws=8, n_warmup=50).sampler
+        'MALA'
     """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
@@ -45,7 +59,23 @@ class MALA(eqx.Module):
 
 
 class HMC(eqx.Module):
-    """Hamiltonian Monte Carlo with ``leapfrogs`` steps of length ``step`` a proposal."""
+    """Hamiltonian Monte Carlo with a fixed number of leapfrog steps a proposal.
+
+    Args:
+        step: Length of a leapfrog step, in units of the target.
+        leapfrogs: Number of leapfrog steps.
+        adapt: Tune the step, and scales of the coordinates, during warm-up.
+        target: Acceptance probability that tuning aims at.
+
+    Cost: ``leapfrogs`` scores a step.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.HMC(leapfrogs=4)
+        >>> jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_draws=8, n_warmup=50).sampler
+        'HMC'
+    """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
     leapfrogs: int = eqx.field(default=8, static=True)
@@ -67,8 +97,24 @@ class HMC(eqx.Module):
 
 
 class NUTS(eqx.Module):
-    """The no-U-turn sampler; at most 2^depth scores a proposal, and as many for every chain as for
-    the slowest, since chains walk side by side."""
+    """The no-U-turn sampler, which chooses the number of leapfrog steps by itself.
+
+    Args:
+        step: Length of a leapfrog step to start from, in units of the target.
+        depth: Largest depth of the tree.
+        adapt: Tune the step, and scales of the coordinates, during warm-up.
+        target: Acceptance probability that tuning aims at.
+
+    Cost: at most 2^depth scores a proposal, and as many for every chain as for the slowest, since
+    chains walk side by side.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.NUTS(depth=3)
+        >>> jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_draws=8, n_warmup=50).sampler
+        'NUTS'
+    """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
     depth: int = eqx.field(default=6, static=True)

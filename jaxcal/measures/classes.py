@@ -15,24 +15,94 @@ from jaxcal.typing import Scalar
 
 
 def total_variation(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Half the sum of absolute differences."""
+    """Total variation distance of two probability vectors: half the sum of absolute differences.
+
+    Args:
+        p: Probabilities, [m].
+        q: Probabilities, [m].
+
+    Returns:
+        The distance, [].
+
+    Raises:
+        ValueError: The vectors differ in length.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
+        >>> float(jaxcal.measures.total_variation(p, q))
+        0.25
+    """
     return absolute(p, q) / 2
 
 
 def squared_euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Sum of squared differences."""
+    """Squared Euclidean distance of two probability vectors: the sum of squared differences.
+
+    Args:
+        p: Probabilities, [m].
+        q: Probabilities, [m].
+
+    Returns:
+        The squared distance, [].
+
+    Raises:
+        ValueError: The vectors differ in length.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
+        >>> float(jaxcal.measures.squared_euclidean(p, q))
+        0.125
+    """
     p, q = _two(p, q)
     return jnp.sum((p - q) ** 2)
 
 
 def absolute(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Sum of absolute differences, twice `total_variation`."""
+    """Sum of absolute differences of two probability vectors, twice `total_variation`.
+
+    Args:
+        p: Probabilities, [m].
+        q: Probabilities, [m].
+
+    Returns:
+        The distance, [].
+
+    Raises:
+        ValueError: The vectors differ in length.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
+        >>> float(jaxcal.measures.absolute(p, q))
+        0.5
+    """
     p, q = _two(p, q)
     return jnp.sum(jnp.abs(p - q))
 
 
 def euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Root of `squared_euclidean`; its gradient is 0 where the two agree."""
+    """Euclidean distance of two probability vectors, the root of `squared_euclidean`.
+
+    Its gradient is 0 where the two agree.
+
+    Args:
+        p: Probabilities, [m].
+        q: Probabilities, [m].
+
+    Returns:
+        The distance, [].
+
+    Raises:
+        ValueError: The vectors differ in length.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
+        >>> round(float(jaxcal.measures.euclidean(p, q)), 3)
+        0.354
+    """
     return safe_sqrt(squared_euclidean(p, q))
 
 
@@ -59,10 +129,30 @@ class Cells(NamedTuple):
 
 
 def confidences(predictions: Any, targets: Any) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
-    """Confidence max p and whether the most likely class is the true one, [n] each.
+    """The confidence in the most likely class, and whether that class is the target.
 
-    Confidence calibration asks that P(correct | confidence) = confidence: the binary problem
-    of Widmann et al. (2021), Section 2. Of equal probabilities the first counts.
+    Confidence calibration asks that P(correct | confidence) = confidence, a binary problem.
+
+    Args:
+        predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
+        targets: Classes 0, .., m - 1, [n].
+
+    Returns:
+        The confidences max p, [n], and whether the most likely class is the target, [n]. Of equal
+        probabilities the first counts.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: Targets are not integers.
+
+    Source: Widmann et al. (2021), Section 2.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.array([[0.75, 0.25], [0.5, 0.5]])
+        >>> confidence, correct = jaxcal.measures.confidences(predictions, jnp.array([0, 1]))
+        >>> confidence.tolist(), correct.tolist()
+        ([0.75, 0.5], [True, False])
     """
     p = checks.probabilities(predictions, "predictions", binary=True)
     ys = checks.labels(targets, p.shape[0], p.shape[1], "targets")
@@ -110,7 +200,19 @@ def cell_numbers(p: Float[Array, "n m"], bins: int) -> Int[Array, " n"]:
 
 
 class CanonicalError(NamedTuple):
-    """``mean`` and ``largest`` distance, over the predictions P, from P to P(Y | P)."""
+    """Distances, over the predictions P, from P to P(Y | P).
+
+    Attributes:
+        mean: Mean distance, [].
+        largest: Largest distance, [].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.array([[0.75, 0.25]] * 4)
+        >>> error = jaxcal.measures.canonical_error(predictions, jnp.array([0, 0, 1, 1]), bins=1)
+        >>> float(error.mean), float(error.largest)
+        (0.25, 0.25)
+    """
 
     mean: Scalar
     largest: Scalar
@@ -124,16 +226,39 @@ def canonical_error(
     distance: Distance = total_variation,
     bins: int = 15,
 ) -> CanonicalError:
-    r"""Mean and maximum of :math:`d(P(Y | P), P)` over the predictions P, whole vectors compared.
+    """Mean and maximum of :math:`d(P(Y | P), P)` over the predictions P, whole vectors compared.
 
     The ECE of practice, of the most likely class alone, is `ece`.
 
-    ``predictions`` [n, m]. Either ``conditional`` [n, m], the class probabilities that hold given
-    each prediction, or ``targets`` [n], of which class frequencies are taken in `cells`. The binned
-    estimate has a bias that does not vanish with n for fixed bins. ``distance`` of two
-    probability vectors: `total_variation`, `absolute`, `euclidean`, `squared_euclidean` (the
-    squared MMD for classes that agree or do not) or your own.
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes [n], of which frequencies are taken in the cells of a grid. This binned
+            estimate has a bias that does not vanish with n for fixed bins.
+        conditional: Instead of ``targets``, the class probabilities [n, m] that hold given each
+            prediction.
+        distance: Distance d of two probability vectors: `total_variation`, `absolute`,
+            `euclidean`, `squared_euclidean` (the squared MMD for classes that agree or do not),
+            or a function of your own.
+        bins: Number of intervals of equal width for each class probability.
+
+    Returns:
+        `CanonicalError`.
+
+    Raises:
+        ValueError: Not exactly one of ``targets`` and ``conditional`` is given; or shapes,
+            probabilities or classes are wrong, and the message names the argument.
+
+    Cost: O(n m + n log n), for any number of classes.
+
     Source: Widmann et al. (2021), Definition B.1.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.array([[0.75, 0.25], [0.25, 0.75]])
+        >>> truth = jnp.array([[0.5, 0.5], [0.25, 0.75]])
+        >>> error = jaxcal.measures.canonical_error(predictions, conditional=truth)
+        >>> float(error.mean), float(error.largest)
+        (0.125, 0.25)
     """
     p = checks.probabilities(predictions, "predictions", binary=True)
     if (conditional is None) == (targets is None):
@@ -165,16 +290,59 @@ def _measured(distance: Any) -> Distance:
 
 
 def ece(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
-    r"""Expected calibration error of the most likely class, [].
+    r"""Expected calibration error (ECE) of the most likely class.
 
-    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over ``bins`` of equal width of the
-    largest probability. ``predictions`` [n, m], ``targets`` [n] classes from 0. Biased upwards
-    where bins hold few. The bins, with intervals, are in `reliability`. Cost O(n (m + log bins)).
+    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins of equal width of the
+    largest probability. Biased upwards where bins hold few observations.
+
+    Args:
+        predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
+        targets: Classes 0, .., m - 1, [n].
+        bins: Number of bins. `reliability` gives them one by one, with intervals.
+
+    Returns:
+        The error, [].
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: Targets are not integers.
+
+    Cost: O(n (m + log bins)).
+
     Source: Guo et al. (2017), Section 2.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.array([[0.8, 0.2]] * 4)  # right in 2 of 4 cases
+        >>> round(float(jaxcal.measures.ece(predictions, jnp.array([0, 0, 1, 1]))), 3)
+        0.3
     """
     return reliability(*confidences(predictions, targets), bins=bins).ece
 
 
 def mce(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
-    """Maximum calibration error, []: the largest gap of the bins of `ece`."""
+    """Maximum calibration error (MCE): the largest gap of the bins of `ece`.
+
+    Args:
+        predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
+        targets: Classes 0, .., m - 1, [n].
+        bins: Number of bins.
+
+    Returns:
+        The error, [].
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: Targets are not integers.
+
+    Cost: O(n (m + log bins)).
+
+    Source: Guo et al. (2017), Section 2.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.array([[0.8, 0.2], [0.8, 0.2], [0.5, 0.5]])
+        >>> round(float(jaxcal.measures.mce(predictions, jnp.array([0, 1, 0]))), 3)
+        0.5
+    """
     return reliability(*confidences(predictions, targets), bins=bins).mce

@@ -15,13 +15,29 @@ CLASSES = {"CategoricalProbs", "CategoricalLogits", "BernoulliProbs", "Bernoulli
 
 
 def ensemble(members: Sequence[Any], weights: Any = None) -> Any:
-    """The mixture of k models' predictions, one mixture an observation.
+    """Mix the predictions of k models into one mixture an observation.
 
-    ``members``: k numpyro distributions with the same batch shape [n] and event shape. Those of
-    one family become ``MixtureSameFamily`` (for which kernel means have closed forms), others
-    ``MixtureGeneral``; categorical predictions and arrays of class probabilities [n, m] are
-    averaged. ``weights`` [k], of sum 1, are equal by default. Raises ValueError or TypeError for
-    shapes, weights and kinds that do not go together.
+    Args:
+        members: k numpyro distributions with the same batch shape [n] and event shape. Those of
+            one family become ``MixtureSameFamily`` (for which kernel means have closed forms),
+            others ``MixtureGeneral``; categorical predictions and arrays of class probabilities
+            [n, m] are averaged.
+        weights: Weights of the models, [k], of sum 1; equal by default.
+
+    Returns:
+        A numpyro distribution with batch shape [n], or class probabilities [n, m].
+
+    Raises:
+        ValueError: Shapes or weights do not go together.
+        TypeError: Members are of kinds that do not go together.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> members = [dist.Normal(jnp.zeros(3), 1.0), dist.Normal(jnp.ones(3), 2.0)]
+        >>> mixture = jaxcal.measures.ensemble(members)
+        >>> mixture.mean.tolist()
+        [0.5, 0.5, 0.5]
     """
     if not isinstance(members, Iterable):
         raise TypeError(f"members: wanted a list of predictions, got {checks.say(members)}")

@@ -13,10 +13,26 @@ from jaxcal.typing import Scalar
 
 
 def nll(predictions: Any, targets: Any) -> Scalar:
-    """Mean negative log density of n targets, []; infinite where a target was thought impossible.
+    """Mean negative log likelihood (NLL) of n targets.
 
-    ``predictions``: a numpyro distribution with batch shape [n] (targets are classes where its
-    own are), or anything with ``log_prob``. Unnormalized densities have no likelihood.
+    Args:
+        predictions: A numpyro distribution with batch shape [n], or anything with ``log_prob``.
+            Unnormalized densities have no likelihood.
+        targets: Targets, [n] or [n, ...]; classes where those of the distribution are.
+
+    Returns:
+        The mean, []; infinite where a target was thought impossible.
+
+    Raises:
+        ValueError: Shapes are wrong; the message names the argument.
+        TypeError: The predictions have no ``log_prob``.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jnp.zeros(3), 1.0)
+        >>> round(float(jaxcal.measures.nll(predictions, jnp.zeros(3))), 3)
+        0.919
     """
     checks.of_jax(predictions)
     if not is_distribution(predictions):
@@ -28,9 +44,27 @@ def nll(predictions: Any, targets: Any) -> Scalar:
 
 
 def mse(predictions: Any, targets: Any) -> Scalar:
-    """Mean over n targets of the squared distance to the predicted mean, summed over coordinates.
+    """Mean squared error (MSE): the squared distance of targets to the predicted means.
 
-    In squared units of the targets. A mixture predicts its own mean.
+    Summed over coordinates, and averaged over targets. A mixture predicts its own mean.
+
+    Args:
+        predictions: A numpyro distribution with batch shape [n] and a mean.
+        targets: Targets, [n] or [n, ...].
+
+    Returns:
+        The error, [], in squared units of the targets.
+
+    Raises:
+        ValueError: Shapes are wrong; the message names the argument.
+        TypeError: The predictions have no mean.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jnp.zeros(2), 1.0)
+        >>> float(jaxcal.measures.mse(predictions, jnp.array([1.0, 2.0])))
+        2.5
     """
     checks.of_jax(predictions)
     if not hasattr(predictions, "mean") or not hasattr(predictions, "batch_shape"):
@@ -45,8 +79,27 @@ def mse(predictions: Any, targets: Any) -> Scalar:
 def pinball_loss(predictions: Any, targets: Any, *, levels: Any = LEVELS) -> Scalar:
     r"""Mean over levels and targets of :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` at the quantile q.
 
-    By default over the 19 levels .05, .10, .., .95. Scalar targets; see `quantiles` for what
-    predictions may be. In units of the targets. Source: Widmann et al. (2021), App. A.3.
+    Args:
+        predictions: Predictions of numbers, as in `quantiles`.
+        targets: Targets, [n].
+        levels: Levels tau; by default the 19 levels .05, .10, .., .95.
+
+    Returns:
+        The loss, [], in units of the targets.
+
+    Raises:
+        ValueError: Shapes or levels are wrong; the message names the argument.
+        TypeError: The predictions have no quantiles.
+
+    Source: Widmann et al. (2021), App. A.3.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jnp.zeros(2), 1.0)
+        >>> targets = jnp.array([1.0, -3.0])
+        >>> round(float(jaxcal.measures.pinball_loss(predictions, targets, levels=(0.5,))), 3)
+        1.0
     """
     ys = checks.targets(targets)
     ys = ys[:, 0] if ys.ndim == 2 and ys.shape[1] == 1 else ys

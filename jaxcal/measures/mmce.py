@@ -19,16 +19,35 @@ from jaxcal.results import Estimate
 def mmce(
     confidence: Any, correct: Any, *, kernel: Any = Laplace(0.4), tile: int = TILE
 ) -> Estimate:
-    r"""Estimates of :math:`MMCE^2 = E\,k(R, R') (C - R) (C' - R')`; the MMCE is the root of
-    ``biased``.
+    r"""Estimate the squared maximum mean calibration error, :math:`E\,k(R, R') (C - R) (C' - R')`.
 
-    ``confidence`` R [n] in [0, 1] and ``correct`` C [n]: booleans, or 0 and 1; for more classes
-    see `confidences`. ``kernel`` on confidences: Laplace of width 0.4 as in the paper, or any other
-    with a bandwidth. It is half the squared kernel calibration error (`jaxcal.skce`) of the binary
-    problem with that kernel on confidences; `jaxcal.skce_test` tests it.
-    Differentiable in the confidences; inside jit one outside of [0, 1] makes both NaN.
-    Cost n^2, memory O(tile^2 + n).
+    The MMCE is the root of ``biased``. It is half the squared kernel calibration error
+    (`jaxcal.skce.skce`) of the binary problem with that kernel on confidences;
+    `jaxcal.skce_test` tests it. Differentiable in the confidences.
+
+    Args:
+        confidence: Confidences R in [0, 1], [n]; for more classes see `confidences`. Inside jit
+            one outside of [0, 1] makes both estimates NaN.
+        correct: Whether they came true, C: booleans, or 0 and 1, [n].
+        kernel: Kernel on confidences with a bandwidth; by default Laplace of width 0.4, as in the
+            paper.
+        tile: Rows and columns of a block of pairs that is computed at a time.
+
+    Returns:
+        `jaxcal.Estimate` of the square.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+
+    Cost: n^2 kernel values; memory O(tile^2 + n).
+
     Source: Kumar, Sarawagi and Jain (2018), eq. 1; Widmann et al. (2021), App. E.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> confidence, correct = jnp.full(20, 0.75), jnp.arange(20) < 10  # half come true
+        >>> round(float(jaxcal.measures.mmce(confidence, correct).biased), 4)  # 0.25 squared
+        0.0625
     """
     r = checks.unit(confidence, "confidence")
     if r.shape[0] < 2:

@@ -24,11 +24,23 @@ HALVINGS = 64  # of a bracket: more than the digits of float64
 class QuantileCalibration(eqx.Module):
     """Shares of n targets below their predicted quantiles; calibrated quantiles hold their level.
 
-    ``levels`` [q]; ``observed`` [q]: share of targets at or below the quantile of that level.
-    ``pit`` [n]: probability integral transforms. ``p_value`` []: for "transforms are uniform",
-    valid for every n. Uniform transforms are necessary for calibration, not sufficient. ``level``:
-    the probability of rejecting uniform ones that was asked for; `verdict` and `reason` as those of
-    `jaxcal.TestResult`.
+    Uniform transforms are necessary for calibration, not sufficient.
+
+    Attributes:
+        levels: Levels, [q].
+        observed: Share of targets at or below the quantile of each level, [q].
+        pit: Probability integral transforms, [n].
+        p_value: P-value [] of "transforms are uniform", valid for every n.
+        level: Probability of rejecting uniform transforms; it decides `verdict`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
+        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
+        >>> result.verdict, result.observed.shape
+        ('rejected', (19,))
     """
 
     levels: Float[Array, " q"]
@@ -39,7 +51,7 @@ class QuantileCalibration(eqx.Module):
 
     @property
     def reason(self) -> Any:
-        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+        """Why the verdict is "cannot tell", or ""; an array for a batch. Outside of jit only."""
         few = too_few("of Massart", _least, self.pit.shape[-1], self.level)
         unknown = "transforms are NaN"
         cases = [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
@@ -88,10 +100,26 @@ class QuantileCalibration(eqx.Module):
 def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
     """Probability integral transforms F_i(y_i), one a target.
 
-    ``predictions``: a numpyro distribution of numbers with batch shape [n] that has a ``cdf``
-    (also mixtures), or draws [n, m] of each prediction (`Draws` or `McmcDraws`), of which r < y
-    make (r + 1/2) / (m + 1). For targets with atoms (counts) the transforms are not uniform even
-    if the prediction is right. Raises TypeError where there is no cdf, ValueError for shapes.
+    For targets with atoms (counts) the transforms are not uniform even if the prediction is right.
+
+    Args:
+        predictions: A numpyro distribution of numbers with batch shape [n] that has a ``cdf``
+            (also mixtures), or draws [n, m] of each prediction (`jaxcal.Draws` or
+            `jaxcal.mcmc.McmcDraws`), of which r < y make (r + 1/2) / (m + 1).
+        targets: Targets, [n].
+
+    Returns:
+        Transforms, [n], in [0, 1].
+
+    Raises:
+        ValueError: Shapes are wrong; the message names the argument.
+        TypeError: The predictions have no cdf.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> jaxcal.measures.pit(dist.Normal(jnp.zeros(2), 1.0), jnp.zeros(2)).tolist()
+        [0.5, 0.5]
     """
     ys = _numbers(targets)
     samples = _samples(predictions, ys)
@@ -105,12 +133,34 @@ def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
 def quantile_calibration(
     predictions: Any, targets: Any, *, levels: Any = LEVELS, level: float = 0.05
 ) -> QuantileCalibration:
-    r"""The curve :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`, with a p-value.
+    r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
-    Predictions and targets as in `pit`. From m draws a share is unbiased at levels k / (m + 1),
-    and the p-value is of the largest gap at such levels; otherwise of the largest gap anywhere;
-    ``level`` decides the verdict.
+    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. From m draws a share is
+    unbiased at levels k / (m + 1), and the p-value is that of the largest gap at such levels;
+    otherwise of the largest gap anywhere.
+
+    Args:
+        predictions: Predictions of numbers, as in `pit`.
+        targets: Targets, [n].
+        levels: Levels tau of the curve; by default .05, .10, .., .95.
+        level: Probability of rejecting uniform transforms; it decides ``result.verdict``.
+
+    Returns:
+        `QuantileCalibration`.
+
+    Raises:
+        ValueError: Shapes or levels are wrong; the message names the argument.
+        TypeError: The predictions have no cdf.
+
     Source: Widmann et al. (2021), Section 5; p-value by Massart (1990).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
+        >>> jaxcal.measures.quantile_calibration(predictions, targets).verdict
+        'rejected'
     """
     ys = _numbers(targets)
     at = _levels(levels, ys.dtype)
@@ -144,11 +194,31 @@ def _least(n: int) -> float:
 
 
 def quantiles(predictions: Any, levels: Any = LEVELS) -> Float[Array, "n q"]:
-    """Quantiles of n predictions of numbers at q levels, in units of the targets.
+    """Quantiles of n predictions of numbers at q levels.
 
     By the inverse cdf where there is one; for mixtures by halving the bracket between the smallest
-    and the largest quantile of the components, which holds the mixture's. Differentiable in the
-    parameters. Empirical quantiles of draws. Cost: 64 n q cdfs for a mixture.
+    and the largest quantile of the components, which holds the mixture's; empirical quantiles of
+    draws. Differentiable in the parameters.
+
+    Args:
+        predictions: A numpyro distribution of numbers with batch shape [n], or draws [n, m] of
+            each prediction (`jaxcal.Draws` or `jaxcal.mcmc.McmcDraws`).
+        levels: q levels; by default .05, .10, .., .95.
+
+    Returns:
+        Quantiles, [n, q], in units of the targets.
+
+    Raises:
+        ValueError: Shapes or levels are wrong; the message names the argument.
+        TypeError: The predictions have no quantiles.
+
+    Cost: 64 n q cdfs for a mixture.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> jaxcal.measures.quantiles(dist.Uniform(jnp.zeros(2), 4.0), (0.25, 0.5)).tolist()
+        [[1.0, 2.0], [1.0, 2.0]]
     """
     samples = _samples(predictions, None)
     if samples is not None:

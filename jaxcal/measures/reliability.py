@@ -19,12 +19,25 @@ Z = 1.959963984540054  # a normal variable is within this of 0 with probability 
 
 
 class Reliability(eqx.Module):
-    """n confidences in b bins; empty bins hold NaN.
+    """Reliability of n confidences in b bins; empty bins hold NaN.
 
-    ``edges`` [b + 1]; ``confidence`` [b]: mean confidence in the bin; ``accuracy`` [b]: share that
-    came true; ``count`` [b]; ``low`` and ``high`` [b]: 95 % interval of Wilson (1927) for the
-    frequency. ``ece`` []: mean of abs(accuracy - confidence) over observations; ``mce`` []: the
-    largest over bins. Both are biased upwards where bins hold few.
+    Attributes:
+        edges: Edges of the bins, [b + 1].
+        confidence: Mean confidence in each bin, [b].
+        accuracy: Share that came true in each bin, [b].
+        count: Number of observations in each bin, [b].
+        low: Lower end of the 95 % interval of Wilson (1927) for the frequency, [b].
+        high: Upper end, [b].
+        ece: Mean of abs(accuracy - confidence) over observations, []; biased upwards where bins
+            hold few.
+        mce: Largest abs(accuracy - confidence) over bins, []; biased upwards where bins hold few.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> confidence, correct = jnp.full(20, 0.75), jnp.arange(20) < 10
+        >>> result = jaxcal.measures.reliability(confidence, correct, bins=4)
+        >>> round(float(result.ece), 3), result.count.tolist()
+        (0.25, [0, 0, 0, 20])
     """
 
     edges: Float[Array, " b1"]
@@ -78,10 +91,28 @@ def reliability(
 ) -> Reliability:
     """Bin n confidences in [0, 1] and compare them with how often they came true.
 
-    ``confidence`` [n]: the probability of class 1, or of the class predicted (see `confidences`).
-    ``correct`` [n]: booleans, or 0 and 1. ``bins`` of equal width, or with ``equal_mass`` of equal
-    numbers of observations. A confidence on an edge belongs to the bin above it; the last bin holds
-    its upper edge. Cost O(n log bins). Raises ValueError or TypeError, naming the argument.
+    A confidence on an edge belongs to the bin above it; the last bin holds its upper edge.
+
+    Args:
+        confidence: Probability of class 1, or of the class predicted (see `confidences`), [n].
+        correct: Whether it came true: booleans, or 0 and 1, [n].
+        bins: Number of bins.
+        equal_mass: Bins of equal numbers of observations instead of equal width.
+
+    Returns:
+        `Reliability`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n log bins).
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> confidence, correct = jnp.full(20, 0.75), jnp.arange(20) < 10
+        >>> float(jaxcal.measures.reliability(confidence, correct).accuracy[11])  # 11/15 <= .75
+        0.5
     """
     c = checks.unit(confidence, "confidence")
     hits = checks.labels(correct, c.shape[0], 2, "correct").astype(c.dtype)
@@ -123,10 +154,25 @@ def _binned(
 def wilson(
     rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float | Array = Z
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
-    """The interval of Wilson (1927) for a probability, from the share ``rate`` of n that came true.
+    """The interval of Wilson for a probability, from the share that came true.
 
-    ``z``: the normal quantile of its level, 95 % by default. Unlike the normal interval it stays in
-    [0, 1] and has width at 0 and 1. NaN where the rate is.
+    Unlike the normal interval it stays in [0, 1] and has width at 0 and 1.
+
+    Args:
+        rate: Shares that came true, of any shape; NaN gives NaN.
+        n: Numbers of cases, of the same shape.
+        z: Normal quantile of the level; 95 % by default.
+
+    Returns:
+        The lower and upper ends, of the same shape.
+
+    Source: Wilson (1927).
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> low, high = jaxcal.measures.wilson(jnp.array(0.5), jnp.array(100.0))
+        >>> round(float(low), 3), round(float(high), 3)
+        (0.404, 0.596)
     """
     z = checks.number(z, "z", above=0)
     rate, n = checks.floats(rate, "rate"), checks.floats(n, "n")

@@ -26,14 +26,25 @@ IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e
 
 
 class MultivariatePowerExponential(eqx.Module):
-    r"""Multivariate power exponential: :math:`f \propto \exp(-\frac12 [(y-\mu)^\top \Sigma^{-1}
-    (y-\mu)]^\beta)`, which numpyro lacks.
+    r"""Multivariate power exponential distribution, which numpyro lacks.
 
-    ``loc`` [n, d]; ``scale_tril`` [n, d, d], a Cholesky factor of Sigma; ``beta`` > 0: 1 is the
-    normal, 1/2 the Laplace distribution (in one dimension of scale :math:`2 \sqrt\Sigma`), large
-    values are flat with an edge. Offers what distributions offer here: ``log_prob``, ``sample``,
-    ``mean``. Source: Gomez et al. (1998), A multivariate generalization of the power exponential
-    family.
+    :math:`f \propto \exp(-\frac12 [(y-\mu)^\top \Sigma^{-1} (y-\mu)]^\beta)`. Offers what
+    distributions offer here: ``log_prob``, ``sample``, ``mean``.
+
+    Args:
+        loc: Locations mu, [n, d].
+        scale_tril: Cholesky factors of Sigma, [n, d, d].
+        beta: Exponent, above 0, []: 1 is the normal, 1/2 the Laplace distribution (in one dimension
+            of scale :math:`2 \sqrt\Sigma`), large values are flat with an edge.
+
+    Source: Gomez et al. (1998), A multivariate generalization of the power exponential family.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> loc, one = jnp.zeros((3, 1)), jnp.ones((3, 1, 1))
+        >>> normal = jaxcal.measures.MultivariatePowerExponential(loc, one, 1.0)
+        >>> round(float(normal.log_prob(loc)[0]), 3)
+        -0.919
     """
 
     loc: Float[Array, "n d"] = eqx.field(converter=lambda v: checks.floats(v, "loc"))
@@ -101,10 +112,21 @@ class MultivariatePowerExponential(eqx.Module):
 class TemperatureFit(eqx.Module):
     """The temperature of least negative log likelihood on n held-out targets.
 
-    ``temperature`` []; ``before`` and ``after`` []: mean negative log likelihood at T = 1 and at
-    the fitted T; ``slope`` []: the derivative of that mean in log T there, 0 at an optimum.
-    ``impossible`` []: classes that came true though their probability was exactly 0. No temperature
-    changes that, so in the fit they count as the smallest positive number of their type.
+    Attributes:
+        temperature: Fitted temperature T, [].
+        before: Mean negative log likelihood at T = 1, [].
+        after: Mean negative log likelihood at the fitted T, [].
+        slope: Derivative of that mean in log T there, []; 0 at an optimum.
+        impossible: Number of targets whose probability was exactly 0, []. No temperature changes
+            that, so in the fit they count as the smallest positive number of their type.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 2 * jax.random.normal(jax.random.key(0), (200,))
+        >>> fit = jaxcal.measures.fit_temperature(dist.Normal(jnp.zeros(200), 1.0), targets)
+        >>> bool(fit.after < fit.before), bool(abs(fit.slope) < 1e-3)
+        (True, True)
     """
 
     temperature: Scalar
@@ -170,9 +192,29 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
     Beta, Dirichlet            concentrations / T
     =========================  ==========================
 
-    Distributions are numpyro's, also inside ``.to_event`` and ``.expand``. Raises TypeError for
-    others (the power of a mixture is no mixture), ValueError for a temperature that is not
-    positive. Source: Widmann et al. (2021), Definition F.1.
+    Densities of Beta predictions are with respect to :math:`dx / (x (1 - x))`, those of Dirichlet
+    predictions with respect to :math:`\prod_i dx_i / x_i`.
+
+    Args:
+        predictions: Class probabilities [n, m], or a numpyro distribution of these kinds, also
+            inside ``.to_event`` and ``.expand``.
+        temperature: Temperature T, above 0.
+
+    Returns:
+        Predictions of the same kind.
+
+    Raises:
+        ValueError: The temperature is not positive.
+        TypeError: Other predictions (the power of a mixture is no mixture).
+
+    Source: Widmann et al. (2021), Definition F.1.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> cold = jnp.array([[0.8, 0.2]])
+        >>> warm = jaxcal.measures.with_temperature(cold, 2.0)  # odds 4 : 1 become 2 : 1
+        >>> [round(p, 3) for p in warm[0].tolist()]
+        [0.667, 0.333]
     """
     t = checks.number(temperature, "temperature", above=0)
     if isinstance(predictions, MultivariatePowerExponential):
@@ -235,12 +277,35 @@ FAMILIES = {
 
 
 def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> TemperatureFit:
-    """Fit T to held-out targets by maximum likelihood, with optax's L-BFGS on log T.
+    """Fit a temperature T to held-out targets by maximum likelihood, with optax's L-BFGS on log T.
 
-    ``predictions`` as in `with_temperature`; integer classes as ``targets`` of class probabilities.
     Apply the result by ``with_temperature(predictions, fit.temperature)``, to other data than
     these. Probabilities of 0 stay 0 at every temperature; targets of probability 0 are counted in
-    ``impossible``. Cost: some evaluations of the likelihood a step.
+    ``impossible``.
+
+    Args:
+        predictions: As in `with_temperature`.
+        targets: Targets, [n] or [n, ...]; integer classes for class probabilities.
+        steps: Number of steps of L-BFGS.
+
+    Returns:
+        `TemperatureFit`.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: The predictions have no temperature.
+
+    Cost: some evaluations of the likelihood a step.
+
+    Source: Guo et al. (2017), Section 4.2; Widmann et al. (2021), App. F.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 2 * jax.random.normal(jax.random.key(0), (200,))
+        >>> fit = jaxcal.measures.fit_temperature(dist.Normal(jnp.zeros(200), 1.0), targets)
+        >>> bool(abs(fit.temperature / jnp.mean(targets**2) - 1) < 1e-3)  # the variance
+        True
     """
     import optax
 

@@ -14,12 +14,21 @@ POINTS = 10  # observed times of each problem, the first at the start
 
 
 def sir() -> Simulator:
-    """An epidemic: contact rate beta, recovery rate gamma per day; counts of infected, [10].
+    """An epidemic (SIR) with contact rate beta and recovery rate gamma per day.
 
     dS = -beta S I / N, dI = beta S I / N - gamma I from I = 1 among N = 10^6. Every 17 days a
-    Binomial(1000, I / N) of people tested is found infected. beta ~ LogNormal(log 0.4, 0.5),
-    gamma ~ LogNormal(log 1/8, 0.2).
+    Binomial(1000, I / N) of people tested is found infected: x is [10] counts.
+    beta ~ LogNormal(log 0.4, 0.5), gamma ~ LogNormal(log 1/8, 0.2).
+
+    Returns:
+        `Simulator`.
+
     Source: Lueckmann et al. (2021), task T.9.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.simulators.sir().names
+        ('contact', 'recovery')
     """
     import numpyro.distributions as dist
 
@@ -30,12 +39,22 @@ def sir() -> Simulator:
 
 
 def lotka_volterra() -> Simulator:
-    """Prey X and predators Y: rates alpha, beta, gamma, delta; [20], first prey then predators.
+    """Lotka-Volterra dynamics of prey X and predators Y, with rates alpha, beta, gamma, delta.
 
     dX = alpha X - beta X Y, dY = delta X Y - gamma Y from (30, 1), seen at ten times 2.1 apart
-    with log-normal errors of standard deviation 0.1. All rates are log-normal with deviation 0.5;
-    logarithmic means -0.125 (alpha, gamma) and -3 (beta, delta).
+    with log-normal errors of standard deviation 0.1: x is [20], first prey then predators. All
+    rates are log-normal with deviation 0.5; logarithmic means -0.125 (alpha, gamma) and -3 (beta,
+    delta).
+
+    Returns:
+        `Simulator`.
+
     Source: Lueckmann et al. (2021), task T.10.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.simulators.lotka_volterra().names
+        ('alpha', 'beta', 'gamma', 'delta')
     """
     import numpyro.distributions as dist
 

@@ -12,9 +12,24 @@ NARROW = 0.1  # standard deviation of the narrow half of the mixture's noise
 
 
 def gaussian_linear(d: int = 10) -> Simulator:
-    """theta ~ N(0, 0.1 I), x ~ N(theta, 0.1 I); the posterior is N(x / 2, 0.05 I).
+    """Linear Gaussian problem: theta ~ N(0, 0.1 I), x ~ N(theta, 0.1 I).
+
+    The posterior is N(x / 2, 0.05 I).
+
+    Args:
+        d: Number of parameters.
+
+    Returns:
+        `Simulator` with exact draws of the posterior.
 
     Source: Lueckmann et al. (2021), task T.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> simulator = jaxcal.simulators.gaussian_linear(d=2)
+        >>> pairs = simulator.pairs(0, 5)
+        >>> simulator.draw_posterior(jax.random.key(1), pairs.xs[0], 3).shape
+        (3, 2)
     """
     import numpyro.distributions as dist
 
@@ -31,10 +46,22 @@ def gaussian_linear(d: int = 10) -> Simulator:
 
 
 def gaussian_linear_uniform(d: int = 10) -> Simulator:
-    """theta ~ U(-1, 1)^d, x ~ N(theta, 0.1 I); the posterior is a Gaussian cut off at the box.
+    """Gaussian likelihood with a uniform prior: theta ~ U(-1, 1)^d, x ~ N(theta, 0.1 I).
 
-    The smallest example of a posterior with edges.
+    The posterior is a Gaussian cut off at the box: the smallest example of one with edges.
+
+    Args:
+        d: Number of parameters.
+
+    Returns:
+        `Simulator` with exact draws of the posterior.
+
     Source: Lueckmann et al. (2021), task T.2.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.simulators.gaussian_linear_uniform(d=2).pairs(0, 5).xs.shape
+        (5, 2)
     """
     return Simulator(
         "Gaussian linear uniform",
@@ -47,10 +74,22 @@ def gaussian_linear_uniform(d: int = 10) -> Simulator:
 
 
 def gaussian_mixture(d: int = 2) -> Simulator:
-    """theta ~ U(-10, 10)^d, x ~ N(theta, I) / 2 + N(theta, 0.01 I) / 2.
+    """Mixture of a wide and a narrow Gaussian: x ~ N(theta, I) / 2 + N(theta, 0.01 I) / 2.
 
-    The posterior is the same mixture about x, cut off at the box.
+    theta ~ U(-10, 10)^d. The posterior is the same mixture about x, cut off at the box.
+
+    Args:
+        d: Number of parameters.
+
+    Returns:
+        `Simulator` with exact draws of the posterior.
+
     Source: Lueckmann et al. (2021), task T.7.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.simulators.gaussian_mixture().pairs(0, 5).thetas.shape
+        (5, 2)
     """
     return Simulator(
         "Gaussian mixture",

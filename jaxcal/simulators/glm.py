@@ -15,14 +15,26 @@ BINS, LAGS = 100, 9
 
 
 def bernoulli_glm(stimulus: Float[Array, "100"] | None = None) -> Simulator:
-    """An offset and a filter of 9 lags, theta [10]; x [10] are its sufficient statistics.
+    """Bernoulli generalized linear model: an offset and a filter of 9 lags, theta [10].
 
     Spikes z_t ~ Bernoulli(sigmoid(v_t theta)) in 100 bins, v_t = (1, I_t, .., I_{t-8}) of the
-    stimulus I, and x = sum_t v_t z_t: the number of spikes and the spike-triggered stimulus. The
-    prior is N(0, P^-1) with precision 1/2 for the offset and F^T F for the filter, which punishes
-    second differences. The likelihood depends on z through x alone.
-    ``stimulus``: another one than the fixed noise.
+    stimulus I. x = sum_t v_t z_t [10] are the sufficient statistics: the number of spikes and the
+    spike-triggered stimulus. The prior is N(0, P^-1) with precision 1/2 for the offset and F^T F
+    for the filter, which punishes second differences. The likelihood depends on z through x
+    alone.
+
+    Args:
+        stimulus: Another stimulus than the fixed noise, [100].
+
+    Returns:
+        `Simulator`.
+
     Source: Lueckmann et al. (2021), task T.5; Goncalves et al. (2020).
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.simulators.bernoulli_glm().pairs(0, 5).xs.shape
+        (5, 10)
     """
     import numpyro.distributions as dist
 

@@ -10,12 +10,23 @@ RADIUS, WIDTH, OFFSET = 0.1, 0.01, 0.25
 
 
 def two_moons() -> Simulator:
-    """theta ~ U(-1, 1)^2, x = crescent + (-|theta_1 + theta_2|, theta_2 - theta_1) / sqrt 2.
+    """Two moons: x = crescent + (-|theta_1 + theta_2|, theta_2 - theta_1) / sqrt 2.
 
-    The crescent is r (cos a, sin a) + (0.25, 0) with r ~ N(0.1, 0.01^2), a ~ U(-pi/2, pi/2). Its
-    density jumps to 0 at both ends, so the exact posterior has edges inside the prior's box and no
-    Stein test applies to it; neural posteriors, which are smooth, can be tested.
+    theta ~ U(-1, 1)^2. The crescent is r (cos a, sin a) + (0.25, 0) with r ~ N(0.1, 0.01^2),
+    a ~ U(-pi/2, pi/2). Its density jumps to 0 at both ends, so the exact posterior has edges
+    inside the prior's box and no Stein test applies to it; neural posteriors, which are smooth,
+    can be tested.
+
+    Returns:
+        `Simulator` with exact draws of the posterior.
+
     Source: Lueckmann et al. (2021), task T.8; Greenberg et al. (2019).
+
+    Example:
+        >>> import jaxcal
+        >>> simulator = jaxcal.simulators.two_moons()
+        >>> simulator.pairs(0, 5).xs.shape, bool(simulator.edge)
+        ((5, 2), True)
     """
     return Simulator(
         "two moons",

@@ -14,8 +14,18 @@ from jaxcal.typing import KeyLike, Point, Scalar
 
 
 class Pairs(NamedTuple):
-    """n independent pairs: parameters ``thetas`` [n, d] from the prior, observations ``xs``
-    [n, q] simulated from them."""
+    """n independent pairs of parameters and observations.
+
+    Attributes:
+        thetas: Parameters from the prior, [n, d].
+        xs: Observations simulated from them, [n, q].
+
+    Example:
+        >>> import jaxcal
+        >>> pairs = jaxcal.simulators.gaussian_linear(d=2).pairs(0, 5)
+        >>> pairs.thetas.shape, pairs.xs.shape
+        ((5, 2), (5, 2))
+    """
 
     thetas: Float[Array, "n d"]
     xs: Float[Array, "n q"]
@@ -30,11 +40,29 @@ def _as_partial(function: Callable[..., Array], name: str, takes: str) -> Partia
 class Simulator(eqx.Module):
     """A problem of simulation-based inference: prior, simulator, and what is known of it.
 
-    ``prior``: a numpyro distribution over vectors [d]. ``draw(key, theta)``: one observation [q].
-    ``log_likelihood(theta, x)`` []: up to a term without theta. ``names``: the d parameters.
-    ``draw_posterior(key, x, m)``: m exact draws [m, d], where known. ``edge``: a sentence where
-    the exact posterior has a jump that no transform of the prior's support removes, so that Stein
-    tests do not apply to it; empty otherwise.
+    Args:
+        name: Name of the problem.
+        prior: A numpyro distribution over parameter vectors [d].
+        draw: Function ``draw(key, theta)`` that simulates one observation [q].
+        log_likelihood: Function ``log_likelihood(theta, x)``, [], up to a term without theta.
+        names: Names of the d parameters.
+        draw_posterior: Function ``draw_posterior(key, x, m)`` that returns m exact draws [m, d],
+            where they are known.
+        edge: A sentence where the exact posterior has a jump that no transform of the prior's
+            support removes, so that Stein tests do not apply to it; empty otherwise.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> simulator = jaxcal.simulators.Simulator(
+        ...     "normal mean",
+        ...     dist.Normal(jnp.zeros(1), 1.0).to_event(1),
+        ...     lambda key, theta: theta + jax.random.normal(key, (3,)),
+        ...     lambda theta, x: -jnp.sum((x - theta) ** 2) / 2,
+        ...     ("mean",),
+        ... )
+        >>> simulator.pairs(0, 5).xs.shape
+        (5, 3)
     """
 
     name: str = eqx.field(static=True)
@@ -50,13 +78,13 @@ class Simulator(eqx.Module):
     edge: str = eqx.field(default="", static=True)
 
     def pairs(self, key: KeyLike, n: int) -> Pairs:
-        """n independent pairs from the joint distribution of parameters and observations."""
+        """Draw n independent pairs from the joint distribution of parameters and observations."""
         prior_key, draw_key = jax.random.split(convert.key(key))
         thetas = self.prior.sample(prior_key, (n,))
         return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))
 
     def log_posterior(self, theta: Point, x: Float[Array, " q"]) -> Scalar:
-        """log prior + log likelihood of one pair: the posterior up to its constant."""
+        """Log prior + log likelihood of one pair: the log posterior up to its constant, []."""
         return self.prior.log_prob(theta) + self.log_likelihood(theta, x)
 
 

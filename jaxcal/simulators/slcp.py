@@ -11,14 +11,24 @@ JITTER = 1e-6  # added to both variances
 
 
 def slcp() -> Simulator:
-    """theta ~ U(-3, 3)^5, x = four points of N(m, S), flattened to [8].
+    """Simple likelihood, complex posterior (SLCP): four points of a normal distribution.
 
-    m = (theta_1, theta_2), standard deviations theta_3^2 and theta_4^2, correlation
-    tanh(theta_5): two signs that nothing can tell make four modes, and the mean score of theta_3
-    and theta_4 is 0 whatever else is right. The reference draws of the benchmark, which are
-    independent, fit this posterior: of 150 witnesses the largest is 3.3 standard errors from 0
-    (``experiments/sbi/reference_draws.py``).
+    theta ~ U(-3, 3)^5, x = four points of N(m, S), flattened to [8]; m = (theta_1, theta_2),
+    standard deviations theta_3^2 and theta_4^2, correlation tanh(theta_5). Two signs that nothing
+    can tell make four modes, and the mean score of theta_3 and theta_4 is 0 whatever else is
+    right. The reference draws of the benchmark, which are independent, fit this posterior: of 150
+    witnesses the largest is 3.3 standard errors from 0 (``experiments/sbi/reference_draws.py``).
+
+    Returns:
+        `Simulator`.
+
     Source: Lueckmann et al. (2021), task T.3; Papamakarios et al. (2019).
+
+    Example:
+        >>> import jaxcal
+        >>> pairs = jaxcal.simulators.slcp().pairs(0, 5)
+        >>> pairs.thetas.shape, pairs.xs.shape
+        ((5, 5), (5, 8))
     """
     return Simulator("SLCP", box(-3.0, 3.0, 5), _draw, _log_likelihood, numbered(5))
 
