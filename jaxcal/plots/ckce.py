@@ -19,10 +19,25 @@ MARKS = "os^DvPX"
 
 
 def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
-    """Each model's CKCE without label noise, with its interval, best calibrated on top.
+    """Draw each model's CKCE without label noise, with its interval, best calibrated on top.
 
     0 is what a calibrated model scores on average. Intervals of two models may overlap although
     their difference is clear: see `differences`.
+
+    Args:
+        result: Result of `jaxcal.compare`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> good = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
+        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(good))
+        >>> models = {"good": good, "sharp": good**3 / jnp.sum(good**3, axis=1, keepdims=True)}
+        >>> result = jaxcal.compare(2, models, targets)
+        >>> axes = jaxcal.plots.comparison(result)
     """
     names, order = _one(result), _order(result)
     ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
@@ -43,7 +58,25 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
-    """Adjusted p-values of all pairs: dark where the row is better calibrated than the column."""
+    """Draw the adjusted p-values of all pairs of models.
+
+    Dark where the model of the row is better calibrated than that of the column.
+
+    Args:
+        result: Result of `jaxcal.compare`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> good = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
+        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(good))
+        >>> models = {"good": good, "sharp": good**3 / jnp.sum(good**3, axis=1, keepdims=True)}
+        >>> result = jaxcal.compare(2, models, targets)
+        >>> axes = jaxcal.plots.differences(result)
+    """
     names, order = _one(result), _order(result)
     count = len(names)
     ax = axes(ax, (1.8 + 0.75 * count, 1.4 + 0.55 * count))
@@ -84,9 +117,24 @@ def ridge_path(
     used: float | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """CKCE of several models over the ridge, both axes logarithmic; ``used`` marks one ridge.
+    """Draw the CKCE of several models over the ridge, both axes logarithmic.
 
     Where lines cross, the ranking depends on the ridge.
+
+    Args:
+        ridges: Ridges, [r].
+        values: CKCE of each model by name, [r], as of `jaxcal.ckce.ckce_path`.
+        used: A ridge to mark.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import numpy as np, jaxcal
+        >>> ridges = np.logspace(-4, 0, 9)
+        >>> values = {"good": 0.01 * (1 - ridges / 2), "sharp": 0.05 * (1 - ridges / 2)}
+        >>> axes = jaxcal.plots.ridge_path(ridges, values, used=0.01)
     """
     ax = axes(ax)
     places = np.asarray(checks.floats(ridges, "ridges"))

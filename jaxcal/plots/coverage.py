@@ -13,11 +13,26 @@ if TYPE_CHECKING:
 
 
 def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
-    """The share of targets inside regions of growing level, with the band of calibration.
+    """Draw the share of targets inside regions of growing level, with the band of calibration.
 
-    The band holds a single share with confidence 1 - ``result.level``.
-    Below the diagonal regions are too small (overconfident), above it they are too large, which
-    is called conservative.
+    The band holds a single share with confidence 1 - ``result.level``. Below the diagonal regions
+    are too small (overconfident); above it they are too large, which is called conservative.
+
+    Args:
+        result: Result of `jaxcal.coverage.coverage`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
+        >>> draws = predictions.sample(jax.random.key(0), (19,)).T
+        >>> targets = 3 * jax.random.normal(jax.random.key(1), (100,))
+        >>> result = jaxcal.coverage.coverage(predictions, targets, draws)
+        >>> axes = jaxcal.plots.coverage(result)
     """
     one(result, "p_uniform")
     ax = axes(ax, (4.6, 4.6))

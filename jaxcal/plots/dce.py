@@ -15,12 +15,26 @@ BINS = 15
 
 
 def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Rate of label 1 against the prediction, and below it the weight that sees the error.
+    """Draw the rate of label 1 against the prediction, and below it the weight that sees the error.
 
-    Dots: mean label of groups of equal mass. The witness (grey band, on the right axis) is the
+    Dots are mean labels of groups of equal mass. The witness (grey band, on the right axis) is the
     weight whose mean product with (label - prediction) is the smooth calibration error: it falls
     from predictions that are too low to those that are too high, and stays on one side of 0 where
     all of them err to one side.
+
+    Args:
+        result: Result of `jaxcal.distance_from_calibration`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.linspace(0.1, 0.9, 50)
+        >>> targets = jax.random.bernoulli(jax.random.key(0), predictions)
+        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
+        >>> axes = jaxcal.plots.reliability_with_witness(result)
     """
     ax = _one(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
@@ -80,7 +94,22 @@ def groups(v: Any, y: Any, w: Any, count: int) -> tuple[Any, Any, Any]:
 
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Every bound of the true distance: those from below, those from above, and what they leave."""
+    """Draw the bounds of the true distance from below and from above, and what they leave.
+
+    Args:
+        result: Result of `jaxcal.distance_from_calibration`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.linspace(0.1, 0.9, 50)
+        >>> targets = jax.random.bernoulli(jax.random.key(0), predictions)
+        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
+        >>> axes = jaxcal.plots.bracket(result)
+    """
     ax = _one(result, ax, (6.8, 3.6))
     ax.set(xlabel="true distance from calibration (mean change of probability)")
     bounds = result.bracket

@@ -14,10 +14,25 @@ if TYPE_CHECKING:
 
 
 def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
-    """The empirical distribution of the transforms against the diagonal, with a band.
+    """Draw the empirical distribution of the transforms against the diagonal, with a band.
 
     The band holds the whole curve of a calibrated model with probability 1 - ``result.level`` at
     least: outside of it p is below the level.
+
+    Args:
+        result: Result of `jaxcal.measures.quantile_calibration`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
+        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
+        >>> axes = jaxcal.plots.quantile_calibration(result)
     """
     ax, pit = _axes(result, ax, (4.6, 4.6))
     ax.set(
@@ -48,9 +63,25 @@ def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = Non
 def pit_histogram(
     result: QuantileCalibration, *, bins: int = 10, ax: "Axes | None" = None
 ) -> "Axes":
-    """The histogram of the transforms: flat if calibrated, a U if predictions are too narrow.
+    """Draw the histogram of the transforms: flat if calibrated, a U if predictions are too narrow.
 
     The band holds the height of a single bar with probability 1 - ``result.level`` if calibrated.
+
+    Args:
+        result: Result of `jaxcal.measures.quantile_calibration`.
+        bins: Number of bars.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
+        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
+        >>> axes = jaxcal.plots.pit_histogram(result)
     """
     import scipy.stats
 

@@ -32,10 +32,24 @@ def rejections(
     label: str = "number of observations n",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Share of data sets on which each test rejects, from p-values, over k settings ``x``.
+    """Draw the share of data sets on which each test rejects, from p-values, over k settings.
 
-    ``p_values``: for each name an array [k, trials], one row a setting; NaN does not reject, and is
-    counted as a trial. Everything else as in `rejection_rates`.
+    Args:
+        x: Settings, [k].
+        p_values: For each name an array [k, trials], one row a setting; NaN does not reject, and
+            is counted as a trial.
+        level: Level of the tests.
+        coverage: As in `rejection_rates`.
+        label: As in `rejection_rates`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import numpy as np, jaxcal
+        >>> p_values = {"uniform": np.random.default_rng(0).uniform(size=(3, 100))}
+        >>> axes = jaxcal.plots.rejections([50, 100, 200], p_values)
     """
     counts, trials = {}, {}
     level, x = checks.level(level), np.asarray(checks.floats(x, "x"))
@@ -62,14 +76,27 @@ def rejection_rates(
     label: str = "number of observations n",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Rejection rates with exact binomial intervals, from counts, over k settings ``x``.
+    """Draw rejection rates with exact binomial intervals, from counts, over k settings.
 
-    ``rejected``: for each name the number of data sets rejected in each setting, [k]. ``trials``:
-    how many data sets there were, one number, or for each name a number or [k]. The intervals are
-    those of Clopper and Pearson, each of which holds the true rate with probability at least
-    ``coverage``; series are moved aside a little so that intervals stay apart. The dashed line is
-    the nominal ``level``. Positive settings that span a factor of 4 or more get a logarithmic axis.
-    ``label`` names x and its unit.
+    The intervals are those of Clopper and Pearson; series are moved aside a little so that
+    intervals stay apart. Positive settings that span a factor of 4 or more get a logarithmic axis.
+
+    Args:
+        x: Settings, [k].
+        rejected: For each name the number of data sets rejected in each setting, [k].
+        trials: How many data sets there were: one number, or for each name a number or [k].
+        level: Nominal level, drawn as a dashed line.
+        coverage: Each interval holds the true rate with at least this probability.
+        label: Name of x and its unit.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jaxcal
+        >>> rejected = {"KCCSD": [5, 6, 4], "SKCE": [8, 5, 5]}
+        >>> axes = jaxcal.plots.rejection_rates([50, 100, 200], rejected, 100)
     """
     where = np.asarray(checks.floats(x, "x"), dtype=float)
     if where.ndim != 1 or not where.size:

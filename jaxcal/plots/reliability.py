@@ -19,12 +19,26 @@ def reliability(
     label: str = "confidence",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Observed frequency over mean confidence in each bin that holds observations.
+    """Draw the observed frequency over the mean confidence in each bin that holds observations.
 
-    Bars are 95 % intervals of Wilson. With ``counts`` grey columns from the bottom show how many
-    observations each bin holds, the fullest being a fifth of the height. ``label`` names what was
-    announced. The axes come back with both scales from 0 to 1, so that other curves of confidence
-    can be drawn on them.
+    Bars are 95 % intervals of Wilson.
+
+    Args:
+        result: Result of `jaxcal.measures.reliability`.
+        counts: Show by grey columns from the bottom how many observations each bin holds, the
+            fullest being a fifth of the height.
+        label: Name of what was announced.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes, with both scales from 0 to 1, so that other curves of confidence can be drawn on
+        them.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> confidence, correct = jnp.linspace(0, 1, 100), jnp.arange(100) % 2 == 0
+        >>> result = jaxcal.measures.reliability(confidence, correct)
+        >>> axes = jaxcal.plots.reliability(result)
     """
     one(result, "ece")
     counts = checks.flag(counts, "counts")

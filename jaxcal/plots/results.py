@@ -15,10 +15,24 @@ if TYPE_CHECKING:
 
 
 def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Where the statistic lies among its draws under calibration, with the critical value.
+    """Draw where the statistic lies among its draws under calibration, with the critical value.
 
     A null that is a formula has no draws, and a result that is not a number has no place among
     them: the figure then says so.
+
+    Args:
+        result: Result of a test.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> axes = jaxcal.plots.null_histogram(result)
     """
     ax = _axes(result, ax)
     draws, statistic = np.asarray(result.null_samples), float(result.statistic)
@@ -51,11 +65,26 @@ def contributions(
     label: str = "observation, in the order given",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Each observation's part of the estimate over an input or time ``x`` [n], with running mean.
+    """Draw each observation's part of the estimate over an input or time, with a running mean.
 
     The parts are multiplied by n, so that their mean is the estimate. Where the running mean (over
-    a tenth of the observations, nearest in ``x``) is far above 0, the model is off there. ``x``
-    holds numbers or dates (``datetime64``); ``label`` names it and its unit.
+    a tenth of the observations, nearest in ``x``) is far above 0, the model is off there.
+
+    Args:
+        result: Result of a test of n observations.
+        x: Numbers or dates (``datetime64``), [n]; by default the order of the observations.
+        label: Name of x and its unit.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> axes = jaxcal.plots.contributions(result, centers, label="prediction")
     """
     ax = _axes(result, ax)
     parts = np.asarray(result.contributions)
@@ -88,13 +117,27 @@ def contributions(
 def coordinates(
     result: TestResult, names: Sequence[str] | None = None, *, ax: "Axes | None" = None
 ) -> "Axes":
-    """How far the predictions lie too high in each target coordinate, with limits.
+    """Draw how far the predictions lie too high in each target coordinate, with limits.
 
     By itself, whatever the other coordinates do; filled where p after Holm is at most the level of
-    the test, to which the limits belong. Where the
-    result has no ``marginal_mean`` the parts of the estimate given the other coordinates, as bars;
-    the axis says which. ``names``: one a coordinate. Needs a test that ran with
-    ``coordinates=True``.
+    the test, to which the limits belong. Where the result has no ``marginal_mean``, bars show the
+    parts of the estimate given the other coordinates; the axis says which.
+
+    Args:
+        result: Result of a test that ran with ``coordinates=True``.
+        names: Names of the coordinates.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 60, 2))
+        >>> predictions = dist.Normal(centers, 1.0).to_event(1)
+        >>> result = jaxcal.kccsd_test(1, predictions, centers + noise, coordinates=True)
+        >>> axes = jaxcal.plots.coordinates(result, ["height", "width"])
     """
     ax = _axes(result, ax)
     if result.coordinates is None:
@@ -139,11 +182,25 @@ def coordinates(
 
 
 def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
-    """The parts of a `jaxcal.calibration_test`, in standard deviations of their own draws.
+    """Draw the parts of a `jaxcal.calibration_test`, in standard deviations of their own draws.
 
     A bar a part with the p-value it has by itself, black for the strongest where the test rejects;
     parts that are left out are named. The dashed line is what the largest of them exceeds with the
     probability of the level if calibrated.
+
+    Args:
+        result: Result of `jaxcal.calibration_test`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.calibration_test(1, dist.Normal(centers, 1.0), centers + 2 * noise)
+        >>> axes = jaxcal.plots.parts(result)
     """
     ax = _axes(result, ax)
     if result.parts is None:

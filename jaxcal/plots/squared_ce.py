@@ -16,10 +16,26 @@ MOST_DECADES = 4  # that have a label each: more of them touch in a small figure
 
 
 def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
-    """Each estimator's error with the one-step interval of the calibration error (kkr has none),
-    and its folds' own estimates.
+    """Draw each estimator's calibration error with its one-step interval, and its folds' estimates.
 
-    Ordered by validation risk, the selected one at the top in black; its risk is in the label.
+    Estimators are ordered by validation risk, the selected one at the top in black; the risk is
+    in the label. kkr has no interval.
+
+    Args:
+        report: Report of `jaxcal.calibration_error`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
+        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(predictions))
+        >>> report = jaxcal.calibration_error(
+        ...     2, predictions, targets, estimators=[jaxcal.squared_ce.Bins((5, 10))]
+        ... )
+        >>> axes = jaxcal.plots.calibration_errors(report)
     """
     one(report, "selected", "report", "Report")
     ax = axes(ax)
@@ -57,11 +73,31 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def risk_over_grid(tuned: Tuned, *, problem: int = 0, ax: "Axes | None" = None) -> "Axes":
-    """The validation risk over the grid of one hyperparameter: folds, their mean, the choice.
+    """Draw the validation risk over the grid of one hyperparameter: folds, their mean, the choice.
 
     Risks are in per cent above the lowest mean: the levels of all folds are nearly the same, and
-    only differences within a fold matter. Raises ValueError for a grid of several hyperparameters
-    or of one candidate.
+    only differences within a fold matter.
+
+    Args:
+        tuned: An estimator tuned by `jaxcal.calibration_error`, ``report.best`` or another of
+            ``report.estimators``.
+        problem: Which of several problems, as of the classes of ``notion="class-wise"``.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The grid is of several hyperparameters, or of one candidate.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
+        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(predictions))
+        >>> report = jaxcal.calibration_error(
+        ...     2, predictions, targets, estimators=[jaxcal.squared_ce.Bins((5, 10))]
+        ... )
+        >>> axes = jaxcal.plots.risk_over_grid(report.best)
     """
     one(tuned, "name", "tuned", "Tuned")
     ax = axes(ax)

@@ -39,11 +39,28 @@ def witness(
     label: str = "input",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """The witness over an input ``x`` [n], averaged in ``bins`` of equally many observations.
+    """Draw the witness over an input, averaged in bins of equally many observations.
 
     Text or truth values make one bar a group instead. Bars are two standard errors either way, of
     the mean of that bin alone: they say which parts stand out, and are no test of them (that is
-    the p-value of a test run on those observations). ``label`` names x and its unit.
+    the p-value of a test run on those observations).
+
+    Args:
+        result: Result of a test of n observations.
+        x: Numbers, text or truth values, [n].
+        bins: Number of bins.
+        label: Name of x and its unit.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> axes = jaxcal.plots.witness(result, centers, label="prediction")
     """
     ax = _axes(result, ax)
     parts, where = _checked(result, x, groups=True)
@@ -87,11 +104,28 @@ def witness_map(
     labels: tuple[str, str] = ("input", "target"),
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """The witness over two variables, such as two inputs, or an input and the target.
+    """Draw the witness over two variables, such as two inputs, or an input and the target.
 
     The plane is cut into ``bins`` by ``bins`` cells; dark cells have a large mean, white ones none
-    or a negative one. Cells with fewer than 4 observations are left out, and crossed. ``labels``
-    name the variables and their units.
+    or a negative one. Cells with fewer than 4 observations are left out, and crossed.
+
+    Args:
+        result: Result of a test of n observations.
+        x: Numbers, [n].
+        y: Numbers, [n].
+        bins: Number of cells along each variable.
+        labels: Names of the variables and their units.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> axes = jaxcal.plots.witness_map(result, centers, noise, bins=3)
     """
     ax, labels = _axes(result, ax), _two(labels)
     (parts, across), (_, upward) = _checked(result, x), _checked(result, y, "y")

@@ -34,39 +34,65 @@ def skce_test(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> TestResult:
-    r"""Test that predictions are calibrated: that targets are draws from them.
+    """Test that predictions are calibrated, by kernel means: the kernel calibration error (SKCE).
 
-    The null hypothesis is P(Y | prediction) = prediction. ``predictions``: a numpyro distribution
-    with batch shape [n] (Normal, MultivariateNormal, Laplace and mixtures of these in closed form,
-    Categorical and Bernoulli; any other through draws), class probabilities [n, m], probabilities
-    [n] of class 1, or `jaxcal.Draws`. ``targets``: [n], [n, d] or [n, ...]; integer classes
-    0, .., m - 1 for class probabilities.
+    The null hypothesis is P(Y | prediction) = prediction: targets are draws from their
+    predictions. The kernel is ``prediction_kernel`` on a ``divergence`` of the predictions times
+    ``target_kernel``. The one of the paper's experiments is ``standardize=False,
+    target_kernel=Gaussian(1.0), prediction_kernel=Laplace(1.0)``.
 
-    The kernel is ``prediction_kernel`` on a ``divergence`` of the predictions times
-    ``target_kernel``; open bandwidths follow the median heuristic. By default the distance is
-    2-Wasserstein for normals, Euclidean for class probabilities, and the distance of the kernel
-    means (MMD with the target kernel) for all others; the target kernel is Gaussian, for
-    one-dimensional Laplace predictions the Laplace kernel, for classes `Delta`; a Gram matrix
-    [m, m] of the classes will do too. With ``standardize`` targets are first brought to standard
-    deviation 1 in each coordinate, and bandwidths given by hand are in standard deviations.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: A numpyro distribution with batch shape [n] (Normal, MultivariateNormal,
+            Laplace and mixtures of these in closed form, Categorical and Bernoulli; any other
+            through draws), class probabilities [n, m], probabilities [n] of class 1, or
+            `jaxcal.Draws`. Draws that are given are divided: half of them serve the divergence,
+            half the kernel means, as the weight of a pair must not depend on the errors of its
+            means.
+        targets: Observed targets, shape [n], [n, d] or [n, ...]; integer classes 0, .., m - 1 for
+            class probabilities.
+        divergence: Distance between predictions. By default 2-Wasserstein for normals and Laplace
+            distributions, Euclidean for class probabilities, and the distance of the kernel means
+            (MMD with the target kernel) for all others; see `jaxcal.divergences`.
+        prediction_kernel: Radial kernel on the divergence. Without a bandwidth it gets the
+            median heuristic.
+        target_kernel: Kernel between targets. By default Gaussian; the product of Laplace kernels
+            over coordinates for Laplace predictions; `jaxcal.kernels.Delta` for classes, for
+            which a Gram matrix [m, m] will do too. Without a bandwidth it gets the median
+            heuristic.
+        null: Distribution of the statistic under calibration; see `jaxcal.nulls`.
+        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+        base_measure: For divergences of scores, as in `jaxcal.kccsd_test`.
+        n_nodes: For divergences of scores, as in `jaxcal.kccsd_test`.
+        n_draws: Take kernel means from that many draws of each prediction instead of a closed
+            form.
+        standardize: Bring targets to standard deviation 1 in each coordinate first; bandwidths
+            given by hand are then in standard deviations.
+        whiten: `jaxcal.whitening.Moments()`, or another way, brings targets and predictions into
+            the units of each prediction, as in `jaxcal.kccsd_test`, for what the target kernel
+            sees; those of draws come from the half that serves the divergence. Not for classes.
+        tile: Rows and columns of a block of pairs that is computed at a time.
+        mesh: Devices that share the pairs; None for one device.
 
-    ``base_measure`` and ``n_nodes``: for distances of scores, as in `jaxcal.kccsd_test`.
-    ``n_draws`` takes kernel means from that many draws of each prediction instead of a closed
-    form. Draws that were given (`jaxcal.Draws`) are divided: half of them serve the distance, half
-    the kernel means, as the weight of a pair must not depend on the errors of its means.
+    Returns:
+        `TestResult`. NaN or infinite parameters or targets give p = NaN and a sentence in
+        ``result.warnings()``.
 
-    ``whiten``: `jaxcal.whitening.Moments()`, or another way, brings targets and predictions into
-    the units of each prediction, as in `jaxcal.kccsd_test`, for what the target kernel sees; those
-    of draws come from the half that serves the divergence. Not for classes.
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
 
-    The kernel of the paper's experiments is ``standardize=False, target_kernel=Gaussian(1.0),
-    prediction_kernel=Laplace(1.0)``. ``null``: see `jaxcal.nulls`; ``level`` decides the verdict.
+    Cost: n^2 (b + d) multiplications for b draws of the null and closed forms; memory
+    O(tile^2 + n b).
 
-    Cost: n^2 (b + d) multiplications for b draws of the null and closed forms, memory
-    O(tile^2 + n b). NaN or infinite parameters or targets give p = NaN and a sentence in
-    ``result.warnings()``. Raises ValueError or TypeError for shapes, types, probabilities and
-    classes, naming the argument.
     Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise).verdict
+        'rejected'
     """
     key = checks.key(key)
     checks.null(null)
@@ -96,10 +122,35 @@ def skce_test(
 
 
 def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOptions]) -> Estimate:
-    """Estimate the squared kernel calibration error; arguments and units as in `skce_test`.
+    """Estimate the squared kernel calibration error (SKCE) without testing.
 
-    The key is used where draws are needed only. Differentiable in predictions and targets, through
-    units and bandwidths too, in every mode and order. Cost O(n^2).
+    Differentiable in predictions and targets, in every mode and order, also through units and
+    bandwidths.
+
+    Args:
+        key: Random key, used only where draws are needed.
+        predictions: As in `skce_test`.
+        targets: As in `skce_test`.
+        **options: ``divergence``, ``prediction_kernel``, ``target_kernel``, ``base_measure``,
+            ``n_nodes``, ``n_draws``, ``standardize`` and ``whiten`` of `skce_test`.
+
+    Returns:
+        `jaxcal.Estimate` of the square.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n^2 d multiplications with closed forms.
+
+    Source: Widmann, Lindsten and Zachariah (2021), Section 3.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.full(40, 0.5), jnp.arange(40) < 30
+        >>> estimate = jaxcal.skce.skce(0, predictions, targets.astype(int))
+        >>> round(float(estimate.biased), 3)  # 2 (0.75 - 0.5)^2
+        0.125
     """
     key = checks.key(key)
     predictions, ys, spec = mean_specification(predictions, targets, **options)
@@ -107,10 +158,33 @@ def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOpt
 
 
 def kce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOptions]) -> Array:
-    """Estimate the kernel calibration error: the square root of the biased SKCE, shape [].
+    """Estimate the kernel calibration error (KCE): the square root of the biased SKCE.
 
-    Its derivative at 0 is 0. Where rounding takes the biased SKCE of kernels of height 1 below 0 it
-    is 0 too; NaN where it is negative beyond that, which positive definite kernels exclude.
+    Its derivative at 0 is 0. Where rounding takes the biased SKCE of kernels of height 1 below 0
+    it is 0; NaN where it is negative beyond that, which positive definite kernels exclude.
+
+    Args:
+        key: Random key, used only where draws are needed.
+        predictions: As in `skce_test`.
+        targets: As in `skce_test`.
+        **options: As in `jaxcal.skce.skce`.
+
+    Returns:
+        The estimate, [].
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: that of `jaxcal.skce.skce`.
+
+    Source: Widmann, Lindsten and Zachariah (2021), Section 3.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.full(40, 0.5), jnp.arange(40) < 30
+        >>> round(float(jaxcal.kce(0, predictions, targets.astype(int))), 3)
+        0.354
     """
     biased = skce(key, predictions, targets, **options).biased
     none = (biased <= 0) & (biased > -100 * jnp.finfo(biased.dtype).eps)

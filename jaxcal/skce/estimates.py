@@ -23,9 +23,24 @@ from jaxcal.typing import Key, KeyLike, Scalar
 class BlockEstimates(eqx.Module):
     """Unbiased estimates of the squared calibration error, one from each of m blocks.
 
-    ``blocks`` [m]: independent and identically distributed where the observations are. ``estimate``
-    []: their mean. ``standard_error`` []: of that mean, from their spread (ddof 1); NaN for one
-    block. ``size`` observations make a block; the last n mod size observations are not used.
+    The last n mod ``size`` observations are not used.
+
+    Attributes:
+        blocks: Estimates, [m]; independent and identically distributed where the observations
+            are.
+        estimate: Their mean, [].
+        standard_error: Standard error of that mean, from their spread (ddof 1), []; NaN for one
+            block.
+        size: Number of observations in a block.
+        n: Number of observations.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.skce.block_estimates(1, dist.Normal(centers, 1.0), centers + noise)
+        >>> result.blocks.shape, result.size
+        ((50,), 2)
     """
 
     blocks: Float[Array, " m"]
@@ -35,15 +50,16 @@ class BlockEstimates(eqx.Module):
     n: int = eqx.field(static=True)
 
     def lower_bound(self, level: float = 0.05) -> Scalar:
-        r"""``max(0, estimate - z standard_error)``: the calibration error is above it with
-        probability 1 - ``level``, for many blocks. Inverts the test of blocks
+        """A lower bound of the calibration error, of confidence 1 - ``level`` for many blocks, [].
+
+        ``max(0, estimate - z standard_error)``, which inverts the test of blocks
         `jaxcal.nulls.BlockNormal`.
         """
         z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
         return at_least(self.estimate - z * self.standard_error, 0)
 
     def warnings(self) -> list[str]:
-        """Sentences about anything that limits what the estimates say."""
+        """Sentences about anything that limits what the estimates say; empty where nothing does."""
         if isinstance(self.estimate, Tracer):
             return []
         m, left = self.blocks.shape[-1], self.n - self.blocks.shape[-1] * self.size
@@ -83,12 +99,38 @@ class BlockEstimates(eqx.Module):
 def block_estimates(
     key: KeyLike, predictions: Any, targets: Any, *, size: int = 2, **options: Unpack[MeanOptions]
 ) -> BlockEstimates:
-    r"""Estimates of SKCE from consecutive blocks of ``size`` observations, in O(n size).
+    r"""Estimate SKCE from consecutive blocks of observations, at a cost linear in n.
 
-    :math:`\hat\eta_b = \binom B2^{-1} \sum_{i < j} h_{ij}` over the pairs of block b. Size 2 is the
-    linear estimator, size n the unbiased estimate of `skce`. Shuffle ordered data first. Arguments
-    and units as in `skce_test`. Raises ValueError unless 2 <= size <= n.
+    :math:`\hat\eta_b = \binom B2^{-1} \sum_{i < j} h_{ij}` over the pairs of block b. Shuffle
+    ordered data first.
+
+    Args:
+        key: Random key, used only where draws are needed.
+        predictions: As in `jaxcal.skce_test`.
+        targets: As in `jaxcal.skce_test`.
+        size: Number of observations B in a block: 2 is the linear estimator, n the unbiased
+            estimate of `skce`.
+        **options: As in `skce`.
+
+    Returns:
+        `BlockEstimates`.
+
+    Raises:
+        ValueError: ``size`` is not between 2 and n, or shapes are wrong.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n size).
+
     Source: Widmann, Lindsten and Zachariah (2021), Lemma 2.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> result = jaxcal.skce.block_estimates(1, predictions, centers + 0.8 + noise, size=10)
+        >>> bool(result.estimate > 2 * result.standard_error)
+        True
     """
     key = checks.key(key)
     predictions, ys, spec = mean_specification(predictions, targets, **options)
@@ -110,13 +152,33 @@ def _blocks(
 
 
 def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -> Interval:
-    r"""A normal interval for the squared calibration error of a model that is NOT calibrated.
+    r"""Normal interval for the squared calibration error of a model that is NOT calibrated.
 
-    Of confidence 1 - ``level``:
-    :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}` for the result of `skce_test`, with
-    :math:`\zeta_1 = Var\, E[h \mid x]`; for `BlockEstimates` the spread of the blocks. Near
-    calibration both ends are of the order of 1 / n and the limit is not normal: read the p-value.
-    The lower end is not cut at 0. Source: Widmann, Lindsten and Zachariah (2021), Cor. B.2 and B.3.
+    For the result of `skce_test` it is :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}` with
+    :math:`\zeta_1 = Var\, E[h \mid x]`; for `BlockEstimates` it takes the spread of the blocks.
+    Near calibration both ends are of the order of 1 / n and the limit is not normal: read the
+    p-value. The lower end is not cut at 0.
+
+    Args:
+        result: Result of `jaxcal.skce_test` or of `jaxcal.skce.block_estimates`.
+        level: The interval has confidence 1 - ``level``.
+
+    Returns:
+        A named tuple with ``low`` and ``high`` [], and ``level``.
+
+    Raises:
+        TypeError: ``result`` is no such result.
+
+    Source: Widmann, Lindsten and Zachariah (2021), Cor. B.2 and B.3.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
+        >>> interval = jaxcal.skce_interval(result)
+        >>> bool(0 < interval.low < result.estimate < interval.high)
+        True
     """
     if not (hasattr(result, "estimate") and hasattr(result, "standard_error")):
         raise TypeError(
