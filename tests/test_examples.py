@@ -24,63 +24,29 @@ jaxcal.calibration_error jaxcal.calibration_test jaxcal.ckce.Approximation jaxca
 jaxcal.ckce.ByGroup jaxcal.ckce.CKCE jaxcal.ckce.Comparison jaxcal.ckce.ConditionalMean
 jaxcal.ckce.ConjugateGradients jaxcal.ckce.Differences jaxcal.ckce.Equal jaxcal.ckce.Exact
 jaxcal.ckce.Fourier jaxcal.ckce.LowRank jaxcal.ckce.Skill jaxcal.ckce.Solution jaxcal.ckce.Solver
-jaxcal.ckce.Trials jaxcal.ckce.brier_split jaxcal.ckce.ckce jaxcal.ckce.ckce_by_group
-jaxcal.ckce.ckce_given jaxcal.ckce.ckce_means jaxcal.ckce.ckce_path jaxcal.ckce.ckce_stein
-jaxcal.ckce.ckce_test jaxcal.ckce.conditional_mean jaxcal.ckce.cross_validated_ridge
-jaxcal.ckce.drawn_trials jaxcal.ckce.inner_product jaxcal.ckce.jkce jaxcal.ckce.null_mean
-jaxcal.ckce.pooled_bandwidth jaxcal.ckce.shift_curves jaxcal.ckce.simplex_kernel jaxcal.ckce.skill
-jaxcal.ckce.squared_distance jaxcal.ckce.subsample_trials jaxcal.compare jaxcal.dce.BinnedECE
-jaxcal.dce.Bracket jaxcal.dce.Coupling jaxcal.dce.DistanceResult jaxcal.dce.Domain
-jaxcal.dce.GridSmoothCE jaxcal.dce.IntervalCE jaxcal.dce.KernelCE jaxcal.dce.LowerDistance
-jaxcal.dce.Partition jaxcal.dce.SampleSizes jaxcal.dce.Sketch jaxcal.dce.SmoothCE
-jaxcal.dce.SmoothECE jaxcal.dce.SurrogateCE jaxcal.dce.WeightedCE jaxcal.dce.binned_ece
-jaxcal.dce.dce_bracket jaxcal.dce.from_classes jaxcal.dce.from_masses jaxcal.dce.interval_ce
-jaxcal.dce.is_calibrated jaxcal.dce.kernel_ce jaxcal.dce.kernel_radius jaxcal.dce.laplace_ce
-jaxcal.dce.laplace_witness jaxcal.dce.lift_lower jaxcal.dce.lift_upper jaxcal.dce.lower_distance
-jaxcal.dce.lower_distance_value jaxcal.dce.pair_sample jaxcal.dce.random_bins
-jaxcal.dce.random_features jaxcal.dce.random_interval_ce jaxcal.dce.sample_sizes
-jaxcal.dce.sampled_interval_ce jaxcal.dce.smece jaxcal.dce.smooth_ce jaxcal.dce.smooth_ce_grid
-jaxcal.dce.smooth_ce_linear_program jaxcal.dce.surrogate_interval_ce jaxcal.dce.true_distance
-jaxcal.dce.unbinned_ece jaxcal.dce.upper_distance jaxcal.dce.weighted_ce
-jaxcal.distance_from_calibration jaxcal.divergences.Bures jaxcal.divergences.Euclidean
-jaxcal.divergences.Fisher jaxcal.divergences.GaussianFisher jaxcal.divergences.GaussianKernelFisher
-jaxcal.divergences.GradientKernel jaxcal.divergences.KernelFisher
-jaxcal.divergences.LaplaceWasserstein jaxcal.divergences.MMD jaxcal.divergences.MeanEmbedding
-jaxcal.divergences.MixtureWasserstein jaxcal.divergences.SlicedWasserstein
-jaxcal.divergences.TotalVariation jaxcal.divergences.Vectors jaxcal.divergences.Wasserstein
-jaxcal.divergences.positive_definiteness jaxcal.kce jaxcal.mcmc.HMC jaxcal.mcmc.MALA
-jaxcal.mcmc.McmcDraws jaxcal.mcmc.NUTS jaxcal.mcmc.check_draws jaxcal.mcmc.log_densities
-jaxcal.mcmc_draws jaxcal.measures.CanonicalError jaxcal.measures.MultivariatePowerExponential
-jaxcal.measures.QuantileCalibration jaxcal.measures.Reliability jaxcal.measures.TemperatureFit
-jaxcal.measures.absolute jaxcal.measures.canonical_error jaxcal.measures.confidences
-jaxcal.measures.ece jaxcal.measures.ensemble jaxcal.measures.euclidean
-jaxcal.measures.fit_temperature jaxcal.measures.lp_ball_error jaxcal.measures.mce
-jaxcal.measures.mmce jaxcal.measures.mse jaxcal.measures.nll jaxcal.measures.pinball_loss
-jaxcal.measures.pit jaxcal.measures.quantile_calibration jaxcal.measures.quantiles
-jaxcal.measures.reliability jaxcal.measures.squared_euclidean jaxcal.measures.total_variation
-jaxcal.measures.wilson jaxcal.measures.with_temperature jaxcal.moment_test jaxcal.plots.bracket
-jaxcal.plots.calibration_errors jaxcal.plots.comparison jaxcal.plots.contributions
-jaxcal.plots.coordinates jaxcal.plots.coverage jaxcal.plots.differences jaxcal.plots.null_histogram
-jaxcal.plots.parts jaxcal.plots.pit_histogram jaxcal.plots.posterior_figure
-jaxcal.plots.quantile_calibration jaxcal.plots.rejection_rates jaxcal.plots.rejections
-jaxcal.plots.reliability jaxcal.plots.reliability_with_witness jaxcal.plots.ridge_path
-jaxcal.plots.risk_over_grid jaxcal.plots.witness jaxcal.plots.witness_map jaxcal.sbi.Diagnosis
-jaxcal.sbi.GuidePosterior jaxcal.sbi.JaxPosterior jaxcal.sbi.NumpyroPosterior
-jaxcal.sbi.PosteriorReport jaxcal.sbi.PosteriorResult jaxcal.sbi.ScoredPairs jaxcal.sbi.Space
-jaxcal.sbi.TorchPosterior jaxcal.sbi.check_posterior jaxcal.sbi.chunked_scores
-jaxcal.sbi.kccsd_test jaxcal.sbi.kcsd_test jaxcal.sbi.score_pairs jaxcal.simulators.Pairs
-jaxcal.simulators.Simulator jaxcal.simulators.bernoulli_glm jaxcal.simulators.gaussian_linear
-jaxcal.simulators.gaussian_linear_uniform jaxcal.simulators.gaussian_mixture
-jaxcal.simulators.lotka_volterra jaxcal.simulators.sir jaxcal.simulators.slcp
-jaxcal.simulators.two_moons jaxcal.skce.BlockEstimates jaxcal.skce.block_estimates jaxcal.skce.skce
-jaxcal.skce_interval jaxcal.skce_test jaxcal.squared_ce.Bins jaxcal.squared_ce.FiniteDistribution
-jaxcal.squared_ce.KernelDensity jaxcal.squared_ce.KroneckerRidge jaxcal.squared_ce.Parametric
-jaxcal.squared_ce.Reduced jaxcal.squared_ce.Report jaxcal.squared_ce.Ridges jaxcal.squared_ce.Tuned
+jaxcal.ckce.brier_split jaxcal.ckce.ckce jaxcal.ckce.ckce_by_group jaxcal.ckce.ckce_given
+jaxcal.ckce.ckce_means jaxcal.ckce.ckce_path jaxcal.ckce.ckce_stein jaxcal.ckce.ckce_test
+jaxcal.ckce.conditional_mean jaxcal.ckce.cross_validated_ridge jaxcal.ckce.inner_product
+jaxcal.ckce.jkce jaxcal.ckce.null_mean jaxcal.ckce.pooled_bandwidth jaxcal.ckce.simplex_kernel
+jaxcal.ckce.skill jaxcal.ckce.squared_distance jaxcal.compare jaxcal.dce.BinnedECE
+jaxcal.dce.Bracket jaxcal.dce.Coupling jaxcal.dce.DistanceResult jaxcal.dce.IntervalCE
+jaxcal.dce.KernelCE jaxcal.dce.LowerDistance jaxcal.dce.Partition jaxcal.dce.SmoothCE
+jaxcal.dce.SmoothECE jaxcal.dce.SurrogateCE jaxcal.dce.binned_ece jaxcal.dce.dce_bracket
+jaxcal.dce.from_classes jaxcal.dce.interval_ce jaxcal.dce.kernel_ce jaxcal.dce.laplace_ce
+jaxcal.dce.laplace_witness jaxcal.dce.lower_distance jaxcal.dce.lower_distance_value
+jaxcal.dce.smece jaxcal.dce.smooth_ce jaxcal.dce.surrogate_interval_ce jaxcal.dce.unbinned_ece
+jaxcal.dce.upper_distance jaxcal.distance_from_calibration jaxcal.moment_test
+jaxcal.plots.posterior_figure jaxcal.sbi.Diagnosis jaxcal.sbi.GuidePosterior
+jaxcal.sbi.JaxPosterior jaxcal.sbi.NumpyroPosterior jaxcal.sbi.PosteriorReport
+jaxcal.sbi.PosteriorResult jaxcal.sbi.ScoredPairs jaxcal.sbi.Space jaxcal.sbi.TorchPosterior
+jaxcal.sbi.check_posterior jaxcal.sbi.chunked_scores jaxcal.sbi.kccsd_test jaxcal.sbi.kcsd_test
+jaxcal.sbi.score_pairs jaxcal.squared_ce.Bins jaxcal.squared_ce.KernelDensity
+jaxcal.squared_ce.KroneckerRidge jaxcal.squared_ce.Parametric jaxcal.squared_ce.Reduced
+jaxcal.squared_ce.Report jaxcal.squared_ce.Ridges jaxcal.squared_ce.Tuned
 jaxcal.squared_ce.TwoStepRidge jaxcal.squared_ce.Zero jaxcal.squared_ce.binary
 jaxcal.squared_ce.canonical jaxcal.squared_ce.class_wise jaxcal.squared_ce.compare_risks
 jaxcal.squared_ce.default_estimators jaxcal.squared_ce.empirical_risk jaxcal.squared_ce.kkr_ridges
-jaxcal.squared_ce.leave_one_out_error jaxcal.squared_ce.likelihood_bandwidth
-jaxcal.squared_ce.mean_interval jaxcal.squared_ce.murphy jaxcal.squared_ce.nested_calibration_error
+jaxcal.squared_ce.mean_interval jaxcal.squared_ce.nested_calibration_error
 jaxcal.squared_ce.one_step jaxcal.squared_ce.problem_error jaxcal.squared_ce.reduce
 jaxcal.squared_ce.softmax jaxcal.squared_ce.top_label jaxcal.squared_ce.ukkr_ridges
 """

@@ -23,11 +23,16 @@ from jaxcal.typing import KeyLike, Scalar
 
 
 class Definiteness(eqx.Module):
-    """The spectrum of a kernel matrix of n predictions: ``smallest`` and ``largest`` eigenvalue [],
-    and ``rounding`` []: eigenvalues above minus this are 0 as far as arithmetic can tell.
+    """The ends of the spectrum of a kernel matrix of n predictions.
 
-    An eigenvalue below proves that the kernel is not positive definite; none below proves nothing
-    about other predictions.
+    An eigenvalue below minus ``rounding`` proves that the kernel is not positive definite; none
+    below proves nothing about other predictions.
+
+    Attributes:
+        smallest: Smallest eigenvalue, [].
+        largest: Largest eigenvalue, [].
+        rounding: Eigenvalues above minus this are 0 as far as arithmetic can tell, [].
+        n: Number of predictions.
     """
 
     smallest: Scalar
@@ -37,7 +42,7 @@ class Definiteness(eqx.Module):
 
     @property
     def indefinite(self) -> Array:
-        """Whether an eigenvalue is negative beyond rounding; [] of bool."""
+        """Whether an eigenvalue is negative beyond rounding, [] of bool."""
         return self.smallest < -self.rounding
 
     def warnings(self) -> list[str]:
@@ -82,12 +87,35 @@ def positive_definiteness(
     prediction_kernel: Any = points.Gaussian(),
     key: KeyLike | None = None,
 ) -> Definiteness:
-    """The eigenvalues of a kernel on n predictions, with the distance and kernel of a test.
+    """The eigenvalues of a kernel on n predictions, with the divergence and kernel of a test.
 
-    ``divergence`` compares the predictions in the units they came in; an open bandwidth follows the
-    median heuristic. ``key``: for distances that draw. Distances of scores at base points are
-    distances of vectors and need no such look. Memory n^2, cost n^2 distances and O(n^3).
-    Raises ValueError for distances that need base points.
+    Divergences of scores at base points are distances of vectors and need no such look.
+
+    Args:
+        predictions: n predictions, compared in the units they came in.
+        divergence: Divergence that compares them.
+        prediction_kernel: Radial kernel on it; a bandwidth left open follows the median
+            heuristic.
+        key: Random key, for divergences that draw.
+
+    Returns:
+        The ends of the spectrum: ``smallest`` and ``largest`` eigenvalue, ``rounding`` and
+        ``indefinite``.
+
+    Raises:
+        ValueError: The divergence needs base points.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n^2 distances and O(n^3); memory n^2.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jax.random.normal(jax.random.key(0), (30,)), 1.0)
+        >>> divergence = jaxcal.divergences.Wasserstein()
+        >>> spectrum = jaxcal.divergences.positive_definiteness(predictions, divergence=divergence)
+        >>> bool(spectrum.indefinite)
+        False
     """
     divergence = checks.divergence(divergence)
     if divergence.needs_nodes:

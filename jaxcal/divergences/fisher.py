@@ -16,10 +16,27 @@ from jaxcal.typing import Features, Key, Nodes, Scalar
 
 
 class Fisher(_Euclidean, eqx.Module):
-    """Generalized Fisher divergence (GFD), from scores at base points. Needs no constant.
+    r"""Generalized Fisher divergence (GFD), from scores at base points.
 
-    Blind to the mixing proportions of well-separated modes, as every distance of scores is.
-    With ``zero_outside`` a score counts 0 at base points where its density is 0, and is not missed.
+    :math:`\frac1m \sum_k \|s_p(z_k) - s_q(z_k)\|^2` estimates :math:`\int \|s_p - s_q\|^2 d\nu`
+    from draws z of the base measure nu. It needs no constant of the densities, and is blind to the
+    mixing proportions of well-separated modes, as every distance of scores is.
+
+    Args:
+        zero_outside: Count a score as 0 at base points where its density is 0; otherwise it is
+            not finite there, and so is the result.
+
+    Cost: n m scores for m base points.
+
+    Source: Glaser et al. (2023), Section 4.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.Fisher()
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     zero_outside: bool = eqx.field(default=False, static=True)
@@ -51,21 +68,37 @@ class KernelFisher(_Euclidean, eqx.Module):
 
     :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`: where GFD
     counts every difference of scores, this one smooths it first, and is at most GFD times the
-    largest value of K. ``ground``: a kernel of two points, scalar or with matrices [d, d] for
-    values (`GradientKernel`, or a function of your own), in the units of the test; a Gaussian by
-    default. An open bandwidth follows the second-order heuristic where the predictions are
-    Gaussian or can be drawn from, and is the median distance of the base points otherwise.
+    largest value of K. Blind, like GFD, to the mixing proportions of well-separated modes.
 
-    Cost O(n m^2 d) on top of the n m scores. Blind, like GFD, to the mixing proportions of
-    well-separated modes.
+    Args:
+        ground: Kernel K of two points, scalar or with matrices [d, d] for values
+            (`GradientKernel`, or a function of your own), in the units of the test; a Gaussian by
+            default. A bandwidth left open follows the second-order heuristic where the
+            predictions are Gaussian or can be drawn from, and is the median distance of the base
+            points otherwise.
+
+    Raises:
+        ValueError: When used, there are no base points, or values of K have another shape.
+        TypeError: ``ground`` is no kernel.
+
+    Cost: O(n m^2 d) on top of the n m scores.
+
     Source: Glaser et al. (2023), Section 4.2.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.KernelFisher()
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     ground: Any = eqx.field(default=None, converter=ground_kernel)
     needs_nodes: bool = eqx.field(default=True, static=True, init=False)
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "KernelFisher":
-        """The same distance with the bandwidth of its ground kernel."""
+        """The same divergence with the bandwidth of its ground kernel."""
         if at_nodes is None or at_nodes.nodes is None or not points.needs_bandwidth(self.ground):
             return self
         bandwidth = _ground_bandwidth(key, predictions, at_nodes.nodes)
@@ -94,7 +127,17 @@ class GradientKernel(eqx.Module):
 
     As the ground kernel of `KernelFisher` it makes :math:`\sqrt{KGFD}` the speed at which
     Langevin flows of p and q, started at the base measure, move apart in MMD with kernel k.
+
+    Args:
+        kernel: Scalar kernel k of two points; a bandwidth left open is set as in `KernelFisher`.
+
     Source: Glaser et al. (2023), Proposition 4.3.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> kernel = jaxcal.divergences.GradientKernel(jaxcal.kernels.Gaussian(1.0))
+        >>> kernel(jnp.zeros(2), jnp.zeros(2)).tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
     """
 
     kernel: Any = eqx.field(converter=ground_kernel)

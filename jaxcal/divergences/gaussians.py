@@ -63,9 +63,28 @@ class GaussianFisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD) of Gaussian predictions, exactly: no base points.
 
     :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
-    with precisions :math:`\Lambda` and base measure N(m, S): ``mean`` and ``cov`` (a variance, one
-    a coordinate, or a matrix), in the units of the targets like ``base_measure`` of a test; by
-    default standard normal in the units of the test. Cost O(n d), for full covariances O(n d^3).
+    with precisions :math:`\Lambda` and base measure N(m, S). The base measure is in the units of
+    the targets, like ``base_measure`` of a test, and by default standard normal in the units of
+    the test.
+
+    Args:
+        mean: Mean m of the base measure, [] or [d].
+        cov: Its covariance S: a variance [], variances [d] or a matrix [d, d].
+
+    Raises:
+        TypeError: When used, predictions are not Gaussian.
+
+    Cost: O(n d), for full covariances O(n d^3).
+
+    Source: Glaser et al. (2023), Section 4.1, integrated over a Gaussian.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.GaussianFisher()
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     mean: Any = eqx.field(default=None, converter=optional_floats)
@@ -81,13 +100,33 @@ class GaussianFisher(_Euclidean, eqx.Module):
 class GaussianKernelFisher(_Euclidean, eqx.Module):
     r"""Kernelized Fisher divergence (KGFD) of Gaussian predictions with a Gaussian ground kernel.
 
-    ``mean`` and ``cov`` of the base measure as in `GaussianFisher`. ``bandwidth`` of the ground
-    kernel ``exp(-|x - y|^2 / (2 g^2))``, one length or one a coordinate, in the units of the test;
-    by default the second-order heuristic. For base N(0, b^2 I) and isotropic Gaussians the squared
-    distance is :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2}
-    (\sigma_p^{-2} - \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`.
-    Where all covariances are equal it is GFD times a constant, and a kernel on it with the median
-    heuristic is the same kernel.
+    For base N(0, b^2 I) and isotropic Gaussians the squared distance is
+    :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2} (\sigma_p^{-2} -
+    \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`. Where all covariances are
+    equal it is GFD times a constant, and a kernel on it with the median heuristic is the same
+    kernel.
+
+    Args:
+        mean: Mean of the base measure, as in `GaussianFisher`.
+        cov: Covariance of the base measure, as in `GaussianFisher`.
+        bandwidth: Length g of the ground kernel ``exp(-|x - y|^2 / (2 g^2))``, [] or one a
+            coordinate [d], in the units of the test; by default the second-order heuristic.
+
+    Raises:
+        TypeError: When used, predictions are not Gaussian.
+
+    Cost: O(n d), for full covariances O(n d^3).
+
+    Source: Glaser et al. (2023), Section 4.2, integrated over Gaussians.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> divergence = jaxcal.divergences.GaussianKernelFisher(bandwidth=1.0)
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     mean: Any = eqx.field(default=None, converter=optional_floats)
@@ -98,7 +137,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
     def fitted(
         self, key: Key, predictions: Any, at_nodes: NodeScores | None
     ) -> "GaussianKernelFisher":
-        """The same distance with the bandwidth of its ground kernel."""
+        """The same divergence with the bandwidth of its ground kernel."""
         if self.bandwidth is not None:
             return self
         bandwidth = spread_of_gaussians(key, *moments(predictions))
@@ -126,8 +165,22 @@ class Wasserstein(_Euclidean, eqx.Module):
     :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact where the covariances
     commute (numbers, independent coordinates, isotropic), an upper bound of W2 squared elsewhere,
     and always a distance that makes positive definite kernels. `Bures` is W2 itself. In the units
-    of the test. Cost O(n d), for full covariances O(n d^3).
+    of the test.
+
+    Raises:
+        TypeError: When used, predictions are not Gaussian.
+
+    Cost: O(n d), for full covariances O(n d^3).
+
     Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.Wasserstein()
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
@@ -153,8 +206,22 @@ class Bures(eqx.Module):
     :math:`\|\mu - \mu'\|^2 + tr(\Sigma + \Sigma' - 2 (\Sigma'^{1/2} \Sigma \Sigma'^{1/2})^{1/2})`.
     Where covariances do not commute this is not a distance of vectors, and ``exp(-W^2 / 2 s^2)``
     need not be positive definite: a test statistic built on it can be negative under any data.
-    Prefer `Wasserstein`, which agrees with it where they commute. Cost O(n^2 d^3).
+    Prefer `Wasserstein`, which agrees with it where they commute.
+
+    Raises:
+        TypeError: When used, predictions are not Gaussian.
+
+    Cost: O(n^2 d^3).
+
     Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.Bures()
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)

@@ -16,8 +16,23 @@ class LaplaceWasserstein(_Euclidean, eqx.Module):
     r"""2-Wasserstein distance of Laplace predictions with independent coordinates.
 
     :math:`\sum_q (\mu_q - \mu'_q)^2 + 2 (\beta_q - \beta'_q)^2`, a distance of vectors
-    :math:`[\mu; \sqrt2 \beta]`, in the units of the test. Cost O(n d).
+    :math:`[\mu; \sqrt2 \beta]`, in the units of the test.
+
+    Raises:
+        TypeError: When used, predictions are no Laplace distributions.
+
+    Cost: O(n d).
+
     Source: Widmann, Lindsten and Zachariah (2021), App. D.2.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions = dist.Laplace(centers, 1.0)
+        >>> divergence = jaxcal.divergences.LaplaceWasserstein()
+        >>> jaxcal.skce_test(1, predictions, centers + 1 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)

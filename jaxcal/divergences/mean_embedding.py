@@ -26,13 +26,28 @@ class Embedded(eqx.Module):
 
 
 class MeanEmbedding(eqx.Module):
-    r"""MMD of two predictions, :math:`\kappa_2(p,p) + \kappa_2(q,q) - 2 \kappa_2(p,q)`, for every
-    pair of kernel and predictions that has kernel means.
+    r"""MMD of two predictions, for every pair of kernel and predictions that has kernel means.
 
-    ``kernel=None`` takes the target kernel in an SKCE test, and a Gaussian elsewhere; an open
-    bandwidth follows the second-order heuristic. From draws each draw is also paired with itself,
-    which makes it the distance of two samples. Valid for mixtures, where the mixture Wasserstein
-    distance makes no positive definite kernels. Cost a pair: that of kappa_2.
+    :math:`\kappa_2(p,p) + \kappa_2(q,q) - 2 \kappa_2(p,q)`. From draws each draw is also paired
+    with itself, which makes it the distance of two samples. Valid for mixtures, where
+    `MixtureWasserstein` promises no positive definite kernels.
+
+    Args:
+        kernel: Kernel on targets. None takes the target kernel in an SKCE test, and a Gaussian
+            elsewhere. A bandwidth left open follows the second-order heuristic.
+        n_draws: Take the kernel means from so many draws of each prediction, not in closed form.
+
+    Cost: that of kappa_2 a pair.
+
+    Source: Gretton et al. (2012), with the kernel means of `jaxcal.kernel_means`.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.MeanEmbedding()
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     kernel: Any = None
@@ -43,11 +58,11 @@ class MeanEmbedding(eqx.Module):
         check_n_draws(self.n_draws)
 
     def with_target_kernel(self, kernel: Any) -> "MeanEmbedding":
-        """The same distance with this kernel where it was given none."""
+        """The same divergence with this kernel where it was given none."""
         return MeanEmbedding(kernel, self.n_draws) if self.kernel is None else self
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MeanEmbedding":
-        """The same distance with a kernel and its bandwidth."""
+        """The same divergence with a kernel and its bandwidth."""
         kernel = points.Gaussian() if self.kernel is None else self.kernel
         if points.needs_bandwidth(kernel):
             _, bandwidth_key = jax.random.split(key)

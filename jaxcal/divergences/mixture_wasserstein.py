@@ -102,14 +102,35 @@ class MixtureWasserstein(eqx.Module):
     :math:`MW_s(p, q) = \min_w (\sum_{ij} w_{ij} d(p_i, q_j)^s)^{1/s}` over couplings w of the two
     vectors of weights, with d the 2-Wasserstein distance of the components: exact for normals
     whose covariances commute (numbers, independent coordinates) and for Laplace components, for
-    others the bound of `Wasserstein`. A metric, at least W_2 of the mixtures for s = 2; not a
-    kernel: see the module. Accepts numpyro's ``MixtureSameFamily`` and ``MixtureGeneral`` of
-    normals or Laplace distributions with batch shape [n], and normals and Laplace distributions
-    themselves, as mixtures of one.
+    others the bound of `Wasserstein`. A metric, at least W_2 of the mixtures for s = 2; it does
+    not promise positive definite kernels (see the module). Accepts numpyro's ``MixtureSameFamily``
+    and ``MixtureGeneral`` of normals or Laplace distributions with batch shape [n], and normals
+    and Laplace distributions themselves, as mixtures of one. Gradients flow through the
+    components; couplings and weights count as constants.
 
-    ``transport``: `Exact` or `Sinkhorn`. Gradients flow through the components; couplings and
-    weights count as constants. Raises TypeError for other predictions, ValueError for s < 1.
-    Source: Widmann, Lindsten and Zachariah (2021), eq. (D.2); Delon and Desolneux (2020) for s = 2.
+    Args:
+        s: Order, at least 1.
+        transport: How couplings are computed: `Exact` by SciPy, or `Sinkhorn`, both of
+            `jaxcal.divergences.mixture_wasserstein`.
+
+    Raises:
+        ValueError: s < 1.
+        TypeError: When used, predictions are of another kind.
+
+    Cost: an optimal transport of the components a pair, by default on the host.
+
+    Source: Widmann, Lindsten and Zachariah (2021), eq. (D.2); Delon and Desolneux (2020) for
+    s = 2.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 50, 2))
+        >>> weights = dist.Categorical(probs=jax.numpy.array([0.5, 0.5]))
+        >>> mixtures = dist.MixtureSameFamily(weights, dist.Normal(centers, 1.0))
+        >>> divergence = jaxcal.divergences.MixtureWasserstein()
+        >>> jaxcal.skce_test(1, mixtures, centers[:, 0] + 3, divergence=divergence).verdict
+        'rejected'
     """
 
     s: float = eqx.field(default=2.0, static=True)

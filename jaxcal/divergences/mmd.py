@@ -41,19 +41,35 @@ class Samples(NamedTuple):
 
 
 class MMD(eqx.Module):
-    r"""Maximum mean discrepancy of two predictions, with a ground kernel on the targets.
+    r"""Maximum mean discrepancy (MMD) of two predictions, with a ground kernel on the targets.
 
-    :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`. With ``n_draws=None``
-    exact for Gaussian predictions, where the ground kernel must be `Gaussian`, and from all draws
-    of `jaxcal.Draws`. With ``n_draws`` from that many draws of any predictions, with any scalar
-    ground kernel; each draw is also paired with itself, which makes the result the distance of two
-    samples (never negative, and positive definite kernels) with a bias of O(1 / n_draws). An open
-    bandwidth of ``ground`` follows the second-order heuristic, in the units of the test.
+    :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`: exact for Gaussian
+    predictions, where the ground kernel must be `jaxcal.kernels.Gaussian`; otherwise from draws,
+    each of which is also paired with itself. That makes the result the distance of two samples
+    (never negative, with positive definite kernels), with a bias of O(1 / draws). Rounding leaves
+    an error of the order of eps in the squared distance, so distances below eps^1/2 are noise.
 
-    Rounding leaves an error of the order of eps in the squared distance, so distances below
-    eps^1/2 are noise. Cost per pair O(d), for full covariances O(d^3), from m draws O(m^2 d);
-    memory for r rows and c columns O(r c + c m^2).
+    Args:
+        ground: Scalar kernel on targets, Gaussian by default. A bandwidth left open follows the
+            second-order heuristic, in the units of the test.
+        n_draws: Take so many draws of each prediction. None takes the closed form of Gaussians,
+            or all draws of `jaxcal.Draws`.
+
+    Raises:
+        TypeError: When used, there is neither a closed form nor ``n_draws``.
+
+    Cost: per pair O(d), for full covariances O(d^3), from m draws O(m^2 d); memory for r rows and
+    c columns O(r c + c m^2).
+
     Source: Glaser et al. (2023), Section 4; the closed form as in Widmann et al. (2021), App. D.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.MMD()
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     ground: Any = eqx.field(default=None, converter=ground_kernel)
@@ -68,7 +84,7 @@ class MMD(eqx.Module):
         return self.n_draws is None and not isinstance(original, Draws)
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
-        """The same distance with the bandwidth of its ground kernel."""
+        """The same divergence with the bandwidth of its ground kernel."""
         if not points.needs_bandwidth(self.ground):
             return self
         if not self._closed(predictions):

@@ -109,10 +109,22 @@ class _Simplex:
 class TotalVariation(_Simplex, eqx.Module):
     r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
 
-    ``Laplace`` on it is :math:`\exp(-TV / l)`, positive definite because the sum of absolute
-    differences is; ``Gaussian`` on it need not be. Cost per pair O(m) for m classes, without a
-    matrix product; memory for r rows and c columns O(r c + m (r + c)).
+    `jaxcal.kernels.Laplace` on it is :math:`\exp(-TV / l)`, positive definite because the sum of
+    absolute differences is; ``Gaussian`` on it need not be.
+
+    Cost: O(m) a pair for m classes, without a matrix product; memory for r rows and c columns
+    O(r c + m (r + c)).
+
     Source: the class kernel of Widmann et al. (2019), as in Widmann et al. (2021), App. E.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (100, 3)))
+        >>> divergence, kernel = jaxcal.divergences.TotalVariation(), jaxcal.kernels.Laplace()
+        >>> jaxcal.skce_test(
+        ...     1, predictions, jnp.full(100, 2), divergence=divergence, prediction_kernel=kernel
+        ... ).verdict
+        'rejected'
     """
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
@@ -135,7 +147,17 @@ class Euclidean(_Simplex, _Euclidean, eqx.Module):
     Makes positive definite kernels with every radial kernel. Up to 16 classes are subtracted one
     by one, so that equal predictions are at distance 0 exactly; more go through one matrix
     product, which leaves noise of about eps^1/2 in small distances.
+
+    Cost: O(m) a pair for m classes.
+
     Source: Widmann et al. (2021), App. E.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (100, 3)))
+        >>> divergence, always_2 = jaxcal.divergences.Euclidean(), jnp.full(100, 2)
+        >>> jaxcal.skce_test(1, predictions, always_2, divergence=divergence).verdict
+        'rejected'
     """
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)

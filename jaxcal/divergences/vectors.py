@@ -61,10 +61,23 @@ def _vectors(value: Any) -> Any:
 
 
 class Vectors(_Euclidean, eqx.Module):
-    """Euclidean distance of vectors that the user gives, one a prediction, shape [n, q].
+    """Euclidean distance of vectors that the user gives, one a prediction.
 
     Inputs x make a conditional goodness-of-fit test; an embedding of the predictions computed
     elsewhere makes a calibration test.
+
+    Args:
+        values: Vectors, [n, q].
+
+    Cost: O(q) a pair.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.Vectors(centers)
+        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
+        'rejected'
     """
 
     values: Float[Array, "n q"] = eqx.field(converter=_vectors)
