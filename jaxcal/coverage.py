@@ -7,26 +7,25 @@ their constant and draws are all it takes.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.mcmc import McmcDraws, log_densities
 from jaxcal.models import Draws, Unnormalized
 from jaxcal.numerics import at_least, at_most, largest
-from jaxcal.results import plain
+from jaxcal.results import Result, Sentences
 from jaxcal.typing import Scalar
 
 __all__ = ["Coverage", "coverage"]
 
 
-class Coverage(eqx.Module):
+class Coverage(Result):
     """How many of n targets lie in the highest-density regions of each level.
 
     Under calibration half of them lie in the regions of level one half.
@@ -53,6 +52,9 @@ class Coverage(eqx.Module):
         ((19,), 19)
     """
 
+    _scalar: ClassVar[str] = "p_uniform"
+    _long: ClassVar[tuple[str, ...]] = ("ranks",)
+
     levels: Float[Array, " q"]
     observed: Float[Array, " q"]
     ranks: Int[Array, " n"]
@@ -74,37 +76,26 @@ class Coverage(eqx.Module):
         low, high = scipy.stats.binom.interval(1 - self.level, n, np.asarray(self.levels))
         return low / n, high / n
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.observed, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         unknown, n = int(np.sum(np.asarray(self.unknown))), self.ranks.shape[-1]
-        sentences = []
-        if unknown:
-            sentences.append(
+        return [
+            (
                 f"{unknown} targets met a density that is NaN, at the target or at a draw, so "
-                f"there is no verdict: does the density reach all targets?"
-            )
-        if n < 30:
-            sentences.append(f"only {n} targets: even a gross excess could be chance")
-        return sentences
+                f"there is no verdict: does the density reach all targets?",
+                unknown > 0,
+            ),
+            (f"only {n} targets: even a gross excess could be chance", n < 30),
+        ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON. Ranks are left out."""
-        names = [name for name in self.__dataclass_fields__ if name != "ranks"]
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+    def _batch_lines(self) -> list[str]:
+        p, n = np.asarray(self.p_conservative), self.ranks.shape[-1]
+        small = f"p (conservative) <= {self.level:g} in {int(np.sum(p <= self.level))}"
+        return [f"{p.size} results of coverage, n = {n}, {small}"]
 
-    def __repr__(self) -> str:
-        if isinstance(self.observed, Tracer):
-            return "Coverage(traced)"
-        n, batch = self.ranks.shape[-1], self.p_uniform.shape
-        if batch:
-            p = np.asarray(self.p_conservative)
-            small = int(np.sum(p <= self.level))
-            said = f"p (conservative) <= {self.level:g} in {small}"
-            return f"{p.size} results of coverage, n = {n}, {said}"
+    def _lines(self) -> list[str]:
         lines = [
-            f"coverage of highest-density regions, n = {n}, {self.draws} draws each",
+            f"coverage of highest-density regions, n = {self.ranks.shape[-1]}, {self.draws} draws "
+            f"each",
             "  level     inside",
         ]
         for wanted in (0.5, 0.8, 0.9, 0.95):
@@ -114,11 +105,7 @@ class Coverage(eqx.Module):
             f"  p-value   {float(self.p_uniform):.3g}   (each level holds its share)",
             f"  p-value   {float(self.p_conservative):.3g}   (each level holds at least its share)",
         ]
-        return "\n".join(
-            list(dict.fromkeys(lines)) + [f"  warning: {text}" for text in self.warnings()]
-        )
-
-    __str__ = __repr__
+        return list(dict.fromkeys(lines))
 
 
 def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05) -> Coverage:

@@ -15,7 +15,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
@@ -33,7 +32,12 @@ from jaxcal.pairwise.residual import PredictionKernel
 from jaxcal.preconditioners import precision_root
 from jaxcal.preparation import Embedding, not_finite
 from jaxcal.quadratic import TILE, quadratic_sums
-from jaxcal.results import count_verdicts, first_that_holds, in_words, judge
+from jaxcal.results import (
+    JudgedResult,
+    Sentences,
+    count_verdicts,
+    in_words,
+)
 from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
 from jaxcal.typing import Key, KeyLike, Scalar
 
@@ -47,7 +51,7 @@ MEANINGS = {
 }
 
 
-class ExchangeabilityResult(eqx.Module):
+class ExchangeabilityResult(JudgedResult):
     """The outcome of `exchangeability_test` for n observations with m candidates each.
 
     Attributes:
@@ -98,12 +102,10 @@ class ExchangeabilityResult(eqx.Module):
         """The part whose statistic is the largest: it names the fault where the test rejects."""
         return self.parts[int(np.nanargmax(np.asarray(self.part_statistics)))]
 
-    @property
-    def reason(self) -> Any:
-        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+    def _no_verdict(self) -> Sentences:
         p = np.asarray(self.p_value)
         too_few = 1 / (1 + self.n_resamples) > self.level
-        cases = [
+        return [
             (
                 "a target is not finite, or a log density is NaN or +infinite",
                 np.asarray(self.nonfinite) > 0,
@@ -115,55 +117,43 @@ class ExchangeabilityResult(eqx.Module):
             ("no candidate differs from its target: the chains never moved", np.isnan(p)),
             (f"too few resamples for the level {self.level:g}: {self.n_resamples}", too_few),
         ]
-        return first_that_holds(cases, p.shape)
 
-    @property
-    def verdict(self) -> Any:
-        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
-        return judge(self)
-
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.p_value, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         n = self.ranks.shape[-2]
         counts = (self.nonfinite, self.nonfinite_features, self.impossible)
         nonfinite, features, impossible = (int(np.sum(np.asarray(count))) for count in counts)
         unmoved = int(np.max(np.asarray(self.unmoved)))
-        facts = [
+        return [
             (
-                nonfinite > 0,
                 f"{nonfinite} observations are not finite (the target NaN or infinite, or a log "
                 f"density NaN or +infinite), so the p-value is NaN: repair them",
+                nonfinite > 0,
             ),
             (
-                features > 0,
                 f"{features} values that describe the predictions are NaN or infinite, so the "
                 f"p-value is NaN: look for parameters that are not finite, and for nodes at which "
                 f"a density is 0",
+                features > 0,
             ),
             (
-                impossible > 0,
                 f"{impossible} targets lie where their own prediction has density 0, which "
                 f"calibration excludes",
+                impossible > 0,
             ),
             (
-                unmoved * 2 > n,
                 f"the candidates of {unmoved} of {n} observations never left their target: take "
                 f"smaller steps, or more of them",
+                unmoved * 2 > n,
             ),
         ]
-        return [text for holds, text in facts if holds]
 
-    def __repr__(self) -> str:
-        if isinstance(self.p_value, Tracer):
-            return "ExchangeabilityResult(traced)"
-        if np.ndim(self.p_value):
-            lines = [
-                f"{np.size(self.p_value)} results of the exchangeability test",
-                f"  {count_verdicts(self)}",
-            ]
-            return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
+    def _batch_lines(self) -> list[str]:
+        return [
+            f"{np.size(self.p_value)} results of the exchangeability test",
+            f"  {count_verdicts(self)}",
+        ]
+
+    def _lines(self) -> list[str]:
         lines = [
             f"exchangeability test, n = {self.ranks.shape[0]}",
             f"  p-value      {float(self.p_value):.4g}   (exact, {self.n_resamples} resamples)",
@@ -173,9 +163,7 @@ class ExchangeabilityResult(eqx.Module):
             lines.append(f"  strongest    {self.strongest}: {MEANINGS[self.strongest]}")
         for name, p in zip(self.parts, np.asarray(self.part_p_values), strict=True):
             lines.append(f"  {name:12s} p = {float(p):.4g}")
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
+        return lines
 
 
 def exchangeability_test(

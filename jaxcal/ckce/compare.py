@@ -6,13 +6,12 @@ a difference of two is far more certain than either value.
 
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
@@ -27,7 +26,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.numerics import at_least
-from jaxcal.results import confidence, plain
+from jaxcal.results import Result, Sentences, confidence
 from jaxcal.typing import Key, KeyLike, Scalar
 
 
@@ -46,7 +45,7 @@ class Differences(NamedTuple):
     p_adjusted: Float[Array, "M M"]
 
 
-class Comparison(eqx.Module):
+class Comparison(Result):
     """CKCE of M models on the same n observations, and all their differences.
 
     ``estimate`` [M]: CKCE, never negative. ``corrected`` [M]: without the products of observations
@@ -59,6 +58,8 @@ class Comparison(eqx.Module):
     ``nonfinite_kernel`` [M]: how many predictions, and values of the kernel on them, are NaN or
     infinite.
     """
+
+    _scalar: ClassVar[str] = "ridge"
 
     estimate: Float[Array, " M"]
     corrected: Float[Array, " M"]
@@ -80,10 +81,7 @@ class Comparison(eqx.Module):
         """The names of the models, best calibrated first, by ``corrected``."""
         return [self.names[i] for i in np.argsort(np.asarray(self.corrected), kind="stable")]
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this comparison says."""
-        if isinstance(self.corrected, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         widths, left = np.asarray(self.bandwidths), np.asarray(self.left_out)
         pairs = len(self.names) * (len(self.names) - 1) // 2
         sentences = [
@@ -103,7 +101,7 @@ class Comparison(eqx.Module):
             ),
         ]
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
-        return [text for text, holds in sentences if holds] + [self._why(k) for k in without_value]
+        return sentences + [(self._why(k), True) for k in without_value]
 
     def _why(self, k: int) -> str:
         """Why model k has no value, from what was counted."""
@@ -122,18 +120,14 @@ class Comparison(eqx.Module):
             f"64-bit types"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self) | {"ranking": self.ranking(), "warnings": self.warnings()}
+    def _contents(self) -> dict[str, Any]:
+        return super()._contents() | {"ranking": self.ranking()}
 
-    def __repr__(self) -> str:
-        if isinstance(self.corrected, Tracer):
-            return f"Comparison(of {len(self.names)} models, traced)"
-        if np.ndim(self.corrected) != 1:
-            return f"Comparisons of {len(self.names)} models, batch {np.shape(self.ridge)}"
-        return "\n".join(_report(self) + [f"  warning: {text}" for text in self.warnings()])
+    def _batch_lines(self) -> list[str]:
+        return [f"Comparisons of {len(self.names)} models, batch {self.batch_shape}"]
 
-    __str__ = __repr__
+    def _lines(self) -> list[str]:
+        return _report(self)
 
 
 def _report(comparison: Comparison) -> list[str]:

@@ -5,13 +5,12 @@ CKCE is the squared Hilbert-Schmidt norm of the difference of the two conditiona
 unlike an ECE or SKCE it is not an average over the predictions that happened to be made.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
@@ -21,14 +20,14 @@ from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import checked, class_root, noise, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
 from jaxcal.ckce.solvers import Approximation, Exact, Solution, Solver, check_solver
-from jaxcal.results import largest_share, plain
+from jaxcal.results import Result, Sentences, largest_share
 from jaxcal.typing import Scalar
 
 CERTAIN = 0.1  # a possible error above this share of the estimate is reported
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 
 
-class CKCE(eqx.Module):
+class CKCE(Result):
     """An estimate of CKCE from n observations, at one ridge and kernel.
 
     ``estimate`` []: a squared norm, never negative but for rounding. ``standard_error`` []: where
@@ -41,6 +40,8 @@ class CKCE(eqx.Module):
     have done to the estimate. ``approximation``: None where nothing was replaced.
     """
 
+    _scalar: ClassVar[str] = "estimate"
+
     estimate: Scalar
     standard_error: Scalar
     contributions: Float[Array, " n"]
@@ -52,16 +53,13 @@ class CKCE(eqx.Module):
     rounding: Scalar
     approximation: Approximation | None = None
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this value says; empty where nothing does."""
-        if isinstance(self.estimate, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         bad = int(np.sum(np.asarray(self.nonfinite)))
         estimates = np.asarray(self.estimate)
         moved, size = np.asarray(self.rounding), np.abs(estimates)
         worst = float(np.max(moved / np.where(size > 0, size, 1), initial=0.0, where=moved > 0))
         share = float(np.max(np.asarray(jax.vmap(largest_share)(_rows(self.contributions)))))
-        sentences = [
+        return [
             (
                 f"{bad} entries of the predictions or landmarks are NaN or infinite, so CKCE is "
                 f"NaN",
@@ -84,36 +82,26 @@ class CKCE(eqx.Module):
             ),
             (f"one observation carries {share:.0%} of the absolute contributions", share > 0.25),
         ]
-        return [text for text, holds in sentences if holds]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self) | {"warnings": self.warnings()}
+    def _batch_lines(self) -> list[str]:
+        values, n = np.asarray(self.estimate), self.contributions.shape[-1]
+        return [
+            f"{values.size} values of CKCE, batch shape {values.shape}, n = {n}",
+            f"  estimates from {np.nanmin(values):.4g} to {np.nanmax(values):.4g}",
+        ]
 
-    def __repr__(self) -> str:
-        if isinstance(self.estimate, Tracer):
-            return "CKCE(traced)"
-        n = self.contributions.shape[-1]
-        if np.ndim(self.estimate):
-            values = np.asarray(self.estimate)
-            lines = [
-                f"{values.size} values of CKCE, batch shape {values.shape}, n = {n}",
-                f"  estimates from {np.nanmin(values):.4g} to {np.nanmax(values):.4g}",
-            ]
-        else:
-            used = "".join(f", {k} bandwidth {float(v):.4g}" for k, v in self.bandwidths.items())
-            lines = [
-                f"CKCE, n = {n}",
-                f"  estimate   {float(self.estimate):.4g}   (standard error "
-                f"{float(self.standard_error):.2g} if not calibrated)",
-                f"  at         ridge {float(self.ridge):.4g}{used}; {COMPARABLE}",
-            ]
-            if self.approximation is not None:
-                by = self.approximation
-                lines.append(f"  by         {by.how}, {int(by.size)}, error {float(by.error):.2g}")
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
+    def _lines(self) -> list[str]:
+        used = "".join(f", {k} bandwidth {float(v):.4g}" for k, v in self.bandwidths.items())
+        lines = [
+            f"CKCE, n = {self.contributions.shape[-1]}",
+            f"  estimate   {float(self.estimate):.4g}   (squared; standard error "
+            f"{float(self.standard_error):.2g} if not calibrated)",
+            f"  at         ridge {float(self.ridge):.4g}{used}; {COMPARABLE}",
+        ]
+        if self.approximation is not None:
+            by = self.approximation
+            lines.append(f"  by         {by.how}, {int(by.size)}, error {float(by.error):.2g}")
+        return lines
 
 
 class Problem(NamedTuple):

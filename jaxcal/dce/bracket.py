@@ -7,7 +7,7 @@ Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with s
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -40,9 +40,8 @@ from jaxcal.dce.smooth import _smooth
 from jaxcal.numerics import at_least, at_most, largest, smallest
 from jaxcal.results import (
     Interval,
-    first_that_holds,
-    judge,
-    plain,
+    JudgedResult,
+    Sentences,
     too_few,
 )
 from jaxcal.typing import KeyLike, Scalar, Vector
@@ -165,7 +164,7 @@ def from_lower(d: Array) -> Array:
     return at_most(d + 2 * jnp.sqrt(2 * at_least(d, 0)), 1)
 
 
-class DistanceResult(eqx.Module):
+class DistanceResult(JudgedResult):
     """How far binary predictions are from calibrated.
 
     ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
@@ -179,6 +178,8 @@ class DistanceResult(eqx.Module):
     calibrated predictions that was asked for; `verdict` and `reason` as those of
     `jaxcal.TestResult`.
     """
+
+    _long: ClassVar[tuple[str, ...]] = ("null_samples",)
 
     bracket: Bracket
     interval: Interval
@@ -195,41 +196,23 @@ class DistanceResult(eqx.Module):
     n_resamples: int = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
 
-    @property
-    def reason(self) -> Any:
-        """Why it cannot tell, or ""; an array for a batch. Outside of jit only."""
+    def _no_verdict(self) -> Sentences:
         few = too_few(self.null, self._least, self.predictions.shape[-1], self.level)
         unknown = "the data hold NaN, or values outside [0, 1]"
-        cases = [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
-        return first_that_holds(cases, np.shape(self.p_value))
-
-    @property
-    def verdict(self) -> Any:
-        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
-        return judge(self)
+        return [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
 
     def _least(self, n: int) -> float:
         """The least p-value of so many draws, for any n."""
         return 1 / (1 + self.null_samples.shape[-1])
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.p_value, Tracer) or np.ndim(self.p_value):
-            return []
-        return [text for text, holds in findings(self) if holds]
+    def _sentences(self) -> Sentences:
+        return [] if self.batch_shape else findings(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON. Draws of the null are left out."""
-        names = [name for name in self.__dataclass_fields__ if name != "null_samples"]
-        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
-        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
+    def _lines(self) -> list[str]:
+        return report(self)
 
-    def __repr__(self) -> str:
-        if isinstance(self.p_value, Tracer):
-            return "DistanceResult(traced)"
-        return batch_report(self) if np.ndim(self.p_value) else report(self)
-
-    __str__ = __repr__
+    def _batch_lines(self) -> list[str]:
+        return batch_report(self)
 
 
 def distance_from_calibration(

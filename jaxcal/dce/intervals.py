@@ -12,7 +12,6 @@ import math
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,14 +23,14 @@ from jaxcal.dce.boxcars import boxcars
 from jaxcal.dce.predictions import Atoms, Binary, atoms, binary, positive, residuals
 from jaxcal.dce.prefix_sums import sums
 from jaxcal.numerics import at_most, smallest
-from jaxcal.results import plain
+from jaxcal.results import Result
 from jaxcal.typing import Scalar, Vector
 
 EXACT_MOST = 48  # atoms for which all maximum widths are tried
 FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
 
 
-class SurrogateCE(eqx.Module):
+class SurrogateCE(Result):
     """``value`` [] = min over k of ``random`` [k] + 2^-k, reached at ``k`` []; -1 where the limit
     of ever smaller bins, which is ECE, is the least."""
 
@@ -39,12 +38,10 @@ class SurrogateCE(eqx.Module):
     k: Int[Array, ""]
     random: Float[Array, " k"]
 
-    def __repr__(self) -> str:
-        if isinstance(self.value, Tracer) or self.value.ndim:
-            return f"SurrogateCE(batch or traced, shape {self.value.shape})"
+    def _lines(self) -> list[str]:
         k = int(self.k)
         where = "as the width tends to 0" if k < 0 else f"at width 2^-{k}"
-        return f"surrogate interval calibration error {float(self.value):.6g}, {where}"
+        return [f"surrogate interval calibration error {float(self.value):.6g}, {where}"]
 
 
 def surrogate_interval_ce(
@@ -82,7 +79,7 @@ def _surrogate(data: Binary, k_max: int, limit: bool) -> SurrogateCE:
     return SurrogateCE(value, k, random)
 
 
-class IntervalCE(eqx.Module):
+class IntervalCE(Result):
     """``value`` [] of the best bins. ``bins`` [n]: the bin of each observation, from 0 upwards.
     ``recalibrated`` [n]: mean label of its bin, which is calibrated on these data and on average
     at most ``value`` away from the prediction."""
@@ -91,16 +88,9 @@ class IntervalCE(eqx.Module):
     bins: Int[Array, " n"]
     recalibrated: Vector
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self)
-
-    def __repr__(self) -> str:
-        if isinstance(self.value, Tracer) or self.value.ndim:
-            return f"IntervalCE(batch or traced, shape {self.value.shape})"
-        return (
-            f"interval calibration error {float(self.value):.6g} by {int(self.bins.max()) + 1} bins"
-        )
+    def _lines(self) -> list[str]:
+        bins = int(self.bins.max()) + 1
+        return [f"interval calibration error {float(self.value):.6g} by {bins} bins"]
 
 
 def interval_ce(

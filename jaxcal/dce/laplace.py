@@ -10,21 +10,19 @@ Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28; the paper has :ma
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.dce.prefix_sums import prefixes
 from jaxcal.numerics import safe_sqrt
-from jaxcal.results import plain
+from jaxcal.results import Result
 from jaxcal.typing import Scalar, Vector
 
 
-class KernelCE(eqx.Module):
+class KernelCE(Result):
     """Kernel calibration error.
 
     ``value`` []: the square root of ``squared`` [] (V-statistic, never negative but for rounding,
@@ -38,17 +36,11 @@ class KernelCE(eqx.Module):
     unbiased: Scalar
     witness: Vector
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self)
-
-    def __repr__(self) -> str:
-        if isinstance(self.value, Tracer) or self.value.ndim:
-            return f"KernelCE(batch or traced, shape {self.value.shape})"
-        return (
+    def _lines(self) -> list[str]:
+        return [
             f"kernel calibration error {float(self.value):.6g} "
             f"(square: {float(self.squared):.4g} biased, {float(self.unbiased):.4g} unbiased)"
-        )
+        ]
 
 
 def laplace_ce(

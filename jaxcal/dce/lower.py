@@ -18,7 +18,7 @@ from jaxtyping import Float
 from jaxcal import checks
 from jaxcal.dce.linear_programs import Chain, chain_program
 from jaxcal.dce.predictions import atoms, binary, positive
-from jaxcal.results import plain
+from jaxcal.results import Result
 
 ROUNDS = 40
 
@@ -38,7 +38,7 @@ class Coupling(eqx.Module):
         return float(np.sum(self.mass * np.abs(self.u - self.v)))
 
 
-class LowerDistance(eqx.Module):
+class LowerDistance(Result):
     """The lower distance lies in [``low``, ``high``]; ``value`` is their middle.
 
     ``coupling``: one of cost ``high``, less what rounding to a grid moved. ``places`` [m]: u of the
@@ -56,13 +56,9 @@ class LowerDistance(eqx.Module):
     violation: float
     moved: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self)
-
-    def __repr__(self) -> str:
+    def _lines(self) -> list[str]:
         ends = f"[{self.low:.6g}, {self.high:.6g}]"
-        return f"lower distance from calibration {self.value:.6g}, in {ends}"
+        return [f"lower distance from calibration {self.value:.6g}, in {ends}"]
 
 
 def lower_distance(

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from jaxcal.dce.bracket import DistanceResult
 
 
-def report(result: "DistanceResult") -> str:
+def report(result: "DistanceResult") -> list[str]:
     """The report of one result, line by line."""
     bracket, p = result.bracket, float(result.p_value)
     if np.isnan(p):
-        return f"distance from calibration: {in_words(result)}"
+        return [f"distance from calibration: {in_words(result)}"]
     low, high = bracket.sources
     interval, trust = result.interval, confidence(result.level)
     how = {"redraw": "labels drawn again from the predictions", "signs": "random signs"}
-    lines = [
+    return [
         f"distance from calibration, n = {result.predictions.shape[-1]}",
         f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
         f"               (low end: {low}; high end: {high})",
@@ -29,21 +29,18 @@ def report(result: "DistanceResult") -> str:
         "  measures     "
         + ", ".join(f"{name} {float(value):.4g}" for name, value in result.measures.items()),
     ]
-    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
 
 
-def batch_report(result: "DistanceResult") -> str:
+def batch_report(result: "DistanceResult") -> list[str]:
     """The report of a batch of results."""
     p = np.asarray(result.p_value)
     low, high = np.asarray(result.bracket.low), np.asarray(result.bracket.high)
-    return "\n".join(
-        [
-            f"{p.size} distances from calibration, batch shape {p.shape}",
-            f"  {count_verdicts(result)}",
-            f"  low ends {np.nanmin(low):.4g} to {np.nanmax(low):.4g}, high ends "
-            f"{np.nanmin(high):.4g} to {np.nanmax(high):.4g}",
-        ]
-    )
+    return [
+        f"{p.size} distances from calibration, batch shape {p.shape}",
+        f"  {count_verdicts(result)}",
+        f"  low ends {np.nanmin(low):.4g} to {np.nanmax(low):.4g}, high ends "
+        f"{np.nanmin(high):.4g} to {np.nanmax(high):.4g}",
+    ]
 
 
 def findings(result: "DistanceResult") -> list[tuple[str, bool]]:

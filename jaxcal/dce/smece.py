@@ -13,21 +13,20 @@ Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.
 from functools import partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.numerics import at_most
+from jaxcal.results import Result
 from jaxcal.typing import Scalar
 
 HALVINGS = 45
 
 
-class SmoothECE(eqx.Module):
+class SmoothECE(Result):
     """``value`` [] and the ``width`` [] where it was found, which agree. ``error`` []: the grid
     changed the value by no more than that. ``curve`` [cells + 1]: the smoothed residual density at
     k / cells, whose absolute integral is the value."""
@@ -37,10 +36,8 @@ class SmoothECE(eqx.Module):
     error: Scalar
     curve: Float[Array, " g"]
 
-    def __repr__(self) -> str:
-        if isinstance(self.value, Tracer) or self.value.ndim:
-            return f"SmoothECE(batch or traced, shape {self.value.shape})"
-        return f"smECE {float(self.value):.6g} (grid error at most {float(self.error):.1e})"
+    def _lines(self) -> list[str]:
+        return [f"smECE {float(self.value):.6g} (grid error at most {float(self.error):.1e})"]
 
 
 def smece(

@@ -10,20 +10,18 @@ Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.1
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal.dce.predictions import Binary, Residuals, binary
 from jaxcal.dce.prefix_sums import least, sums
 from jaxcal.dce.total_variation import denoise
-from jaxcal.results import plain
+from jaxcal.results import Result
 from jaxcal.typing import Scalar, Vector
 
 
-class SmoothCE(eqx.Module):
+class SmoothCE(Result):
     """Smooth calibration error with what proves it.
 
     ``value`` []: attained by the ``witness`` [n], the weight at each observation, |w| <= 1 and
@@ -37,15 +35,9 @@ class SmoothCE(eqx.Module):
     witness: Vector
     flow: Vector
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self)
-
-    def __repr__(self) -> str:
-        if isinstance(self.value, Tracer) or self.value.ndim:
-            return f"SmoothCE(batch or traced, shape {self.value.shape})"
+    def _lines(self) -> list[str]:
         gap = float(self.upper - self.value)
-        return f"smooth calibration error {float(self.value):.6g} (certified to {gap:.1e})"
+        return [f"smooth calibration error {float(self.value):.6g} (certified to {gap:.1e})"]
 
 
 def smooth_ce(predictions: Any, targets: Any, *, weights: Any = None) -> SmoothCE:

@@ -9,20 +9,19 @@ Source: Blasiok et al. (2023), eq. 1, Def. 5.2, Theorem 5.5.
 from functools import lru_cache
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float, Int
 
 from jaxcal.dce.intervals import interval_ce
 from jaxcal.dce.predictions import atoms, binary, positive
-from jaxcal.results import plain
+from jaxcal.results import Result
 
 MOST = 10  # points whose partitions are all tried: 115,975 of them
 MOVES = 50  # rounds of local search beyond
 
 
-class Partition(eqx.Module):
+class Partition(Result):
     """``value``: distance to the predictor ``g`` [k], the mean label of each of the ``groups`` [k].
     ``exact``: whether every partition was tried; if not, the value is an upper bound."""
 
@@ -31,15 +30,10 @@ class Partition(eqx.Module):
     g: Float[np.ndarray, " k"]
     exact: bool
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self)
-
-    def __repr__(self) -> str:
+    def _lines(self) -> list[str]:
         kind = "exactly" if self.exact else "at most"
-        return (
-            f"distance from calibration {kind} {self.value:.6g} by {self.groups.max() + 1} groups"
-        )
+        groups = self.groups.max() + 1
+        return [f"distance from calibration {kind} {self.value:.6g} by {groups} groups"]
 
 
 def best_partition(mass: Any, f: Any, f_star: Any, *, power: float = 1.0) -> Partition:

@@ -6,23 +6,22 @@ what they are only for positive definite kernels. Distances between vectors give
 `MixtureWasserstein` give no such promise.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal import checks, convert
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.results import plain
+from jaxcal.results import Result, Sentences
 from jaxcal.typing import KeyLike, Scalar
 
 
-class Definiteness(eqx.Module):
+class Definiteness(Result):
     """The ends of the spectrum of a kernel matrix of n predictions.
 
     An eigenvalue below minus ``rounding`` proves that the kernel is not positive definite; none
@@ -35,6 +34,8 @@ class Definiteness(eqx.Module):
         n: Number of predictions.
     """
 
+    _scalar: ClassVar[str] = "smallest"
+
     smallest: Scalar
     largest: Scalar
     rounding: Scalar
@@ -45,39 +46,31 @@ class Definiteness(eqx.Module):
         """Whether an eigenvalue is negative beyond rounding, [] of bool."""
         return self.smallest < -self.rounding
 
-    def warnings(self) -> list[str]:
-        """Sentences about what a negative eigenvalue or NaN means; empty where there is none."""
-        if isinstance(self.smallest, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         smallest = np.asarray(self.smallest)
-        said = []
-        if np.any(np.isnan(smallest)):
-            said.append("the kernel matrix has NaN or infinite entries: nothing can be said")
-        if np.any(np.asarray(self.indefinite)):
-            said.append(
-                f"the kernel is not positive definite (eigenvalue {np.nanmin(smallest):.3g}): the "
-                f"biased SKCE may be negative, its root not a number, and p-values are not backed "
-                f"by theory; use a kernel on an embedding, such as MMD"
-            )
-        return said
+        unknown, negative = np.any(np.isnan(smallest)), np.any(np.asarray(self.indefinite))
+        least = np.nanmin(smallest) if negative else 0
+        return [
+            ("the kernel matrix has NaN or infinite entries: nothing can be said", unknown),
+            (
+                f"the kernel is not positive definite (eigenvalue {least:.3g}): the biased SKCE "
+                f"may be negative, its root not a number, and p-values are not backed by theory; "
+                f"use a kernel on an embedding, such as MMD",
+                negative,
+            ),
+        ]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
-        names = [*self.__dataclass_fields__, "indefinite"]
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+    def _contents(self) -> dict[str, Any]:
+        return super()._contents() | {"indefinite": self.indefinite}
 
-    def __repr__(self) -> str:
-        if isinstance(self.smallest, Tracer):
-            return "Definiteness(traced)"
-        low, high = np.asarray(self.smallest), np.asarray(self.largest)
-        if low.ndim:
-            head = f"{low.size} kernel matrices of {self.n} predictions, smallest eigenvalue"
-            head += f" {np.min(low):.4g} to {np.max(low):.4g}"
-        else:
-            head = f"kernel matrix of {self.n} predictions, eigenvalues {low:.4g} to {high:.4g}"
-        return "\n".join([head, *(f"  warning: {text}" for text in self.warnings())])
+    def _batch_lines(self) -> list[str]:
+        low = np.asarray(self.smallest)
+        head = f"{low.size} kernel matrices of {self.n} predictions, smallest eigenvalue"
+        return [f"{head} {np.min(low):.4g} to {np.max(low):.4g}"]
 
-    __str__ = __repr__
+    def _lines(self) -> list[str]:
+        ends = f"{float(self.smallest):.4g} to {float(self.largest):.4g}"
+        return [f"kernel matrix of {self.n} predictions, eigenvalues {ends}"]
 
 
 def positive_definiteness(

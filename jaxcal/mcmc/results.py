@@ -1,19 +1,18 @@
 """Draws with the evidence for and against them."""
 
-from typing import Any
+from typing import ClassVar
 
 import equinox as eqx
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal.mcmc.diagnostics import LEAST
 from jaxcal.models import Draws
 from jaxcal.models.arrays import SETTLED
-from jaxcal.results import FEW, plain
+from jaxcal.results import FEW, Result, Sentences
 
 
-class McmcDraws(eqx.Module):
+class McmcDraws(Result):
     """m draws from each of n predictions, which `jaxcal.skce_test` takes as they are.
 
     Attributes:
@@ -40,6 +39,8 @@ class McmcDraws(eqx.Module):
         ((3, 8, 1), (3, 8))
     """
 
+    _long: ClassVar[tuple[str, ...]] = ("samples",)
+
     samples: Float[Array, "n m d"]
     rhat: Float[Array, " n"]
     acceptance: Float[Array, " n"]
@@ -57,10 +58,12 @@ class McmcDraws(eqx.Module):
         """The samples as `jaxcal.Draws`, in the shape of the targets, with R-hat."""
         return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), self.rhat)
 
-    def warnings(self) -> list[str]:
-        """Sentences about draws that are not good enough for a valid SKCE test; else empty."""
-        if isinstance(self.samples, Tracer):
-            return []
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of a batch of sets of draws; () for one."""
+        return self.samples.shape[:-3]
+
+    def _sentences(self) -> Sentences:
         rhat, accepted = np.asarray(self.rhat), np.asarray(self.acceptance)
         broken = int(np.sum(~np.isfinite(np.asarray(self.samples)).all(axis=(-2, -1))))
         often = FEW * self.chains * (self.steps - self.warmup)
@@ -68,7 +71,7 @@ class McmcDraws(eqx.Module):
         short = self.steps < 8
         unsettled = float(np.mean(~(rhat <= SETTLED)))
         low, high = float(np.mean(accepted < 0.1)), float(np.mean(accepted > 0.99))
-        sentences = [
+        return [
             (f"draws of {broken} predictions are NaN or infinite", broken > 0),
             (
                 f"{self.steps} steps are too few to see whether the chains have settled; where "
@@ -97,19 +100,14 @@ class McmcDraws(eqx.Module):
                 divergent > FEW,
             ),
         ]
-        return [text for text, holds in sentences if holds]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON. The samples are left out."""
-        names = [name for name in self.__dataclass_fields__ if name != "samples"]
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+    def _batch_lines(self) -> list[str]:
+        return self._lines()
 
-    def __repr__(self) -> str:
-        if isinstance(self.samples, Tracer):
-            return f"McmcDraws({self.sampler}, traced)"
+    def _lines(self) -> list[str]:
         n, m, d = self.samples.shape[-3:]
-        batch = self.samples.shape[:-3]
-        lines = [
+        batch = self.batch_shape
+        return [
             f"{m} draws of {d} coordinates from each of {n} predictions by {self.sampler}"
             + (f", batch shape {batch}" if batch else ""),
             f"  {self.chains} chains of {self.steps} steps, {self.warmup} of them warm-up",
@@ -118,9 +116,6 @@ class McmcDraws(eqx.Module):
             f"  effective   {_range(self.ess)} draws"
             + ("" if m >= LEAST * self.chains else f" (told from {LEAST} draws a chain on)"),
         ]
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
 
 
 def _range(values: Array) -> str:

@@ -1,6 +1,6 @@
 """Scalar targets: where in its prediction does each lie, and are predicted quantiles right?"""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -14,14 +14,20 @@ from jaxcal.coverage import massart
 from jaxcal.mcmc import McmcDraws
 from jaxcal.models import Draws
 from jaxcal.numerics import largest
-from jaxcal.results import count_verdicts, first_that_holds, in_words, judge, plain, too_few
+from jaxcal.results import (
+    JudgedResult,
+    Sentences,
+    count_verdicts,
+    in_words,
+    too_few,
+)
 from jaxcal.typing import Scalar
 
 LEVELS = tuple(k / 20 for k in range(1, 20))  # .05, .10, .., .95
 HALVINGS = 64  # of a bracket: more than the digits of float64
 
 
-class QuantileCalibration(eqx.Module):
+class QuantileCalibration(JudgedResult):
     """Shares of n targets below their predicted quantiles; calibrated quantiles hold their level.
 
     Uniform transforms are necessary for calibration, not sufficient.
@@ -43,58 +49,38 @@ class QuantileCalibration(eqx.Module):
         ('rejected', (19,))
     """
 
+    _long: ClassVar[tuple[str, ...]] = ("pit",)
+
     levels: Float[Array, " q"]
     observed: Float[Array, " q"]
     pit: Float[Array, " n"]
     p_value: Scalar
     level: float = eqx.field(static=True, default=0.05)
 
-    @property
-    def reason(self) -> Any:
-        """Why the verdict is "cannot tell", or ""; an array for a batch. Outside of jit only."""
+    def _no_verdict(self) -> Sentences:
         few = too_few("of Massart", _least, self.pit.shape[-1], self.level)
         unknown = "transforms are NaN"
-        cases = [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
-        return first_that_holds(cases, np.shape(self.p_value))
+        return [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
 
-    @property
-    def verdict(self) -> Any:
-        """One of "rejected", "not rejected", "cannot tell"; an array for a batch. No jit."""
-        return judge(self)
-
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.pit, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         unknown = int(np.sum(np.isnan(np.asarray(self.pit))))
-        if unknown:
-            return [f"{unknown} transforms are NaN, so it cannot tell"]
-        return []
+        return [(f"{unknown} transforms are NaN, so it cannot tell", unknown > 0)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON. Transforms are left out."""
-        names = [name for name in self.__dataclass_fields__ if name != "pit"]
-        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
-        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
+    def _batch_lines(self) -> list[str]:
+        size, n = np.size(self.p_value), self.pit.shape[-1]
+        return [f"{size} results of quantile calibration, n = {n}, {count_verdicts(self)}"]
 
-    def __repr__(self) -> str:
-        if isinstance(self.pit, Tracer):
-            return "QuantileCalibration(traced)"
-        p = np.asarray(self.p_value)
+    def _lines(self) -> list[str]:
+        p = float(self.p_value)
         n = self.pit.shape[-1]
-        if p.ndim:
-            return f"{p.size} results of quantile calibration, n = {n}, {count_verdicts(self)}"
         gaps = np.asarray(self.observed) - np.asarray(self.levels)
         worst = 0 if np.isnan(gaps).any() else int(np.argmax(np.abs(gaps)))
-        lines = [
+        return [
             f"quantile calibration, n = {n}",
             f"  largest gap {gaps[worst]:+.3f} at level {float(self.levels[worst]):.2f}",
-            f"  p-value     {float(p):.3g}   (transforms are uniform)",
+            f"  p-value     {p:.3g}   (transforms are uniform)",
             f"  verdict     {in_words(self)}",
         ]
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
 
 
 def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:

@@ -1,24 +1,22 @@
 """Confidence against frequency, bin by bin: what every reliability diagram shows."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
 from jaxcal.numerics import largest
-from jaxcal.results import plain
+from jaxcal.results import Result, Sentences
 from jaxcal.typing import Scalar
 
 Z = 1.959963984540054  # a normal variable is within this of 0 with probability .95
 
 
-class Reliability(eqx.Module):
+class Reliability(Result):
     """Reliability of n confidences in b bins; empty bins hold NaN.
 
     Attributes:
@@ -40,6 +38,8 @@ class Reliability(eqx.Module):
         (0.25, [0, 0, 0, 20])
     """
 
+    _scalar: ClassVar[str] = "ece"
+
     edges: Float[Array, " b1"]
     confidence: Float[Array, " b"]
     accuracy: Float[Array, " b"]
@@ -54,24 +54,15 @@ class Reliability(eqx.Module):
         """Which bins hold observations."""
         return self.count > 0
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.count, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         count = np.asarray(self.count)
         few = int(np.sum((count > 0) & (count < 10)))
-        return [f"{few} bins hold fewer than 10 observations"] if few else []
+        return [(f"{few} bins hold fewer than 10 observations", few > 0)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON; NaN in empty bins."""
-        names = self.__dataclass_fields__
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+    def _batch_lines(self) -> list[str]:
+        return [f"{np.size(self.ece)} reliability diagrams of {self.count.shape[-1]} bins"]
 
-    def __repr__(self) -> str:
-        if isinstance(self.count, Tracer):
-            return "Reliability(traced)"
-        if np.ndim(self.ece):
-            return f"{np.size(self.ece)} reliability diagrams of {self.count.shape[-1]} bins"
+    def _lines(self) -> list[str]:
         lines = [
             f"reliability, n = {int(np.sum(np.asarray(self.count)))}, ECE {float(self.ece):.4g}, "
             f"MCE {float(self.mce):.4g}",
@@ -81,9 +72,7 @@ class Reliability(eqx.Module):
         for c, a, low, high, k in zip(*(np.asarray(x) for x in columns), strict=True):
             if k:
                 lines.append(f"  {c:10.3f}   {a:9.3f}   [{low:.3f}, {high:.3f}]   {k:8d}")
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
+        return lines
 
 
 def reliability(

@@ -7,19 +7,18 @@ Source: Widmann et al. (2021), Appendix F.
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.measures.losses import nll
-from jaxcal.results import plain
+from jaxcal.results import Result, Sentences
 from jaxcal.typing import KeyLike, Scalar
 
 IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
@@ -109,7 +108,7 @@ class MultivariatePowerExponential(eqx.Module):
         )
 
 
-class TemperatureFit(eqx.Module):
+class TemperatureFit(Result):
     """The temperature of least negative log likelihood on n held-out targets.
 
     Attributes:
@@ -129,19 +128,18 @@ class TemperatureFit(eqx.Module):
         (True, True)
     """
 
+    _scalar: ClassVar[str] = "temperature"
+
     temperature: Scalar
     before: Scalar
     after: Scalar
     slope: Scalar
     impossible: Int[Array, "*b"]
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.temperature, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
         never = int(np.sum(np.asarray(self.impossible)))
-        sentences = [
+        return [
             (
                 f"{never} targets had probability 0, which no temperature changes; the fit counts "
                 f"them as the smallest positive number: if a softmax rounded them to 0, take it "
@@ -155,29 +153,19 @@ class TemperatureFit(eqx.Module):
                 bool(np.any(slope > 1e-2) or np.any(t < 1e-3) or np.any(t > 1e3)),
             ),
         ]
-        return [text for text, holds in sentences if holds]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
-        names = self.__dataclass_fields__
-        return {name: plain(getattr(self, name)) for name in names} | {"warnings": self.warnings()}
+    def _batch_lines(self) -> list[str]:
+        t = np.asarray(self.temperature)
+        return [f"{t.size} temperatures from {t.min():.4g} to {t.max():.4g}"]
 
-    def __repr__(self) -> str:
-        if isinstance(self.temperature, Tracer):
-            return "TemperatureFit(traced)"
-        if np.ndim(self.temperature):
-            t = np.asarray(self.temperature)
-            return f"{t.size} temperatures from {t.min():.4g} to {t.max():.4g}"
+    def _lines(self) -> list[str]:
         t = float(self.temperature)
         words = "predictions were too narrow" if t > 1 else "predictions were too wide"
-        lines = [
+        return [
             f"temperature {t:.4g}   ({words})",
             f"  negative log likelihood {float(self.before):.4g} before, {float(self.after):.4g} "
             f"after",
         ]
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
 
 
 def with_temperature(predictions: Any, temperature: Any) -> Any:

@@ -1,5 +1,6 @@
 """The one family of results: pytrees of arrays that print as a short report."""
 
+from jaxcal.results.base import JudgedResult, Result, Sentences
 from jaxcal.results.parts import (
     FEW,
     Coordinates,
@@ -28,8 +29,11 @@ __all__ = [
     "Diagnostics",
     "Estimate",
     "Interval",
+    "JudgedResult",
     "Means",
     "Parts",
+    "Result",
+    "Sentences",
     "TestResult",
     "all_finite",
     "confidence",

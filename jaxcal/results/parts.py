@@ -13,7 +13,7 @@ FEW = 0.05  # the share of predictions whose chains may seem unsettled by chance
 
 
 class Estimate(NamedTuple):
-    """Estimates of a squared discrepancy.
+    """Estimates of a squared discrepancy; the discrepancy is the root of ``biased``.
 
     Attributes:
         unbiased: U-statistic, []; may be negative.
@@ -28,6 +28,9 @@ class Estimate(NamedTuple):
 
     unbiased: Scalar
     biased: Scalar
+
+    def __repr__(self) -> str:
+        return f"Estimate(squared: unbiased {self.unbiased}, biased {self.biased})"
 
 
 class Means(NamedTuple):

@@ -38,14 +38,15 @@ def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
     ]
 
 
-def report(result: "TestResult") -> str:
+def report(result: "TestResult") -> list[str]:
     """The report of one result, line by line."""
     p = float(result.p_value)
     draws = result.null_samples.shape[-1]
     how = f"{result.null}, {draws} draws" if draws else result.null
+    unit = "squared" if result.parts is None else "in deviations of its null"
     lines = [
         f"{result.test}, n = {result.contributions.shape[-1]}",
-        f"  estimate   {float(result.estimate):.4g}   (standard error "
+        f"  estimate   {float(result.estimate):.4g}   ({unit}; standard error "
         f"{float(result.standard_error):.2g} if not calibrated)",
         f"  p-value    {p:.4g}   ({how})",
         f"  verdict    {in_words(result)}",
@@ -61,7 +62,7 @@ def report(result: "TestResult") -> str:
         lines += _parts(result.parts, result.verdict)
     if result.coordinates is not None:
         lines += _coordinates(result.coordinates, result.level)
-    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+    return lines
 
 
 def about_marginal_mean(marginal_mean: Means | None) -> list[str]:
@@ -150,7 +151,7 @@ def _limits(means: Means) -> zip:
     return zip(*map(np.asarray, parts), strict=True)
 
 
-def batch_report(result: "TestResult") -> str:
+def batch_report(result: "TestResult") -> list[str]:
     """The report of a batch of results: how many of each verdict."""
     p = np.asarray(result.p_value)
     numbers = p[~np.isnan(p)]
@@ -164,7 +165,7 @@ def batch_report(result: "TestResult") -> str:
             f"  p-values from {numbers.min():.4g} to {numbers.max():.4g}, "
             f"estimates from {np.nanmin(estimates):.4g} to {np.nanmax(estimates):.4g}"
         )
-    return "\n".join(lines + [f"  warning: {text}" for text in result.warnings()])
+    return lines
 
 
 def _shifts(smallest: np.ndarray) -> list[str]:

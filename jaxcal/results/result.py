@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.results.parts import Coordinates, Diagnostics, Parts, all_finite, plain
+from jaxcal.results.base import JudgedResult, Sentences
+from jaxcal.results.parts import Coordinates, Diagnostics, Parts, all_finite
 from jaxcal.results.report import about_marginal_mean, batch_report, findings, no_verdict, report
-from jaxcal.results.verdicts import first_that_holds, judge, too_few
+from jaxcal.results.verdicts import too_few
 from jaxcal.typing import Scalar
 
 
-class TestResult(eqx.Module):
+class TestResult(JudgedResult):
     """The outcome of a test of n observations.
 
     Attributes:
@@ -58,6 +58,7 @@ class TestResult(eqx.Module):
     """
 
     __test__ = False  # a result, not a pytest class
+    _long: ClassVar[tuple[str, ...]] = ("null_samples", "too_few")
 
     estimate: Scalar
     biased: Scalar
@@ -100,20 +101,8 @@ class TestResult(eqx.Module):
         n = self.contributions.shape[-1]
         return replace(self, level=level, too_few=too_few(self.null, least_p_value, n, level))
 
-    @property
-    def reason(self) -> Any:
-        """Why the verdict is "cannot tell", or ""; an array for a batch. Outside of jit only."""
-        return first_that_holds(no_verdict(self), np.shape(self.p_value))
-
-    @property
-    def verdict(self) -> Any:
-        """The judgement: "rejected", "not rejected" or "cannot tell"; an array for a batch.
-
-        "rejected" where p <= level, "not rejected" where p > level, and "cannot tell" where there
-        is no p-value or the test could not have rejected any model; `reason` says why. Outside of
-        jit only.
-        """
-        return judge(self)
+    def _no_verdict(self) -> Sentences:
+        return no_verdict(self)
 
     @property
     def smallest_shift(self) -> Any:
@@ -138,29 +127,20 @@ class TestResult(eqx.Module):
         move = middle + np.sqrt(middle**2 - q**2 + z2 * sd**2)
         return np.sqrt(move[..., None] / np.asarray(self.sensitivity))
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this result says; empty where nothing does."""
-        if isinstance(self.p_value, Tracer):
-            return []
-        texts = [text for text, holds in findings(self.diagnostics, self._far()) if holds]
+    def _sentences(self) -> Sentences:
+        # targets that reach farther than a Cauchy sample's do in one of a hundred data sets
+        far = np.asarray(self.diagnostics.reach) > 100 * self.contributions.shape[-1]
+        sentences = findings(self.diagnostics, far)
         if self.coordinates is not None:
-            texts += about_marginal_mean(self.coordinates.marginal_mean)
-        return texts + [self.too_few] * bool(self.too_few)
+            about = about_marginal_mean(self.coordinates.marginal_mean)
+            sentences += [(text, True) for text in about]
+        return [*sentences, (self.too_few, bool(self.too_few))]
 
-    def _far(self) -> Any:
-        """Whether targets reach farther than a Cauchy sample's do in one of a hundred data sets."""
-        return np.asarray(self.diagnostics.reach) > 100 * self.contributions.shape[-1]
+    def _contents(self) -> dict[str, Any]:
+        return super()._contents() | {"smallest_shift": self.smallest_shift}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON. Draws of the null are left out."""
-        names = [n for n in self.__dataclass_fields__ if n not in ("null_samples", "too_few")]
-        judged = {"verdict": self.verdict, "reason": self.reason, "warnings": self.warnings()}
-        judged["smallest_shift"] = self.smallest_shift
-        return {name: plain(getattr(self, name)) for name in names} | plain(judged)
+    def _lines(self) -> list[str]:
+        return report(self)
 
-    def __repr__(self) -> str:
-        if isinstance(self.p_value, Tracer):
-            return f"TestResult({self.test}, traced)"
-        return batch_report(self) if np.ndim(self.p_value) else report(self)
-
-    __str__ = __repr__
+    def _batch_lines(self) -> list[str]:
+        return batch_report(self)

@@ -1,14 +1,13 @@
 """What is said of a posterior: the question, the verdict, and where it is off."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array
 
-from jaxcal.results import TestResult, confidence, plain
+from jaxcal.results import Result, Sentences, TestResult, confidence
 from jaxcal.sbi.diagnosis import Diagnosis
 
 QUESTIONS = {
@@ -19,7 +18,7 @@ QUESTIONS = {
 }
 
 
-class PosteriorResult(eqx.Module):
+class PosteriorResult(Result):
     """The outcome of one test of a posterior, and its diagnosis.
 
     ``test``: the `jaxcal.TestResult`. ``diagnosis``: which parameter, and which way.
@@ -29,6 +28,8 @@ class PosteriorResult(eqx.Module):
     """
 
     __test__ = False
+    _scalar: ClassVar[str] = "p_value"
+    _mark: ClassVar[str] = "note"
 
     test: TestResult
     diagnosis: Diagnosis
@@ -47,18 +48,15 @@ class PosteriorResult(eqx.Module):
         """Each pair's share of the estimate, [n]."""
         return self.test.contributions
 
-    def warnings(self) -> list[str]:
-        """Sentences on anything that limits what this says; the change of space is one."""
-        return [*self.notes, *self.test.warnings()]
+    def _sentences(self) -> Sentences:
+        return [(text, True) for text in (*self.notes, *self.test.warnings())]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
+    def _contents(self) -> dict[str, Any]:
         return {
             "question": self.question,
-            "names": list(self.names),
+            "names": self.names,
             "test": self.test.to_dict(),
-            "diagnosis": plain(self.diagnosis),
-            "warnings": self.warnings(),
+            "diagnosis": self.diagnosis,
         }
 
     def findings(self) -> list[str]:
@@ -66,27 +64,26 @@ class PosteriorResult(eqx.Module):
         the level of the test."""
         return sentences(self.diagnosis, self.names, self.test.level)
 
-    def __repr__(self) -> str:
-        if isinstance(self.test.p_value, Tracer):
-            return f"PosteriorResult({self.question}, traced)"
+    def _lines(self) -> list[str]:
+        lines = self._batch_lines()
+        lines += _table(self)
+        return lines + [f"  finding: {text}" for text in self.findings()]
+
+    def _batch_lines(self) -> list[str]:
         # the table of parameters below stands for that of coordinates
         head, *rest = repr(replace(self.test, coordinates=None)).split("\n")
         lines = [head, f"  question   {QUESTIONS[self.question]}"]
-        lines += [line for line in rest if not line.startswith("  warning")]
-        if np.ndim(self.test.p_value) == 0:
-            lines += _table(self)
-            lines += [f"  finding: {text}" for text in self.findings()]
-        return "\n".join(lines + [f"  note: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
+        return lines + [line for line in rest if not line.startswith("  warning")]
 
 
-class PosteriorReport(eqx.Module):
+class PosteriorReport(Result):
     """Both questions about one posterior, on the same pairs and scores; and its coverage.
 
     ``calibration``, ``conditional``: a `PosteriorResult` each. ``coverage``: how often
     highest-density regions of each level hold the parameter, where draws were given.
     """
+
+    _scalar: ClassVar[str] = "p_value"
 
     calibration: PosteriorResult
     conditional: PosteriorResult
@@ -130,27 +127,29 @@ class PosteriorReport(eqx.Module):
             )
         return "no evidence against the posterior (which is not proof of it)"
 
-    def warnings(self) -> list[str]:
-        """Sentences of both results, each once."""
-        return list(dict.fromkeys(self.calibration.warnings() + self.conditional.warnings()))
+    @property
+    def p_value(self) -> Array:
+        """The p-value of the first question, []."""
+        return self.calibration.p_value
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
+    def _sentences(self) -> Sentences:
+        texts = self.calibration.warnings() + self.conditional.warnings()
+        return [(text, True) for text in dict.fromkeys(texts)]
+
+    def _contents(self) -> dict[str, Any]:
         coverage = self.coverage
         return {
             "verdict": self.verdict(),
             "calibration": self.calibration.to_dict(),
             "conditional": self.conditional.to_dict(),
-            "coverage": coverage.to_dict() if hasattr(coverage, "to_dict") else plain(coverage),
+            "coverage": coverage.to_dict() if isinstance(coverage, Result) else coverage,
         }
 
     def __repr__(self) -> str:
-        if isinstance(self.calibration.p_value, Tracer):
-            return "PosteriorReport(traced)"
+        if self.traced or self.batch_shape:
+            return super().__repr__()
         parts = [f"verdict: {self.verdict()}", repr(self.calibration), repr(self.conditional)]
         return "\n\n".join(parts + ([repr(self.coverage)] if self.coverage is not None else []))
-
-    __str__ = __repr__
 
 
 def _table(result: PosteriorResult) -> list[str]:

@@ -1,13 +1,12 @@
 """Estimates of the squared calibration error from blocks, and intervals for it."""
 
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
@@ -15,12 +14,12 @@ from jaxcal import checks
 from jaxcal.numerics import at_least
 from jaxcal.preparation import Specification
 from jaxcal.quadratic import block_sums
-from jaxcal.results import Interval, TestResult, plain
+from jaxcal.results import Interval, Result, Sentences, TestResult
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import Key, KeyLike, Scalar
 
 
-class BlockEstimates(eqx.Module):
+class BlockEstimates(Result):
     """Unbiased estimates of the squared calibration error, one from each of m blocks.
 
     The last n mod ``size`` observations are not used.
@@ -43,6 +42,8 @@ class BlockEstimates(eqx.Module):
         ((50,), 2)
     """
 
+    _scalar: ClassVar[str] = "estimate"
+
     blocks: Float[Array, " m"]
     estimate: Scalar
     standard_error: Scalar
@@ -58,13 +59,10 @@ class BlockEstimates(eqx.Module):
         z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
         return at_least(self.estimate - z * self.standard_error, 0)
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what the estimates say; empty where nothing does."""
-        if isinstance(self.estimate, Tracer):
-            return []
+    def _sentences(self) -> Sentences:
         m, left = self.blocks.shape[-1], self.n - self.blocks.shape[-1] * self.size
         finite = bool(np.all(np.isfinite(np.asarray(self.estimate))))
-        sentences = [
+        return [
             ("the estimate is not a number: are parameters and targets finite?", not finite),
             (
                 f"the last {left} of {self.n} observations make no whole block and were not used",
@@ -73,27 +71,17 @@ class BlockEstimates(eqx.Module):
             (f"{m} blocks are few for a normal limit: use smaller blocks", 1 < m < 20),
             ("one block has no spread: there is no standard error", m == 1),
         ]
-        return [text for text, holds in sentences if holds]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return plain(self) | {"warnings": self.warnings()}
+    def _batch_lines(self) -> list[str]:
+        head = f"{np.size(self.estimate)} results, batch shape {self.batch_shape}: "
+        return [f"{head}SKCE from {self.blocks.shape[-1]} blocks of {self.size} observations"]
 
-    def __repr__(self) -> str:
-        if isinstance(self.estimate, Tracer):
-            return "BlockEstimates(traced)"
-        m = self.blocks.shape[-1]
-        if np.ndim(self.estimate):
-            head = f"{np.size(self.estimate)} results, batch shape {np.shape(self.estimate)}: "
-            return head + f"SKCE from {m} blocks of {self.size} observations"
-        lines = [
-            f"SKCE from {m} blocks of {self.size} observations",
-            f"  estimate   {float(self.estimate):.4g}   (standard error "
+    def _lines(self) -> list[str]:
+        return [
+            f"SKCE from {self.blocks.shape[-1]} blocks of {self.size} observations",
+            f"  estimate   {float(self.estimate):.4g}   (squared; standard error "
             f"{float(self.standard_error):.2g})",
         ]
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
 
 
 def block_estimates(

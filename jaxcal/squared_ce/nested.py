@@ -1,14 +1,14 @@
 """Every observation is a test observation once: Algorithm 1 inside an outer cross-validation."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import numpy as np
 
 from jaxcal import checks
-from jaxcal.results import Interval, confidence, plain
+from jaxcal.results import Interval, Result, Sentences, confidence
 from jaxcal.squared_ce import splits
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
@@ -16,10 +16,12 @@ from jaxcal.squared_ce.report import Report, together
 from jaxcal.typing import KeyLike
 
 
-class Nested(eqx.Module):
+class Nested(Result):
     """One `Report` an outer fold. ``contributions`` [n]: h(p, p) of each observation under the
     estimator selected without it, in the order of the data; NaN where it was never tested.
     ``terms`` [n]: its one-step term, likewise."""
+
+    _scalar: ClassVar[str] = "squared"
 
     reports: list[Report]
     contributions: np.ndarray
@@ -50,32 +52,28 @@ class Nested(eqx.Module):
         highest = max((one.interval.high for one in (quoted, *each) if one is not None), key=float)
         return root(quoted.interval._replace(high=highest), self.reports[0].best.largest)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
+    def _contents(self) -> dict[str, Any]:
         return {
             "squared": self.squared,
             "error": self.error,
-            "interval": plain(self.interval),
+            "interval": self.interval,
             "reports": [report.to_dict() for report in self.reports],
         }
 
-    def warnings(self) -> list[str]:
-        """The sentences of all outer folds, each once."""
-        return list(dict.fromkeys(text for report in self.reports for text in report.warnings()))
+    def _sentences(self) -> Sentences:
+        texts = dict.fromkeys(text for report in self.reports for text in report.warnings())
+        return [(text, True) for text in texts]
 
-    def __repr__(self) -> str:
+    def _lines(self) -> list[str]:
         low, high = self.interval[:2]
         chosen = [report.selected for report in self.reports]
         names = ", ".join(f"{name} in {chosen.count(name)}" for name in dict.fromkeys(chosen))
-        lines = [
+        return [
             f"{self.reports[0].notion} calibration error over {len(self.reports)} outer folds",
             f"  error {self.error:.4f}",
             f"  {confidence(self.level)} interval {float(low):.4f} to {float(high):.4f}, one step",
             f"  selected: {names}",
         ]
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
 
 
 def nested_calibration_error(

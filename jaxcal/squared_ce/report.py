@@ -1,7 +1,7 @@
 """Results of tuning and estimation: a `Tuned` of each estimator, and the `Report` of them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jaxcal.results import Interval, confidence, plain
+from jaxcal.results import Interval, Result, Sentences, confidence, plain
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.intervals import (
     OneStep,
@@ -161,9 +161,11 @@ class Data(eqx.Module):
     confident: bool = False  # all inputs of a scalar notion are .8 or more
 
 
-class Report(eqx.Module):
+class Report(Result):
     """All estimators after tuning. ``selected``: the one with the lowest mean validation risk; the
     test rows had no part in that choice, so its estimate is not biased by it."""
+
+    _scalar: ClassVar[str] = "brier"
 
     notion: str = eqx.field(static=True)
     estimators: dict[str, Tuned]
@@ -254,25 +256,15 @@ class Report(eqx.Module):
             )
         return rows
 
-    def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this report says."""
-        return [
-            *about_data(self),
-            *(text for t in self.estimators.values() for text in about_estimator(t)),
-        ]
+    def _sentences(self) -> Sentences:
+        each = (text for tuned in self.estimators.values() for text in about_estimator(tuned))
+        return [(text, True) for text in (*about_data(self), *each)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        return {
-            "notion": self.notion,
-            "selected": self.selected,
-            "brier": self.brier,
-            "data": plain(self.data),
-            "estimators": {name: each.to_dict() for name, each in self.estimators.items()},
-            "warnings": self.warnings(),
-        }
+    def _contents(self) -> dict[str, Any]:
+        each = {name: tuned.to_dict() for name, tuned in self.estimators.items()}
+        return super()._contents() | {"estimators": each}
 
-    def __repr__(self) -> str:
+    def _lines(self) -> list[str]:
         data, best, interval = self.data, self.best, self.interval
         means = f"one step of {self.quoted.name}"
         if self.widest is not self.quoted:
@@ -295,9 +287,7 @@ class Report(eqx.Module):
                 f"{row['error']:8.4f}   {bound}   {_short(row['settings'])}"
                 + (f" (edge: {row['edge']})" if row["edge"] else "")
             )
-        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings()])
-
-    __str__ = __repr__
+        return lines
 
 
 def _finite(values: Numbers) -> Numbers:

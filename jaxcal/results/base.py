@@ -1,0 +1,100 @@
+"""What every result can do: say its warnings, print a report, become plain numbers."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, cast
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from jaxcal.results.parts import plain
+from jaxcal.results.verdicts import Judged, first_that_holds, judge
+
+Sentences = Iterable[tuple[str, Any]]  # each with whether it holds
+
+
+class Result(eqx.Module):
+    """A result, one or a batch of them, with its warnings, its report and plain numbers.
+
+    A class of results says in ``_sentences`` what may limit it, in ``_lines`` how one of them
+    prints and in ``_batch_lines`` how several do. ``_scalar`` names the number of one result whose
+    shape is that of a batch, and ``_long`` the arrays that `to_dict` leaves out.
+    """
+
+    _scalar: ClassVar[str] = "value"
+    _long: ClassVar[tuple[str, ...]] = ()
+    _mark: ClassVar[str] = "warning"  # before each sentence of the report
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Shape of a batch of results; () for one."""
+        return np.shape(getattr(self, self._scalar))
+
+    @property
+    def traced(self) -> bool:
+        """Whether this result holds no numbers yet: it is inside of jit, vmap or grad."""
+        return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self))
+
+    def warnings(self) -> list[str]:
+        """Sentences about anything that limits what this says; empty where nothing does."""
+        if self.traced:
+            return []
+        return [text for text, holds in self._sentences() if holds]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON, with the warnings; long arrays are left out."""
+        return plain(self._contents()) | {"warnings": self.warnings()}
+
+    def _sentences(self) -> Sentences:
+        return []
+
+    def _contents(self) -> dict[str, Any]:
+        names = [name for name in self.__dataclass_fields__ if name not in self._long]
+        return {name: getattr(self, name) for name in names}
+
+    def _lines(self) -> list[str]:
+        raise NotImplementedError
+
+    def _batch_lines(self) -> list[str]:
+        shape = self.batch_shape
+        return [f"{np.prod(shape, dtype=int)} of {type(self).__name__}, batch shape {shape}"]
+
+    def __repr__(self) -> str:
+        if self.traced:
+            return f"{type(self).__name__}(traced)"
+        lines = self._batch_lines() if self.batch_shape else self._lines()
+        return "\n".join([*lines, *(f"  {self._mark}: {text}" for text in self.warnings())])
+
+    def __str__(self) -> str:
+        return repr(self)
+
+
+class JudgedResult(Result):
+    """A result with a ``p_value`` that is judged at its ``level``.
+
+    ``_no_verdict`` says what forbids a verdict, each with whether it holds; the first is named.
+    """
+
+    _scalar: ClassVar[str] = "p_value"
+
+    @property
+    def reason(self) -> Any:
+        """Why the verdict is "cannot tell", or ""; an array for a batch. Outside of jit only."""
+        return first_that_holds(list(self._no_verdict()), self.batch_shape)
+
+    @property
+    def verdict(self) -> Any:
+        """The judgement: "rejected", "not rejected" or "cannot tell"; an array for a batch.
+
+        "rejected" where p <= level, "not rejected" where p > level, and "cannot tell" where there
+        is no p-value or the test could not have rejected any model; `reason` says why. Outside of
+        jit only.
+        """
+        return judge(cast(Judged, self))
+
+    def _no_verdict(self) -> Sentences:
+        raise NotImplementedError
+
+    def _contents(self) -> dict[str, Any]:
+        return super()._contents() | {"verdict": self.verdict, "reason": self.reason}
