@@ -50,21 +50,50 @@ def moment_test(
     r"""Test that a moment with mean zero under every prediction has mean zero over the targets.
 
     The statistic is the mean of :math:`k(p_i, p_j) \langle t_i, t_j \rangle` over pairs, with
-    :math:`t_i = t(p_i, y_i)` the ``moment``: `Balance`, `Exchangeable`, `Jumps`, `Curvature`,
-    `Linear` or `Score` of `jaxcal.moments`, or a function of a log density and a target
-    (`jaxcal.moments.Moment`).
-    ``predictions``: an `Unnormalized` or a numpyro distribution with batch shape [n]. ``targets``:
-    [n], [n, d] or [n, ...].
+    :math:`t_i = t(p_i, y_i)` the moment. Densities may be unnormalized, and may end where the
+    moment needs no gradient.
 
-    ``prediction_kernel``: by default a Gaussian, for errors that vary with the prediction, plus a
-    constant, for the same error everywhere; ``divergence``, ``base_measure``, ``n_nodes``,
-    ``whiten``, ``standardize``, ``null``, ``level``, ``tile`` and ``mesh`` as of
-    `jaxcal.kccsd_test`.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
+            [n].
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        moment: `Balance`, `Exchangeable`, `Jumps`, `Curvature`, `Linear` or `Score` of
+            `jaxcal.moments`, or a function from a log density and a target to numbers
+            (`jaxcal.moments.Moment`).
+        **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
+            prediction, plus a constant, for the same error everywhere; ``divergence``,
+            ``base_measure``, ``n_nodes``, ``whiten``, ``standardize``, ``null``, ``level``,
+            ``tile`` and ``mesh`` as in `jaxcal.kccsd_test`.
 
-    A target where its prediction has density 0 is a rejection of its own. No p-value where the
-    moment is 0 throughout, or asks for more than the densities have; a sentence says so.
-    Cost: the moment at n targets, n n_nodes scores, and n^2 (b + q) products for b draws. Raises
-    ValueError or TypeError for shapes and types, naming the argument.
+    Returns:
+        `TestResult`. A target where its prediction has density 0 is a rejection of its own. There
+        is no p-value, but a sentence in ``result.warnings()``, where the moment is 0 throughout or
+        asks for more derivatives than the densities have.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type, or there is no such option.
+
+    Cost: The moment at n targets, n n_nodes scores, and n^2 (b + q) products for b draws of the
+    null and q numbers of the moment.
+
+    Source: Balance, Metropolis et al. (1953); scores, Stein (1972); curvature, the information
+    matrix test of White (1982).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> def log_density(center, y):
+        ...     return -jnp.sum((y - center) ** 2) / 2
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200))
+        >>> predictions = jaxcal.Unnormalized(log_density, centers)
+        >>> jaxcal.moment_test(1, predictions, centers + 1.5 * noise).verdict  # wrong spread
+        'rejected'
+        >>> def skewness(log_density, y):  # odd in the score of a prediction without skew
+        ...     return jnp.tanh(jax.grad(log_density)(y))
+        >>> result = jaxcal.moment_test(1, predictions, centers + noise, moment=skewness)
+        >>> result.test
+        'moment test (skewness)'
     """
     ready = _moment(moment, "moment")
     residual = MomentsResidual((ready,), (_label(ready),))
@@ -79,24 +108,48 @@ def calibration_test(
     parts: Mapping[str, Any] | Sequence[Any] | None = None,
     **options: Unpack[MomentOptions],
 ) -> TestResult:
-    r"""Test that predictions are calibrated: shift, spread, correlation, weights and shape at once.
+    r"""Test that predictions are calibrated: shift, spread, correlation, weights, shape at once.
 
     From log densities up to their constants alone. Each part is a statistic of its own,
     :math:`k(p_i, p_j) \langle t_i, t_j \rangle`; all share one pass over pairs and the signs of one
     null. Each is divided by the standard deviation of its own draws, and the largest is compared
-    with the largest of each draw. ``result.parts`` holds each part's own p-value, and the printed
-    result names the strongest.
+    with the largest of each draw.
 
-    ``parts``: moments and `jaxcal.moments.KernelStein`, by default KCCSD, the marginal
-    `Score` (shift), `Balance` (spread), the correlations of `Curvature`, and `Exchangeable`
-    (weights of modes); a mapping gives them names. A moment with several named groups is a part a
-    group. Parts that are right only where densities reach everywhere are left out where a density
-    is 0 at a base point or a distribution says that it ends; curvature where a density has kinks.
-    Other options as of `moment_test`.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
+            [n].
+        targets: Observed targets, shape [n], [n, d] or [n, ...].
+        parts: Moments and `jaxcal.moments.KernelStein`, in a sequence or by name in a mapping. By
+            default KCCSD (shape), the marginal `Score` (shift), `Balance` (spread), the
+            correlations of `Curvature`, and `Exchangeable` (weights of modes), all of
+            `jaxcal.moments`. A moment with several named groups of numbers is a part for each.
+        **options: As in `moment_test`.
 
-    Cost: about 70 log densities, 14 gradients and d + 2 Hessian-vector products a target, n_nodes
+    Returns:
+        `TestResult`. Printed, it names the strongest part; ``result.parts`` holds the p-value of
+        each. Parts that are right only where densities reach everywhere are left out, by name,
+        where a density is 0 at a base point or a distribution says that it ends; curvature where a
+        density has kinks.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type, or there is no such option.
+
+    Cost: About 70 log densities, 6 gradients and d + 2 Hessian-vector products a target, n_nodes
     gradients a prediction, and n^2 products for each draw and part.
+
     Source: Westfall and Young (1993) for the largest of several statistics; the parts name theirs.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> def log_density(center, y):
+        ...     return -jnp.sum((y - center) ** 2) / 2
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200, 2))
+        >>> predictions = jaxcal.Unnormalized(log_density, centers)
+        >>> result = jaxcal.calibration_test(1, predictions, centers + 0.6 * noise)
+        >>> result.verdict
+        'rejected'
     """
     named = _named(PARTS if parts is None else parts)
     residual = MomentsResidual(tuple(named.values()), tuple(named), apart=True)

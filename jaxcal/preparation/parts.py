@@ -110,14 +110,16 @@ class MomentsResidual(eqx.Module):
     def pairwise(
         self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
     ) -> Weighted:
-        statistics, d = [], 0
+        statistics = []
         stein = iter([one for one in self.moments if isinstance(one, KernelStein)])
         for features in featured.features.residuals:
             if isinstance(features, SteinFeatures):
-                d, one = features.ys.shape[1], next(stein)
+                one = next(stein)
                 kernel = points.with_bandwidth(one.kernel, one.factor * target_kernel.bandwidth)
                 nothing = Vectors(jnp.zeros((0, 1), features.ys.dtype))
-                statistics.append(Stein(kernel, Constant(), nothing, dimension=d))
+                statistics.append(
+                    Stein(kernel, Constant(), nothing, dimension=features.ys.shape[1])
+                )
             else:
                 statistics.append(Inner())
         return Weighted(prediction_kernel, divergence, tuple(statistics))
