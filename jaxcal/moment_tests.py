@@ -19,7 +19,7 @@ from jaxcal.quadratic import TILE
 from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution
 from jaxcal.typing import KeyLike
-from jaxcal.whitening import Whitener, checked
+from jaxcal.whitening.contract import Whitener, checked
 
 PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"), Exchangeable())
 

@@ -31,7 +31,7 @@ from jaxcal.preparation.residuals import Featured, Residual, SteinResidual
 from jaxcal.preparation.views import ClassFrame, Frame
 from jaxcal.scores import is_distribution
 from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
-from jaxcal.whitening import Whitener, checked
+from jaxcal.whitening.contract import Whitener, checked
 
 Keys = _Key[Array, "2"]  # for base points and residuals, and for features of the predictions
 

@@ -24,7 +24,7 @@ from jaxcal.preparation import (
     vector_kernel,
 )
 from jaxcal.skce.observations import check_parameters, observations
-from jaxcal.whitening import Whitener, checked
+from jaxcal.whitening.contract import Whitener, checked
 
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
 

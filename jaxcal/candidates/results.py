@@ -1,0 +1,136 @@
+"""The result of the exchangeability test."""
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxcal.results import (
+    JudgedResult,
+    Sentences,
+    count_verdicts,
+    in_words,
+)
+from jaxcal.typing import Scalar
+
+MEANINGS = {
+    "log density": "densities at the targets are too high or too low: predictions too wide or "
+    "too narrow, or of the wrong shape",
+    "location": "predictions are shifted",
+    "scale": "predictions are too wide or too narrow along some direction",
+    "correlation": "predictions have wrong correlations",
+}
+
+
+class ExchangeabilityResult(JudgedResult):
+    """The outcome of `exchangeability_test` for n observations with m candidates each.
+
+    Attributes:
+        p_value: P-value [] of the largest of all standardized statistics.
+        part_p_values: P-value of each part alone, [g].
+        part_statistics: Statistic of each part, in standard deviations of its own null draws,
+            [g].
+        ranks: Randomized ranks of the targets among their candidates, [n, 1 + d]: of the log
+            density (coverage) and of each coordinate (SBC).
+        rank_p_values: P-values of their uniformity, one at a time, [1 + d].
+        acceptance: Share of accepted moves, [].
+        nonfinite: Observations whose target is not finite, or for which a log density is NaN or
+            +infinite, [].
+        nonfinite_features: Such values among those that describe the predictions, [].
+        impossible: Targets where their own prediction has density 0, [].
+        unmoved: Observations whose candidates all equal their target, or have no weight beside
+            it, []; they say nothing.
+        parts: Names of the g parts.
+        n_resamples: Number of draws of the null.
+        level: Level of the test, which decides `verdict`.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> result = jaxcal.candidates.exchangeability_test(1, predictions, centers + noise)
+        >>> result.ranks.shape, result.part_p_values.shape == (len(result.parts),)
+        ((100, 2), True)
+    """
+
+    p_value: Scalar
+    part_p_values: Float[Array, " g"]
+    part_statistics: Float[Array, " g"]
+    ranks: Float[Array, "n r"]
+    rank_p_values: Float[Array, " r"]
+    acceptance: Scalar
+    nonfinite: Int[Array, ""]
+    nonfinite_features: Int[Array, ""]
+    impossible: Int[Array, ""]
+    unmoved: Int[Array, ""]
+    parts: tuple[str, ...] = eqx.field(static=True)
+    n_resamples: int = eqx.field(static=True)
+    level: float = eqx.field(static=True, default=0.05)
+
+    @property
+    def strongest(self) -> str:
+        """The part whose statistic is the largest: it names the fault where the test rejects."""
+        return self.parts[int(np.nanargmax(np.asarray(self.part_statistics)))]
+
+    def _no_verdict(self) -> Sentences:
+        p = np.asarray(self.p_value)
+        too_few = 1 / (1 + self.n_resamples) > self.level
+        return [
+            (
+                "a target is not finite, or a log density is NaN or +infinite",
+                np.asarray(self.nonfinite) > 0,
+            ),
+            (
+                "values that describe the predictions are NaN or infinite",
+                np.asarray(self.nonfinite_features) > 0,
+            ),
+            ("no candidate differs from its target: the chains never moved", np.isnan(p)),
+            (f"too few resamples for the level {self.level:g}: {self.n_resamples}", too_few),
+        ]
+
+    def _sentences(self) -> Sentences:
+        n = self.ranks.shape[-2]
+        counts = (self.nonfinite, self.nonfinite_features, self.impossible)
+        nonfinite, features, impossible = (int(np.sum(np.asarray(count))) for count in counts)
+        unmoved = int(np.max(np.asarray(self.unmoved)))
+        return [
+            (
+                f"{nonfinite} observations are not finite (the target NaN or infinite, or a log "
+                f"density NaN or +infinite), so the p-value is NaN: repair them",
+                nonfinite > 0,
+            ),
+            (
+                f"{features} values that describe the predictions are NaN or infinite, so the "
+                f"p-value is NaN: look for parameters that are not finite, and for nodes at which "
+                f"a density is 0",
+                features > 0,
+            ),
+            (
+                f"{impossible} targets lie where their own prediction has density 0, which "
+                f"calibration excludes",
+                impossible > 0,
+            ),
+            (
+                f"the candidates of {unmoved} of {n} observations never left their target: take "
+                f"smaller steps, or more of them",
+                unmoved * 2 > n,
+            ),
+        ]
+
+    def _batch_lines(self) -> list[str]:
+        return [
+            f"{np.size(self.p_value)} results of the exchangeability test",
+            f"  {count_verdicts(self)}",
+        ]
+
+    def _lines(self) -> list[str]:
+        lines = [
+            f"exchangeability test, n = {self.ranks.shape[0]}",
+            f"  p-value      {float(self.p_value):.4g}   (exact, {self.n_resamples} resamples)",
+            f"  verdict      {in_words(self)}",
+        ]
+        if self.verdict == "rejected" and np.any(np.isfinite(np.asarray(self.part_statistics))):
+            lines.append(f"  strongest    {self.strongest}: {MEANINGS[self.strongest]}")
+        for name, p in zip(self.parts, np.asarray(self.part_p_values), strict=True):
+            lines.append(f"  {name:12s} p = {float(p):.4g}")
+        return lines

@@ -1,0 +1,116 @@
+"""What a way to whiten offers: a centre and a scale of each prediction."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxcal import convert
+from jaxcal.divergences.vectors import NodeScores
+from jaxcal.numerics import psd_root
+from jaxcal.preconditioners import (
+    eyes,
+)
+from jaxcal.typing import Nodes, Points
+
+FORMS = ("full", "diagonal")
+
+
+class Whitening(NamedTuple):
+    """Centres and scales of n predictions, in the units of the targets they are used on.
+
+    Attributes:
+        center: Centres, [n, d].
+        scale: Scales M, [n, d, d].
+        clamped: Number of predictions whose scale could not be computed, or not in all
+            directions, [].
+        astray: Number of predictions whose summit was not reached, [].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> none, scale = jnp.zeros((), jnp.int32), 2 * jnp.ones((3, 1, 1))
+        >>> whitening = jaxcal.whitening.Whitening(jnp.ones((3, 1)), scale, none, none)
+        >>> whitening.points(jnp.array([[1.0], [3.0], [5.0]])).ravel().tolist()
+        [0.0, 1.0, 2.0]
+    """
+
+    center: Points
+    scale: Float[Array, "n d d"]
+    clamped: Int[Array, ""]
+    astray: Int[Array, ""]
+
+    def points(self, ys: Points) -> Points:
+        """Targets in the units of their predictions, :math:`u = M^{-1} (y - c)`, [n, d]."""
+        return jnp.linalg.solve(self.scale, (ys - self.center)[..., None])[..., 0]
+
+    def scores(self, scores: Points) -> Points:
+        r"""Scores in the units of their predictions, :math:`M^\top s`, [n, d]."""
+        return jnp.einsum("nij,ni->nj", self.scale, scores)
+
+    def covariances(self) -> Float[Array, "n d d"]:
+        r"""Covariances that the predictions claim, :math:`M M^\top`, [n, d, d]."""
+        return self.scale @ jnp.swapaxes(self.scale, 1, 2)
+
+
+@runtime_checkable
+class Whitener(Protocol):
+    """Protocol of ways to centres and scales: functions of predictions and base points alone.
+
+    ``fit(predictions, at_nodes)`` returns a `Whitening` and never sees targets. ``predictions``
+    are in the units in which centres are wanted, and so are the nodes of ``at_nodes``, which is
+    None where ``needs_nodes`` is False. ``diagonal`` says whether every scale is a diagonal
+    matrix.
+
+    Example:
+        >>> import jaxcal
+        >>> isinstance(jaxcal.whitening.Regression(), jaxcal.whitening.Whitener)
+        True
+    """
+
+    @property
+    def needs_nodes(self) -> bool: ...
+
+    @property
+    def diagonal(self) -> bool: ...
+
+    def fit(self, predictions: Any, at_nodes: NodeScores | None, /) -> Whitening: ...
+
+
+def checked(value: Any, name: str) -> Any:
+    """A way to bring predictions into units of their own, or TypeError."""
+    if isinstance(value, type) or not isinstance(value, Whitener):
+        raise TypeError(
+            f"{name}: wanted one such as jaxcal.whitening.Regression(), got {convert.say(value)}"
+        )
+    return value
+
+
+def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:
+    """Base points and scores there, or ValueError where they were not given."""
+    if at_nodes is None or at_nodes.nodes is None:
+        raise ValueError(
+            f"whiten: {who} needs scores at base points and those points: give Scores.at_nodes and "
+            f"Scores.nodes"
+        )
+    return at_nodes.nodes, at_nodes.values
+
+
+def in_units_of(
+    centers: Points,
+    covariances: Float[Array, "n d d"],
+    clamped: Int[Array, ""],
+    astray: Int[Array, ""] | None = None,
+) -> Whitening:
+    """M = D R^1/2 of covariances D R D that are positive; NaN where they are."""
+    finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
+    safe = jnp.where(finite, covariances, eyes(covariances))
+    deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))
+    correlations = safe / (deviations[:, :, None] * deviations[:, None])
+    scale = deviations[:, :, None] * psd_root(correlations)
+    astray = jnp.zeros((), clamped.dtype) if astray is None else astray.astype(clamped.dtype)
+    return Whitening(centers, jnp.where(finite, scale, jnp.nan), clamped, astray)
+
+
+def diagonals(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
+    """The matrices with 0 off the diagonal."""
+    return jnp.where(eyes(matrices) > 0, matrices, 0)
