@@ -5,6 +5,7 @@ the unconstrained variables carries the log-Jacobian. Those variables, flattened
 parameters here, so positive, ordered, simplex and matrix-valued sites need nothing else.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,16 +23,43 @@ from jaxcal.typing import Key, KeyLike
 
 
 class NumpyroPosterior:
-    """The posterior of a numpyro model with one argument, the observation.
+    """The posterior of a numpyro model, over its unconstrained latent variables.
 
-    ``model(x)`` puts priors on its latent sites and observes x (``numpyro.sample(.., obs=x)``), and
-    ``model(None)`` simulates it. ``observed``: the name of that site, or of several, in which case
-    x is a dict of them. ``guide``: a trained amortized guide, ``guide(x)`` with the same sites, and
-    ``params`` its parameters, to test the guide instead of the model's own posterior. numpyro's
-    autoguides are fitted to one x: give `GuidePosterior` instead.
+    Sites that are observed besides ``observed``, ``numpyro.factor`` and scaled sites change the
+    density of the latent variables and not what the model simulates: with them, `pairs` is an
+    error, and only pairs from elsewhere can be tested. numpyro's autoguides are fitted to one x:
+    give `GuidePosterior` instead.
 
-    Parameters are the unconstrained latent variables: `pairs` draws them with their observations
-    from the prior predictive, `free` converts constrained ones.
+    Args:
+        model: ``model(x)`` puts priors on its latent sites and observes x
+            (``numpyro.sample(.., obs=x)``); ``model(None)`` simulates it. Among several arguments x
+            is the first that neither ``arguments`` nor ``inputs`` name.
+        observed: Name of the site that is observed, or names of several, in which case x is a dict
+            of them.
+        arguments: Further arguments of the model by name, the same for all observations.
+        inputs: Names of further arguments that every observation has its own of, such as a design;
+            xs is then a dict that holds them too, each with a leading axis n.
+        guide: A trained amortized guide with the same arguments and latent sites, to test it
+            instead of the model's own posterior.
+        params: The guide's parameters.
+        batch: Gradients under way at once.
+
+    Raises:
+        ValueError: a latent site is discrete, or there is none.
+        TypeError: an argument is of the wrong kind.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro
+        >>> import numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> def model(design, y=None):
+        ...     slope = numpyro.sample("slope", dist.Normal())
+        ...     numpyro.sample("y", dist.Normal(slope * design, 1.0).to_event(1), obs=y)
+        >>> arguments = {"design": jnp.linspace(0.0, 1.0, 4)}
+        >>> posterior = sbi.NumpyroPosterior(model, "y", arguments=arguments)
+        >>> thetas, xs = posterior.pairs(0, 100)
+        >>> thetas.shape, xs.shape
+        ((100, 1), (100, 4))
     """
 
     def __init__(
@@ -39,6 +67,8 @@ class NumpyroPosterior:
         model: Callable[..., Any],
         observed: str | Sequence[str] = "x",
         *,
+        arguments: Mapping[str, Any] | None = None,
+        inputs: Sequence[str] = (),
         guide: Callable[..., Any] | None = None,
         params: dict[str, Any] | None = None,
         batch: int = BATCH,
@@ -48,56 +78,156 @@ class NumpyroPosterior:
         self.params = {} if params is None else _dict(params)
         self.observed = _site_names(observed)
         self.single = isinstance(observed, str)
+        self.arguments = {} if arguments is None else _dict(arguments, "arguments")
+        self.inputs = _site_names(inputs, "inputs") if inputs else ()
         self.batch = convert.integer(batch, "batch")
-        self.example = self._latents()
-        flat, self.unravel = ravel_pytree(self._unconstrained(self.example))
-        self.d = flat.size
-        self.names = _coordinate_names(self._unconstrained(self.example))
+        taken = {*self.arguments, *self.inputs}
+        self.x_name = _first_free(self.model, taken, "model")
+        self.guide_x_name = None if guide is None else _first_free(guide, taken, "guide")
+        self.names = self.unravel = None
+        if not self.inputs:
+            self._learn_latents({})
 
-    def pairs(self, key: KeyLike, n: int) -> tuple[Float[Array, "n d"], Any]:
-        """n unconstrained parameters from the prior, [n, d], and an observation for each."""
+    def pairs(
+        self, key: KeyLike, n: int, inputs: Mapping[str, Any] | None = None
+    ) -> tuple[Float[Array, "n d"], Any]:
+        """n unconstrained parameters from the prior, and an observation for each.
+
+        Args:
+            key: Random key: typed, legacy or an integer.
+            n: How many.
+            inputs: The model's ``inputs`` by name, each with a leading axis n.
+
+        Returns:
+            Parameters [n, d], and the observed site or a dict of the sites and inputs.
+
+        Raises:
+            ValueError: the model does not simulate what it says is observed, or is conditioned on
+                more than that, so that its pairs would not be draws of its joint density.
+        """
+        return self._pairs(key, n, inputs, strict=True)
+
+    def _pairs(self, key: KeyLike, n: int, inputs: Any, *, strict: bool) -> tuple[Array, Any]:
         from numpyro.infer import Predictive
 
-        drawn = Predictive(self.model, num_samples=n)(convert.key(key), None)
+        n = convert.integer(n, "n")
+        inputs = self._inputs(inputs, n)
+        one = jax.tree.map(lambda leaf: leaf[0], inputs)
+        if strict:
+            self._check_simulates(one)
+        if not self.inputs:
+            drawn = Predictive(self.model, num_samples=n)(convert.key(key), **self._call(None, one))
+        else:
+            self._learn_latents(one)
+
+            def simulate(key: Key, row: Any) -> Any:
+                drawn = Predictive(self.model, num_samples=1)(key, **self._call(None, row))
+                return jax.tree.map(lambda leaf: leaf[0], drawn)
+
+            drawn = jax.vmap(simulate)(jax.random.split(convert.key(key), n), inputs)
         missing = [name for name in self.observed if name not in drawn]
         if missing:
             raise ValueError(f"observed: model(None) has no site {missing[0]!r}")
         thetas = self.free({name: drawn[name] for name in self.example})
-        xs = {name: drawn[name] for name in self.observed}
-        return thetas, xs[self.observed[0]] if self.single else xs
+        xs = {name: drawn[name] for name in self.observed} | inputs
+        return thetas, xs[self.observed[0]] if self.single and not inputs else xs
 
     def free(self, latents: dict[str, Array]) -> Float[Array, "n d"]:
         """Constrained latents, each with a leading axis n, as unconstrained vectors [n, d]."""
+        if self.unravel is None:
+            raise ValueError("inputs: the sites are known once `pairs` or `scored` has seen some")
         one = jax.jit(jax.vmap(lambda latent: ravel_pytree(self._unconstrained(latent))[0]))
         return one({name: jnp.asarray(latents[name]) for name in self.example})
 
     def draw_nodes(self, key: Key, m: int) -> Float[Array, "m d"]:
-        """m draws of the prior, unconstrained."""
-        return self.pairs(key, m)[0]
+        """m draws of the prior, unconstrained; what else the model is conditioned on does not
+        matter to base points."""
+        inputs = None
+        if self.inputs:
+            inputs = {name: jnp.stack([self.row[name]] * m) for name in self.inputs}
+        return self._pairs(key, m, inputs, strict=False)[0]
 
     def log_prob(self, u: Array, x: Any) -> Array:
         """The log density of the unconstrained parameters given x, up to its constant."""
         from numpyro.infer.util import potential_energy
 
         program = self.model if self.guide is None else _with_params(self.guide, self.params)
-        return jnp.negative(potential_energy(program, (x,), {}, self.unravel(u)))
+        assert self.unravel is not None
+        inputs = {name: x[name] for name in self.inputs}
+        seen = {name: x[name] for name in self.observed} if isinstance(x, Mapping) else x
+        seen = seen[self.observed[0]] if self.single and isinstance(x, Mapping) else seen
+        call = self._call(seen, inputs, self.guide_x_name)
+        return jnp.negative(potential_energy(program, (), call, self.unravel(u)))
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+        self.prepare(xs)
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
+
+    def prepare(self, xs: Any) -> None:
+        """Learn the latent sites from the first observation's inputs."""
+        if self.inputs:
+            if not isinstance(xs, Mapping) or not {*self.inputs, *self.observed} <= {*xs}:
+                raise ValueError(
+                    f"xs: wanted a dict of {', '.join((*self.observed, *self.inputs))}, the "
+                    f"observed sites and the model's inputs"
+                )
+            self._learn_latents({name: jnp.asarray(xs[name][0]) for name in self.inputs})
 
     def predictions(self, xs: Any) -> Unnormalized:
         """The posteriors given xs, for tests that need log densities."""
         return Unnormalized(_Density(self), xs)
 
-    def _latents(self) -> dict[str, Array]:
+    def _call(self, x: Any, inputs: Mapping[str, Any], x_name: str | None = None) -> dict[str, Any]:
+        return {x_name or self.x_name: x, **self.arguments, **inputs}
+
+    def _inputs(self, inputs: Any, n: int) -> dict[str, Array]:
+        named = {} if inputs is None else _dict(inputs, "inputs")
+        if {*named} != {*self.inputs}:
+            raise ValueError(
+                f"inputs: wanted {', '.join(self.inputs) or 'none'}, got {', '.join(named) or None}"
+            )
+        rows = {name: convert.numbers(value, "inputs") for name, value in named.items()}
+        if any(leaf.shape[:1] != (n,) for leaf in rows.values()):
+            raise ValueError(f"inputs: wanted a leading axis of n={n}, one entry a pair")
+        return rows
+
+    def _learn_latents(self, row: dict[str, Array]) -> None:
+        """The latent sites, their names and their flattening, with these inputs."""
+        self.row = row
+        self.example = self._latents()
+        unconstrained = self._unconstrained(self.example)
+        flat, self.unravel = ravel_pytree(unconstrained)
+        self.d, self.names = flat.size, _coordinate_names(unconstrained)
+
+    def _sites(self) -> dict[str, Any]:
         from numpyro.handlers import seed, trace
 
-        sites = trace(seed(self.model, jax.random.key(0))).get_trace(None)
+        program = seed(self.model, jax.random.key(0))
+        sites = trace(program).get_trace(**self._call(None, self.row))
+        return {name: site for name, site in sites.items() if site["type"] == "sample"}
+
+    def _check_simulates(self, row: dict[str, Array]) -> None:
+        """ValueError where the density of the pairs is not what the model simulates."""
+        self.row = row
+        for name, site in self._sites().items():
+            factor = type(site["fn"]).__name__ == "Unit"
+            if factor or (site["is_observed"] and name not in self.observed):
+                what = "a factor" if factor else "observed"
+                raise ValueError(
+                    f"model: site {name!r} is {what} also in model(None): it changes the density "
+                    f"of the latent variables, and simulations do not follow it. Make it part of a "
+                    f"distribution, or test pairs that you drew from the joint density yourself"
+                )
+            if site.get("scale") is not None:
+                raise ValueError(
+                    f"model: site {name!r} has a scaled log density (handlers.scale or a "
+                    f"subsampled plate), which simulations do not follow: test the model without"
+                )
+
+    def _latents(self) -> dict[str, Array]:
         latents = {}
-        for name, site in sites.items():
-            if site["type"] != "sample" or name in self.observed:
-                continue
-            if site["is_observed"]:
+        for name, site in self._sites().items():
+            if name in self.observed or site["is_observed"]:
                 continue
             if site["fn"].support.is_discrete:
                 raise ValueError(
@@ -113,9 +243,10 @@ class NumpyroPosterior:
         from numpyro.infer.util import unconstrain_fn
 
         fixed = _seeded(self.model)
+        call = self._call(None, self.row)
         return {
             name: value
-            for name, value in unconstrain_fn(fixed, (None,), {}, latents).items()
+            for name, value in unconstrain_fn(fixed, (), call, latents).items()
             if name in latents
         }
 
@@ -173,18 +304,38 @@ class _Density:
         return self.posterior.log_prob(u, x)
 
 
-def _dict(params: Any) -> dict[str, Any]:
-    if not isinstance(params, Mapping):
-        raise TypeError(f"params: wanted a dict of parameters by name, got {convert.say(params)}")
-    return dict(params)
+def _dict(values: Any, name: str = "params") -> dict[str, Any]:
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{name}: wanted a dict of values by name, got {convert.say(values)}")
+    return dict(values)
 
 
-def _site_names(observed: Any) -> tuple[str, ...]:
+def _site_names(observed: Any, argument: str = "observed") -> tuple[str, ...]:
     names = (observed,) if isinstance(observed, str) else observed
     whole = isinstance(names, list | tuple) and names
     if not whole or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"observed: wanted names of sites, got {convert.say(observed)}")
+        raise TypeError(f"{argument}: wanted names, got {convert.say(observed)}")
     return tuple(names)
+
+
+def _first_free(model: Callable[..., Any], taken: set[str], of: str) -> str:
+    """The name of the argument that takes the observation."""
+    parameters = inspect.signature(model).parameters
+    unknown = sorted(taken - set(parameters))
+    named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if unknown and not takes_any:
+        raise ValueError(f"arguments, inputs: the {of} has no argument {unknown[0]!r}")
+    free = [p for p in named if p.name not in taken]
+    if not free:
+        raise ValueError(f"{of}: wanted an argument for the observation, {of}(x)")
+    missing = [p.name for p in free[1:] if p.default is p.empty]
+    if missing:
+        raise ValueError(
+            f"{of}: its argument {missing[0]!r} has no value: give it by arguments= (one value "
+            f"for all observations) or inputs= (each its own)"
+        )
+    return free[0].name
 
 
 def _seeded(model: Callable[..., Any]) -> Callable[..., Any]:

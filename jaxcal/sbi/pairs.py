@@ -11,22 +11,16 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.models import Scores
 from jaxcal.models.sampling import sample
-from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
+from jaxcal.repeats import drawn_order
+from jaxcal.sbi import suspicions
+from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.freed import freed
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
-from jaxcal.sbi.posteriors import (
-    ArrayPosterior,
-    Densities,
-    DistributionPosterior,
-    JaxPosterior,
-    Posterior,
-    Sampler,
-    is_tensor,
-)
-from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
-from jaxcal.sbi.torch_posterior import TorchPosterior
-from jaxcal.scores import is_distribution
+from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
+from jaxcal.sbi.space import Space, check_inside, space_of
 from jaxcal.typing import Key, KeyLike
+
+LONG = 100  # numbers of one observation, above which a network's embedding stands for it
 
 
 class ScoredPairs(eqx.Module):
@@ -81,32 +75,76 @@ def score_pairs(
     summaries: Any = None,
     names: Any = None,
     n_nodes: int = 10,
+    exclude_invalid_x: bool = False,
 ) -> ScoredPairs:
     """Scores of n posteriors at their parameters and at base points drawn from the prior.
 
-    ``posterior``: a JAX function, network or flow (`JaxPosterior`), a posterior, potential or
-    function of torch (`TorchPosterior`), a `NumpyroPosterior`, `GuidePosterior`, a numpyro
-    distribution with batch shape [n], or `jaxcal.Scores` in the units of 1 / theta. ``thetas``
-    [n, d] from the prior, ``xs`` [n, ..] simulated from them; tensors and lists too.
+    Args:
+        key: Random key: typed, legacy or an integer.
+        posterior: One of these.
 
-    ``prior``: base measure, and where it has bounds, the space that parameters are freed from: a
-    numpyro or torch distribution, a function ``prior(key, m)``, or draws [m, d]. A posterior that
-    carries its prior needs none. Without any, ``n_nodes`` of the pairs, drawn by the key, are given
-    up and their parameters, which are draws of the prior, become the base points. ``bounds``:
-    (low, high), where the prior does not say. ``summaries`` [n, q]: of xs, for what asks about x.
-    Raises ValueError or TypeError with the argument's name; NaN scores are reported, not dropped.
+            - A JAX function ``log_prob(theta, x)``, network or flow (`JaxPosterior`).
+            - What `TorchPosterior` takes: posteriors, potentials and estimators of sbi, flows of
+              zuko and lampe, functions of torch.
+            - A function from xs to a distribution with batch shape [n], of numpyro or torch.
+            - A `NumpyroPosterior`, a `GuidePosterior`, or a distribution with batch shape [n].
+            - `jaxcal.Scores` in the units of 1 / theta.
+        thetas: [n, d] parameters from the prior.
+        xs: [n, ..] observations simulated from them, or a dict of such.
+        prior: Base measure, and where it has bounds, the space that parameters are freed from: a
+            numpyro or torch distribution, a function ``prior(key, m)``, or draws [m, d]. A
+            posterior that carries its prior needs none. Without any, ``n_nodes`` of the pairs,
+            drawn by the key, are given up and their parameters become the base points.
+        bounds: (low, high), where the prior does not say.
+        summaries: [n, q] summaries of xs, for what asks about x. Without, observations of more
+            than 100 numbers are summarized by the network's own embedding, where it has one.
+        names: Of the d parameters.
+        n_nodes: Number of base points.
+        exclude_invalid_x: Leave out pairs whose x holds NaN or infinite values, as sbi does in
+            training; otherwise they are an error.
+
+    Returns:
+        `ScoredPairs`: parameters and scores on the whole space, and what the posterior offers.
+
+    Raises:
+        ValueError: shapes disagree or values are not usable, naming the argument.
+        TypeError: an argument is of a kind that nothing can be done with.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> import numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 100, 3))
+        >>> def log_prob(theta, x):
+        ...     return -jnp.sum((theta - x / 2) ** 2)
+        >>> prior = dist.Normal(jnp.zeros(3), 1.0).to_event(1)
+        >>> pairs = sbi.score_pairs(1, log_prob, thetas, thetas + noise, prior=prior)
+        >>> pairs.scores.at_nodes.shape
+        (100, 10, 3)
     """
     key = checks.key(key)
     n_nodes = checks.integer(n_nodes, "n_nodes")
-    scorer = as_posterior(posterior, thetas)
-    prior = getattr(scorer, "prior", None) if prior is None else prior
+    scorer = as_posterior(posterior, thetas, prior)
+    own_prior = getattr(scorer, "prior", None)
+    prior = own_prior if prior is None else prior
     values, xs = _paired(thetas, xs)
+    valid = _valid(xs, len(values), checks.flag(exclude_invalid_x, "exclude_invalid_x"))
+    notes: tuple[str, ...] = tuple(getattr(scorer, "notes", ()))
+    if not valid.all():
+        summaries = summaries if summaries is None else _features(summaries, len(values))[valid]
+        values, xs = values[valid], jax.tree.map(lambda leaf: leaf[valid], xs)
+        scorer = _rows_of(scorer, valid)
+        notes += (f"{int(np.sum(~valid))} pairs with NaN or infinite x were left out",)
+    getattr(scorer, "prepare", lambda xs: None)(xs)
     n, d = values.shape
     names = _names(names if names is not None else getattr(scorer, "names", None), d)
-    features = _features(xs, n, "xs") if summaries is None else _features(summaries, n)
+    features, of_network = _summarized(scorer, xs, summaries, n)
+    notes += of_network
     space = space_of(prior, bounds, d, values.dtype)
     check_inside(space, values)
-    notes = _simulated_again(values, features) + _about_space(space, prior, bounds, values, names)
+    notes += suspicions.simulated_again(values, features)
+    notes += suspicions.about_space(space, prior, bounds, values, names)
+    notes += _about_inputs(key, prior, own_prior, scorer, values, xs)
 
     if isinstance(scorer, ArrayPosterior):
         raw = scorer.scored(values, xs, None)
@@ -115,7 +153,7 @@ def score_pairs(
         if nodes is not None:
             check_inside(space, nodes)
     else:
-        nodes = _nodes(key, prior, scorer, n_nodes, d, values.dtype)
+        nodes = _nodes(key, prior, scorer, n_nodes, values)
         if nodes is None:
             if isinstance(scorer, DistributionPosterior):
                 raise ValueError(
@@ -130,17 +168,16 @@ def score_pairs(
             given_up, tested = order[:n_nodes], np.sort(order[n_nodes:])
             nodes, values, features = values[given_up], values[tested], features[tested]
             xs = jax.tree.map(lambda leaf: leaf[tested], xs)
-            rows_of = getattr(scorer, "rows", None)
-            scorer = scorer if rows_of is None else rows_of(tested)
+            scorer = _rows_of(scorer, tested)
             notes += (
                 f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
                 f"base points, and these pairs were not tested",
             )
         check_inside(space, nodes)
         scores = scorer.scored(values, xs, nodes)
-    notes += _about_scores(scores)
+    notes += suspicions.about_count(len(values)) + suspicions.about_scores(scores)
     scores = _free(space, values, scores)
-    notes += _about_tails(np.asarray(scores.at_targets), names)
+    notes += suspicions.about_tails(np.asarray(scores.at_targets), names)
     predictions = scorer.predictions(xs) if isinstance(scorer, Densities) else None
     return ScoredPairs(
         space.free(values),
@@ -154,33 +191,64 @@ def score_pairs(
     )
 
 
-def as_posterior(posterior: Any, thetas: Any = None) -> Posterior:
-    """The posterior in whatever form the user has it, as a `Posterior`: something with scores."""
-    if isinstance(posterior, Scores):
-        return ArrayPosterior(posterior)
-    if isinstance(posterior, (JaxPosterior, ArrayPosterior)) or hasattr(posterior, "scored"):
-        return posterior
-    if is_distribution(posterior):
-        return DistributionPosterior(posterior)
-    of_torch = type(posterior).__module__.split(".")[0] in ("torch", "sbi")
-    sampled = hasattr(posterior, "potential_fn") or hasattr(posterior, "posterior_estimator")
-    if of_torch or sampled or hasattr(posterior, "set_x"):
-        return TorchPosterior(posterior)
-    if is_tensor(posterior) or isinstance(posterior, (np.ndarray, jax.Array, list, tuple)):
-        raise TypeError(
-            "posterior: got an array: wrap scores as jaxcal.Scores(at_targets, at_nodes, nodes) to "
-            "say what they are"
+def _rows_of(scorer: Any, rows: np.ndarray) -> Any:
+    """The posteriors of some of the observations, of a scorer that does not read them off xs."""
+    rows_of = getattr(scorer, "rows", None)
+    if rows_of is not None:
+        return rows_of(rows)
+    if isinstance(scorer, DistributionPosterior):
+        raise ValueError(
+            "posterior: a batch of distributions cannot leave out rows: pass a function xs -> "
+            "distribution, or leave these rows out of everything yourself"
         )
-    if isinstance(posterior, type):
-        raise TypeError(f"posterior: got the class {posterior.__name__}; pass an instance of it")
-    if callable(posterior) and is_tensor(thetas):
-        return TorchPosterior(posterior)
-    if callable(posterior) or hasattr(posterior, "log_prob"):
-        return JaxPosterior(posterior)
-    raise TypeError(
-        f"posterior: cannot get scores from {type(posterior).__name__}: pass log_prob(theta, x), "
-        f"an sbi posterior or potential, a NumpyroPosterior, or jaxcal.Scores"
+    return scorer
+
+
+def _valid(xs: Any, n: int, exclude: bool) -> np.ndarray:
+    """Which rows of xs are finite, [n]; ValueError where some are not and none may be left out."""
+    leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(xs)]
+    valid = np.all([np.all(np.isfinite(leaf), axis=1) for leaf in leaves], axis=0)
+    if valid.all() or (exclude and valid.sum() >= 2):
+        return valid
+    raise ValueError(
+        f"xs: {int(np.sum(~valid))} of {n} rows hold NaN or infinite values (first row "
+        f"{int(np.argmin(valid))}), as simulations that failed do: exclude_invalid_x=True leaves "
+        f"these pairs out, if the posterior was trained without such"
     )
+
+
+def _summarized(scorer: Any, xs: Any, summaries: Any, n: int) -> tuple[Array, tuple[str, ...]]:
+    """What kernels compare observations by, [n, q], and a sentence where it is an embedding."""
+    if summaries is not None:
+        return _features(summaries, n), ()
+    features = _features(xs, n, "xs")
+    embed = getattr(scorer, "summaries", None)
+    if features.shape[1] <= LONG or embed is None:
+        return features, ()
+    embedded = embed(xs)
+    if embedded is None or embedded.shape[1] >= features.shape[1]:
+        return features, ()
+    note = (
+        f"observations are compared by the network's own embedding of them, {embedded.shape[1]} "
+        f"numbers of {features.shape[1]}: what it leaves out, this question leaves out too"
+    )
+    return jnp.asarray(embedded), (note,)
+
+
+def _about_inputs(
+    key: Key, prior: Any, own_prior: Any, scorer: Any, values: Array, xs: Any
+) -> tuple[str, ...]:
+    """Sentences on whether thetas and xs are what prior and network expect."""
+    thetas, draws = np.asarray(values, float), None
+    features = np.asarray(_features(xs, len(thetas), "xs"), float)
+    if hasattr(prior, "sample"):
+        drawn = _nodes(jax.random.fold_in(key, 3), prior, None, suspicions.PRIOR_DRAWS, values)
+        draws = np.asarray(drawn, float)
+    notes = suspicions.about_prior(prior, own_prior, thetas, features, draws)
+    moments = getattr(scorer, "training_moments", lambda: None)()
+    if isinstance(xs, dict) or moments is None:
+        return notes
+    return notes + suspicions.about_training(moments, features)
 
 
 def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
@@ -227,14 +295,15 @@ def _names(names: Any, d: int) -> tuple[str, ...]:
     return names
 
 
-def _nodes(key: Key, prior: Any, scorer: Any, m: int, d: int, dtype: Any) -> Array | None:
+def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
     """m draws of the prior, [m, d], or None where there is none to draw from."""
+    d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
     if prior is None:
         return None
     if hasattr(prior, "sample"):
-        if type(prior).__module__.split(".")[0] in ("torch", "sbi"):
+        if suspicions.is_of_torch(prior):
             drawn = _draw_torch(key, prior, m)
         else:
             drawn = sample(key, prior, (m,), "prior")
@@ -287,87 +356,3 @@ def _free(space: Space, thetas: Array, scores: Scores) -> Scores:
     nodes = space.free(scores.nodes)
     at = space.scores(space.free(thetas), scores.at_targets)
     return Scores(at, space.scores(nodes[None], scores.at_nodes), nodes)
-
-
-@jax.jit
-def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """How many rows of thetas repeat another beyond chance, and how many with their features."""
-    n = len(thetas)
-    of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
-    with_features = repeated_rows(thetas, of_thetas, fingerprints(features, n))
-    return repeated_rows(thetas, of_thetas, none), with_features
-
-
-def _simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
-    """Sentences on parameters that repeat with other xs; the tests warn of repeated whole pairs."""
-    n = len(thetas)
-    count, whole = map(int, _repeats(thetas, features))
-    if count <= whole:
-        return ()
-    return (
-        f"{count} of {n} rows of thetas repeat another: pairs must be independent, and repeated "
-        f"ones make p-values too small: keep one simulation of each parameter",
-    )
-
-
-def _about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tuple[str, ...]):
-    bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
-    if bounded:
-        listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
-        return (
-            f"{listed} with bounds: tested after a change to the whole line (logit between two "
-            f"bounds, log from one), scores with the log-Jacobian, since a density with an edge "
-            f"violates the identity that the test rests on",
-        )
-    if getattr(prior, "support", None) is not None or bounds is not None:
-        return ()
-    if even := evenly_filled(thetas):
-        return (
-            f"{names[even[0]]} fills an interval evenly, as under a uniform prior, but no bounds "
-            f"are known: a density with an edge violates the identity that the test rests on; pass "
-            f"prior= (a distribution) or bounds=(low, high)",
-        )
-    return ()
-
-
-def _about_scores(scores: Scores) -> tuple[str, ...]:
-    at, at_nodes = np.asarray(scores.at_targets), np.asarray(scores.at_nodes)
-    bad = int(np.sum(~np.all(np.isfinite(at), axis=1)))
-    bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
-    still = np.concatenate([at[:, None], at_nodes], axis=1)
-    still = np.all(still == 0, axis=2)
-    notes = []
-    if bad:
-        notes.append(
-            f"{bad} posteriors have a NaN or infinite score, or a density of 0 or NaN, at their "
-            f"own parameter: is their density positive and differentiable wherever the prior is?"
-        )
-    if bad_nodes:
-        notes.append(
-            f"{bad_nodes} posteriors have NaN or infinite scores, or a density of 0 or NaN, at "
-            f"base points drawn from the prior: do they return NaN or -inf outside a smaller box? "
-            f"Pass a prior= that they all cover"
-        )
-    if 0 < still.sum() < still.size:
-        notes.append(
-            f"{int(still.sum())} of {still.size} scores are exactly 0 in every parameter: is the "
-            f"log density clipped or constant there? Such scores are wrong: leave it as it is"
-        )
-    return tuple(notes)
-
-
-def _about_tails(at: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
-    """A sentence where one pair in fifty holds most of the squared scores of a parameter."""
-    squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
-    total = squares.sum(axis=0)
-    if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
-        return ()
-    shares = squares[: len(at) // 50].sum(axis=0) / total
-    k = int(np.argmax(shares))
-    if shares[k] <= 0.5:
-        return ()
-    return (
-        f"2 % of the pairs hold {100 * shares[k]:.0f} % of the squared scores of {names[k]}: a few "
-        f"pairs decide, and the tests see little of the others; posteriors that are far too narrow "
-        f"look like this. Compare the coverage (jaxcal.coverage) if you can draw from them",
-    )

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal import checks
@@ -205,6 +206,12 @@ class ArrayPosterior(eqx.Module):
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         return self.scores
+
+    def rows(self, rows: Any) -> "ArrayPosterior":
+        """The scores of some of the observations."""
+        at, at_nodes = self.scores.at_targets, self.scores.at_nodes
+        some = None if at_nodes is None else np.asarray(at_nodes)[rows]
+        return ArrayPosterior(Scores(np.asarray(at)[rows], some, self.scores.nodes))
 
 
 class DistributionPosterior(eqx.Module):

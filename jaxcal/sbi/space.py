@@ -161,7 +161,8 @@ def check_inside(space: Space, thetas: Array) -> None:
         raise ValueError(
             f"thetas: {int(rows.sum())} of {rows.size} rows lie on or beyond a bound, first in "
             f"parameter {which} ({float(space.low[which]):g} to {float(space.high[which]):g}): "
-            f"does the prior's support fit the simulations, or were values rounded?"
+            f"does the prior's support fit the simulations, are thetas in its units, are they "
+            f"swapped with xs, or were values rounded?"
         )
 
 

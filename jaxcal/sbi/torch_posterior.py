@@ -1,32 +1,69 @@
 """Posteriors of PyTorch, of the library sbi above all: scores by torch's own autograd."""
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.models import Scores
+from jaxcal import checks
+from jaxcal.models import Scores, Unnormalized
+from jaxcal.sbi.torch_callback import CalledBack
+from jaxcal.sbi.torch_density import density_of
+from jaxcal.typing import Key
 
 BATCH = 10_000
 
 
 class TorchPosterior:
-    """A posterior whose log density is computed by torch.
+    """A posterior whose log density is computed by torch, as `jaxcal.sbi` takes it.
 
-    ``posterior``: of sbi a ``DirectPosterior`` (NPE), a posterior that samples a potential (NLE
-    and NRE with MCMC, rejection or importance sampling), or a potential itself; or any function
-    ``log_prob(thetas, xs)`` of tensors [n, d] and [n, ..] that returns [n] and may be unnormalized.
-    ``batch``: rows under way at once. The object's own x, if it was set, is put back.
+    The networks are evaluated where they are, in their type, in eval mode, and outside of
+    ``torch.no_grad`` and ``torch.inference_mode``; nothing of the object is changed.
+
+    Args:
+        posterior: One of these.
+
+            - A posterior of sbi: NPE, NLE, NRE (sampled in any way), NPSE, FMPE, an
+              ``EnsemblePosterior``, or a potential.
+            - The estimator that ``.train()`` returns; one of NLE or NRE wants ``prior``.
+            - A flow of zuko or lampe, or any function x -> distribution of torch, batch shape [n].
+            - A function ``log_prob(thetas, xs)`` of tensors [n, d] and [n, ..] that returns [n] and
+              may be unnormalized.
+        prior: A distribution of torch, for estimators that have none.
+        batch: Rows under way at once.
+        like: A tensor whose device and type the inputs get where the posterior has no network.
+
+    Raises:
+        TypeError: the object has no log density.
+
+    Cost: one gradient a row; FMPE one solution of an ODE a batch and its adjoint. NPSE gives its
+    own score, at its smallest noise.
     """
 
-    def __init__(self, posterior: Any, *, batch: int = BATCH):
-        self.log_prob = log_prob_of(posterior)
-        self.prior = getattr(posterior, "prior", None)
-        if self.prior is None:
-            self.prior = getattr(getattr(posterior, "potential_fn", None), "prior", None)
-        self.batch = batch
+    def __init__(self, posterior: Any, *, prior: Any = None, batch: int = BATCH, like: Any = None):
+        with _torch().inference_mode(False):
+            self.source, self.density = posterior, density_of(posterior, prior)
+        self.prior, self.notes = self.density.prior, self.density.notes
+        self.batch, self.like = checks.integer(batch, "batch"), like
+        if self.density.draw is not None:
+            self.sample = self._sample
+        if not self.density.slow:
+            self.predictions = self._predictions
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TorchPosterior) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[int, ...]:
+        return id(self.source), id(self.prior), self.batch
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
         at = self.scores(np.asarray(thetas), xs)
@@ -38,77 +75,202 @@ class TorchPosterior:
         at_nodes = np.stack(everywhere, axis=1)
         return Scores(jnp.asarray(at, thetas.dtype), jnp.asarray(at_nodes, thetas.dtype), nodes)
 
+    def _predictions(self, xs: Any) -> Unnormalized:
+        """The posteriors given xs, for tests that need log densities: JAX calls back to torch."""
+        return Unnormalized(CalledBack(self), jax.tree.map(jnp.asarray, _arrays(xs)))
+
+    def summaries(self, xs: Any) -> np.ndarray | None:
+        """The network's own embedding of xs, [n, q], or None where it has none."""
+        embed = self.density.embed
+        if embed is None or isinstance(xs, dict):
+            return None
+        parts = self._walk(None, xs, lambda theta, x: (embed(x),), gradients=False)
+        return np.concatenate([part[0] for part in parts])
+
+    def training_moments(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Mean and standard deviation of the xs that a network of sbi was trained on, or None."""
+        size = math.prod(self.density.x_shape or ())
+        for network in self.density.networks if self.density.embed is not None else ():
+            for module in network.modules():
+                if type(module).__name__ == "Standardize":
+                    mean, sd = (part.detach().cpu().numpy() for part in (module._mean, module._std))
+                    if mean.size in (1, size):
+                        return mean, sd
+        return None
+
     def scores(self, thetas: np.ndarray, xs: Any) -> np.ndarray:
-        """The score of every pair, [n, d], in batches; NaN where the log density is not finite."""
-        import torch  # pyright: ignore[reportMissingImports]
+        """The score of every pair, [n, d]; NaN where the log density is not finite."""
+        return self.logs_and_scores(thetas, xs, logs=False)[1]
 
-        kind = torch.get_default_dtype()
-        rows = [slice(i, i + self.batch) for i in range(0, len(thetas), self.batch)]
-        gradients = []
-        with torch.enable_grad():
-            for part in rows:
-                theta = torch.as_tensor(np.array(thetas[part]), dtype=kind).requires_grad_(True)
-                x = xs[part] if hasattr(xs, "detach") else np.array(xs[part])
-                log_prob = self.log_prob(theta, torch.as_tensor(x, dtype=kind))
-                gradients.append(_gradient(torch, log_prob, theta))
-        return np.concatenate(gradients)
+    def log_densities(self, thetas: np.ndarray, xs: Any) -> np.ndarray:
+        """The log density of every pair, [n], up to a constant a row."""
+        parts = self._walk(thetas, xs, lambda t, x: (self._log_prob(t, x),), gradients=False)
+        return np.concatenate([part[0] for part in parts])
+
+    def logs_and_scores(
+        self, thetas: np.ndarray, xs: Any, *, logs: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Both of every pair, [n] and [n, d]; ``logs`` may be NaN where they are not asked for."""
+        both = partial(self._both, logs=logs)
+        parts = list(self._walk(thetas, xs, both, gradients=True))
+        values, scores = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+        return values, scores
+
+    def curvature(self, thetas: np.ndarray, xs: Any, directions: np.ndarray) -> np.ndarray:
+        """The Hessian of every log density times a direction, [n, d]."""
+        torch = _torch()
+        if self.density.slow:
+            raise TypeError("posterior: the solution of an ODE has no second derivatives here")
+        directed = iter(np.array_split(directions, range(self.batch, len(thetas), self.batch)))
+
+        def product(theta: Any, x: Any) -> tuple[Any]:
+            along = torch.as_tensor(next(directed), dtype=theta.dtype, device=theta.device)
+            _, slope = self._both(theta, x, logs=False, create_graph=True)
+            (row,) = torch.autograd.grad((slope * along).sum(), theta, allow_unused=True)
+            return (torch.zeros_like(theta) if row is None else row,)
+
+        return np.concatenate([part[0] for part in self._walk(thetas, xs, product, gradients=True)])
+
+    def _sample(self, key: Key, xs: Any, m: int) -> Array:
+        torch, draw = _torch(), self.density.draw
+        assert draw is not None
+        rows = max(1, self.batch // m)
+        with torch.random.fork_rng():
+            torch.manual_seed(int(jax.random.bits(key, dtype=jnp.uint32)))
+            parts = self._walk(None, xs, lambda t, x: (draw(x, m),), gradients=False, rows=rows)
+            drawn = np.concatenate([part[0] for part in parts], axis=1)
+        return jnp.asarray(np.moveaxis(drawn, 0, 1))
+
+    def _log_prob(self, theta: Any, x: Any) -> Any:
+        try:
+            log_prob = self.density.log_prob(theta, x)
+        except RuntimeError as error:
+            said = str(error).partition("\n")[0]
+            raise ValueError(
+                f"posterior: its log density fails for tensors of shape {tuple(theta.shape)} and "
+                f"{tuple(getattr(x, 'shape', ()))}: {said}"
+            ) from error
+        if not hasattr(log_prob, "requires_grad"):
+            raise TypeError(
+                f"posterior: its log density returned {type(log_prob).__name__}, not a torch tensor"
+            )
+        if math.prod(log_prob.shape) != len(theta):
+            raise ValueError(
+                f"posterior: wanted one log density for each of {len(theta)} pairs, got shape "
+                f"{tuple(log_prob.shape)}"
+            )
+        return log_prob.reshape(-1)
+
+    def _both(
+        self, theta: Any, x: Any, *, logs: bool, create_graph: bool = False
+    ) -> tuple[Any, Any]:
+        """Log densities and scores; without ``logs`` a network's own score needs no density."""
+        torch, density = _torch(), self.density
+        if density.score is None:
+            log_prob = self._log_prob(theta, x)
+            slope = _slope(torch, log_prob, theta, create_graph)
+        else:
+            slope = density.score(theta, x)
+            log_prob = self._log_prob(theta, x) if logs else torch.zeros_like(slope[:, 0])
+        # torch.where(inside, .., -inf) has gradient 0 outside
+        reached = torch.isfinite(log_prob)[:, None]
+        return log_prob, torch.where(reached, slope, torch.full_like(slope, torch.nan))
+
+    def _walk(
+        self,
+        thetas: np.ndarray | None,
+        xs: Any,
+        function: Callable[[Any, Any], tuple[Any, ...]],
+        *,
+        gradients: bool,
+        rows: int | None = None,
+    ) -> Iterator[tuple[np.ndarray, ...]]:
+        """``function(theta, x)`` of every batch of rows, as NumPy arrays."""
+        torch = _torch()
+        leaves = jax.tree.leaves(xs)
+        n, size = len(leaves[0] if thetas is None else thetas), rows or self.batch
+        with torch.inference_mode(False), torch.set_grad_enabled(gradients), self._evaluated():
+            like = self._like(torch)
+            for start in range(0, n, size):
+                part = slice(start, start + size)
+                theta = None
+                if thetas is not None:
+                    theta = _tensor(torch, thetas[part], like).requires_grad_(gradients)
+                x = jax.tree.map(lambda leaf, part=part: _tensor(torch, leaf[part], like), xs)
+                x = self._shaped(x, None if theta is None else theta.shape[1])
+                outputs = function(theta, x)
+                yield tuple(np.array(out.detach().cpu().numpy()) for out in outputs)
+
+    def _like(self, torch: Any) -> Any:
+        """A tensor on the device and in the type of the inputs."""
+        for network in self.density.networks:
+            if callable(getattr(network, "parameters", None)):
+                for tensor in (*network.parameters(), *network.buffers()):
+                    if tensor.is_floating_point():
+                        return tensor
+        like = self.like
+        return like if like is not None and like.is_floating_point() else torch.zeros(())
+
+    @contextlib.contextmanager
+    def _evaluated(self) -> Iterator[None]:
+        """Networks in eval mode; the modes are put back."""
+        modules = [
+            module
+            for network in self.density.networks
+            if callable(getattr(network, "modules", None))
+            for module in network.modules()
+        ]
+        modes = [module.training for module in modules]
+        try:
+            for module in modules:
+                module.training = False
+            yield
+        finally:
+            for module, training in zip(modules, modes, strict=True):
+                module.training = training
+
+    def _shaped(self, x: Any, d: int | None) -> Any:
+        """The observations in the shape that the network was made for, or ValueError."""
+        wanted = self.density.x_shape
+        if wanted is None or isinstance(x, dict):
+            return x
+        size, theta_size = math.prod(wanted), math.prod(self.density.theta_shape or ())
+        if (d is not None and d != theta_size) or x[0].numel() != size:
+            swapped = d == size and x[0].numel() == theta_size
+            raise ValueError(
+                f"thetas and xs: the posterior was trained on {theta_size} parameters and "
+                f"observations of shape {wanted}, got {d} parameters and observations of shape "
+                f"{tuple(x.shape[1:])}" + (": are the two swapped?" if swapped else "")
+            )
+        return x.reshape(len(x), *wanted)
 
 
-def _gradient(torch: Any, log_prob: Any, theta: Any) -> np.ndarray:
-    n = theta.shape[0]
-    if not hasattr(log_prob, "requires_grad"):
-        raise TypeError(
-            f"posterior: its log density returned {type(log_prob).__name__}, not a torch tensor"
-        )
-    if int(np.prod(tuple(log_prob.shape))) != n:
-        raise ValueError(
-            f"posterior: wanted one log density for each of {n} pairs, got shape "
-            f"{tuple(log_prob.shape)}"
-        )
+def _torch() -> Any:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    return torch
+
+
+def _arrays(xs: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf.cpu() if hasattr(leaf, "cpu") else leaf), xs)
+
+
+def _tensor(torch: Any, values: Any, like: Any) -> Any:
+    """A new tensor on the device of ``like``, of its type; made outside of inference mode."""
+    if hasattr(values, "detach"):
+        return values.detach().clone().to(like.device, like.dtype)
+    return torch.as_tensor(np.array(values)).to(like.device, like.dtype)
+
+
+def _slope(torch: Any, log_prob: Any, theta: Any, create_graph: bool) -> Any:
     if not log_prob.requires_grad:
         raise ValueError(
             "posterior: its log density is detached from theta, so torch cannot give a score: "
             "remove .detach(), .numpy(), torch.no_grad() or track_gradients=False inside it"
         )
-    (gradient,) = torch.autograd.grad(log_prob.sum(), theta, allow_unused=True)
-    if gradient is None:
-        raise ValueError("posterior: its log density does not depend on theta")
-    scores = np.array(gradient.detach().cpu().numpy())
-    logs = np.asarray(log_prob.detach().cpu().numpy()).reshape(n)
-    scores[~np.isfinite(logs)] = np.nan  # torch.where(inside, .., -inf) has gradient 0 outside
-    return scores
-
-
-def log_prob_of(posterior: Any) -> Callable[[Any, Any], Any]:
-    """``log_prob(thetas, xs)`` on tensors, row by row, of what sbi or the user has."""
-    name = type(posterior).__name__
-    if name == "VIPosterior":
-        raise TypeError(
-            "posterior: a VIPosterior is fitted to one x and says nothing of the others: pass the "
-            "potential it was made from, or an amortized posterior"
-        )
-    if hasattr(posterior, "posterior_estimator"):  # NPE, without its correction for leakage
-        estimator = posterior.posterior_estimator
-        return lambda theta, x: estimator.log_prob(theta.unsqueeze(0), condition=x)[0]
-    potential = getattr(posterior, "potential_fn", posterior)
-    if hasattr(potential, "set_x"):
-        return lambda theta, x: _potential_at(potential, theta, x)
-    if callable(potential):
-        return potential
-    raise TypeError(
-        f"posterior: {name} has neither a posterior_estimator nor a potential_fn: pass a function "
-        f"log_prob(thetas, xs) of torch tensors that returns one number a row"
+    (slope,) = torch.autograd.grad(
+        log_prob.sum(), theta, allow_unused=True, create_graph=create_graph
     )
-
-
-def _potential_at(potential: Any, theta: Any, x: Any) -> Any:
-    """One potential a pair; the observation that the potential held is put back."""
-    observed = {
-        name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
-    }
-    try:
-        potential.set_x(x, x_is_iid=False)
-        return potential(theta, track_gradients=True).reshape(-1)
-    finally:
-        for name, value in observed.items():
-            setattr(potential, name, value)
+    if slope is None:
+        raise ValueError("posterior: its log density does not depend on theta")
+    return slope

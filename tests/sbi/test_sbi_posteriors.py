@@ -11,7 +11,7 @@ import scipy.stats
 
 from jaxcal import Scores
 from jaxcal.sbi import GuidePosterior, JaxPosterior, NumpyroPosterior, chunked_scores
-from jaxcal.sbi.pairs import as_posterior
+from jaxcal.sbi.adapters import as_posterior
 
 N, D = 13, 2
 
@@ -246,3 +246,86 @@ def test_arrays_and_nonsense_are_told_apart(pairs):
         as_posterior(pairs[0])
     with pytest.raises(TypeError, match="cannot get scores from dict"):
         as_posterior({})
+
+
+def with_factor(x):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    numpyro.factor("soft", -(mu**2))
+    numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+
+
+def test_a_factor_is_part_of_the_density_and_never_of_simulations():
+    """mu ~ N(0, 1) exp(-mu^2), x ~ N(mu, 1): a score of -mu - 2 mu + (x - mu)."""
+    posterior = NumpyroPosterior(with_factor)
+    us, xs = jnp.asarray([[0.3], [-1.0]]), jnp.asarray([0.7, 0.1])
+    scores = posterior.scored(us, xs, us).at_targets
+    np.testing.assert_allclose(scores[:, 0], -3 * us[:, 0] + xs - us[:, 0], rtol=1e-9)
+    assert posterior.draw_nodes(jax.random.key(0), 5).shape == (5, 1)
+    with pytest.raises(ValueError, match="site 'soft' is a factor"):
+        posterior.pairs(jax.random.key(0), 4)
+
+    def conditioned(x):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        numpyro.sample("more", dist.Normal(mu, 1.0), obs=0.3)
+        numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+
+    with pytest.raises(ValueError, match="'more' is observed also in"):
+        NumpyroPosterior(conditioned).pairs(0, 4)
+
+    def scaled(x):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.handlers.scale(scale=3.0):
+            numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+
+    with pytest.raises(ValueError, match="'x' has a scaled log density"):
+        NumpyroPosterior(scaled).pairs(0, 4)
+
+
+def regression(design, noise, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(slope * design, noise).to_event(1), obs=y)
+
+
+def test_models_with_several_arguments():
+    """Shared ones by ``arguments``, each observation's own by ``inputs``; x is the one left."""
+    design = jnp.asarray([0.5, 1.0, 2.0])
+    shared = NumpyroPosterior(regression, "y", arguments={"design": design, "noise": 0.5})
+    us, ys = shared.pairs(0, 6)
+    assert (us.shape, ys.shape) == ((6, 1), (6, 3))
+
+    def wanted(us, ys, designs):
+        gaps = ys - us * designs
+        return -us + jnp.sum(designs * gaps, axis=1, keepdims=True) / 0.25
+
+    scores = shared.scored(us, ys, None).at_targets
+    np.testing.assert_allclose(scores, wanted(us, ys, design[None]), rtol=1e-9)
+
+    designs = jax.random.normal(jax.random.key(1), (6, 3))
+    own = NumpyroPosterior(regression, "y", arguments={"noise": 0.5}, inputs=["design"])
+    us, xs = own.pairs(0, 6, inputs={"design": designs})
+    assert set(xs) == {"y", "design"}
+    assert own.names == ("slope",)
+    scores = own.scored(us, xs, us[:2]).at_targets
+    np.testing.assert_allclose(scores, wanted(us, xs["y"], designs), rtol=1e-9)
+    # y / design is about the slope: the observations follow their own inputs
+    assert float(jnp.max(jnp.abs(xs["y"] - us * designs))) < 5 * 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "its argument 'noise' has no value"),
+        ({"arguments": {"nois": 1.0}}, "no argument 'nois'"),
+        ({"arguments": {"design": 1.0, "noise": 1.0, "y": None}}, "wanted an argument for the"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_model_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        NumpyroPosterior(regression, "y", **options)
+    own = NumpyroPosterior(regression, "y", arguments={"noise": 1.0}, inputs=["design"])
+    with pytest.raises(ValueError, match="inputs: wanted design, got None"):
+        own.pairs(0, 3)
+    with pytest.raises(ValueError, match="leading axis of n=3"):
+        own.pairs(0, 3, inputs={"design": jnp.ones((2, 3))})
+    with pytest.raises(ValueError, match="xs: wanted a dict of y, design"):
+        own.scored(jnp.ones((3, 1)), jnp.ones((3, 3)), None)

@@ -1,0 +1,198 @@
+"""Sentences on what may be wrong with a posterior's pairs, prior, observations and scores."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxcal.models import Scores
+from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.sbi.space import Space, evenly_filled
+
+FEW = 50  # pairs
+UNLIKELY = 1e-6  # p-value of draws of the prior, below which thetas look like something else
+PRIOR_DRAWS = 2000
+
+
+@jax.jit
+def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
+    """How many rows of thetas repeat another beyond chance, and how many with their features."""
+    n = len(thetas)
+    of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
+    with_features = repeated_rows(thetas, of_thetas, fingerprints(features, n))
+    return repeated_rows(thetas, of_thetas, none), with_features
+
+
+def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
+    """Sentences on parameters that repeat with other xs; the tests warn of repeated whole pairs."""
+    n = len(thetas)
+    count, whole = map(int, _repeats(thetas, features))
+    if count <= whole:
+        return ()
+    return (
+        f"{count} of {n} rows of thetas repeat another: pairs must be independent, and repeated "
+        f"ones make p-values too small: keep one simulation of each parameter",
+    )
+
+
+def about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tuple[str, ...]):
+    """Sentences on parameters with bounds, and on those that look as if they had some."""
+    bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
+    if bounded:
+        listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
+        return (
+            f"{listed} with bounds: tested after a change to the whole line (logit between two "
+            f"bounds, log from one), scores with the log-Jacobian, since a density with an edge "
+            f"violates the identity that the test rests on",
+        )
+    if getattr(prior, "support", None) is not None or bounds is not None:
+        return ()
+    if even := evenly_filled(thetas):
+        return (
+            f"{names[even[0]]} fills an interval evenly, as under a uniform prior, but no bounds "
+            f"are known: a density with an edge violates the identity that the test rests on; pass "
+            f"prior= (a distribution) or bounds=(low, high)",
+        )
+    return ()
+
+
+def about_scores(scores: Scores) -> tuple[str, ...]:
+    """Sentences on scores that are not finite, or 0 by clipping."""
+    at, at_nodes = np.asarray(scores.at_targets), np.asarray(scores.at_nodes)
+    bad = int(np.sum(~np.all(np.isfinite(at), axis=1)))
+    bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
+    still = np.concatenate([at[:, None], at_nodes], axis=1)
+    still = np.all(still == 0, axis=2)
+    notes = []
+    if bad:
+        notes.append(
+            f"{bad} posteriors have a NaN or infinite score, or a density of 0 or NaN, at their "
+            f"own parameter: is their density positive and differentiable wherever the prior is?"
+        )
+    if bad_nodes:
+        notes.append(
+            f"{bad_nodes} posteriors have NaN or infinite scores, or a density of 0 or NaN, at "
+            f"base points drawn from the prior: do they return NaN or -inf outside a smaller box? "
+            f"Pass a prior= that they all cover"
+        )
+    if 0 < still.sum() < still.size:
+        notes.append(
+            f"{int(still.sum())} of {still.size} scores are exactly 0 in every parameter: is the "
+            f"log density clipped or constant there? Such scores are wrong: leave it as it is"
+        )
+    return tuple(notes)
+
+
+def about_tails(at: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A sentence where one pair in fifty holds most of the squared scores of a parameter."""
+    squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
+    total = squares.sum(axis=0)
+    if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
+        return ()
+    shares = squares[: len(at) // 50].sum(axis=0) / total
+    k = int(np.argmax(shares))
+    if shares[k] <= 0.5:
+        return ()
+    return (
+        f"2 % of the pairs hold {100 * shares[k]:.0f} % of the squared scores of {names[k]}: a few "
+        f"pairs decide, and the tests see little of the others; posteriors that are far too narrow "
+        f"look like this. Compare the coverage (jaxcal.coverage) if you can draw from them",
+    )
+
+
+def about_count(n: int) -> tuple[str, ...]:
+    """A sentence where pairs are few."""
+    if n >= FEW:
+        return ()
+    return (f"only {n} pairs were tested: small errors of the posterior cannot be seen",)
+
+
+def about_prior(
+    prior: Any, own: Any, thetas: np.ndarray, features: np.ndarray, draws: np.ndarray | None
+) -> tuple[str, ...]:
+    """Sentences where ``prior=`` is not the posterior's own, and where thetas do not look like
+    ``draws`` of it: each parameter by the two-sample test of Kolmogorov and Smirnov."""
+    notes = ()
+    if own is not None and prior is not own and prior is not None:
+        here, there = prior_log_probs(prior, thetas), prior_log_probs(own, thetas)
+        if here is not None and there is not None:
+            both = np.isfinite(here) & np.isfinite(there)
+            gaps = (here - there)[both]
+            apart = np.ptp(gaps) if gaps.size else np.inf
+            if apart > 1e-2 or np.any(np.isfinite(here) != np.isfinite(there)):
+                notes += (
+                    "prior= contradicts the posterior's own prior: their log densities at the "
+                    "thetas differ by more than a constant. A posterior can be calibrated under "
+                    "one of them only: simulate from the one that it was trained with",
+                )
+    if draws is None:
+        return notes
+    unlike = _unlike(thetas, draws)
+    if not unlike.any():
+        return notes
+    k = int(np.argmax(unlike))
+    remedy = "were they standardized, are they in other units, or from another prior?"
+    if features.shape[1] == thetas.shape[1] and not _unlike(features, draws).any():
+        remedy = "xs do: are thetas and xs swapped?"
+    return (
+        *notes,
+        f"thetas do not look like draws of the prior (first in parameter {k}: mean "
+        f"{thetas[:, k].mean():.3g} and sd {thetas[:, k].std():.3g}, prior "
+        f"{draws[:, k].mean():.3g} and {draws[:, k].std():.3g}): {remedy}",
+    )
+
+
+def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Which columns are not of the distribution of these draws, [d]."""
+    import scipy.stats
+
+    columns = zip(values.T, draws.T, strict=True)
+    tests: list[Any] = [scipy.stats.ks_2samp(*pair, method="asymp") for pair in columns]
+    return np.asarray([test.pvalue for test in tests]) < UNLIKELY
+
+
+def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
+    """Log densities [n] of a prior of torch or numpyro, or None where it tells none."""
+    if not hasattr(prior, "log_prob"):
+        return None
+    if is_of_torch(prior):
+        import torch  # pyright: ignore[reportMissingImports]
+
+        with torch.no_grad(), torch.random.fork_rng():
+            values = torch.as_tensor(np.array(thetas)).to(prior.sample((1,)))
+            try:
+                logs = prior.log_prob(values).cpu().numpy()
+            except ValueError:  # it validates: a theta lies outside of its support
+                return np.full(len(thetas), -np.inf)
+    else:
+        logs = np.asarray(prior.log_prob(jnp.asarray(thetas)))
+    return logs.reshape(len(thetas), -1).sum(axis=1)
+
+
+def is_of_torch(value: Any) -> bool:
+    """Whether an object, or a class that it extends, comes from torch, sbi or a flow on them."""
+    libraries = {base.__module__.split(".")[0] for base in type(value).__mro__}
+    return bool(libraries & {"torch", "sbi", "zuko", "lampe"})
+
+
+def about_training(
+    moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
+) -> tuple[str, ...]:
+    """A sentence where xs are not as those that the network was trained on, by the means and
+    standard deviations that it keeps of them."""
+    if moments is None or len(features) < 10:
+        return ()
+    mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)
+    shift = (features.mean(axis=0) - mean) / sd
+    ratio = features.std(axis=0) / sd
+    far = (np.abs(shift) > 1) | (ratio < 1 / 3) | (ratio > 3)
+    if not far.any():
+        return ()
+    k = int(np.argmax(far))
+    return (
+        f"xs do not look like those that the network was trained on (first in number {k}: mean "
+        f"{features[:, k].mean():.3g} and sd {features[:, k].std():.3g}, in training {mean[k]:.3g} "
+        f"and {sd[k]:.3g}): were they standardized, or are they in other units?",
+    )

@@ -1,0 +1,343 @@
+"""What posteriors of torch offer: sbi's of every kind, zuko's and lampe's flows, distributions.
+
+Everything here takes and returns tensors, row by row: parameters [b, d] and observations [b, ..].
+"""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jaxcal import checks
+
+
+@dataclass(frozen=True)
+class TorchDensity:
+    """Log densities of posteriors, up to a constant a row, and what comes with them.
+
+    Attributes:
+        log_prob: ``log_prob(theta, x)`` of tensors [b, d] and [b, ..], [b].
+        score: The gradient in theta where a network gives it, [b, d]; else that of log_prob.
+        draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None where they need a chain.
+        embed: The network's own summaries of x, [b, q].
+        prior: The posterior's prior, or None.
+        networks: Modules that are evaluated, and lie on a device.
+        theta_shape: Shape of one parameter vector that the network was made for, or None.
+        x_shape: That of one observation, or None.
+        slow: Whether a log density solves an ODE: such are not offered to tests that need many.
+        notes: Sentences on what is tested.
+    """
+
+    log_prob: Callable[[Any, Any], Any]
+    score: Callable[[Any, Any], Any] | None = None
+    draw: Callable[[Any, int], Any] | None = None
+    embed: Callable[[Any], Any] | None = None
+    prior: Any = None
+    networks: tuple[Any, ...] = ()
+    theta_shape: tuple[int, ...] | None = None
+    x_shape: tuple[int, ...] | None = None
+    slow: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def density_of(posterior: Any, prior: Any = None) -> TorchDensity:
+    """What this object of torch, sbi, zuko or lampe offers.
+
+    Args:
+        posterior: See `jaxcal.sbi.TorchPosterior`.
+        prior: For an estimator of the likelihood or of a ratio, which lacks one.
+
+    Returns:
+        Its densities and whatever it has besides.
+
+    Raises:
+        TypeError: it has no log density, or says nothing of other observations.
+        ValueError: a likelihood or ratio comes without prior.
+    """
+    name = type(posterior).__name__
+    if name == "VIPosterior":
+        raise TypeError(
+            "posterior: a VIPosterior is fitted to one x and says nothing of the others: pass the "
+            "potential it was made from, or an amortized posterior"
+        )
+    posterior = _outside_inference_mode(posterior)
+    potential = getattr(posterior, "potential_fn", posterior)
+    for owner in (posterior, potential):
+        own = getattr(owner, "prior", None)
+        prior = prior if own is None else own
+    if hasattr(posterior, "posteriors") and hasattr(posterior, "weights"):
+        return _ensemble(posterior, prior)
+    for owner in (posterior, potential):
+        if hasattr(owner, "posterior_estimator"):
+            return _direct(owner, prior)
+        if hasattr(owner, "vector_field_estimator"):
+            return _vector_field(owner.vector_field_estimator, prior)
+        if hasattr(owner, "likelihood_estimator"):
+            return _likelihood(owner.likelihood_estimator, prior)
+        if hasattr(owner, "ratio_estimator"):
+            return _ratio(owner.ratio_estimator, prior)
+    if hasattr(potential, "set_x"):
+        return TorchDensity(lambda theta, x: _potential_at(potential, theta, x), prior=prior)
+    if hasattr(posterior, "ode_fn") and hasattr(posterior, "condition_shape"):
+        return _vector_field(posterior, prior)
+    if hasattr(posterior, "unnormalized_log_ratio") or _of_lampe(posterior, "NRE"):
+        return _ratio(posterior, prior)
+    if hasattr(posterior, "input_shape") and hasattr(posterior, "condition_shape"):
+        return _estimator(posterior, prior)
+    if callable(getattr(posterior, "flow", None)):
+        return _conditional(posterior.flow, prior, (posterior,))
+    if hasattr(posterior, "log_prob") and hasattr(posterior, "batch_shape"):
+        return _conditional(lambda x: posterior, prior, ())
+    if callable(posterior):
+        networks = (posterior,) if hasattr(posterior, "parameters") else ()
+        if _arguments(posterior) == 1:
+            return _conditional(posterior, prior, networks)
+        return TorchDensity(posterior, prior=prior, networks=networks)
+    raise TypeError(
+        f"posterior: {name} has neither a posterior_estimator nor a potential_fn: pass a function "
+        f"log_prob(thetas, xs) of torch tensors that returns one number a row, or a function "
+        f"x -> distribution"
+    )
+
+
+def _direct(owner: Any, prior: Any) -> TorchDensity:
+    """NPE, without its correction for leakage, which depends on x alone."""
+    estimator = owner.posterior_estimator
+    if getattr(owner, "_apply_correction", False):  # NPE-A after several rounds
+        return TorchDensity(
+            lambda theta, x: owner._corrected_log_prob(theta[None], x)[0],
+            prior=prior,
+            **_shapes(estimator, "input_shape", "condition_shape"),
+        )
+    return _posterior_estimator(estimator, prior)
+
+
+def _posterior_estimator(estimator: Any, prior: Any, notes: tuple[str, ...] = ()) -> TorchDensity:
+    return TorchDensity(
+        lambda theta, x: estimator.log_prob(theta.unsqueeze(0), condition=x)[0],
+        draw=lambda x, m: estimator.sample((m,), condition=x),
+        embed=_embedding(estimator, "embedding_net"),
+        prior=prior,
+        notes=notes,
+        **_shapes(estimator, "input_shape", "condition_shape"),
+    )
+
+
+def _vector_field(estimator: Any, prior: Any) -> TorchDensity:
+    """NPSE and FMPE: the density of the probability flow; NPSE's own score at its least noise."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
+        vector_field_potential,
+    )
+
+    potential, _ = vector_field_potential.vector_field_estimator_based_potential(
+        estimator, None, None
+    )
+    composed = bool(getattr(estimator, "compose_enabled", False))
+
+    def log_prob(theta: Any, x: Any) -> Any:
+        whole = potential.neural_ode(x).log_prob(estimator.to_z(theta) if composed else theta)
+        return whole - estimator.log_abs_det() if composed else whole
+
+    def draw(x: Any, m: int) -> Any:
+        drawn = potential.neural_ode(x).sample((m,))
+        return estimator.from_z(drawn) if composed else drawn
+
+    def score(theta: Any, x: Any) -> Any:
+        time = torch.full((1,), estimator.t_min, dtype=theta.dtype, device=theta.device)
+        if not composed:
+            return estimator.score(theta, x, t=time)
+        return estimator.score(estimator.to_z(theta), x, t=time) / estimator._theta_scale
+
+    # the score of a flow matching network divides rounding by t: its density tells more
+    flow_matching = hasattr(estimator, "noise_scale")
+    return TorchDensity(
+        log_prob,
+        None if flow_matching or not getattr(estimator, "SCORE_DEFINED", False) else score,
+        draw,
+        _embedding(estimator, "embedding_net"),
+        prior,
+        slow=True,
+        **_shapes(estimator, "input_shape", "condition_shape"),
+    )
+
+
+def _likelihood(estimator: Any, prior: Any) -> TorchDensity:
+    prior_log_prob = _log_prob_of_prior(prior, "a likelihood (NLE)")
+    return TorchDensity(
+        lambda theta, x: (
+            estimator.log_prob(x.unsqueeze(0), condition=theta)[0] + prior_log_prob(theta)
+        ),
+        prior=prior,
+        **_shapes(estimator, "condition_shape", "input_shape"),
+    )
+
+
+def _ratio(estimator: Any, prior: Any) -> TorchDensity:
+    prior_log_prob = _log_prob_of_prior(prior, "a ratio (NRE)")
+    return TorchDensity(
+        lambda theta, x: estimator(theta, x).reshape(-1) + prior_log_prob(theta),
+        embed=_embedding(estimator, "embedding_net_x"),
+        prior=prior,
+        **_shapes(estimator, "input_shape", "condition_shape"),
+    )
+
+
+def _estimator(estimator: Any, prior: Any) -> TorchDensity:
+    """What ``.train()`` returns: of theta given x, or of x given theta, which shapes cannot tell
+    apart where they agree."""
+    note = (
+        "the estimator was taken for a density of theta given x (NPE), as for one of NLE the "
+        "shapes would be the same: pass build_posterior() of such a one",
+    )
+    same = math.prod(estimator.input_shape) == math.prod(estimator.condition_shape)
+    return _posterior_estimator(estimator, prior, note if same else ())
+
+
+def _conditional(of: Callable[[Any], Any], prior: Any, networks: tuple[Any, ...]) -> TorchDensity:
+    """``of(x)``: the distribution of theta given each of b rows of x."""
+
+    def at(x: Any) -> Any:
+        distribution = of(x)
+        if not hasattr(distribution, "log_prob"):
+            raise TypeError(
+                f"posterior: wanted a function x -> distribution, or log_prob(thetas, xs); its "
+                f"function of one argument returned {checks.say(distribution)}"
+            )
+        return distribution
+
+    def log_prob(theta: Any, x: Any) -> Any:
+        distribution = at(x)
+        batch = tuple(getattr(distribution, "batch_shape", (len(theta),)))
+        event = tuple(getattr(distribution, "event_shape", theta.shape[1:]))
+        if batch != (len(theta),) or event not in ((theta.shape[1],), ()):
+            raise ValueError(
+                f"posterior: wanted a distribution with batch shape ({len(theta)},) and event "
+                f"shape ({theta.shape[1]},), one an observation, got batch shape {batch} and event "
+                f"shape {event}: torch.distributions.Independent(.., 1) makes the last batch axis "
+                f"an event"
+            )
+        if not event and theta.shape[1] != 1:
+            raise ValueError(
+                f"posterior: its distributions are of single numbers, thetas have {theta.shape[1]}"
+            )
+        return distribution.log_prob(theta if event else theta[:, 0])
+
+    def draw(x: Any, m: int) -> Any:
+        drawn = at(x).sample((m,))
+        return drawn if drawn.dim() == 3 else drawn.unsqueeze(-1)
+
+    slow = any(hasattr(network, "freqs") for network in networks)  # lampe's FMPE solves an ODE
+    return TorchDensity(log_prob, draw=draw, prior=prior, networks=networks, slow=slow)
+
+
+def _ensemble(posterior: Any, prior: Any) -> TorchDensity:
+    """The weighted sum of the members' densities."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    members = [density_of(member, prior) for member in posterior.posteriors]
+    weights = torch.as_tensor(posterior.weights)
+
+    def log_prob(theta: Any, x: Any) -> Any:
+        logs = torch.stack([member.log_prob(theta, x) for member in members])
+        shares = torch.log(weights).to(logs.device, logs.dtype)
+        return torch.logsumexp(shares[:, None] + logs, dim=0)
+
+    def draw(x: Any, m: int) -> Any:
+        drawn = torch.stack([member.draw(x, m) for member in members if member.draw is not None])
+        picks = torch.multinomial(weights, m * len(x), replacement=True).to(drawn.device)
+        picks = picks.reshape(1, m, len(x), 1).expand(1, *drawn.shape[1:])
+        return drawn.gather(0, picks)[0]
+
+    first = members[0]
+    normalized = all(member.draw is not None for member in members)
+    note = (
+        "an ensemble of unnormalized posteriors was tested as its potential, which weighs members "
+        "by their evidence too; .sample() does not, and draws another mixture",
+    )
+    return TorchDensity(
+        log_prob,
+        draw=draw if normalized else None,
+        embed=first.embed,
+        prior=prior,
+        networks=tuple(network for member in members for network in member.networks),
+        theta_shape=first.theta_shape,
+        x_shape=first.x_shape,
+        slow=any(member.slow for member in members),
+        notes=() if normalized else note,
+    )
+
+
+def _potential_at(potential: Any, theta: Any, x: Any) -> Any:
+    """One potential a pair; the observation that the potential held is put back."""
+    observed = {
+        name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
+    }
+    try:
+        potential.set_x(x, x_is_iid=False)
+        return potential(theta, track_gradients=True).reshape(-1)
+    finally:
+        for name, value in observed.items():
+            setattr(potential, name, value)
+
+
+def _log_prob_of_prior(prior: Any, whose: str) -> Callable[[Any], Any]:
+    if not hasattr(prior, "log_prob"):
+        raise ValueError(
+            f"prior: {whose} is no posterior without one: pass prior= with a log_prob, or what "
+            f"build_posterior() returns"
+        )
+    import torch  # pyright: ignore[reportMissingImports]
+
+    with torch.random.fork_rng():
+        like = prior.sample((1,))
+
+    def log_prob(theta: Any) -> Any:
+        return prior.log_prob(theta.to(like.device, like.dtype)).to(theta.device, theta.dtype)
+
+    return log_prob
+
+
+def _shapes(estimator: Any, theta: str, x: str) -> dict[str, Any]:
+    """The network, and the shapes it was made for."""
+    shapes = (getattr(estimator, name, None) for name in (theta, x))
+    theta_shape, x_shape = (None if shape is None else tuple(shape) for shape in shapes)
+    return {"networks": (estimator,), "theta_shape": theta_shape, "x_shape": x_shape}
+
+
+def _embedding(estimator: Any, name: str) -> Callable[[Any], Any] | None:
+    network = getattr(estimator, name, None)
+    return None if network is None else lambda x: network(x).reshape(len(x), -1)
+
+
+def _outside_inference_mode(posterior: Any) -> Any:
+    """The posterior, or a copy where torch.inference_mode() made its parameters, which then have
+    no gradients."""
+    networks = [posterior, *vars(posterior).values()] if hasattr(posterior, "__dict__") else []
+    for network in networks:
+        is_module = hasattr(network, "state_dict") and hasattr(network, "parameters")
+        if is_module and any(parameter.is_inference() for parameter in network.parameters()):
+            return copy.deepcopy(posterior)
+    return posterior
+
+
+def _of_lampe(posterior: Any, name: str) -> bool:
+    return any(
+        base.__name__ == name and base.__module__.split(".")[0] == "lampe"
+        for base in type(posterior).__mro__
+    )
+
+
+def _arguments(function: Any) -> int:
+    """How many arguments it wants, 1 or 2; 2 where it does not say."""
+    forward = getattr(function, "forward", function)
+    try:
+        parameters = inspect.signature(forward).parameters.values()
+    except (TypeError, ValueError):
+        return 2
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [p for p in parameters if p.kind in positional]
+    needed = [p for p in taken if p.default is p.empty]
+    return 1 if len(taken) == 1 or len(needed) == 1 else 2
