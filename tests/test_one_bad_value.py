@@ -432,7 +432,7 @@ def test_a_model_with_one_bad_value_has_no_place_in_a_comparison(value):
 
     spoilt_model = spoilt(held, "others", value)["others"]
     result = run(jax.tree.map(jnp.asarray, held | {"spoilt": spoilt_model}))
-    for numbers in (result.estimate, result.corrected, result.low, result.high, result.first):
+    for numbers in (result.estimate, result.corrected, result.low, result.high):
         np.testing.assert_array_equal(np.isnan(numbers), [False, False, True])
     lost = np.array([False, False, True])
     for p in (result.differences.p_value, result.differences.p_adjusted):

@@ -1,7 +1,8 @@
 """CKCE: which model is calibrated best, by comparing conditional mean operators."""
 
 from jaxcal.ckce.baselines import BrierSplit, Skill, brier_split, jkce, skill
-from jaxcal.ckce.compare import Comparison, Differences, compare, pooled_bandwidth
+from jaxcal.ckce.compare import compare, pooled_bandwidth
+from jaxcal.ckce.comparison import Comparison, Differences
 from jaxcal.ckce.conjugate_gradients import ConjugateGradients
 from jaxcal.ckce.estimator import CKCE, ckce, ckce_path, cross_validated_ridge, null_mean
 from jaxcal.ckce.fourier import Fourier

@@ -55,18 +55,7 @@ def primal_fit(
 
     @partial(over_rows, mesh=mesh, reduce=True)
     def gather(features: FeatureMap, rows: Any) -> _Sums:
-        @jax.checkpoint
-        def step(sums: _Sums, block: Any) -> tuple[_Sums, None]:
-            x, r, weight = block
-            f = features(x) * weight[:, None]
-            new = _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
-            return jax.tree.map(jnp.add, sums, new), None
-
-        blocks = _blocks(rows, side)
-        p = jax.eval_shape(features, blocks[0][0]).shape[1]
-        q, dtype = blocks[1].shape[-1], blocks[1].dtype
-        start = _Sums(jnp.zeros((p, p), dtype), jnp.zeros((p, q), dtype), jnp.zeros((), dtype))
-        return jax.lax.scan(step, start, blocks)[0]
+        return normal_equations(features, *rows, side=side)
 
     with jax.default_matmul_precision("highest"):
         sums = gather(features, rows)
@@ -104,6 +93,34 @@ def primal_fit(
     sizes = solve.Sizes(b, right, jnp.where(b > 0, moved, 0), height)
     error = solve.rounding(estimate, sizes, n, ridge, dropped)
     return solve.Fit(estimate, contributions, influence, error), sums.kept
+
+
+def normal_equations(
+    features: FeatureMap,
+    points: Float[Array, "n m"],
+    residuals: Float[Array, "n p"],
+    weights: Float[Array, " n"],
+    *,
+    side: int = TILE,
+) -> _Sums:
+    """F^T F, F^T R and the trace of F F^T, of rows with weights 0 or 1, ``side`` rows at a time."""
+    n = points.shape[0]
+    missing = -n % side
+    padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
+    rows = (*padded, jnp.concatenate([weights, jnp.zeros(missing, weights.dtype)]))
+
+    @jax.checkpoint
+    def step(sums: _Sums, block: Any) -> tuple[_Sums, None]:
+        x, r, weight = block
+        f = features(x) * weight[:, None]
+        new = _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
+        return jax.tree.map(jnp.add, sums, new), None
+
+    blocks = _blocks(rows, side)
+    p = jax.eval_shape(features, blocks[0][0]).shape[1]
+    q, dtype = residuals.shape[-1], residuals.dtype
+    start = _Sums(jnp.zeros((p, p), dtype), jnp.zeros((p, q), dtype), jnp.zeros((), dtype))
+    return jax.lax.scan(step, start, blocks)[0]
 
 
 def _blocks(rows: Any, side: int) -> Any:

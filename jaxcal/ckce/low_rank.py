@@ -56,7 +56,7 @@ class LowRank(eqx.Module):
     def __call__(
         self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
-        candidates, broken = _spread(q), 0
+        candidates, broken = spread(q), 0
         if self.landmarks is not None:
             candidates = self.landmarks.astype(q.dtype)
             if candidates.shape[1] != q.shape[1]:
@@ -145,7 +145,7 @@ class NystroemFeatures(eqx.Module):
             return jax.scipy.linalg.solve_triangular(self.low, block.T, lower=True).T
 
 
-def _spread(xs: Array) -> Array:
+def spread(xs: Array) -> Array:
     """At most `CANDIDATES` rows, evenly spread over their order by values."""
     n = xs.shape[0]
     return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]

@@ -9,7 +9,11 @@ import scipy.spatial
 import scipy.stats
 from reference import synthetic
 
-from jaxcal.ckce import Comparison, ckce, compare, pooled_bandwidth
+from jaxcal.ckce import Comparison, ckce, compare, expansion, kernels, pooled_bandwidth
+from jaxcal.ckce.expansion import Expansion, by_features, by_products
+from jaxcal.ckce.low_rank import NystroemFeatures
+from jaxcal.ckce.multipliers import CHUNK, studentized
+from jaxcal.ckce.residuals import residuals
 
 N = 200
 TRUTH, Y = (jnp.asarray(a) for a in problems.drawn(0, N))
@@ -37,24 +41,108 @@ def test_values_are_those_of_the_exact_estimator():
         np.testing.assert_allclose(FOUND.corrected[i], off, rtol=1e-3, atol=1e-7)
 
 
-def test_replicates_are_values_of_repeated_observations():
-    # drawing every observation once more is the same as a weight of 2
-    from jaxcal.ckce.compare import _replicated
-    from jaxcal.ckce.kernels import simplex_kernel
+def numpy_expansion(q, y, gamma, ridge):
+    """Both influence functions from the Gram matrix, written down again in NumPy."""
+    n = len(q)
+    k, r = problems.simplex_gram(q, q, gamma), problems.one_hot(y) - np.asarray(q)
+    inverse = np.linalg.inv(k + n * ridge * np.eye(n))
+    w, b = inverse @ k @ inverse, inverse @ r
+    center = np.eye(n) - 1 / n
+    second = center @ (w * (n * ridge * b @ (n * ridge * b).T)) @ center
+    first = 2 * n * ridge * np.sum((k @ inverse @ b) * b, axis=1) - 2 * np.diag(second)
+    alone = np.diag(second)
+    return first - first.mean(), second - np.diag(alone), alone
 
-    counts = np.random.default_rng(0).integers(0, 3, N)
-    ridge, gamma = jnp.asarray(0.3), jnp.asarray(0.4)
-    weights = jnp.asarray(counts[None], float)
-    made = jax.jit(
-        lambda q: _replicated(q, Y, weights, simplex_kernel(), None, ridge, gamma, rank=100)
-    )(TRUTH)
-    rows = np.repeat(np.arange(N), counts)
-    # the ridge counts n observations, however many were drawn
-    value = ckce(TRUTH[rows], Y[rows], bandwidth=0.4, ridge=0.3 * N / len(rows)).estimate
-    k = problems.simplex_gram(TRUTH, TRUTH, 0.4)
-    w = problems.weights(k, 0.3)
-    own = np.diag(w) * np.sum((problems.one_hot(Y) - np.asarray(TRUTH)) ** 2, axis=1)
-    np.testing.assert_allclose(made.draws[0], value - counts**2 @ own, rtol=1e-4)
+
+def test_both_ways_to_the_expansion_are_the_equation():
+    q, y, gamma, ridge = MODELS["over"][:60], Y[:60], 0.4, 0.3
+    first, second, _ = numpy_expansion(q, y, gamma, ridge)
+    kernel, key = kernels.simplex_kernel(gamma), jax.random.key(0)
+    features = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool))
+    left = residuals(q, y)
+    ways = [
+        by_features(key, features, q, left, jnp.asarray(ridge))[0],
+        by_products(key, kernels.square_gram(kernel, q), left @ left.T, jnp.asarray(ridge)),
+    ]
+    for way, close in zip(ways, (1e-4, 1e-9), strict=True):
+        np.testing.assert_allclose(way.bias, ways[1].bias, rtol=1e-3)
+        np.testing.assert_allclose(way.first, first, atol=close * np.abs(first).max())
+        np.testing.assert_allclose(way.second, second, atol=close * np.abs(second).max())
+
+
+def test_the_first_influence_is_the_derivative_in_the_weights():
+    q, y, n = np.asarray(MODELS["over"][:60]), np.asarray(Y[:60]), 60
+    k, r = problems.simplex_gram(q, q, 0.4), problems.one_hot(y) - q
+
+    def value(weights):
+        root = np.sqrt(weights)[:, None]
+        b = np.linalg.solve(root * k * root.T + 0.3 * np.eye(n), root * r)
+        return np.sum(b * (root * k * root.T @ b))
+
+    even = np.full(n, 1 / n)
+    slopes = [
+        (value(even + 1e-5 * np.eye(n)[i]) - value(even - 1e-5 * np.eye(n)[i])) / 2e-5
+        for i in range(n)
+    ]
+    first, _, alone = numpy_expansion(q, y, 0.4, 0.3)
+    # `first` leaves the observation itself out, the derivative does not
+    plain = first + 2 * (alone - np.mean(alone))
+    np.testing.assert_allclose(plain * n, slopes - np.mean(slopes), rtol=1e-4, atol=1e-6)
+
+
+def test_blocks_of_observations_add_up(monkeypatch):
+    q, y = MODELS["over"], Y
+    key, kernel, ridge = jax.random.key(0), kernels.simplex_kernel(0.4), jnp.asarray(0.3)
+    features, left = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool)), residuals(q, y)
+    alone = by_features(key, features, q, left, ridge)[0]
+    monkeypatch.setattr(expansion, "BLOCKS", 64)
+    blocks = [
+        by_features(key, features, q, left, ridge)[0],
+        by_products(key, (f := features(q)) @ f.T, left @ left.T, ridge),
+    ]
+    # the blocks that the second way made, from what single observations say
+    place = jax.random.permutation(key, jnp.arange(N) % 64)
+    summed = np.zeros((64, N))
+    summed[np.asarray(place), np.arange(N)] = 1
+    for part in blocks:
+        np.testing.assert_allclose(part.value, alone.value, rtol=1e-8)
+        np.testing.assert_allclose(part.estimate, alone.estimate, rtol=1e-8)
+        np.testing.assert_allclose(part.bias, alone.bias, rtol=1e-6)
+        np.testing.assert_allclose(jnp.sum(part.first), 0, atol=1e-12)
+        # the spread of both terms is that of single observations, but for chance
+        for a, b in ((part.first, alone.first), (part.second, alone.second)):
+            assert 0.5 < float(jnp.sum(a**2) / jnp.sum(b**2)) < 2
+    off = summed @ np.asarray(alone.second) @ summed.T
+    np.testing.assert_allclose(
+        blocks[1].second, off - np.diag(np.diag(off)), atol=2e-2 * np.abs(off).max()
+    )
+
+
+def test_ratios_are_those_of_normal_draws():
+    """Studentized draws against the equation, one pair and one draw at a time."""
+    rng = np.random.default_rng(0)
+    k, models, draws = 12, 2, 3
+    second = rng.normal(size=(models, k, k))
+    second = second + np.swapaxes(second, 1, 2)
+    second[:, np.arange(k), np.arange(k)] = 0
+    first = 5 * rng.normal(size=(models, k))
+    whole = Expansion(
+        *(jnp.asarray(a) for a in (np.ones(2), np.arange(2.0), np.zeros(2), first, second))
+    )
+    drawn = studentized(jax.random.key(0), whole, n_draws=draws)
+    v = jax.random.normal(jax.random.split(jax.random.key(0), 1)[0], (CHUNK, k), float)[:draws]
+    for i, j in ((0, 1), (1, 2)):
+        pair = [np.concatenate([a, np.zeros_like(a[:1])]) for a in (first, second)]
+        line, g = (a[i] - a[j] for a in pair)
+        noise = 4 * np.sum(g**2)
+        kappa = np.sqrt(max(0, 1 - noise / (line @ line)))
+        error = np.sqrt(noise / 2 + max(0, line @ line - noise))
+        np.testing.assert_allclose(drawn.error[i, j], error, rtol=1e-9)
+        for b in range(draws):
+            moved = kappa * line + 2 * g @ v[b]
+            spread = np.sqrt(noise / 2 + max(0, moved @ moved - noise))
+            wanted = (kappa * line @ v[b] + v[b] @ g @ v[b]) / spread
+            np.testing.assert_allclose(drawn.ratios[b, i, j], wanted, rtol=1e-9)
 
 
 def test_the_report_ranks_and_warns():
@@ -62,6 +150,18 @@ def test_the_report_ranks_and_warns():
     text = repr(FOUND)
     assert "comparable only at equal n, ridge and kernel" in text
     assert "no difference shown" in text
+    assert "may be the best: " in text
+    assert "worse: " in text
+    assert FOUND.best() == [name for name in FOUND.ranking() if name in FOUND.best()]
+    assert {"true", "again"} <= set(FOUND.best())
+    assert len(FOUND.table()) == 6
+    for row in FOUND.table():
+        i, j = (FOUND.names.index(row[side]) for side in ("better", "worse"))
+        assert row["difference"] == float(FOUND.differences.estimate[i, j]) <= 0
+        assert row["shown"] == (float(FOUND.differences.p_adjusted[i, j]) <= FOUND.level)
+        outside = not row["low"] <= 0 <= row["high"]
+        assert outside == (row["p_value"] <= FOUND.level)
+        assert not row["shown"] or row["worse"] not in FOUND.best()
     assert FOUND.warnings() == []
     held = FOUND.to_dict()
     assert held["names"] == list(MODELS)
@@ -128,17 +228,16 @@ def test_a_model_without_a_value_is_never_best_and_the_reason_is_the_one_counted
     found = compared(stack.at[1, 3, 0].set(jnp.nan))
     assert found.ranking()[-1] == "model 1"
     np.testing.assert_array_equal(jnp.isnan(found.corrected), [False, True, False])
-    np.testing.assert_array_equal(jnp.isnan(found.first), [False, True, False])
-    assert float(found.first[0] + found.first[2]) == pytest.approx(1)
+    np.testing.assert_array_equal(found.may_be_best, [True, False, False])
     assert ["1 of its predictions" in text for text in found.warnings()] == [True]
     # and the others lose nothing: their adjustment is that of the two of them
     two = compare(KEY, stack[jnp.asarray([0, 2])], Y, n_draws=99, rank=20, bandwidth=0.4)
     np.testing.assert_allclose(found.differences.p_adjusted[0, 2], two.differences.p_adjusted[0, 1])
-    assert bool(jnp.all(jnp.isfinite(whole.first)))
+    assert bool(jnp.all(jnp.isfinite(whole.corrected)))
 
     broken = compare(KEY, stack, Y, n_draws=9, rank=20, prediction_kernel=not_below)
     assert all("values of the kernel" in text for text in broken.warnings()[1:])
-    assert jnp.all(jnp.isnan(broken.first) == jnp.isnan(broken.corrected))
+    assert not bool(jnp.any(broken.may_be_best & jnp.isnan(broken.corrected)))
 
 
 def not_below(p, q):

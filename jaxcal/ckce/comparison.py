@@ -1,0 +1,215 @@
+"""What a comparison of models says: values, differences, the models that may be the best."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxcal.ckce.estimator import COMPARABLE
+from jaxcal.ckce.multipliers import Studentized, order_statistic
+from jaxcal.results import Result, Sentences, confidence
+from jaxcal.typing import Scalar
+
+PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
+
+
+class Differences(NamedTuple):
+    """Of every pair, each [M, M]: row model minus column model, so negative favours the row.
+
+    Attributes:
+        estimate: The differences.
+        low, high: Ends of their intervals, which leave out 0 exactly where ``p_value`` is at most
+            the level.
+        p_value: Of no difference.
+        p_adjusted: For all pairs together, from the largest standardized difference, so it
+            accounts for their dependence. The diagonal holds 0 and p = 1.
+    """
+
+    estimate: Float[Array, "M M"]
+    low: Float[Array, "M M"]
+    high: Float[Array, "M M"]
+    p_value: Float[Array, "M M"]
+    p_adjusted: Float[Array, "M M"]
+
+    @classmethod
+    def of(cls, studentized: Studentized, level: float | Scalar) -> "Differences":
+        """Intervals and p-values from the draws of every standardized difference."""
+        gaps, error, ratios = (a[..., :-1, :-1] for a in studentized[:3])
+        b = ratios.shape[0]
+        ratios = jnp.abs(ratios)
+        good = jnp.isfinite(gaps) & jnp.isfinite(error)
+        ratio = jnp.where(error > 0, jnp.abs(gaps) / jnp.where(error > 0, error, 1), 0)
+        # pairs without a value take no part in the others' adjustment
+        largest = jnp.max(jnp.where(good[None], ratios, 0), axis=(1, 2))
+        p = (1 + jnp.sum(ratios >= ratio[None], axis=0)) / (1 + b)
+        adjusted = (1 + jnp.sum(largest[:, None, None] >= ratio[None], axis=0)) / (1 + b)
+        # NaN never becomes a verdict
+        p, adjusted = (jnp.where(good, a, jnp.nan) for a in (p, adjusted))
+        reach = order_statistic(ratios, 1 - level) * error
+        return cls(gaps, gaps - reach, gaps + reach, p, adjusted)
+
+
+class Comparison(Result):
+    """Calibration errors of M models on the same n observations, and all their differences.
+
+    Attributes:
+        estimate: [M] CKCE, never negative.
+        corrected: [M] CKCE without the products of observations with themselves: a calibrated
+            model scores 0 on average. Differences are of these.
+        low, high: [M] Intervals of ``corrected`` of confidence 1 - ``level``.
+        differences: Of every pair; see `Differences`.
+        may_be_best: [M] Whether no other model is shown to be better: the model confidence set,
+            which holds the best model with probability 1 - ``level`` at least.
+        skill: Accuracy and proper scores of each model, [M] each, by name: calibration is not
+            skill.
+        bandwidths: [M] Of the kernel on predictions.
+        ridge: [] That of all models.
+        left_out: [M] Share of each Gram matrix's trace that the low rank leaves out.
+        nonfinite_predictions, nonfinite_kernel: [M] How many predictions, and values of the kernel
+            on them, are NaN or infinite.
+        names: The models' names.
+        n: Number of observations.
+        n_draws: Number of draws behind intervals and p-values.
+        level: Up to it a p-value counts, and intervals have confidence 1 - level.
+    """
+
+    _scalar: ClassVar[str] = "ridge"
+
+    estimate: Float[Array, " M"]
+    corrected: Float[Array, " M"]
+    low: Float[Array, " M"]
+    high: Float[Array, " M"]
+    differences: Differences
+    may_be_best: Bool[Array, " M"]
+    skill: dict[str, Float[Array, " M"]]
+    bandwidths: Float[Array, " M"]
+    ridge: Scalar
+    left_out: Float[Array, " M"]
+    nonfinite_predictions: Int[Array, " M"]
+    nonfinite_kernel: Int[Array, " M"]
+    names: tuple[str, ...] = eqx.field(static=True)
+    n: int = eqx.field(static=True)
+    n_draws: int = eqx.field(static=True)
+    level: float = eqx.field(static=True)
+
+    def ranking(self) -> list[str]:
+        """The names of the models, best calibrated first, by ``corrected``."""
+        return [self.names[i] for i in np.argsort(np.asarray(self.corrected), kind="stable")]
+
+    def best(self) -> list[str]:
+        """The names of the models that may be the best, in the order of `ranking`."""
+        chosen = np.asarray(self.may_be_best)
+        return [name for name in self.ranking() if chosen[self.names.index(name)]]
+
+    def table(self) -> list[dict[str, Any]]:
+        """Every pair of models once, the better calibrated first: one dict a row.
+
+        With ``better``, ``worse``, ``difference`` (never positive), ``low``, ``high``,
+        ``p_value``, ``p_adjusted`` and ``shown`` (whether the adjusted p-value is at most the
+        level; otherwise the two are tied).
+        """
+        order = np.argsort(np.asarray(self.corrected), kind="stable")
+        fields = [np.asarray(a) for a in self.differences]
+        rows = []
+        for position, i in enumerate(order):
+            for j in order[position + 1 :]:
+                values = [float(a[i, j]) for a in fields]
+                rows.append(
+                    {"better": self.names[i], "worse": self.names[j]}
+                    | dict(
+                        zip(
+                            ("difference", "low", "high", "p_value", "p_adjusted"),
+                            values,
+                            strict=True,
+                        )
+                    )
+                    | {"shown": values[-1] <= self.level}
+                )
+        return rows
+
+    def _sentences(self) -> Sentences:
+        widths, left = np.asarray(self.bandwidths), np.asarray(self.left_out)
+        pairs = len(self.names) * (len(self.names) - 1) // 2
+        sentences = [
+            (
+                "every model has a bandwidth of its own, so the values are norms in different "
+                f"spaces: CKCE is {COMPARABLE}",
+                bool(np.any(widths != widths[0])),
+            ),
+            (
+                f"the low rank leaves out up to {left.max():.1%} of the kernel: take a larger rank",
+                bool(np.any(left > 0.01)),
+            ),
+            (
+                f"{self.n_draws} draws cannot give p-values below {1 / (1 + self.n_draws):.2g}, "
+                f"with {pairs} pairs to look at: take more",
+                self.n_draws < 99,
+            ),
+        ]
+        without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
+        return sentences + [(self._why(k), True) for k in without_value]
+
+    def _why(self, k: int) -> str:
+        """Why model k has no value, from what was counted."""
+        says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
+        if count := int(self.nonfinite_predictions[k]):
+            return says + f"{count} of its predictions are NaN or infinite"
+        width = float(self.bandwidths[k])
+        if count := int(self.nonfinite_kernel[k]):
+            return says + (
+                f"{count} values of the kernel on its predictions are NaN or infinite (bandwidth "
+                f"{width:.3g})"
+            )
+        return says + (
+            f"its Gram matrix with ridge {float(self.ridge):.3g} and bandwidth {width:.3g} is not "
+            f"positive definite in {np.asarray(self.corrected).dtype}: raise the ridge or use "
+            f"64-bit types"
+        )
+
+    def _contents(self) -> dict[str, Any]:
+        return super()._contents() | {"ranking": self.ranking(), "best": self.best()}
+
+    def _batch_lines(self) -> list[str]:
+        return [f"Comparisons of {len(self.names)} models, batch {self.batch_shape}"]
+
+    def _lines(self) -> list[str]:
+        return _report(self)
+
+
+def _report(comparison: Comparison) -> list[str]:
+    wide = max(5, *(len(name) for name in comparison.names))
+    order = np.argsort(np.asarray(comparison.corrected), kind="stable")
+    title = f"{confidence(comparison.level)} interval"
+    skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
+    lines = [
+        f"CKCE of {len(comparison.names)} models, n = {comparison.n}, "
+        f"ridge {float(comparison.ridge):.4g}: {COMPARABLE}",
+        f"  {'model':{wide}s}   corrected   {title:22s}" + "".join(f"   {k:>9s}" for k in skill),
+    ]
+    for i in order:
+        low, high = float(comparison.low[i]), float(comparison.high[i])
+        lines.append(
+            f"  {comparison.names[i]:{wide}s}   {float(comparison.corrected[i]):9.3g}   "
+            f"[{low:9.3g}, {high:9.3g}]" + "".join(f"   {v[i]:9.3g}" for v in skill.values())
+        )
+    best = comparison.best()
+    valued = np.isfinite(np.asarray(comparison.corrected))
+    worse = [name for i in order if valued[i] and (name := comparison.names[i]) not in best]
+    lines.append(
+        f"  may be the best: {', '.join(best) or 'none'}; worse: {', '.join(worse) or 'none shown'}"
+    )
+    rows = comparison.table()
+    lines.append("  every pair, its interval, and the p-value adjusted for all pairs:")
+    for row in rows[:PAIRS_SHOWN]:
+        says = "better" if row["shown"] else "no difference shown"
+        lines.append(
+            f"  {row['better']} - {row['worse']}: {row['difference']:.3g} "
+            f"[{row['low']:.3g}, {row['high']:.3g}], p = {row['p_adjusted']:.3g}, {says}"
+        )
+    if len(rows) > PAIRS_SHOWN:
+        lines.append(f"  and {len(rows) - PAIRS_SHOWN} pairs more: see table()")
+    if skill:
+        lines.append("  calibration is not skill: a constant forecast can be calibrated")
+    return lines
