@@ -18,18 +18,53 @@ from jaxcal.typing import Scalar
 
 
 def unbinned_ece(predictions: Any, targets: Any, *, weights: Any = None) -> Scalar:
-    r"""Expected calibration error :math:`E|E[y | v] - v|`, grouping equal predictions only.
+    """Expected calibration error :math:`E|E[y | v] - v|`, grouping equal predictions only.
 
     With distinct predictions this is the mean of |y - v|, which says nothing about calibration.
-    Cost: one sort. Source: Def. 1.1.
+
+    Args:
+        predictions: Probabilities v of label 1, [n].
+        targets: Labels y, 0 or 1, or means of such, [n].
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        The error, [].
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: one sort.
+
+    Source: Blasiok et al. (2023), Def. 1.1.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.array([0.5, 0.5, 0.25]), jnp.array([0, 1, 1])
+        >>> float(jaxcal.dce.unbinned_ece(predictions, targets))
+        0.25
     """
     return jnp.sum(jnp.abs(atoms(binary(predictions, targets, weights)).rho))
 
 
 class BinnedECE(NamedTuple):
-    """``value`` []: binned ECE. ``width`` and ``max_width`` []: average (by mass) and largest width
-    of the bins that hold mass. ``bound`` []: value + width, at least the upper distance.
-    ``edges`` [b + 1], ``mass`` [b], ``residual`` [b] = E[(y - v) 1(v in bin)]."""
+    """Binned ECE, with the widths and contents of its bins.
+
+    Attributes:
+        value: Binned ECE, [].
+        width: Average width, by mass, of the bins that hold mass, [].
+        max_width: Largest width of the bins that hold mass, [].
+        bound: value + width, at least the upper distance, [].
+        edges: Edges, [b + 1].
+        mass: Mass of each bin, [b].
+        residual: E[(y - v) 1(v in bin)] of each bin, [b].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.binned_ece(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]), edges=5)
+        >>> round(float(result.value), 3), [round(m, 1) for m in result.mass.tolist()]
+        (0.2, [0.0, 0.0, 0.0, 1.0, 0.0])
+    """
 
     value: Scalar
     width: Scalar
@@ -48,11 +83,33 @@ def binned_ece(
     shift: float | Scalar = 0.0,
     weights: Any = None,
 ) -> BinnedECE:
-    r"""Binned ECE :math:`\sum_j |E[(v - y) 1(v \in I_j)]|` with its bins' widths.
+    r"""Binned ECE :math:`\sum_j |E[(v - y) 1(v \in I_j)]|` with the widths of its bins.
 
-    ``edges``: a number of equal bins of [0, 1], or ascending edges from 0 to 1. Bins are closed on
-    the left, the last on both sides. ``shift``: moves all inner edges of equal bins to the right by
-    a part in [0, 1) of a bin. Cost O(n log b). Source: eq. 4 and Def. 6.1.
+    Bins are closed on the left, the last on both sides.
+
+    Args:
+        predictions: Probabilities v of label 1, [n].
+        targets: Labels y, 0 or 1, or means of such, [n].
+        edges: A number of equal bins of [0, 1], or ascending edges from 0 to 1.
+        shift: Moves all inner edges of equal bins to the right by a part in [0, 1) of a bin.
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        `BinnedECE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n log b) for b bins.
+
+    Source: Blasiok et al. (2023), eq. 4 and Def. 6.1.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.binned_ece(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(result.value), 3)
+        0.2
     """
     data = binary(predictions, targets, weights)
     return _binned(data, _edges(edges, shift, data.v.dtype))

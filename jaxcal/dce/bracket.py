@@ -51,11 +51,21 @@ PROGRAM_MOST = 20_000  # observations for which the lower distance is solved by 
 
 
 class Bracket(NamedTuple):
-    """The true distance is between ``low`` and ``high`` [] for these data as a population.
+    """Bounds of the true distance from calibration, for these data as a population.
 
-    ``lower`` and ``upper``: every bound by the name of its measure, each []. ``low`` is the
-    largest of ``lower``, ``high`` the smallest of ``upper``, and low <= high; both are NaN where
-    the bounds contradict each other by more than rounding, which would be a bug."""
+    Attributes:
+        low: The largest of ``lower``, [].
+        high: The smallest of ``upper``, []; low <= high. Both are NaN where the bounds contradict
+            each other by more than rounding, which would be a bug.
+        lower: Every bound from below by the name of its measure, each [].
+        upper: Every bound from above by the name of its measure, each [].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> bracket = jaxcal.dce.dce_bracket(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(bracket.low), 3), round(float(bracket.high), 3)
+        (0.2, 0.2)
+    """
 
     low: Scalar
     high: Scalar
@@ -64,7 +74,7 @@ class Bracket(NamedTuple):
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Which measure makes the low end, and which the high one. Outside of jit."""
+        """Which measure makes the low end, and which the high one. Outside of jit only."""
         return (
             max(self.lower, key=lambda name: float(self.lower[name])),
             min(self.upper, key=lambda name: float(self.upper[name])),
@@ -95,9 +105,34 @@ def dce_bracket(
 ) -> Bracket:
     """Bracket of the true distance from calibration, with the source of each end.
 
-    ``solve``: whether to solve for the lower distance (SciPy, outside of jit); by default where
-    values are concrete and n <= 20,000. Under jit and vmap the other measures make the bracket,
-    which is then up to a factor 2 wider below. The best intervals are searched for n <= 20,000.
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        weights: Weights of the observations, [n], >= 0.
+        accuracy: Accuracy of the surrogate interval error; see `surrogate_interval_ce`.
+        bins: Number of bins of the binned ECE.
+        solve: Whether to solve for the lower distance (by SciPy, outside of jit); by default where
+            values are concrete and n <= 20,000. Under jit and vmap the other measures make the
+            bracket, which is then up to a factor 2 wider below. The best intervals are searched
+            for n <= 20,000.
+
+    Returns:
+        `Bracket`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n log n), and a few linear programs with ``solve``.
+
+    Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
+    constants.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> bracket = jaxcal.dce.dce_bracket(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(bracket.low), 3), round(float(bracket.high), 3)
+        (0.2, 0.2)
     """
     return _bracket(_measure(binary(predictions, targets, weights), accuracy, bins, solve))
 
@@ -167,16 +202,33 @@ def from_lower(d: Array) -> Array:
 class DistanceResult(JudgedResult):
     """How far binary predictions are from calibrated.
 
-    ``bracket``: the true distance lies in it for these data, certified. ``interval``: it lies in
-    this one for the population, with asymptotic probability 1 - ``level``. ``measures`` []
-    by name; ``radii``: how far those of the data and of the population may be apart, jointly.
-    ``p_value`` []: of "calibrated". ``witness`` [n]: the weight in [-1, 1] that attains the smooth
-    calibration error, the mean of witness times (label - prediction), as `smooth_ce` has it. It
-    falls from predictions that are too low to those that are too high, and is on one side of 0
-    where all err to one side; its height alone says little where the mean residual is small.
-    ``predictions``, ``targets``, ``weights`` [n] as given. ``level``: the probability of rejecting
-    calibrated predictions that was asked for; `verdict` and `reason` as those of
-    `jaxcal.TestResult`.
+    Attributes:
+        bracket: Bounds between which the true distance lies for these data, certified.
+        interval: Interval in which it lies for the population, with asymptotic probability
+            1 - ``level``.
+        measures: Measures of calibration by name, each [].
+        radii: How far the measures of the data and of the population may be apart, jointly.
+        p_value: P-value of "calibrated", [].
+        statistic: Squared Laplace kernel calibration error, [].
+        null_samples: Draws of the statistic under calibration, [b].
+        witness: Weight in [-1, 1] that attains the smooth calibration error, the mean of witness
+            times (label - prediction), [n]; see `smooth_ce`. It falls from predictions that are
+            too low to those that are too high, and is on one side of 0 where all err to one side;
+            its height alone says little where the mean residual is small.
+        predictions: Predictions as given, [n].
+        targets: Labels as given, [n].
+        weights: Weights as given, [n].
+        null: How the null was drawn: "redraw" or "signs".
+        n_resamples: Number of bootstrap resamples of the interval.
+        level: Probability of rejecting calibrated predictions; it decides `verdict`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.linspace(0.05, 0.95, 200)
+        >>> targets = jax.random.bernoulli(jax.random.key(0), predictions)
+        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
+        >>> result.witness.shape, bool(jnp.max(jnp.abs(result.witness)) <= 1)
+        ((200,), True)
     """
 
     _long: ClassVar[tuple[str, ...]] = ("null_samples",)
@@ -230,21 +282,51 @@ def distance_from_calibration(
     solve: bool | None = None,
     notion: str | None = None,
 ) -> DistanceResult:
-    r"""How far are ``predictions`` [n] of P(y = 1) from calibrated, given labels ``targets`` [n]?
+    """How far are predicted probabilities of a binary label from calibrated?
 
-    Returns a certified bracket of the true distance for the data, an interval for it in the
-    population by ``n_resamples`` bootstrap resamples, and a p-value of "calibrated" by ``n_draws``
-    draws of the squared Laplace kernel calibration error; ``level`` decides the verdict, and the
-    interval holds the distance with probability 1 - level. ``null``: "redraw" draws labels from the
-    predictions (exact for independent labels; default where all labels are 0 or 1), "signs" flips
-    residuals (default where labels are means). Under jit the default is "redraw".
+    Gives a certified bracket of the true distance for the data, an interval for it in the
+    population by the bootstrap, and a p-value of "calibrated" by draws of the squared Laplace
+    kernel calibration error.
 
-    ``weights`` [n] >= 0; resampling treats them as part of the observation. ``accuracy`` of the
-    random intervals (smallest width), ``bins`` of the binned ECE, ``solve`` as in `dce_bracket`.
-    ``notion`` for class probabilities [n, m] and classes [n] from 0: "top-label", or
-    "class-wise" for a batch of m results (made by vmap, so without ``solve``). Cost: the
-    resamples, each O(n log n). Raises ValueError or TypeError naming the argument; NaN inside jit
-    gives NaN everywhere.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: Probabilities of label 1, [n]; with ``notion`` class probabilities [n, m].
+        targets: Labels 0 or 1, or means of such, [n]; with ``notion`` classes from 0, [n].
+        weights: Weights of the observations, [n], >= 0; resampling treats them as part of the
+            observation.
+        level: Probability of rejecting calibrated predictions, which decides the verdict; the
+            interval holds the distance with probability 1 - ``level``.
+        n_resamples: Number of bootstrap resamples of the interval.
+        n_draws: Number of draws of the null.
+        null: "redraw" draws labels from the predictions (exact for independent labels; the default
+            where all labels are 0 or 1, and under jit); "signs" flips residuals (the default where
+            labels are means).
+        accuracy: Accuracy of the surrogate interval error, which sets its smallest width.
+        bins: Number of bins of the binned ECE.
+        solve: As in `jaxcal.dce.dce_bracket`.
+        notion: For class probabilities: "top-label", or "class-wise" for a batch of m results
+            (made by vmap, so without ``solve``).
+
+    Returns:
+        `jaxcal.dce.DistanceResult`. NaN inside jit gives NaN everywhere.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: ``n_resamples`` resamples, each O(n log n), and the linear programs of ``solve``.
+
+    Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
+    constants.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> truth = jnp.linspace(0.05, 0.95, 200)
+        >>> targets = jax.random.bernoulli(jax.random.key(0), truth)
+        >>> predictions = jnp.clip(2 * truth - 0.5, 0, 1)  # overconfident
+        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
+        >>> result.verdict, bool(result.bracket.low <= result.bracket.high)
+        ('rejected', True)
     """
     key = checks.key(key)
     level = checks.level(level)

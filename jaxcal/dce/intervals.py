@@ -31,8 +31,21 @@ FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
 
 
 class SurrogateCE(Result):
-    """``value`` [] = min over k of ``random`` [k] + 2^-k, reached at ``k`` []; -1 where the limit
-    of ever smaller bins, which is ECE, is the least."""
+    """Surrogate interval calibration error and where it is reached.
+
+    Attributes:
+        value: min over k of ``random`` + 2^-k, [].
+        k: The k of the least, []; -1 where the limit of ever smaller bins, which is ECE, is the
+            least.
+        random: Error of random intervals of width 2^-k, [k].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.array([0.1, 0.2, 0.8, 0.9]), jnp.array([0, 0, 1, 1])
+        >>> result = jaxcal.dce.surrogate_interval_ce(predictions, targets, accuracy=0.1)
+        >>> bool(result.value >= 0.1 / 4)
+        True
+    """
 
     value: Scalar
     k: Int[Array, ""]
@@ -49,11 +62,34 @@ def surrogate_interval_ce(
 ) -> SurrogateCE:
     r"""Surrogate interval calibration error: the least of RintCE(2^-k) + 2^-k.
 
-    ``accuracy`` :math:`\epsilon` sets the smallest width by :math:`k^* = \lceil \log_2(2/\epsilon)
-    \rceil`, so the value is never below :math:`2^{-k^*} > \epsilon / 4`. ``None``: the population
-    value, with k up to 40 and the limit, ECE; sensible for a distribution with atoms, not for a
-    sample. Continuous in p (1/2-Hoelder). Cost: one sort and O(n) for each k. Source: Def. 6.10,
-    Theorems 6.11 and 6.12.
+    RintCE is the binned ECE of bins of one width with a random shift. Continuous in the
+    predictions (1/2-Hoelder).
+
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        accuracy: Accuracy :math:`\epsilon`, which sets the smallest width by
+            :math:`k^* = \lceil \log_2(2/\epsilon) \rceil`, so the value is never below
+            :math:`2^{-k^*} > \epsilon / 4`. None: the population value, with k up to 40 and the
+            limit, ECE; sensible for a distribution with atoms, not for a sample.
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        `SurrogateCE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: one sort, and O(n) for each k.
+
+    Source: Blasiok et al. (2023), Def. 6.10, Theorems 6.11 and 6.12.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.surrogate_interval_ce(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> bool(result.value >= 0.2)  # no less than the distance
+        True
     """
     data = binary(predictions, targets, weights)
     return _surrogate(data, 40 if accuracy is None else smallest_width(accuracy), accuracy is None)
@@ -80,9 +116,20 @@ def _surrogate(data: Binary, k_max: int, limit: bool) -> SurrogateCE:
 
 
 class IntervalCE(Result):
-    """``value`` [] of the best bins. ``bins`` [n]: the bin of each observation, from 0 upwards.
-    ``recalibrated`` [n]: mean label of its bin, which is calibrated on these data and on average
-    at most ``value`` away from the prediction."""
+    """Interval calibration error with the bins that attain it.
+
+    Attributes:
+        value: Binned ECE + bin width of the best bins, [].
+        bins: Bin of each observation, from 0 upwards, [n].
+        recalibrated: Mean label of the bin of each observation, [n]; calibrated on these data and
+            on average at most ``value`` away from the prediction.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.array([0.1, 0.2, 0.8, 0.9]), jnp.array([0, 0, 1, 1])
+        >>> jaxcal.dce.interval_ce(predictions, targets).bins.shape
+        (4,)
+    """
 
     value: Scalar
     bins: Int[Array, " n"]
@@ -98,9 +145,31 @@ def interval_ce(
 ) -> IntervalCE:
     """The least of binned ECE + bin width over all partitions of [0, 1] into intervals, exactly.
 
-    ``width``: "average" by mass (the paper's Def. 6.1), or "max", the largest (its Section 2.3),
-    which is another number, for at most 48 different predictions and outside of jit. Not continuous
-    in p. Cost O(m^2) time and O(m) memory for m different predictions ("average").
+    Not continuous in the predictions.
+
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        width: "average", by mass (the paper's Def. 6.1); or "max", the largest (its Section 2.3),
+            which is another number, for at most 48 different predictions and outside of jit.
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        `IntervalCE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(m^2) time and O(m) memory for m different predictions ("average").
+
+    Source: Blasiok et al. (2023), Def. 6.1.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.array([0.1, 0.2, 0.8, 0.9]), jnp.array([0, 0, 1, 1])
+        >>> bool(jaxcal.dce.interval_ce(predictions, targets).value <= 1)
+        True
     """
     data = binary(predictions, targets, weights)
     if checks.choice(width, "width", ("average", "max")) == "average":

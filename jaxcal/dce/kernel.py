@@ -46,8 +46,32 @@ def kernel_ce(
     """Kernel calibration error with any kernel on points of shape [1], by the engine over pairs.
 
     Only the Laplace kernel makes it a consistent measure; a Gaussian is blind to fast changes
-    (Theorem 8.6). For Laplace use `laplace_ce`, which is exact in O(n log n). Cost O(n^2) kernels,
-    memory O(tile^2). Needs n >= 2.
+    (Theorem 8.6). For Laplace use `laplace_ce`, which is exact in O(n log n).
+
+    Args:
+        predictions: Probabilities of label 1, [n], n >= 2.
+        targets: Labels 0 or 1, or means of such, [n].
+        kernel: Kernel on predictions, with a bandwidth.
+        weights: Weights of the observations, [n], >= 0.
+        tile: Rows and columns of a block of pairs that is computed at a time.
+
+    Returns:
+        `KernelCE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n^2 kernel values; memory O(tile^2).
+
+    Source: Blasiok et al. (2023), Section 8.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.full(4, 0.7), jnp.array([0, 0, 1, 1])
+        >>> kernel = jaxcal.kernels.Gaussian(0.1)
+        >>> round(float(jaxcal.dce.kernel_ce(predictions, targets, kernel=kernel).value), 3)
+        0.2
     """
     kernel = as_kernel(kernel)
     tile = checks.integer(tile, "tile")

@@ -23,12 +23,22 @@ from jaxcal.typing import Scalar, Vector
 
 
 class KernelCE(Result):
-    """Kernel calibration error.
+    """Kernel calibration error with its witness.
 
-    ``value`` []: the square root of ``squared`` [] (V-statistic, never negative but for rounding,
-    biased upwards). ``unbiased`` []: U-statistic of the square, which may be negative; NaN for one
-    observation. ``witness`` [n]: the function of unit norm that sees the error, at each
-    observation; 0 where the error is 0. Differentiate ``squared``: the root has no slope at 0.
+    Differentiate ``squared``: the root has no slope at 0.
+
+    Attributes:
+        value: Square root of ``squared``, [].
+        squared: V-statistic of the square, []; never negative but for rounding, biased upwards.
+        unbiased: U-statistic of the square, []; may be negative, NaN for one observation.
+        witness: Function of unit norm that sees the error, at each observation, [n]; 0 where the
+            error is 0.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.laplace_ce(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(result.value), 3), round(float(result.squared), 3)
+        (0.2, 0.04)
     """
 
     value: Scalar
@@ -48,10 +58,31 @@ def laplace_ce(
 ) -> KernelCE:
     """Kernel calibration error (MMCE) with kernel exp(-|u - v| / bandwidth), exactly.
 
-    ``predictions`` [n] in [0, 1], ``targets`` [n]; ``bandwidth`` > 0 in units of probability.
-    Differentiable in all (where predictions tie, one of the two slopes). Works under jit and
-    vmap. Cost: one sort and O(n). With bandwidth 1 the value is at most the square root of the true
-    distance.
+    Differentiable in all arguments (where predictions tie, one of the two slopes); works under jit
+    and vmap. With bandwidth 1 the value is at most the square root of the true distance.
+
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        bandwidth: Bandwidth, above 0, in units of probability.
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        `KernelCE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: one sort and O(n).
+
+    Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28; the paper has bandwidth 1.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.laplace_ce(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(result.value), 3)
+        0.2
     """
     data = binary(predictions, targets, weights)
     return _laplace(data, positive_like(bandwidth, data.v))
@@ -107,7 +138,33 @@ def sums(v: Vector, rho: Vector, bandwidth: Scalar) -> tuple[Vector, Vector]:
 def laplace_witness(
     predictions: Any, targets: Any, at: Any, *, bandwidth: Any = 1.0, weights: Any = None
 ) -> Float[Array, " t"]:
-    """The witness of `laplace_ce` at any points ``at`` [t] of [0, 1], in O((n + t) log n)."""
+    """The witness of `laplace_ce` at any points of [0, 1].
+
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        at: Points, [t].
+        bandwidth: As in `laplace_ce`.
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        Values of the witness, [t].
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O((n + t) log n).
+
+    Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.full(4, 0.7), jnp.array([0, 0, 1, 1])
+        >>> witness = jaxcal.dce.laplace_witness(predictions, targets, jnp.array([0.7, 0.2]))
+        >>> bool(witness[0] < witness[1] < 0)  # predictions are too high
+        True
+    """
     data = binary(predictions, targets, weights)
     bandwidth = positive_like(bandwidth, data.v)
     order = jnp.argsort(data.v)

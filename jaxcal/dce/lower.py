@@ -24,8 +24,22 @@ ROUNDS = 40
 
 
 class Coupling(eqx.Module):
-    """A joint distribution of (u, v, y) on k triples with ``mass`` [k]: (v, y) has the distribution
-    of the data (of the grid, where predictions were rounded), and u is calibrated for y."""
+    """A joint distribution of (u, v, y) on k triples, in which u is calibrated for y.
+
+    (v, y) has the distribution of the data (of the grid, where predictions were rounded).
+
+    Attributes:
+        u: Calibrated predictions, [k].
+        v: Predictions, [k].
+        y: Labels, [k].
+        mass: Mass of each triple, [k].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.lower_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(result.coupling.mass.sum()), 6), round(result.coupling.cost, 3)
+        (1.0, 0.2)
+    """
 
     u: Float[np.ndarray, " k"]
     v: Float[np.ndarray, " k"]
@@ -39,11 +53,24 @@ class Coupling(eqx.Module):
 
 
 class LowerDistance(Result):
-    """The lower distance lies in [``low``, ``high``]; ``value`` is their middle.
+    """The lower distance from calibration, with what proves it.
 
-    ``coupling``: one of cost ``high``, less what rounding to a grid moved. ``places`` [m]: u of the
-    program; ``on_zero``, ``on_one`` [m]: the dual functions a and b there; ``violation``: how
-    much their condition fails between places. ``moved``: mean shift of predictions to the grid.
+    Attributes:
+        value: Middle of ``low`` and ``high``.
+        low: The lower distance is no less.
+        high: The lower distance is no more.
+        coupling: Coupling of cost ``high``, less what rounding to a grid moved.
+        places: Values u of the linear program, [m].
+        on_zero: Dual function a at the places, [m].
+        on_one: Dual function b at the places, [m].
+        violation: How much the condition of the dual functions fails between places.
+        moved: Mean shift of predictions to the grid.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.lower_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(result.value, 3), result.high - result.low < 1e-6
+        (0.2, True)
     """
 
     value: float
@@ -71,10 +98,34 @@ def lower_distance(
 ) -> LowerDistance:
     """Lower distance from calibration with a certified gap, its coupling and its dual functions.
 
-    ``tol``: adds places until the certificate is that narrow (or 40 rounds are over; look at
-    ``low`` and ``high``). ``cells``: first rounds predictions to a grid of that many cells, which
-    widens the certificate by their mean shift; by default 1000 where there are more than 1500
-    different predictions. Outside of jit. Cost: a few sparse linear programs of m to 2 m places.
+    Outside of jit; `lower_distance_value` is differentiable.
+
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        weights: Weights of the observations, [n], >= 0.
+        tol: Adds places until the certificate is that narrow (or 40 rounds are over; look at
+            ``low`` and ``high``).
+        cells: Rounds predictions to a grid of that many cells first, which widens the certificate
+            by their mean shift; by default 1000 where there are more than 1500 different
+            predictions.
+
+    Returns:
+        `LowerDistance`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: a few sparse linear programs of m to 2 m places.
+
+    Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.lower_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(result.value, 3)
+        0.2
     """
     tol = checks.real(tol, "tol", above=0, below=1)
     data = binary(predictions, targets, weights)

@@ -34,10 +34,34 @@ def lower_distance_value(
 ) -> Scalar:
     """The middle of the certificate of `lower_distance`, as a differentiable number.
 
-    Under jit, vmap and grad, in all three; where predictions tie, the slope is that of moving them
-    together, shared by mass. Beyond 1,500 different predictions value and slope are those of the
-    predictions rounded to a grid of 1,000 cells. Each evaluation is a few linear programs on the
-    host, one data set after another. NaN gives NaN.
+    Works under jit, vmap and grad, in all three arguments; where predictions tie, the slope is
+    that of moving them together, shared by mass. Beyond 1,500 different predictions value and
+    slope are those of the predictions rounded to a grid of 1,000 cells.
+
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        weights: Weights of the observations, [n], >= 0.
+        tol: As in `lower_distance`.
+
+    Returns:
+        The distance, []; NaN for NaN.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: a few linear programs on the host for each evaluation, one data set after another.
+
+    Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> targets = jnp.array([0.0, 0.0, 1.0, 1.0])
+        >>> def distance(v):
+        ...     return jaxcal.dce.lower_distance_value(jnp.full(4, v), targets)
+        >>> round(float(jax.grad(distance)(0.7)), 3)
+        1.0
     """
     tol = checks.real(tol, "tol", above=0, below=1)
     return _value(tol, *binary(predictions, targets, weights))

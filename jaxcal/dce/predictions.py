@@ -142,12 +142,31 @@ def positive(distribution: Atoms) -> HostAtoms:
 
 
 def from_classes(predictions: Any, targets: Any, notion: str) -> tuple[Array, Array]:
-    """Predictions and labels 0 or 1 of the scalar problems that a notion of calibration makes.
+    """Predictions and labels 0 or 1 of the binary problems that a notion of calibration makes.
 
-    ``predictions`` [n, m], ``targets`` [n] classes from 0. "top-label": the largest probability
-    and whether its class came true, [n] each. "class-wise": each class against the rest, one row a
-    class, [m, n] each. They are the reductions of `jaxcal.squared_ce`. The canonical notion is of
-    whole vectors, for which there is no distance here: ValueError.
+    They are the reductions of `jaxcal.squared_ce`.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes from 0, [n].
+        notion: "top-label": the largest probability and whether its class came true;
+            "class-wise": each class against the rest.
+
+    Returns:
+        Probabilities and labels, [n] each for "top-label", [m, n] each for "class-wise", one row a
+        class.
+
+    Raises:
+        ValueError: Another notion (the canonical one is of whole vectors, for which there is no
+            distance here), or shapes, probabilities or classes are wrong.
+        TypeError: Targets are not integers.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> probabilities = jnp.array([[0.75, 0.25], [0.5, 0.5]])
+        >>> p, y = jaxcal.dce.from_classes(probabilities, jnp.array([0, 1]), "top-label")
+        >>> p.tolist(), y.tolist()
+        ([0.75, 0.5], [1.0, 0.0])
     """
     if not isinstance(notion, str) or notion not in SCALAR:
         raise ValueError(

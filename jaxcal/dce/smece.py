@@ -27,9 +27,21 @@ HALVINGS = 45
 
 
 class SmoothECE(Result):
-    """``value`` [] and the ``width`` [] where it was found, which agree. ``error`` []: the grid
-    changed the value by no more than that. ``curve`` [cells + 1]: the smoothed residual density at
-    k / cells, whose absolute integral is the value."""
+    """SmoothECE, and the width at which it was found.
+
+    Attributes:
+        value: The error, [].
+        width: Width of the Gaussian smoothing, [], which agrees with the value.
+        error: Bound [] of the change of the value by the grid.
+        curve: Smoothed residual density at k / cells, [cells + 1]; its absolute integral is the
+            value.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.smece(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> bool(abs(result.value - result.width) < 1e-3)
+        True
+    """
 
     value: Scalar
     width: Scalar
@@ -43,12 +55,35 @@ class SmoothECE(Result):
 def smece(
     predictions: Any, targets: Any, *, weights: Any = None, cells: int = 8192, width: Any = None
 ) -> SmoothECE:
-    """SmoothECE as the package relplot defines it, without its grid of 200 points, its ten
-    halvings, and its Gaussian that is cut off half a unit from its centre.
+    """SmoothECE: the ECE of residuals smoothed by a Gaussian as wide as the error itself.
 
-    ``width``: a width given by hand instead of the one that equals the error. ``cells``: grid; the
-    error is at most 0.121 / (cells width)^2 times E|y - v|. Differentiable (the width's own change
-    included). Cost O(n + cells log cells).
+    As the package relplot defines it, without its grid of 200 points, its ten halvings, and its
+    Gaussian that is cut off half a unit from its centre. Differentiable (the change of the width
+    included).
+
+    Args:
+        predictions: Probabilities v of label 1, [n].
+        targets: Labels y, 0 or 1, or means of such, [n].
+        weights: Weights of the observations, [n], >= 0.
+        cells: Cells of the grid; its error is at most 0.121 / (cells width)^2 times E|y - v|.
+        width: Width given by hand, instead of the one that equals the error.
+
+    Returns:
+        `SmoothECE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n + cells log cells).
+
+    Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.smece(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(result.value), 2)
+        0.2
     """
     cells = checks.integer(cells, "cells", least=2)
     width = None if width is None else checks.number(width, "width", above=0)

@@ -24,10 +24,19 @@ from jaxcal.typing import Scalar, Vector
 class SmoothCE(Result):
     """Smooth calibration error with what proves it.
 
-    ``value`` []: attained by the ``witness`` [n], the weight at each observation, |w| <= 1 and
-    1-Lipschitz, so the error is no less. ``upper`` []: value of the dual certificate, so it is no
-    more; the two agree to rounding. ``flow`` [n]: F - a to the right of each prediction, in the
-    order of the predictions (0 after the last).
+    Attributes:
+        value: The error, [], attained by the ``witness``, so the error is no less.
+        upper: Value of the dual certificate, [], so the error is no more; the two agree to
+            rounding.
+        witness: Weight at each observation, |w| <= 1 and 1-Lipschitz, [n].
+        flow: F - a to the right of each prediction, in the order of the predictions (0 after the
+            last), [n].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.smooth_ce(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(float(result.value), 3), result.witness.tolist()
+        (0.2, [-1.0, -1.0, -1.0, -1.0])
     """
 
     value: Scalar
@@ -41,12 +50,32 @@ class SmoothCE(Result):
 
 
 def smooth_ce(predictions: Any, targets: Any, *, weights: Any = None) -> SmoothCE:
-    """Smooth calibration error of ``predictions`` [n] of P(y = 1), exactly, with its witness.
+    """Smooth calibration error of predicted probabilities, exactly, with its witness.
 
-    ``targets`` [n]: 0 or 1, or means of such; ``weights`` [n] >= 0. Works under jit and vmap; the
-    gradient of ``value`` in all three is that of the envelope theorem. Cost
-    O(n log n) time and memory. NaN inside jit gives NaN. Raises ValueError for values outside
-    [0, 1] and wrong shapes.
+    The largest mean of w(v) (y - v) over 1-Lipschitz weights |w| <= 1. Works under jit and vmap;
+    the gradient of ``value`` in all three arguments is that of the envelope theorem.
+
+    Args:
+        predictions: Probabilities v of label 1, [n].
+        targets: Labels y, 0 or 1, or means of such, [n].
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        `SmoothCE`. NaN inside jit gives NaN.
+
+    Raises:
+        ValueError: Shapes are wrong, or values outside of [0, 1]; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n log n) time and memory.
+
+    Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions, targets = jnp.array([0.3, 0.7]), jnp.array([0, 1])
+        >>> round(float(jaxcal.dce.smooth_ce(predictions, targets).value), 2)
+        0.06
     """
     return _smooth(binary(predictions, targets, weights))
 

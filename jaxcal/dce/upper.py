@@ -22,8 +22,20 @@ MOVES = 50  # rounds of local search beyond
 
 
 class Partition(Result):
-    """``value``: distance to the predictor ``g`` [k], the mean label of each of the ``groups`` [k].
-    ``exact``: whether every partition was tried; if not, the value is an upper bound."""
+    """A recalibration of the predictions by groups, and how far it moves them.
+
+    Attributes:
+        value: Distance to the recalibrated predictions ``g``.
+        groups: Group of each observation, [k].
+        g: Mean label of its group, [k].
+        exact: Whether every partition was tried; if not, the value is an upper bound.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.upper_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> result.exact, result.g.tolist()
+        (True, [0.5, 0.5, 0.5, 0.5])
+    """
 
     value: float
     groups: Int[np.ndarray, " k"]
@@ -78,9 +90,31 @@ def upper_distance(predictions: Any, targets: Any, *, weights: Any = None) -> Pa
     """Upper distance: the least that a recalibration of the predictions moves them on average.
 
     Exact for at most 10 different predictions; beyond, an upper bound by the best intervals and
-    then by moving single predictions to other groups (``exact`` is False). ``groups`` and ``g`` are
-    those of each observation. Outside of jit. It cannot be estimated from a sample of a continuous
-    distribution: this is the upper distance of the data themselves.
+    then by moving single predictions to other groups (``exact`` is False). Outside of jit. It
+    cannot be estimated from a sample of a continuous distribution: this is the upper distance of
+    the data themselves.
+
+    Args:
+        predictions: Probabilities of label 1, [n].
+        targets: Labels 0 or 1, or means of such, [n].
+        weights: Weights of the observations, [n], >= 0.
+
+    Returns:
+        `Partition`, with ``groups`` and ``g`` of each observation.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: all partitions of up to 10 predictions; else O(m^2) a round for m predictions.
+
+    Source: Blasiok et al. (2023), eq. 1, Def. 5.2, Theorem 5.5.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> result = jaxcal.dce.upper_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> round(result.value, 3)
+        0.2
     """
     data = binary(predictions, targets, weights)
     if isinstance(data.v, Tracer):

@@ -46,13 +46,26 @@ def _edges(value: Any) -> Any:
 class Bins(eqx.Module):
     """Binned calibration functions; the number of bins is the hyperparameter.
 
-    ``counts``: the numbers of bins to try. ``equal_mass``: edges at quantiles of the training
-    inputs instead of equal widths. ``edges``: one given set of edges instead of both. ``debiased``:
-    subtract acc (1 - acc) / (n_b - 1) where both inputs are in the same bin; h may then be
-    negative, and is 0 inside a bin of one observation. ``empty``: the residual in bins without
-    training data; None takes the mean residual of all.
+    ``Bins(15)`` is the usual fixed choice.
 
-    ``Bins(15)`` is the usual fixed choice. Cost O(n) a candidate.
+    Args:
+        counts: Numbers of bins to try.
+        equal_mass: Edges at quantiles of the training inputs instead of equal widths.
+        edges: One given set of edges instead of both.
+        debiased: Subtract acc (1 - acc) / (n_b - 1) where both inputs are in the same bin; h may
+            then be negative, and is 0 inside a bin of one observation.
+        empty: The residual in bins without training data; None takes the mean residual of all.
+
+    Cost: O(n) a candidate.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 100)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> bins = jaxcal.squared_ce.Bins((2, 4), equal_mass=True)
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[bins])
+        >>> len(report.best.grid)
+        2
     """
 
     counts: tuple[int, ...] = eqx.field(default=AS_RUN, static=True, converter=_counts)

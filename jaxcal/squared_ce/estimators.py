@@ -167,7 +167,19 @@ def positive(values: Any, name: str) -> tuple[float, ...]:
 
 
 class Zero(eqx.Module):
-    """``h = 0``: "the classifier is calibrated". Its risk is what an estimator has to go below."""
+    """The function ``h = 0``: "the classifier is calibrated".
+
+    Its risk is what an estimator has to go below.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 100)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> zero = jaxcal.squared_ce.Zero()
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[zero], folds=2)
+        >>> float(report.best.error)
+        0.0
+    """
 
     @property
     def name(self) -> str:

@@ -37,7 +37,18 @@ class Ridges(eqx.Module):
     """Effective ridges ``multiplier * n^power`` with n the number of training observations.
 
     The authors ran powers 1.5 (kkr) and 0.75 (ukkr); the paper prints lambda with n^0.5, which is
-    n^2.5 and n^1.5 here, up to a thousand times more. ``Ridges((0.1,), 0)`` is a plain number.
+    n^2.5 and n^1.5 here, up to a thousand times more.
+
+    Args:
+        multipliers: Multipliers to try, which folds of different sizes share.
+        power: Power of n; with 0 the multipliers are the ridges.
+
+    Source: Gruber and Bach (2025), and the authors' code.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.squared_ce.TwoStepRidge(jaxcal.squared_ce.Ridges((0.1, 1.0), 0)).ridges.power
+        0.0
     """
 
     multipliers: tuple[float, ...] = eqx.field(
@@ -50,14 +61,44 @@ class Ridges(eqx.Module):
 
 
 def kkr_ridges(*, scalar: bool, printed: bool = False) -> Ridges:
-    """The grid of kkr as it was run, or as the paper prints it."""
+    """The grid of ridges of kkr, as it was run or as the paper prints it.
+
+    Args:
+        scalar: For scalar inputs; otherwise for vectors.
+        printed: As the paper prints it; otherwise as it was run.
+
+    Returns:
+        `Ridges`.
+
+    Source: Gruber and Bach (2025), and the authors' code.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.squared_ce.kkr_ridges(scalar=True).power
+        1.5
+    """
     scalar, printed = checks.flag(scalar, "scalar"), checks.flag(printed, "printed")
     exponents = [1 - 2 * i for i in range(1, 10)] if scalar else [9 - i for i in range(1, 19)]
     return Ridges([10.0**e for e in exponents], 2.5 if printed else 1.5)
 
 
 def ukkr_ridges(*, scalar: bool, printed: bool = False) -> Ridges:
-    """The grid of ukkr as it was run, or as the paper prints it."""
+    """The grid of ridges of ukkr, as it was run or as the paper prints it.
+
+    Args:
+        scalar: For scalar inputs; otherwise for vectors.
+        printed: As the paper prints it; otherwise as it was run.
+
+    Returns:
+        `Ridges`.
+
+    Source: Gruber and Bach (2025), and the authors' code.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.squared_ce.ukkr_ridges(scalar=True).power
+        0.75
+    """
     scalar, printed = checks.flag(scalar, "scalar"), checks.flag(printed, "printed")
     exponents = [-i for i in range(1, 10)] if scalar else [4.5 - i / 2 for i in range(1, 19)]
     return Ridges([10.0**e for e in exponents], 1.5 if printed else 0.75)
@@ -86,13 +127,29 @@ def _rank(value: Any) -> int | None:
 
 
 class KroneckerRidge(eqx.Module):
-    """kkr: ridge regression of products of residuals.
+    """Kernel ridge regression of products of residuals (kkr).
 
-    ``ridges``: None takes the grid of the authors' code for scalar or vector inputs. ``kernels``:
-    one or several, all of which are tried with every ridge. ``rank``: None for one exact
-    eigendecomposition a kernel, O(n^3); a number for landmarks, O(n rank^2). Each ridge costs
-    O(n_eval t^2 + n_eval^2 t) for t training points or landmarks. Needs float64 for small ridges.
-    Settings name the multiplier of `Ridges`, which folds of different sizes share.
+    Settings name the multiplier of `Ridges`, which folds of different sizes share. Needs float64
+    for small ridges.
+
+    Args:
+        ridges: None takes the grid of the authors' code for scalar or vector inputs.
+        kernels: One kernel or several, all of which are tried with every ridge.
+        rank: None for one exact eigendecomposition a kernel; a number for landmarks.
+
+    Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; each ridge O(n_eval t^2 + n_eval^2 t) for
+    t training points or landmarks.
+
+    Source: Gruber and Bach (2025).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 60)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> kkr = jaxcal.squared_ce.KroneckerRidge(jaxcal.squared_ce.Ridges((0.1, 1.0), 0))
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[kkr], folds=2)
+        >>> len(report.best.grid)
+        2
     """
 
     ridges: Ridges | None = None
@@ -115,10 +172,28 @@ class KroneckerRidge(eqx.Module):
 
 
 class TwoStepRidge(eqx.Module):
-    """ukkr: ridge regression of residuals, whose product is h; never negative on the diagonal.
+    """Kernel ridge regression of residuals, whose product is h (ukkr).
 
-    Options as in `KroneckerRidge`, with which it shares the factorisation. Each ridge costs
-    O(n_eval t d) for t training points or landmarks.
+    Never negative on the diagonal. Shares its factorisation with `KroneckerRidge`.
+
+    Args:
+        ridges: As in `KroneckerRidge`.
+        kernels: As in `KroneckerRidge`.
+        rank: As in `KroneckerRidge`.
+
+    Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; each ridge O(n_eval t d) for t training
+    points or landmarks.
+
+    Source: Gruber and Bach (2025).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 60)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> ukkr = jaxcal.squared_ce.TwoStepRidge(jaxcal.squared_ce.Ridges((0.1, 1.0), 0))
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[ukkr], folds=2)
+        >>> len(report.best.grid)
+        2
     """
 
     ridges: Ridges | None = None

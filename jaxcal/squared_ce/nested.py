@@ -86,10 +86,41 @@ def nested_calibration_error(
     level: float = 0.05,
     **options: Any,
 ) -> Nested:
-    """`calibration_error` once an outer fold, whose validation rows are its test rows.
+    """Estimate the calibration error once an outer fold, so that every row is tested on.
 
-    ``outer``: a number of folds of the shuffled rows, a splitter, or pairs of rows. ``options`` as
-    in `calibration_error`, without ``test``. Cost: that of `calibration_error` an outer fold.
+    `calibration_error` is run with the validation rows of each outer fold as its test rows.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: As in `calibration_error`.
+        targets: As in `calibration_error`.
+        outer: A number of folds of the shuffled rows, a splitter, or pairs of rows.
+        estimators: As in `calibration_error`.
+        level: As in `calibration_error`.
+        **options: ``notion``, ``folds`` and ``keep`` of `calibration_error`.
+
+    Returns:
+        A result with ``error``, ``squared`` and ``interval`` over all tested rows, and
+        ``reports``, one an outer fold.
+
+    Raises:
+        ValueError: Shapes, probabilities, labels or splits are wrong; the message names them.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: that of `calibration_error` an outer fold.
+
+    Source: Gruber and Bach (2025), Algorithm 1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> predictions, bins = jax.nn.softmax(logits), jaxcal.squared_ce.Bins((2, 4))
+        >>> result = jaxcal.squared_ce.nested_calibration_error(
+        ...     2, predictions, targets, outer=2, estimators=[bins], folds=2
+        ... )
+        >>> len(result.reports)
+        2
     """
     shuffle_key, *_ = keys = jax.random.split(checks.key(key))
     p = np.asarray(checks.probabilities(predictions, "predictions", binary=True))

@@ -23,11 +23,31 @@ from jaxcal.squared_ce.risk import one_problem, risk_of_factors
 
 
 class Parametric(eqx.Module):
-    """A family of residuals ``residual(theta, inputs)``, [n, d] to [n, d]; differentiable in theta.
+    """A parametric family of residuals, chosen or fitted by the risk.
 
-    ``thetas`` [c] or [c, q]: the candidates. ``descend=True`` takes them as starts, from each of
-    which BFGS lowers the risk on the training data; the validation data then choose among the ends.
-    Pass a named function: equal lambdas are compiled again.
+    Args:
+        residual: Function ``residual(theta, inputs)`` from [n, d] to [n, d], differentiable in
+            theta. Pass a named function: equal lambdas are compiled again.
+        thetas: Candidates, [c] or [c, q].
+        descend: Take the candidates as starts, from each of which BFGS lowers the risk on the
+            training data; the validation data then choose among the ends.
+
+    Raises:
+        ValueError: Shapes are wrong; the message names the argument.
+        TypeError: ``residual`` cannot be called.
+
+    Cost: n evaluations of the residual a candidate.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> def shrunk(theta, inputs):  # the confidence lies too far from one half
+        ...     return theta * (inputs - 0.5)
+        >>> p = jnp.linspace(0.05, 0.95, 100)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> family = jaxcal.squared_ce.Parametric(shrunk, jnp.array([0.0, 0.2, 0.4]))
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[family], folds=2)
+        >>> len(report.best.grid)
+        3
     """
 
     residual: Callable[[Any, Array], Array] = eqx.field(static=True)

@@ -28,9 +28,28 @@ EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
 
 
 def default_estimators(problem: Reduced) -> list[Any]:
-    """The paper's five for a scalar notion (15 bins, tuned bins, kde, kkr, ukkr), three for the
-    canonical one. For many observations the kernel ridges get a rank: at n > 1024 for scalar
-    notions, where the kernel has a numerical rank below 20, and at n > 4096 for the canonical.
+    """The estimators of the paper for a notion of calibration.
+
+    Five for a scalar notion (15 bins, tuned bins, kde, kkr, ukkr), three for the canonical one.
+    For many observations the kernel ridges get a rank: at n > 1024 for scalar notions, where the
+    kernel has a numerical rank below 20, and at n > 4096 for the canonical.
+
+    Args:
+        problem: A `Reduced`.
+
+    Returns:
+        List of estimators.
+
+    Raises:
+        TypeError: This is no `Reduced`.
+
+    Source: Gruber and Bach (2025).
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> problem = jaxcal.squared_ce.binary(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
+        >>> len(jaxcal.squared_ce.default_estimators(problem))
+        5
     """
     checks.instance(problem, Reduced, "problem")
     scalar, n = problem.inputs.shape[-1] == 1, problem.n
@@ -56,21 +75,48 @@ def calibration_error(
 ) -> Report:
     """Estimate the calibration error of a classifier, the estimator being chosen by its risk.
 
-    ``predictions`` [n, m] (softmaxed, rows of sum 1), ``targets`` [n] in 0, .., m - 1, neither
-    seen in training the classifier. ``notion``: "canonical", "top-label" or "class-wise" (the sum
-    over classes of squared scalar errors, each tuned by itself). ``estimators``: see
-    `default_estimators`. ``folds``: a number (contiguous folds of the shuffled rows; 1 for a single
-    validation set of a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of
-    rows; rows are counted within those for tuning. ``test``: the share of rows for the estimate,
-    drawn by the key, or the rows themselves. Draws depend on the values of the rows and not on
-    their order, so permuted data give the same numbers. Intervals have confidence
-    1 - ``level``. ``keep``: hold the fitted functions in ``functions`` of each estimator, one a
-    problem.
+    The test rows take no part in any choice: hyperparameters and the family of estimators are
+    those of the lowest mean validation risk. The final function is the mean of the folds'
+    functions, without a refit. Everything is computed in float64, whatever JAX is set to: small
+    ridges need it. Draws depend on the values of the rows and not on their order, so permuted data
+    give the same numbers.
 
-    Everything is computed in float64, whatever JAX is set to: small ridges need it.
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: Class probabilities (softmaxed, rows of sum 1), [n, m], not seen in training
+            the classifier.
+        targets: Classes 0, .., m - 1, [n], not seen in training the classifier.
+        notion: "canonical", "top-label" or "class-wise" (the sum over classes of squared scalar
+            errors, each tuned by itself).
+        estimators: Estimators to choose from; see `jaxcal.squared_ce.default_estimators`.
+        folds: A number of contiguous folds of the shuffled rows (1 for a single validation set of
+            a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of rows; rows
+            are counted within those for tuning.
+        test: Share of rows for the estimate, drawn by the key; or the rows themselves.
+        level: Intervals have confidence 1 - ``level``.
+        keep: Hold the fitted functions of the folds in ``functions`` of each estimator, a list for
+            each problem.
+
+    Returns:
+        `jaxcal.squared_ce.Report`.
+
+    Raises:
+        ValueError: Shapes, probabilities, labels or splits are wrong; the message names them.
+        TypeError: An argument is of the wrong type; the message names it.
+
     Cost: per fold one factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2),
     and O(n_train n_valid m) a bandwidth; memory O(folds n^2) or O(folds n rank).
-    Raises ValueError or TypeError for shapes, probabilities, labels and splits, by name.
+
+    Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> predictions = jaxcal.squared_ce.softmax(3 * logits)  # overconfident
+        >>> report = jaxcal.calibration_error(2, predictions, targets)
+        >>> report.selected in report.estimators, bool(report.best.error > 0)
+        (True, True)
     """
     with jax.enable_x64(True):
         p = checks.probabilities(predictions, "predictions", binary=True)
@@ -89,7 +135,37 @@ def problem_error(
     level: float = 0.05,
     keep: bool = False,
 ) -> Report:
-    """As `calibration_error`, for a problem made by one of the reductions, such as `binary`."""
+    """Estimate the calibration error of a problem made by one of the reductions, such as `binary`.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        problem: A `Reduced`.
+        estimators: As in `calibration_error`.
+        folds: As in `calibration_error`.
+        test: As in `calibration_error`.
+        level: As in `calibration_error`.
+        keep: As in `calibration_error`.
+
+    Returns:
+        `Report`.
+
+    Raises:
+        ValueError: Splits are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: that of `calibration_error`.
+
+    Source: Gruber and Bach (2025), Algorithm 1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 100)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> bins = jaxcal.squared_ce.Bins((2, 4, 8))
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[bins])
+        >>> report.best.risks.shape  # problems, folds, candidates
+        (1, 5, 3)
+    """
     checks.instance(problem, Reduced, "problem")
     with jax.enable_x64(True):
         problem = _double(problem)

@@ -23,10 +23,20 @@ NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise")
 class Reduced(eqx.Module):
     """A notion of calibration as a regression: is E[outcome | input] = input?
 
-    ``inputs`` and ``outcomes`` have shape [n, d]: d classes for the canonical notion, d = 1 for the
-    scalar ones. The class-wise notion is one scalar problem a class, so a leading axis of m
-    problems: [m, n, 1]. ``residuals`` D = inputs - outcomes have mean 0 given the input if and only
-    if the notion holds.
+    The residuals D = inputs - outcomes have mean 0 given the input if and only if the notion
+    holds. Made by `canonical`, `top_label`, `class_wise` or `binary`.
+
+    Attributes:
+        inputs: Predictions, [n, d]: d classes for the canonical notion, d = 1 for the scalar
+            ones. The class-wise notion is one scalar problem a class, [m, n, 1].
+        outcomes: Outcomes, of the same shape.
+        notion: Name of the notion.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> problem = jaxcal.squared_ce.binary(jnp.full(4, 0.5), jnp.array([0, 0, 1, 1]))
+        >>> problem.residuals.ravel().tolist()
+        [0.5, 0.5, -0.5, -0.5]
     """
 
     inputs: Float[Array, "*problems n d"]
@@ -43,8 +53,10 @@ class Reduced(eqx.Module):
 
     @property
     def brier(self) -> Float[Array, "*problems"]:
-        """The mean of |D|^2, by problem: the Brier score of the class probabilities (canonical) or
-        of the confidence."""
+        """The mean of |D|^2, by problem.
+
+        The Brier score of the class probabilities (canonical) or of the confidence.
+        """
         return jnp.mean(jnp.sum(self.residuals**2, axis=-1), axis=-1)
 
     def take(self, rows: Any) -> "Reduced":
@@ -68,10 +80,23 @@ def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
 
 
 def softmax(logits: Any) -> np.ndarray:
-    """Class probabilities [n, m] from logits, in float64 whatever came and whatever JAX is set to.
+    """Class probabilities from logits, in float64 whatever came and whatever JAX is set to.
 
-    In float32 about half of the confidences of a good network round to exactly 1. Raises ValueError
-    for another shape, NaN or infinite logits.
+    In float32 about half of the confidences of a good network round to exactly 1.
+
+    Args:
+        logits: Logits, [n, m].
+
+    Returns:
+        NumPy array of probabilities, [n, m].
+
+    Raises:
+        ValueError: Another shape, or NaN or infinite logits.
+
+    Example:
+        >>> import numpy as np, jaxcal
+        >>> jaxcal.squared_ce.softmax(np.zeros((1, 4), np.float32)).tolist()
+        [[0.25, 0.25, 0.25, 0.25]]
     """
     values = np.asarray(checks.array(logits, "logits"), np.float64)
     if values.ndim != 2 or values.shape[1] < 2:
@@ -83,18 +108,53 @@ def softmax(logits: Any) -> np.ndarray:
 
 
 def reduce(predictions: Any, targets: Any, notion: str) -> Reduced:
-    """The problem of a `Notion`, by name; see the functions of the same names."""
+    """The problem of a notion of calibration, by its name.
+
+    Args:
+        predictions: Class probabilities with rows of sum 1, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        notion: "canonical", "top-label" or "class-wise"; see the functions of the same names.
+
+    Returns:
+        `Reduced`.
+
+    Raises:
+        ValueError: Another notion, or shapes, probabilities or classes are wrong.
+        TypeError: Targets are not integers.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p = jnp.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+        >>> jaxcal.squared_ce.reduce(p, jnp.array([0, 2]), "top-label").notion
+        'top-label'
+    """
     checks.choice(notion, "notion", tuple(NOTIONS))
     functions = {"canonical": canonical, "top-label": top_label, "class-wise": class_wise}
     return functions[notion](predictions, targets)
 
 
 def canonical(predictions: Any, targets: Any) -> Reduced:
-    """P(Y = i | f(X) = p) = p_i for all classes i: the whole vector, shape [n, m].
+    """The problem P(Y = i | f(X) = p) = p_i for all classes i: the whole vector.
 
-    ``predictions`` [n, m] with rows of sum 1, ``targets`` [n] in 0, .., m - 1; ValueError or
-    TypeError otherwise. Two classes as a canonical problem count everything twice: squared errors
-    are 2 and risks 4 times those of `binary`.
+    Two classes as a canonical problem count everything twice: squared errors are 2 and risks 4
+    times those of `binary`.
+
+    Args:
+        predictions: Class probabilities with rows of sum 1, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+
+    Returns:
+        `Reduced` with inputs [n, m].
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: Targets are not integers.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p = jnp.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+        >>> jaxcal.squared_ce.canonical(p, jnp.array([0, 2])).inputs.shape
+        (2, 3)
     """
     p = checks.probabilities(predictions, "predictions", binary=True)
     y = checks.labels(targets, p.shape[0], p.shape[1], "targets")
@@ -102,25 +162,76 @@ def canonical(predictions: Any, targets: Any) -> Reduced:
 
 
 def top_label(predictions: Any, targets: Any) -> Reduced:
-    """P(Y = argmax f | max f = c) = c: is the confidence the accuracy? Shape [n, 1].
+    """The problem P(Y = argmax f | max f = c) = c: is the confidence the accuracy?
 
     Where several classes share the largest probability, the first of them is the prediction.
+
+    Args:
+        predictions: Class probabilities with rows of sum 1, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+
+    Returns:
+        `Reduced` with inputs [n, 1].
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: Targets are not integers.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p = jnp.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+        >>> jaxcal.squared_ce.top_label(p, jnp.array([0, 2])).outcomes.ravel().tolist()
+        [1.0, 0.0]
     """
     confidence, correct = classes.confidences(predictions, targets)
     return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 
 
 def class_wise(predictions: Any, targets: Any) -> Reduced:
-    """P(Y = k | f_k(X) = c) = c for each class k: m scalar problems, shape [m, n, 1].
+    """The problems P(Y = k | f_k(X) = c) = c, one for each class k.
 
     The class-wise error is the SUM of the squared errors of these problems.
+
+    Args:
+        predictions: Class probabilities with rows of sum 1, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+
+    Returns:
+        `Reduced` with inputs [m, n, 1].
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: Targets are not integers.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p = jnp.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
+        >>> jaxcal.squared_ce.class_wise(p, jnp.array([0, 2])).inputs.shape
+        (3, 2, 1)
     """
     whole = canonical(predictions, targets)
     return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
 
 
 def binary(confidences: Any, outcomes: Any) -> Reduced:
-    """P(Y = 1 | f(X) = c) = c for probabilities [n] of an event that happened (1) or not (0)."""
+    """The problem P(Y = 1 | f(X) = c) = c of probabilities of an event.
+
+    Args:
+        confidences: Probabilities, [n].
+        outcomes: Whether the event happened: 1 or 0, [n].
+
+    Returns:
+        `Reduced` with inputs [n, 1].
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> jaxcal.squared_ce.binary(jnp.full(4, 0.5), jnp.array([0, 0, 1, 1])).inputs.shape
+        (4, 1)
+    """
     c = checks.unit(confidences, "confidences")
     z = checks.labels(outcomes, c.shape[0], 2, "outcomes").astype(c.dtype)
     return Reduced(c[:, None], z[:, None], "binary")

@@ -49,7 +49,36 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
 
 
 def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
-    """The empirical risk on one problem, at the lower of the two costs: n r^2 or n^2 r."""
+    """The empirical risk of a calibration function on one problem.
+
+    A U-statistic over pairs, computed at the lower of two costs.
+
+    Args:
+        h: Calibration function: a symmetric function of two predictions with a method
+            ``factors(inputs)``, such as those of each fold that `calibration_error` keeps.
+        problem: A scalar or canonical `Reduced`, n >= 2.
+
+    Returns:
+        A named tuple: ``value`` [], and ``rows`` [n], the mean of the n - 1 pairs of each
+        observation.
+
+    Raises:
+        ValueError: The problem is class-wise, or has fewer than 2 observations.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n r^2 or n^2 r for r factors, whichever is lower.
+
+    Source: Gruber and Bach (2025), Sec. 3.2.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 100)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> bins = [jaxcal.squared_ce.Bins((2, 4))]
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=bins, keep=True)
+        >>> jaxcal.squared_ce.empirical_risk(report.best.functions[0][0], problem).rows.shape
+        (100,)
+    """
     checks.instance(problem, Reduced, "problem")
     if not isinstance(h, CalibrationFunction):
         raise TypeError(f"h: wanted what an estimator's fit returns, got {checks.say(h)}")
