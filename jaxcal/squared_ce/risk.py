@@ -55,7 +55,8 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
 
     Args:
         h: Calibration function: a symmetric function of two predictions with a method
-            ``factors(inputs)``, such as those of each fold that `calibration_error` keeps.
+            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or those of
+            each fold that `calibration_error` keeps (which want float64).
         problem: A scalar or canonical `Reduced`, n >= 2.
 
     Returns:
@@ -72,11 +73,11 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
+        >>> from jaxcal.squared_ce.functions import Residual
         >>> p = jnp.linspace(0.05, 0.95, 100)
         >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> bins = [jaxcal.squared_ce.Bins((2, 4))]
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=bins, keep=True)
-        >>> jaxcal.squared_ce.empirical_risk(report.best.functions[0][0], problem).rows.shape
+        >>> h = Residual(lambda inputs: 0.1 * (inputs - 0.5))  # the product of two residuals
+        >>> jaxcal.squared_ce.empirical_risk(h, problem).rows.shape
         (100,)
     """
     checks.instance(problem, Reduced, "problem")
