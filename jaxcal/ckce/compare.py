@@ -16,6 +16,7 @@ from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
 from jaxcal.ckce.comparison import Comparison, Differences
+from jaxcal.ckce.effect import Curve, EffectSize, calibrated_value, temperatures
 from jaxcal.ckce.estimator import positive
 from jaxcal.ckce.expansion import Expansion, by_features
 from jaxcal.ckce.kernels import simplex_kernel
@@ -130,7 +131,7 @@ def compare(
         rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
         level=level,
     )
-    return Comparison(**fields, names=names, n=n, n_draws=n_draws, level=level)
+    return Comparison(**fields, names=names, n=n, n_draws=n_draws, level=level, unit="temperature")
 
 
 def pooled_bandwidth(models: Any) -> Scalar:
@@ -164,6 +165,8 @@ def _pooled(models: Float[Array, "M n m"]) -> Scalar:
 
 class _Expanded(NamedTuple):
     expansion: Expansion
+    curve: Curve
+    noise: Scalar
     bandwidth: Scalar
     left_out: Scalar
     nonfinite: Int[Array, "2"]  # predictions, values of the kernel
@@ -177,8 +180,10 @@ def _expanded(
     root: Any,
     ridge: Array,
     width: Any,
+    level: float | Scalar,
     *,
     rank: int,
+    n_draws: int,
 ) -> _Expanded:
     """One model's statistic, expanded."""
     kernel, bandwidths = kernels.fill(kernel, q, width)
@@ -186,14 +191,17 @@ def _expanded(
     candidates = spread(q)
     chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)
     features = NystroemFeatures.at(kernel, candidates[chosen], used)
-    expansion, kept = by_features(key, features, q, residuals(q, labels, root), ridge)
+    key, reference_key = jax.random.split(key)
+    expansion, kept, low = by_features(key, features, q, residuals(q, labels, root), ridge)
+    noise = calibrated_value(reference_key, features, q, ridge, root, level=level, n_draws=n_draws)
     diagonal = kernels.gram_diagonal(kernel, q)
     left_out = at_least(1 - kept / jnp.sum(diagonal), 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
     bad_kernel = jnp.sum(~jnp.isfinite(kernels.gram(kernel, q, candidates[chosen][:1])))
     bad_kernel = bad_kernel + jnp.sum(~jnp.isfinite(diagonal))
     nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), bad_kernel])
-    return _Expanded(expansion, used_width, left_out, nonfinite)
+    curve = temperatures(features, q, low, root)
+    return _Expanded(expansion, curve, noise, used_width, left_out, nonfinite)
 
 
 @partial(jax.jit, static_argnames=("n_draws", "rank"))
@@ -211,16 +219,20 @@ def _compare(
     level: float | Scalar,
 ) -> dict[str, Any]:
     blocks_key, draws_key = jax.random.split(key)
-    shared = (blocks_key, labels, kernel, root, ridge, width)
+    shared = (blocks_key, labels, kernel, root, ridge, width, jnp.asarray(level, stack.dtype))
 
     @one_at_a_time
     def one(q: Array, shared: tuple[Any, ...]) -> _Expanded:
-        return _expanded(q, *shared, rank=rank)
+        return _expanded(q, *shared, rank=rank, n_draws=n_draws)
 
     expanded = jax.vmap(lambda q: one(q, shared))(stack)
     ready = studentized(draws_key, expanded.expansion, n_draws=n_draws)
     skills = jax.vmap(lambda q: skill(q, labels))(stack)
-    return of_expansions(expanded.expansion, ready, level) | {
+    fields = of_expansions(expanded.expansion, ready, level)
+    ends = (fields["corrected"], fields["low"], fields["high"], expanded.noise)
+    effect = EffectSize(*(jax.vmap(Curve.size)(expanded.curve, end) for end in ends))
+    return fields | {
+        "effect": effect,
         "skill": {"accuracy": skills.accuracy, "Brier": skills.brier, "log": skills.cross_entropy},
         "bandwidths": expanded.bandwidth,
         "ridge": ridge,

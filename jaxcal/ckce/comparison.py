@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxcal.ckce.effect import EffectSize
 from jaxcal.ckce.estimator import COMPARABLE
 from jaxcal.ckce.multipliers import Studentized, order_statistic
 from jaxcal.results import Result, Sentences, confidence
@@ -64,6 +65,8 @@ class Comparison(Result):
             which holds the best model with probability 1 - ``level`` at least.
         skill: Accuracy and proper scores of each model, [M] each, by name: calibration is not
             skill.
+        effect: The fault of known size that scores as much as each model, in ``unit``; see
+            `EffectSize`.
         bandwidths: [M] Of the kernel on predictions.
         ridge: [] That of all models.
         left_out: [M] Share of each Gram matrix's trace that the low rank leaves out.
@@ -73,6 +76,8 @@ class Comparison(Result):
         n: Number of observations.
         n_draws: Number of draws behind intervals and p-values.
         level: Up to it a p-value counts, and intervals have confidence 1 - level.
+        unit: "temperature": by what the logits of the predictions would have to be divided for
+            them to be right, were that their fault.
     """
 
     _scalar: ClassVar[str] = "ridge"
@@ -84,6 +89,7 @@ class Comparison(Result):
     differences: Differences
     may_be_best: Bool[Array, " M"]
     skill: dict[str, Float[Array, " M"]]
+    effect: EffectSize
     bandwidths: Float[Array, " M"]
     ridge: Scalar
     left_out: Float[Array, " M"]
@@ -93,6 +99,7 @@ class Comparison(Result):
     n: int = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
     level: float = eqx.field(static=True)
+    unit: str = eqx.field(static=True)
 
     def ranking(self) -> list[str]:
         """The names of the models, best calibrated first, by ``corrected``."""
@@ -193,6 +200,14 @@ def _report(comparison: Comparison) -> list[str]:
         lines.append(
             f"  {comparison.names[i]:{wide}s}   {float(comparison.corrected[i]):9.3g}   "
             f"[{low:9.3g}, {high:9.3g}]" + "".join(f"   {v[i]:9.3g}" for v in skill.values())
+        )
+    effect = [np.asarray(a) for a in comparison.effect]
+    lines.append(f"  as wrong as by a {comparison.unit} of:")
+    for i in order:
+        value, low, high, noise = (float(a[i]) for a in effect)
+        lines.append(
+            f"  {comparison.names[i]:{wide}s}   {value:9.3g}   [{low:9.3g}, {high:9.3g}]   "
+            f"(calibrated: below {noise:.3g} in {confidence(comparison.level)} of data sets)"
         )
     best = comparison.best()
     valued = np.isfinite(np.asarray(comparison.corrected))

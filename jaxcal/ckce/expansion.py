@@ -59,8 +59,8 @@ def by_features(
     points: Float[Array, "n m"],
     residuals: Float[Array, "n p"],
     ridge: Scalar,
-) -> tuple[Expansion, Scalar]:
-    r"""The expansion for the kernel F F^T, and the trace of F F^T.
+) -> tuple[Expansion, Scalar, Float[Array, "r r"]]:
+    r"""The expansion for the kernel F F^T, the trace of F F^T, and the factor of F^T F + n ridge I.
 
     Up to `BLOCKS` observations each is a block; more are dealt out at random.
     Cost 2 n r (r + p) and k^2 r p multiplications; memory k r p + k^2 beyond the data.
@@ -97,7 +97,7 @@ def by_features(
     estimate = jnp.sum(theta**2)
     value = estimate - jnp.sum(alone)
     bias = jnp.sum(bias)
-    return _expansion(estimate, value, bias, first, second, sizes / n), sums.kept
+    return _expansion(estimate, value, bias, first, second, sizes / n), sums.kept, low
 
 
 def _in_blocks(

@@ -145,6 +145,31 @@ def test_ratios_are_those_of_normal_draws():
             np.testing.assert_allclose(drawn.ratios[b, i, j], wanted, rtol=1e-9)
 
 
+def test_the_temperature_is_the_one_that_scores_as_much():
+    q = np.asarray(MODELS["over"])
+    w = problems.weights(problems.simplex_gram(q, q, float(FOUND.bandwidths[0])), N**-0.25)
+
+    def score(temperature):
+        mean = problems.tempered(q, temperature) - q
+        return np.sum(w * (mean @ mean.T))
+
+    # the curve is linear in the logarithm between 17 temperatures
+    np.testing.assert_allclose(score(float(FOUND.effect.value[0])), FOUND.corrected[0], rtol=0.02)
+    np.testing.assert_allclose(score(float(FOUND.effect.high[0])), FOUND.high[0], rtol=0.02)
+    assert FOUND.effect.low[0] <= 1 / 0.4 <= FOUND.effect.high[0]
+    assert float(FOUND.effect.low[1]) == 1  # calibrated
+
+    rng, scores = np.random.default_rng(0), []
+    for _ in range(1000):
+        y = (rng.uniform(size=(N, 1)) > np.cumsum(q, axis=1)[:, :-1]).sum(axis=1)
+        r = problems.one_hot(y) - q
+        scores.append(np.sum(w * (r @ r.T)) - np.diag(w) @ np.sum(r**2, axis=1))
+    # 1,000 and 199 draws of a quantile, and one drawn data set behind the latter
+    np.testing.assert_allclose(
+        score(float(FOUND.effect.calibrated[0])), np.quantile(scores, 0.95), rtol=0.35
+    )
+
+
 def test_the_report_ranks_and_warns():
     assert set(FOUND.ranking()[:2]) == {"true", "again"}
     text = repr(FOUND)
