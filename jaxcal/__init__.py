@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jaxcal.dce import distance_from_calibration
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
-    from jaxcal.models import Draws, Scores, Unnormalized
+    from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
     from jaxcal.moment_tests import calibration_test, moment_test
     from jaxcal.results import Estimate, TestResult
     from jaxcal.skce import kce, skce_interval, skce_test
@@ -45,6 +45,7 @@ __version__ = "0.1.0"
 
 _HOMES = {  # of functions and classes
     "Draws": "models",
+    "LogDensities": "models",
     "Estimate": "results",
     "Scores": "models",
     "TestResult": "results",
@@ -86,6 +87,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "Draws",
     "Estimate",
+    "LogDensities",
     "Scores",
     "TestResult",
     "Unnormalized",

@@ -1,6 +1,6 @@
 """Errors while shapes are known: what was wanted, what came, and for which argument."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 import jax
@@ -87,7 +87,7 @@ def names(value: Any, d: int, of: str = "parameter") -> tuple[str, ...] | None:
     """Names of d things, one each, or None."""
     if value is None:
         return None
-    if isinstance(value, str | type) or not isinstance(value, Iterable):
+    if isinstance(value, str | type | Set) or not isinstance(value, Iterable):
         raise TypeError(f"names: wanted a list of {d} names, got {say(value)}")
     words = tuple(str(name) for name in value)
     if len(words) != d:

@@ -6,7 +6,6 @@ their constant and draws are all it takes.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -17,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.mcmc import McmcDraws, log_densities
-from jaxcal.models import Draws, Unnormalized
+from jaxcal.models import Draws, LogDensities, Unnormalized
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.results import Result, Sentences
 from jaxcal.typing import Scalar
@@ -108,7 +107,9 @@ class Coverage(Result):
         return list(dict.fromkeys(lines))
 
 
-def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05) -> Coverage:
+def coverage(
+    predictions: Any, targets: Any = None, draws: Any = None, *, level: float = 0.05
+) -> Coverage:
     """Count how many targets lie in each prediction's highest-density region of every level.
 
     With m draws, r of them of higher density than the target, the target is in the region of
@@ -122,7 +123,9 @@ def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05)
     Differentiable nowhere.
 
     Args:
-        predictions: An `Unnormalized` or a numpyro distribution with batch shape [n].
+        predictions: An `Unnormalized` or a numpyro distribution with batch shape [n]; or
+            `LogDensities` computed elsewhere, at targets and draws, which are then not needed. Of
+            posteriors of torch: `jaxcal.sbi.predictions`.
         targets: Observed targets, shape [n] or [n, ...].
         draws: m draws from each prediction, as `Draws`, `McmcDraws` or an array [n, m, ...]. They
             must be independent (thin a Markov chain until its effective size is m), or the shares
@@ -149,6 +152,13 @@ def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05)
         >>> bool(jaxcal.coverage.coverage(predictions, targets, draws).p_conservative < 0.01)
         True
     """
+    level = checks.level(level)
+    if isinstance(predictions, LogDensities):
+        if targets is not None or draws is not None:
+            raise TypeError(
+                "targets and draws: LogDensities are already those at targets and draws"
+            )
+        return replace(_counted(*_precomputed(predictions)), level=level)
     ys = checks.targets(targets)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
@@ -165,19 +175,39 @@ def coverage(predictions: Any, targets: Any, draws: Any, *, level: float = 0.05)
         )
     if array.shape[1] < 1:
         raise ValueError("draws: wanted at least 1 draw of each prediction, got none")
-    return replace(_coverage(predictions, ys, array), level=checks.level(level))
+    return replace(_coverage(predictions, ys, array), level=level)
 
 
-@partial(jax.jit)
+def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
+    """Log densities at targets [n] and at draws [m, n]."""
+    here = checks.floats(logs.at_targets, "LogDensities.at_targets")
+    there = checks.floats(logs.at_draws, "LogDensities.at_draws")
+    if here.ndim != 1 or not here.size or there.ndim != 2 or len(there) != len(here):
+        raise ValueError(
+            f"LogDensities: wanted at_targets [n] and at_draws [n, m], got shapes {here.shape} and "
+            f"{there.shape}"
+        )
+    if not there.shape[1]:
+        raise ValueError("LogDensities.at_draws: wanted at least 1 draw of each prediction")
+    return here, jnp.swapaxes(there, 0, 1).astype(here.dtype)
+
+
+@jax.jit
 def _coverage(predictions: Any, ys: Array, draws: Array) -> Coverage:
-    n, m = draws.shape[:2]
     here = log_densities(predictions, ys)
     there = jax.lax.map(lambda z: log_densities(predictions, z), jnp.moveaxis(draws, 1, 0))
+    return _counted(here.astype(ys.dtype), there)
+
+
+@jax.jit
+def _counted(here: Float[Array, " n"], there: Float[Array, "m n"]) -> Coverage:
+    """Coverage from log densities at the targets and at the draws."""
+    m, n = there.shape
     ranks = jnp.sum(there > here[None], axis=0)
     unknown = jnp.sum(jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0))
-    levels = jnp.arange(1, m + 1, dtype=ys.dtype) / (m + 1)
+    levels = jnp.arange(1, m + 1, dtype=here.dtype) / (m + 1)
     counts = jnp.cumsum(jnp.bincount(ranks, length=m + 1))[:-1]
-    observed = jnp.where(unknown > 0, jnp.nan, counts.astype(ys.dtype) / n)
+    observed = jnp.where(unknown > 0, jnp.nan, counts.astype(here.dtype) / n)
     gaps = observed - levels
     return Coverage(
         levels=levels,

@@ -1,6 +1,6 @@
 """What a prediction can be: an unnormalized density, precomputed scores, draws, a distribution."""
 
-from jaxcal.models.arrays import Draws, Scores
+from jaxcal.models.arrays import Draws, LogDensities, Scores
 from jaxcal.models.families import gaussian_moments
 from jaxcal.models.sampling import draws
 from jaxcal.models.standardized import OwnUnits, Standardized, Units
@@ -8,6 +8,7 @@ from jaxcal.models.unnormalized import Unnormalized
 
 __all__ = [
     "Draws",
+    "LogDensities",
     "OwnUnits",
     "Scores",
     "Standardized",

@@ -35,6 +35,27 @@ class Scores(eqx.Module):
     nodes: Any = None
 
 
+class LogDensities(eqx.Module):
+    """Precomputed log densities of n predictions, as arrays or tensors of any library.
+
+    Each prediction's may lack a constant of its own.
+
+    Args:
+        at_targets: log f_i at target i, [n].
+        at_draws: The same at m independent draws from prediction i, [n, m].
+
+    Example:
+        >>> import jax, jaxcal
+        >>> targets, draws = jax.random.normal(jax.random.key(0), (2, 99, 20))
+        >>> logs = jaxcal.LogDensities(-(targets[:, 0] ** 2), -(draws**2))
+        >>> jaxcal.coverage.coverage(logs).ranks.shape
+        (99,)
+    """
+
+    at_targets: Any
+    at_draws: Any
+
+
 class Draws(eqx.Module):
     """m draws from each of n predictions, in the units of the targets.
 

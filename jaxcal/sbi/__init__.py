@@ -1,7 +1,9 @@
 """Posteriors of simulation-based inference: bring your own, from JAX, numpyro, torch or arrays."""
 
+from jaxcal.sbi.adapters import predictions
 from jaxcal.sbi.check import check_posterior, kccsd_test, kcsd_test
 from jaxcal.sbi.diagnosis import Diagnosis
+from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
@@ -19,9 +21,11 @@ __all__ = [
     "ScoredPairs",
     "Space",
     "TorchPosterior",
+    "as_draws",
     "check_posterior",
     "chunked_scores",
     "kccsd_test",
     "kcsd_test",
+    "predictions",
     "score_pairs",
 ]

@@ -11,6 +11,7 @@ from jaxcal import checks
 from jaxcal.models import Scores
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
+    Densities,
     DistributionPosterior,
     JaxPosterior,
     Posterior,
@@ -62,6 +63,45 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
         f"posterior: cannot get scores from {type(posterior).__name__}: pass log_prob(theta, x), "
         f"an sbi posterior or potential, a NumpyroPosterior, or jaxcal.Scores"
     )
+
+
+def predictions(posterior: Any, xs: Any, *, prior: Any = None) -> Any:
+    """The posteriors given n observations, as the rest of the library takes predictions.
+
+    They are over the parameters as they are; `score_pairs` brings them to the whole space. Those of
+    torch compute their densities by calling back to torch: `jaxcal.coverage.coverage` counts with
+    them and your own draws, and `jaxcal.candidates.exchangeability_test` needs no draws.
+
+    Args:
+        posterior: As in `jaxcal.sbi.score_pairs`.
+        xs: [n, ..] observations; a tensor says that a function is torch's.
+        prior: A prior of torch, for estimators that lack one.
+
+    Returns:
+        `jaxcal.Unnormalized`, or a distribution, with batch shape [n].
+
+    Raises:
+        TypeError: the posterior has no log densities.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import coverage, sbi
+        >>> xs, thetas, draws = jax.random.normal(jax.random.key(0), (3, 100, 9, 2))
+        >>> def log_prob(theta, x):
+        ...     return -(theta**2).sum() / 2
+        >>> posteriors = sbi.predictions(log_prob, xs[:, 0])
+        >>> coverage.coverage(posteriors, thetas[:, 0], draws).ranks.shape
+        (100,)
+    """
+    scorer: Any = as_posterior(posterior, xs, prior)
+    if isinstance(scorer, TorchPosterior):
+        return scorer.at(xs)
+    if not isinstance(scorer, Densities):
+        raise TypeError(
+            f"posterior: {type(posterior).__name__} has no log densities: pass log_prob(theta, x) "
+            f"or what has one"
+        )
+    return scorer.predictions(jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs))
 
 
 class ConditionalPosterior:

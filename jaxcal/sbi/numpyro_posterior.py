@@ -160,10 +160,10 @@ class NumpyroPosterior:
         return jnp.negative(potential_energy(program, (), call, self.unravel(u)))
 
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
-        self.prepare(xs)
+        self.prepare(thetas, xs)
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
-    def prepare(self, xs: Any) -> None:
+    def prepare(self, thetas: Array, xs: Any) -> None:
         """Learn the latent sites from the first observation's inputs."""
         if self.inputs:
             if not isinstance(xs, Mapping) or not {*self.inputs, *self.observed} <= {*xs}:

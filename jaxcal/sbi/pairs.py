@@ -135,7 +135,7 @@ def score_pairs(
         values, xs = values[valid], jax.tree.map(lambda leaf: leaf[valid], xs)
         scorer = _rows_of(scorer, valid)
         notes += (f"{int(np.sum(~valid))} pairs with NaN or infinite x were left out",)
-    getattr(scorer, "prepare", lambda xs: None)(xs)
+    getattr(scorer, "prepare", lambda thetas, xs: None)(values, xs)
     n, d = values.shape
     names = _names(names if names is not None else getattr(scorer, "names", None), d)
     features, of_network = _summarized(scorer, xs, summaries, n)
@@ -308,7 +308,11 @@ def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | 
         else:
             drawn = sample(key, prior, (m,), "prior")
     elif callable(prior):
-        drawn = checks.function(prior, "prior", "a key and the number of draws")(key, m)
+        prior = checks.function(prior, "prior", "a key and the number of draws")
+        try:
+            drawn = prior(key, m)
+        except TypeError as error:
+            raise TypeError(f"prior: prior(key, m) fails: {error}") from error
     else:
         drawn = checks.floats(prior, "prior")
         if drawn.ndim == 0:

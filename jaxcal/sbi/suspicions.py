@@ -119,13 +119,12 @@ def about_prior(
         here, there = prior_log_probs(prior, thetas), prior_log_probs(own, thetas)
         if here is not None and there is not None:
             both = np.isfinite(here) & np.isfinite(there)
-            gaps = (here - there)[both]
-            apart = np.ptp(gaps) if gaps.size else np.inf
-            if apart > 1e-2 or np.any(np.isfinite(here) != np.isfinite(there)):
+            apart = np.abs(here - there)[both] > 1e-2 + 1e-4 * np.abs(there[both])
+            if apart.any() or np.any(np.isfinite(here) != np.isfinite(there)):
                 notes += (
-                    "prior= contradicts the posterior's own prior: their log densities at the "
-                    "thetas differ by more than a constant. A posterior can be calibrated under "
-                    "one of them only: simulate from the one that it was trained with",
+                    "prior= contradicts the posterior's own prior: their densities at the thetas "
+                    "differ. A posterior can be calibrated under one of them only: simulate from "
+                    "the one that it was trained with",
                 )
     if draws is None:
         return notes

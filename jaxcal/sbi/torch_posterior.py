@@ -54,7 +54,7 @@ class TorchPosterior:
         if self.density.draw is not None:
             self.sample = self._sample
         if not self.density.slow:
-            self.predictions = self._predictions
+            self.predictions = self.at
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TorchPosterior) and self._identity() == other._identity()
@@ -65,7 +65,22 @@ class TorchPosterior:
     def _identity(self) -> tuple[int, ...]:
         return id(self.source), id(self.prior), self.batch
 
+    def prepare(self, thetas: Array, xs: Any) -> None:
+        """ValueError where parameters or observations are not of the size of those in training."""
+        wanted = self.density.x_shape
+        if wanted is None or isinstance(xs, dict):
+            return
+        d, size = math.prod(self.density.theta_shape or ()), math.prod(wanted)
+        sizes = thetas.shape[1], math.prod(xs.shape[1:])
+        if sizes != (d, size):
+            raise ValueError(
+                f"thetas and xs: the posterior was trained on {d} parameters and observations of "
+                f"shape {wanted}, got {sizes[0]} parameters and observations of shape "
+                f"{tuple(xs.shape[1:])}" + (": are the two swapped?" if sizes == (size, d) else "")
+            )
+
     def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+        self.prepare(thetas, xs)
         at = self.scores(np.asarray(thetas), xs)
         if nodes is None:
             return Scores(jnp.asarray(at, thetas.dtype))
@@ -75,7 +90,7 @@ class TorchPosterior:
         at_nodes = np.stack(everywhere, axis=1)
         return Scores(jnp.asarray(at, thetas.dtype), jnp.asarray(at_nodes, thetas.dtype), nodes)
 
-    def _predictions(self, xs: Any) -> Unnormalized:
+    def at(self, xs: Any) -> Unnormalized:
         """The posteriors given xs, for tests that need log densities: JAX calls back to torch."""
         return Unnormalized(CalledBack(self), jax.tree.map(jnp.asarray, _arrays(xs)))
 
@@ -197,8 +212,7 @@ class TorchPosterior:
                 if thetas is not None:
                     theta = _tensor(torch, thetas[part], like).requires_grad_(gradients)
                 x = jax.tree.map(lambda leaf, part=part: _tensor(torch, leaf[part], like), xs)
-                x = self._shaped(x, None if theta is None else theta.shape[1])
-                outputs = function(theta, x)
+                outputs = function(theta, self._shaped(x))
                 yield tuple(np.array(out.detach().cpu().numpy()) for out in outputs)
 
     def _like(self, torch: Any) -> Any:
@@ -229,20 +243,10 @@ class TorchPosterior:
             for module, training in zip(modules, modes, strict=True):
                 module.training = training
 
-    def _shaped(self, x: Any, d: int | None) -> Any:
-        """The observations in the shape that the network was made for, or ValueError."""
+    def _shaped(self, x: Any) -> Any:
+        """The observations in the shape that the network was made for."""
         wanted = self.density.x_shape
-        if wanted is None or isinstance(x, dict):
-            return x
-        size, theta_size = math.prod(wanted), math.prod(self.density.theta_shape or ())
-        if (d is not None and d != theta_size) or x[0].numel() != size:
-            swapped = d == size and x[0].numel() == theta_size
-            raise ValueError(
-                f"thetas and xs: the posterior was trained on {theta_size} parameters and "
-                f"observations of shape {wanted}, got {d} parameters and observations of shape "
-                f"{tuple(x.shape[1:])}" + (": are the two swapped?" if swapped else "")
-            )
-        return x.reshape(len(x), *wanted)
+        return x if wanted is None or isinstance(x, dict) else x.reshape(len(x), *wanted)
 
 
 def _torch() -> Any:

@@ -374,3 +374,56 @@ def test_exchangeable_candidates_of_a_torch_posterior():
         result = exchangeability_test(KEY, predictions, jnp.asarray(theta), proposal=proposal)
         assert (float(result.p_value) > 0.01) == passes
     assert math.isfinite(float(result.acceptance))
+
+
+def test_coverage_with_the_users_own_draws_and_no_jax():
+    """Of N(x / 2, 1/2) the claimed and the actual posterior: shares by Massart's bound."""
+    from jaxcal.coverage import coverage
+
+    torch.manual_seed(3)
+    theta = torch.randn(N, D)
+    x = theta + torch.randn(N, D)
+
+    def posterior(theta, x):
+        return -((theta - x / 2) ** 2).sum(-1)
+
+    draws = x[:, None] / 2 + torch.randn(N, 19, D) / math.sqrt(2)
+    result = coverage(sbi.predictions(posterior, x), theta, draws)
+    assert float(result.p_uniform) > 0.01
+    narrow = x[:, None] / 2 + 0.3 * torch.randn(N, 19, D)
+    assert float(coverage(sbi.predictions(posterior, x), theta, narrow).p_conservative) < 1e-6
+
+
+def test_coverage_of_a_posterior_of_sbi_counts_with_its_own_log_densities():
+    from jaxcal import LogDensities
+    from jaxcal.coverage import coverage
+
+    prior = box()
+    theta, x = simulated(prior, 60)
+    _, posterior = trained("NPE", prior, *simulated(prior))
+    draws = posterior.sample_batched((9,), x, show_progress_bars=False).transpose(0, 1)
+    result = coverage(sbi.predictions(posterior, x), theta, draws)
+    at = torch.stack([theta, *draws.unbind(1)])
+    with torch.no_grad():
+        logs = posterior.posterior_estimator.log_prob(at, condition=x)
+    by_hand = coverage(LogDensities(logs[0], logs[1:].T))
+    np.testing.assert_array_equal(result.ranks, by_hand.ranks)
+
+
+def test_standardized_or_swapped_observations_of_a_network_are_named():
+    prior = box()
+    theta, x = simulated(prior)
+    x = 20 + 3 * torch.cat([x, x[:, :1]], dim=1)
+    _, posterior = trained("NPE", prior, theta, x)
+    few = theta[:60], x[:60]
+    assert sbi.score_pairs(KEY, posterior, *few).notes[1:] == ()  # the first is about bounds
+    standardized = (few[1] - x.mean(0)) / x.std(0)
+    notes = sbi.score_pairs(KEY, posterior, few[0], standardized).notes
+    assert any("xs do not look like those that the network was trained on" in n for n in notes)
+    with pytest.raises(ValueError, match="are the two swapped"):
+        sbi.score_pairs(KEY, posterior, few[1], few[0], bounds=(-100, 100))
+    with pytest.raises(ValueError, match=r"trained on 2 parameters and observations of shape \(3,"):
+        sbi.score_pairs(KEY, posterior, few[0], few[1][:, :2])
+    wider = type(prior)(-2 * torch.ones(D), 2 * torch.ones(D))
+    notes = sbi.score_pairs(KEY, posterior, *few, prior=wider).notes
+    assert any("prior= contradicts the posterior's own prior" in n for n in notes)

@@ -1,0 +1,106 @@
+"""Draws of posteriors in the form that other libraries keep them, as one array."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+
+
+def as_draws(draws: Any, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
+    """Draws of n posteriors as one array, for ranks and coverage.
+
+    Chains of ArviZ are thinned to the effective size of their worst parameter, since ranks want
+    independent draws, and all posteriors to the least number of draws among them.
+
+    Args:
+        draws: One of these.
+
+            - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
+              gives [m, n, d]: transpose the first two axes.
+            - A dict of arrays [n, m] or [n, m, k], as BayesFlow samples.
+            - A list of n ``InferenceData`` of ArviZ, one for each observation.
+        names: Variables of a dict or of ArviZ to take, in this order; all by default.
+
+    Returns:
+        Draws [n, m, d]; the entries of variables that are arrays lie side by side.
+
+    Raises:
+        ValueError: shapes disagree, or chains hold fewer than two independent draws.
+        TypeError: it is none of these.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> rates, slopes = jax.random.normal(jax.random.key(0), (2, 50, 9))
+        >>> sbi.as_draws({"rate": rates, "slope": slopes}).shape
+        (50, 9, 2)
+    """
+    if hasattr(draws, "posterior"):
+        raise TypeError(
+            "draws: got one InferenceData, which is about one observation: pass a list of them, "
+            "one for each"
+        )
+    if isinstance(draws, Mapping):
+        return _side_by_side(draws, names)
+    if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
+        each = [_independent(data, names) for data in draws]
+        m = min(len(one) for one in each)
+        if m < 2:
+            raise ValueError("draws: some chains have an effective size below 2: run them longer")
+        return jnp.asarray(np.stack([one[_spaced(len(one), m)] for one in each]))
+    array = checks.floats(draws, "draws")
+    array = array[..., None] if array.ndim == 2 else array
+    if array.ndim != 3 or 0 in array.shape:
+        raise ValueError(
+            f"draws: wanted m draws of each of n posteriors, shape [n, m, d], got {array.shape}"
+        )
+    return array
+
+
+def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Array:
+    parts = []
+    for name in _chosen(draws, names):
+        part = checks.floats(draws[name], f"draws[{name!r}]")
+        if part.ndim < 2 or (parts and part.shape[:2] != parts[0].shape[:2]):
+            raise ValueError(
+                f"draws[{name!r}]: wanted m draws of each of n posteriors, shape [n, m, ..], the "
+                f"same n and m for all, got {part.shape}"
+            )
+        parts.append(part.reshape(*part.shape[:2], -1))
+    return jnp.concatenate(parts, axis=2)
+
+
+def _independent(data: Any, names: Sequence[str] | None) -> np.ndarray:
+    """About independent draws [m, d] of one posterior, by the effective size of its chains."""
+    import arviz  # pyright: ignore[reportMissingImports]
+
+    posterior = data.posterior
+    parts = []
+    for name in _chosen(posterior.data_vars, names):
+        values = np.asarray(posterior[name].transpose("chain", "draw", ...).values)
+        parts.append(values.reshape(*values.shape[:2], -1))
+    chains = np.concatenate(parts, axis=2)  # [chain, draw, d]
+    sizes = [float(arviz.ess(chains[:, :, k])) for k in range(chains.shape[2])]
+    whole = chains.reshape(-1, chains.shape[2])
+    size = min(sizes) if np.all(np.isfinite(sizes)) else 0.0
+    return whole[_spaced(len(whole), min(len(whole), int(size)))]
+
+
+def _spaced(n: int, m: int) -> np.ndarray:
+    """m of n positions, evenly spaced."""
+    return np.linspace(0, n - 1, m).round().astype(int)
+
+
+def _chosen(variables: Any, names: Sequence[str] | None) -> list[str]:
+    present = [str(name) for name in variables]
+    chosen = present if names is None else list(names)
+    missing = [name for name in chosen if name not in present]
+    if missing or not chosen:
+        raise ValueError(
+            f"names: no variable {missing[0] if missing else ''!r} among {', '.join(present)}"
+        )
+    return chosen

@@ -1,0 +1,114 @@
+"""Draws and log densities that come from other libraries, for coverage and ranks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from jaxcal import LogDensities, Unnormalized, sbi
+from jaxcal.candidates import exchangeability_test
+from jaxcal.coverage import coverage
+
+N, M, D = 40, 9, 2
+KEY = jax.random.key(0)
+
+
+def log_prob(theta, x):
+    return -jnp.sum((theta - x) ** 2) / 2
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    thetas, xs = jax.random.normal(KEY, (2, N, D))
+    return thetas, xs, xs[:, None] + jax.random.normal(jax.random.key(1), (N, M, D))
+
+
+def test_coverage_of_precomputed_log_densities_is_that_of_the_density(drawn):
+    thetas, xs, draws = drawn
+    posteriors = sbi.predictions(log_prob, xs)
+    wanted = coverage(posteriors, thetas, draws)
+    here = -jnp.sum((thetas - xs) ** 2, axis=1) / 2
+    there = -jnp.sum((draws - xs[:, None]) ** 2, axis=2) / 2
+    result = coverage(LogDensities(here, there), level=0.1)
+    np.testing.assert_array_equal(result.ranks, wanted.ranks)
+    np.testing.assert_allclose(result.observed, wanted.observed, rtol=1e-12)
+    assert float(result.p_uniform) == pytest.approx(float(wanted.p_uniform), rel=1e-12)
+    assert (result.level, result.draws) == (0.1, M)
+    unknown = coverage(LogDensities(here.at[3].set(jnp.nan), there))
+    assert np.isnan(float(unknown.p_uniform))
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "message"),
+    [
+        (np.ones((N, 1)), np.ones((N, M)), "wanted at_targets"),
+        (np.ones(N), np.ones((M, N)), "wanted at_targets"),
+        (np.ones(N), np.ones((N, 0)), "at least 1 draw"),
+    ],
+)
+def test_log_densities_of_other_shapes_are_named(here, there, message):
+    with pytest.raises(ValueError, match=message):
+        coverage(LogDensities(here, there))
+    with pytest.raises(TypeError, match="already those at targets and draws"):
+        coverage(LogDensities(np.ones(N), np.ones((N, M))), np.ones(N))
+
+
+def test_predictions_are_over_the_parameters_as_they_are(drawn):
+    thetas, xs, _ = drawn
+    assert isinstance(sbi.predictions(log_prob, xs), Unnormalized)
+    of_x = sbi.predictions(lambda xs: dist.Normal(xs, 1.0).to_event(1), xs)
+    np.testing.assert_allclose(
+        of_x.log_prob(thetas)[0], log_prob(thetas[0], xs[0]) - np.log(2 * np.pi)
+    )
+    with pytest.raises(TypeError, match="Scores has no log densities"):
+        sbi.predictions(sbi.score_pairs(KEY, log_prob, *drawn[:2]).scores, xs)
+    result = exchangeability_test(KEY, sbi.predictions(log_prob, xs), xs + 0.1)
+    assert 0 < float(result.p_value) <= 1
+
+
+def test_draws_of_bayesflow_and_arrays_are_one_array(drawn):
+    _, _, draws = drawn
+    np.testing.assert_array_equal(sbi.as_draws(draws), draws)
+    np.testing.assert_array_equal(sbi.as_draws(draws[:, :, 0])[..., 0], draws[:, :, 0])
+    sampled = {"a": np.asarray(draws[:, :, :1]), "b": np.asarray(draws[:, :, 1])}
+    np.testing.assert_array_equal(sbi.as_draws(sampled), draws)
+    swapped = sbi.as_draws(sampled, names=["b", "a"])
+    np.testing.assert_array_equal(swapped, draws[:, :, ::-1])
+    for junk, error, message in (
+        ({"a": np.ones((3, 4)), "b": np.ones((3, 5))}, ValueError, "the same n and m"),
+        (np.ones(3), ValueError, r"shape \[n, m, d\]"),
+        ({}, ValueError, "no variable"),
+        ("draws", TypeError, "draws"),
+        (None, TypeError, "draws"),
+    ):
+        with pytest.raises(error, match=message):
+            sbi.as_draws(junk)
+    with pytest.raises(ValueError, match="no variable 'c' among a, b"):
+        sbi.as_draws(sampled, names=["c"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_chains_of_arviz_are_thinned_to_independent_draws():
+    """An autoregression of 4 x 500 steps with lag-one correlation 0.9 is worth 105 draws."""
+    arviz = pytest.importorskip("arviz")
+    rng = np.random.default_rng(0)
+    data = []
+    for i in range(6):
+        steps = rng.normal(size=(4, 500, D)) * np.sqrt(1 - 0.9**2)
+        chain = np.empty_like(steps)
+        chain[:, 0] = rng.normal(size=(4, D))
+        for t in range(1, 500):
+            chain[:, t] = 0.9 * chain[:, t - 1] + steps[:, t]
+        data.append(arviz.from_dict(posterior={"a": chain[..., 0] + i, "b": chain[..., 1:]}))
+    draws = np.asarray(sbi.as_draws(data))
+    assert draws.shape[0] == 6
+    assert draws.shape[2] == D
+    assert 2000 * 0.1 / 1.9 / 2 < draws.shape[1] < 2000 * 0.1 / 1.9 * 1.6
+    centered = draws[:, :, 0] - np.arange(6)[:, None]
+    lag = np.mean(centered[:, 1:] * centered[:, :-1]) / np.mean(centered**2)
+    assert abs(lag) < 0.35  # of neighbours, 0.9 in the chain
+    assert sbi.as_draws(data, names=["b"]).shape[2] == 1
+    with pytest.raises(TypeError, match="one InferenceData"):
+        sbi.as_draws(data[0])
