@@ -28,10 +28,10 @@ jaxcal.ckce.ckce_by_group jaxcal.ckce.ckce_given jaxcal.ckce.ckce_means jaxcal.c
 jaxcal.ckce.ckce_stein jaxcal.ckce.ckce_test jaxcal.ckce.conditional_mean
 jaxcal.ckce.cross_validated_ridge jaxcal.ckce.inner_product jaxcal.ckce.jkce jaxcal.ckce.null_mean
 jaxcal.ckce.pooled_bandwidth jaxcal.ckce.simplex_kernel jaxcal.ckce.skill
-jaxcal.ckce.squared_distance jaxcal.compare jaxcal.plots.posterior_figure jaxcal.sbi.Diagnosis
-jaxcal.sbi.GuidePosterior jaxcal.sbi.JaxPosterior jaxcal.sbi.PosteriorReport
-jaxcal.sbi.PosteriorResult jaxcal.sbi.ScoredPairs jaxcal.sbi.Space jaxcal.sbi.TorchPosterior
-jaxcal.sbi.check_posterior jaxcal.sbi.chunked_scores jaxcal.sbi.kccsd_test jaxcal.sbi.kcsd_test
+jaxcal.ckce.squared_distance jaxcal.compare jaxcal.sbi.Diagnosis
+jaxcal.sbi.GuidePosterior jaxcal.sbi.JaxPosterior
+jaxcal.sbi.ScoredPairs jaxcal.sbi.Space jaxcal.sbi.TorchPosterior
+jaxcal.sbi.chunked_scores
 """
 SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Cost", "Source", "Example")
 

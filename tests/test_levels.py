@@ -113,11 +113,11 @@ def test_the_level_of_a_report_is_everywhere_in_it(level):
         actual = 1 - np.asarray(part.diagnosis.spread.high)  # over claimed variance
         np.testing.assert_allclose(part.diagnosis.sd_ratio_interval()[1], actual**-0.5)
     by_student(jax.tree.map(jnp.ravel, examined.conditional.diagnosis.shift_trend), level)
-    assert repr(examined).count(f"({confidence(level)})") == 4  # two columns of two tables
+    assert repr(examined).count(f"({confidence(level)})") == 2  # columns of the table
     assert f"'level': {level}" in str(examined.to_dict())
     wanted = scipy.stats.binom.interval(1 - level, N, np.asarray(shares.levels))
     np.testing.assert_allclose(shares.band(), np.array(wanted) / N)
-    for ax in (plots.coverage(shares), plots.posterior_figure(examined).axes[3]):
+    for ax in (plots.coverage(shares), plots.posterior_figure(examined).axes[1]):
         assert any(confidence(level) in text.get_text() for text in ax.get_legend().get_texts())
 
 

@@ -1,12 +1,13 @@
 """Exchangeable candidates: calibration from log densities alone, exact for every n."""
 
 from jaxcal.candidates.exchangeability import ExchangeabilityResult, exchangeability_test
-from jaxcal.candidates.proposals import Candidates, Chains, Independent, RandomWalk
+from jaxcal.candidates.proposals import Candidates, Chains, Drawn, Independent, RandomWalk
 from jaxcal.candidates.ranks import coordinate, distance_to, log_density, ranks
 
 __all__ = [
     "Candidates",
     "Chains",
+    "Drawn",
     "ExchangeabilityResult",
     "Independent",
     "RandomWalk",

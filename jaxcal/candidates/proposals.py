@@ -279,6 +279,51 @@ class Independent(eqx.Module):
         return Candidates(points, logs, weights(ratio), jnp.ones((), ys.dtype))
 
 
+class Drawn(eqx.Module):
+    """Independent draws of the predictions themselves, as candidates beside the target.
+
+    Where a prediction has a sampler its draws see more than any chain from the target.
+
+    Args:
+        draws: [n, m, d] or [n, m, ...], m independent draws of each prediction, none of which
+            depends on the target.
+
+    Raises:
+        ValueError: when called with targets that the draws do not fit.
+
+    Cost: m + 1 log densities a prediction.
+
+    Source: Besag and Clifford (1989), Section 2, for a chain that mixes in one step.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> posterior = dist.Normal(jax.numpy.zeros((40, 2)), 1.0).to_event(1)
+        >>> draws = jax.random.normal(jax.random.key(0), (40, 99, 2))
+        >>> proposal = jaxcal.candidates.Drawn(draws)
+        >>> result = jaxcal.candidates.exchangeability_test(
+        ...     1, posterior, draws[:, 0] + 3, proposal=proposal
+        ... )
+        >>> result.verdict
+        'rejected'
+    """
+
+    draws: Array = eqx.field(converter=lambda value: convert.floats(value, "draws"))
+
+    def __call__(self, key, densities, ys, units, /) -> Candidates:
+        n, d = ys.shape
+        if self.draws.ndim < 2 or self.draws.shape[0] != n or self.draws[0, 0].size != d:
+            raise ValueError(
+                f"draws: wanted m draws for each of n={n} targets, shape ({n}, m, {d}), got "
+                f"{self.draws.shape}"
+            )
+        others = self.draws.reshape(n, -1, d).astype(ys.dtype)
+        points = jnp.concatenate([ys[:, None], others], axis=1)
+        logs, _ = densities(points)
+        same = jnp.full(logs.shape, 1 / logs.shape[1], ys.dtype)
+        return Candidates(points, logs, same, jnp.ones((), ys.dtype))
+
+
 def weights(logs: Float[Array, "n k"]) -> Float[Array, "n k"]:
     """exp(logs), each row divided by its sum; NaN stays, and a row of -inf is NaN."""
     return jax.nn.softmax(logs, axis=1)

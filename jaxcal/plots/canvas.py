@@ -36,12 +36,12 @@ def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
     return ax
 
 
-def legend_above(ax: "Axes") -> None:
-    """A legend in one row that never covers the data."""
+def legend_above(ax: "Axes", *, columns: int = 3) -> None:
+    """A legend above the axes that never covers the data."""
     ax.legend(
         frameon=False,
         fontsize="small",
-        ncols=3,
+        ncols=columns,
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
         columnspacing=1.2,

@@ -1,113 +1,217 @@
-"""One figure of a posterior: verdicts, which parameter, which observations, and coverage."""
+"""One figure of a posterior: ranks, coverage, which parameter is off and how, and where in x."""
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
-from jaxcal.plots.results import null_histogram
+from jaxcal.plots.results import contributions, null_histogram
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+STYLES = ("-", "--", ":", "-.")
+MOST = 8  # parameters, or pairs, that one panel can name
+
 
 def posterior_figure(report: Any) -> "Figure":
-    """Four panels of a `jaxcal.sbi.PosteriorReport`.
+    """Draw the four panels of a posterior's check.
 
-    Where the statistic of the calibration test lies among its null draws; errors of each
-    parameter, with their directions; errors in thirds of the observation's feature along which
-    they change most; and the coverage of highest-density regions, where it was given, else the
-    statistic of the conditional test.
+    Ranks of each parameter against the band that holds them where the posterior is right; coverage
+    of highest-density regions; shift, spread and correlation with limits; and the contributions of
+    the pairs to the test given x, over the feature of x along which errors change most. Without
+    ranks the null draws of the two tests stand in the place of the first two.
+
+    Args:
+        report: A `jaxcal.sbi.PosteriorReport`.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        TypeError: for anything that is no report.
+        ValueError: for a batch of reports.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import plots, sbi
+        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
+        >>> def log_prob(theta, x):
+        ...     return -((theta - x) ** 2).sum()
+        >>> report = sbi.check_posterior(1, log_prob, thetas, thetas, chains=None)
+        >>> [ax.get_title(loc="left") for ax in plots.posterior_figure(report).axes]
+        ['a', 'b', 'c', 'd']
     """
     from matplotlib.figure import Figure
 
-    one(report, "calibration", "report", "PosteriorReport")
-    figure = Figure(figsize=(9.6, 6.6), layout="constrained")
+    one(report, "p_value", "report", "PosteriorReport")
+    if not hasattr(report, "conditional"):
+        raise TypeError("report: wanted a PosteriorReport of jaxcal")
+    figure = Figure(figsize=(10.4, 7.2), layout="constrained")
     grid = figure.subplots(2, 2)
-    null_histogram(report.calibration.test, ax=grid[0, 0])
-    directions(report.conditional, ax=grid[0, 1])
-    thirds(report.conditional, ax=grid[1, 0])
-    if report.coverage is None:
-        null_histogram(report.conditional.test, ax=grid[1, 1])
+    covered = report.coverage or (report.ranks and coverage_of_ranks(report.ranks, report.level))
+    if report.ranks is None:
+        null_histogram(report.calibration.test, ax=grid[0, 0])
     else:
-        coverage_curve(report.coverage, ax=grid[1, 1])
+        rank_bands(report.ranks, level=report.level, ax=grid[0, 0])
+    if covered is None:
+        null_histogram(report.conditional.test, ax=grid[0, 1])
+    else:
+        coverage_curve(covered, ax=grid[0, 1])
+    directions(report, ax=grid[1, 0])
+    where(report, ax=grid[1, 1])
     for letter, ax in zip("abcd", grid.flat, strict=True):
         ax.set_title(letter, loc="left", x=-0.13, fontweight="bold", fontsize="medium")
     return figure
 
 
-def directions(result: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Shift and spread of every parameter with limits; black where significant at the level of the
-    test (Holm), to which the limits belong.
+def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
+    """Share of parameters below each rank less the rank, with the band of all curves together.
 
-    The shift is that of the parameter by itself where the diagnosis has it, else given the others;
-    the spread is given the others. The legend says which.
+    A posterior that lies too high gives an arch above 0, one that is too narrow falls below it
+    on the right after rising on the left. Black: outside of the band.
     """
     ax = axes(ax)
-    diagnosis, names = result.diagnosis, result.names
-    shift, spread = _first(diagnosis), diagnosis.spread
-    if not all(np.all(np.isfinite(np.asarray(w.estimate))) for w in (shift, spread)):
-        return say(ax, "scores are not finite numbers:\nno verdict")
-    for means, offset, marker, label in (
-        (shift, -0.14, "o", _first_label(diagnosis)),
-        (spread, 0.14, "s", SPREAD_LABEL),
-    ):
-        mean, low, high, p = (
-            np.asarray(part) for part in (means.estimate, means.low, means.high, means.p_adjusted)
+    values, names = np.asarray(ranks.ranks), ranks.statistics
+    ax.set(xlabel=f"rank among {ranks.size} {ranks.source}", ylabel="share below less rank")
+    if not np.all(np.isfinite(values)):
+        return say(ax, "ranks are not numbers:\nno verdict")
+    n, r = values.shape
+    # the inequality of Massart for each of the r curves, as in their p-values
+    half = np.sqrt(np.log(2 * r / level) / (2 * n))
+    ax.axhspan(-half, half, color=LIGHT, alpha=0.5, linewidth=0, label=f"{confidence(level)} band")
+    ax.axhline(0, color=DARK, linewidth=0.8)
+    p = np.asarray(ranks.p_values)
+    shown = np.sort(np.argsort(p[1:], kind="stable")[:MOST]) + 1
+    for place, k in enumerate(shown):
+        ordered = np.sort(values[:, k])
+        at = np.concatenate([[0.0], ordered, [1.0]])
+        gap = np.concatenate([[0.0], np.arange(1, n + 1) / n - ordered, [0.0]])
+        out = r * p[k] <= level
+        ax.plot(
+            at,
+            gap,
+            drawstyle="steps-post",
+            linestyle=STYLES[place % len(STYLES)],
+            color=BLACK if out else DARK,
+            linewidth=1.6 if out else 0.9,
+            label=names[k],
         )
-        at = np.arange(len(names)) + offset
-        ax.errorbar(mean, at, xerr=[mean - low, high - mean], fmt="none", ecolor=DARK, linewidth=1)
-        for k in range(len(names)):
-            face = BLACK if p[k] <= result.test.level else "white"
-            ax.plot(mean[k], at[k], marker, color=BLACK, markerfacecolor=face, markersize=6)
-        ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
-    ax.axvline(0, color=DARK, linewidth=0.8)
-    ax.set_yticks(range(len(names)), names)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.set_xlabel(f"mean of moment (0 if right; filled: p <= {result.test.level:g} after Holm)")
-    legend_above(ax)
+    ax.set_xlim(0, 1)
+    legend_above(ax, columns=4)
     return ax
 
 
-SPREAD_LABEL = "spread given the others (-: too narrow)"
+def coverage_of_ranks(ranks: Any, level: float) -> Any:
+    """The coverage of highest-density regions from ranks of the density; None without densities."""
+    import jax.numpy as jnp
+
+    from jaxcal.coverage import Coverage, massart
+
+    if ranks.statistics[0] != "density":
+        return None
+    u = jnp.asarray(ranks.ranks)[:, 0]
+    levels = jnp.linspace(0.005, 0.995, 199, dtype=u.dtype)
+    observed = jnp.mean(1 - u[:, None] <= levels[None], axis=0, dtype=u.dtype)
+    observed = jnp.where(jnp.all(jnp.isfinite(u)), observed, jnp.nan)
+    below = jnp.max(levels - observed)
+    return Coverage(
+        levels=levels,
+        observed=observed,
+        ranks=jnp.zeros(u.size, int),
+        p_uniform=ranks.p_values[0],
+        p_conservative=massart(below, u.size, sides=1),
+        unknown=jnp.sum(~jnp.isfinite(u)),
+        draws=ranks.size,
+        level=level,
+    )
 
 
-def _first(diagnosis: Any) -> Any:
-    """The shift; without one, the bias given the other parameters."""
-    return diagnosis.bias if diagnosis.shift is None else diagnosis.shift
+def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
+    """Shift and spread of every parameter and correlation of every pair, with limits.
 
-
-def _first_label(diagnosis: Any) -> str:
-    given_others = " given the others" if diagnosis.shift is None else ""
-    return f"shift{given_others}, sd (+: too high)"
-
-
-def thirds(result: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Shift and spread of the parameter whose errors change most along a feature of x."""
+    Spread is the logarithm to base 2 of claimed over actual standard deviation, by itself where
+    that is known, else given the other parameters. Filled: p at most the level after Holm.
+    """
     ax = axes(ax)
-    diagnosis = result.diagnosis
-    if diagnosis.thirds is None:
-        return say(ax, "too many features to look for trends:\npass summaries=")
-    k, j = (int(i) for i in np.asarray(diagnosis.strongest))
-    shift, spread = np.asarray(diagnosis.thirds)
-    if not np.all(np.isfinite(shift + spread)):
+    diagnosis, names, level = report.diagnosis(), report.names, report.level
+    shift = diagnosis.bias if diagnosis.shift is None else diagnosis.shift
+    rows = _rows(diagnosis, names, shift)
+    if not np.all(np.isfinite([row[1] for row in rows])):
         return say(ax, "scores are not finite numbers:\nno verdict")
-    x = np.asarray(result.features)[:, j]
-    edges = np.quantile(x, [0, 1 / 3, 2 / 3, 1])
-    at = [f"{a:.2g} to {b:.2g}" for a, b in pairwise(edges)]
-    ax.axhline(0, color=DARK, linewidth=0.8)
-    where = np.arange(3)
-    ax.bar(where - 0.2, shift, 0.36, color=DARK, label=_first_label(diagnosis))
-    ax.bar(where + 0.2, spread, 0.36, color=LIGHT, label=SPREAD_LABEL)
-    ax.set_xticks(where, at)
-    trends = [diagnosis.shift_trend, diagnosis.spread_trend]
-    p = min(float(np.asarray(t.p_adjusted)[k, j]) for t in trends)
-    ax.set_xlabel(f"x[{j}], in thirds of the pairs (trend: p = {p:.2g} after Holm)")
-    ax.set_ylabel(f"mean of moment, {result.names[k]}")
-    legend_above(ax)
+    for at, (_, size, low, high, p, marker) in enumerate(rows):
+        ends = np.clip([low, high], -20, 20)
+        ax.plot(ends, [at, at], color=DARK, linewidth=1)
+        face = BLACK if p <= level else "white"
+        ax.plot(size, at, marker, color=BLACK, markerfacecolor=face, markersize=6)
+    ax.axvline(0, color=DARK, linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [row[0] for row in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    given = " | others" if diagnosis.shift is None else ""
+    for marker, label in (
+        ("o", f"shift{given}, sd (+: too high)"),
+        ("s", "spread, log2 claimed / actual"),
+        ("D", "correlation, claimed less actual"),
+    ):
+        if any(row[5] == marker for row in rows):
+            ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
+    ax.set_xlabel(f"{confidence(level)} limits; 0 if right; filled: p <= {level:g} after Holm")
+    legend_above(ax, columns=2)
+    return ax
+
+
+Row = tuple[str, float, float, float, float, str]
+
+
+def _rows(diagnosis: Any, names: tuple[str, ...], shift: Any) -> list[Row]:
+    """Label, size, limits, p-value and marker, a line each; the clearest where there are many."""
+
+    def each(means: Any, labels: list[str], marker: str, factor: float = 1.0) -> list[Row]:
+        parts = (means.estimate, means.low, means.high)
+        size, low, high = (factor * np.asarray(part) for part in parts)
+        p = np.asarray(means.p_adjusted)
+        raw = np.asarray(means.p_value)
+        order = np.sort(np.argsort(raw, kind="stable")[:MOST])
+        return [
+            (labels[k], float(size[k]), float(low[k]), float(high[k]), float(p[k]), marker)
+            for k in order
+        ]
+
+    shifts = each(shift, [f"shift of {name}" for name in names], "o")
+    known = diagnosis.marginal_spread
+    if known is not None and np.all(np.isfinite(np.asarray(known.estimate))):
+        spreads = each(known, [f"spread of {name}" for name in names], "s", 1 / np.log(2))
+    else:
+        ratio, (low, high) = np.asarray(diagnosis.sd_ratio()), diagnosis.sd_ratio_interval()
+        logs = diagnosis.spread._replace(
+            **{
+                name: np.log2(np.clip(np.asarray(value), 2.0**-20, 2.0**20))
+                for name, value in (("estimate", ratio), ("low", low), ("high", high))
+            }
+        )
+        logs = logs._replace(estimate=np.nan_to_num(logs.estimate, nan=-20.0))
+        spreads = each(logs, [f"spread of {name} | others" for name in names], "s")
+    pairs: list[Row] = []
+    of_pairs = diagnosis.correlation
+    if of_pairs is not None and np.all(np.isfinite(np.asarray(of_pairs.estimate))):
+        i, j = np.triu_indices(len(names), 1)
+        labels = [f"{names[a]} with {names[b]}" for a, b in zip(i, j, strict=True)]
+        pairs = each(of_pairs, labels, "D")
+    return shifts + spreads + pairs
+
+
+def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
+    """Contributions of the pairs to the test given x, over the feature along which errors of one
+    parameter change most; over the first where none was looked for."""
+    diagnosis, result = report.diagnosis(), report.conditional
+    k, j = (0, 0) if diagnosis.strongest is None else map(int, np.asarray(diagnosis.strongest))
+    ax = contributions(result.test, np.asarray(result.features)[:, j], label=f"x[{j}]", ax=ax)
+    if diagnosis.strongest is not None:
+        trends = (diagnosis.shift_trend, diagnosis.spread_trend)
+        p = min(float(np.asarray(trend.p_adjusted)[k, j]) for trend in trends)
+        ax.set_xlabel(f"x[{j}] (errors of {report.names[k]} change along it: p = {p:.2g})")
     return ax
 
 

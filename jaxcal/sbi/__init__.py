@@ -7,6 +7,7 @@ from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
+from jaxcal.sbi.ranks import PosteriorRanks
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.torch_posterior import TorchPosterior
@@ -16,6 +17,7 @@ __all__ = [
     "GuidePosterior",
     "JaxPosterior",
     "NumpyroPosterior",
+    "PosteriorRanks",
     "PosteriorReport",
     "PosteriorResult",
     "ScoredPairs",

@@ -6,13 +6,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import calibration, checks, goodness_of_fit, nulls
+from jaxcal import calibration, checks, goodness_of_fit, moment_tests, nulls
+from jaxcal.candidates import Chains, Drawn
 from jaxcal.coverage import Coverage
 from jaxcal.models import Scores
 from jaxcal.models.standardized import Units
 from jaxcal.moments import marginal_means
+from jaxcal.results import TestResult
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
+from jaxcal.sbi.ranks import PosteriorRanks, rank_densities, rank_draws
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.typing import Key, KeyLike
 
@@ -35,33 +38,58 @@ def kccsd_test(
     coordinates: bool | None = None,
     **options: Any,
 ) -> PosteriorResult:
-    """Is the posterior calibrated? From n pairs (theta from the prior, x simulated from theta).
+    """Test from scores that the posterior is calibrated, on n simulated pairs.
 
-    ``posterior``, ``thetas``, ``xs``, ``prior``, ``bounds``, ``names``, ``n_nodes``: see
-    `score_pairs`; or a `ScoredPairs` alone, whose scores are known. The kernel compares posteriors
-    by their scores at draws of the prior; ``options`` are those of `jaxcal.kccsd_test`. Needs no
-    draws from the posterior and no constant: n (n_nodes + 1) scores. Parameters with bounds are
-    brought to the whole line first. ``coordinates``: p-values of each parameter from the same
-    kernel, at d times the cost; None does so up to 2000 pairs. The prior itself passes this test:
-    ask `kcsd_test` too, or `check_posterior`. Errors as in `score_pairs`; NaN scores give p = NaN.
+    The kernel compares posteriors by their scores at draws of the prior. No draws from the
+    posterior and no constant are needed; parameters with bounds are brought to the whole line
+    first. The prior itself passes this test: ask `kcsd_test` too, or `check_posterior`.
+
+    Args:
+        key: Random key: typed, legacy or an integer.
+        posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
+        thetas: [n, d] parameters drawn from the prior.
+        xs: [n, ...] observations simulated from them.
+        prior: Base measure of the kernel, as in `score_pairs`.
+        bounds: (low, high) of the parameters, where the prior does not say.
+        names: One a parameter.
+        n_nodes: Draws of the prior at which posteriors are compared.
+        null: Null distribution of the statistic.
+        level: Level of the test.
+        coordinates: Whether each parameter gets a p-value from the same kernel, at d times the
+            cost; None does so up to 2000 pairs.
+        **options: Those of `jaxcal.kccsd_test`.
+
+    Returns:
+        `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN.
+
+    Raises:
+        ValueError: As in `score_pairs`.
+        TypeError: As in `score_pairs`.
+
+    Cost: n (n_nodes + 1) scores and n^2 kernel values.
+
     Source: Glaser et al. (2023), Section 3; for the prior as base measure Section 4.1.
+
+    Example:
+        >>> import jax, numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
+        >>> thetas = prior.sample(jax.random.key(0), (60,))
+        >>> xs = thetas + jax.random.normal(jax.random.key(1), (60, 2))
+        >>> def log_prob(theta, x):  # the exact posterior is N(x / 2, 1 / 2)
+        ...     return -((theta - x / 2 - 1) ** 2).sum()
+        >>> sbi.kccsd_test(2, log_prob, thetas, xs, prior=prior).test.verdict
+        'rejected'
     """
+
+    def test(key: Key, pairs: ScoredPairs, split: bool) -> TestResult:
+        return calibration.kccsd_test(
+            key, pairs.scores, pairs.thetas, null=null, level=level, coordinates=split, **options
+        )
+
     key, level = checks.key(key), checks.level(level)
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, None, names, n_nodes)
-    test_key, split_key = jax.random.split(jax.random.fold_in(key, 1))
-    result = calibration.kccsd_test(
-        test_key,
-        pairs.scores,
-        pairs.thetas,
-        null=null,
-        level=level,
-        coordinates=_split(coordinates, pairs),
-        **options,
-    )
-    diagnosis = _diagnose(split_key, pairs, level, conditional=False)
-    return PosteriorResult(
-        result, diagnosis, pairs.features, "calibrated", pairs.names, pairs.notes
-    )
+    return _tested(jax.random.fold_in(key, 1), pairs, test, level, coordinates, conditional=False)
 
 
 def kcsd_test(
@@ -80,29 +108,59 @@ def kcsd_test(
     coordinates: bool | None = None,
     **options: Any,
 ) -> PosteriorResult:
-    """Is it the posterior given x? The stronger question; the kernel compares observations.
+    """Test from scores that the posterior is right given x, the stronger question.
 
-    ``summaries`` [n, q]: learned or chosen features of xs; images and long series want them.
-    Everything else as in `kccsd_test`. Also looks for trends of the errors along each feature.
+    The kernel compares observations; trends of the errors along each of their features are looked
+    for as well.
+
+    Args:
+        key: Random key: typed, legacy or an integer.
+        posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
+        thetas: [n, d] parameters drawn from the prior.
+        xs: [n, ...] observations simulated from them.
+        summaries: [n, q] learned or chosen features of xs; images and long series want them.
+        prior: Base measure of the kernel, as in `score_pairs`.
+        bounds: (low, high) of the parameters, where the prior does not say.
+        names: One a parameter.
+        n_nodes: Draws of the prior at which posteriors are compared.
+        null: Null distribution of the statistic.
+        level: Level of the test.
+        coordinates: As in `kccsd_test`.
+        **options: Those of `jaxcal.kcsd_test`.
+
+    Returns:
+        `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN.
+
+    Raises:
+        ValueError: As in `score_pairs`.
+        TypeError: As in `score_pairs`.
+
+    Cost: n (n_nodes + 1) scores and n^2 kernel values.
+
     Source: Jitkrittum et al. (2020); Glaser et al. (2023), Section 2.
+
+    Example:
+        >>> import jax, numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
+        >>> thetas = prior.sample(jax.random.key(0), (60,))
+        >>> xs = thetas + jax.random.normal(jax.random.key(1), (60, 2))
+        >>> def log_prob(theta, x):  # that of the prior, which ignores x
+        ...     return -(theta**2).sum() / 2
+        >>> sbi.kcsd_test(2, log_prob, thetas, xs, prior=prior).test.verdict
+        'rejected'
     """
+
+    def test(key: Key, pairs: ScoredPairs, split: bool) -> TestResult:
+        judged = {"null": null, "level": level, "coordinates": split}
+        features = pairs.features.astype(pairs.thetas.dtype)
+        return goodness_of_fit.kcsd_test(
+            key, pairs.scores, pairs.thetas, features, **judged, **options
+        )
+
     key, level = checks.key(key), checks.level(level)
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
-    test_key, split_key = jax.random.split(jax.random.fold_in(key, 2))
-    result = goodness_of_fit.kcsd_test(
-        test_key,
-        pairs.scores,
-        pairs.thetas,
-        pairs.features.astype(pairs.thetas.dtype),
-        null=null,
-        level=level,
-        coordinates=_split(coordinates, pairs),
-        **options,
-    )
-    diagnosis = _diagnose(split_key, pairs, level, conditional=True)
-    return PosteriorResult(
-        result, diagnosis, pairs.features, "conditional", pairs.names, pairs.notes
-    )
+    return _tested(jax.random.fold_in(key, 2), pairs, test, level, coordinates, conditional=True)
 
 
 def check_posterior(
@@ -116,24 +174,157 @@ def check_posterior(
     bounds: Any = None,
     names: Any = None,
     n_nodes: int = 10,
+    draws: Any = None,
+    n_draws: int = 99,
+    chains: Chains = Chains(),
+    null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
+    coordinates: bool | None = None,
     coverage: Any = None,
-    **options: Any,
 ) -> PosteriorReport:
-    """Both questions from one set of scores; arguments as in `kccsd_test` and `kcsd_test`.
+    """Check a posterior on simulated pairs: calibrated, right given x, and what is off where.
 
-    ``coverage``: a result of `jaxcal.coverage` to show beside them. ``level``: of the verdict,
-    which is about all of them together, and of what is named beside it.
+    What is asked follows from what the posterior offers. With log densities: the aggregated
+    `jaxcal.calibration_test`, and ranks (SBC) and coverage among exchangeable candidates. With
+    cheap draws too, these are the candidates; otherwise chains that start at the parameter, which
+    need no burn-in. With scores alone: `kccsd_test`. The second question, whether the posterior is
+    right given x, is asked of the scores by `kcsd_test`.
+
+    Args:
+        key: Random key: typed, legacy or an integer.
+        posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
+        thetas: [n, d] parameters drawn from the prior.
+        xs: [n, ...] observations simulated from them.
+        summaries: [n, q] learned or chosen features of xs; images and long series want them.
+        prior: Where posteriors are compared, as in `score_pairs`.
+        bounds: (low, high) of the parameters, where the prior does not say.
+        names: One a parameter.
+        n_nodes: Draws of the prior at which posteriors are compared.
+        draws: [n, m, d] independent draws of each posterior, where you have them.
+        n_draws: How many draws of each posterior to take where it draws cheaply.
+        chains: How candidates are made where there are no draws: a `jaxcal.candidates.Chains` or
+            any other proposal; None leaves ranks and coverage out.
+        null: Null distribution of the statistics.
+        level: Level of the verdict, which is about all p-values together, and of limits.
+        coordinates: As in `kccsd_test`, for the question given x.
+        coverage: A result of `jaxcal.coverage.coverage` to take into the verdict.
+
+    Returns:
+        `PosteriorReport`: prints what is off in words; `jaxcal.plots.posterior_figure` draws it.
+
+    Raises:
+        ValueError: As in `score_pairs`, and for draws of another shape.
+        TypeError: As in `score_pairs`, and for a coverage that is no `Coverage`.
+
+    Cost: about 60 log densities, n_nodes + 14 gradients and d + 2 Hessian-vector products a pair;
+    n_draws log densities more, or 200 gradients for the chains; and n^2 products for each null draw
+    and statistic.
+
+    Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test` and `kcsd_test`.
+
+    Example:
+        >>> import jax, numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
+        >>> thetas = prior.sample(jax.random.key(0), (100,))
+        >>> xs = thetas + jax.random.normal(jax.random.key(1), (100, 2))
+        >>> def log_prob(theta, x):  # twice as narrow as the exact posterior, N(x / 2, 1 / 2)
+        ...     return -4 * ((theta - x / 2) ** 2).sum()
+        >>> report = sbi.check_posterior(2, log_prob, thetas, xs, prior=prior, names=["a", "b"])
+        >>> report.verdict()
+        'not calibrated, so not the posterior given x either'
+        >>> [text.split(":")[0] for text in report.findings()]
+        ['a is overconfident (too narrow) by itself', 'b is overconfident (too narrow) by itself']
     """
     key, level = checks.key(key), checks.level(level)
     if coverage is not None and not isinstance(coverage, Coverage):
         raise TypeError(
             f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"
         )
+    n_draws = checks.integer(n_draws, "n_draws")
     pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
-    options |= {"level": level}
-    return PosteriorReport(
-        kccsd_test(key, pairs, **options), kcsd_test(key, pairs, **options), coverage
+    calibrated = _calibrated(key, pairs, null, level)
+    given_x = kcsd_test(key, pairs, null=null, level=level, coordinates=coordinates)
+    ranks = _ranks(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
+    return PosteriorReport(calibrated, given_x, coverage, ranks)
+
+
+def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> PosteriorResult:
+    """The aggregated test where there are log densities, else that of the scores alone."""
+    if pairs.predictions is None:
+        return kccsd_test(key, pairs, null=null, level=level, coordinates=False)
+
+    def test(key: Key, pairs: ScoredPairs, split: bool) -> TestResult:
+        return moment_tests.calibration_test(
+            key,
+            pairs.predictions,
+            pairs.thetas,
+            base_measure=pairs.scores.nodes,
+            null=null,
+            level=level,
+        )
+
+    return _tested(jax.random.fold_in(key, 1), pairs, test, level, None, conditional=False)
+
+
+def _ranks(
+    key: Key, pairs: ScoredPairs, draws: Any, n_draws: int, chains: Any, level: float
+) -> PosteriorRanks | None:
+    """Ranks among the draws that were passed, those of the posterior, or candidates by chains."""
+    draw_key, rank_key = jax.random.split(key)
+    n, d = pairs.thetas.shape
+    if draws is not None:
+        array = checks.floats(draws, "draws")
+        array = array[..., None] if array.ndim == 2 and d == 1 else array
+        if array.ndim != 3 or array.shape[0] != n or array.shape[2] != d or array.shape[1] < 2:
+            raise ValueError(
+                f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "
+                f"({n}, m, {d}), got {array.shape} (without prior= some pairs are base points)"
+            )
+        free = pairs.space.free(array.astype(pairs.thetas.dtype))
+    elif pairs.sampler is not None:
+        free = pairs.sample(draw_key, n_draws)
+    else:
+        free = None
+    q = pairs.features.shape[1]
+    features = pairs.features if q <= MOST_FEATURES else None
+    if pairs.predictions is None:
+        if free is None:
+            return None
+        return rank_draws(rank_key, free, pairs.thetas, features, pairs.names, level=level)
+    if free is None and chains is None:
+        return None
+    proposal = chains if free is None else Drawn(free)
+    return rank_densities(
+        rank_key,
+        pairs.predictions,
+        pairs.thetas,
+        features,
+        pairs.names,
+        proposal=proposal,
+        level=level,
+    )
+
+
+def _tested(
+    key: Key,
+    pairs: ScoredPairs,
+    test: Any,
+    level: float,
+    coordinates: bool | None,
+    *,
+    conditional: bool,
+) -> PosteriorResult:
+    """A test of the pairs, ``test(key, pairs, split)``, with its diagnosis."""
+    test_key, split_key = jax.random.split(key)
+    result = test(test_key, pairs, _split(coordinates, pairs))
+    return PosteriorResult(
+        result,
+        _diagnose(split_key, pairs, level, conditional=conditional),
+        pairs.features,
+        "conditional" if conditional else "calibrated",
+        pairs.names,
+        pairs.notes,
     )
 
 

@@ -1,30 +1,40 @@
-"""What is said of a posterior: the question, the verdict, and where it is off."""
+"""The results of checking a posterior: the verdict on each question, and both together."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.results import Result, Sentences, TestResult, confidence
+from jaxcal.results import Result, Sentences, TestResult
 from jaxcal.sbi.diagnosis import Diagnosis
-
-QUESTIONS = {
-    "calibrated": "calibrated? Among pairs that get the same posterior, are parameters draws from "
-    "it? (The prior passes; it fails the other question.)",
-    "conditional": "right for each x? Given x, is the parameter a draw from the posterior? (The "
-    "prior fails.)",
-}
+from jaxcal.sbi.ranks import CHAINS, DRAWS, PosteriorRanks
+from jaxcal.sbi.words import LABELS, QUESTIONS, SIGHT, SOURCES, sentences, table, told
 
 
 class PosteriorResult(Result):
     """The outcome of one test of a posterior, and its diagnosis.
 
-    ``test``: the `jaxcal.TestResult`. ``diagnosis``: which parameter, and which way.
-    ``features`` [n, q]: observations or summaries, in the order of the contributions.
-    ``question``: "calibrated" or "conditional". ``notes``: sentences on what was done to the
-    parameters, and on what may be wrong with the pairs.
+    Attributes:
+        test: The `jaxcal.TestResult`.
+        diagnosis: Which parameter, and which way: a `Diagnosis`.
+        features: [n, q] observations or summaries, in the order of the contributions.
+        question: "calibrated" or "conditional".
+        names: One a parameter.
+        notes: Sentences on what was done to the parameters, and on what may be wrong with the
+            pairs.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
+        >>> def log_prob(theta, x):
+        ...     return -((theta - x + 2) ** 2).sum()
+        >>> result = sbi.kccsd_test(1, log_prob, thetas, thetas, names=["rate"])
+        >>> [text[:16] for text in result.findings()]
+        ['rate is too low ']
     """
 
     __test__ = False
@@ -65,8 +75,8 @@ class PosteriorResult(Result):
         return sentences(self.diagnosis, self.names, self.test.level)
 
     def _lines(self) -> list[str]:
-        lines = self._batch_lines()
-        lines += _table(self)
+        rows = table(self.diagnosis, self.names, self.test.level)
+        lines = self._batch_lines() + [f"  {line}" for line in rows]
         return lines + [f"  finding: {text}" for text in self.findings()]
 
     def _batch_lines(self) -> list[str]:
@@ -77,17 +87,60 @@ class PosteriorResult(Result):
 
 
 class PosteriorReport(Result):
-    """Both questions about one posterior, on the same pairs and scores; and its coverage.
+    """Both questions about one posterior on the same pairs, and in words what is off.
 
-    ``calibration``, ``conditional``: a `PosteriorResult` each. ``coverage``: how often
-    highest-density regions of each level hold the parameter, where draws were given.
+    Attributes:
+        calibration: `PosteriorResult` on whether the posterior is calibrated: of all moments of its
+            log densities, or of its scores where these are all it offers.
+        conditional: `PosteriorResult` on whether it is right given x.
+        coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
+        ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
+        >>> def log_prob(theta, x):  # the prior in the place of the posterior
+        ...     return -(theta**2).sum() / 2
+        >>> report = sbi.check_posterior(1, log_prob, thetas, thetas + 0.1 * thetas**2)
+        >>> print(report)
+        verdict: ...
     """
 
     _scalar: ClassVar[str] = "p_value"
+    _mark: ClassVar[str] = "note"
 
     calibration: PosteriorResult
     conditional: PosteriorResult
     coverage: Any
+    ranks: PosteriorRanks | None = None
+
+    @property
+    def level(self) -> float:
+        """The level of the verdict, and of what is said to be off."""
+        return self.calibration.test.level
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parameters."""
+        return self.calibration.names
+
+    def p_values(self) -> dict[str, Any]:
+        """What the verdict is made of: a p-value for each thing that was asked, by name."""
+        named = {"moments" if self._of_densities else "scores": self.calibration.p_value}
+        if self.ranks is not None:
+            if self.ranks.exchangeability is not None:
+                named["candidates"] = self.ranks.exchangeability.p_value
+            named["ranks"] = self.ranks.p_value
+        if self.coverage is not None:
+            named["coverage"] = self.coverage.p_uniform
+        return named | {"given x": self.conditional.p_value}
+
+    @property
+    def p_value(self) -> Array:
+        """Of all together, by Bonferroni's correction, []; NaN where there is no p-value."""
+        p = jnp.stack(list(self.p_values().values()))
+        return jnp.minimum(1.0, p.shape[0] * jnp.nanmin(p, axis=0))
 
     def verdict(self) -> str:
         """One sentence from all p-values, with Bonferroni's correction at the level of the tests:
@@ -95,165 +148,166 @@ class PosteriorReport(Result):
 
         Where none rejects, the findings, significant at that level in either result, are named.
         """
-        tests = (self.calibration.test, self.conditional.test)
-        why = {test.reason: None for test in tests if test.verdict == "cannot tell"}
-        p, levels = [float(test.p_value) for test in tests], [test.level for test in tests]
-        covered = getattr(self.coverage, "p_uniform", None)
-        if covered is not None:
-            p, levels = [*p, float(covered)], [*levels, min(levels)]
-            if np.isnan(float(covered)):
-                why["the p-value of the coverage is not a number"] = None
-        if why:
+        p = {name: float(value) for name, value in self.p_values().items()}
+        passes = {name: not value <= self.level / len(p) for name, value in p.items()}
+        if all(passes.values()) and (why := self._reasons()):
             return "cannot tell: " + "; ".join(why)
-        passes = (value > level / len(p) for value, level in zip(p, levels, strict=True))
-        calibrated, right, *coverage_passes = passes
-        if not calibrated:
-            return "not calibrated, so not the posterior given x either"
-        if not all(coverage_passes):
-            return (
-                f"not calibrated: highest-density regions do not hold their share of parameters "
-                f"(coverage, p = {p[2]:.2g})"
-                + (", although the scores of these pairs do not show it" if right else "")
+        right = passes.pop("given x")
+        failed = [name for name, fine in passes.items() if not fine]
+        if failed in (["coverage"], ["ranks"]):
+            which = failed[0]
+            what = {
+                "coverage": "highest-density regions do not hold their share of parameters",
+                "ranks": "parameters do not stand evenly among what could be in their places",
+            }[which]
+            seen = " and moments" * ("moments" in p)
+            return f"not calibrated: {what} ({which}, p = {p[which]:.2g})" + (
+                f", although the scores{seen} of these pairs do not show it" if right else ""
             )
+        if failed:
+            return "not calibrated, so not the posterior given x either"
         if not right:
             return (
                 "calibrated as far as can be seen, but not the posterior given x: it leaves out "
                 "information in x, or errors of different x cancel"
             )
-        if self.calibration.findings() + self.conditional.findings():
+        if self.findings():
             return (
-                "the kernel tests see no evidence against the posterior, but simple witnesses do: "
-                "see the findings"
+                "the tests see no evidence against the posterior, but simple witnesses do: see "
+                "what is off"
             )
         return "no evidence against the posterior (which is not proof of it)"
 
-    @property
-    def p_value(self) -> Array:
-        """The p-value of the first question, []."""
-        return self.calibration.p_value
+    def findings(self) -> list[str]:
+        """What is off, in words: parameter, direction and size; correlation; weights; where in x.
+
+        Of a right posterior something is said with probability at most the level: each kind of
+        error has a share of it, and Holm's correction inside.
+        """
+        kinds = 4 + self._of_densities
+        said = sentences(
+            self.diagnosis(),
+            self.names,
+            self.level / kinds,
+            by_draws=self.ranks is not None and self.ranks.source == DRAWS,
+            by_chains=self._spread_by_chains,
+        )
+        return said + self._about_weights(self.level / kinds, shifted=bool(said))
+
+    def diagnosis(self) -> Diagnosis:
+        """The best that is known of each kind of error.
+
+        Shift, spread and trends along x from ranks among draws, where there are draws: these tell a
+        parameter by itself whatever the shape of the posterior. Else from scores, and the spread
+        from ranks among chains where scores cannot tell it. Correlations from scores.
+        """
+        by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
+        merged = replace(
+            by_scores,
+            shift_trend=given_x.shift_trend,
+            spread_trend=given_x.spread_trend,
+            strongest=given_x.strongest,
+            thirds=given_x.thirds,
+        )
+        if self.ranks is None:
+            return merged
+        by_ranks = self.ranks.diagnosis
+        if self.ranks.source == DRAWS:
+            return replace(by_ranks, correlation=by_scores.correlation)
+        if self._spread_by_chains:
+            return replace(merged, marginal_spread=by_ranks.marginal_spread)
+        return merged
 
     def _sentences(self) -> Sentences:
-        texts = self.calibration.warnings() + self.conditional.warnings()
-        return [(text, True) for text in dict.fromkeys(texts)]
+        said = self.calibration.warnings() + self.conditional.warnings()
+        if self.ranks is not None and self.ranks.exchangeability is not None:
+            said += self.ranks.exchangeability.warnings()
+        return [(text, True) for text in dict.fromkeys(said)]
 
     def _contents(self) -> dict[str, Any]:
-        coverage = self.coverage
+        parts = {name: getattr(self, name) for name in ("ranks", "coverage")}
         return {
             "verdict": self.verdict(),
+            "p_value": self.p_value,
+            "p_values": self.p_values(),
+            "findings": self.findings(),
             "calibration": self.calibration.to_dict(),
             "conditional": self.conditional.to_dict(),
-            "coverage": coverage.to_dict() if isinstance(coverage, Result) else coverage,
+            **{name: v if v is None else v.to_dict() for name, v in parts.items()},
         }
 
-    def __repr__(self) -> str:
-        if self.traced or self.batch_shape:
-            return super().__repr__()
-        parts = [f"verdict: {self.verdict()}", repr(self.calibration), repr(self.conditional)]
-        return "\n\n".join(parts + ([repr(self.coverage)] if self.coverage is not None else []))
+    @property
+    def _of_densities(self) -> bool:
+        return self.calibration.test.parts is not None
 
+    @property
+    def _spread_by_chains(self) -> bool:
+        """Whether spreads are those of ranks among chains, since scores cannot tell them."""
+        chained = self.ranks is not None and self.ranks.source == CHAINS
+        return chained and not told(self.calibration.diagnosis, len(self.names))
 
-def _table(result: PosteriorResult) -> list[str]:
-    """A line a parameter: its shift by itself; then mean and spread given the others."""
-    d = result.diagnosis
-    wide = max(9, *(len(name) for name in result.names))
-    shift, others, ratio = (
-        f"too high by ({confidence(result.test.level)})",
-        "given the others: too high by",
-        f"claimed / actual sd ({confidence(result.test.level)})",
-    )
-    head = f"  {'parameter':{wide}}"
-    lines = [f"  {name:{wide}}" for name in result.names]
-    if d.shift is not None:
-        head += f"  {shift:>25}   p (Holm)"
-        columns = zip(*map(np.asarray, d.shift), strict=True)
-        lines = [
-            line + f"  {high:+6.2f} sd ({least:+6.2f} to {most:+6.2f})   {p:8.3g}"
-            for line, (high, _, _, p, least, most) in zip(lines, columns, strict=True)
+    def _reasons(self) -> list[str]:
+        """Why there is no verdict."""
+        judged: list[Any] = [self.calibration.test, self.conditional.test]
+        if self.ranks is not None and self.ranks.exchangeability is not None:
+            judged.append(self.ranks.exchangeability)
+        why = {each.reason: None for each in judged if each.verdict == "cannot tell"}
+        for name in ("coverage", "ranks"):
+            if np.isnan(float(self.p_values().get(name, 0.0))) and not (why and name == "ranks"):
+                why[f"the p-value of the {name} is not a number"] = None
+        return list(why)
+
+    def _about_weights(self, level: float, *, shifted: bool) -> list[str]:
+        """A sentence on where the mass lies, if no parameter is off by itself."""
+        parts = self.calibration.test.parts
+        if parts is None or shifted:
+            return []
+        p = dict(zip(parts.names, np.asarray(parts.p_values), strict=True))
+        weights = [value for name, value in p.items() if name.endswith("weights")]
+        if not weights or not min(weights) <= level:
+            return []
+        return [
+            f"the mass lies elsewhere, as with wrong weights of modes (p = {min(weights):.2g}); no "
+            f"parameter is off by itself"
         ]
-    head += f"   {others}   p (Holm)   {ratio}   p (Holm)"
-    columns = (d.bias.estimate, d.bias.p_adjusted, _ratios(d), d.spread.p_adjusted)
-    return [head] + [
-        line + f"   {high:+{len(others) - 3}.2f} sd   {p:8.3g}   {r:>{len(ratio)}}   {q:8.3g}"
-        for line, high, p, r, q in zip(lines, *(np.asarray(c) for c in columns), strict=True)
-    ]
 
+    def _lines(self) -> list[str]:
+        n, d = self.calibration.contributions.shape[0], len(self.names)
+        lines = [f"verdict: {self.verdict()}"]
+        total = float(self.p_value)
+        lines.append(f"  n = {n} pairs, d = {d}; p = {total:.2g} over all that was asked")
+        p = {name: float(value) for name, value in self.p_values().items()}
+        for question in ("calibrated", "conditional"):
+            lines += ["", QUESTIONS[question]]
+            asked = [name for name in p if (name == "given x") == (question == "conditional")]
+            lines += [
+                f"  {LABELS[name]:26} p = {p[name]:<8.2g} {self._how(name)}" for name in asked
+            ]
+        lines += [
+            "",
+            f"what is off (said of a right posterior in at most {100 * self.level:g} % of checks)",
+        ]
+        lines += [f"  - {text}" for text in self.findings() or ["nothing that can be named"]]
+        lines += ["", *table(self.diagnosis(), self.names, self.level)]
+        lines += ["", "what this can see"] + [f"  {SIGHT[name]}" for name in p]
+        if self.coverage is not None:
+            lines += ["", repr(self.coverage)]
+        return lines
 
-def _ratios(d: Diagnosis) -> list[str]:
-    """Claimed over actual standard deviation of each parameter, as far as the pairs know it."""
-    ratios, (lows, highs) = np.asarray(d.sd_ratio()), np.asarray(d.sd_ratio_interval())
-    return [
-        f"{ratio:.2f} ({low:.2f} to {high:.2f})"
-        if np.isfinite(high)
-        else ("not a number" if np.isnan(low) else f"above {low:.2f}")
-        for ratio, low, high in zip(ratios, lows, highs, strict=True)
-    ]
-
-
-def _untold(d: Diagnosis, k: int) -> bool:
-    """Whether the spread of a parameter by itself is not to be had."""
-    return d.marginal_spread is None or bool(np.isnan(np.asarray(d.marginal_spread.p_value)[k]))
-
-
-def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Spreads of parameters by themselves, and correlations of pairs."""
-    said: list[str] = []
-    if d.marginal_spread is not None:
-        spread = d.marginal_spread
-        for k, name in enumerate(names):
-            if float(spread.p_adjusted[k]) <= level:
-                ratio, low, high = (
-                    float(np.exp(part[k])) for part in (spread.estimate, spread.low, spread.high)
-                )
-                word = "underconfident (too wide)" if ratio > 1 else "overconfident (too narrow)"
-                said.append(
-                    f"{name} is {word} by itself: claimed / actual sd {ratio:.2f} ({low:.2f} to "
-                    f"{high:.2f})"
-                )
-    if d.correlation is not None:
-        pairs, i, j = d.correlation, *np.triu_indices(len(names), 1)
-        for k, (first, second) in enumerate(zip(i, j, strict=True)):
-            if float(pairs.p_adjusted[k]) <= level:
-                size, low, high = (float(p[k]) for p in (pairs.estimate, pairs.low, pairs.high))
-                said.append(
-                    f"the correlation of {names[first]} and {names[second]} is claimed too high by "
-                    f"{size:+.2f} ({low:+.2f} to {high:+.2f})"
-                )
-    return said
-
-
-def sentences(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """What is significant after Holm at the level, in words."""
-    said: list[str] = []
-    ratio = np.asarray(d.sd_ratio())
-    high, condition = (d.bias, " given the other parameters") if d.shift is None else (d.shift, "")
-    for k, name in enumerate(names):
-        if float(high.p_adjusted[k]) <= level:
-            mean, low, most = (float(part[k]) for part in (high.estimate, high.low, high.high))
-            side = "high" if mean > 0 else "low"
-            low, most = (low, most) if mean > 0 else (-most, -low)
-            said.append(
-                f"{name} is too {side}{condition} by {abs(mean):.2f} sd ({low:.2f} to {most:.2f})"
-            )
-        if _untold(d, k) and float(d.spread.p_adjusted[k]) <= level:
-            mean = float(d.spread.estimate[k])
-            word = "underconfident (too wide)" if mean > 0 else "overconfident (too narrow)"
-            if mean < -20:
-                more = "; a few pairs far outside their posteriors dominate"
-            else:
-                more = f": claimed / actual sd about {ratio[k]:.2f}" if ratio[k] > 0 else ""
-            said.append(f"{name} is {word} given the other parameters{more}")
-    said += _by_themselves(d, names, level)
-    if d.shift_trend is None or d.spread_trend is None or d.thirds is None:
-        return said
-    trends = [float(np.min(np.asarray(t.p_adjusted))) for t in (d.shift_trend, d.spread_trend)]
-    if min(trends) <= level and d.strongest is not None:
-        k, j = (int(i) for i in np.asarray(d.strongest))
-        shift, spread = np.asarray(d.thirds)
-        actual = ", ".join(f"{b:+.2f}" for b in shift)
-        shares = ", ".join(f"{1 - s:.2f}" for s in spread)
-        said.append(
-            f"errors change with x[{j}], most in {names[k]}: in its lowest, middle and highest "
-            f"third too high{condition} by {actual} sd, actual / claimed variance given the other "
-            f"parameters {shares}"
-        )
-    return said
+    def _how(self, name: str) -> str:
+        """What stands behind a p-value, in a few words."""
+        if name == "moments" and self.calibration.test.parts is not None:
+            parts = self.calibration.test.parts
+            out = [n for n, o in zip(parts.names, np.asarray(parts.left_out), strict=True) if o]
+            strongest = f"strongest: {parts.names[int(parts.winner)]}"
+            return strongest + (f"; left out: {', '.join(out)}" if out else "")
+        if name == "candidates" and self.ranks is not None:
+            result = self.ranks.exchangeability
+            assert result is not None
+            whose = f"{self.ranks.size} {SOURCES[self.ranks.source]}"
+            known = np.any(np.isfinite(np.asarray(result.part_statistics)))
+            return f"strongest: {result.strongest}; {whose}" if known else whose
+        if name == "ranks" and self.ranks is not None:
+            each = zip(self.ranks.statistics, np.asarray(self.ranks.p_values), strict=True)
+            return "by itself: " + ", ".join(f"{what} {value:.2g}" for what, value in each)
+        return ""

@@ -15,7 +15,8 @@ from jaxcal import sbi, simulators
 from jaxcal.models import Scores
 from jaxcal.results import Means
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
-from jaxcal.sbi.report import sentences
+from jaxcal.sbi.ranks import rank_draws
+from jaxcal.sbi.words import sentences
 
 N, D = 300, 2
 PRIOR = dist.Normal(jnp.zeros(D), 1.0).to_event(1)
@@ -146,21 +147,23 @@ def test_a_ratio_of_deviations_is_as_sure_as_its_pairs(right):
     said = sbi.PosteriorResult(
         right.calibration.test, found, jnp.zeros((3, 1)), "calibrated", ("a", "b", "c"), ()
     )
-    lines = [line.split() for line in repr(said).splitlines() if line.startswith("  ")]
-    rows = {line[0]: " ".join(line[4:]) for line in lines if line[0] in "abc"}
-    assert rows["a"].startswith("2.00 (1.50 to 4.30)")
-    assert rows["b"].startswith("above 1.13")
-    assert rows["c"].startswith("not a number")
+    rows = {line.split()[0]: line for line in repr(said).splitlines() if line.startswith("  ")}
+    assert "  2.00 (1.50 to 4.30)  " in rows["a"]
+    assert "  above 1.13  " in rows["b"]
+    assert "  not a number  " in rows["c"]
 
 
 def test_findings_of_witnesses_reach_the_verdict(right):
-    wrong = right.conditional.diagnosis.shift._replace(p_adjusted=jnp.asarray([0.01, 1.0]))
-    found = eqx.tree_at(lambda e: e.conditional.diagnosis.shift, right, wrong)
-    assert found.verdict().endswith("but simple witnesses do: see the findings")
-    assert repr(found).count("p (Holm)") == 6  # three columns of two tables
-    strict = replace(found.conditional, test=replace(found.conditional.test, level=0.005))
-    assert found.conditional.findings()
-    assert strict.findings() == []
+    def with_p(p):
+        wrong = right.calibration.diagnosis.shift._replace(p_adjusted=jnp.asarray([p, 1.0]))
+        return eqx.tree_at(lambda e: e.calibration.diagnosis.shift, right, wrong)
+
+    assert with_p(0.009).verdict().endswith("simple witnesses do: see what is off")
+    assert with_p(0.011).verdict() == right.verdict()  # five kinds of error share the level
+    assert repr(with_p(0.009)).count("p (Holm)") == 2
+    named = with_p(0.02).calibration
+    assert named.findings()
+    assert replace(named, test=replace(named.test, level=0.01)).findings() == []
 
 
 def test_coverage_reaches_the_verdict(right):
@@ -168,13 +171,65 @@ def test_coverage_reaches_the_verdict(right):
 
     def with_coverage(p):
         shown = Coverage(jnp.ones(1), jnp.ones(1), jnp.ones(3, int), p, p, jnp.asarray(0), 9)
-        return sbi.PosteriorReport(right.calibration, right.conditional, shown).verdict()
+        return replace(right, coverage=shown).verdict()
 
-    assert "(coverage, p = 0.01), although the scores" in with_coverage(jnp.asarray(0.01))
-    assert with_coverage(jnp.asarray(0.02)) == right.verdict()
+    assert with_coverage(jnp.asarray(0.009)).startswith("not calibrated: highest-density regions")
+    assert "(coverage, p = 0.009), although" in with_coverage(jnp.asarray(0.009))
+    assert with_coverage(jnp.asarray(0.011)) == right.verdict()  # five p-values share the level
     assert with_coverage(jnp.asarray(jnp.nan)).startswith(
         "cannot tell: the p-value of the coverage"
     )
+
+
+def test_what_is_asked_follows_from_what_the_posterior_offers(right, pairs):
+    """Log densities alone: moments, and chains; scores: neither; draws: these instead of chains."""
+    thetas, xs = pairs
+    assert list(right.p_values()) == ["moments", "candidates", "ranks", "given x"]
+    assert right.ranks.source == "chains"
+    wanted = jaxcal.calibration_test(
+        jax.random.split(jax.random.fold_in(KEY, 1))[0],
+        jaxcal.Unnormalized(lambda x, theta: log_prob(theta, x), xs),
+        thetas,
+        base_measure=right_nodes(pairs),
+    )
+    assert right.p_values()["moments"] == float(wanted.p_value)
+    nodes = right_nodes(pairs)
+    scores = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes[None], nodes)
+    bare = sbi.check_posterior(KEY, scores, thetas, xs)
+    assert list(bare.p_values()) == ["scores", "given x"]
+    draws = xs[:, None] / 2 + jax.random.normal(KEY, (N, 30, D)) / np.sqrt(2)
+    by_draws = sbi.check_posterior(KEY, scores, thetas, xs, draws=draws)
+    assert list(by_draws.p_values()) == ["scores", "ranks", "given x"]
+    assert by_draws.ranks.statistics == ("distance", "theta_1", "theta_2")
+    assert by_draws.p_value > 0.05
+    off = sbi.check_posterior(KEY, scores, thetas, xs, draws=draws + 0.5)
+    assert off.p_values()["ranks"] < 1e-6
+    assert off.findings()[0].startswith("theta_1 is too high by")
+    with pytest.raises(ValueError, match=r"draws: wanted m >= 2 draws of each of the n=300"):
+        sbi.check_posterior(KEY, scores, thetas, xs, draws=draws[:9])
+
+
+def right_nodes(pairs):
+    return sbi.score_pairs(jax.random.fold_in(KEY, 0), log_prob, *pairs, prior=PRIOR).scores.nodes
+
+
+def test_ranks_among_draws_are_those_of_the_normal_score(pairs):
+    """Of 2,000 Gaussian posteriors too high by .3 sd and narrower by .7, from 199 draws each."""
+    n, m = 2000, 199
+    noise, draw_key = jax.random.split(jax.random.key(0))
+    thetas = jax.random.normal(noise, (n, 2), float)
+    draws = 0.7 * jax.random.normal(draw_key, (n, m, 2), float) + 0.3
+    draws = draws.at[:, :, 1].set((draws[:, :, 1] - 0.3) / 0.7)
+    ranks = rank_draws(KEY, draws, thetas, None, ("a", "b"), level=0.05)
+    below = jnp.mean(
+        draws[:, :-1] < thetas[:, None], axis=1, dtype=float
+    )  # but for the randomized tie
+    assert float(jnp.max(jnp.abs(ranks.ranks[:, 1:] - below))) < 1.01 / m
+    shift, spread = ranks.diagnosis.shift, ranks.diagnosis.marginal_spread
+    np.testing.assert_allclose(shift.estimate, [0.3 / 0.7, 0], atol=0.08)
+    np.testing.assert_allclose(jnp.exp(spread.estimate), [0.7, 1], atol=0.05)
+    assert float(ranks.p_values[2]) > 0.01
+    assert float(ranks.p_values[1]) < 1e-6
 
 
 def test_a_few_pairs_that_decide_are_named(pairs):
@@ -338,11 +393,16 @@ def test_a_density_that_ends_inside_the_prior_gives_no_verdict_but_a_sentence(pa
     assert any("300 posteriors have NaN or infinite scores, or a density" in t for t in at_nodes)
 
 
-def test_a_nan_outside_the_prior_is_no_verdict(pairs):
-    found = sbi.check_posterior(KEY, impossible_outside, *pairs, prior=PRIOR)
-    assert np.isnan(found.calibration.p_value)
-    assert found.verdict().startswith("cannot tell: score values at the targets are NaN")
-    assert any("density of 0 or NaN" in text for text in found.warnings())
+def test_a_nan_inside_the_prior_is_no_verdict_and_a_density_of_0_a_rejection(pairs):
+    lost = sbi.check_posterior(KEY, nan_outside, *pairs, prior=PRIOR)
+    assert np.isnan(lost.calibration.p_value)
+    assert lost.verdict().startswith("cannot tell: score values at the targets are NaN")
+    impossible = sbi.check_posterior(KEY, impossible_outside, *pairs, prior=PRIOR)
+    assert impossible.verdict().startswith("not calibrated")
+    assert impossible.findings() == []
+    for found in (lost, impossible):
+        assert any("density of 0 or NaN" in text for text in found.warnings())
+        assert "p = nan" in repr(found)
 
 
 def test_a_clipped_density_is_suspected(pairs):
@@ -385,20 +445,20 @@ def test_bad_input_is_answered_by_a_sentence(pairs, change, error, message):
 
 @pytest.mark.slow
 def test_the_figure_has_four_panels(right, pairs, tmp_path):
-    from jaxcal.plots.sbi import posterior_figure, thirds
+    from jaxcal.plots.sbi import directions, posterior_figure
 
     thetas, xs = pairs
     draws = xs[:, None] / 2 + jax.random.normal(KEY, (N, 30, D)) / np.sqrt(2)
     predictions = jaxcal.Unnormalized(lambda x, theta: log_prob(theta, x), xs)
     from jaxcal.coverage import coverage
 
-    for shown in (None, coverage(predictions, thetas, draws)):
-        examined = sbi.PosteriorReport(right.calibration, right.conditional, shown)
+    shown = coverage(predictions, thetas, draws)
+    for examined in (right, replace(right, coverage=shown), replace(right, ranks=None)):
         figure = posterior_figure(examined)
         assert [ax.get_title(loc="left") for ax in figure.axes] == list("abcd")
         figure.savefig(tmp_path / "figure.png")
-    said = thirds(right.calibration).texts[0].get_text()
-    assert "summaries" in said
+    labels = [text.get_text() for text in directions(right).get_yticklabels()]
+    assert labels == ["shift of a", "shift of b", "spread of a", "spread of b", "a with b"]
 
 
 @pytest.mark.slow

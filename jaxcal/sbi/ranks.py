@@ -1,0 +1,174 @@
+"""Where parameters stand among draws of their posteriors, or among exchangeable candidates."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal.candidates import (
+    Candidates,
+    Chains,
+    Drawn,
+    ExchangeabilityResult,
+    coordinate,
+    distance_to,
+    exchangeability_test,
+    ranks,
+)
+from jaxcal.candidates.exchangeability import uniformity
+from jaxcal.divergences.fisher import Fisher
+from jaxcal.results import Result
+from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.typing import Key, Scalar
+
+DRAWS, CHAINS = "draws", "chains"
+LEAST = 1e-6  # of a rank on the way to its normal score
+
+
+class PosteriorRanks(Result):
+    """Ranks of n parameters among m others that could as well have been the parameter.
+
+    Attributes:
+        ranks: [n, r] randomized ranks in [0, 1], uniform where the posterior is right.
+        p_values: [r] of the uniformity of each, valid for every n.
+        exchangeability: `jaxcal.candidates.ExchangeabilityResult` of the same candidates; None
+            where there is no log density.
+        diagnosis: `Diagnosis` of the normal scores of the ranks of parameters. Its shift and
+            spread are those of each parameter by itself, whatever the shape of the posterior; among
+            chains, which stay near the parameter, they are smaller than the actual ones.
+        statistics: what is ranked: "density" (coverage of highest-density regions) or "distance"
+            (TARP, to a draw of another posterior) first, then each parameter (SBC).
+        source: "draws" of the posterior, or "chains" from the parameter.
+        size: m, the number of others.
+
+    Example:
+        >>> import jax, numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> prior = dist.Normal(jax.numpy.zeros(1), 1.0).to_event(1)
+        >>> thetas = prior.sample(jax.random.key(0), (60,))
+        >>> posterior = dist.Normal(thetas - 1, 1.0).to_event(1)
+        >>> ranks = sbi.check_posterior(1, posterior, thetas, thetas, prior=prior).ranks
+        >>> ranks.source, ranks.statistics, ranks.ranks.shape
+        ('draws', ('density', 'theta_1'), (60, 2))
+    """
+
+    _scalar: ClassVar[str] = "p_value"
+    _long: ClassVar[tuple[str, ...]] = ("ranks",)
+
+    ranks: Float[Array, "n r"]
+    p_values: Float[Array, " r"]
+    exchangeability: ExchangeabilityResult | None
+    diagnosis: Diagnosis
+    statistics: tuple[str, ...] = eqx.field(static=True)
+    source: str = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @property
+    def p_value(self) -> Scalar:
+        """Of the uniformity of all ranks together, by Bonferroni's correction, []."""
+        p = self.p_values
+        return jnp.minimum(1.0, p.shape[-1] * jnp.min(p, axis=-1))
+
+    def _contents(self) -> dict[str, Any]:
+        of_all = super()._contents() | {"p_value": self.p_value}
+        if self.exchangeability is not None:
+            of_all["exchangeability"] = self.exchangeability.to_dict()
+        return of_all
+
+    def _lines(self) -> list[str]:
+        n = self.ranks.shape[0]
+        each = zip(self.statistics, np.asarray(self.p_values), strict=True)
+        lines = [f"ranks among {self.size} {self.source}, n = {n}, p = {float(self.p_value):.2g}"]
+        return lines + [f"  {name:12} p = {p:.2g}" for name, p in each]
+
+
+def rank_densities(
+    key: Key,
+    predictions: Any,
+    thetas: Float[Array, "n d"],
+    features: Float[Array, "n q"] | None,
+    names: tuple[str, ...],
+    *,
+    proposal: Any = Chains(),
+    level: float,
+) -> PosteriorRanks:
+    """Ranks among the candidates of a proposal, and the exchangeability test on the same ones."""
+    test_key, fold_key = jax.random.split(key)
+    result = exchangeability_test(
+        test_key,
+        predictions,
+        thetas,
+        proposal=proposal,
+        divergence=Fisher(zero_outside=True),
+        level=level,
+    )
+    drawn = isinstance(proposal, Drawn)
+    return PosteriorRanks(
+        result.ranks,
+        result.rank_p_values,
+        result,
+        _diagnosis(fold_key, result.ranks[:, 1:], features, level),
+        ("density", *names),
+        DRAWS if drawn else CHAINS,
+        proposal.draws.shape[1] if drawn else int(getattr(proposal, "n_candidates", 0)),
+    )
+
+
+def rank_draws(
+    key: Key,
+    draws: Float[Array, "n m d"],
+    thetas: Float[Array, "n d"],
+    features: Float[Array, "n q"] | None,
+    names: tuple[str, ...],
+    *,
+    level: float,
+) -> PosteriorRanks:
+    """Ranks among draws alone; the last draw of each posterior is a reference point for another."""
+    fold_key, rank_key = jax.random.split(key)
+    standing = _rank_draws(rank_key, draws, thetas)
+    return PosteriorRanks(
+        standing,
+        jax.vmap(uniformity, in_axes=1)(standing),
+        None,
+        _diagnosis(fold_key, standing[:, 1:], features, level),
+        ("distance", *names),
+        DRAWS,
+        draws.shape[1] - 1,
+    )
+
+
+@jax.jit
+def _rank_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
+    points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
+    same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
+    among = Candidates(points, same, same, jnp.ones((), points.dtype))
+    references = jnp.roll(draws[:, -1], 1, axis=0)
+    statistics = [distance_to(references), *map(coordinate, range(thetas.shape[1]))]
+    keys = jax.random.split(key, len(statistics))
+    each = [ranks(k, among, f) for k, f in zip(keys, statistics, strict=True)]
+    return jnp.stack(each, axis=1)
+
+
+def _diagnosis(
+    key: Key, of_parameters: Float[Array, "n d"], features: Array | None, level: float
+) -> Diagnosis:
+    """Normal scores are draws of N(0, 1) where the posterior is right: their shift and spread."""
+    z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
+    n, d = z.shape
+    predictors = jnp.zeros((n, 1), z.dtype) if features is None else features.astype(z.dtype)
+    unit = jnp.broadcast_to(jnp.eye(d, dtype=z.dtype), (n, d, d))
+    diagnosis = diagnose(
+        key,
+        z,
+        -z,
+        predictors,
+        None if features is None else predictors,
+        conditional=True,
+        level=level,
+        covariances=unit,
+    )
+    # normal scores of dependent parameters are dependent, and nothing is claimed of how
+    return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
