@@ -139,15 +139,28 @@ def pooled_bandwidth(models: Any) -> Scalar:
 
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
     predictions of model k, 0 where all are equal or one is NaN; 1 where that is so of all models.
-
     A bandwidth far below a model's distances makes its Gram matrix the identity, and CKCE of that
-    model noise; one far above leaves a model of little spread nearly constant, as it is. So a model
-    counts by how far its predictions differ: where all medians agree this is their value, it lies
-    between their mean and the largest, and one more model moves it from :math:`\gamma'` by
+    model noise; one far above leaves a model of little spread nearly constant, as it is. So a
+    model counts by how far its predictions differ: where all medians agree this is their value, it
+    lies between their mean and the largest, and one more model moves it from :math:`\gamma'` by
     :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median of all distances
     together is ruled by a model whose predictions hardly differ: half of them are (nearly) 0.
 
-    ``models`` as in `compare`, at least one.
+    Args:
+        models: As in `jaxcal.compare`, at least one.
+
+    Returns:
+        The bandwidth, [].
+
+    Raises:
+        ValueError: Shapes or probabilities are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> model = jnp.array([[1.0, 0.0], [0.0, 1.0]])
+        >>> round(float(jaxcal.ckce.pooled_bandwidth([model])), 3)  # the distance, sqrt(2)
+        1.414
     """
     return _pooled(stacked(models, least=1)[1])
 

@@ -101,13 +101,31 @@ def conjugate_gradients(
 
 
 class ConjugateGradients(eqx.Module):
-    """Conjugate gradients, without holding the Gram matrix.
+    """Solver by conjugate gradients, without holding the Gram matrix.
 
-    Cost n^2 (m + p) a step, memory O(tile^2 + n m). Stops at a relative residual of ``tolerance``
-    (100 eps by default) or after ``steps``; ``result.approximation`` says what it took.
-    Differentiable in reverse mode, by solving once more. ``tile``: the side of a block. ``mesh``:
-    devices that share the rows of the Gram matrix. Raises ValueError or TypeError naming the
-    argument.
+    ``result.approximation`` says what it took. Differentiable in reverse mode, by solving once
+    more.
+
+    Args:
+        tolerance: Relative residual at which to stop; 100 eps by default.
+        steps: Largest number of steps.
+        tile: Rows and columns of a block at a time.
+        mesh: Devices that share the rows of the Gram matrix.
+
+    Raises:
+        ValueError: A number is wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n^2 (m + p) a step for p residuals; memory O(tile^2 + n m).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> solver = jaxcal.ckce.ConjugateGradients(tolerance=1e-4)
+        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets, solver=solver)
+        >>> bool(result.approximation.error < 1e-3)
+        True
     """
 
     tolerance: float | None = eqx.field(default=None, static=True)

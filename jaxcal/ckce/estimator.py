@@ -30,14 +30,27 @@ COMPARABLE = "comparable only at equal n, ridge and kernel"
 class CKCE(Result):
     """An estimate of CKCE from n observations, at one ridge and kernel.
 
-    ``estimate`` []: a squared norm, never negative but for rounding. ``standard_error`` []: where
-    the model is clearly not calibrated. ``contributions`` [n] sum to the estimate. ``influence``
-    [n]: how the estimate moves with an observation's weight; differences of models have the
-    standard error std(influence_1 - influence_2) / sqrt(n). ``bandwidths``: those used, by name.
-    ``nonfinite`` []: how many entries of the predictions (and landmarks) are not finite.
-    ``distinct`` []: whether some prediction differs from the first. ``rounding`` []: a bound, to
-    first order, on what rounding, an unfinished solve and a dropped part of the Gram matrix may
-    have done to the estimate. ``approximation``: None where nothing was replaced.
+    Attributes:
+        estimate: A squared norm, []; never negative but for rounding.
+        standard_error: Standard error [] where the model is clearly not calibrated.
+        contributions: Share of each observation, [n]; they sum to the estimate.
+        influence: How the estimate moves with the weight of each observation, [n]; differences of
+            models have the standard error std(influence_1 - influence_2) / sqrt(n).
+        ridge: Ridge used, [].
+        bandwidths: Bandwidths used, by name.
+        nonfinite: Number of entries of the predictions (and landmarks) that are not finite, [].
+        distinct: Whether some prediction differs from the first, [].
+        rounding: Bound, to first order, on what rounding, an unfinished solve and a dropped part
+            of the Gram matrix may have done to the estimate, [].
+        approximation: How the Gram matrix was replaced; None where it was not.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets)
+        >>> result.contributions.shape, round(float(result.ridge), 3)  # 100^(-1/4)
+        ((100,), 0.316)
     """
 
     _scalar: ClassVar[str] = "estimate"
@@ -152,25 +165,46 @@ def ckce(
     ridge: Ridge = None,
     bandwidth: Any = None,
 ) -> CKCE:
-    r"""The conditional kernel calibration error of class probabilities, from labels.
+    """The conditional kernel calibration error (CKCE) of class probabilities, from labels.
 
     :math:`Tr(A^{-1} D A^{-1} K)` with K the Gram matrix of the predictions, A = K + n ridge I and
     D the products of the residuals :math:`e_y - q`: the squared norm of the ridge regression of
     residuals on predictions. 0 for a calibrated model and infinitely many observations; at finite
     n the noise of the labels adds `null_mean`, and the ridge shrinks what the predictions say
-    little about. Values are comparable at equal n, ridge and kernel only.
+    little about. Values are comparable at equal n, ridge and kernel only. Differentiable in the
+    predictions, also where they coincide, and through the median distance too.
 
-    ``predictions`` [n, m]: class probabilities. ``targets`` [n]: classes from 0.
-    ``prediction_kernel``: on probability vectors, linear plus Gaussian by default; open bandwidths
-    take ``bandwidth``, or the median distance of these predictions (give one number for all models
-    that you compare, or use `compare`). ``similarity`` [m, m]: Gram matrix of the classes, by
-    default that of equality. ``ridge``: a number, a function of n, or None for n^(-1/4).
+    Args:
+        predictions: Class probabilities q, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        solver: `Exact`; for more than some 10,000 observations `LowRank`, `Fourier` or
+            `ConjugateGradients`.
+        prediction_kernel: Kernel on probability vectors; linear plus Gaussian by default.
+        similarity: Gram matrix of the classes, [m, m]; by default that of equality.
+        ridge: A number, a function of n, or None for n^(-1/4).
+        bandwidth: Bandwidth of kernels without one; by default the median distance of these
+            predictions. Give one number for all models that you compare, or use
+            `jaxcal.compare`.
 
-    ``solver``: `Exact`, n^3 / 3 + O(n^2 m) multiplications and memory n^2; for more than some
-    10,000 observations `LowRank`, `Fourier` or `ConjugateGradients`. Differentiable in the
-    predictions, also where they coincide, through the median distance too. Raises ValueError
-    or TypeError naming the argument.
+    Returns:
+        `CKCE`.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n^3 / 3 + O(n^2 m) multiplications and memory n^2 with `Exact`.
+
     Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Section 3.1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> good, sharp = jax.nn.softmax(logits), jax.nn.softmax(3 * logits)
+        >>> first, second = (jaxcal.ckce.ckce(p, targets, bandwidth=0.5) for p in (good, sharp))
+        >>> bool(first.estimate < second.estimate)
+        True
     """
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     return _ckce(problem, check_solver(solver))
@@ -227,10 +261,36 @@ def ckce_path(
     similarity: Any = None,
     bandwidth: Any = None,
 ) -> Float[Array, " r"]:
-    """CKCE at every one of ``ridges`` [r], from one eigendecomposition: about 9 n^3 operations.
+    """CKCE at every one of several ridges, from one eigendecomposition.
 
-    Never increasing in the ridge. NaN where rounding may be as large as the value.
-    Other arguments as in `ckce`.
+    Never increasing in the ridge.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        ridges: Ridges, [r].
+        prediction_kernel: As in `ckce`.
+        similarity: As in `ckce`.
+        bandwidth: As in `ckce`.
+
+    Returns:
+        Values, [r]; NaN where rounding may be as large as the value.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: about 9 n^3 operations.
+
+    Source: Moskvichev and Sejdinovic, Section 3.1.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> values = jaxcal.ckce.ckce_path(jax.nn.softmax(logits), targets, jnp.array([0.01, 0.1]))
+        >>> bool(values[0] >= values[1])
+        True
     """
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
     return _path(problem, ridges_at(ridges, problem.q.dtype))
@@ -252,11 +312,39 @@ def cross_validated_ridge(
     similarity: Any = None,
     bandwidth: Any = None,
 ) -> tuple[Scalar, Float[Array, " r"]]:
-    """The ridge with the least leave-one-out error of predicting labels, and all errors [r].
+    """The ridge with the least leave-one-out error of predicting labels.
 
-    Regresses the labels on the predictions, the operator that CKCE compares with the model.
-    The chosen ridge depends on the model: compare models at one common ridge.
-    Source: Section 2.3 mentions it, after Gruenewaelder et al. (2012); not used in the paper.
+    Regresses the labels on the predictions, the operator that CKCE compares with the model. The
+    chosen ridge depends on the model: compare models at one common ridge.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        ridges: Ridges to try, [r].
+        prediction_kernel: As in `ckce`.
+        similarity: As in `ckce`.
+        bandwidth: As in `ckce`.
+
+    Returns:
+        The ridge, [], and all errors, [r].
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: about 9 n^3 operations.
+
+    Source: Moskvichev and Sejdinovic, Section 2.3, which mentions it after Gruenewaelder et al.
+    (2012); not used in the paper.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> p, ridges = jax.nn.softmax(logits), jnp.array([0.01, 0.1, 1.0])
+        >>> ridge, errors = jaxcal.ckce.cross_validated_ridge(p, targets, ridges)
+        >>> bool(ridge == ridges[jnp.argmin(errors)])
+        True
     """
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
     return _validated(problem, ridges_at(ridges, problem.q.dtype))
@@ -279,10 +367,32 @@ def null_mean(
     ridge: Ridge = None,
     bandwidth: Any = None,
 ) -> Scalar:
-    r"""The exact mean of the estimate where labels are drawn from these predictions.
+    r"""The exact mean of CKCE where labels are drawn from these predictions.
 
     :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)`, at most of the order n^(-1/2) at the
-    default ridge: what a perfectly calibrated model scores on average. Cost 7/3 n^3.
+    default ridge: what a perfectly calibrated model scores on average.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        prediction_kernel: As in `ckce`.
+        similarity: As in `ckce`.
+        ridge: As in `ckce`.
+        bandwidth: As in `ckce`.
+
+    Returns:
+        The mean, [].
+
+    Raises:
+        ValueError: Shapes or probabilities are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: 7/3 n^3 multiplications.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
+        >>> bool(jaxcal.ckce.null_mean(predictions) > 0)
+        True
     """
     predictions = checks.probabilities(predictions, binary=True)
     zeros = jnp.zeros(len(predictions), jnp.int32)

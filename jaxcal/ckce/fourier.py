@@ -17,15 +17,34 @@ from jaxcal.typing import Scalar
 
 
 class Fourier(eqx.Module):
-    """The Gaussian part of `simplex_kernel` replaced by ``n_features`` random frequencies.
+    """Solver that replaces the Gaussian part of `simplex_kernel` by random Fourier features.
 
-    The paper's estimator, with its default of 100. The same ``key`` gives all models the same
-    normal draws, divided by each bandwidth, so that comparing them adds no noise. With
-    p = m + 2 features entries a row, cost O(n p^2) where p < n, O(n^3) otherwise;
-    ``approximation.error`` is the standard deviation of an entry of the Gram matrix,
-    n_features^(-1/2) times at most 2^(-1/2). ``tile``: rows at a time. ``mesh``: devices that share
-    the rows. Raises ValueError or TypeError naming the argument, also for another kernel.
+    The paper's estimator, with its default of 100. ``approximation.error`` is the standard
+    deviation of an entry of the Gram matrix, n_features^(-1/2) times at most 2^(-1/2).
+
+    Args:
+        key: Random key. The same key gives all models the same normal draws, divided by each
+            bandwidth, so that comparing them adds no noise.
+        n_features: Number of random frequencies.
+        tile: Rows at a time.
+        mesh: Devices that share the rows.
+
+    Raises:
+        ValueError: A number is wrong, or, when used, the kernel is another one.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n p^2) with p = m + 2 features entries a row where p < n, O(n^3) otherwise.
+
     Source: Moskvichev and Sejdinovic, App. B.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> solver = jaxcal.ckce.Fourier(2, n_features=20)
+        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets, solver=solver)
+        >>> bool(result.estimate > 0)
+        True
     """
 
     key: Any = eqx.field(converter=checks.key)

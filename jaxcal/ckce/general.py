@@ -35,15 +35,39 @@ def ckce_means(
     r"""CKCE of predictions whose kernel means or draws are known: regression, posteriors, classes.
 
     :math:`Tr(A^{-1} D A^{-1} K)` with K a kernel on a distance between predictions and
-    :math:`D_{ij} = \ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`.
-    ``predictions``, ``targets``, ``divergence``, ``prediction_kernel``, ``target_kernel``,
-    ``n_draws`` and ``standardize`` are as in `jaxcal.skce.skce_test`; so JKCE of the same kernels
-    is `jaxcal.skce.skce`. Means from S draws add about the null mean divided by S, as every draw
-    also meets itself, which keeps D positive semidefinite; prefer closed forms.
+    :math:`D_{ij} = \ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`; so JKCE
+    of the same kernels is `jaxcal.skce.skce`. Means from S draws add about the null mean divided
+    by S, as every draw also meets itself, which keeps D positive semidefinite; prefer closed
+    forms. Compare models at one n, ridge and kernel: give bandwidths, ``standardize=False`` or the
+    same targets, and the same divergence.
 
-    Compare models at one n, ridge and kernel: give bandwidths, ``standardize=False`` or the same
-    targets, and the same distance. Cost 5 n^3, memory O(n^2).
+    Args:
+        key: Random key, used only where draws are needed.
+        predictions: As in `jaxcal.skce_test`.
+        targets: As in `jaxcal.skce_test`.
+        ridge: As in `ckce`.
+        **options: As in `jaxcal.skce.skce`.
+
+    Returns:
+        `CKCE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: 5 n^3 multiplications, memory O(n^2).
+
     Source: Moskvichev and Sejdinovic, Section 3.2, which names regression without an experiment.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 60))
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> good = jaxcal.ckce.ckce_means(1, predictions, centers + noise)
+        >>> shifted = jaxcal.ckce.ckce_means(1, predictions, centers + 1 + noise)
+        >>> bool(good.estimate < shifted.estimate)
+        True
     """
     key = checks.key(key)
     predictions, ys, spec = mean_specification(predictions, targets, **options)
@@ -59,13 +83,40 @@ def ckce_stein(
     ridge: Ridge = None,
     **options: Unpack[SteinOptions],
 ) -> CKCE:
-    r"""CKCE of densities known up to their constants, from scores: no draws and no integrals.
+    """CKCE of densities known up to their constants, from scores: no draws and no integrals.
 
     D is the Stein kernel of the targets (`jaxcal.kccsd_test` without its kernel on predictions),
     and K the kernel on predictions, by default Gaussian on their Fisher divergence. Residuals are
     Stein features, so values are in units of the score squared: sharper predictions weigh more.
-    ``whiten`` takes that away. Arguments as in `jaxcal.kccsd_test`; ``precondition`` is not served.
-    Cost 5 n^3, memory O(n^2). The combination is ours.
+    ``whiten`` takes that away.
+
+    Args:
+        key: Random key of base points.
+        predictions: As in `jaxcal.kccsd_test`.
+        targets: As in `jaxcal.kccsd_test`.
+        ridge: As in `ckce`.
+        **options: As in `jaxcal.kccsd`, but ``precondition``, which is not served.
+
+    Returns:
+        `CKCE`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: 5 n^3 multiplications, memory O(n^2).
+
+    Source: The combination of KCCSD's Stein features with CKCE is ours.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 60))
+        >>> predictions = dist.Normal(centers, 1.0)
+        >>> good = jaxcal.ckce.ckce_stein(1, predictions, centers + noise)
+        >>> shifted = jaxcal.ckce.ckce_stein(1, predictions, centers + 1 + noise)
+        >>> bool(good.estimate < shifted.estimate)
+        True
     """
     key = checks.key(key)
     if options.get("precondition") is not None:

@@ -22,8 +22,22 @@ from jaxcal.typing import Points, Scalar
 
 
 class ByGroup(NamedTuple):
-    """``total``: CKCE given prediction and group. ``estimate`` [g] and ``counts`` [g]: each group's
-    part, which sum to it; part g is the CKCE of that group alone at the ridge ``ridge`` [g]."""
+    """CKCE given prediction and group, and the part of each group.
+
+    Attributes:
+        total: `CKCE` given prediction and group.
+        estimate: Part of each group, [g]; they sum to that of ``total``.
+        counts: Number of observations of each group, [g].
+        ridge: Part g is the CKCE of that group alone at this ridge, [g].
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> result = jaxcal.ckce.ckce_by_group(jax.nn.softmax(logits), targets, jnp.arange(60) % 2)
+        >>> result.counts.tolist()
+        [30, 30]
+    """
 
     total: CKCE
     estimate: Float[Array, " g"]
@@ -43,11 +57,41 @@ def ckce_given(
     bandwidth: Any = None,
     covariate_bandwidth: Any = None,
 ) -> CKCE:
-    """CKCE given the prediction and ``covariates`` [n, a]: the product of two kernels.
+    """CKCE given the prediction and covariates: the product of two kernels.
 
     Without covariates it is `ckce`; with the input itself it asks whether every single prediction
-    is right. Open bandwidths follow the median heuristic, each on its own.
+    is right.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        covariates: Covariates, [n, a].
+        covariate_kernel: Kernel on covariates.
+        prediction_kernel: As in `ckce`.
+        similarity: As in `ckce`.
+        ridge: As in `ckce`.
+        bandwidth: As in `ckce`.
+        covariate_bandwidth: Bandwidth of a covariate kernel without one; by default the median
+            distance of the covariates.
+
+    Returns:
+        `CKCE`.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: that of `ckce`.
+
     Source: Moskvichev and Sejdinovic, Section 3.3.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> result = jaxcal.ckce.ckce_given(jax.nn.softmax(logits), targets, logits[:, :1])
+        >>> sorted(result.bandwidths)
+        ['covariate', 'prediction']
     """
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     covariates = checks.rows(covariates, problem.q.shape[0], "covariates").astype(problem.q.dtype)
@@ -86,9 +130,37 @@ def ckce_by_group(
 ) -> ByGroup:
     """CKCE given the prediction and the group, and each group's part of it.
 
-    ``groups`` [n]: whole numbers 0, .., ``n_groups`` - 1; the number must be given under jit. The
-    kernel on groups is equality, so observations of different groups do not meet: group g counts
-    with the ridge ``ridge`` n / n_g. One bandwidth serves all. Source: Section 3.3.
+    The kernel on groups is equality, so observations of different groups do not meet: group g
+    counts with the ridge ``ridge`` n / n_g. One bandwidth serves all.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        groups: Groups 0, .., ``n_groups`` - 1, [n].
+        n_groups: Number of groups; must be given under jit.
+        prediction_kernel: As in `ckce`.
+        similarity: As in `ckce`.
+        ridge: As in `ckce`.
+        bandwidth: As in `ckce`.
+
+    Returns:
+        `ByGroup`.
+
+    Raises:
+        ValueError: Shapes, probabilities, classes or groups are wrong; the message names them.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: that of `ckce`.
+
+    Source: Moskvichev and Sejdinovic, Section 3.3.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> result = jaxcal.ckce.ckce_by_group(jax.nn.softmax(logits), targets, jnp.arange(60) % 2)
+        >>> result.estimate.shape
+        (2,)
     """
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
     n = problem.q.shape[0]

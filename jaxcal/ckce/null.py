@@ -38,12 +38,39 @@ def ckce_test(
     r"""Test that class probabilities are calibrated, by CKCE and redrawn labels.
 
     The level is kept exactly, for every n, where observations are independent given the
-    predictions. ``result.statistic`` and ``biased`` are CKCE; ``estimate`` leaves out the products
-    of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
-    W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
-    ``standard_error`` is that of CKCE where the model is clearly not calibrated. ``level`` decides
-    the verdict.
-    Cost 7/3 n^3 + n_draws n^2 m multiplications. The paper has no test; this one is ours.
+    predictions.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        n_draws: Number of draws of the null.
+        prediction_kernel: As in `ckce`.
+        similarity: As in `ckce`.
+        ridge: As in `ckce`.
+        bandwidth: As in `ckce`.
+        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+
+    Returns:
+        `jaxcal.TestResult`. ``statistic`` and ``biased`` are CKCE; ``estimate`` leaves out the
+        products of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
+        W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
+        ``standard_error`` is that of CKCE where the model is clearly not calibrated.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: 7/3 n^3 + n_draws n^2 m multiplications.
+
+    Source: The paper has no test; this one is ours.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> jaxcal.ckce.ckce_test(2, jax.nn.softmax(3 * logits), targets).verdict
+        'rejected'
     """
     key = checks.key(key)
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")

@@ -22,8 +22,23 @@ from jaxcal.typing import Scalar
 
 
 class ConditionalMean(eqx.Module):
-    """A fitted operator. ``xs`` [n, q], ``ys`` [n, d], kernels with their bandwidths, the
-    ridge, and ``low`` [n, n], the Cholesky factor of K + n ridge I."""
+    """A fitted operator of P(Y | X).
+
+    Attributes:
+        xs: Inputs, [n, q].
+        ys: Outputs, [n, d].
+        kernel: Kernel on inputs, with its bandwidth.
+        target_kernel: Kernel on outputs, with its bandwidth.
+        ridge: Ridge, [].
+        low: Cholesky factor of K + n ridge I, [n, n].
+
+    Example:
+        >>> import jax, jaxcal
+        >>> x, noise = jax.random.normal(jax.random.key(0), (2, 40))
+        >>> operator = jaxcal.ckce.conditional_mean(x, x + noise)
+        >>> operator.xs.shape, operator.low.shape
+        ((40, 1), (40, 40))
+    """
 
     xs: Float[Array, "n q"]
     ys: Float[Array, "n d"]
@@ -51,10 +66,34 @@ def conditional_mean(
     bandwidth: Any = None,
     target_bandwidth: Any = None,
 ) -> ConditionalMean:
-    """Fit the operator of P(Y | X) to pairs: ``xs`` [n, q] or [n], ``ys`` [n, d] or [n].
+    """Fit the conditional mean operator of P(Y | X) to pairs.
 
-    Open bandwidths follow the median heuristic. Cost n^3 / 3 multiplications.
+    Args:
+        xs: Inputs, [n, q] or [n].
+        ys: Outputs, [n, d] or [n].
+        kernel: Kernel on inputs.
+        target_kernel: Kernel on outputs.
+        ridge: A number, a function of n, or None for n^(-1/4).
+        bandwidth: Bandwidth of a kernel on inputs without one; by default their median distance.
+        target_bandwidth: The same for outputs.
+
+    Returns:
+        `ConditionalMean`.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: n^3 / 3 multiplications.
+
     Source: Moskvichev and Sejdinovic, eq. 4, after Song et al. (2010).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> x, noise = jax.random.normal(jax.random.key(0), (2, 40))
+        >>> operator = jaxcal.ckce.conditional_mean(x, x + noise)
+        >>> bool(jaxcal.ckce.inner_product(operator, operator) > 0)
+        True
     """
     xs = checks.floats(xs, "xs")
     xs = checks.rows(xs, xs.shape[0] if xs.ndim else 0, "xs")
@@ -68,9 +107,30 @@ def conditional_mean(
 
 
 def inner_product(a: ConditionalMean, b: ConditionalMean) -> Scalar:
-    r"""Hilbert-Schmidt inner product :math:`Tr(A^{-1} L_{YZ} A'^{-1} K_{X'X})`.
+    """Hilbert-Schmidt inner product :math:`Tr(A^{-1} L_{YZ} A'^{-1} K_{X'X})` of two operators.
 
-    Both operators must have the same kernels, which are those of ``a`` here. Cost O(n^2 n').
+    Both operators must have the same kernels, which are those of ``a`` here.
+
+    Args:
+        a: An operator fitted to n pairs.
+        b: An operator fitted to n' pairs.
+
+    Returns:
+        The inner product, [].
+
+    Raises:
+        TypeError: These are no operators.
+
+    Cost: O(n^2 n').
+
+    Source: Ren et al. (2016), in Moskvichev and Sejdinovic, Section 2.3.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> x, noise = jax.random.normal(jax.random.key(0), (2, 40))
+        >>> operator = jaxcal.ckce.conditional_mean(x, x + noise)
+        >>> bool(jaxcal.ckce.inner_product(operator, operator) > 0)
+        True
     """
     checks.instance(a, ConditionalMean, "a")
     checks.instance(b, ConditionalMean, "b")
@@ -81,10 +141,33 @@ def inner_product(a: ConditionalMean, b: ConditionalMean) -> Scalar:
 
 
 def squared_distance(a: ConditionalMean, b: ConditionalMean) -> Scalar:
-    """CMMD^2: the squared Hilbert-Schmidt norm of the difference, of one sample or of two.
+    """CMMD^2: the squared Hilbert-Schmidt norm of the difference of two operators.
 
     0 in the population where the conditional distributions agree, given a characteristic target
-    kernel. Source: Ren et al. (2016), in Moskvichev and Sejdinovic, Section 2.3.
+    kernel. The operators may be of one sample or of two.
+
+    Args:
+        a: An operator.
+        b: Another one, with the same kernels.
+
+    Returns:
+        The squared distance, [].
+
+    Raises:
+        TypeError: These are no operators.
+
+    Cost: three times that of `inner_product`.
+
+    Source: Ren et al. (2016), in Moskvichev and Sejdinovic, Section 2.3.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> x, noise = jax.random.normal(jax.random.key(0), (2, 40))
+        >>> kernels = {"bandwidth": 1.0, "target_bandwidth": 1.0}
+        >>> a = jaxcal.ckce.conditional_mean(x, x + noise, **kernels)
+        >>> b = jaxcal.ckce.conditional_mean(x, x + 2 + noise, **kernels)
+        >>> bool(jaxcal.ckce.squared_distance(a, b) > jaxcal.ckce.squared_distance(a, a))
+        True
     """
     crossed = inner_product(a, b)
     return inner_product(a, a) + inner_product(b, b) - 2 * crossed

@@ -19,8 +19,14 @@ Residuals = Float[Array, "n p"]
 
 
 class Fit(NamedTuple):
-    """``contributions`` [n] sum to the estimate; ``influence`` [n] has mean 0; ``rounding`` bounds
-    what rounding may have done to the estimate."""
+    """What a solver says of one estimate.
+
+    Attributes:
+        estimate: The estimate, [].
+        contributions: Share of each observation, [n]; they sum to the estimate.
+        influence: How the estimate moves with the weight of each observation, [n]; of mean 0.
+        rounding: Bound on what rounding may have done to the estimate, [].
+    """
 
     estimate: Scalar
     contributions: Float[Array, " n"]

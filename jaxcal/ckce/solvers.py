@@ -18,8 +18,22 @@ Residuals = Float[Array, "n p"]
 
 
 class Approximation(eqx.Module):
-    """``how`` the Gram matrix was replaced, by how many features or steps (``size``), and the
-    ``error`` that was left: the share of its trace, or the relative residual of the solve."""
+    """How a solver replaced the Gram matrix, and the error that was left.
+
+    Attributes:
+        how: The method.
+        size: Number of features or steps, [].
+        error: Share of the trace that was left out, or relative residual of the solve, [].
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> solver = jaxcal.ckce.LowRank(32)
+        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets, solver=solver)
+        >>> int(result.approximation.size) <= 32
+        True
+    """
 
     how: str = eqx.field(static=True)
     size: Int[Array, ""]
@@ -27,8 +41,19 @@ class Approximation(eqx.Module):
 
 
 class Solution(NamedTuple):
-    """The fit, what was approximated (None: nothing), and how many entries of the solver's own
-    points, such as landmarks, are not finite."""
+    """What a solver returns.
+
+    Attributes:
+        fit: The fit: coefficients and what the estimate needs of them.
+        approximation: What was approximated; None where nothing was.
+        broken: Number of entries of the solver's own points, such as landmarks, that are not
+            finite.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.ckce.Solution(fit=None).broken
+        0
+    """
 
     fit: solve.Fit
     approximation: Approximation | None = None
@@ -37,9 +62,15 @@ class Solution(NamedTuple):
 
 @runtime_checkable
 class Solver(Protocol):
-    """Solves ``(K + n ridge I) B = R`` for n predictions ``q`` [n, m] and residuals R [n, p].
+    """Protocol of solvers of ``(K + n ridge I) B = R``, called inside of jit.
 
-    ``kernel`` has all its bandwidths. Called inside of jit.
+    ``solver(kernel, q, residuals, ridge)`` takes a kernel with all its bandwidths, n predictions q
+    [n, m], residuals R [n, p] and the ridge, and returns a `Solution`.
+
+    Example:
+        >>> import jaxcal
+        >>> isinstance(jaxcal.ckce.Exact(), jaxcal.ckce.Solver)
+        True
     """
 
     def __call__(
@@ -48,7 +79,18 @@ class Solver(Protocol):
 
 
 class Exact(eqx.Module):
-    """One Cholesky factor of the Gram matrix: n^3 / 3 multiplications, memory n^2."""
+    """Solver by one Cholesky factor of the Gram matrix.
+
+    Cost: n^3 / 3 multiplications, memory n^2.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets, solver=jaxcal.ckce.Exact())
+        >>> result.approximation is None
+        True
+    """
 
     def __call__(
         self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar

@@ -56,32 +56,38 @@ class Means(NamedTuple):
 class Coordinates(NamedTuple):
     r"""Which of d target coordinates, or which pair, is off: by itself, and given the others.
 
-    ``marginal_mean``: how far the predictions lie too high in each coordinate (negative: too low),
-    in the standard deviation that each prediction claims for it: the mean of
-    :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. Where predictions are Gaussian and
-    :math:`\Sigma_p` is their covariance this is (claimed - actual mean) / claimed deviation, and a
-    coordinate is not accused of what another does. For other predictions it still has mean 0 where
-    they are right, so the p-value holds; but its limits are those of this mean and not of a shift:
-    its size is to first order, and another coordinate leaks in where the two depend on each other
-    in more than correlation (of two modes, half of its shift: `experiments/attribution`). None
-    where :math:`\Sigma_p` cannot be computed, with a sentence.
+    The five `Means` are about errors that predictions have in common: a shift that changes its
+    sign from one prediction to another is a spread here. Each has Holm's correction of its own.
+    Shifts are taken out of spreads and correlations, and spreads out of correlations
+    (`jaxcal.moments.attribution`), so that none is accused of another's fault.
 
-    ``marginal_spread``: the logarithm of claimed over actual standard deviation of each coordinate
-    by itself, so negative where predictions are too narrow. ``correlation``: claimed minus actual
-    correlation of each pair (0, 1), (0, 2), .., (1, 2), ..; None in one dimension. Shifts are taken
-    out of both and spreads out of correlations (`jaxcal.moments.attribution`), so that none is
-    accused of another's fault; NaN where covariances come from scores that do not look Gaussian; to
-    be read as ``marginal_mean`` is. ``conditional_mean`` and
-    ``conditional_spread``: the same of each coordinate **given the others**, in claimed deviations
-    given the others; an error of one shows in those correlated with it. p-values after Holm for
-    each of these by itself. They are about errors that predictions have in common: a shift that
-    changes its sign from one prediction to another is a spread here.
+    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the statistic, of which h
+    is a sum over coordinates: each part asks about its coordinate **given the others**, and may be
+    large because another, correlated one is off.
 
-    ``estimate`` and what follows it split the statistic, of which h is a sum over coordinates: each
-    part asks about its coordinate **given the others** and may be large because another, correlated
-    one is off.
-    ``estimate`` [d] sums to the result's estimate; ``p_value`` [d] is each coordinate's own;
-    ``p_adjusted`` [d] after Holm's correction for d tests; ``contributions`` [d, n].
+    Attributes:
+        estimate: Parts of the estimate, [d]; they sum to the result's estimate.
+        p_value: P-value of each part, [d].
+        p_adjusted: The same after Holm's correction for d tests, [d].
+        contributions: Shares of the observations in each part, [d, n].
+        marginal_mean: How far the predictions lie too high in each coordinate by itself (negative:
+            too low), in the standard deviation that each prediction claims for it: the mean of
+            :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. Where predictions are Gaussian and
+            :math:`\Sigma_p` is their covariance this is (claimed - actual mean) / claimed
+            deviation, and a coordinate is not accused of what another does. For other predictions
+            it still has mean 0 where they are right, so the p-value holds; but its limits are
+            those of this mean and not of a shift: its size is to first order, and another
+            coordinate leaks in where the two depend on each other in more than correlation (of
+            two modes, half of its shift: `experiments/attribution`). None where :math:`\Sigma_p`
+            cannot be computed, with a sentence.
+        marginal_spread: The logarithm of claimed over actual standard deviation of each coordinate
+            by itself, so negative where predictions are too narrow. NaN where covariances come
+            from scores that do not look Gaussian; to be read as ``marginal_mean`` is.
+        correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
+            None in one dimension. NaN and to be read as ``marginal_spread``.
+        conditional_mean: As ``marginal_mean``, of each coordinate **given the others**, in claimed
+            deviations given the others; an error of one shows in those correlated with it.
+        conditional_spread: As ``marginal_spread``, of each coordinate **given the others**.
     """
 
     estimate: Float[Array, " d"]
@@ -103,10 +109,13 @@ class Coordinates(NamedTuple):
 class Parts(eqx.Module):
     """Several statistics that share the signs of one null, and which of them is the strongest.
 
-    ``names`` of the c parts: the statistic, and what a large one points to. ``statistics`` [c] in
-    standard deviations of their own draws, NaN where left out. ``p_values`` [c]: of each by itself.
-    ``winner`` []: the place of the largest statistic. ``left_out`` [c]: parts without spread, or
-    that ask for what a density does not have.
+    Attributes:
+        names: Names of the c parts: the statistic, and what a large one points to.
+        statistics: Statistics in standard deviations of their own draws, [c]; NaN where left out.
+        p_values: P-values of each part by itself, [c].
+        winner: Place of the largest statistic, [].
+        left_out: Whether a part is left out, [c]: it has no spread, or asks for what a density
+            does not have.
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
