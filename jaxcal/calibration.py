@@ -82,7 +82,9 @@ def kccsd_test(
             alone, and nothing but power depends on how good they are. As u has no units,
             ``standardize`` then only sets where base points lie and what divergences see;
             bandwidths given by hand, and the smallest shift, are in claimed standard deviations.
-            With ``coordinates`` it takes ``form="diagonal"``.
+            With ``coordinates`` the statistic takes scores and gradients along the coordinates,
+            in claimed standard deviations, D_p s_p for M_p^T s_p; with diagonal scales these
+            are the same.
         tile: Rows and columns of a block of pairs that is computed at a time.
         mesh: Devices that share the pairs; None for one device.
 

@@ -16,7 +16,7 @@ from quick import quick_first
 from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd, ksd, ucme_test
 from jaxcal.divergences import Vectors
 from jaxcal.divergences.vectors import NodeScores
-from jaxcal.kernels import Gaussian
+from jaxcal.kernels import Constant, Gaussian
 from jaxcal.models import OwnUnits, Standardized, Units
 from jaxcal.models.families import distribution_of, mean_and_covariance
 from jaxcal.nulls import Wild
@@ -281,7 +281,6 @@ def test_given_scores_are_regressed_and_cannot_land(key):
         ({"whiten": Regression}, TypeError, "whiten: wanted one such as"),
         ({"whiten": "landing"}, TypeError, "whiten: wanted one such as"),
         ({"whiten": Landing(), "precondition": "full"}, ValueError, "precondition: whiten="),
-        ({"whiten": Landing(), "coordinates": True}, ValueError, "use form='diagonal'"),
         ({"whiten": Moments(np.zeros((N, 3)), np.ones((N, 3)))}, ValueError, "mean of 2 coord"),
         ({"whiten": Regression(), "n_nodes": 2}, ValueError, "at least 3 .* raise n_nodes"),
     ],
@@ -493,3 +492,47 @@ def test_classes_have_no_units_and_locations_share_theirs(key):
         skce(key, np.full((N, 2), 0.5), np.arange(N) % 2, whiten=Moments())
     with pytest.raises(ValueError, match="whiten: locations"):
         ucme_test(key, dist.Normal(jnp.zeros(N), 1.0), np.arange(N) / 3, whiten=Moments())
+
+
+def test_coordinates_of_full_scales_are_those_of_the_targets(key):
+    """Component q by its definition: derivatives along y_q of l(M^-1 (y - c), ..), by autodiff, in
+    claimed deviations; and their sum is the statistic."""
+    mean, covariance, ys = normals(2)
+    bandwidth = 1.3
+    whitener = Moments(mean, covariance)
+    options = {"target_kernel": Gaussian(bandwidth), "prediction_kernel": Constant()}
+    result = kccsd_test(
+        key,
+        energies(mean, covariance),
+        ys,
+        whiten=whitener,
+        coordinates=True,
+        null=QUICK,
+        **options,
+    )
+    deviations = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+    scale = [root(one) for one in covariance]
+    inverse, scores = (
+        np.linalg.inv(scale),
+        np.linalg.solve(covariance, (mean - ys)[..., None])[..., 0],
+    )
+
+    def kernel(y, z, i, j):
+        gap = i[1] @ (y - i[0]) - j[1] @ (z - j[0])
+        return jnp.exp(-gap @ gap / (2 * bandwidth**2))
+
+    @jax.jit
+    def components(y, z, s, t, i, j):
+        value = kernel(y, z, i, j)
+        one, two = jax.grad(kernel, argnums=(0, 1))(y, z, i, j)
+        both = jnp.diagonal(jax.jacfwd(jax.grad(kernel), argnums=1)(y, z, i, j))
+        return value * s * t + s * two + t * one + both
+
+    wanted = sum(
+        deviations[i] * deviations[j] * components(
+            ys[i], ys[j], scores[i], scores[j], (mean[i], inverse[i]), (mean[j], inverse[j])
+        )
+        for i in range(N) for j in range(N) if i != j
+    ) / (N * (N - 1))  # fmt: skip
+    close(result.coordinates.estimate, wanted)
+    close(jnp.sum(result.coordinates.estimate), result.estimate)

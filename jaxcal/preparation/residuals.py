@@ -125,6 +125,8 @@ class SteinResidual(eqx.Module):
         preconditioner, clamped = None, jnp.zeros((), jnp.int32)
         if view.whitening is not None:
             clamped = view.whitening.clamped
+            if self.components:
+                preconditioner = view.whitening.along_coordinates()
         if self.precondition is not None:
             if nodes is None or values is None:
                 raise ValueError(

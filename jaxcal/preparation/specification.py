@@ -222,11 +222,6 @@ def stein_specification(
         raise ValueError(
             "precondition: whiten= brings each prediction into its own units already; leave one out"
         )
-    if whiten is not None and coordinates and not whiten.diagonal:
-        raise ValueError(
-            "coordinates=True with whiten= of full matrices would mix the coordinates it keeps "
-            "apart: use form='diagonal'"
-        )
     if precondition == "full" and coordinates:
         raise ValueError(
             "coordinates=True with precondition='full' would mix the coordinates it keeps apart: "

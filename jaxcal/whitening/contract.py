@@ -47,6 +47,13 @@ class Whitening(NamedTuple):
         r"""Scores in the units of their predictions, :math:`M^\top s`, [n, d]."""
         return jnp.einsum("nij,ni->nj", self.scale, scores)
 
+    def along_coordinates(self) -> Float[Array, "n d d"]:
+        r""":math:`D M^{-\top}`, D the claimed deviations: takes whitened scores and gradients to
+        those along each coordinate, in its claimed deviations. The identity for diagonal scales.
+        """
+        deviations = jnp.linalg.norm(self.scale, axis=2, keepdims=True)
+        return deviations * jnp.swapaxes(jnp.linalg.inv(self.scale), 1, 2)
+
     def covariances(self) -> Float[Array, "n d d"]:
         r"""Covariances that the predictions claim, :math:`M M^\top`, [n, d, d]."""
         return self.scale @ jnp.swapaxes(self.scale, 1, 2)
