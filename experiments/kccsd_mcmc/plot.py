@@ -12,12 +12,16 @@ import runner
 
 FOLDER = Path(__file__).parent
 LEVEL = 0.05
-LINES = {  # sampler, step -> label, style
-    ("MALA", "0.1"): ("MALA, step 0.1", {"color": "black", "linestyle": "-", "marker": "o"}),
-    ("MALA", "0.3"): ("MALA, step 0.3", {"color": "black", "linestyle": "--", "marker": "s"}),
-    ("MALA", "adapted"): ("MALA, adapted", {"color": "0.5", "linestyle": "-", "marker": "^"}),
-    ("HMC", "adapted"): ("HMC, adapted", {"color": "0.5", "linestyle": "--", "marker": "v"}),
-    ("NUTS", "adapted"): ("NUTS, adapted", {"color": "0.5", "linestyle": ":", "marker": "D"}),
+BLACK, GREY, BLUE = ({"color": color} for color in ("black", "0.5", "tab:blue"))
+LINES = {  # sampler, step, start -> label, style
+    ("MALA", "0.1", "normal"): ("MALA, step 0.1", BLACK | {"linestyle": "-", "marker": "o"}),
+    ("MALA", "0.3", "normal"): ("MALA, step 0.3", BLACK | {"linestyle": "--", "marker": "s"}),
+    ("MALA", "adapted", "normal"): ("MALA, adapted", GREY | {"linestyle": "-", "marker": "^"}),
+    ("HMC", "adapted", "normal"): ("HMC, adapted", GREY | {"linestyle": "--", "marker": "v"}),
+    ("NUTS", "adapted", "normal"): ("NUTS, adapted", GREY | {"linestyle": ":", "marker": "D"}),
+    ("MALA", "0.1", "target"): ("0.1, from the target", BLUE | {"linestyle": "-", "marker": "o"}),
+    ("MALA", "0.3", "target"): ("0.3, from the target", BLUE | {"linestyle": "--", "marker": "s"}),
+    ("MALA", "random", "target"): ("exchangeability test", BLUE | {"linestyle": "", "marker": "*"}),
 }
 FLAT = {"KCCSD": ("KCCSD, no steps", "-."), "SKCE": ("SKCE in closed form", ":")}
 
@@ -25,7 +29,8 @@ FLAT = {"KCCSD": ("KCCSD, no steps", "-."), "SKCE": ("SKCE in closed form", ":")
 def report(rows: Sequence[dict[str, str]]) -> None:
     """The table of the README."""
     models = list(dict.fromkeys(row["model"] for row in rows))
-    kinds = list(dict.fromkeys((row["test"], row["sampler"], row["step"]) for row in rows))
+    names = ("test", "sampler", "step", "start")
+    kinds = list(dict.fromkeys(tuple(row[name] for name in names) for row in rows))
     for model in models:
         print(
             f"\n{model}: share of calibrated data sets rejected at .05 (in brackets: by the check)"
@@ -34,8 +39,10 @@ def report(rows: Sequence[dict[str, str]]) -> None:
             chosen = [
                 row
                 for row in rows
-                if (row["model"], row["test"], row["sampler"], row["step"]) == (model, *kind)
+                if (row["model"], *(row[name] for name in names)) == (model, *kind)
             ]
+            if not chosen:
+                continue
             said = [
                 f"{row['steps']}: {rate(row):.3f}"
                 + ("" if row["check_05"] == "nan" else f" ({rate(row, 'check_05'):.3f})")
@@ -61,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     for axes, model in zip(panels[0], models, strict=True):
         figures.shade(axes, LEVEL, trials, 0.99)
         mine = [row for row in rows if row["model"] == model]
-        for (sampler, step), (label, style) in LINES.items():
-            line = [row for row in mine if (row["sampler"], row["step"]) == (sampler, step)]
+        for line_of, (label, style) in LINES.items():
+            line = [row for row in mine if (row["sampler"], row["step"], row["start"]) == line_of]
             if line:
                 axes.plot(
                     [int(row["steps"]) for row in line],

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from jaxcal import Draws, Unnormalized, kccsd_test
+from jaxcal.candidates import Chains, exchangeability_test
 from jaxcal.divergences import Vectors, Wasserstein
 from jaxcal.mcmc import HMC, MALA, NUTS, mcmc_draws
 from jaxcal.skce import skce_test
@@ -34,10 +35,12 @@ class Config:
     steps: tuple[int, ...] = (10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 1280)
     adapted: tuple[str, ...] = tuple(ADAPTED)
     adapted_steps: tuple[int, ...] = (2, 5, 10, 20, 40, 160)
+    from_targets: tuple[str, ...] = ("LGM", "HGM", "QGM")  # the models of the paper's figure
+    exact_steps: tuple[int, ...] = (1, 5)  # back from the target, and forward again
     seed: int = 20230721
 
 
-QUICK = Config(20, 30, ("QGM",), (0.3,), (10, 40), ("MALA",), (10,))
+QUICK = Config(20, 30, ("QGM",), (0.3,), (10, 40), ("MALA",), (10,), ("QGM",), (2,))
 
 
 # Calibrated models N(mean, sd^2 I): key, n -> mean [n, d], sd [n, 1]
@@ -126,14 +129,33 @@ def without_draws(key, mean, sd, targets):
     return stein(key, mean, sd, targets), exact.p_value
 
 
-def draw(key: jax.Array, data: Data, sampler: Any, *, kept: int, **options: int) -> jax.Array:
-    """``kept`` times one draw from each chain of each prediction: [sets, n, kept, CHAINS, d]."""
+@lru_cache
+def exact(steps: int):
+    """p-values of the exchangeability test, whose chains walk back from the target and forward."""
+
+    def one(key, mean, sd, targets):
+        predictions = Unnormalized(log_density, (mean, sd))
+        proposal = Chains(n_steps=steps)
+        return exchangeability_test(key, predictions, targets, proposal=proposal).p_value
+
+    return runner.spread(one)
+
+
+def draw(
+    key: jax.Array, data: Data, sampler: Any, start: str, *, kept: int, **options: int
+) -> jax.Array:
+    """``kept`` times one draw from each chain of each prediction: [sets, n, kept, CHAINS, d].
+
+    ``start``: "target", where chains begin with a draw of a calibrated prediction, or "normal".
+    """
     sets, n, d = data.mean.shape
     size = min(BATCH, sets)
     found = []
     for k, begin in enumerate(range(0, sets, size)):
         part = slice(begin, begin + size)
         params = (data.mean[part].reshape(-1, d), data.sd[part].reshape(-1, 1))
+        targets = data.targets[part].reshape(-1, d)
+        begin_at = jnp.broadcast_to(targets, (CHAINS, *targets.shape))
         result = mcmc_draws(
             jax.random.fold_in(key, k),
             Unnormalized(log_density, params),
@@ -141,6 +163,7 @@ def draw(key: jax.Array, data: Data, sampler: Any, *, kept: int, **options: int)
             n_draws=kept * CHAINS,
             n_chains=CHAINS,
             event_shape=d,
+            start=begin_at if start == "target" else None,
             **options,
         )
         found.append(result.samples.reshape(-1, n, kept, CHAINS, d))
@@ -150,18 +173,25 @@ def draw(key: jax.Array, data: Data, sampler: Any, *, kept: int, **options: int)
 def make(config: Config) -> runner.Study:
     """False rejection rates of SKCE at level .05 over the number of MCMC steps, and of KCCSD."""
     unit = min(config.steps)  # all numbers of steps are multiples of the smallest
-    lines = [("SKCE from draws", "MALA", str(s), n) for s in config.fixed for n in config.steps]
+    lines = [
+        ("SKCE from draws", "MALA", str(step), start, n)
+        for start in ("normal", "target")
+        for step in config.fixed
+        for n in config.steps
+    ]
     lines += [
-        ("SKCE from draws", sampler, "adapted", n)
+        ("SKCE from draws", sampler, "adapted", "normal", n)
         for sampler in config.adapted
         for n in config.adapted_steps
     ]
-    lines += [("SKCE", "none", "none", 0), ("KCCSD", "none", "none", 0)]
-    columns = ("model", "test", "sampler", "step", "steps", "n", "data_sets")
+    lines += [("exchangeability", "MALA", "random", "target", n) for n in config.exact_steps]
+    lines += [("SKCE", "none", "none", "none", 0), ("KCCSD", "none", "none", "none", 0)]
+    columns = ("model", "test", "sampler", "step", "start", "steps", "n", "data_sets")
     cells = [
         dict(zip(columns, (model, *line, config.n, config.data_sets), strict=True))
         for model in config.models
         for line in lines
+        if line[3] != "target" or model in config.from_targets
     ]
 
     @lru_cache(maxsize=1)  # the cells of one model see the same data
@@ -169,10 +199,10 @@ def make(config: Config) -> runner.Study:
         return Data.of(jax.random.fold_in(key_of(model), 0), model, config.data_sets, config.n)
 
     @lru_cache(maxsize=1)  # a chain of constant step passes every number of steps on its way
-    def path(model, step):
+    def path(model, step, start):
         kept = max(config.steps) // unit
         sampler = MALA(float(step), adapt=False)
-        made = draw(fold(model, 1), data(model), sampler, kept=kept, n_warmup=0, thin=unit)
+        made = draw(fold(model, 1), data(model), sampler, start, kept=kept, n_warmup=0, thin=unit)
         wanted = jnp.asarray([n // unit - 1 for n in config.steps])
         return made[:, :, wanted]
 
@@ -188,16 +218,25 @@ def make(config: Config) -> runner.Study:
         return without_draws(keys, *data(model))
 
     def measure(cell, key):
-        model, test, sampler, step, n_steps = list(cell.values())[:5]
+        model, test, sampler, step, start, n_steps = list(cell.values())[:6]
+        if test == "exchangeability":
+            keys = jax.random.split(fold(model, 3), config.data_sets)
+            return count(exact(n_steps)(keys, *data(model)), None)
         if test != "SKCE from draws":
             p = p_without_draws(model)[test == "SKCE"]
             return count(p, None)
         if step == "adapted":
             draws = draw(
-                fold(model, 1), data(model), ADAPTED[sampler], kept=1, n_warmup=n_steps - 1, thin=1
+                fold(model, 1),
+                data(model),
+                ADAPTED[sampler],
+                start,
+                kept=1,
+                n_warmup=n_steps - 1,
+                thin=1,
             )[:, :, 0]
         else:
-            draws = path(model, step)[:, :, config.steps.index(n_steps)]
+            draws = path(model, step, start)[:, :, config.steps.index(n_steps)]
         keys = jax.random.split(fold(model, 2), config.data_sets)
         return count(*from_draws(keys, *data(model), draws))
 
@@ -214,7 +253,7 @@ def make(config: Config) -> runner.Study:
         ("rejected_05", "rejected_01", "check_05", "not_a_number"),
         measure,
         config.seed,
-        paired=("test", "sampler", "step", "steps"),
+        paired=("test", "sampler", "step", "start", "steps"),
     )
     return study
 
