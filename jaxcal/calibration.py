@@ -55,13 +55,13 @@ def kccsd_test(
             wild bootstrap needs independent observations; `jaxcal.nulls.DependentWild` is for
             time series.
         level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
-        base_measure: Base points at which the Fisher divergences compare scores: points [m, d]
+        base_measure: Nodes at which the Fisher divergences compare scores: points [m, d]
             or a numpyro distribution, in the units of the targets. By default ``n_nodes``
             standard normal points in the units of the test.
-        n_nodes: Number of base points to draw.
+        n_nodes: Number of nodes to draw.
         precondition: "isotropic", "diagonal" or "full" puts each prediction on the scale of its
             own spread by the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a
-            precision estimated from the scores at the base points. This gains power where
+            precision estimated from the scores at the nodes. This gains power where
             predictions differ in width. M_p is a function of the prediction alone, so the mean
             under calibration stays 0 however well it is estimated:
             E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level at finite n also needs
@@ -73,14 +73,14 @@ def kccsd_test(
             too high and how wide they are, and split the statistic into what each coordinate
             adds given the others, with p-values (`TestResult.coordinates`), at d times the cost.
             The first part needs the covariances of the predictions: they are known for normal,
-            Laplace and mixture distributions, else fitted to the scores at the base points,
+            Laplace and mixture distributions, else fitted to the scores at the nodes,
             which takes ``n_nodes`` > d.
         whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` brings each target
             into the units of its own prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p,
             which the target kernel then sees: a wrong spread is the same fault in every
             prediction, sharp or wide. Centre c_p and scale M_p are functions of the prediction
             alone, and nothing but power depends on how good they are. As u has no units,
-            ``standardize`` then only sets where base points lie and what divergences see;
+            ``standardize`` then only sets where nodes lie and what divergences see;
             bandwidths given by hand, and the smallest shift, are in claimed standard deviations.
             With ``coordinates`` the statistic takes scores and gradients along the coordinates,
             in claimed standard deviations, D_p s_p for M_p^T s_p; with diagonal scales these
@@ -97,7 +97,7 @@ def kccsd_test(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: n (m + 1) scores and n^2 (b + m d) multiplications for m base points and b draws of the
+    Cost: n (m + 1) scores and n^2 (b + m d) multiplications for m nodes and b draws of the
     null; memory O(tile^2 + n b).
 
     Source: Glaser, Widmann, Lindsten and Gretton (2023), Algorithm 1, eq. 9 and 10, App. A.
@@ -151,7 +151,7 @@ def kccsd(
     medians instead of fitting better (`notebooks/calibration_as_penalty.py`).
 
     Args:
-        key: Random key. It draws base points, and draws from the predictions where the
+        key: Random key. It draws nodes, and draws from the predictions where the
             divergence needs them.
         predictions: n predictions, as in `kccsd_test`.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
@@ -165,7 +165,7 @@ def kccsd(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: n (m + 1) scores and n^2 m d multiplications for m base points.
+    Cost: n (m + 1) scores and n^2 m d multiplications for m nodes.
 
     Source: Glaser et al. (2023), eq. 9 and 10.
 

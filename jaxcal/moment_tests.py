@@ -129,7 +129,7 @@ def calibration_test(
     Returns:
         `TestResult`. Printed, it names the strongest part; ``result.parts`` holds the p-value of
         each. Parts that are right only where densities reach everywhere are left out, by name,
-        where a density is 0 at a base point or a distribution says that it ends; curvature where a
+        where a density is 0 at a node or a distribution says that it ends; curvature where a
         density has kinks.
 
     Raises:

@@ -34,7 +34,7 @@ class Preconditioner(NamedTuple):
 def precision_root(
     nodes: Nodes, scores: Float[Array, "n m d"], form: Precondition
 ) -> Preconditioner:
-    r""":math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m base points [m, d].
+    r""":math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
 
     ``form``: "isotropic" (one number a prediction), "diagonal" or "full" (symmetric; needs m > d).
     Slopes that are not positive (densities that widen, or too few points) become the median over
@@ -64,7 +64,7 @@ def precision_root(
 def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Array, "n d d"]:
     r"""The precisions :math:`\Lambda_p` of :math:`s_p(z) \approx -\Lambda_p (z - c)` as they come.
 
-    Least squares of the scores [n, m, d] at m base points [m, d], made symmetric; "diagonal" takes
+    Least squares of the scores [n, m, d] at m nodes [m, d], made symmetric; "diagonal" takes
     each coordinate by itself. They need not be positive. Cost O(n m d^2).
     """
     z, s = _centred(nodes, scores, form, "form")
@@ -77,7 +77,7 @@ def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Arra
 def _centred(
     nodes: Nodes, scores: Float[Array, "n m d"], form: str | None, name: str
 ) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Both about their means; ValueError where there are too few base points for the form."""
+    """Both about their means; ValueError where there are too few nodes for the form."""
     m, d = nodes.shape
     needed = d + 1 if form == "full" else 2
     if m < needed:
@@ -155,7 +155,7 @@ def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], 
 def regressed(
     nodes: Nodes, scores: Float[Array, "n m d"]
 ) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
-    """Precisions and covariances from the scores at m base points: `slopes` made positive."""
+    """Precisions and covariances from the scores at m nodes: `slopes` made positive."""
     precisions, _ = bounded_matrices(slopes(nodes, scores, "full"), precisions=True)
     return precisions, _inverse(precisions)
 

@@ -68,7 +68,7 @@ def nan_without_density(
 def scores_at(
     predictions: Any, ys: Points, nodes: Nodes | None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
-    """Scores at the targets [n, d] and, with nodes [m, d], at the base points [n, m, d].
+    """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d].
 
     One gradient is traced; the points are walked one at a time, so that the intermediates of a
     large network are held for n points, not n (m + 1). Cost: n (m + 1) gradients.

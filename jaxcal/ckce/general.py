@@ -91,7 +91,7 @@ def ckce_stein(
     ``whiten`` takes that away.
 
     Args:
-        key: Random key of base points.
+        key: Random key of nodes.
         predictions: As in `jaxcal.kccsd_test`.
         targets: As in `jaxcal.kccsd_test`.
         ridge: As in `ckce`.

@@ -82,12 +82,12 @@ def positive_definiteness(
 ) -> Definiteness:
     """The eigenvalues of a kernel on n predictions, with the divergence and kernel of a test.
 
-    Divergences of scores at base points are distances of vectors and need no such look.
+    Divergences of scores at nodes are distances of vectors and need no such look.
 
     Args:
         predictions: n predictions, compared in the units they came in.
         divergence: Divergence that compares them.
-        prediction_kernel: Radial kernel on it; a bandwidth left open follows the median
+        prediction_kernel: Radial kernel on it; an unset bandwidth follows the median
             heuristic.
         key: Random key, for divergences that draw.
 
@@ -96,7 +96,7 @@ def positive_definiteness(
         ``indefinite``.
 
     Raises:
-        ValueError: The divergence needs base points.
+        ValueError: The divergence needs nodes.
         TypeError: An argument is of the wrong type; the message names it.
 
     Cost: n^2 distances and O(n^3); memory n^2.

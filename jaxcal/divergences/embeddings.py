@@ -88,7 +88,7 @@ def gaussian_kernel_fisher(
               D^2 = c\, [tr(\Delta\Lambda\, V\, \Delta\Lambda)
                     + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2]:
 
-    under the kernel's weight the two base points have covariance V with each other. It is
+    under the kernel's weight the two nodes have covariance V with each other. It is
     ``c^1/2`` times `gaussian_fisher` with V for S. For S = b^2 I and one g,
     :math:`V = b^4 / (g^2 + 2 b^2)`. Units of the score; cost as `gaussian_fisher`.
     Source: the double integral of Glaser et al. (2023), Section 4.2, over Gaussians.

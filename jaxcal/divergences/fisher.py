@@ -1,4 +1,4 @@
-"""Fisher divergences from scores at base points: GFD, and KGFD with its ground kernels."""
+"""Fisher divergences from scores at nodes: GFD, and KGFD with its ground kernels."""
 
 from typing import Any
 
@@ -16,17 +16,17 @@ from jaxcal.typing import Features, Key, Nodes, Scalar
 
 
 class Fisher(_Euclidean, eqx.Module):
-    r"""Generalized Fisher divergence (GFD), from scores at base points.
+    r"""Generalized Fisher divergence (GFD), from scores at nodes.
 
     :math:`\frac1m \sum_k \|s_p(z_k) - s_q(z_k)\|^2` estimates :math:`\int \|s_p - s_q\|^2 d\nu`
     from draws z of the base measure nu. It needs no constant of the densities, and is blind to the
     mixing proportions of well-separated modes, as every distance of scores is.
 
     Args:
-        zero_outside: Count a score as 0 at base points where its density is 0; otherwise it is
+        zero_outside: Count a score as 0 at nodes where its density is 0; otherwise it is
             not finite there, and so is the result.
 
-    Cost: n m scores for m base points.
+    Cost: n m scores for m nodes.
 
     Source: Glaser et al. (2023), Section 4.1.
 
@@ -64,7 +64,7 @@ def ground_kernel(kernel: Any) -> Any:
 
 
 class KernelFisher(_Euclidean, eqx.Module):
-    r"""Kernelized Fisher divergence (KGFD), from scores at base points and a ground kernel.
+    r"""Kernelized Fisher divergence (KGFD), from scores at nodes and a ground kernel.
 
     :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`: where GFD
     counts every difference of scores, this one smooths it first, and is at most GFD times the
@@ -73,12 +73,12 @@ class KernelFisher(_Euclidean, eqx.Module):
     Args:
         ground: Kernel K of two points, scalar or with matrices [d, d] for values
             (`GradientKernel`, or a function of your own), in the units of the test; a Gaussian by
-            default. A bandwidth left open follows the second-order heuristic where the
+            default. An unset bandwidth follows the second-order heuristic where the
             predictions are Gaussian or can be drawn from, and is the median distance of the base
             points otherwise.
 
     Raises:
-        ValueError: When used, there are no base points, or values of K have another shape.
+        ValueError: When used, there are no nodes, or values of K have another shape.
         TypeError: ``ground`` is no kernel.
 
     Cost: O(n m^2 d) on top of the n m scores.
@@ -129,7 +129,7 @@ class GradientKernel(eqx.Module):
     Langevin flows of p and q, started at the base measure, move apart in MMD with kernel k.
 
     Args:
-        kernel: Scalar kernel k of two points; a bandwidth left open is set as in `KernelFisher`.
+        kernel: Scalar kernel k of two points; an unset bandwidth is set as in `KernelFisher`.
 
     Source: Glaser et al. (2023), Proposition 4.3.
 

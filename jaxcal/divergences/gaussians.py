@@ -60,7 +60,7 @@ def _base(predictions: Any, mean: Any, cov: Any, like: Points) -> tuple[Point, B
 
 
 class GaussianFisher(_Euclidean, eqx.Module):
-    r"""Generalized Fisher divergence (GFD) of Gaussian predictions, exactly: no base points.
+    r"""Generalized Fisher divergence (GFD) of Gaussian predictions, exactly: no nodes.
 
     :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
     with precisions :math:`\Lambda` and base measure N(m, S). The base measure is in the units of

@@ -34,7 +34,7 @@ class MeanEmbedding(eqx.Module):
 
     Args:
         kernel: Kernel on targets. None takes the target kernel in an SKCE test, and a Gaussian
-            elsewhere. A bandwidth left open follows the second-order heuristic.
+            elsewhere. An unset bandwidth follows the second-order heuristic.
         n_draws: Take the kernel means from so many draws of each prediction, not in closed form.
 
     Cost: that of kappa_2 a pair.

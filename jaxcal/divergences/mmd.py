@@ -50,7 +50,7 @@ class MMD(eqx.Module):
     an error of the order of eps in the squared distance, so distances below eps^1/2 are noise.
 
     Args:
-        ground: Scalar kernel on targets, Gaussian by default. A bandwidth left open follows the
+        ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth follows the
             second-order heuristic, in the units of the test.
         n_draws: Take so many draws of each prediction. None takes the closed form of Gaussians,
             or all draws of `jaxcal.Draws`.

@@ -12,7 +12,7 @@ from jaxcal.typing import Features, Key, Nodes
 
 
 class NodeScores(NamedTuple):
-    """Scores of n predictions at m base points: ``nodes`` [m, d], ``values`` [n, m, d]."""
+    """Scores of n predictions at m nodes: ``nodes`` [m, d], ``values`` [n, m, d]."""
 
     nodes: Nodes | None
     values: Float[Array, "n m d"]

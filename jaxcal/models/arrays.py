@@ -16,7 +16,7 @@ class Scores(eqx.Module):
 
     Args:
         at_targets: Gradient of log f_i at target i, [n, d], or the shape of the targets.
-        at_nodes: The same at m base points, the same points for every prediction, [n, m, d]. The
+        at_nodes: The same at m nodes, the same points for every prediction, [n, m, d]. The
             Fisher divergences need it.
         nodes: Those points, [m, d]. The kernelized Fisher divergence and preconditioning need
             them.

@@ -57,11 +57,11 @@ def claims(
     ys: Points,
     scores: Points,
 ) -> Claims | None:
-    """Centres and covariances: those offered, else from scores at base points; None without.
+    """Centres and covariances: those offered, else from scores at nodes; None without.
 
     ``ys`` and ``nodes`` in the units of the predictions, ``scores`` at ``ys``. Covariances are
     those of `marginal_means.covariances_of`; where scores are linear the centre is the intercept of
-    their regression, else a step from the base point where they are smallest.
+    their regression, else a step from the node where they are smallest.
     """
     found = marginal_means.covariances_of(predictions, nodes, at_nodes, scores)
     if found is None:

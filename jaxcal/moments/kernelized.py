@@ -13,7 +13,7 @@ class KernelStein(eqx.Module):
 
     Args:
         kernel: Kernel on targets, twice differentiable.
-        factor: A bandwidth left open becomes this times the median distance of the targets.
+        factor: An unset bandwidth becomes this times the median distance of the targets.
         whole_space: Leave the part out where a density ends; False keeps it.
 
     Cost: one kernel and its derivatives a pair.

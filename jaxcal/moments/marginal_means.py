@@ -57,14 +57,14 @@ class Covariances(NamedTuple):
 def covariances_of(
     predictions: Any, nodes: Nodes | None, at_nodes: Float[Array, "n m d"] | None, scores: Points
 ) -> Covariances | None:
-    r"""Covariances of n predictions: those they offer, else from their scores at m base points.
+    r"""Covariances of n predictions: those they offer, else from their scores at m nodes.
 
-    Scores of a Gaussian are linear, so regressing them on the base points gives its precision
+    Scores of a Gaussian are linear, so regressing them on the nodes gives its precision
     exactly (`preconditioners.regressed`). Where they are not near linear (R^2 below .9) the
-    slope over wide base points says little of where a prediction has its mass, and one matrix
+    slope over wide nodes says little of where a prediction has its mass, and one matrix
     serves all such predictions: the inverse of the mean of :math:`s s^\top` at the targets, with
     which :math:`\Sigma s` is, to first order, the shift in common of predictions of one shape.
-    None without base points, or with no more of them than dimensions.
+    None without nodes, or with no more of them than dimensions.
     Cost O(n m d^2 + n d^3).
     """
     offered = offered_covariances(predictions)

@@ -138,7 +138,7 @@ class Diagnostics(NamedTuple):
     ``collinear_features``, the features say nearly the same at several of them;
     ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
     predictions whose chains have not settled. Of marginal means: ``common_covariances``,
-    predictions that share one covariance because their scores at the base points are not near
+    predictions that share one covariance because their scores at the nodes are not near
     linear. Of series: ``few_stretches``, fewer than ten independent ones. ``repeated_rows``:
     observations equal to another in target and prediction, beyond chance (`jaxcal.repeats`). Of
     moments: ``impossible``, targets where their own prediction has density 0; ``bounded``, a

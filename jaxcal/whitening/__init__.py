@@ -3,7 +3,7 @@ r"""Each prediction in its own units: a centre and a scale that are functions of
 With :math:`u = M_p^{-1} (y - c_p)` a target that is a draw from p has the density of p carried
 along, whose score is :math:`M_p^\top s_p(y)`: an affine change of variables a prediction, so that
 every Stein test applies to :math:`(p, u, M_p^\top s_p)` as it stands, for any centre and any
-invertible scale that depend on nothing but predictions and base points. A wrong spread is then the
+invertible scale that depend on nothing but predictions and nodes. A wrong spread is then the
 same fault in every prediction, sharp or wide, and adds up.
 
 :math:`M = D R^{1/2}` with D the deviations and R the correlations that a prediction claims: u does

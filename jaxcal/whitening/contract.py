@@ -61,7 +61,7 @@ class Whitening(NamedTuple):
 
 @runtime_checkable
 class Whitener(Protocol):
-    """Protocol of ways to centres and scales: functions of predictions and base points alone.
+    """Protocol of ways to centres and scales: functions of predictions and nodes alone.
 
     ``fit(predictions, at_nodes)`` returns a `Whitening` and never sees targets. ``predictions``
     are in the units in which centres are wanted, and so are the nodes of ``at_nodes``, which is
@@ -93,7 +93,7 @@ def checked(value: Any, name: str) -> Any:
 
 
 def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Base points and scores there, or ValueError where they were not given."""
+    """Nodes and scores there, or ValueError where they were not given."""
     if at_nodes is None or at_nodes.nodes is None:
         raise ValueError(
             f"whiten: {who} needs scores at base points and those points: give Scores.at_nodes and "

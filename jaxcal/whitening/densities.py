@@ -1,4 +1,4 @@
-"""Centres and scales of densities: from scores at base points, and by steps to the summit."""
+"""Centres and scales of densities: from scores at nodes, and by steps to the summit."""
 
 from typing import Any
 
@@ -27,17 +27,17 @@ SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the Newton step
 
 
 class Regression(eqx.Module):
-    r"""Centre and scale from scores at base points, :math:`s_p(z) \approx -\Lambda_p (z - c_p)`.
+    r"""Centre and scale from scores at nodes, :math:`s_p(z) \approx -\Lambda_p (z - c_p)`.
 
     The slope of a regression of scores on points is the precision, and its intercept gives the
     centre: exact for Gaussians, at no more than the scores that divergences between predictions
     take anyway. Works with `jaxcal.Scores` that have nodes.
 
     Args:
-        form: "full", which needs more base points than dimensions; or "diagonal", which regresses
+        form: "full", which needs more nodes than dimensions; or "diagonal", which regresses
             one coordinate at a time, keeps coordinates apart, and needs two.
 
-    Cost: O(n m d^2 + n d^3) for m base points.
+    Cost: O(n m d^2 + n d^3) for m nodes.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -72,7 +72,7 @@ class Regression(eqx.Module):
 class Landing(eqx.Module):
     r"""Centre and scale at a summit of the density, :math:`M M^\top = (-H)^{-1}` there.
 
-    Damped Newton steps on log p climb from the base point where the density is largest: where the
+    Damped Newton steps on log p climb from the node where the density is largest: where the
     density is not concave they follow the absolute curvature, and they are cut short where they
     do not climb. For narrow, skewed or heavy-tailed predictions, which a regression over wide base
     points fits badly; exact for Gaussians after one step. Of several modes it sees one. Needs log

@@ -43,7 +43,7 @@ class LocationScale(_Euclidean, eqx.Module):
 
     @property
     def needs_nodes(self) -> bool:
-        """Whether the whitener takes base points."""
+        """Whether the whitener takes nodes."""
         return self.whitener.needs_nodes
 
     def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
