@@ -48,7 +48,14 @@ class ConditionalMean(eqx.Module):
     low: Float[Array, "n n"]
 
     def weights(self, xs: Float[Array, "r q"]) -> Float[Array, "r n"]:
-        r"""Rows a(x) with :math:`\hat\mu_{Y|x} = \sum_i a_i(x) \psi(y_i)`."""
+        r"""Rows a(x) with :math:`\hat\mu_{Y|x} = \sum_i a_i(x) \psi(y_i)`.
+
+        Args:
+            xs: Inputs, [r, q].
+
+        Returns:
+            Weights of the n pairs, [r, n].
+        """
         return solve.solve(self.low, kernels.gram(self.kernel, self.xs, xs)).T
 
     def __call__(self, xs: Float[Array, "r q"], ys: Float[Array, "c d"]) -> Float[Array, "r c"]:

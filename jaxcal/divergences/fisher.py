@@ -74,8 +74,8 @@ class KernelFisher(_Euclidean, eqx.Module):
         ground: Kernel K of two points, scalar or with matrices [d, d] for values
             (`GradientKernel`, or a function of your own), in the units of the test; a Gaussian by
             default. An unset bandwidth follows the second-order heuristic where the
-            predictions are Gaussian or can be drawn from, and is the median distance of the base
-            points otherwise.
+            predictions are Gaussian or can be drawn from, and is the median distance of the nodes
+            otherwise.
 
     Raises:
         ValueError: When used, there are no nodes, or values of K have another shape.

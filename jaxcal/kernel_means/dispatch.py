@@ -135,22 +135,52 @@ class KernelMeans(eqx.Module):
         return ", ".join(dict.fromkeys(_routes(self.formulas))) or "closed form"
 
     def first(self, rows: Features, ys: Array) -> Float[Array, "r c"]:
-        r""":math:`\kappa_1`: ``E k(Z_i, y_j)`` for Z_i ~ p_i, [r, c]."""
+        r""":math:`\kappa_1`: ``E k(Z_i, y_j)`` for Z_i ~ p_i.
+
+        Args:
+            rows: A slice of ``features``.
+            ys: Targets, [c, d], or classes, [c].
+
+        Returns:
+            Averages, [r, c].
+        """
         return self.formulas.first(rows, ys)
 
     def second(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        r""":math:`\kappa_2`: ``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j, [r, c].
+        r""":math:`\kappa_2`: ``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j.
 
         From draws, a prediction paired with itself here meets its own draws; in `own` it does not.
+
+        Args:
+            rows: A slice of ``features``.
+            cols: Another one.
+
+        Returns:
+            Averages, [r, c].
         """
         return self.formulas.second(rows, cols)
 
     def own(self, features: Features) -> Float[Array, " n"]:
-        """``E k(Z_i, Z_i')`` for independent Z_i, Z_i' ~ p_i, [n]: the diagonal of `second`."""
+        """``E k(Z_i, Z_i')`` for independent Z_i, Z_i' ~ p_i: the diagonal of `second`.
+
+        Args:
+            features: A slice of ``features``.
+
+        Returns:
+            Averages, [n].
+        """
         return self.formulas.own(features)
 
     def gram(self, ys: Array, others: Array) -> Float[Array, "r c"]:
-        """Gram matrix ``[k(y_i, y_j)]`` of targets, [r, c]."""
+        """Gram matrix ``[k(y_i, y_j)]`` of targets.
+
+        Args:
+            ys: Targets, [r, d], or classes, [r].
+            others: Targets, [c, d], or classes, [c].
+
+        Returns:
+            The matrix, [r, c].
+        """
         return gram(self.kernel, ys, others)
 
     def empty(self) -> "KernelMeans":

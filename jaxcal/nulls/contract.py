@@ -172,9 +172,15 @@ class Sums(NamedTuple):
         p: Float[Array, " r"],
         samples: Float[Array, "r b"] | None = None,
     ) -> Outcome:
-        """The outcome with a statistic of the null's choice and its p-value, both [r].
+        """The outcome with a statistic of the null's choice and its p-value.
 
-        p is NaN where the statistic or one of its draws is not finite.
+        Args:
+            statistic: Statistics, [r].
+            p: Their p-values, [r]; NaN where the statistic or one of its draws is not finite.
+            samples: Draws of the statistics under calibration, [r, b]; none by default.
+
+        Returns:
+            `Outcome`.
         """
         if samples is None:
             samples = jnp.zeros((statistic.shape[0], 0), statistic.dtype)
@@ -183,7 +189,15 @@ class Sums(NamedTuple):
         return Outcome(self.unbiased, self.biased, statistic, p, samples, shares, error)
 
     def compared(self, statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Outcome:
-        """The outcome of a statistic [r] compared with draws [r, b] of it under calibration."""
+        """The outcome of a statistic compared with draws of it under calibration.
+
+        Args:
+            statistic: Statistics, [r].
+            samples: Draws, [r, b].
+
+        Returns:
+            `Outcome`.
+        """
         return self.outcome(statistic, p_value(statistic, samples), samples)
 
 

@@ -97,7 +97,15 @@ class TestResult(JudgedResult):
         return cls(diagnostics=diagnostics, **fields)
 
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
-        """The same result judged at a level, by a null whose smallest p-value for n is given."""
+        """The same result judged at a level.
+
+        Args:
+            level: Level of the test.
+            least_p_value: The smallest p-value of the null for n observations, a function of n.
+
+        Returns:
+            `TestResult`.
+        """
         n = self.contributions.shape[-1]
         return replace(self, level=level, too_few=too_few(self.null, least_p_value, n, level))
 

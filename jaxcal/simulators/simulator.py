@@ -78,13 +78,29 @@ class Simulator(eqx.Module):
     edge: str = eqx.field(default="", static=True)
 
     def pairs(self, key: KeyLike, n: int) -> Pairs:
-        """Draw n independent pairs from the joint distribution of parameters and observations."""
+        """Draw n independent pairs from the joint distribution of parameters and observations.
+
+        Args:
+            key: Random key: typed, legacy or an integer seed.
+            n: Number of pairs.
+
+        Returns:
+            `Pairs`.
+        """
         prior_key, draw_key = jax.random.split(convert.key(key))
         thetas = self.prior.sample(prior_key, (n,))
         return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))
 
     def log_posterior(self, theta: Point, x: Float[Array, " q"]) -> Scalar:
-        """Log prior + log likelihood of one pair: the log posterior up to its constant, []."""
+        """Log prior + log likelihood of one pair: the log posterior up to its constant.
+
+        Args:
+            theta: Parameters, [d].
+            x: Observation, [q].
+
+        Returns:
+            The log density, [].
+        """
         return self.prior.log_prob(theta) + self.log_likelihood(theta, x)
 
 

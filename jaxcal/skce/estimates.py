@@ -51,10 +51,15 @@ class BlockEstimates(Result):
     n: int = eqx.field(static=True)
 
     def lower_bound(self, level: float = 0.05) -> Scalar:
-        """A lower bound of the calibration error, of confidence 1 - ``level`` for many blocks, [].
+        """A lower bound of the squared calibration error, ``max(0, estimate - z standard_error)``.
 
-        ``max(0, estimate - z standard_error)``, which inverts the test of blocks
-        `jaxcal.nulls.BlockNormal`.
+        Inverts the test of blocks `jaxcal.nulls.BlockNormal`; for many blocks.
+
+        Args:
+            level: The bound has confidence 1 - ``level``.
+
+        Returns:
+            The bound, [].
         """
         z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
         return at_least(self.estimate - z * self.standard_error, 0)

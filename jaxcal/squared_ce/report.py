@@ -265,6 +265,16 @@ class Report(Result):
 
         For statements about estimators. Do not choose the estimate to quote by it: that choice is
         made on the validation rows. Its level at finite n is that of `compare_risks`.
+
+        Args:
+            first: Name of an estimator.
+            second: Name of another one.
+
+        Returns:
+            What `compare_risks` returns.
+
+        Raises:
+            ValueError: There is no estimator of this name.
         """
         for name in (first, second):
             if name not in self.estimators:
@@ -280,7 +290,15 @@ class Report(Result):
             return _numpy(difference)
 
     def fold_difference(self, first: str, second: str) -> tuple[float, float]:
-        """Mean difference of validation risks over folds and its standard error (ddof 1)."""
+        """Mean difference of validation risks over folds and its standard error (ddof 1).
+
+        Args:
+            first: Name of an estimator.
+            second: Name of another one.
+
+        Returns:
+            The difference, first minus second, and its standard error; NaN for one fold.
+        """
         gaps = self.estimators[first].fold_risks - self.estimators[second].fold_risks
         k = gaps.size
         return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / k**0.5) if k > 1 else np.nan

@@ -74,8 +74,8 @@ class Landing(eqx.Module):
 
     Damped Newton steps on log p climb from the node where the density is largest: where the
     density is not concave they follow the absolute curvature, and they are cut short where they
-    do not climb. For narrow, skewed or heavy-tailed predictions, which a regression over wide base
-    points fits badly; exact for Gaussians after one step. Of several modes it sees one. Needs log
+    do not climb. For narrow, skewed or heavy-tailed predictions, which a regression over wide nodes
+    fits badly; exact for Gaussians after one step. Of several modes it sees one. Needs log
     densities that are twice differentiable, so it does not work with `jaxcal.Scores`.
 
     Args:
