@@ -80,7 +80,7 @@ def without_noise(q, right, width, *, n, m):
     """CKCE at the ridge of n observations, from the mean residuals of many."""
     kernel = simplex_kernel(width)
     rank = 2 * default_rank(n, m)
-    chosen, used = pivots(kernel, q[: 4 * rank], min(rank, 4 * rank), 1e-6)
+    chosen, used = pivots(kernel, q[: 4 * rank], rank, 1e-4)
     features = NystroemFeatures.at(kernel, q[chosen], used)
     key = jax.random.key(0)  # deals out blocks, of which the value knows nothing
     return by_features(key, features, q, right - q, jnp.asarray(n**-0.25, q.dtype))[0].estimate

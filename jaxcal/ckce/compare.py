@@ -9,20 +9,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
+from jaxcal.ckce.compare_any import are_classes, expanded, log_scores, specifications
 from jaxcal.ckce.comparison import Comparison, Differences
 from jaxcal.ckce.effect import Curve, EffectSize, calibrated_value, temperatures
 from jaxcal.ckce.estimator import positive
 from jaxcal.ckce.expansion import Expansion, by_features
+from jaxcal.ckce.general import floating
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
-from jaxcal.ckce.multipliers import Studentized, studentized, value_interval
-from jaxcal.ckce.residuals import class_root, residuals, stacked
+from jaxcal.ckce.multipliers import studentized, value_interval
+from jaxcal.ckce.residuals import class_root, named, residuals, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
@@ -49,7 +52,7 @@ def compare(
     n_draws: int = 999,
     level: float = 0.05,
     rank: int | None = None,
-    prediction_kernel: Any = simplex_kernel(),
+    prediction_kernel: Any = None,
     similarity: Any = None,
     ridge: Ridge = None,
     bandwidth: Any = "pooled",
@@ -67,14 +70,19 @@ def compare(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        models: A mapping from names to class probabilities [n, m], a list of them, or an array
-            [M, n, m].
-        targets: [n] Classes 0..m-1.
+        models: A mapping from names to predictions, or a list of them: class probabilities
+            [n, m] (or an array [M, n, m]); numpyro distributions with batch shape [n] and
+            `jaxcal.Draws`, compared by kernel means (`ckce_means`); or, where one is a
+            `jaxcal.Unnormalized` or `jaxcal.Scores`, densities, compared by scores in units of
+            their own spread (`ckce_stein`).
+        targets: [n] Classes 0..m-1, or values [n] or [n, d].
         n_draws: Draws of the bootstrap.
         level: Up to it a p-value says "better"; intervals have confidence 1 - level.
         rank: Largest rank of a Gram matrix, by incomplete Cholesky; None is `default_rank`. What
             it leaves out is in ``left_out``.
-        prediction_kernel: On probability vectors; open bandwidths take ``bandwidth``.
+        prediction_kernel: On probability vectors, by default `simplex_kernel`; else on a distance
+            between predictions, by default a Gaussian plus a constant. Open bandwidths take
+            ``bandwidth``.
         similarity: [m, m] Gram matrix of the classes; None is that of equality.
         ridge: A number, a function of n, or None for n^(-1/4).
         bandwidth: "pooled" for the median distances of all models (`pooled_bandwidth`), a number,
@@ -88,7 +96,7 @@ def compare(
         TypeError: An argument has the wrong type, named.
 
     Cost: M (n r^2 + min(n, 1024)^2 n_draws) multiplications and M min(n, 1024)^2 memory, for rank
-    r; up to n = 10^6 and more.
+    r; other predictions than class probabilities take 8 M n^3 instead.
 
     Source: Moskvichev and Sejdinovic rank models by CKCE and have no intervals; these are ours.
 
@@ -102,21 +110,64 @@ def compare(
         ['right']
     """
     key = checks.key(key)
-    names, stack = stacked(models)
+    level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
+    if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
+        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
+    names, each = named(models)
+    if are_classes(each):
+        fields = _of_classes(
+            key,
+            stacked(models)[1],
+            targets,
+            n_draws=n_draws,
+            level=level,
+            rank=rank,
+            prediction_kernel=simplex_kernel() if prediction_kernel is None else prediction_kernel,
+            similarity=similarity,
+            ridge=ridge,
+            bandwidth=bandwidth,
+        )
+    else:
+        for name, value in (("rank", rank), ("similarity", similarity)):
+            if value is not None:
+                raise ValueError(f"{name}: an option for class probabilities alone")
+        if bandwidth == "own":
+            raise ValueError("bandwidth: 'own' is an option for class probabilities alone")
+        fields = _of_any(
+            key,
+            names,
+            each,
+            targets,
+            n_draws=n_draws,
+            level=level,
+            prediction_kernel=prediction_kernel,
+            ridge=ridge,
+            bandwidth=bandwidth,
+        )
+    return Comparison(**fields, names=names, n_draws=n_draws, level=level)
+
+
+def _of_classes(
+    key: Key,
+    stack: Float[Array, "M n m"],
+    targets: Any,
+    *,
+    n_draws: int,
+    level: float,
+    rank: int | None,
+    prediction_kernel: Any,
+    similarity: Any,
+    ridge: Ridge,
+    bandwidth: Any,
+) -> dict[str, Any]:
     _, n, m = stack.shape
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     labels = checks.labels(targets, n, m)
-    level = checks.level(level)
-    separate = isinstance(bandwidth, str) and bandwidth == "own"
     kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, m)
-    if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
-        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
-    if separate:
-        width = None
-    elif isinstance(bandwidth, str):
-        width = _pooled(stack)
+    if isinstance(bandwidth, str):
+        width = None if bandwidth == "own" else _pooled(stack)
     else:
         width = positive(bandwidth, stack.dtype)
     fields = _compare(
@@ -127,11 +178,45 @@ def compare(
         class_root(similarity, m, stack.dtype),
         ridge_at(ridge, n, stack.dtype),
         width,
-        n_draws=checks.integer(n_draws, "n_draws"),
+        n_draws=n_draws,
         rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
         level=level,
     )
-    return Comparison(**fields, names=names, n=n, n_draws=n_draws, level=level, unit="temperature")
+    return fields | {"n": n, "unit": "temperature"}
+
+
+def _of_any(
+    key: Key,
+    names: tuple[str, ...],
+    models: list[Any],
+    targets: Any,
+    *,
+    n_draws: int,
+    level: float,
+    prediction_kernel: Any,
+    ridge: Ridge,
+    bandwidth: Any,
+) -> dict[str, Any]:
+    each, ys, specs = specifications(names, models, targets, prediction_kernel)
+    n, dtype = ys.shape[0], floating(ys)
+    if n < 3:
+        raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
+    fit_key, draws_key = jax.random.split(key)
+    strength = ridge_at(ridge, n, dtype)
+    width = None if isinstance(bandwidth, str) else positive(bandwidth, dtype)
+    parts, widths = expanded(fit_key, each, ys, specs, strength, width, level, n_draws)
+    scores = log_scores(each, ys)
+    none = jnp.zeros(len(names), jnp.int32)
+    return _judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
+        "skill": {} if np.all(np.isnan(np.asarray(scores))) else {"log": scores},
+        "bandwidths": widths,
+        "ridge": strength,
+        "left_out": jnp.zeros(len(names), dtype),
+        "nonfinite_predictions": parts.nonfinite,
+        "nonfinite_kernel": none,
+        "n": n,
+        "unit": "shift",
+    }
 
 
 def pooled_bandwidth(models: Any) -> Scalar:
@@ -198,7 +283,7 @@ def _expanded(
     rank: int,
     n_draws: int,
 ) -> _Expanded:
-    """One model's statistic, expanded."""
+    """One model's statistic, expanded, and what it is compared with."""
     kernel, bandwidths = kernels.fill(kernel, q, width)
     tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
     candidates = spread(q)
@@ -238,37 +323,42 @@ def _compare(
     def one(q: Array, shared: tuple[Any, ...]) -> _Expanded:
         return _expanded(q, *shared, rank=rank, n_draws=n_draws)
 
-    expanded = jax.vmap(lambda q: one(q, shared))(stack)
-    ready = studentized(draws_key, expanded.expansion, n_draws=n_draws)
+    parts = jax.vmap(lambda q: one(q, shared))(stack)
     skills = jax.vmap(lambda q: skill(q, labels))(stack)
-    fields = of_expansions(expanded.expansion, ready, level)
-    ends = (fields["corrected"], fields["low"], fields["high"], expanded.noise)
-    effect = EffectSize(*(jax.vmap(Curve.size)(expanded.curve, end) for end in ends))
-    return fields | {
-        "effect": effect,
+    return _judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
         "skill": {"accuracy": skills.accuracy, "Brier": skills.brier, "log": skills.cross_entropy},
-        "bandwidths": expanded.bandwidth,
+        "bandwidths": parts.bandwidth,
         "ridge": ridge,
-        "left_out": expanded.left_out,
-        "nonfinite_predictions": expanded.nonfinite[:, 0],
-        "nonfinite_kernel": expanded.nonfinite[:, 1],
+        "left_out": parts.left_out,
+        "nonfinite_predictions": parts.nonfinite[:, 0],
+        "nonfinite_kernel": parts.nonfinite[:, 1],
     }
 
 
-def of_expansions(
-    expansions: Expansion, ready: Studentized, level: float | Scalar
+@partial(jax.jit, static_argnames="n_draws")
+def _judged(
+    expansions: Expansion,
+    curves: Curve,
+    noise: Array,
+    key: Key,
+    level: float | Scalar,
+    n_draws: int,
 ) -> dict[str, Any]:
     """What a `Comparison` says of M statistics, however they were made."""
+    ready = studentized(key, expansions, n_draws=n_draws)
     differences = Differences.of(ready, level)
     valued = jnp.isfinite(expansions.value) & jnp.isfinite(ready.error[:-1, -1])
     shown = (differences.p_adjusted <= level) & (differences.estimate > 0)
     terms = jnp.moveaxis(ready.terms[..., :-1], -1, 0)
     low, high = jax.vmap(lambda e, t: value_interval(e, t, level))(expansions, terms)
+    corrected = jnp.where(valued, expansions.value, jnp.nan)
+    sizes = [jax.vmap(Curve.size)(curves, end) for end in (corrected, low, high, noise)]
     return {
         "estimate": expansions.estimate,
-        "corrected": jnp.where(valued, expansions.value, jnp.nan),
+        "corrected": corrected,
         "low": low,
         "high": high,
         "differences": differences,
         "may_be_best": valued & ~jnp.any(shown, axis=1),
+        "effect": EffectSize(*sizes),
     }

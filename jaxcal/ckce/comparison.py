@@ -76,8 +76,9 @@ class Comparison(Result):
         n: Number of observations.
         n_draws: Number of draws behind intervals and p-values.
         level: Up to it a p-value counts, and intervals have confidence 1 - level.
-        unit: "temperature": by what the logits of the predictions would have to be divided for
-            them to be right, were that their fault.
+        unit: "temperature": by what the logits of class probabilities would have to be divided
+            for them to be right, were that their fault. "shift": by how many standard deviations
+            of the targets other predictions would have to be moved.
     """
 
     _scalar: ClassVar[str] = "ridge"
@@ -202,7 +203,8 @@ def _report(comparison: Comparison) -> list[str]:
             f"[{low:9.3g}, {high:9.3g}]" + "".join(f"   {v[i]:9.3g}" for v in skill.values())
         )
     effect = [np.asarray(a) for a in comparison.effect]
-    lines.append(f"  as wrong as by a {comparison.unit} of:")
+    about = {"shift": "a shift, in standard deviations of the targets,"}
+    lines.append(f"  as wrong as by {about.get(comparison.unit, 'a temperature')} of:")
     for i in order:
         value, low, high, noise = (float(a[i]) for a in effect)
         lines.append(

@@ -50,7 +50,7 @@ class Curve(NamedTuple):
         """The size of the fault with this value; the smallest for one that is not positive."""
         roots = jnp.sqrt(jax.lax.cummax(self.values))
         root = jnp.sqrt(at_least(value, 0))
-        inside = jnp.exp(jnp.interp(root, roots, jnp.log(self.sizes)))
+        inside = jnp.interp(root, roots, self.sizes)
         size = jnp.where(root > roots[-1], jnp.inf, inside)
         # no fault of a constant, even forecast makes a difference, so none is as large
         return jnp.where(roots[-1] > 0, jnp.where(jnp.isnan(value), jnp.nan, size), jnp.nan)

@@ -20,6 +20,7 @@ from jaxcal.kernels.points import Constant
 from jaxcal.pairwise.skce import SKCE, residual_block
 from jaxcal.pairwise.stein import Stein
 from jaxcal.preparation import Specification, SteinOptions, stein_specification
+from jaxcal.preparation.residuals import not_finite
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import Key, KeyLike
 
@@ -71,7 +72,7 @@ def ckce_means(
     """
     key = checks.key(key)
     predictions, ys, spec = mean_specification(predictions, targets, **options)
-    strength = ridge_at(ridge, ys.shape[0], _dtype(ys))
+    strength = ridge_at(ridge, ys.shape[0], floating(ys))
     return _estimate(key, predictions, ys, spec, strength)
 
 
@@ -138,20 +139,11 @@ def _estimate(
     described, kernel = features.predictions, prepared.prediction_kernel
     with jax.default_matmul_precision("highest"):
         gram = gram_block(kernel, prepared.embedding.divergence, described, described)
-        if isinstance(pairwise, Stein):
-            empty = Vectors(jnp.zeros((0, 1), gram.dtype))
-            alone = Stein(pairwise.target_kernel, Constant(), empty, dimension=pairwise.dimension)
-            plain = features._replace(predictions=jnp.zeros((gram.shape[0], 1), gram.dtype))
-            products = alone.block(plain, plain)[0]
-        else:
-            assert isinstance(pairwise, SKCE)
-            products = residual_block(pairwise.means, features, features)
+        products = residual_products(pairwise, features, features)
     products = (products + products.T) / 2
     fit = solve.fit_products((gram + gram.T) / 2, products, ridge.astype(gram.dtype))
     error = jnp.sqrt(jnp.mean(fit.influence**2) / gram.shape[0])
-    leaves = jax.tree.leaves((described, targets))
-    floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    bad = jnp.sum(jnp.stack([jnp.sum(~jnp.isfinite(leaf)) for leaf in floats]))
+    bad = not_finite((described, targets))
     fit = jax.tree.map(lambda part: jnp.where(bad > 0, jnp.nan, part), fit)
     return CKCE(
         fit.estimate,
@@ -166,6 +158,24 @@ def _estimate(
     )
 
 
-def _dtype(ys: Array) -> Any:
+def residual_products(pairwise: Any, rows: Any, cols: Any) -> Array:
+    """Inner products of the residuals of some observations with those of others, [r, c]."""
+    if isinstance(pairwise, SKCE):
+        return residual_block(pairwise.means, rows, cols)
+    assert isinstance(pairwise, Stein)
+    alone = Stein(
+        pairwise.target_kernel,
+        Constant(),
+        Vectors(jnp.zeros((0, 1), rows.ys.dtype)),
+        dimension=pairwise.dimension,
+    )
+
+    def plain(features: Any) -> Any:
+        return features._replace(predictions=jnp.zeros((len(features.ys), 1), features.ys.dtype))
+
+    return alone.block(plain(rows), plain(cols))[0]
+
+
+def floating(ys: Array) -> Any:
     """The floating type of the targets; classes have the default one."""
     return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)

@@ -24,8 +24,8 @@ def checked(predictions: Any, targets: Any) -> tuple[Probabilities, Labels]:
     return q, checks.labels(targets, n, m)
 
 
-def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
-    """Names and probabilities of several models, or an error."""
+def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Any]]:
+    """Names and predictions of several models, or an error."""
     if isinstance(models, Mapping):
         names, each = [str(name) for name in models], list(models.values())
     elif not isinstance(models, str) and (
@@ -34,11 +34,17 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
         names, each = [f"model {i}" for i in range(len(models))], list(models)
     else:
         raise TypeError(
-            f"models: wanted a mapping from names to probabilities [n, m], a list of them, or an "
-            f"array [M, n, m], got {checks.say(models)}"
+            f"models: wanted a mapping from names to predictions, a list of them, or an array "
+            f"[M, n, m] of class probabilities, got {checks.say(models)}"
         )
     if len(each) < least:
         raise ValueError(f"models: wanted at least {least} models, got {len(each)}")
+    return tuple(names), each
+
+
+def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
+    """Names and class probabilities of several models, or an error."""
+    names, each = named(models, least=least)
     arrays = [
         checks.probabilities(q, f"models[{name}]", binary=True)
         for name, q in zip(names, each, strict=True)
@@ -48,7 +54,7 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
         raise ValueError(
             f"models: all models must predict the same observations and classes; got {shapes}"
         )
-    return tuple(names), jnp.stack(arrays)
+    return names, jnp.stack(arrays)
 
 
 def class_root(similarity: Any, m: int, dtype: Any) -> Float[Array, "m m"] | None:

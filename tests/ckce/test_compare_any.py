@@ -1,0 +1,95 @@
+"""Comparing distributions, draws and unnormalized densities by the same call."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+import jaxcal
+from jaxcal import ckce
+from jaxcal.divergences.gaussians import Wasserstein
+from jaxcal.kernels.points import Constant, Gaussian
+
+N = 60
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=N)
+Y = X + 0.6 * RNG.normal(size=N)
+FORECASTS = {
+    "biased": dist.Normal(X + 0.5, 0.6),
+    "right": dist.Normal(X, 0.6),
+    "again": dist.Normal(X, 0.6),
+}
+
+
+def compared(models, **options):
+    return jaxcal.compare(0, models, Y, n_draws=99, **options)
+
+
+def log_density(parameters, y):
+    mean, deviation = parameters
+    return -jnp.sum((y - mean) ** 2) / (2 * deviation**2)
+
+
+def test_distributions_are_compared_by_kernel_means():
+    result = compared(FORECASTS)
+    alone = ckce.ckce_means(
+        0,
+        FORECASTS["biased"],
+        Y,
+        divergence=Wasserstein(),
+        prediction_kernel=Gaussian(float(result.bandwidths[0])) + Constant(),
+        target_kernel=Gaussian(),
+    )
+    np.testing.assert_allclose(result.estimate[0], alone.estimate, rtol=1e-6)
+    assert set(result.best()) == {"right", "again"}
+    assert float(result.differences.p_value[1, 2]) == 1
+    scores = [-np.mean(forecast.log_prob(Y)) for forecast in FORECASTS.values()]
+    np.testing.assert_allclose(result.skill["log"], scores, rtol=1e-6)
+    # the targets lie half a unit too low
+    shift = 0.5 / np.std(Y)
+    assert result.effect.low[0] < shift < result.effect.high[0]
+    assert "shift" in str(result)
+    assert "log" in str(result)
+
+
+@pytest.mark.slow
+def test_draws_and_densities_up_to_their_constants():
+    draws = {
+        "right": jaxcal.Draws(X[:, None] + 0.6 * RNG.normal(size=(N, 20))),
+        "biased": jaxcal.Draws(X[:, None] + 0.6 + 0.6 * RNG.normal(size=(N, 20))),
+        "closed": FORECASTS["right"],
+    }
+    by_draws = compared(draws)
+    assert set(by_draws.best()) == {"right", "closed"}
+    np.testing.assert_array_equal(np.isnan(by_draws.skill["log"]), [True, True, False])
+
+    deviations = jnp.full(N, 0.6)
+    densities = {
+        "right": jaxcal.Unnormalized(log_density, (jnp.asarray(X), deviations)),
+        "biased": jaxcal.Unnormalized(log_density, (jnp.asarray(X) + 0.6, deviations)),
+    }
+    by_scores = compared(densities)
+    assert by_scores.best() == ["right"]
+    assert by_scores.skill == {}
+    # no constant and no unit of the density changes anything
+    scaled = {
+        name: jaxcal.Unnormalized(lambda p, y: log_density(p, y / 10) + 3, model.params)
+        for name, model in densities.items()
+    }
+    again = jaxcal.compare(0, scaled, 10 * Y, n_draws=99)
+    np.testing.assert_allclose(again.corrected, by_scores.corrected, rtol=1e-6)
+
+
+def test_options_and_models_that_do_not_go_together_are_named():
+    with pytest.raises(ValueError, match="rank: an option for class probabilities"):
+        compared(FORECASTS, rank=3)
+    with pytest.raises(ValueError, match="bandwidth: 'own' is an option"):
+        compared(FORECASTS, bandwidth="own")
+    mixed = {
+        "density": jaxcal.Unnormalized(log_density, (jnp.asarray(X), jnp.ones(N))),
+        "array": np.full((N, 2), 0.5),
+    }
+    with pytest.raises(TypeError, match=r"models\[array\]"):
+        compared(mixed)
+    with pytest.raises(ValueError, match=r"models\[short\]"):
+        compared({"right": FORECASTS["right"], "short": dist.Normal(X[1:], 0.6)})
