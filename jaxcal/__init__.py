@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
     from jaxcal.moment_tests import calibration_test, moment_test
+    from jaxcal.preparation import RandomFeatures
     from jaxcal.results import Estimate, TestResult
     from jaxcal.skce import kce, skce_interval, skce_test
     from jaxcal.squared_ce import calibration_error
@@ -47,6 +48,7 @@ _HOMES = {  # of functions and classes
     "Draws": "models",
     "LogDensities": "models",
     "Estimate": "results",
+    "RandomFeatures": "preparation",
     "Scores": "models",
     "TestResult": "results",
     "Unnormalized": "models",
@@ -88,6 +90,7 @@ __all__ = [
     "Draws",
     "Estimate",
     "LogDensities",
+    "RandomFeatures",
     "Scores",
     "TestResult",
     "Unnormalized",

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
 from jaxcal.typing import Features
@@ -189,3 +190,23 @@ ad.primitive_transposes[linear_p] = _linear_transpose
 def by_rows(pair: Any, rows: Features, cols: Features) -> Float[Array, "r c"]:
     """``[pair(row, col)]``, a row at a time: the intermediates of c pairs are held, not of r c."""
     return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
+
+
+def over_rows(function: Callable[[Any, Any], Any], *, mesh: Mesh | None, reduce: bool) -> Any:
+    """``function(shared, rows)`` with the rows shared out among the devices of the mesh."""
+    if mesh is None:
+        return function
+    axes = tuple(mesh.axis_names)
+
+    def local(shared: Any, rows: Any) -> Any:
+        parts = function(shared, rows)
+        return jax.tree.map(lambda a: jax.lax.psum(a, axes), parts) if reduce else parts
+
+    split, whole = PartitionSpec(axes), PartitionSpec()
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(whole, split),
+        out_specs=whole if reduce else split,
+        check_vma=False,
+    )

@@ -8,7 +8,7 @@ from jaxcal import checks, testing
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
-from jaxcal.preparation import SteinOptions, stein_specification
+from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.typing import KeyLike, Precondition
@@ -31,6 +31,7 @@ def kccsd_test(
     standardize: bool = True,
     coordinates: bool = False,
     whiten: Whitener | None = None,
+    features: RandomFeatures | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> TestResult:
@@ -85,6 +86,8 @@ def kccsd_test(
             With ``coordinates`` the statistic takes scores and gradients along the coordinates,
             in claimed standard deviations, D_p s_p for M_p^T s_p; with diagonal scales these
             are the same.
+        features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
+            linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are held either.
         tile: Rows and columns of a block of pairs that is computed at a time.
         mesh: Devices that share the pairs; None for one device.
 
@@ -137,6 +140,7 @@ def kccsd_test(
         level=level,
         tile=tile,
         mesh=mesh,
+        features=features,
     )
 
 

@@ -11,7 +11,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Unnormalized
 from jaxcal.nulls import Null, Wild
-from jaxcal.preparation import SteinOptions, stein_specification
+from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.typing import KeyLike
@@ -26,6 +26,7 @@ def kcsd_test(
     null: Null = Wild(),
     level: float = 0.05,
     coordinates: bool = False,
+    features: RandomFeatures | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
     **options: Unpack[SteinOptions],
@@ -81,6 +82,7 @@ def kcsd_test(
         level=level,
         tile=tile,
         mesh=mesh,
+        features=features,
     )
 
 
@@ -129,6 +131,7 @@ def ksd_test(
     null: Null = Wild(),
     level: float = 0.05,
     coordinates: bool = False,
+    features: RandomFeatures | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
     **options: Unpack[SteinOptions],
@@ -179,6 +182,7 @@ def ksd_test(
         level=level,
         tile=tile,
         mesh=mesh,
+        features=features,
     )
 
 

@@ -28,6 +28,8 @@ class QuadraticSums(NamedTuple):
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
     h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j. ``squares`` [c]: sum of
     h_ij^2 over i != j, and ``all_squares`` []: the same for the sum of the channels; where asked.
+    ``eigenvalues`` [r, k]: of H with its diagonal, some or all, the sum of the channels first and
+    then each channel where there are several; where asked.
     """
 
     total: Float[Array, " c"]
@@ -36,6 +38,7 @@ class QuadraticSums(NamedTuple):
     forms: Float[Array, "c b"]
     squares: Float[Array, " c"] | None = None
     all_squares: Scalar | None = None
+    eigenvalues: Float[Array, "r k"] | None = None
 
 
 class _Tile(NamedTuple):
@@ -43,6 +46,8 @@ class _Tile(NamedTuple):
     row_sums: Float[Array, "c r"]
     col_sums: Float[Array, "c s"]
     squares: Float[Array, " c1"]  # the channels', then that of their sum
+    row_products: Float[Array, "c r q"]  # h times the sketch, q = 0 where there is none
+    col_products: Float[Array, "c s q"]
 
 
 class _Carry(NamedTuple):
@@ -50,6 +55,7 @@ class _Carry(NamedTuple):
     lost: Float[Array, "c k"]  # what rounding has taken from ``forms`` so far (Kahan)
     row_sums: Float[Array, "c n"]
     squares: Float[Array, " c1"]
+    products: Float[Array, "c n q"]
 
 
 def quadratic_sums(
@@ -58,14 +64,29 @@ def quadratic_sums(
     weights: Float[Array, "n b"],
     *,
     squares: bool = False,
+    sketch: Float[Array, "n q"] | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
     """All sums over pairs in one pass over blocks of H.
 
-    ``weights`` [n, b]: one bootstrap draw a column; b may be 0. ``mesh``: devices that share the
-    tiles; results differ between meshes by rounding only. Raises ValueError if n < 2.
-    Not finite where h is not. Differentiable: the backward pass computes the blocks again.
+    Args:
+        pairwise: The statistic.
+        features: Pytree with leading axis n.
+        weights: [n, b], one bootstrap draw a column; b may be 0.
+        squares: Whether sums of squares of h are wanted.
+        sketch: [n, q] normal draws that the largest q eigenvalues of H are taken from, or None.
+        tile: Observations on the side of a tile.
+        mesh: Devices that share the tiles; results differ between meshes by rounding only.
+
+    Returns:
+        `QuadraticSums`. Not finite where h is not. Differentiable: the backward pass computes the
+        blocks again.
+
+    Raises:
+        ValueError: fewer than 2 observations, or weights of another length.
+
+    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h.
     """
     n = count(features)
     if n < 2:
@@ -75,13 +96,14 @@ def quadratic_sums(
     if tile < 1:
         raise ValueError(f"tile: wanted a positive number of observations, got {tile}")
     walk = partial(_sums, squares=squares, tile=tile, mesh=mesh)
-    return one_at_a_time(walk)(pairwise, features, weights)
+    return one_at_a_time(walk)(pairwise, features, weights, sketch)
 
 
 def _sums(
     pairwise: Pairwise,
     features: Features,
     weights: Array,
+    sketch: Array | None,
     *,
     squares: bool,
     tile: int,
@@ -90,13 +112,21 @@ def _sums(
     n, b = weights.shape
     diagonal = pairwise.diagonal(features)
     columns = _columns(weights, diagonal.dtype)
+    random = jnp.zeros((n, 0)) if sketch is None else sketch
+    random = random.astype(diagonal.dtype)
     side = _side(n, tile, 1 if mesh is None else mesh.size)
     if side >= n:
-        whole = _tile(pairwise, features, features, columns, columns, 0, squares)
+        both = columns, random
+        whole = _tile(pairwise, features, features, both, both, 0, squares)
         forms, row_sums, squared = whole.forms, whole.row_sums, whole.squares
+        products = whole.row_products
     else:
         walk = partial(_walk, pairwise, n=n, side=side, squares=squares)
-        forms, row_sums, squared = _spread(walk, mesh, -(-n // side))(features, columns)
+        spread = _spread(walk, mesh, -(-n // side))
+        forms, row_sums, squared, products = spread(features, (columns, random))
+    values = None
+    if sketch is not None:
+        values = eigenvalues(products[:, :n] + diagonal[..., None] * random[None], random)
     return QuadraticSums(
         total=forms[:, 0],
         diagonal=diagonal,
@@ -104,7 +134,35 @@ def _sums(
         forms=forms[:, 1 : b + 1],
         squares=squared[:-1] if squares else None,
         all_squares=squared[-1] if squares else None,
+        eigenvalues=values,
     )
+
+
+def eigenvalues(
+    products: Float[Array, "c n q"], sketch: Float[Array, "n q"]
+) -> Float[Array, "r q"]:
+    r"""The largest q eigenvalues of each channel of H, or nearly, from H times q random columns.
+
+    Those of :math:`Y (\Omega^\top Y)^{-1} Y^\top`, :math:`Y = H \Omega`, which are never above
+    H's own for a positive semidefinite H. The sum over channels first where there are several.
+    Cost n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
+    """
+    if products.shape[0] > 1:
+        products = jnp.concatenate([jnp.sum(products, axis=0, keepdims=True), products])
+
+    def of_channel(y: Float[Array, "n q"]) -> Float[Array, " q"]:
+        # a shift by rounding, which is taken off again, tells directions from noise
+        shift = jnp.finfo(y.dtype).eps * jnp.sqrt(jnp.sum(y**2))
+        y = y + shift * sketch
+        core = sketch.T @ y
+        sizes, directions = jnp.linalg.eigh((core + core.T) / 2)
+        real = sizes > shift * sketch.shape[0] / 2
+        half = y @ (directions * jnp.where(real, jnp.where(real, sizes, 1) ** -0.5, 0)[None])
+        values = jnp.linalg.eigvalsh(half.T @ half) - shift
+        return jnp.where(values < 0, 0, values)
+
+    with jax.default_matmul_precision("highest"):
+        return jax.vmap(of_channel)(products)
 
 
 def count(features: Features) -> int:
@@ -135,8 +193,11 @@ def _side(n: int, tile: int, devices: int) -> int:
     return min(n - 1, -(-n // tiles))
 
 
-def _tile(pairwise, rows, cols, weights_i, weights_j, offset, squares) -> _Tile:
-    """The sums of one tile; ``offset`` is the row number of its first row minus its column's."""
+def _tile(pairwise, rows, cols, columns_i, columns_j, offset, squares) -> _Tile:
+    """The sums of one tile; ``offset`` is the row number of its first row minus its column's.
+
+    Columns are those of the weights, and those of the sketch."""
+    (weights_i, sketch_i), (weights_j, sketch_j) = columns_i, columns_j
     # the products inside a block cancel: the reduced precision some devices prefer is not enough
     with jax.default_matmul_precision("highest"):
         h = pairwise.block(rows, cols)
@@ -150,7 +211,9 @@ def _tile(pairwise, rows, cols, weights_i, weights_j, offset, squares) -> _Tile:
     if squares:
         both = jnp.concatenate([h, jnp.sum(h, axis=0, keepdims=True)])
         squared = jnp.einsum("i,cij,j->c", real_i, both**2, real_j)
-    return _Tile(forms, hw[:, :, 0], jnp.einsum("i,cij->cj", real_i, h), squared)
+    across = jnp.swapaxes(h, 1, 2) @ (real_i[:, None] * sketch_i)
+    sums = hw[:, :, 0], jnp.einsum("i,cij->cj", real_i, h)
+    return _Tile(forms, *sums, squared, h @ sketch_j, across)
 
 
 def _walk(pairwise, first, second, factor, features, columns, *, n, side, squares):
@@ -163,7 +226,8 @@ def _walk(pairwise, first, second, factor, features, columns, *, n, side, square
         return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (pad, *leaf.shape[1:]))])
 
     features = jax.tree.map(padded, features)
-    columns = jnp.concatenate([columns, jnp.zeros((pad, columns.shape[1]), columns.dtype)])
+    columns = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, pad), (0, 0))), columns)
+    weights, sketch = columns
 
     def cut(leaf, k):
         return jax.lax.dynamic_slice_in_dim(leaf, k * side, side)
@@ -171,10 +235,10 @@ def _walk(pairwise, first, second, factor, features, columns, *, n, side, square
     @jax.checkpoint
     def step(carry, item):
         i, j, factor = item
-        rows, cols = (jax.tree.map(lambda leaf, k=k: cut(leaf, k), features) for k in (i, j))
-        part = _tile(
-            pairwise, rows, cols, cut(columns, i), cut(columns, j), (i - j) * side, squares
+        (rows, columns_i), (cols, columns_j) = (
+            jax.tree.map(lambda leaf, k=k: cut(leaf, k), (features, columns)) for k in (i, j)
         )
+        part = _tile(pairwise, rows, cols, columns_i, columns_j, (i - j) * side, squares)
         # Kahan's compensated sum
         term = part.forms * factor - carry.lost
         forms = carry.forms + term
@@ -182,13 +246,18 @@ def _walk(pairwise, first, second, factor, features, columns, *, n, side, square
         upper = (factor > 1).astype(factor.dtype)
         row_sums = _add_at(carry.row_sums, i * side, part.row_sums * jnp.minimum(factor, 1))
         row_sums = _add_at(row_sums, j * side, part.col_sums * upper)
-        return _Carry(forms, lost, row_sums, carry.squares + part.squares * factor), None
+        products = _add_at(carry.products, i * side, part.row_products * jnp.minimum(factor, 1))
+        products = _add_at(products, j * side, part.col_products * upper)
+        squared = carry.squares + part.squares * factor
+        return _Carry(forms, lost, row_sums, squared, products), None
 
-    zeros = jnp.zeros((pairwise.channels, columns.shape[1]), columns.dtype)
-    rows = jnp.zeros((pairwise.channels, tiles * side), columns.dtype)
-    start = _Carry(zeros, zeros, rows, jnp.zeros(pairwise.channels + 1, columns.dtype))
+    channels, dtype = pairwise.channels, weights.dtype
+    zeros = jnp.zeros((channels, weights.shape[1]), dtype)
+    rows = jnp.zeros((channels, tiles * side), dtype)
+    products = jnp.zeros((channels, tiles * side, sketch.shape[1]), dtype)
+    start = _Carry(zeros, zeros, rows, jnp.zeros(channels + 1, dtype), products)
     carry, _ = jax.lax.scan(step, start, (first, second, factor))
-    return carry.forms, carry.row_sums, carry.squares
+    return carry.forms, carry.row_sums, carry.squares, carry.products
 
 
 def _add_at(sums: Array, start: Array, values: Array) -> Array:
@@ -202,7 +271,7 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
     factor = np.where(i == j, 1, 2)
 
     def run(i, j, factor, features, columns):
-        return walk(i, j, factor.astype(columns.dtype), features, columns)
+        return walk(i, j, factor.astype(columns[0].dtype), features, columns)
 
     if mesh is None:
         return partial(run, jnp.asarray(i), jnp.asarray(j), jnp.asarray(factor))
@@ -255,7 +324,8 @@ def block_sums(
     diagonal = pairwise.diagonal(features)
 
     def one(block: Features) -> tuple[Array, Array]:
-        columns = _columns(jnp.zeros((size, 0)), diagonal.dtype)
+        weights = _columns(jnp.zeros((size, 0)), diagonal.dtype)
+        columns = weights, weights[:, :0]
         tile = _tile(pairwise, block, block, columns, columns, 0, squares)
         return tile.row_sums, tile.squares
 

@@ -10,12 +10,28 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks, nulls
 from jaxcal.batching import one_at_a_time
+from jaxcal.linear import OfVectors, linear_sums
 from jaxcal.moments import attribution
-from jaxcal.nulls import Null, Outcome, contract
+from jaxcal.nulls import Needs, Null, Outcome, contract
 from jaxcal.nulls.combination import strongest
 from jaxcal.pairwise.stein import SteinFeatures
-from jaxcal.preparation import Featured, Noticed, Prepared, Specification, not_finite
-from jaxcal.quadratic import TILE, block_sums, count, ordered_pairs, quadratic_sums
+from jaxcal.preparation import (
+    Featured,
+    Noticed,
+    Prepared,
+    RandomFeatures,
+    Specification,
+    not_finite,
+    with_random_features,
+)
+from jaxcal.quadratic import (
+    TILE,
+    QuadraticSums,
+    block_sums,
+    count,
+    ordered_pairs,
+    quadratic_sums,
+)
 from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult, largest_share
 from jaxcal.typing import Features, Key, Pairwise, Points, Scalar
@@ -35,11 +51,37 @@ def estimate(
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
     n = targets.shape[0]
     none = jnp.zeros((n, 0))
-    sums = quadratic_sums(prepared.pairwise, featured.features, none, tile=tile, mesh=mesh)
+    sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
     total = jnp.sum(sums.total)
     finite = (not_finite(targets) == 0) & (featured.nonfinite_scores == 0)
     total = jnp.where(finite & (featured.nonfinite_features == 0), total, jnp.nan)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
+
+
+def over_pairs(
+    pairwise: Pairwise,
+    features: Features,
+    weights: Float[Array, "n b"],
+    needs: Needs,
+    *,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> QuadraticSums:
+    """Sums over all pairs: from sums of vectors where h is an inner product of some."""
+    sketched = needs.sketch is not None
+    if isinstance(pairwise, OfVectors):
+        return linear_sums(
+            pairwise, features, weights, squares=needs.squares, eigenvalues=sketched, mesh=mesh
+        )
+    return quadratic_sums(
+        pairwise,
+        features,
+        weights,
+        squares=needs.squares,
+        sketch=needs.sketch,
+        tile=tile,
+        mesh=mesh,
+    )
 
 
 def apply(
@@ -74,12 +116,10 @@ def apply_with(
     weights = jnp.zeros((count(features), 0)) if needs.weights is None else needs.weights
     b = weights.shape[1]
     if b == 0 or columns is None:
-        sums = quadratic_sums(
-            pairwise, features, weights, squares=needs.squares, tile=tile, mesh=mesh
-        )
+        sums = over_pairs(pairwise, features, weights, needs, tile=tile, mesh=mesh)
         return null.outcome(nulls.Sums.of(sums, weights)), None
     together = jnp.concatenate([weights, columns.astype(weights.dtype)], axis=1)
-    sums = quadratic_sums(pairwise, features, together, squares=needs.squares, tile=tile, mesh=mesh)
+    sums = over_pairs(pairwise, features, together, needs, tile=tile, mesh=mesh)
     more = jnp.sum(sums.forms[:, b:], axis=0)
     return null.outcome(nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights)), more
 
@@ -110,10 +150,13 @@ def run(
     level: float,
     tile: int,
     mesh: Mesh | None,
+    features: RandomFeatures | None = None,
 ) -> TestResult:
     """Fit, walk once, put the result together, and judge it at the level."""
     level, tile = checks.level(level), checks.integer(tile, "tile")
     checks.devices(mesh)
+    if features is not None:
+        spec = with_random_features(spec, features)
     result = unjudged(key, predictions, targets, spec, null, level, test=test, tile=tile, mesh=mesh)
     return result.at_level(level, null.least_p_value)
 
@@ -260,6 +303,7 @@ def _result(
         standard_error=outcome.standard_error[0],
         statistic=outcome.statistic[0],
         p_value=outcome.p_value[0],
+        p_value_error=None if outcome.p_error is None else outcome.p_error[0],
         null_samples=outcome.samples[0],
         bandwidths=prepared.bandwidths,
         contributions=contributions,

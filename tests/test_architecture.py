@@ -21,8 +21,9 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 # to its left
 ORDER = ["typing", "convert", "numerics", "batching", "repeats"]
 ORDER += ["results", "models", "scores", "checks"]
-ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "quadratic", "dependence"]
-ORDER += ["nulls", "preconditioners", "whitening", "moments", "preparation", "testing"]
+ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "quadratic", "linear"]
+ORDER += ["dependence", "nulls", "preconditioners", "whitening", "moments", "preparation"]
+ORDER += ["testing"]
 ORDER += ["calibration", "moment_tests", "goodness_of_fit", "mcmc", "skce", "location_nulls"]
 ORDER += ["ucme", "coverage"]
 ORDER += ["candidates", "measures"]

@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.batching import over_rows
 from jaxcal.ckce import kernels, solve
-from jaxcal.ckce.features import over_rows
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
 from jaxcal.numerics import at_least
 from jaxcal.typing import Scalar

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
+from jaxcal.batching import over_rows
 from jaxcal.ckce import solve
 from jaxcal.typing import Scalar
 
@@ -125,23 +126,3 @@ def normal_equations(
 
 def _blocks(rows: Any, side: int) -> Any:
     return jax.tree.map(lambda a: a.reshape(-1, side, *a.shape[1:]), rows)
-
-
-def over_rows(function: Callable[[Any, Any], Any], *, mesh: Mesh | None, reduce: bool) -> Any:
-    """``function(shared, rows)`` with the rows shared out among the devices of the mesh."""
-    if mesh is None:
-        return function
-    axes = tuple(mesh.axis_names)
-
-    def local(shared: Any, rows: Any) -> Any:
-        parts = function(shared, rows)
-        return jax.tree.map(lambda a: jax.lax.psum(a, axes), parts) if reduce else parts
-
-    split, whole = PartitionSpec(axes), PartitionSpec()
-    return jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(whole, split),
-        out_specs=whole if reduce else split,
-        check_vma=False,
-    )

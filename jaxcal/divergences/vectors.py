@@ -55,6 +55,11 @@ def _mean(vectors: Array) -> Array:
     return jnp.mean(jnp.where(jnp.isfinite(vectors), vectors, 0), axis=0, keepdims=True)
 
 
+def is_euclidean(divergence: Any) -> bool:
+    """Whether the distance is that of vectors, ``divergence.vectors(features)``."""
+    return isinstance(divergence, _Euclidean)
+
+
 def _vectors(value: Any) -> Any:
     values = convert.floats(value, "values")
     return values[:, None] if values.ndim == 1 else values
@@ -96,7 +101,7 @@ def gram_block(kernel: Any, divergence: Any, rows: Features, cols: Features) -> 
     radial = points.profile(kernel)
     if radial is not None:
         return radial(divergence.squared_distances(rows, cols))
-    if isinstance(divergence, _Euclidean):
+    if is_euclidean(divergence):
         return points.gram(kernel, divergence.vectors(rows), divergence.vectors(cols))
     raise TypeError(
         f"{type(divergence).__name__} is a divergence without feature vectors: the kernel on it "

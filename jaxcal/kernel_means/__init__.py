@@ -8,6 +8,7 @@ from jaxcal.kernel_means import (
     particles,
     quadrature,
     scale_mixtures,
+    waves,
 )
 from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means, pair
 from jaxcal.models.families import distribution, distribution_of
@@ -25,4 +26,5 @@ __all__ = [
     "particles",
     "quadrature",
     "scale_mixtures",
+    "waves",
 ]

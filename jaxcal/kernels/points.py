@@ -37,7 +37,7 @@ from jaxcal.kernels.algebra import (
     with_bandwidth,
 )
 from jaxcal.numerics import at_least, safe_power, safe_sqrt
-from jaxcal.typing import Features, Scalar
+from jaxcal.typing import Features, Key, Scalar
 
 __all__ = [
     "IMQ",
@@ -93,6 +93,9 @@ class Gaussian(Radial):
     def shape(self, u: Array) -> Array:
         return jnp.exp(-u / 2)
 
+    def precisions(self, key: Key, count: int) -> Float[Array, " count"]:
+        return jnp.ones(count)
+
 
 class IMQ(Radial):
     """Inverse multiquadric kernel ``(1 + u)^-beta``, with u as in `Gaussian`: heavy tails.
@@ -121,6 +124,9 @@ class IMQ(Radial):
     def shape(self, u: Array) -> Array:
         return _inverse_power(1 + u, self.beta)
 
+    def precisions(self, key: Key, count: int) -> Float[Array, " count"]:
+        return 2 * jax.random.gamma(key, self.beta, (count,))
+
 
 class RationalQuadratic(Radial):
     """Rational quadratic kernel ``(1 + u / (2 alpha))^-alpha``: a scale mixture of Gaussians.
@@ -147,6 +153,9 @@ class RationalQuadratic(Radial):
 
     def shape(self, u: Array) -> Array:
         return _inverse_power(1 + u / (2 * self.alpha), self.alpha)
+
+    def precisions(self, key: Key, count: int) -> Float[Array, " count"]:
+        return jax.random.gamma(key, self.alpha, (count,)) / self.alpha
 
 
 def _inverse_power(u: Array, exponent: float) -> Array:
@@ -200,6 +209,9 @@ class Matern52(Radial):
     def shape(self, u: Array) -> Array:
         return _matern52(u)
 
+    def precisions(self, key: Key, count: int) -> Float[Array, " count"]:
+        return 2.5 / jax.random.gamma(key, 2.5, (count,))
+
 
 class Laplace(Radial):
     """Laplace kernel ``exp(-sqrt(u))``, of the Euclidean distance.
@@ -220,6 +232,9 @@ class Laplace(Radial):
 
     def shape(self, u: Array) -> Array:
         return jnp.exp(-safe_sqrt(u))
+
+    def precisions(self, key: Key, count: int) -> Float[Array, " count"]:
+        return 0.5 / jax.random.gamma(key, 0.5, (count,))
 
 
 class PowerExponential(Radial):

@@ -4,6 +4,7 @@
 """
 
 from jaxcal.nulls.contract import Needs, Null, Outcome, Sums
+from jaxcal.nulls.eigenvalues import Eigenvalues
 from jaxcal.nulls.limits import BlockNormal, BlockSquares, Bound, Gamma
 from jaxcal.nulls.resampling import DependentWild, Multinomial, Spectrum, Wild
 
@@ -12,6 +13,7 @@ __all__ = [
     "BlockSquares",
     "Bound",
     "DependentWild",
+    "Eigenvalues",
     "Gamma",
     "Multinomial",
     "Needs",

@@ -33,6 +33,8 @@ class Needs(NamedTuple):
         squares: Whether sums of squares of h are wanted.
         block_size: Look only at the pairs within consecutive blocks of so many observations; None
             for all pairs. Blocks have no forms.
+        sketch: Normal draws that the largest q eigenvalues of H are taken from, [n, q]; None for
+            none. A statistic of vectors has them all, and then the draws go unused.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -44,6 +46,7 @@ class Needs(NamedTuple):
     weights: Float[Array, "n b"] | None = None
     squares: bool = False
     block_size: int | None = None
+    sketch: Float[Array, "n q"] | None = None
 
 
 class Outcome(NamedTuple):
@@ -63,6 +66,8 @@ class Outcome(NamedTuple):
             calibrated, [r].
         stretches: For a series, how many independent pieces it holds as far as the null can
             tell, []; None for others.
+        p_error: By how much the p-values may be off, [r], where the null is an approximation that
+            knows its error; None for others.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -81,6 +86,7 @@ class Outcome(NamedTuple):
     contributions: Float[Array, "r n"]
     standard_error: Float[Array, " r"]
     stretches: Float[Array, ""] | None = None
+    p_error: Float[Array, " r"] | None = None
 
 
 class Sums(NamedTuple):
@@ -94,6 +100,7 @@ class Sums(NamedTuple):
         weights: Columns that the null asked for, [n, b].
         forms: Their forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [r, b].
         squares: Sums of h^2 over ordered pairs, [r]; NaN if not asked for.
+        eigenvalues: The largest eigenvalues of H with its diagonal, [r, k], where asked for.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -111,13 +118,15 @@ class Sums(NamedTuple):
     weights: Float[Array, "n b"]
     forms: Float[Array, "r b"]
     squares: Float[Array, " r"]
+    eigenvalues: Float[Array, "r k"] | None = None
 
     @classmethod
     def of(cls, sums: QuadraticSums, weights: Float[Array, "n b"]) -> "Sums":
         """Sums over all pairs."""
         n = sums.diagonal.shape[1]
         means = _with_total(sums.total)[:, None] / ordered_pairs(n)
-        return cls(n, means, *_rows(sums), weights, _with_total(sums.forms), _squares(sums))
+        forms, squares = _with_total(sums.forms), _squares(sums)
+        return cls(n, means, *_rows(sums), weights, forms, squares, sums.eigenvalues)
 
     @classmethod
     def of_blocks(cls, sums: BlockSums, size: int) -> "Sums":

@@ -51,7 +51,7 @@ class Wild(eqx.Module):
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
 
     def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(signs(key, count(features), self.n_draws, _dtype(features)))
+        return Needs(signs(key, count(features), self.n_draws, float_type(features)))
 
     def outcome(self, sums: Sums) -> Outcome:
         return sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
@@ -105,7 +105,7 @@ class DependentWild(eqx.Module):
             raise ValueError(f"flip: a probability in (0, 0.5], got {self.flip}")
 
     def needs(self, key: Key, features: Features) -> Needs:
-        n, dtype = count(features), _dtype(features)
+        n, dtype = count(features), float_type(features)
         flip = jnp.asarray(self.flip if self.flip else _estimated_flip(features), dtype)
         start, later = jax.random.split(key)
         flips = (jax.random.uniform(later, (n, self.n_draws), dtype) < flip).astype(jnp.int32)
@@ -130,7 +130,7 @@ def _estimated_flip(features: Features) -> Array:
             features = getattr(features, name)
             break
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(features)]
-    series = jnp.concatenate(leaves, axis=1).astype(_dtype(features))
+    series = jnp.concatenate(leaves, axis=1).astype(float_type(features))
     block = jnp.max(dependence(jax.lax.stop_gradient(series)).block)
     return 0.5 / at_least(2 * block, 1.0)
 
@@ -164,7 +164,7 @@ class Multinomial(eqx.Module):
         n = count(features)
         drawn = jax.random.randint(key, (self.n_draws, n), 0, n)
         counts = jax.vmap(lambda i: jnp.bincount(i, length=n))(drawn).T
-        return Needs(counts.astype(_dtype(features)))
+        return Needs(counts.astype(float_type(features)))
 
     def outcome(self, sums: Sums) -> Outcome:
         n, counts = sums.n, sums.weights
@@ -208,7 +208,7 @@ class Spectrum(eqx.Module):
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
 
     def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(jax.random.normal(key, (count(features), self.n_draws), _dtype(features)))
+        return Needs(jax.random.normal(key, (count(features), self.n_draws), float_type(features)))
 
     def outcome(self, sums: Sums) -> Outcome:
         g = sums.weights
@@ -223,7 +223,7 @@ class Spectrum(eqx.Module):
         return max(1 / (self.n_draws + 1), math.erfc(((n + 1) / 2) ** 0.5))
 
 
-def _dtype(features: Features) -> Any:
+def float_type(features: Features) -> Any:
     """The type of the floats among the features; classes are integers."""
     types = [jnp.result_type(leaf) for leaf in jax.tree.leaves(features)]
     floats = [kind for kind in types if jnp.issubdtype(kind, jnp.floating)]

@@ -2,6 +2,7 @@
 
 from jaxcal.preparation.parts import MomentsResidual
 from jaxcal.preparation.prepared import Embedding, Prepared
+from jaxcal.preparation.random_features import RandomFeatures, with_random_features
 from jaxcal.preparation.residuals import (
     Featured,
     MeanResidual,
@@ -32,6 +33,7 @@ __all__ = [
     "Noticed",
     "Options",
     "Prepared",
+    "RandomFeatures",
     "Residual",
     "Specification",
     "SteinOptions",
@@ -41,4 +43,5 @@ __all__ = [
     "not_finite",
     "stein_specification",
     "vector_kernel",
+    "with_random_features",
 ]

@@ -43,6 +43,8 @@ def report(result: "TestResult") -> list[str]:
     p = float(result.p_value)
     draws = result.null_samples.shape[-1]
     how = f"{result.null}, {draws} draws" if draws else result.null
+    if result.p_value_error is not None:
+        how += f", may be off by {float(result.p_value_error):.1g}"
     unit = "squared" if result.parts is None else "in deviations of its null"
     lines = [
         f"{result.test}, n = {result.contributions.shape[-1]}",

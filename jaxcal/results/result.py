@@ -42,6 +42,8 @@ class TestResult(JudgedResult):
         parts: For a test of several statistics, each by itself. The statistic is then the largest
             of them; it, the estimate and the contributions are in standard deviations of its own
             draws.
+        p_value_error: By how much the p-value may be off, [], where the null is an approximation
+            that knows its error; None for others.
         route: How averages over the predictions were taken, with the error where they are not
             exact.
         level: Level of the test: the probability of rejecting a calibrated model. Limits have
@@ -74,6 +76,7 @@ class TestResult(JudgedResult):
     null: str = eqx.field(static=True)
     sensitivity: Float[Array, " d"] | None = None
     parts: Parts | None = None
+    p_value_error: Scalar | None = None
     route: str = eqx.field(static=True, default="")
     level: float = eqx.field(static=True, default=0.05)
     too_few: str = eqx.field(static=True, default="")
@@ -89,7 +92,7 @@ class TestResult(JudgedResult):
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
         fields |= {
             name: jax.tree.map(lambda x: jnp.where(finite, x, jnp.nan), fields[name])
-            for name in (*numbers, "coordinates", "sensitivity")
+            for name in (*numbers, "p_value_error", "coordinates", "sensitivity")
             if name in fields
         }
         lost = ~jnp.isfinite(fields["p_value"]) | ~jnp.isfinite(fields["estimate"])

@@ -9,6 +9,7 @@ from jaxtyping import Array
 from jaxcal import checks, testing
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
+from jaxcal.preparation import RandomFeatures
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.skce.specification import MeanOptions, mean_specification
@@ -31,6 +32,7 @@ def skce_test(
     n_draws: int | None = None,
     standardize: bool = True,
     whiten: Whitener | None = None,
+    features: RandomFeatures | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> TestResult:
@@ -71,6 +73,8 @@ def skce_test(
         whiten: `jaxcal.whitening.Moments()`, or another way, brings targets and predictions into
             the units of each prediction, as in `jaxcal.kccsd_test`, for what the target kernel
             sees; those of draws come from the half that serves the divergence. Not for classes.
+        features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
+            linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are held either.
         tile: Rows and columns of a block of pairs that is computed at a time.
         mesh: Devices that share the pairs; None for one device.
 
@@ -118,6 +122,7 @@ def skce_test(
         level=level,
         tile=tile,
         mesh=mesh,
+        features=features,
     )
 
 

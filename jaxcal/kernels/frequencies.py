@@ -1,0 +1,99 @@
+r"""Random frequencies of a shift-invariant kernel: k(x, y) = E cos(w . (x - y)) k(x, x).
+
+A radial kernel that is a mixture of Gaussian kernels (Schoenberg) has normal frequencies of random
+precision: with :math:`shape(u) = E e^{-S u / 2}`, w is normal of variance S over the squared
+bandwidth. Products add precisions, sums choose between them. Source: Rahimi and Recht (2007).
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernels.points import Constant, L1Laplace, Product, Scaled, Sum
+from jaxcal.typing import Key
+
+
+class Precisions(NamedTuple):
+    """Draws of the frequencies' variances ``values`` [r, d], each with the ``height`` [r] of the
+    kernel that it stands for; their mean height is k(x, x)."""
+
+    values: Float[Array, "r d"]
+    height: Float[Array, " r"]
+
+
+def precisions(
+    kernel: Any, key: Key, count: int, d: int, name: str = "kernel", *, dtype: Any = None
+) -> Precisions:
+    """Precisions of the Gaussian kernels that a kernel on vectors is a mixture of.
+
+    Args:
+        kernel: `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
+            `Constant`, their sums, products and multiples, with their bandwidths; or any radial
+            kernel with a method ``precisions(key, count)`` that draws S of
+            :math:`shape(u) = E e^{-S u / 2}`.
+        key: Random key.
+        count: Number of draws r.
+        d: Dimension of the points.
+        name: What errors call the kernel.
+        dtype: Type of the results.
+
+    Returns:
+        `Precisions` of shape [r, d] and heights [r].
+
+    Raises:
+        TypeError: for a kernel that is no such mixture.
+    """
+    dtype = jnp.result_type(float) if dtype is None else dtype
+
+    def inner(part: Any, key: Key) -> Precisions:
+        return precisions(part, key, count, d, name, dtype=dtype)
+
+    one = jnp.ones(count, dtype)
+    match kernel:
+        case Constant():
+            return Precisions(jnp.zeros((count, d), dtype), one)
+        case Sum(left=left, right=right):
+            keys = jax.random.split(key, 3)
+            a, b = inner(left, keys[0]), inner(right, keys[1])
+            total = jnp.mean(a.height) + jnp.mean(b.height)
+            share = jnp.mean(a.height) / total
+            first = jax.random.uniform(keys[2], (count,), dtype) < share
+            return Precisions(jnp.where(first[:, None], a.values, b.values), total * one)
+        case Product(left=left, right=right):
+            keys = jax.random.split(key)
+            a, b = inner(left, keys[0]), inner(right, keys[1])
+            return Precisions(a.values + b.values, a.height * b.height)
+        case Scaled(scale=scale, kernel=part):
+            a = inner(part, key)
+            return Precisions(a.values, jnp.asarray(scale, dtype) * a.height)
+        case L1Laplace(bandwidth=lengths) if lengths is not None:
+            # Cauchy frequencies, independent in each coordinate
+            drawn = 0.5 / jax.random.gamma(key, 0.5, (count, d), dtype)
+            return Precisions(drawn / jnp.asarray(lengths, dtype) ** 2 * jnp.ones((1, d)), one)
+        case _ if hasattr(kernel, "precisions") and kernel.bandwidth is not None:
+            drawn = jnp.asarray(kernel.precisions(key, count), dtype)[:, None]
+            lengths = jnp.broadcast_to(jnp.asarray(kernel.bandwidth, dtype), (d,))
+            return Precisions(drawn / lengths[None] ** 2, one)
+    raise TypeError(
+        f"{name}: random features are those of Gaussian, IMQ, RationalQuadratic, Matern52, "
+        f"Laplace, L1Laplace and Constant, their sums, products and multiples, and of radial "
+        f"kernels with a method precisions(key, count); got {kernel}"
+    )
+
+
+def orthogonal_normals(key: Key, count: int, d: int, dtype: Any) -> Float[Array, "count d"]:
+    """Standard normal vectors [count, d], orthogonal to each other within blocks of d.
+
+    Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features.
+    """
+    blocks = -(-count // d)
+    drawn = jax.random.normal(key, (blocks, d, d), dtype)
+    q, r = jnp.linalg.qr(drawn)
+    signs = jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1) < 0, -1, 1).astype(dtype)
+    directions = q * signs[:, None, :]  # uniform on the orthogonal matrices
+    norms = jnp.linalg.norm(
+        jax.random.normal(jax.random.fold_in(key, 1), (blocks, d, d), dtype), axis=-1
+    )
+    return (jnp.swapaxes(directions, 1, 2) * norms[..., None]).reshape(blocks * d, d)[:count]

@@ -1,0 +1,177 @@
+r"""Sums over pairs where h is an inner product of vectors z [n, p]: n p numbers instead of n^2.
+
+:math:`\sum_{i \neq j} w_i w_j \langle z_i, z_j \rangle = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2`, and
+the eigenvalues of H other than 0 are those of :math:`Z^\top Z`. Vectors are made block by block and
+never held. For p numbers an observation and b weight columns the walk costs n p b multiplications,
+n p^2 more where squares or eigenvalues are asked for, and O(rows p + p^2) memory.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float
+
+from jaxcal.batching import one_at_a_time, over_rows
+from jaxcal.quadratic import QuadraticSums, count
+from jaxcal.typing import Features
+
+ROWS = 2048  # at a time: enough for a matrix product at full rate
+
+
+@runtime_checkable
+class OfVectors(Protocol):
+    """A pairwise statistic < z_i, z_j > with vectors z of each observation, [n, channels, p]."""
+
+    @property
+    def channels(self) -> int: ...
+
+    def vectors(self, features: Features, /) -> Float[Array, "n c p"]: ...
+
+
+def linear_sums(
+    pairwise: OfVectors,
+    features: Features,
+    weights: Float[Array, "n b"],
+    *,
+    squares: bool = False,
+    eigenvalues: bool = False,
+    rows: int = ROWS,
+    mesh: Mesh | None = None,
+) -> QuadraticSums:
+    """All sums over pairs of observations, from sums of their vectors.
+
+    Args:
+        pairwise: The statistic, with ``vectors(features)`` of shape [n, channels, p].
+        features: Pytree with leading axis n.
+        weights: [n, b], one draw of the null a column; b may be 0.
+        squares: Whether sums of squares of h are wanted.
+        eigenvalues: Whether the eigenvalues of H are wanted, all p of them.
+        rows: Observations at a time.
+        mesh: Devices that share the observations; results differ between meshes by rounding only.
+
+    Returns:
+        `QuadraticSums`, as from `jaxcal.quadratic.quadratic_sums`. Not finite where a vector is
+        not.
+
+    Raises:
+        ValueError: fewer than 2 observations, or weights of another length.
+
+    Cost: vectors of each observation twice, n p b multiplications, n p^2 for squares or
+    eigenvalues.
+    """
+    n = count(features)
+    if n < 2:
+        raise ValueError(f"a sum over pairs needs at least 2 observations, got n={n}")
+    if weights.shape[0] != n:
+        raise ValueError(f"weights: wanted one row an observation, n={n}, got {weights.shape}")
+    walk = partial(_sums, squares=squares, eigenvalues=eigenvalues, rows=rows, mesh=mesh)
+    return one_at_a_time(walk)(pairwise, features, weights)
+
+
+class VectorSums(NamedTuple):
+    """Of n vectors z [n, c, p] and weight columns w: ``along`` [b, c, p], their weighted sums;
+    ``products`` [c p, c p], the sum of z z^T over all channels, None where not asked for."""
+
+    along: Float[Array, "b c p"]
+    products: Float[Array, "cp cp"] | None
+
+
+def vector_sums(
+    z: Float[Array, "n c p"], columns: Float[Array, "n b"], *, products: bool
+) -> VectorSums:
+    """Sums over the observations of one block; ``columns`` are 0 for padding in all entries.
+
+    Cost n c p b multiplications, and n (c p)^2 for the products.
+    """
+    n, c, p = z.shape
+    # the products decide p-values to many digits: reduced precision is not enough
+    with jax.default_matmul_precision("highest"):
+        flat = z.reshape(n, c * p)
+        along = (columns.T @ flat).reshape(-1, c, p)
+        return VectorSums(along, flat.T @ flat if products else None)
+
+
+def _sums(
+    pairwise: OfVectors,
+    features: Features,
+    weights: Array,
+    *,
+    squares: bool,
+    eigenvalues: bool,
+    rows: int,
+    mesh: Mesh | None,
+) -> QuadraticSums:
+    n, channels = weights.shape[0], pairwise.channels
+    dtype = jax.eval_shape(pairwise.vectors, features).dtype
+    devices = 1 if mesh is None else mesh.size
+    side = min(rows, -(-n // devices))
+    missing = -n % (side * devices)
+    columns = jnp.concatenate([jnp.ones((n, 1), dtype), weights.astype(dtype)], axis=1)
+
+    def padded(leaf: Array) -> Array:
+        # repeats of a real observation, so that padding brings no NaN of its own
+        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])
+
+    def blocks(data: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, side, *leaf.shape[1:]), data)
+
+    def block_of(pairwise: Any, block: Any) -> VectorSums:
+        features, columns = block
+        real = columns[:, :1, None]  # 0 for padding
+        z = pairwise.vectors(features) * real
+        return vector_sums(z, columns, products=squares or eigenvalues)
+
+    data = jax.tree.map(padded, features), jnp.pad(columns, ((0, missing), (0, 0)))
+
+    @partial(over_rows, mesh=mesh, reduce=True)
+    def gather(pairwise: Any, data: Any) -> VectorSums:
+        @jax.checkpoint
+        def step(carry: Any, block: Any) -> tuple[Any, None]:
+            sums, lost = carry
+            # Kahan's compensated sum
+            term = jax.tree.map(jnp.subtract, block_of(pairwise, block), lost)
+            total = jax.tree.map(jnp.add, sums, term)
+            return (total, jax.tree.map(lambda t, s, x: (t - s) - x, total, sums, term)), None
+
+        data = blocks(data)
+        shapes = jax.eval_shape(block_of, pairwise, jax.tree.map(lambda leaf: leaf[0], data))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.scan(step, (zeros, zeros), data)[0][0]
+
+    @partial(over_rows, mesh=mesh, reduce=False)
+    def spread(shared: Any, data: Any) -> tuple[Array, Array]:
+        def one(block: Any) -> tuple[Array, Array]:
+            z = shared[0].vectors(block[0])
+            return jnp.sum(z**2, axis=-1), jnp.einsum("ncp,cp->nc", z, shared[1])
+
+        diagonal, rows = jax.lax.map(one, blocks(data))
+        return diagonal.reshape(-1, channels), rows.reshape(-1, channels)
+
+    sums = gather(pairwise, data)
+    diagonal, with_all = (part[:n].T for part in spread((pairwise, sums.along[0]), data))
+    forms = jnp.sum(sums.along**2, axis=-1).T - diagonal @ columns**2
+    result = QuadraticSums(forms[:, 0], diagonal, with_all - diagonal, forms[:, 1:])
+    if sums.products is None:
+        return result
+    own = _channel_blocks(sums.products, channels)
+    if squares:
+        result = result._replace(
+            squares=jnp.sum(own**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
+            all_squares=jnp.sum(sums.products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
+        )
+    if eigenvalues:
+        every = jnp.linalg.eigvalsh(sums.products)[None]
+        if channels > 1:
+            each = jnp.linalg.eigvalsh(own)
+            each = jnp.pad(each, ((0, 0), (every.shape[1] - each.shape[1], 0)))
+            every = jnp.concatenate([every, each])
+        result = result._replace(eigenvalues=every)
+    return result
+
+
+def _channel_blocks(products: Float[Array, "cp cp"], channels: int) -> Float[Array, "c p p"]:
+    p = products.shape[0] // channels
+    return jnp.stack([products[k * p : (k + 1) * p, k * p : (k + 1) * p] for k in range(channels)])

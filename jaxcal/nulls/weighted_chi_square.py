@@ -1,0 +1,113 @@
+r"""Tail probabilities of :math:`Q = \sum_j \lambda_j \chi^2_{\nu_j}`, far into the tail.
+
+.. math:: P(Q > x) = \frac{1}{2\pi i} \int e^{g(t)}\,dt, \qquad
+          g(t) = -\tfrac12 \sum_j \nu_j \log(1 - 2 \lambda_j t) - x t - \log t,
+
+over a contour that crosses the real axis between the pole at 0 and the branch points
+:math:`1 / 2\lambda_j`. Here it crosses at the minimum of g and bends around the branch points like
+a parabola, so that hardly any terms cancel, however small the probability, and the trapezoidal
+rule converges exponentially. Inversion as in Imhof (1961), on the contour of Rice (1980).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.numerics import at_least, at_most
+from jaxcal.typing import Scalar
+
+STEP, NODES = 1 / 8, 96  # of the rule: up to v = sinh(12)
+BENDS = tuple(0.25 * 2.0**-k for k in range(9))  # of the parabola, in widths of the peak
+
+
+class Tail(NamedTuple):
+    """``p`` and its logarithm, which does not underflow; ``slopes`` [k] of log p along each
+    :math:`\\log\\lambda_j`."""
+
+    p: Scalar
+    log_p: Scalar
+    slopes: Float[Array, " k"]
+
+
+def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | None = None) -> Tail:
+    """The probability that a weighted sum of chi-square variables exceeds ``x``.
+
+    Args:
+        x: The value to be exceeded, shape [].
+        weights: The weights [k], at least one of them positive; negative ones count as 0.
+        degrees: Degrees of freedom [k], positive and not necessarily integers; 1 by default.
+
+    Returns:
+        `Tail`: p, log p and its slopes. In float64 relative errors of p are below 1e-9 where
+        p < 0.9 and absolute errors below 1e-5 elsewhere; in float32 below 2e-4. p = 1 for x <= 0.
+        NaN where x or a weight is, or where no weight is positive.
+
+    Cost: 960 k complex logarithms.
+
+    Source: Imhof (1961), eq. 3.2; the contour after Rice (1980).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxcal.nulls.weighted_chi_square import tail
+        >>> round(float(tail(jnp.array(3.841459), jnp.ones(1)).p), 4)
+        0.05
+    """
+    degrees = jnp.ones_like(weights) if degrees is None else degrees
+    bad = jnp.isnan(x) | jnp.any(jnp.isnan(weights)) | ~jnp.any(weights > 0)
+    scale = jnp.where(bad, 1, jnp.max(weights))
+    lam = jnp.where(bad, 1, at_least(weights, 0) / scale)
+    level = jnp.where(bad | (x <= 0), 1, x / scale)
+    logit = jax.lax.stop_gradient(_crossing(level, lam, degrees))
+    # the crossing point c, and 1 - 2 c without cancellation
+    c, room = jax.nn.sigmoid(logit) / 2, jax.nn.sigmoid(-logit)
+    gaps = (1 - lam) + lam * room
+    width = jax.lax.rsqrt(jnp.sum(2 * degrees * (lam / gaps) ** 2) + c**-2)
+    step = STEP * jnp.arange(NODES, dtype=lam.dtype)
+    v, speed = jnp.sinh(step), jnp.where(step == 0, 0.5, 1) * STEP * jnp.cosh(step)
+
+    def along(bend: Scalar) -> tuple[Array, Array, Array]:
+        """The terms of the rule, where they are taken, and 1 - 2 lambda t there over its value at
+        c."""
+        shift = jax.lax.complex(width * bend * v**2, width * v)
+        direction = jax.lax.complex(speed, -2 * bend * v * speed)
+        ratios = 1 - shift[None, :] * _complex(2 * lam / gaps)[:, None]
+        growth = -_complex(degrees / 2) @ jnp.log(ratios)
+        growth = growth - _complex(level) * shift - jnp.log1p(shift / _complex(c))
+        return jnp.exp(growth) * direction, shift, ratios
+
+    # the bend along which the terms cancel least
+    bends = jnp.asarray(BENDS, lam.dtype)
+    sizes = jax.lax.map(lambda bend: jnp.sum(jnp.abs(along(bend)[0])), bends)
+    best = jnp.nanargmin(jnp.where(bad, 1, sizes))
+    terms, shift, ratios = along(jax.lax.stop_gradient(bends[best]))
+    mass = jnp.sum(terms.real)
+    # d g / d log lambda_j = nu_j lambda_j t / (1 - 2 lambda_j t)
+    pulls = ((_complex(c) + shift) * terms)[None] / ratios
+    slopes = degrees * lam / gaps * jnp.sum(pulls.real, axis=1) / mass
+    log_peak = -0.5 * jnp.sum(degrees * jnp.log(gaps)) - level * c - jnp.log(c)
+    log_p = at_most(log_peak + jnp.log(width * mass / jnp.pi), 0)
+    log_p = jnp.where(x <= 0, 0, log_p)
+    slopes = jnp.where(x <= 0, 0, slopes)
+    hide = jnp.where(bad, jnp.nan, 0)
+    return Tail(jnp.exp(log_p) + hide, log_p + hide, slopes + hide)
+
+
+def _complex(x: Array) -> Array:
+    return jax.lax.complex(x, jnp.zeros_like(x))
+
+
+def _crossing(level: Scalar, lam: Float[Array, " k"], degrees: Float[Array, " k"]) -> Scalar:
+    """The logit of 2 c, c in (0, 1/2) the minimum of g on the real axis, by bisection."""
+
+    def halve(_, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+        low, high = ends
+        middle = (low + high) / 2
+        c, room = jax.nn.sigmoid(middle) / 2, jax.nn.sigmoid(-middle)
+        rising = jnp.sum(degrees * lam / ((1 - lam) + lam * room)) - level - 1 / c > 0
+        return jnp.where(rising, low, middle), jnp.where(rising, middle, high)
+
+    end = jnp.asarray(40.0, lam.dtype)
+    low, high = jax.lax.fori_loop(0, 40, halve, (-end, end))
+    return (low + high) / 2

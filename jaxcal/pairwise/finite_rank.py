@@ -1,0 +1,147 @@
+r"""h(i, j) = < z_i, z_j > with vectors z of finite length: sums over pairs from sums of vectors.
+
+For a shift-invariant kernel on predictions times one on targets, both of height 1,
+
+.. math:: k(p, p')\, l(y, y') = E \cos(\theta - \theta'), \qquad
+          \theta = \nu^\top \phi(p) + \omega^\top y,
+
+with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. What a
+test does to l it does to :math:`\cos\theta` and :math:`\sin\theta`: the Stein operator makes them
+:math:`s \cos\theta - \omega \sin\theta` and :math:`s \sin\theta + \omega \cos\theta`, a kernel mean
+is taken off by the characteristic function of the prediction. The mean of < z_i, z_j > over the
+frequencies is h.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means import KernelMeans
+from jaxcal.pairwise.skce import SKCEFeatures
+from jaxcal.pairwise.stein import SteinFeatures
+from jaxcal.typing import Features
+
+
+class Frequencies(NamedTuple):
+    """Of the joint kernel: ``predictions`` [r, q], ``targets`` [r, d], and the ``sizes`` [r] of
+    the waves, whose squares sum to the kernel's height."""
+
+    predictions: Float[Array, "r q"]
+    targets: Float[Array, "r d"]
+    sizes: Float[Array, " r"]
+
+
+class Map(Protocol):
+    """Features of n observations to vectors [n, channels, p]."""
+
+    def __call__(self, features: Any, /) -> Float[Array, "n c p"]: ...
+
+
+class FiniteRank(eqx.Module):
+    """Pairwise statistic < z_i, z_j >, z = ``vectors(features)`` [n, channels, p].
+
+    The engine takes its sums from those of the vectors: n p numbers instead of n^2.
+    """
+
+    map: Any
+    channels: int = eqx.field(default=1, static=True)
+    route: str = eqx.field(default="", static=True)
+
+    def vectors(self, features: Features) -> Float[Array, "n c p"]:
+        """The vectors z of n observations."""
+        return self.map(features)
+
+    def block(self, rows: Features, cols: Features) -> Float[Array, "c r s"]:
+        return jnp.einsum("rcp,scp->crs", self.vectors(rows), self.vectors(cols))
+
+    def diagonal(self, features: Features) -> Float[Array, "c n"]:
+        return jnp.sum(self.vectors(features) ** 2, axis=-1).T
+
+
+class SteinWaves(eqx.Module):
+    """Waves under the Stein operator: 2 r d numbers an observation, of r frequencies.
+
+    With ``components`` each target coordinate is a channel.
+    """
+
+    frequencies: Frequencies
+    divergence: Any
+    components: bool = eqx.field(default=False, static=True)
+
+    def __call__(self, features: SteinFeatures) -> Float[Array, "n c p"]:
+        nu, omega, sizes = self.frequencies
+        theta = self.divergence.vectors(features.predictions) @ nu.T + features.ys @ omega.T
+        cos, sin = (sizes[None] * wave(theta) for wave in (jnp.cos, jnp.sin))
+        cos, sin = cos[:, None], sin[:, None]
+        s, w = features.scores[:, :, None], omega.T[None]
+        z = jnp.concatenate([s * cos - w * sin, s * sin + w * cos], axis=-1)
+        match features.preconditioner:
+            case None:
+                pass
+            case m if m.ndim == 3:
+                z = m @ z
+            case m:
+                z = m.reshape(*m.shape, *[1] * (3 - m.ndim)) * z
+        return z if self.components else z.reshape(z.shape[0], 1, -1)
+
+
+class MeanWaves(eqx.Module):
+    """Waves minus their means under the prediction: 2 r numbers an observation."""
+
+    frequencies: Frequencies
+    divergence: Any
+    cosine: KernelMeans
+    sine: KernelMeans
+
+    def __call__(self, features: SKCEFeatures) -> Float[Array, "n c p"]:
+        nu, omega, sizes = self.frequencies
+        theta = features.ys @ omega.T
+        real = jnp.cos(theta) - self.cosine.first(features.distribution, omega)
+        imaginary = jnp.sin(theta) - self.sine.first(features.distribution, omega)
+        alpha = self.divergence.vectors(features.predictions) @ nu.T
+        return _turned(alpha, sizes[None] * real, sizes[None] * imaginary)
+
+
+class ClassWaves(eqx.Module):
+    r"""Waves of the predictions times a random projection of the residual :math:`e_y - p`.
+
+    ``directions`` [r, m] have second moment :math:`\Lambda`, the Gram matrix of the m classes.
+    """
+
+    frequencies: Frequencies
+    divergence: Any
+    directions: Float[Array, "r m"]
+
+    def __call__(self, features: SKCEFeatures) -> Float[Array, "n c p"]:
+        p = features.distribution.probabilities
+        along = self.directions.T[features.ys] - p @ self.directions.T
+        alpha = self.divergence.vectors(features.predictions) @ self.frequencies.predictions.T
+        along = self.frequencies.sizes[None] * along
+        return _turned(alpha, along, jnp.zeros_like(along))
+
+
+def _turned(alpha: Array, real: Array, imaginary: Array) -> Float[Array, "n 1 p"]:
+    """Real and imaginary parts of ``exp(i alpha) (real + i imaginary)``, side by side."""
+    cos, sin = jnp.cos(alpha), jnp.sin(alpha)
+    both = [cos * real - sin * imaginary, sin * real + cos * imaginary]
+    return jnp.concatenate(both, axis=-1)[:, None]
+
+
+def class_directions(
+    signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
+) -> Float[Array, "r m"]:
+    r"""Directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for residuals of
+    sum 0, from random signs [r, m - 1]: along the ones, where no residual lies, none is lost."""
+    m = signs.shape[1] + 1
+    # an orthonormal basis [m, m - 1] of the vectors of sum 0
+    ones = jnp.ones((m, 1), signs.dtype)
+    basis = jnp.linalg.qr(jnp.concatenate([ones, jnp.eye(m, dtype=signs.dtype)[:, 1:]], 1))[0]
+    basis = basis[:, 1:]
+    if matrix is None:
+        return signs @ basis.T
+    gram = basis.T @ matrix.astype(signs.dtype) @ basis
+    values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
+    root = vectors * jnp.sqrt(jnp.where(values > 0, values, 0))[None]
+    return signs @ (basis @ root).T

@@ -1,0 +1,136 @@
+"""The limit distribution from eigenvalues: its inversion, its sketch, and the error it states."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.stats
+
+from jaxcal import testing
+from jaxcal.nulls import Eigenvalues, Spectrum
+from jaxcal.nulls.weighted_chi_square import tail
+from jaxcal.quadratic import quadratic_sums
+
+run = jax.jit(tail)
+
+
+@pytest.mark.parametrize("k", [1, 5, 500])
+@pytest.mark.parametrize("q", [0.99, 0.5, 0.05, 1e-8, 1e-200])
+def test_equal_weights_are_a_chi_square(k, q):
+    x = scipy.stats.chi2.isf(q, k)
+    weights, scale = jnp.ones(500).at[k:].set(0), 7.0
+    exact = float(run(jnp.asarray(scale * x), scale * weights).log_p)
+    np.testing.assert_allclose(exact, np.log(q), rtol=1e-9, atol=1e-9)
+    single = run(jnp.float32(scale * x), jnp.float32(scale) * weights.astype(jnp.float32))
+    np.testing.assert_allclose(float(single.log_p), np.log(q), rtol=1e-5, atol=2e-4)
+
+
+def imhof(x, weights, degrees):
+    """Imhof (1961), eq. 3.2."""
+
+    def integrand(u):
+        theta = np.sum(degrees * np.arctan(weights * u)) / 2 - x * u / 2
+        rho = np.prod((1 + (weights * u) ** 2) ** (degrees / 4))
+        return np.sin(theta) / (u * rho)
+
+    edges = np.concatenate([[0], np.geomspace(1e-3, 1e4, 200)])
+    pieces = [
+        scipy.integrate.quad(integrand, a, b, limit=500)[0] for a, b in itertools.pairwise(edges)
+    ]
+    return 0.5 + sum(pieces) / np.pi
+
+
+@pytest.mark.parametrize("x", [0.3, 2.0, 6.0, 15.0])
+def test_unequal_weights_follow_imhof(x):
+    weights, degrees = np.array([1.0, 0.5, 0.2, 0.02]), np.array([1.0, 1.0, 3.5, 40.0])
+    padded = jnp.zeros(500).at[:4].set(weights), jnp.ones(500).at[:4].set(degrees)
+    result = run(jnp.asarray(x), *padded)
+    np.testing.assert_allclose(result.p, imhof(x, weights, degrees), atol=1e-6)
+    step = 1e-5
+    for k in range(4):
+        up, down = (
+            run(jnp.asarray(x), padded[0].at[k].multiply(jnp.exp(sign * step)), padded[1]).log_p
+            for sign in (1, -1)
+        )
+        np.testing.assert_allclose(result.slopes[k], (up - down) / (2 * step), atol=1e-5)
+
+
+def test_no_weights_and_bad_numbers_give_no_p_value():
+    assert jnp.isnan(run(jnp.asarray(1.0), jnp.zeros(500)).p)
+    assert jnp.isnan(run(jnp.asarray(jnp.nan), jnp.ones(500)).p)
+    assert jnp.isnan(run(jnp.asarray(1.0), jnp.ones(500).at[3].set(jnp.nan)).p)
+    assert run(jnp.asarray(-1.0), jnp.ones(500)).p == 1
+
+
+class Radial:
+    """h = exp(-|x - y|^2 / (2 l^2)), centred; a spectrum that falls off fast."""
+
+    channels = 1
+
+    def __init__(self, length):
+        self.length = length
+
+    def block(self, rows, cols):
+        gaps = jnp.sum((rows[:, None] - cols[None]) ** 2, -1)
+        return jnp.exp(-gaps / (2 * self.length**2))[None]
+
+    def diagonal(self, features):
+        return jnp.ones((1, features.shape[0]))
+
+
+@pytest.mark.parametrize(("n", "tile"), [(12, 512), (100, 32), (300, 128)])
+def test_the_sketch_has_the_largest_eigenvalues(n, tile):
+    xs = jax.random.normal(jax.random.key(n), (n, 1))
+    sketch = jax.random.normal(jax.random.key(0), (n, min(n, 40)))
+    sums = quadratic_sums(Radial(1.0), xs, jnp.zeros((n, 0)), sketch=sketch, tile=tile)
+    exact = np.linalg.eigvalsh(Radial(1.0).block(xs, xs)[0])[-10:]
+    np.testing.assert_allclose(sums.eigenvalues[0, -10:], exact, rtol=1e-6, atol=1e-9 * n)
+
+
+@pytest.mark.parametrize("length", [1.0, 0.2, 0.02])
+def test_the_p_value_is_that_of_the_whole_spectrum_within_its_stated_error(length):
+    """A spectrum that the sketch holds, one that it holds in part, and one that it hardly sees."""
+    n = 300
+    xs = jax.random.normal(jax.random.key(2), (n, 2))
+    h = np.asarray(Radial(length).block(xs, xs)[0])
+    values = np.linalg.eigvalsh(h) / n
+    total = (h.sum() - n) / (n * (n - 1))
+
+    @partial(jax.jit, static_argnames="columns")
+    def outcome(shift, columns):
+        """With a statistic of any size, by moving the sum over pairs."""
+        null = Eigenvalues(columns)
+        needs = null.needs(jax.random.key(1), xs)
+        sums = quadratic_sums(
+            Radial(length), xs, jnp.zeros((n, 0)), squares=True, sketch=needs.sketch
+        )
+        moved = testing.nulls.Sums.of(sums, jnp.zeros((n, 0)))
+        return null.outcome(moved._replace(means=moved.means + shift))
+
+    for size in (0.0, 2.0, 4.0):  # of the statistic, in standard deviations
+        x = values.sum() + size * np.sqrt(2 * np.sum(values**2))
+        exact = float(run(jnp.asarray(x), jnp.asarray(values)).p)
+        result = outcome((x - values.sum()) / n - total, 64)
+        assert abs(result.p_value[0] - exact) <= result.p_error[0] + 1e-9
+        if length == 1.0:
+            np.testing.assert_allclose(result.p_value[0], exact, rtol=0.02)
+
+
+def test_the_p_value_agrees_with_draws_from_the_limit():
+    xs = jax.random.normal(jax.random.key(3), (200, 2))
+    signs = jax.random.rademacher(jax.random.key(4), (200, 1), xs.dtype)
+
+    class Signed(Radial):  # h has mean zero by a sign
+        def block(self, rows, cols):
+            signs = rows[:, :1] @ cols[:, :1].T
+            return signs[None] * super().block(rows[:, 1:], cols[:, 1:])
+
+    xs = jnp.concatenate([signs, xs], axis=1)
+    formula = testing.apply(Eigenvalues(64), jax.random.key(0), Signed(1.0), xs)
+    draws = testing.apply(Spectrum(4000), jax.random.key(1), Signed(1.0), xs)
+    p = float(formula.p_value[0])
+    assert abs(p - draws.p_value[0]) < 4.5 * np.sqrt(p * (1 - p) / 4000)
