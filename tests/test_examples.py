@@ -22,8 +22,7 @@ QUICK = {
 PENDING = """
 jaxcal.ckce.BrierSplit jaxcal.ckce.Comparison jaxcal.ckce.Differences jaxcal.ckce.Equal
 jaxcal.ckce.Skill jaxcal.ckce.brier_split jaxcal.ckce.jkce jaxcal.ckce.simplex_kernel
-jaxcal.ckce.skill jaxcal.sbi.Diagnosis jaxcal.sbi.GuidePosterior jaxcal.sbi.JaxPosterior
-jaxcal.sbi.ScoredPairs jaxcal.sbi.Space jaxcal.sbi.TorchPosterior jaxcal.sbi.chunked_scores
+jaxcal.ckce.skill jaxcal.sbi.TorchPosterior
 """
 SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Cost", "Source", "Example")
 

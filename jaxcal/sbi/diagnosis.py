@@ -29,33 +29,47 @@ FOLDS, LANDMARKS = 5, 200
 
 
 class Diagnosis(eqx.Module):
-    r"""Which parameter, which way, and for which observations; `Means` of d moments each.
+    r"""Which parameter is off, which way, and for which observations; `Means` of d moments each.
 
-    ``shift``: how far the posterior lies too high in a parameter **by itself**, in the standard
-    deviations that the posteriors claim (`jaxcal.Coordinates` says what that means where they are
-    not Gaussian); None without scores at more base points than parameters, which their
-    covariances need.
+    Limits have confidence 1 - level. Errors **given the other parameters** show in all parameters
+    correlated with the one that is off; errors of a parameter **by itself** do not.
 
-    Limits have confidence 1 - level.
+    Attributes:
+        shift: How far the posterior lies too high in a parameter by itself, in the standard
+            deviations that the posteriors claim (`jaxcal.results.Coordinates` says what that means
+            where they are not Gaussian). None without scores at more nodes than parameters, which
+            the covariances of the posteriors need.
+        bias: Given the other parameters: the score :math:`s_k` over its root mean square, how far
+            too high, in units of the parameter's actual spread about it given the others.
+        spread: Given the other parameters: of :math:`1 + s_k (\theta_k - c_k)`, with c_k a
+            regression of theta_k on what is conditioned on, fitted to other pairs. For Gaussian
+            posteriors with independent parameters 1 - (actual variance / claimed), so negative
+            where they are overconfident. p-values of shift and spread together after Holm, those
+            of bias by themselves (where shift is None: bias and spread).
+        shift_trend: Shift (bias where it is None) times the rank of feature j, from -1 to 1, d q
+            moments, parameter by parameter. Valid where the question is conditional, and None
+            otherwise; corrected together with ``spread_trend``.
+        spread_trend: The same of the spread.
+        strongest: Parameter and feature of the strongest trend, [2].
+        thirds: Shift, and spread, of that parameter in the lowest, middle and highest third of
+            that feature, [2, 3].
+        marginal_spread: The logarithm of claimed over actual deviation of each parameter by
+            itself, with Holm's correction of its own, as in `jaxcal.results.Coordinates`. None
+            where shift is; NaN where the scores of posteriors do not look Gaussian.
+        correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..,
+            as ``marginal_spread``; None also without pairs.
 
-    **Given the other parameters**, so that an error of one shows in those correlated with it:
-    ``bias``: of the score :math:`s_k`, over its root mean square: how far too high, in units of the
-    parameter's actual spread about it given the others. ``spread``: of
-    :math:`1 + s_k (\theta_k - c_k)`; for Gaussian posteriors with independent parameters
-    1 - (actual variance / claimed), so negative where they are overconfident; c_k is a regression
-    of theta_k on what is conditioned on, fitted to other pairs. p-values of shift and spread
-    together after Holm, those of bias by themselves (where shift is None: bias and spread).
-
-    ``shift_trend``, ``spread_trend`` (d q moments, parameter by parameter): shift (bias where it is
-    None) and spread times the rank of feature j, from -1 to 1; valid where the question is
-    conditional, and None otherwise; corrected together. ``thirds`` [2, 3]: shift, and spread, of
-    the parameter with the strongest trend, in the lowest, middle and highest third of that
-    feature; ``strongest`` [2]: the parameter and the feature.
-
-    ``marginal_spread``: the logarithm of claimed over actual deviation of each parameter **by
-    itself**, and ``correlation``: claimed minus actual correlation of each pair (0, 1), (0, 2), ..,
-    (1, 2), ..; each with Holm's correction of its own, as in `jaxcal.results.Coordinates`. None
-    where shift is, and without pairs; NaN where the scores of posteriors do not look Gaussian.
+    Example:
+        >>> import jax, numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
+        >>> thetas = prior.sample(jax.random.key(0), (60,))
+        >>> xs = thetas + jax.random.normal(jax.random.key(1), (60, 2))
+        >>> def log_prob(theta, x):  # one unit too high
+        ...     return -((theta - x / 2 - 1) ** 2).sum()
+        >>> diagnosis = sbi.kccsd_test(2, log_prob, thetas, xs, prior=prior).diagnosis
+        >>> bool((diagnosis.shift.estimate > 0.5).all())
+        True
     """
 
     shift: Means | None
@@ -69,13 +83,17 @@ class Diagnosis(eqx.Module):
     correlation: Means | None = None
 
     def sd_ratio(self) -> Float[Array, " d"]:
-        """Claimed over actual standard deviation given the other parameters, as for Gaussian
-        posteriors; NaN where no Gaussian could give such a spread."""
+        """Claimed over actual standard deviation given the other parameters, [d].
+
+        As for Gaussian posteriors; NaN where no Gaussian could give such a spread.
+        """
         return _ratio(1 - self.spread.estimate, jnp.nan)
 
     def sd_ratio_interval(self) -> Float[Array, "2 d"]:
-        """Limits of `sd_ratio`, from those of the spread; infinite where the pairs set no upper
-        one."""
+        """Limits of `sd_ratio`, from those of the spread, [2, d].
+
+        Infinite where the pairs set no upper one.
+        """
         return _ratio(1 - jnp.stack([self.spread.low, self.spread.high]), jnp.inf)
 
 

@@ -254,9 +254,30 @@ class NumpyroPosterior:
 class GuidePosterior:
     """Gaussian guides of numpyro fitted by SVI to each observation, over unconstrained latents.
 
-    ``guide``: an autoguide with ``get_posterior`` (AutoDiagonalNormal, AutoMultivariateNormal,
-    AutoLowRankMultivariateNormal); ``params``: its parameters with a leading axis n, one fit an
-    observation (``jax.vmap`` over the fits). Parameters are flattened as the guide does.
+    Parameters are flattened as the guide does.
+
+    Args:
+        guide: An autoguide with ``get_posterior``: AutoDiagonalNormal, AutoMultivariateNormal or
+            AutoLowRankMultivariateNormal.
+        params: Its parameters with a leading axis n, one fit an observation (``jax.vmap`` over the
+            fits).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+        >>> from numpyro.infer import SVI, Trace_ELBO
+        >>> from numpyro.infer.autoguide import AutoDiagonalNormal
+        >>> from jaxcal import sbi
+        >>> def model(x=None):
+        ...     mean = numpyro.sample("mean", dist.Normal())
+        ...     numpyro.sample("x", dist.Normal(mean, 1.0), obs=x)
+        >>> guide = AutoDiagonalNormal(model)
+        >>> svi = SVI(model, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
+        >>> def fit(x):
+        ...     return svi.run(jax.random.key(0), 50, x, progress_bar=False).params
+        >>> xs = jnp.array([-1.0, 0.0, 1.0])
+        >>> posterior = sbi.GuidePosterior(guide, jax.vmap(fit)(xs))
+        >>> posterior.sample(jax.random.key(1), xs, 5).shape
+        (3, 5, 1)
     """
 
     def __init__(self, guide: Any, params: dict[str, Array]):

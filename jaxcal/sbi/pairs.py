@@ -26,15 +26,27 @@ LONG = 100  # numbers of one observation, above which a network's embedding stan
 class ScoredPairs(eqx.Module):
     """n pairs ready for tests, on the whole space.
 
-    ``thetas`` [n, d]: free parameters. ``scores``: of their posteriors there, and at base points.
-    ``features`` [n, q]: the observations, or summaries of them. ``space``: from which bounds the
-    parameters were freed. ``names``: of the d parameters. ``notes``: sentences on what was done
-    and on what may be wrong with the pairs.
+    Attributes:
+        thetas: Free parameters, [n, d].
+        scores: Scores of their posteriors there, and at nodes.
+        features: The observations, or summaries of them, [n, q].
+        space: From which bounds the parameters were freed.
+        names: Names of the d parameters.
+        notes: Sentences on what was done, and on what may be wrong with the pairs.
+        predictions: The n posteriors over free parameters with log densities
+            (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
+            `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None.
+        sampler: None unless draws are cheap, which `sample` gives.
 
-    What the posterior offers besides: ``predictions``, the n posteriors over free parameters with
-    log densities (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
-    `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None; ``sampler``,
-    None unless draws are cheap, which `sample` gives.
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> def log_prob(theta, x):
+        ...     return -((theta - x / 2) ** 2).sum()
+        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 60, 2))
+        >>> scored = sbi.score_pairs(1, log_prob, thetas, thetas + noise)
+        >>> scored.thetas.shape == scored.features.shape
+        True
     """
 
     thetas: Float[Array, "n d"]

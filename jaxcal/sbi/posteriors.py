@@ -78,9 +78,24 @@ def _flow(params: Any, theta: Array) -> Array:
 class JaxPosterior(eqx.Module):
     """A posterior given by its log density, normalized or not.
 
-    ``log_prob``: a function ``log_prob(theta, x)`` of one theta [d] and one x; a network (pytree of
-    arrays) called in the same way; or a flow with ``log_prob(theta, condition=x)``, as in flowjax.
-    ``batch``: gradients under way at once.
+    Args:
+        log_prob: A function ``log_prob(theta, x)`` of one theta [d] and one x; a network (pytree
+            of arrays) called in the same way; or a flow with ``log_prob(theta, condition=x)``, as
+            in flowjax.
+        batch: Gradients under way at once.
+
+    Raises:
+        TypeError: ``log_prob`` cannot be called.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> def log_prob(theta, x):
+        ...     return -((theta - x / 2) ** 2).sum()
+        >>> thetas, xs = jax.random.normal(jax.random.key(0), (2, 60, 2))
+        >>> scored = sbi.score_pairs(1, sbi.JaxPosterior(log_prob, batch=16), thetas, thetas + xs)
+        >>> scored.scores.at_targets.shape[1]
+        2
     """
 
     log_prob: Any
@@ -105,14 +120,36 @@ def chunked_scores(
     *,
     batch: int = BATCH,
 ) -> Scores:
-    """Scores of n posteriors at their own theta and at shared base points, in chunks.
+    """Scores of n posteriors at their own theta and at shared nodes, in chunks.
 
-    ``log_prob`` as in `JaxPosterior`; ``xs``: an array or pytree with leading axis n. Intermediates
-    of ``batch`` gradients are held at a time: a million posteriors cost the memory of their scores.
-    One program a shape and function. Cost n (m + 1) gradients. Returns `jaxcal.Scores` in the
-    units of 1 / theta. NaN where the log density is not finite, even where its gradient is (that
-    of ``where(inside, log_p, -inf)`` is 0 outside), and where the gradient is not. Raises
-    ValueError where the log density of one theta is no single number.
+    Intermediates of ``batch`` gradients are held at a time: a million posteriors cost the memory
+    of their scores. One program a shape and function.
+
+    Args:
+        log_prob: As in `JaxPosterior`.
+        thetas: Parameters, [n, d].
+        xs: Observations: an array or pytree with a leading axis n.
+        nodes: Shared nodes, [m, d].
+        batch: Gradients under way at once.
+
+    Returns:
+        `jaxcal.Scores` in the units of 1 / theta. NaN where the log density is not finite, even
+        where its gradient is (that of ``where(inside, log_p, -inf)`` is 0 outside), and where the
+        gradient is not.
+
+    Raises:
+        ValueError: The log density of one theta is no single number.
+
+    Cost: n (m + 1) gradients.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> def log_prob(theta, x):
+        ...     return -((theta - x / 2) ** 2).sum()
+        >>> thetas, xs = jax.random.normal(jax.random.key(0), (2, 60, 2))
+        >>> sbi.chunked_scores(log_prob, thetas, xs, batch=16).at_targets.shape
+        (60, 2)
     """
     batch = checks.integer(batch, "batch")
     thetas = checks.floats(thetas, "thetas")

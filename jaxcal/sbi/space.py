@@ -22,11 +22,23 @@ Rows = Float[Array, "*batch d"]
 
 
 class Space(eqx.Module):
-    r"""d parameters between ``low`` and ``high``, each [d], infinite where there is no bound.
+    """d parameters with bounds, and their free versions on the whole line.
 
     The free parameter u of theta is the logit of (theta - low) / (high - low) between two bounds,
     log(theta - low) above one, -log(high - theta) below one, and theta itself without: always
     increasing, so that "too high" means the same before and after.
+
+    Args:
+        low: Lower bounds, [d]; -infinity where there is none.
+        high: Upper bounds, [d]; infinity where there is none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from jaxcal import sbi
+        >>> space = sbi.Space(jnp.array([0.0]), jnp.array([1.0]))
+        >>> free = space.free(jnp.array([[0.5], [0.9]]))
+        >>> [round(u, 2) for u in free.ravel().tolist()]  # logits
+        [0.0, 2.2]
     """
 
     low: Float[Array, " d"]
