@@ -45,8 +45,8 @@ def kcsd_test(
         null: As in `jaxcal.kccsd_test`.
         level: Probability of rejecting correct predictions.
         coordinates: As in `jaxcal.kccsd_test`.
-        tile: As in `jaxcal.kccsd_test`.
         features: As in `jaxcal.kccsd_test`.
+        tile: As in `jaxcal.kccsd_test`.
         mesh: As in `jaxcal.kccsd_test`.
         **options: Other options of `jaxcal.kccsd_test`, but ``divergence``.
 
@@ -147,8 +147,8 @@ def ksd_test(
         null: As in `jaxcal.kccsd_test`.
         level: Probability of rejecting the true density.
         coordinates: As in `jaxcal.kccsd_test`.
-        tile: As in `jaxcal.kccsd_test`.
         features: As in `jaxcal.kccsd_test`.
+        tile: As in `jaxcal.kccsd_test`.
         mesh: As in `jaxcal.kccsd_test`.
         **options: Other options of `jaxcal.kccsd_test`, but ``divergence`` and
             ``prediction_kernel``: there is one model, and nothing to compare it with.

@@ -56,12 +56,37 @@ def jkce(
     bandwidth: Any = None,
     tile: int = TILE,
 ) -> Estimate:
-    r"""The joint kernel calibration error, which is SKCE, with the kernels of `ckce`.
+    r"""The joint kernel calibration error (JKCE), which is SKCE, with the kernels of `ckce`.
 
-    ``unbiased``: :math:`\frac1{n(n-1)} \sum_{i \ne j} k(q_i, q_j) D_{ij}`, may be negative;
-    ``biased``: :math:`n^{-2} Tr(D K)`. Depends on the distribution of the predictions, where `ckce`
-    depends on it less. One pass over tiles, O(n^2 m). Source: Moskvichev and Sejdinovic, Section
-    4.3.
+    :math:`n^{-2} Tr(D K)`. Depends on the distribution of the predictions, where `ckce` depends on
+    it less.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        prediction_kernel: As in `ckce`.
+        similarity: As in `ckce`.
+        bandwidth: As in `ckce`.
+        tile: Rows and columns of a block of pairs that is computed at a time.
+
+    Returns:
+        `jaxcal.Estimate`: ``unbiased`` is
+        :math:`\frac1{n(n-1)} \sum_{i \ne j} k(q_i, q_j) D_{ij}`, ``biased`` :math:`n^{-2} Tr(D K)`.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n^2 m), one pass over tiles.
+
+    Source: Moskvichev and Sejdinovic, Section 4.3.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> bool(jaxcal.ckce.jkce(jax.nn.softmax(logits), targets).biased > 0)
+        True
     """
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
     if problem.q.shape[0] < 2:
@@ -82,8 +107,19 @@ _jkce = jax.jit(_jkce_sums, static_argnums=1)
 
 
 class Skill(NamedTuple):
-    """Means over observations, each []: ``accuracy``, ``cross_entropy`` in nats, ``brier`` (sum
-    over classes of squared errors, in [0, 2])."""
+    """Accuracy and two proper scores: means over observations.
+
+    Attributes:
+        accuracy: Share of observations whose most likely class is the target, [].
+        cross_entropy: Mean negative log probability of the target in nats, [].
+        brier: Sum over classes of squared errors, in [0, 2], [].
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> skill = jaxcal.ckce.skill(jnp.array([[0.75, 0.25]] * 4), jnp.array([0, 0, 0, 1]))
+        >>> float(skill.accuracy), float(skill.brier)
+        (0.75, 0.375)
+    """
 
     accuracy: Scalar
     cross_entropy: Scalar
@@ -91,7 +127,29 @@ class Skill(NamedTuple):
 
 
 def skill(predictions: Any, targets: Any) -> Skill:
-    """Accuracy and the two proper scores. A probability of 0 that came true costs infinity."""
+    """Accuracy, cross-entropy and Brier score of class probabilities.
+
+    A probability of 0 that came true costs infinity.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+
+    Returns:
+        `Skill`.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n m).
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> skill = jaxcal.ckce.skill(jnp.array([[0.75, 0.25]] * 4), jnp.array([0, 0, 0, 1]))
+        >>> float(skill.accuracy)
+        0.75
+    """
     return _skill(*checked(predictions, targets))
 
 
@@ -106,10 +164,22 @@ def _skill(q: Array, labels: Array) -> Skill:
 
 
 class BrierSplit(NamedTuple):
-    """``brier`` = ``calibration`` + ``refinement`` + ``within``, each [].
+    """The Brier score as ``calibration`` + ``refinement`` + ``within``.
 
-    ``refinement`` = ``uncertainty`` - ``resolution``. ``within``: what predictions that differ
-    inside a cell add, 0 where they do not.
+    Attributes:
+        brier: Brier score, [].
+        calibration: Calibration term, [].
+        refinement: ``uncertainty`` - ``resolution``, [].
+        uncertainty: What predicting the class frequencies costs, [].
+        resolution: What the cells know beyond that, [].
+        within: What predictions that differ inside a cell add, []; 0 where they do not.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.array([[0.75, 0.25]] * 4)
+        >>> split = jaxcal.ckce.brier_split(predictions, jnp.array([0, 0, 1, 1]))
+        >>> float(split.brier), float(split.calibration), float(split.refinement)
+        (0.625, 0.125, 0.5)
     """
 
     brier: Scalar
@@ -124,10 +194,32 @@ def brier_split(predictions: Any, targets: Any, *, bins: int = 10) -> BrierSplit
     r"""The Brier score as calibration plus refinement, over cells of predictions.
 
     :math:`\sum_b \frac{n_b}{n} \|\bar e_b - \bar q_b\|^2` and
-    :math:`\sum_b \frac{n_b}{n} (1 - \|\bar e_b\|^2)`, which estimate
-    :math:`E\|\pi(Q) - Q\|^2` and :math:`E(1 - \|\pi(Q)\|^2)`. The cells are those of
-    `jaxcal.measures.canonical_error`. Source: Kull and Flach (2015); the
-    empirical form is Murphy's (1973), its last term Stephenson et al. (2008).
+    :math:`\sum_b \frac{n_b}{n} (1 - \|\bar e_b\|^2)`, which estimate :math:`E\|\pi(Q) - Q\|^2` and
+    :math:`E(1 - \|\pi(Q)\|^2)`. The cells are those of `jaxcal.measures.canonical_error`.
+
+    Args:
+        predictions: Class probabilities, [n, m].
+        targets: Classes 0, .., m - 1, [n].
+        bins: Number of intervals of equal width for each class probability.
+
+    Returns:
+        `BrierSplit`.
+
+    Raises:
+        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n m + n log n).
+
+    Source: Kull and Flach (2015); the empirical form is Murphy's (1973), its last term that of
+    Stephenson et al. (2008).
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> predictions = jnp.array([[0.75, 0.25]] * 4)
+        >>> split = jaxcal.ckce.brier_split(predictions, jnp.array([0, 0, 1, 1]))
+        >>> float(split.calibration)  # (0.75 - 0.5)^2, twice
+        0.125
     """
     return _split(*checked(predictions, targets), cells(predictions, targets, bins=bins))
 

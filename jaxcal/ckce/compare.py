@@ -81,7 +81,7 @@ def compare(
         rank: Largest rank of a Gram matrix, by incomplete Cholesky; None is `default_rank`. What
             it leaves out is in ``left_out``.
         prediction_kernel: On probability vectors, by default `simplex_kernel`; else on a distance
-            between predictions, by default a Gaussian plus a constant. Open bandwidths take
+            between predictions, by default a Gaussian plus a constant. Unset bandwidths take
             ``bandwidth``.
         similarity: [m, m] Gram matrix of the classes; None is that of equality.
         ridge: A number, a function of n, or None for n^(-1/4).

@@ -20,17 +20,36 @@ from jaxcal.typing import Points, Scalar
 
 
 class Equal(points.Kernel):
-    """``1`` where two points agree in every entry, ``0`` otherwise: for predictions that repeat."""
+    """Kernel of equality: 1 where two points agree in every entry, 0 otherwise.
+
+    For predictions that repeat.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> float(jaxcal.ckce.Equal()(jnp.array([0.5, 0.5]), jnp.array([0.5, 0.5])))
+        1.0
+    """
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return jnp.all(x == y).astype(jnp.result_type(float, x))
 
 
 def simplex_kernel(bandwidth: Any = None) -> Sum:
-    r""":math:`p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`, the paper's kernel on predictions.
+    r"""The paper's kernel on predictions, :math:`p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`.
 
-    Both parts have weight 1. An open bandwidth follows the median heuristic.
+    Args:
+        bandwidth: Length gamma; None leaves it to the median heuristic.
+
+    Returns:
+        A sum of kernels, both of weight 1.
+
     Source: Moskvichev and Sejdinovic, Section 3.2.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> p = jnp.array([0.5, 0.5])
+        >>> float(jaxcal.ckce.simplex_kernel(1.0)(p, p))
+        1.5
     """
     return Linear() + Gaussian(bandwidth)
 
@@ -90,7 +109,7 @@ def median_bandwidth(xs: Points) -> Scalar:
 def fill(
     kernel: Any, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
 ) -> tuple[Any, dict[str, Scalar]]:
-    """The kernel with every open bandwidth set, by the median of ``xs`` or to ``bandwidth``."""
+    """The kernel with every unset bandwidth set, by the median of ``xs`` or to ``bandwidth``."""
     kernel = points.as_kernel(kernel)
     if not points.needs_bandwidth(kernel):
         return kernel, {}

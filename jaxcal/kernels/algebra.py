@@ -298,7 +298,7 @@ def _is_open(kernel: Any) -> bool:
 
 
 def with_bandwidth(kernel: Any, bandwidth: Array) -> Any:
-    """The kernel with every open bandwidth set to this one; given bandwidths stay."""
+    """The kernel with every unset bandwidth set to this one; given bandwidths stay."""
     match kernel:
         case Sum(left=left, right=right) | Product(left=left, right=right):
             return type(kernel)(with_bandwidth(left, bandwidth), with_bandwidth(right, bandwidth))

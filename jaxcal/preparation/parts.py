@@ -177,7 +177,7 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
 
 
 def _bounded(predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Whether a density ends: a distribution says so, or it is 0 at a base point."""
+    """Whether a density ends: a distribution says so, or it is 0 at a node."""
     if is_distribution(predictions) and not on_whole_space(predictions):
         return jnp.ones((), bool)
     if view.at_nodes is None:

@@ -111,7 +111,7 @@ class Prepared(eqx.Module):
     def features(
         self, keys: Array, predictions: Any, targets: Array, *, vectors: Any = None
     ) -> Featured:
-        """Features of n predictions and targets, in the units and with the base points of the fit.
+        """Features of n predictions and targets, in the units and with the nodes of the fit.
 
         ``keys`` [2]: for residuals and for the distance, where these take draws. ``vectors``
         [n, q]: what the distance compares, where users give it.
@@ -126,7 +126,7 @@ class Prepared(eqx.Module):
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
     def _check_nodes(self, predictions: Any) -> None:
-        """ValueError where scores were taken at other base points than those of the fit.
+        """ValueError where scores were taken at other nodes than those of the fit.
 
         Values are looked at outside of jit only.
         """

@@ -37,7 +37,7 @@ Keys = _Key[Array, "2"]  # for base points and residuals, and for features of th
 
 
 class Specification(eqx.Module):
-    """The choices of a test of a mean over pairs; ``None`` and open bandwidths are left to `fit`.
+    """The choices of a test of a mean over pairs; ``None`` and unset bandwidths are left to `fit`.
 
     Everything static changes the program; nothing else does.
     """
@@ -62,7 +62,7 @@ class Specification(eqx.Module):
         return getattr(self.residual, "apart", False)
 
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Prepared, Featured]:
-        """Units, base points, bandwidths and statistic from data, and the features of these data.
+        """Units, nodes, bandwidths and statistic from data, and the features of these data.
 
         Traced once per shape. Gradients flow through all of it: scores and features, units,
         preconditioner and bandwidths.
@@ -140,7 +140,7 @@ class Specification(eqx.Module):
         return frame
 
     def _nodes(self, key: Key, predictions: Any, units: Units, dtype: Any) -> Nodes | None:
-        """Base points [m, d] in the units of the test."""
+        """Nodes [m, d] in the units of the test."""
         d = units.scale.size
         if isinstance(predictions, Scores):
             return (

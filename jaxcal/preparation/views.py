@@ -1,4 +1,4 @@
-"""Predictions and targets as a test sees them: in its units, with scores at its base points."""
+"""Predictions and targets as a test sees them: in its units, with scores at its nodes."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class View(NamedTuple):
 
     @property
     def offset(self) -> Point:
-        """The frame's origin in the units of ``predictions``, in which base points are."""
+        """The frame's origin in the units of ``predictions``, in which nodes are."""
         common, about = self.predictions.units, self.about_origin.units
         about = about.units if isinstance(about, OwnUnits) else about
         return (about.center - common.center) / common.scale
@@ -52,7 +52,7 @@ class View(NamedTuple):
 
 
 class Frame(eqx.Module):
-    """Units [d], the mean of the targets [d] in the units they came in, base points [m, d], and how
+    """Units [d], the mean of the targets [d] in the units they came in, nodes [m, d], and how
     predictions are brought into units of their own."""
 
     units: Units
@@ -106,7 +106,7 @@ class Frame(eqx.Module):
 
 
 class ClassFrame(eqx.Module):
-    """Classes have no units, no origin and no base points."""
+    """Classes have no units, no origin and no nodes."""
 
     def view(self, predictions: Classes, targets: Array, *, scores: bool) -> View:
         """Probabilities for distances between predictions, and the distributions of the classes."""

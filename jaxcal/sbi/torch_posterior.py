@@ -44,6 +44,16 @@ class TorchPosterior:
 
     Cost: one gradient a row; FMPE one solution of an ODE a batch and its adjoint. NPSE gives its
     own score, at its smallest noise.
+
+    Example:
+        >>> import torch
+        >>> from jaxcal import sbi
+        >>> def log_prob(thetas, xs):  # the exact posterior is N(x / 2, 1 / 2)
+        ...     return -((thetas - xs / 2) ** 2).sum(1)
+        >>> posterior = sbi.TorchPosterior(log_prob)
+        >>> thetas = torch.randn(60, 2)
+        >>> posterior.scores(thetas, thetas + torch.randn(60, 2)).shape
+        (60, 2)
     """
 
     def __init__(self, posterior: Any, *, prior: Any = None, batch: int = BATCH, like: Any = None):
