@@ -52,8 +52,9 @@ class TorchPosterior:
         ...     return -((thetas - xs / 2) ** 2).sum(1)
         >>> posterior = sbi.TorchPosterior(log_prob)
         >>> thetas = torch.randn(60, 2)
-        >>> posterior.scores(thetas, thetas + torch.randn(60, 2)).shape
-        (60, 2)
+        >>> pairs = sbi.score_pairs(0, posterior, thetas, thetas + torch.randn(60, 2))
+        >>> pairs.scores.at_targets.shape[1]
+        2
     """
 
     def __init__(self, posterior: Any, *, prior: Any = None, batch: int = BATCH, like: Any = None):
