@@ -11,12 +11,12 @@ from test_api import public
 
 PUBLIC = public()
 QUICK = {
-    "jaxcal.kccsd_test",
-    "jaxcal.skce_test",
-    "jaxcal.ksd_test",
+    "jaxcal.calibration_test",
     "jaxcal.ckce.ckce",
-    "jaxcal.measures.ece",
+    "jaxcal.kccsd_test",
     "jaxcal.kernels.Gaussian",
+    "jaxcal.measures.ece",
+    "jaxcal.skce_test",
 }
 # still in another layout: one is taken out when it is rewritten, none comes in
 PENDING = """

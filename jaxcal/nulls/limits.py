@@ -165,7 +165,7 @@ class Bound(eqx.Module):
     Args:
         largest: A number b with abs(h) <= b for all observations the model could meet, not only
             for those seen. Stein kernels have one only where scores are bounded; SKCE has one
-            for every bounded kernel: 4 for kernels with values in [0, 1].
+            for every bounded kernel: 2 for kernels with values in [0, 1].
 
     Raises:
         ValueError: ``largest`` is not positive.
@@ -176,7 +176,7 @@ class Bound(eqx.Module):
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
         >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Bound(4.0)
+        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Bound(2.0)
         >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).null
         'Bound'
     """

@@ -40,7 +40,8 @@ class KernelDensity(eqx.Module):
 
     Cost: O(n_train n d) a candidate; memory bounded by blocks of observations.
 
-    Source: Popordanoska, Sayer and Blaschko (2022), as used by Gruber and Bach (2025).
+    Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and its direction are those of the
+    authors' code.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal

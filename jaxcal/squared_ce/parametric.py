@@ -38,6 +38,8 @@ class Parametric(eqx.Module):
 
     Cost: n evaluations of the residual a candidate.
 
+    Source: Gruber and Bach (2025), Sec. 5.1 (a grid of temperatures).
+
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> def shrunk(theta, inputs):  # the confidence lies too far from one half
