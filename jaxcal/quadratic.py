@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
 from jaxcal.batching import one_at_a_time
+from jaxcal.results import Estimate
 from jaxcal.typing import Features, Pairwise, Scalar
 
 TILE = 512  # a float32 tile is 1 MiB: it stays in a core's second-level cache
@@ -97,6 +98,20 @@ def quadratic_sums(
         raise ValueError(f"tile: wanted a positive number of observations, got {tile}")
     walk = partial(_sums, squares=squares, tile=tile, mesh=mesh)
     return one_at_a_time(walk)(pairwise, features, weights, sketch)
+
+
+def pair_means(
+    pairwise: Pairwise, features: Features, *, tile: int = TILE, mesh: Mesh | None = None
+) -> Estimate:
+    """The means of h over pairs of different observations, and over all pairs."""
+    none = jnp.zeros((count(features), 0))
+    return means(quadratic_sums(pairwise, features, none, tile=tile, mesh=mesh))
+
+
+def means(sums: QuadraticSums) -> Estimate:
+    """The means of h over pairs of different observations, and over all pairs, from the sums."""
+    n, total = sums.diagonal.shape[1], jnp.sum(sums.total)
+    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
 
 def _sums(

@@ -29,6 +29,7 @@ from jaxcal.quadratic import (
     QuadraticSums,
     block_sums,
     count,
+    means,
     ordered_pairs,
     quadratic_sums,
 )
@@ -49,13 +50,12 @@ def estimate(
 ) -> Estimate:
     """Fit and walk once, without bootstrap columns."""
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
-    n = targets.shape[0]
-    none = jnp.zeros((n, 0))
+    none = jnp.zeros((targets.shape[0], 0))
     sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
-    total = jnp.sum(sums.total)
+    estimate = means(sums)
     finite = (not_finite(targets) == 0) & (featured.nonfinite_scores == 0)
-    total = jnp.where(finite & (featured.nonfinite_features == 0), total, jnp.nan)
-    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
+    finite &= featured.nonfinite_features == 0
+    return jax.tree.map(lambda mean: jnp.where(finite, mean, jnp.nan), estimate)
 
 
 def over_pairs(

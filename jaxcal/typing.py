@@ -1,7 +1,7 @@
 """The words every stage shares: array shapes and the protocols functions ask for."""
 
-from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float, PyTree
@@ -69,3 +69,51 @@ class Divergence(Protocol):
     def squared_distances(self, rows: Features, cols: Features, /) -> Float[Array, "r c"]: ...
 
     def paired(self, rows: Features, cols: Features, /) -> Float[Array, " r"]: ...
+
+
+if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says what was wanted
+
+    class HasArray(Protocol):
+        """What NumPy can read: arrays of other libraries, columns of tables."""
+
+        def __array__(self, dtype: Any = None, /) -> Any: ...
+
+    class Distribution(Protocol):
+        """A batch of distributions with densities, such as those of numpyro."""
+
+        def log_prob(self, value: Any, /) -> Any: ...
+
+        def sample(self, key: Any, /) -> Any: ...
+
+    class HasLogDensity(Protocol):
+        """Log densities up to their constants, such as `jaxcal.Unnormalized`."""
+
+        @property
+        def log_density(self) -> Callable[..., Any]: ...
+
+        @property
+        def params(self) -> Any: ...
+
+    class HasSamples(Protocol):
+        """Draws from each prediction, [n, m, ..], such as `jaxcal.Draws`."""
+
+        @property
+        def samples(self) -> Any: ...
+
+    class HasScoresAtTargets(Protocol):
+        """Scores computed elsewhere, such as `jaxcal.Scores`."""
+
+        @property
+        def at_targets(self) -> Any: ...
+
+    ArrayLike: TypeAlias = Array | np.ndarray | np.generic | float | Sequence[Any] | HasArray
+    Predictions: TypeAlias = (
+        HasScores | Distribution | HasLogDensity | HasSamples | HasScoresAtTargets
+    )
+    PredictionsLike: TypeAlias = Predictions | ArrayLike
+    KernelLike: TypeAlias = PointKernel | Callable[..., Array]
+    DivergenceLike: TypeAlias = Divergence
+    BaseMeasure: TypeAlias = Distribution | ArrayLike
+else:
+    HasArray = Distribution = HasLogDensity = HasSamples = HasScoresAtTargets = Any
+    ArrayLike = Predictions = PredictionsLike = KernelLike = DivergenceLike = BaseMeasure = Any

@@ -5,46 +5,21 @@ Binned errors and reliability are those of `jaxcal.measures`.
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxcal import checks
 from jaxcal.ckce import kernels
 from jaxcal.ckce.estimator import checked_problem
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import checked, residuals
+from jaxcal.divergences.vectors import Vectors
 from jaxcal.measures.classes import Cells, cells
-from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+from jaxcal.quadratic import TILE, pair_means
 from jaxcal.results import Estimate
 from jaxcal.typing import Scalar
-
-
-class JointFeatures(NamedTuple):
-    """Predictions [n, m] and residuals [n, p] of n observations."""
-
-    q: Float[Array, "n m"]
-    residuals: Float[Array, "n p"]
-
-
-class Joint(eqx.Module):
-    r"""Pairwise statistic :math:`h = k(q, q')\, r^\top r'` of JKCE, which is SKCE."""
-
-    kernel: Any
-
-    @property
-    def channels(self) -> int:
-        return 1
-
-    def block(self, rows: JointFeatures, cols: JointFeatures) -> Float[Array, "c r s"]:
-        return (kernels.gram(self.kernel, rows.q, cols.q) * (rows.residuals @ cols.residuals.T))[
-            None
-        ]
-
-    def diagonal(self, features: JointFeatures) -> Float[Array, "c n"]:
-        squares = jnp.sum(features.residuals**2, axis=1)
-        return (kernels.gram_diagonal(self.kernel, features.q) * squares)[None]
 
 
 def jkce(
@@ -96,11 +71,10 @@ def jkce(
 
 def _jkce_sums(problem: Any, tile: int) -> Estimate:
     kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-    features = JointFeatures(problem.q, residuals(problem.q, problem.labels, problem.root))
-    n = problem.q.shape[0]
-    sums = quadratic_sums(Joint(kernel), features, jnp.zeros((n, 0), problem.q.dtype), tile=tile)
-    total = jnp.sum(sums.total)
-    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
+    # h = k(q, q') r.r', r the residuals
+    residual = residuals(problem.q, problem.labels, problem.root)
+    pairwise = Weighted(kernel, Vectors(problem.q[:0]))
+    return pair_means(pairwise, WeightedFeatures(problem.q, (residual,)), tile=tile)
 
 
 _jkce = jax.jit(_jkce_sums, static_argnums=1)

@@ -15,7 +15,7 @@ from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.kernels.points import Gaussian, Linear, Product, Scaled, Sum
+from jaxcal.kernels.points import Gaussian, Linear, Sum
 from jaxcal.typing import Points, Scalar
 
 
@@ -55,31 +55,9 @@ def simplex_kernel(bandwidth: Any = None) -> Sum:
 
 
 def gram(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """``[k(x_i, y_j)]`` by matrix products where the kernel is made of linear and radial parts.
-
-    Squared distances come from points centred about the mean of ``ys``, so a common offset costs no
-    digits. Any other kernel is evaluated pair by pair. Cost O(n m q), in full precision.
-    """
+    """`jaxcal.kernels.points.matrix` in full precision: ``[k(x_i, y_j)]``."""
     with jax.default_matmul_precision("highest"):
-        return _gram(kernel, xs, ys)
-
-
-def _gram(kernel: Any, xs: Array, ys: Array) -> Array:
-    radial = points.profile(kernel)
-    if radial is not None:
-        offset = jnp.mean(ys, axis=0, keepdims=True)
-        return radial(points.squared_distances(xs - offset, ys - offset))
-    match kernel:
-        case Linear():
-            return xs @ ys.T
-        case Sum(left=left, right=right):
-            return _gram(left, xs, ys) + _gram(right, xs, ys)
-        case Product(left=left, right=right):
-            return _gram(left, xs, ys) * _gram(right, xs, ys)
-        case Scaled(scale=scale, kernel=inner):
-            return scale * _gram(inner, xs, ys)
-        case _:
-            return points.gram(kernel, xs, ys)
+        return points.matrix(kernel, xs, ys)
 
 
 def square_gram(kernel: Any, xs: Float[Array, "n q"]) -> Float[Array, "n n"]:

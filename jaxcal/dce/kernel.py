@@ -5,34 +5,16 @@ The value for the Laplace kernel costs less: `laplace`. Source: Blasiok et al. (
 
 from typing import Any
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array
 
 from jaxcal import checks
 from jaxcal.dce.laplace import KernelCE, of_unit_norm, root
 from jaxcal.dce.predictions import binary
-from jaxcal.kernels.points import Laplace, as_kernel, gram
+from jaxcal.divergences.vectors import Vectors
+from jaxcal.kernels.points import Laplace, as_kernel
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.typing import PointKernel
-
-
-class _Residual(eqx.Module):
-    """h(i, j) = rho_i rho_j K(v_i, v_j); features: v [n, 1] and rho [n]."""
-
-    kernel: Any
-
-    @property
-    def channels(self) -> int:
-        return 1
-
-    def block(self, rows: Any, cols: Any, /) -> Array:
-        return (rows[1][:, None] * cols[1][None] * gram(self.kernel, rows[0], cols[0]))[None]
-
-    def diagonal(self, features: Any, /) -> Array:
-        v, rho = features
-        return (rho**2 * jax.vmap(lambda x: self.kernel(x, x))(v))[None]
 
 
 def kernel_ce(
@@ -79,9 +61,10 @@ def kernel_ce(
         raise ValueError("kernel: wanted one with a bandwidth, such as Gaussian(0.7071)")
     data = binary(predictions, targets, weights)
     rho = data.w * (data.y - data.v)
-    features = (data.v[:, None], rho)
+    features = WeightedFeatures(data.v[:, None], (rho[:, None],))
     none = jnp.zeros((rho.size, 0), rho.dtype)
-    pair_sums = quadratic_sums(_Residual(kernel), features, none, tile=tile)
+    pairwise = Weighted(kernel, Vectors(data.v[:0]))  # h = k(v, v') rho rho'
+    pair_sums = quadratic_sums(pairwise, features, none, tile=tile)
     squared = pair_sums.total[0] + jnp.sum(pair_sums.diagonal)
     value = root(squared)
     # the row sums hold rho_i h(v_i) without the diagonal

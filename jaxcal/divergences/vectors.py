@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -95,15 +96,28 @@ class Vectors(_Euclidean, eqx.Module):
 def gram_block(kernel: Any, divergence: Any, rows: Features, cols: Features) -> Array:
     """Kernel matrix of r rows and c columns of predictions, from their features; [r, c].
 
-    One matrix product where the kernel has a radial profile. A kernel without one (a length per
-    dimension, a user's own function) is evaluated pair by pair on the feature vectors.
+    One matrix product where the kernel has a radial profile; other kernels see the feature vectors,
+    as in `jaxcal.kernels.points.matrix`.
     """
     radial = points.profile(kernel)
     if radial is not None:
         return radial(divergence.squared_distances(rows, cols))
     if is_euclidean(divergence):
-        return points.gram(kernel, divergence.vectors(rows), divergence.vectors(cols))
+        return points.matrix(kernel, divergence.vectors(rows), divergence.vectors(cols))
     raise TypeError(
         f"{type(divergence).__name__} is a divergence without feature vectors: the kernel on it "
         f"must be radial with one bandwidth, got {kernel}"
     )
+
+
+def gram_diagonal(kernel: Any, divergence: Any, features: Features) -> Float[Array, " n"]:
+    """The kernel of each prediction with itself, from features; at a distance of 0 exactly."""
+    radial = points.profile(kernel)
+    if radial is not None:
+        return radial(divergence.paired(features, features))
+
+    def one(single: Features) -> Array:
+        alone = jax.tree.map(lambda leaf: leaf[None], single)
+        return gram_block(kernel, divergence, alone, alone)[0, 0]
+
+    return jax.vmap(one)(features)

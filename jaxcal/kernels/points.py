@@ -7,7 +7,7 @@ the bandwidth ``l`` a scalar or one length per dimension, in the units of the po
 
 from collections.abc import Callable
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -321,10 +321,35 @@ class Linear(Kernel):
     def __call__(self, x: Array, y: Array) -> Scalar:
         return jnp.sum(x * y)
 
+    def gram(self, xs: Array, ys: Array) -> Array:
+        """``[x_i . y_j]``, one matrix product."""
+        return xs @ ys.T
+
 
 def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Array, "n m ..."]:
     """``[k(x_i, y_j)]``: the definition, lifted once. Cost: n m evaluations of the kernel."""
     return jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(ys))(xs)
+
+
+def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
+    """``[k(x_i, y_j)]`` by matrix products where the kernel is made of linear and radial parts.
+
+    Squared distances come from points centred about the mean of ``ys``, so a common offset costs no
+    digits. A kernel may offer its own ``gram(xs, ys)``; others are evaluated pair by pair, as
+    `gram` does. Cost O(n m q).
+    """
+    radial = profile(kernel)
+    if radial is not None:
+        offset = jnp.mean(jnp.where(jnp.isfinite(ys), ys, 0), axis=0, keepdims=True)
+        return radial(squared_distances(xs - offset, ys - offset))
+    match kernel:
+        case Sum(left=left, right=right):
+            return matrix(left, xs, ys) + matrix(right, xs, ys)
+        case Product(left=left, right=right):
+            return matrix(left, xs, ys) * matrix(right, xs, ys)
+        case Scaled(scale=scale, kernel=inner):
+            return scale * matrix(inner, xs, ys)
+    return kernel.gram(xs, ys) if hasattr(kernel, "gram") else gram(kernel, xs, ys)
 
 
 def squared_distances(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
@@ -332,6 +357,8 @@ def squared_distances(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float
 
     Rounding is of the order of eps times the largest squared norm: centre the points first.
     """
+    if xs.shape[-1] == 1:  # as cheap, and exact
+        return (xs - ys.T) ** 2
     x2, y2 = jnp.sum(xs**2, -1, keepdims=True), jnp.sum(ys**2, -1, keepdims=True)
     left = jnp.concatenate([-2 * xs, x2, jnp.ones_like(x2)], -1)
     right = jnp.concatenate([ys, jnp.ones_like(y2), y2], -1)

@@ -12,7 +12,7 @@ from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.points import Laplace, as_kernel
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.quadratic import TILE, pair_means
 from jaxcal.results import Estimate
 
 
@@ -64,10 +64,6 @@ def mmce(
 
 @partial(jax.jit, static_argnames="tile")
 def _estimate(kernel: Any, r: Array, c: Array, *, tile: int) -> Estimate:
-    n = r.shape[0]
     # h = k(r, r') (c - r) (c' - r')
     features = WeightedFeatures(r[:, None], ((c.astype(r.dtype) - r)[:, None],))
-    pairwise = Weighted(kernel, Vectors(jnp.zeros((0, 1), r.dtype)))
-    sums = quadratic_sums(pairwise, features, jnp.zeros((n, 0), r.dtype), tile=tile)
-    total = jnp.sum(sums.total)
-    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
+    return pair_means(Weighted(kernel, Vectors(r[:0])), features, tile=tile)

@@ -3,11 +3,9 @@ r"""h(i, j) = k(p_i, p_j) r_i r_j: residuals r are weight columns of the engine,
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.divergences.vectors import gram_block
+from jaxcal.divergences.vectors import gram_block, gram_diagonal
 from jaxcal.typing import Features
 
 
@@ -28,8 +26,4 @@ class PredictionKernel(eqx.Module):
         return gram_block(self.kernel, self.divergence, rows, cols)[None]
 
     def diagonal(self, features: Features) -> Float[Array, "1 n"]:
-        def own(one: Features) -> Array:
-            single = jax.tree.map(lambda leaf: leaf[None], one)
-            return self.block(single, single)[0, 0, 0]
-
-        return jnp.atleast_2d(jax.vmap(own)(features))
+        return gram_diagonal(self.kernel, self.divergence, features)[None]

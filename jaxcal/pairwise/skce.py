@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.divergences.vectors import gram_block
+from jaxcal.divergences.vectors import gram_block, gram_diagonal
 from jaxcal.kernel_means import KernelMeans
 from jaxcal.kernels import points
 from jaxcal.typing import Features
@@ -87,18 +87,8 @@ class SKCE(eqx.Module):
         return (k * residual_block(self.means, rows, cols))[None]
 
     def diagonal(self, features: SKCEFeatures) -> Float[Array, "c n"]:
-        described = features.predictions
-        radial = points.profile(self.prediction_kernel)
-        if radial is not None:
-            # at a distance of 0 exactly, which a matrix product does not give
-            own = radial(self.divergence.paired(described, described))
-        else:
-            own = jax.vmap(self._alone)(described)
-        return (own * residual_diagonal(self.means, features))[None]
-
-    def _alone(self, one: Features) -> Array:
-        alone = jax.tree.map(lambda leaf: leaf[None], one)
-        return gram_block(self.prediction_kernel, self.divergence, alone, alone)[0, 0]
+        k = gram_diagonal(self.prediction_kernel, self.divergence, features.predictions)
+        return (k * residual_diagonal(self.means, features))[None]
 
 
 class MatrixSKCE(eqx.Module):

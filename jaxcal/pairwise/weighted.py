@@ -8,11 +8,10 @@ function (the Stein feature of a score); several residuals share one kernel, a c
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.divergences.vectors import gram_block
+from jaxcal.divergences.vectors import gram_block, gram_diagonal
 from jaxcal.typing import Features, Pairwise
 
 
@@ -58,10 +57,6 @@ class Weighted(eqx.Module):
         return jnp.stack([k * jnp.sum(one.block(a, b), axis=0) for one, a, b in both])
 
     def diagonal(self, features: WeightedFeatures) -> Float[Array, "c n"]:
-        def own(one: Features) -> Array:
-            alone = jax.tree.map(lambda leaf: leaf[None], one)
-            return gram_block(self.prediction_kernel, self.divergence, alone, alone)[0, 0]
-
-        k = jax.vmap(own)(features.predictions)
+        k = gram_diagonal(self.prediction_kernel, self.divergence, features.predictions)
         both = zip(self.statistics, features.residuals, strict=True)
         return jnp.stack([k * jnp.sum(one.diagonal(of), axis=0) for one, of in both])
