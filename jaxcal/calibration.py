@@ -1,6 +1,6 @@
 """Is the model calibrated? KCCSD: scores of the predictions, and a kernel on the predictions."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 from jax.sharding import Mesh
 
@@ -11,21 +11,29 @@ from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
-from jaxcal.typing import KeyLike, Precondition
+from jaxcal.typing import (
+    ArrayLike,
+    BaseMeasure,
+    DivergenceLike,
+    KernelLike,
+    KeyLike,
+    Precondition,
+    Predictions,
+)
 from jaxcal.whitening import Whitener
 
 
 def kccsd_test(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: Predictions,
+    targets: ArrayLike,
     *,
-    divergence: Any = Fisher(),
-    prediction_kernel: Any = Gaussian(),
-    target_kernel: Any = Gaussian(),
+    divergence: DivergenceLike = Fisher(),
+    prediction_kernel: KernelLike = Gaussian(),
+    target_kernel: KernelLike = Gaussian(),
     null: Null = Wild(),
     level: float = 0.05,
-    base_measure: Any = None,
+    base_measure: BaseMeasure | None = None,
     n_nodes: int = 10,
     precondition: Precondition = None,
     standardize: bool = True,
@@ -145,7 +153,7 @@ def kccsd_test(
 
 
 def kccsd(
-    key: KeyLike, predictions: Any, targets: Any, **options: Unpack[SteinOptions]
+    key: KeyLike, predictions: Predictions, targets: ArrayLike, **options: Unpack[SteinOptions]
 ) -> Estimate:
     """Estimate the squared KCCSD, a calibration error from scores, without testing.
 

@@ -35,38 +35,38 @@ __all__ += ["null", "number", "numbers", "of_jax", "predictions", "probabilities
 __all__ += ["returned", "rows", "say", "targets", "tolerance", "unit"]
 
 
-def null(value: Any) -> None:
+def null(value: object) -> None:
     """A null distribution ready to use, or TypeError that says what it lacks."""
     _offers(value, "needs outcome least_p_value", "jaxcal.nulls.Wild(500)")
 
 
-def location_null(value: Any) -> None:
+def location_null(value: object) -> None:
     """A null distribution of features at locations, or TypeError that says what it lacks."""
     _offers(value, "judge least enough least_p_value", "Signs() of jaxcal.ucme")
 
 
-def _offers(value: Any, names: str, example: str) -> None:
+def _offers(value: object, names: str, example: str) -> None:
     lacks = [name for name in names.split() if not hasattr(value, name)]
     if isinstance(value, type) or lacks:
         why = f", which has no {' and no '.join(lacks)}" if lacks else ""
         raise TypeError(f"null: wanted one such as {example}, got {say(value)}{why}")
 
 
-def devices(value: Any, name: str = "mesh") -> Any:
+def devices(value: object, name: str = "mesh") -> Any:
     """Devices that share the work, or None."""
     if value is not None and not isinstance(value, Mesh):
         raise TypeError(f"{name}: wanted None or a jax.sharding.Mesh, got {say(value)}")
     return value
 
 
-def tolerance(value: Any, default: float) -> float:
+def tolerance(value: object, default: float) -> float:
     """A relative tolerance in [0, 1), or the default for None."""
     if value is not None and real(value, "tolerance") == 0:
         return 0.0
     return default if value is None else real(value, "tolerance", above=0, below=1)
 
 
-def level(value: Any) -> float:
+def level(value: object) -> float:
     """The level of a test, above 0 and below 1/2: a larger one is meant as a confidence."""
     probability = real(value, "level")
     if not 0 < probability < 0.5:
@@ -77,13 +77,13 @@ def level(value: Any) -> float:
     return probability
 
 
-def instance(value: Any, kind: type, name: str) -> None:
+def instance(value: object, kind: type, name: str) -> None:
     """TypeError unless the value is one of this class, which the library makes."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}: wanted a {kind.__name__}, got {say(value)}")
 
 
-def names(value: Any, d: int, of: str = "parameter") -> tuple[str, ...] | None:
+def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | None:
     """Names of d things, one each, or None."""
     if value is None:
         return None
@@ -95,7 +95,7 @@ def names(value: Any, d: int, of: str = "parameter") -> tuple[str, ...] | None:
     return words
 
 
-def divergence(value: Any, name: str = "divergence") -> Any:
+def divergence(value: object, name: str = "divergence") -> Any:
     """A divergence between predictions, ready to use, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Divergence):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
@@ -110,7 +110,7 @@ def divergence(value: Any, name: str = "divergence") -> Any:
     return value
 
 
-def of_jax(value: Any, name: str = "predictions") -> None:
+def of_jax(value: object, name: str = "predictions") -> None:
     """TypeError for a distribution of torch or another library: JAX cannot differentiate it."""
     library = type(value).__module__.split(".")[0]
     if library in ("torch", "tensorflow_probability", "scipy") and not hasattr(value, "detach"):
@@ -121,7 +121,7 @@ def of_jax(value: Any, name: str = "predictions") -> None:
         )
 
 
-def targets(value: Any) -> Array:
+def targets(value: object) -> Array:
     """Targets [n] or [n, ...event] with n >= 2."""
     ys = floats(value, "targets")
     if ys.ndim == 0 or ys.shape[0] < 2:
@@ -187,7 +187,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
     return value
 
 
-def _of_the_density(value: Any, ys: Array, name: str, error: Exception) -> Exception:
+def _of_the_density(value: object, ys: Array, name: str, error: Exception) -> Exception:
     """What went wrong in the user's own density or scores, as an error of this argument."""
     kind = ValueError if isinstance(error, ValueError) else TypeError
     said = str(error)
@@ -226,13 +226,13 @@ def _scores(value: Scores, ys: Array) -> Scores:
     return Scores(at_targets, at_nodes, nodes)
 
 
-def features(value: Any, name: str) -> Array:
+def features(value: object, name: str) -> Array:
     """Numbers as floats, and booleans as 0 and 1."""
     values = array(value, name)
     return floats(values.astype(np.int32) if values.dtype == bool else values, name)
 
 
-def rows(value: Any, n: int, name: str) -> Array:
+def rows(value: object, n: int, name: str) -> Array:
     """Vectors [n, q], or [n] for one number each; booleans are 0 and 1."""
     vectors = features(value, name)
     if vectors.size == 0 or vectors.shape[:1] != (n,):
@@ -281,7 +281,7 @@ def _categorical(value: Any, name: str) -> Array:
     return jnp.broadcast_to(probs, (*value.batch_shape, jnp.shape(probs)[-1]))
 
 
-def unit(value: Any, name: str, wanted: str = "probabilities") -> Array:
+def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
     """Numbers in [0, 1], shape [n] with n >= 1; those above 1 by rounding alone become 1.
 
     Values are looked at outside of jit only.
@@ -307,7 +307,7 @@ def unit(value: Any, name: str, wanted: str = "probabilities") -> Array:
     return jnp.where((values > 1) & (values <= 1 + rounding), 1, values)
 
 
-def labels(value: Any, n: int, m: int, name: str = "targets") -> Array:
+def labels(value: object, n: int, m: int, name: str = "targets") -> Array:
     """Classes 0, .., m - 1, shape [n], as int32, or an error that says what came instead."""
     classes = array(value, name)
     if classes.dtype == bool:

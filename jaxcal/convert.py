@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from jaxcal.typing import Key
 
@@ -19,7 +19,7 @@ MOST = 2**31 - 1  # of a count: shapes and indices have 32 bits
 DIGIT = 2**32  # a threefry key is seeded by one such digit
 
 
-def key(value: Any, name: str = "key") -> Key:
+def key(value: object, name: str = "key") -> Key:
     """A typed random key from a typed key, a legacy ``PRNGKey`` array or an integer seed.
 
     Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``; the digits of a larger or negative one
@@ -54,7 +54,7 @@ def _seeded(seed: int) -> Key:
     return typed
 
 
-def _legacy(value: Any, name: str) -> Array:
+def _legacy(value: object, name: str) -> Array:
     try:
         return jax.random.wrap_key_data(jnp.asarray(value))
     except TypeError:
@@ -64,14 +64,14 @@ def _legacy(value: Any, name: str) -> Array:
         ) from None
 
 
-def flag(value: Any, name: str) -> bool:
+def flag(value: object, name: str) -> bool:
     """True or False, also NumPy's, or TypeError."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: wanted True or False, got {say(value)}")
     return bool(value)
 
 
-def choice(value: Any, name: str, among: tuple[str | None, ...]) -> Any:
+def choice(value: object, name: str, among: tuple[str | None, ...]) -> Any:
     """One of a few words (or None), or ValueError."""
     if not (value is None or isinstance(value, str)) or value not in among:
         *words, last = map(repr, among)
@@ -79,14 +79,14 @@ def choice(value: Any, name: str, among: tuple[str | None, ...]) -> Any:
     return value
 
 
-def function(value: Any, name: str, takes: str) -> Any:
+def function(value: object, name: str, takes: str) -> Any:
     """A function or an instance that can be called, or TypeError; classes are none."""
     if isinstance(value, type) or not callable(value):
         raise TypeError(f"{name}: wanted a function of {takes}, got {say(value)}")
     return value
 
 
-def returned(value: Any, name: str, of: str) -> Array:
+def returned(value: object, name: str, of: str) -> Array:
     """The one number, shape [], that a function given for this argument returned, or TypeError."""
     if not isinstance(value, jax.Array | np.generic | float | int) or jnp.shape(value) != ():
         raise TypeError(f"{name}: wanted one number for {of}, got {say(value)}")
@@ -109,7 +109,7 @@ def integer(value: Any, name: str, *, least: int = 1, most: int = MOST) -> int:
 
 
 def number(
-    value: Any, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
+    value: object, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
 ) -> Array:
     """One finite number, shape [], in the open interval (above, below), or an error.
 
@@ -167,14 +167,14 @@ def floats(value: Any, name: str) -> Array:
     return jnp.asarray(entries)
 
 
-def numbers(value: Any, name: str) -> Array:
+def numbers(value: object, name: str) -> Array:
     """Classes, counts and booleans as they are; other numbers as `floats`."""
     entries = array(value, name)
     whole = jnp.issubdtype(entries.dtype, jnp.integer) or entries.dtype == bool
     return jnp.asarray(entries) if whole else floats(entries, name)
 
 
-def array(value: Any, name: str) -> jax.Array | np.ndarray:
+def array(value: object, name: str) -> jax.Array | np.ndarray:
     """Numbers or booleans of any library as one array of the type they came in, or an error.
 
     JAX arrays stay as they are; the others become NumPy arrays of the machine's byte order: lists,
@@ -235,7 +235,7 @@ def _complete(value: Any, name: str) -> None:
         )
 
 
-def _rectangular(value: Any, name: str) -> Any:
+def _rectangular(value: object, name: str) -> Any:
     try:
         return np.asarray(value)
     except jax.errors.TracerArrayConversionError:  # a list of traced numbers
@@ -244,7 +244,7 @@ def _rectangular(value: Any, name: str) -> Any:
         raise ValueError(f"{name}: wanted a rectangular array of numbers ({error})") from None
 
 
-def _unboxed(objects: np.ndarray, value: Any, name: str) -> np.ndarray:
+def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
     """Numbers in an array of Python objects, where all are numbers."""
     entries = objects.ravel().tolist()
     if any(entry is None or type(entry).__name__ in ("NAType", "NaTType") for entry in entries):
@@ -262,7 +262,7 @@ def _unboxed(objects: np.ndarray, value: Any, name: str) -> np.ndarray:
     raise TypeError(f"{name}: wanted an array of numbers, got {say(value)}")
 
 
-def _entries(value: Any, name: str) -> Any:
+def _entries(value: object, name: str) -> Any:
     """A list whose entries of other libraries are read: NumPy would take what is under a mask."""
     if not isinstance(value, list | tuple) or all(isinstance(x, int | float) for x in value):
         return value
@@ -270,17 +270,17 @@ def _entries(value: Any, name: str) -> Any:
     return [array(x, name) if _brought(x) else _entries(x, name) for x in plain]
 
 
-def _brought(value: Any) -> bool:
+def _brought(value: object) -> bool:
     """Whether this is an array, a tensor or a pandas or Arrow object."""
     if isinstance(value, np.ndarray) or hasattr(value, "detach"):
         return True
     return type(value).__module__.startswith(("pandas", "pyarrow")) and hasattr(value, "__len__")
 
 
-def leaves(tree: Any, name: str) -> Any:
+def leaves(tree: PyTree, name: str) -> Any:
     """A pytree whose NumPy arrays, tensors, pandas and Arrow objects went through `array`."""
 
-    def one(path: Any, leaf: Any) -> Any:
+    def one(path: Any, leaf: PyTree) -> Any:
         return array(leaf, name + jax.tree_util.keystr(path)) if _brought(leaf) else leaf
 
     return jax.tree_util.tree_map_with_path(one, tree)

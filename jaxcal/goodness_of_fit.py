@@ -14,14 +14,14 @@ from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
-from jaxcal.typing import KeyLike
+from jaxcal.typing import ArrayLike, KeyLike, Predictions
 
 
 def kcsd_test(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
-    inputs: Any,
+    predictions: Predictions,
+    targets: ArrayLike,
+    inputs: ArrayLike,
     *,
     null: Null = Wild(),
     level: float = 0.05,
@@ -88,7 +88,11 @@ def kcsd_test(
 
 
 def kcsd(
-    key: KeyLike, predictions: Any, targets: Any, inputs: Any, **options: Unpack[SteinOptions]
+    key: KeyLike,
+    predictions: Predictions,
+    targets: ArrayLike,
+    inputs: ArrayLike,
+    **options: Unpack[SteinOptions],
 ) -> Estimate:
     """Estimate the squared KCSD, the distance from the conditional distribution, without testing.
 
@@ -126,8 +130,8 @@ def kcsd(
 
 def ksd_test(
     key: KeyLike,
-    model: Any,
-    targets: Any,
+    model: Predictions,
+    targets: ArrayLike,
     *,
     null: Null = Wild(),
     level: float = 0.05,
@@ -188,7 +192,9 @@ def ksd_test(
     )
 
 
-def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[SteinOptions]) -> Estimate:
+def ksd(
+    key: KeyLike, model: Predictions, targets: ArrayLike, **options: Unpack[SteinOptions]
+) -> Estimate:
     """Estimate the squared KSD between targets and one density, without testing.
 
     Args:
@@ -222,7 +228,7 @@ def ksd(key: KeyLike, model: Any, targets: Any, **options: Unpack[SteinOptions])
 
 
 def _conditional(
-    predictions: Any, targets: Any, inputs: Any, options: SteinOptions
+    predictions: Predictions, targets: ArrayLike, inputs: ArrayLike, options: SteinOptions
 ) -> tuple[Any, Array, SteinOptions]:
     _refuse(options, ("divergence",), "KCSD compares inputs; compare predictions by kccsd_test")
     ys = checks.targets(targets)
@@ -241,7 +247,9 @@ def _refuse(options: SteinOptions, names: tuple[str, ...], why: str) -> None:
             raise TypeError(f"{name}: {why}")
 
 
-def _single(model: Any, targets: Any, options: SteinOptions) -> tuple[Any, Array, SteinOptions]:
+def _single(
+    model: Predictions, targets: ArrayLike, options: SteinOptions
+) -> tuple[Any, Array, SteinOptions]:
     one = "KSD has one model, and nothing to compare it with; leave it out"
     _refuse(options, ("divergence", "prediction_kernel"), one)
     ys = checks.targets(targets)

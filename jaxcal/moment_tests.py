@@ -18,7 +18,7 @@ from jaxcal.preparation import MomentsResidual, Specification, checked_base_meas
 from jaxcal.quadratic import TILE
 from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution
-from jaxcal.typing import KeyLike
+from jaxcal.typing import ArrayLike, DivergenceLike, KernelLike, KeyLike, Predictions
 from jaxcal.whitening.contract import Whitener, checked
 
 PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"), Exchangeable())
@@ -27,8 +27,8 @@ PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"
 class MomentOptions(TypedDict, total=False):
     """Options of tests by moments, by name; `moment_test` explains them."""
 
-    divergence: Any
-    prediction_kernel: Any
+    divergence: DivergenceLike
+    prediction_kernel: KernelLike
     null: Null
     level: float
     base_measure: Any
@@ -41,8 +41,8 @@ class MomentOptions(TypedDict, total=False):
 
 def moment_test(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: Predictions,
+    targets: ArrayLike,
     *,
     moment: Any = Balance(),
     **options: Unpack[MomentOptions],
@@ -102,8 +102,8 @@ def moment_test(
 
 def calibration_test(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: Predictions,
+    targets: ArrayLike,
     *,
     parts: Mapping[str, Any] | Sequence[Any] | None = None,
     **options: Unpack[MomentOptions],
@@ -158,8 +158,8 @@ def calibration_test(
 
 def _run(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: Predictions,
+    targets: ArrayLike,
     residual: MomentsResidual,
     test: str,
     options: MomentOptions,
@@ -205,7 +205,7 @@ def _run(
 _NAMES = tuple(MomentOptions.__annotations__)
 
 
-def _moment(value: Any, name: str) -> Any:
+def _moment(value: object, name: str) -> Any:
     """A moment as a pytree; a plain function becomes part of the program."""
     if isinstance(value, type) or not (callable(value) or isinstance(value, KernelStein)):
         raise TypeError(

@@ -10,15 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Int, PyTree, UInt32
 
-from jaxcal.typing import Key
+from jaxcal.typing import DTypeLike, Key
 
 SHARE = 0.01  # of the observations, up to which repeats are not named
 FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of one density's float32 draws
 
 
-def fingerprints(tree: Any, n: int) -> UInt32[Array, " n"]:
+def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
     """32 bits of each of n rows of the arrays in a pytree that have n; others are left out."""
     bits = jnp.zeros(n, jnp.uint32)
     for place, leaf in enumerate(jax.tree.leaves(tree)):
@@ -31,7 +31,7 @@ def fingerprints(tree: Any, n: int) -> UInt32[Array, " n"]:
 
 
 @partial(jax.jit, static_argnames="n")
-def drawn_order(key: Key, n: int, tree: Any, ties: Any = None) -> Int[Array, " n"]:
+def drawn_order(key: Key, n: int, tree: PyTree, ties: Any = None) -> Int[Array, " n"]:
     """Row numbers in random order, the same rows wherever they stand in the arrays of a pytree.
 
     What ``ties`` holds counts only among rows that are equal in ``tree``. Rows equal in both may
@@ -70,7 +70,7 @@ def _repeated(bits: UInt32[Array, " n"]) -> Int[Array, ""]:
     return jnp.sum(ordered[1:] == ordered[:-1], dtype=jnp.int32)
 
 
-def _is_number(dtype: Any) -> bool:
+def _is_number(dtype: DTypeLike) -> bool:
     return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
 
 

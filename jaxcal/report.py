@@ -82,7 +82,7 @@ def write_figure(result: TestResult, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -5,15 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.models.arrays import Scores
 from jaxcal.models.standardized import Standardized
 from jaxcal.models.unnormalized import Unnormalized
-from jaxcal.typing import HasScores, Nodes, Points, Scalar
+from jaxcal.typing import HasScores, Nodes, Points, Predictions, Scalar
 
 
-def is_distribution(predictions: Any) -> bool:
+def is_distribution(predictions: Predictions) -> bool:
     """Whether this behaves like a batch of numpyro distributions."""
     return hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")
 
@@ -108,7 +108,7 @@ def each_density(
     """
     if isinstance(predictions, Unnormalized):
 
-        def of_one(params: Any, y: Array, *row: Any) -> Any:
+        def of_one(params: PyTree, y: Array, *row: Any) -> Any:
             return function(lambda z: predictions.log_density(params, z), y, *row)
 
         axes = (predictions.in_axes, *(0 for _ in (ys, *rows)))
@@ -138,7 +138,7 @@ def each_density(
         return row_of(density, z)
 
     @log_density.defjvp
-    def slope(primals: Any, tangents: Any) -> Any:
+    def slope(primals: PyTree, tangents: PyTree) -> Any:
         gradient = row_of(jax.grad(lambda zs: jnp.sum(density(zs))), primals[0])
         return log_density(*primals), jnp.sum(gradient * tangents[0])
 
@@ -155,7 +155,7 @@ def on_whole_space(predictions: Any) -> bool:
     return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
 
 
-def climbable(predictions: Any) -> bool:
+def climbable(predictions: Predictions) -> bool:
     """Whether predictions have log densities, and not scores or draws alone."""
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     return isinstance(original, Unnormalized) or is_distribution(original)

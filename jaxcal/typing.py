@@ -72,6 +72,7 @@ class Divergence(Protocol):
 
 
 if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says what was wanted
+    from jax.typing import DTypeLike
 
     class HasArray(Protocol):
         """What NumPy can read: arrays of other libraries, columns of tables."""
@@ -117,3 +118,4 @@ if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says
 else:
     HasArray = Distribution = HasLogDensity = HasSamples = HasScoresAtTargets = Any
     ArrayLike = Predictions = PredictionsLike = KernelLike = DivergenceLike = BaseMeasure = Any
+    DTypeLike = Any

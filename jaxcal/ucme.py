@@ -25,7 +25,7 @@ from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share
 from jaxcal.skce.specification import MeanOptions, mean_specification
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 __all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
 
@@ -162,9 +162,9 @@ def ucme(
 
 def _prepared(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
-    locations: Any,
+    predictions: PredictionsLike,
+    targets: ArrayLike,
+    locations: ArrayLike,
     n_locations: Any,
     options: MeanOptions,
 ) -> tuple[_Located, int, int]:
@@ -192,7 +192,7 @@ def _prepared(
     return _among(kernel_key, predictions, ys, spec, order[j:], order[:j]), n, j
 
 
-def _checked(locations: Any, predictions: Any, ys: Array) -> tuple[Any, Array]:
+def _checked(locations: ArrayLike, predictions: PredictionsLike, ys: Array) -> tuple[Any, Array]:
     """Test predictions of the kind of the predictions, and as many test targets."""
     if not isinstance(locations, (tuple, list)) or len(locations) != 2:
         raise TypeError(
@@ -228,7 +228,7 @@ def _distribution(predictions: Any) -> Any:
 
 @jax.jit
 def _among(
-    key: Key, predictions: Any, ys: Array, spec: Specification, rows: Array, at: Array
+    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, rows: Array, at: Array
 ) -> _Located:
     """Features of some observations at others."""
     prepared, featured = spec.fit(jax.random.split(key), predictions, ys)
@@ -238,7 +238,7 @@ def _among(
 
 @jax.jit
 def _at_others(
-    key: Key, predictions: Any, ys: Array, spec: Specification, where: Any, at: Array
+    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, where: Any, at: Array
 ) -> _Located:
     """Features of all observations at locations given."""
     prepared, featured = spec.fit(jax.random.split(key), predictions, ys)
@@ -252,7 +252,7 @@ def _located(
     prepared: Prepared,
     seen: SKCEFeatures,
     there: SKCEFeatures,
-    predictions: Any,
+    predictions: PredictionsLike,
     ys: Array,
     rows: Array,
     nonfinite: Array,

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.candidates.proposals import Candidates, Chains, Proposal
@@ -33,20 +33,29 @@ from jaxcal.preconditioners import precision_root
 from jaxcal.preparation import Embedding, not_finite
 from jaxcal.quadratic import TILE, quadratic_sums
 from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
-from jaxcal.typing import Key, KeyLike, Scalar
+from jaxcal.typing import (
+    ArrayLike,
+    BaseMeasure,
+    DivergenceLike,
+    KernelLike,
+    Key,
+    KeyLike,
+    Predictions,
+    Scalar,
+)
 
 PARTS = ("log density", "location", "scale", "correlation")
 
 
 def exchangeability_test(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: Predictions,
+    targets: ArrayLike,
     *,
     proposal: Proposal = Chains(),
-    divergence: Any = Fisher(),
-    prediction_kernel: Any = Gaussian() + Constant(),
-    base_measure: Any = None,
+    divergence: DivergenceLike = Fisher(),
+    prediction_kernel: KernelLike = Gaussian() + Constant(),
+    base_measure: BaseMeasure | None = None,
     n_nodes: int | None = None,
     n_resamples: int = 500,
     level: float = 0.05,
@@ -258,7 +267,7 @@ def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1
     return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
 
 
-def _forms(pairwise: Any, described: Any, indices: Array, tile: int, feature: Array) -> Array:
+def _forms(pairwise: Any, described: PyTree, indices: Array, tile: int, feature: Array) -> Array:
     """The quadratic form of one feature [n, k], observed and redrawn, [b + 1]."""
     residuals = jnp.take_along_axis(feature, indices, axis=1)
     return jnp.sum(quadratic_sums(pairwise, described, residuals, tile=tile).forms, axis=0)

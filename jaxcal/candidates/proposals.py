@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.models.sampling import sample
-from jaxcal.typing import Key, Points, Scalar
+from jaxcal.typing import DTypeLike, Key, Points, Scalar
 
 # log densities [n, k] and their gradients [n, k, d] of n predictions at k points each [n, k, d]
 Densities = Callable[[Float[Array, "n k d"]], tuple[Float[Array, "n k"], Float[Array, "n k d"]]]
@@ -67,7 +67,7 @@ class _Scales(eqx.Module):
     smallest: float = eqx.field(static=True)
     largest: float = eqx.field(static=True)
 
-    def draw(self, key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
+    def draw(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         low, high = jnp.log(jnp.asarray([self.smallest, self.largest], dtype))
         return jnp.exp(jax.random.uniform(key, shape, dtype, low, high))
 
@@ -158,7 +158,7 @@ class Chains(eqx.Module):
             usable = jnp.where(jnp.isfinite(gradients), gradients, 0)
             return jnp.einsum("nij,nkj->nki", jnp.swapaxes(units, 1, 2), usable)
 
-        def step(t: Array, carry: Any) -> Any:
+        def step(t: Array, carry: PyTree) -> Any:
             points, (logs, gradients), moved = carry
             scale_key, noise_key, accept_key = jax.random.split(jax.random.fold_in(key, t), 3)
             s = scales.draw(scale_key, (*logs.shape, 1), points.dtype)

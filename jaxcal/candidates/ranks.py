@@ -1,7 +1,6 @@
 r"""Where the target stands among its candidates: ranks that are uniform under calibration."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -147,6 +146,6 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
     return jnp.where(finite, jnp.clip(u, 0, 1), jnp.nan)
 
 
-def _of_candidates(value: Any) -> None:
+def _of_candidates(value: object) -> None:
     if not isinstance(value, Candidates):
         raise TypeError(f"candidates: wanted those of a proposal, got {convert.say(value)}")

@@ -11,20 +11,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.batching import over_rows
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
 from jaxcal.numerics import at_least
-from jaxcal.typing import Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 TILE = 1024
 
 
 def gram_times(
-    kernel: Any,
+    kernel: KernelLike,
     xs: Float[Array, "n m"],
     vectors: Float[Array, "n p"],
     *,
@@ -80,12 +80,12 @@ def conjugate_gradients(
     size = jnp.sum(right**2, axis=0)
     scale = jnp.where(size > 0, size, 1)
 
-    def go_on(state: Any) -> Array:
+    def go_on(state: PyTree) -> Array:
         step, _, _, _, left = state
         # NaN stops too
         return (step < steps) & (jnp.max(left / scale) > tolerance**2)
 
-    def take(state: Any) -> Any:
+    def take(state: PyTree) -> Any:
         step, x, r, d, left = state
         ad = product(d)
         curve = jnp.sum(d * ad, axis=0)
@@ -140,7 +140,7 @@ class ConjugateGradients(eqx.Module):
         checks.devices(self.mesh)
 
     def __call__(
-        self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar
+        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
         n, tile, mesh = q.shape[0], self.tile, self.mesh
         tolerance = checks.tolerance(self.tolerance, 100 * float(jnp.finfo(q.dtype).eps))

@@ -21,7 +21,7 @@ from jaxcal.ckce.residuals import checked, class_root, noise, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
 from jaxcal.ckce.solvers import Approximation, Exact, Solution, Solver, check_solver
 from jaxcal.results import Result, Sentences, largest_share
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, DTypeLike, KernelLike, Scalar
 
 CERTAIN = 0.1  # a possible error above this share of the estimate is reported
 COMPARABLE = "comparable only at equal n, ridge and kernel"
@@ -122,19 +122,19 @@ class Problem(NamedTuple):
 
     q: Float[Array, "n m"]
     labels: Int[Array, " n"]
-    kernel: Any
+    kernel: KernelLike
     root: Float[Array, "m m"] | None
     ridge: Scalar
     bandwidth: Scalar | None
 
 
 def checked_problem(
-    predictions: Any,
-    targets: Any,
-    prediction_kernel: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    prediction_kernel: KernelLike,
     similarity: Any,
     ridge: Ridge,
-    bandwidth: Any,
+    bandwidth: ArrayLike,
 ) -> Problem:
     """Every argument checked, or an error with its name."""
     q, labels = checked(predictions, targets)
@@ -150,7 +150,7 @@ def checked_problem(
     )
 
 
-def positive(value: Any, dtype: Any) -> Scalar:
+def positive(value: object, dtype: DTypeLike) -> Scalar:
     """A positive, finite bandwidth as an array, or ValueError."""
     return checks.number(value, "bandwidth", above=0).astype(dtype)
 
@@ -255,7 +255,7 @@ def result(solution: Solution, problem: Problem, bandwidths: dict[str, Scalar]) 
 def ckce_path(
     predictions: Any,
     targets: Any,
-    ridges: Any,
+    ridges: ArrayLike,
     *,
     prediction_kernel: Any = simplex_kernel(),
     similarity: Any = None,
@@ -306,7 +306,7 @@ def _path(problem: Problem, ridges: Array) -> Array:
 def cross_validated_ridge(
     predictions: Any,
     targets: Any,
-    ridges: Any,
+    ridges: ArrayLike,
     *,
     prediction_kernel: Any = simplex_kernel(),
     similarity: Any = None,

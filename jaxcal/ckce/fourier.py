@@ -13,7 +13,7 @@ from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.features import TILE, primal_fit
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
 from jaxcal.kernels.points import Gaussian, Linear, Sum
-from jaxcal.typing import Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 
 class Fourier(eqx.Module):
@@ -58,7 +58,7 @@ class Fourier(eqx.Module):
         checks.devices(self.mesh)
 
     def __call__(
-        self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar
+        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
         match kernel:
             case Sum(left=Linear(), right=Gaussian(bandwidth=bandwidth)):

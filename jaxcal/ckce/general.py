@@ -22,13 +22,13 @@ from jaxcal.pairwise.stein import Stein
 from jaxcal.preparation import Specification, SteinOptions, stein_specification
 from jaxcal.preparation.residuals import not_finite
 from jaxcal.skce.specification import MeanOptions, mean_specification
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 
 def ckce_means(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: PredictionsLike,
+    targets: ArrayLike,
     *,
     ridge: Ridge = None,
     **options: Unpack[MeanOptions],
@@ -78,8 +78,8 @@ def ckce_means(
 
 def ckce_stein(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: PredictionsLike,
+    targets: ArrayLike,
     *,
     ridge: Ridge = None,
     **options: Unpack[SteinOptions],
@@ -131,7 +131,7 @@ def ckce_stein(
 
 @jax.jit
 def _estimate(
-    key: Key, predictions: Any, targets: Array, spec: Specification, ridge: Array
+    key: Key, predictions: PredictionsLike, targets: Array, spec: Specification, ridge: Array
 ) -> CKCE:
     keys = jax.random.split(key, 3)[:2]
     prepared, featured = spec.fit(keys, predictions, targets)

@@ -18,7 +18,7 @@ from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.ckce.solvers import Solution
 from jaxcal.kernels import points
-from jaxcal.typing import Points, Scalar
+from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 
 class ByGroup(NamedTuple):
@@ -48,14 +48,14 @@ class ByGroup(NamedTuple):
 def ckce_given(
     predictions: Any,
     targets: Any,
-    covariates: Any,
+    covariates: ArrayLike,
     *,
-    covariate_kernel: Any = points.Gaussian(),
+    covariate_kernel: KernelLike = points.Gaussian(),
     prediction_kernel: Any = simplex_kernel(),
     similarity: Any = None,
     ridge: Ridge = None,
     bandwidth: Any = None,
-    covariate_bandwidth: Any = None,
+    covariate_bandwidth: ArrayLike | None = None,
 ) -> CKCE:
     """CKCE given the prediction and covariates: the product of two kernels.
 
@@ -103,7 +103,10 @@ def ckce_given(
 
 @jax.jit
 def _ckce_given(
-    problem: Problem, covariates: Points, covariate_kernel: Any, covariate_bandwidth: Any
+    problem: Problem,
+    covariates: Points,
+    covariate_kernel: KernelLike,
+    covariate_bandwidth: ArrayLike,
 ) -> CKCE:
     def one(problem: Problem, covariates: Points, kernel_a: Any, bandwidth_a: Any) -> CKCE:
         kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
@@ -120,7 +123,7 @@ def _ckce_given(
 def ckce_by_group(
     predictions: Any,
     targets: Any,
-    groups: Any,
+    groups: ArrayLike,
     *,
     n_groups: int | None = None,
     prediction_kernel: Any = simplex_kernel(),

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.ckce import kernels
@@ -14,12 +14,12 @@ from jaxcal.ckce.features import TILE, primal_fit
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.numerics import at_least
-from jaxcal.typing import Points, Scalar
+from jaxcal.typing import KernelLike, Points, Scalar
 
 CANDIDATES = 4096
 
 
-def _landmarks(value: Any) -> Array | None:
+def _landmarks(value: object) -> Array | None:
     if value is None:
         return None
     points = checks.floats(value, "landmarks")
@@ -75,7 +75,7 @@ class LowRank(eqx.Module):
         checks.devices(self.mesh)
 
     def __call__(
-        self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar
+        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
         candidates, broken = spread(q), 0
         if self.landmarks is not None:
@@ -106,7 +106,7 @@ class LowRank(eqx.Module):
 
 
 def pivots(
-    kernel: Any, xs: Points, rank: int, tolerance: Any
+    kernel: KernelLike, xs: Points, rank: int, tolerance: Any
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
     """Rows of ``xs`` in the order incomplete Cholesky takes them, and which of them count.
 
@@ -121,11 +121,11 @@ def pivots(
     start = kernels.gram_diagonal(kernel, ordered)
     least = tolerance * jnp.max(start)
 
-    def go_on(state: Any) -> Array:
+    def go_on(state: PyTree) -> Array:
         step, _, left, _ = state
         return (step < rank) & (jnp.max(left) > least)
 
-    def take(state: Any) -> Any:
+    def take(state: PyTree) -> Any:
         step, columns, left, taken = state
         i = jnp.argmax(left).astype(jnp.int32)
         column = kernels.gram(kernel, ordered, ordered[i][None])[:, 0]
@@ -145,14 +145,14 @@ class NystroemFeatures(eqx.Module):
     ``used`` [r] says which landmarks count. ``low`` [r, r]: the factor L.
     """
 
-    kernel: Any
+    kernel: KernelLike
     landmarks: Float[Array, "r m"]
     low: Float[Array, "r r"]
     used: Bool[Array, " r"]
 
     @classmethod
     def at(
-        cls, kernel: Any, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]
+        cls, kernel: KernelLike, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]
     ) -> "NystroemFeatures":
         """The map for these landmarks, which must be distinct where they are used."""
         block = kernels.square_gram(kernel, landmarks)

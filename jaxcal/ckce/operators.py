@@ -18,7 +18,7 @@ from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Gaussian
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, KernelLike, Scalar
 
 
 class ConditionalMean(eqx.Module):
@@ -42,8 +42,8 @@ class ConditionalMean(eqx.Module):
 
     xs: Float[Array, "n q"]
     ys: Float[Array, "n d"]
-    kernel: Any
-    target_kernel: Any
+    kernel: KernelLike
+    target_kernel: KernelLike
     ridge: Scalar
     low: Float[Array, "n n"]
 
@@ -64,13 +64,13 @@ class ConditionalMean(eqx.Module):
 
 
 def conditional_mean(
-    xs: Any,
-    ys: Any,
+    xs: ArrayLike,
+    ys: ArrayLike,
     *,
-    kernel: Any = Gaussian(),
-    target_kernel: Any = Gaussian(),
+    kernel: KernelLike = Gaussian(),
+    target_kernel: KernelLike = Gaussian(),
     ridge: Ridge = None,
-    bandwidth: Any = None,
+    bandwidth: ArrayLike | None = None,
     target_bandwidth: Any = None,
 ) -> ConditionalMean:
     """Fit the conditional mean operator of P(Y | X) to pairs.

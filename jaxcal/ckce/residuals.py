@@ -11,13 +11,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.numerics import psd_root
-from jaxcal.typing import Key
+from jaxcal.typing import ArrayLike, DTypeLike, Key
 
 Probabilities = Float[Array, "n m"]
 Labels = Int[Array, " n"]
 
 
-def checked(predictions: Any, targets: Any) -> tuple[Probabilities, Labels]:
+def checked(predictions: ArrayLike, targets: ArrayLike) -> tuple[Probabilities, Labels]:
     """Class probabilities [n, m] and classes [n], or an error that names the argument."""
     q = checks.probabilities(predictions, binary=True)
     n, m = q.shape
@@ -57,7 +57,7 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
     return names, jnp.stack(arrays)
 
 
-def class_root(similarity: Any, m: int, dtype: Any) -> Float[Array, "m m"] | None:
+def class_root(similarity: Any, m: int, dtype: DTypeLike) -> Float[Array, "m m"] | None:
     r"""A root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`; None is identity.
 
     ``similarity``: None (classes agree or do not), an array [m, m], or a kernel on classes with an

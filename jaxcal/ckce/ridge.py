@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, DTypeLike, Scalar
 
 Ridge: TypeAlias = Any  # None, a positive number, or a function of n that returns one
 
@@ -23,7 +23,7 @@ def fourth_root(n: int) -> float:
     return float(n) ** -0.25
 
 
-def ridge_at(ridge: Ridge, n: int, dtype: Any) -> Scalar:
+def ridge_at(ridge: Ridge, n: int, dtype: DTypeLike) -> Scalar:
     """The ridge for n observations; ValueError unless positive and finite.
 
     None is n^(-1/4). Under a transformation a value that is not known yet passes.
@@ -49,7 +49,7 @@ def ridge_at(ridge: Ridge, n: int, dtype: Any) -> Scalar:
     return checks.number(value, "ridge", above=0).astype(dtype)
 
 
-def ridges_at(ridges: Any, dtype: Any) -> Float[Array, " r"]:
+def ridges_at(ridges: ArrayLike, dtype: DTypeLike) -> Float[Array, " r"]:
     """Several ridges, shape [r], each positive and finite, or ValueError."""
     values = checks.floats(ridges, "ridges")
     values = values if isinstance(values, Tracer) else np.asarray(values)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.ckce import kernels, solve
-from jaxcal.typing import Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 Predictions = Float[Array, "n m"]
 Residuals = Float[Array, "n p"]
@@ -74,7 +74,7 @@ class Solver(Protocol):
     """
 
     def __call__(
-        self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar, /
+        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar, /
     ) -> Solution: ...
 
 
@@ -93,12 +93,12 @@ class Exact(eqx.Module):
     """
 
     def __call__(
-        self, kernel: Any, q: Predictions, residuals: Residuals, ridge: Scalar
+        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
         return Solution(solve.fit(kernels.square_gram(kernel, q), residuals, ridge))
 
 
-def check_solver(value: Any) -> Any:
+def check_solver(value: object) -> Any:
     """A solver ready to use, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Solver):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""

@@ -44,7 +44,7 @@ from jaxcal.results import (
     Sentences,
     too_few,
 )
-from jaxcal.typing import KeyLike, Scalar, Vector
+from jaxcal.typing import ArrayLike, KeyLike, Scalar, Vector
 
 INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
 PROGRAM_MOST = 20_000  # observations for which the lower distance is solved by default
@@ -95,10 +95,10 @@ class _Measures(NamedTuple):
 
 
 def dce_bracket(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     accuracy: float | int = 0.01,
     bins: int = 15,
     solve: bool | None = None,
@@ -272,7 +272,7 @@ def distance_from_calibration(
     predictions: Any,
     targets: Any,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     level: float = 0.05,
     n_resamples: int = 200,
     n_draws: int = 500,

@@ -10,7 +10,6 @@ with F the cumulative residual. Source: Blasiok et al. (2023), Def. 6.1, 6.5 and
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ from jaxcal.dce.predictions import Atoms, Binary, atoms, binary, positive, resid
 from jaxcal.dce.prefix_sums import sums
 from jaxcal.numerics import at_most, smallest
 from jaxcal.results import Result
-from jaxcal.typing import Scalar, Vector
+from jaxcal.typing import ArrayLike, Scalar, Vector
 
 EXACT_MOST = 48  # atoms for which all maximum widths are tried
 FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
@@ -58,7 +57,11 @@ class SurrogateCE(Result):
 
 
 def surrogate_interval_ce(
-    predictions: Any, targets: Any, *, accuracy: float | int | None = 0.01, weights: Any = None
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    accuracy: float | int | None = 0.01,
+    weights: ArrayLike | None = None,
 ) -> SurrogateCE:
     r"""Surrogate interval calibration error: the least of RintCE(2^-k) + 2^-k.
 
@@ -141,7 +144,11 @@ class IntervalCE(Result):
 
 
 def interval_ce(
-    predictions: Any, targets: Any, *, width: str = "average", weights: Any = None
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    width: str = "average",
+    weights: ArrayLike | None = None,
 ) -> IntervalCE:
     """The least of binned ECE + bin width over all partitions of [0, 1] into intervals, exactly.
 

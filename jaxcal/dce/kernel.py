@@ -3,8 +3,6 @@
 The value for the Laplace kernel costs less: `laplace`. Source: Blasiok et al. (2023), Section 8.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from jaxcal import checks
@@ -14,15 +12,15 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.points import Laplace, as_kernel
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.quadratic import TILE, quadratic_sums
-from jaxcal.typing import PointKernel
+from jaxcal.typing import ArrayLike, PointKernel
 
 
 def kernel_ce(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
     kernel: PointKernel = Laplace(1.0),
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     tile: int = TILE,
 ) -> KernelCE:
     """Kernel calibration error with any kernel on points of shape [1], by the engine over pairs.

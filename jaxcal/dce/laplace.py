@@ -8,8 +8,6 @@ sum over j > i from the other end. No pair is ever formed, and no exponential gr
 Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28; the paper has :math:`\ell = 1`.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -19,7 +17,7 @@ from jaxcal.dce.predictions import Binary, binary
 from jaxcal.dce.prefix_sums import prefixes
 from jaxcal.numerics import safe_sqrt
 from jaxcal.results import Result
-from jaxcal.typing import Scalar, Vector
+from jaxcal.typing import ArrayLike, Scalar, Vector
 
 
 class KernelCE(Result):
@@ -54,7 +52,11 @@ class KernelCE(Result):
 
 
 def laplace_ce(
-    predictions: Any, targets: Any, *, bandwidth: Any = 1.0, weights: Any = None
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    bandwidth: ArrayLike = 1.0,
+    weights: ArrayLike | None = None,
 ) -> KernelCE:
     """Kernel calibration error (MMCE) with kernel exp(-|u - v| / bandwidth), exactly.
 
@@ -88,7 +90,7 @@ def laplace_ce(
     return _laplace(data, positive_like(bandwidth, data.v))
 
 
-def positive_like(bandwidth: Any, v: Vector) -> Array:
+def positive_like(bandwidth: ArrayLike, v: Vector) -> Array:
     """The bandwidth in the dtype of the predictions; ValueError where it is known not to be > 0."""
     return checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
 
@@ -136,7 +138,12 @@ def sums(v: Vector, rho: Vector, bandwidth: Scalar) -> tuple[Vector, Vector]:
 
 
 def laplace_witness(
-    predictions: Any, targets: Any, at: Any, *, bandwidth: Any = 1.0, weights: Any = None
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    at: ArrayLike,
+    *,
+    bandwidth: ArrayLike = 1.0,
+    weights: ArrayLike | None = None,
 ) -> Float[Array, " t"]:
     """The witness of `laplace_ce` at any points of [0, 1].
 

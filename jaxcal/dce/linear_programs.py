@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from jaxcal.typing import ArrayLike
+
 
 class Chain(NamedTuple):
     """A solution of the chain program on places u [m]: ``a`` = r(u, 0), ``b`` = r(u, 1), and the
@@ -16,7 +18,7 @@ class Chain(NamedTuple):
     at: Float[np.ndarray, " m"]
 
 
-def chain_program(u: Any, p0: Any, p1: Any) -> Chain:
+def chain_program(u: Any, p0: ArrayLike, p1: ArrayLike) -> Chain:
     """The most of E[(1 - y) a(v) + y b(v)] over a, b that are 1-Lipschitz on the places ``u`` with
     (1 - u) a + u b <= 0: the lower distance to predictors with values in u. ``u`` holds 0 and 1.
 
@@ -42,7 +44,7 @@ def differences(m: int, sparse: Any) -> Any:
     return sparse.diags([-np.ones(m - 1), np.ones(m - 1)], [0, 1], shape=(m - 1, m))
 
 
-def solve(costs: Any, matrix: Any, limits: Any, bounds: Any, seconds: Any = None) -> Any:
+def solve(costs: Any, matrix: Any, limits: Any, bounds: ArrayLike, seconds: Any = None) -> Any:
     """The solution of a program, or TimeoutError or RuntimeError.
 
     ``seconds``: the most that the solver may take.

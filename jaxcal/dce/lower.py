@@ -19,6 +19,7 @@ from jaxcal import checks
 from jaxcal.dce.linear_programs import Chain, chain_program
 from jaxcal.dce.predictions import atoms, binary, positive
 from jaxcal.results import Result
+from jaxcal.typing import ArrayLike
 
 ROUNDS = 40
 
@@ -89,10 +90,10 @@ class LowerDistance(Result):
 
 
 def lower_distance(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     tol: float = 1e-6,
     cells: int | None = None,
 ) -> LowerDistance:
@@ -159,7 +160,7 @@ def places_of(v: Any, cells: int | None) -> Any:
     return v if cells is None else np.round(v * cells) / cells
 
 
-def _cut(v: Any, p0: Any, p1: Any, tol: float) -> tuple[Any, Chain, float]:
+def _cut(v: ArrayLike, p0: ArrayLike, p1: ArrayLike, tol: float) -> tuple[Any, Chain, float]:
     u = np.unique(np.concatenate([[0.0, 1.0], v]))
     for rounds in range(ROUNDS):
         where = np.searchsorted(u, v)

@@ -26,11 +26,15 @@ import numpy as np
 from jaxcal import checks
 from jaxcal.dce.lower import LowerDistance, lower_of_masses, places_of
 from jaxcal.dce.predictions import binary
-from jaxcal.typing import Scalar, Vector
+from jaxcal.typing import ArrayLike, Scalar, Vector
 
 
 def lower_distance_value(
-    predictions: Any, targets: Any, *, weights: Any = None, tol: float = 1e-6
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    tol: float = 1e-6,
 ) -> Scalar:
     """The middle of the certificate of `lower_distance`, as a differentiable number.
 

@@ -60,7 +60,7 @@ def least(x: Array, *, reverse: bool = False) -> Array:
 def _scan(combine: Callable[[Any, Any], Any], elements: PyTree[Array]) -> PyTree[Array]:
     """Inclusive prefixes along the leading axis, one step an entry."""
 
-    def step(carry: Any, item: Any) -> tuple[Any, Any]:
+    def step(carry: PyTree, item: PyTree) -> tuple[Any, Any]:
         total = combine(carry, item)
         return total, total
 

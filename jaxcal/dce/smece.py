@@ -21,7 +21,7 @@ from jaxcal import checks
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.numerics import at_most
 from jaxcal.results import Result
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, Scalar
 
 HALVINGS = 45
 
@@ -53,7 +53,12 @@ class SmoothECE(Result):
 
 
 def smece(
-    predictions: Any, targets: Any, *, weights: Any = None, cells: int = 8192, width: Any = None
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    cells: int = 8192,
+    width: ArrayLike | None = None,
 ) -> SmoothECE:
     """SmoothECE: the ECE of residuals smoothed by a Gaussian as wide as the error itself.
 
@@ -91,7 +96,7 @@ def smece(
 
 
 @partial(jax.jit, static_argnames="cells")
-def _smece(data: Binary, cells: int, width: Any) -> SmoothECE:
+def _smece(data: Binary, cells: int, width: ArrayLike) -> SmoothECE:
     rho = data.w * (data.y - data.v)
     place = jnp.nan_to_num(data.v) * cells
     cell = jnp.clip(jax.lax.stop_gradient(jnp.floor(place)).astype(jnp.int32), 0, cells - 1)

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, PyTree
 
 from jaxcal.typing import Vector
 
@@ -64,7 +64,7 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
         begin = jnp.cumsum(jnp.sum(cost, axis=0))
         begin = jnp.concatenate([jnp.zeros(1, g.dtype), begin[:-1]])
 
-        def walk(carry: Any, item: Any) -> Any:
+        def walk(carry: PyTree, item: PyTree) -> Any:
             total, run, least = carry
             least = jnp.where(item[1] == run, least, total)  # a new run starts afresh
             total = total + item[0]
@@ -72,7 +72,7 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
 
         ends, (total, least) = jax.lax.scan(walk, (begin, low[0], begin), (cost, low))
 
-        def join(carry: Any, column: Any) -> Any:
+        def join(carry: PyTree, column: Any) -> Any:
             run, least = column
             least = jnp.where(run == carry[0], jnp.minimum(least, carry[1]), least)
             return (run, least), carry

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from jaxcal.dce.intervals import interval_ce
 from jaxcal.dce.predictions import atoms, binary, positive
 from jaxcal.results import Result
+from jaxcal.typing import ArrayLike
 
 MOST = 10  # points whose partitions are all tried: 115,975 of them
 MOVES = 50  # rounds of local search beyond
@@ -48,7 +49,7 @@ class Partition(Result):
         return [f"distance from calibration {kind} {self.value:.6g} by {groups} groups"]
 
 
-def best_partition(mass: Any, f: Any, f_star: Any, *, power: float = 1.0) -> Partition:
+def best_partition(mass: ArrayLike, f: Any, f_star: ArrayLike, *, power: float = 1.0) -> Partition:
     r"""The calibrated predictor g of k points nearest to f: :math:`\min_g (E|f - g|^p)^{1/p}`.
 
     ``mass`` [k] of sum 1, predictions ``f`` [k], ``f_star`` [k] = P(y = 1 | x), at most 10 points:
@@ -86,7 +87,9 @@ def all_partitions(k: int) -> Any:
     return rows
 
 
-def upper_distance(predictions: Any, targets: Any, *, weights: Any = None) -> Partition:
+def upper_distance(
+    predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
+) -> Partition:
     """Upper distance: the least that a recalibration of the predictions moves them on average.
 
     Exact for at most 10 different predictions; beyond, an upper bound by the best intervals and

@@ -22,7 +22,7 @@ from jaxcal.demo.training import train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.results import TestResult
 from jaxcal.scores import score
-from jaxcal.typing import Points
+from jaxcal.typing import Points, Predictions
 
 RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahrenheit
 
@@ -93,7 +93,9 @@ def _trained(start_key: Any, train_key: Any, fitted: Days, rounds: int) -> Energ
     return jax.block_until_ready(fit.energy)
 
 
-def _tests(key: Any, predictions: Any, tested: Days, draws: int) -> tuple[TestResult, TestResult]:
+def _tests(
+    key: Any, predictions: Predictions, tested: Days, draws: int
+) -> tuple[TestResult, TestResult]:
     """The test as if days were independent, and the one that allows for their dependence."""
     independent = kccsd_test(key, predictions, tested.targets, null=Wild(draws))
     dependent = kccsd_test(
@@ -102,7 +104,7 @@ def _tests(key: Any, predictions: Any, tested: Days, draws: int) -> tuple[TestRe
     return jax.block_until_ready((independent, dependent))
 
 
-def shifts(predictions: Any, tested: Days) -> Float[np.ndarray, "4 2"]:
+def shifts(predictions: Predictions, tested: Days) -> Float[np.ndarray, "4 2"]:
     r"""By season, one Newton step :math:`(\sum \nabla s)^{-1} \sum s` from the scores s.
 
     The mean score is 0 where predictions lie right. For Gaussians of one covariance this is the
@@ -110,7 +112,7 @@ def shifts(predictions: Any, tested: Days) -> Float[np.ndarray, "4 2"]:
     """
 
     @jax.jit
-    def scores_and_slopes(predictions: Any, ys: Points) -> tuple[Array, Array]:
+    def scores_and_slopes(predictions: Predictions, ys: Points) -> tuple[Array, Array]:
         values, slope = jax.linearize(lambda at: score(predictions, at), ys)
         axes = jnp.eye(ys.shape[1], dtype=ys.dtype)
         return values, jnp.stack([slope(jnp.broadcast_to(axis, ys.shape)) for axis in axes], -1)

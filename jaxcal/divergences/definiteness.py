@@ -18,7 +18,7 @@ from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.results import Result, Sentences
-from jaxcal.typing import KeyLike, Scalar
+from jaxcal.typing import KernelLike, KeyLike, PredictionsLike, Scalar
 
 
 class Definiteness(Result):
@@ -74,10 +74,10 @@ class Definiteness(Result):
 
 
 def positive_definiteness(
-    predictions: Any,
+    predictions: PredictionsLike,
     *,
     divergence: Any,
-    prediction_kernel: Any = points.Gaussian(),
+    prediction_kernel: KernelLike = points.Gaussian(),
     key: KeyLike | None = None,
 ) -> Definiteness:
     """The eigenvalues of a kernel on n predictions, with the divergence and kernel of a test.

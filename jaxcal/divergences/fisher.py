@@ -12,7 +12,7 @@ from jaxcal.divergences import embeddings
 from jaxcal.divergences.vectors import NodeScores, Vectors, _Euclidean
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, second_order_heuristic
-from jaxcal.typing import Features, Key, Nodes, Scalar
+from jaxcal.typing import Features, KernelLike, Key, Nodes, PredictionsLike, Scalar
 
 
 class Fisher(_Euclidean, eqx.Module):
@@ -42,7 +42,9 @@ class Fisher(_Euclidean, eqx.Module):
     zero_outside: bool = eqx.field(default=False, static=True)
     needs_nodes: bool = eqx.field(default=True, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         assert at_nodes is not None
         values = at_nodes.values
         if self.zero_outside:
@@ -50,7 +52,7 @@ class Fisher(_Euclidean, eqx.Module):
         return embeddings.fisher(values)
 
 
-def ground_kernel(kernel: Any) -> Any:
+def ground_kernel(kernel: KernelLike) -> Any:
     """A ground kernel as a pytree; None is a Gaussian whose bandwidth is still open."""
     if kernel is None:
         return points.Gaussian()
@@ -94,17 +96,21 @@ class KernelFisher(_Euclidean, eqx.Module):
         'rejected'
     """
 
-    ground: Any = eqx.field(default=None, converter=ground_kernel)
+    ground: KernelLike = eqx.field(default=None, converter=ground_kernel)
     needs_nodes: bool = eqx.field(default=True, static=True, init=False)
 
-    def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "KernelFisher":
+    def fitted(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> "KernelFisher":
         """The same divergence with the bandwidth of its ground kernel."""
         if at_nodes is None or at_nodes.nodes is None or not points.needs_bandwidth(self.ground):
             return self
         bandwidth = _ground_bandwidth(key, predictions, at_nodes.nodes)
         return KernelFisher(with_ground_bandwidth(self.ground, bandwidth))
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         if at_nodes is None or at_nodes.nodes is None:
             raise ValueError(
                 "KernelFisher needs the base points as well as the scores there: give "
@@ -140,13 +146,13 @@ class GradientKernel(eqx.Module):
         [[1.0, 0.0], [0.0, 1.0]]
     """
 
-    kernel: Any = eqx.field(converter=ground_kernel)
+    kernel: KernelLike = eqx.field(converter=ground_kernel)
 
     def __call__(self, x: Array, y: Array) -> Float[Array, "d d"]:
         return jax.jacfwd(jax.grad(self.kernel, argnums=0), argnums=1)(x, y)
 
 
-def with_ground_bandwidth(kernel: Any, bandwidth: Array) -> Any:
+def with_ground_bandwidth(kernel: KernelLike, bandwidth: Array) -> Any:
     """`jaxcal.kernels.points.with_bandwidth`, inside a `GradientKernel` too."""
     if isinstance(kernel, GradientKernel):
         return GradientKernel(points.with_bandwidth(kernel.kernel, bandwidth))

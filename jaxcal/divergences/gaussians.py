@@ -20,7 +20,7 @@ from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.models import Standardized, gaussian_moments
 from jaxcal.models.sampling import check_batch
 from jaxcal.numerics import at_least, psd_root, safe_sqrt
-from jaxcal.typing import Features, Key, Point, Points
+from jaxcal.typing import Features, Key, Point, Points, PredictionsLike
 
 
 def moments(predictions: Any) -> tuple[Points, Cov]:
@@ -35,12 +35,12 @@ def moments(predictions: Any) -> tuple[Points, Cov]:
     return mean, cov
 
 
-def optional_floats(value: Any) -> Any:
+def optional_floats(value: object) -> Any:
     """None, or a floating-point array."""
     return None if value is None else convert.floats(value, "mean or cov")
 
 
-def _base(predictions: Any, mean: Any, cov: Any, like: Points) -> tuple[Point, BaseCov]:
+def _base(predictions: PredictionsLike, mean: Any, cov: Any, like: Points) -> tuple[Point, BaseCov]:
     """Mean and (co)variance of the base measure in the units of the predictions."""
     d, dtype = like.shape[1], like.dtype
     if mean is not None and mean.shape not in ((), (d,)):
@@ -91,7 +91,9 @@ class GaussianFisher(_Euclidean, eqx.Module):
     cov: Any = eqx.field(default=None, converter=optional_floats)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         mu, sigma = moments(predictions)
         base = _base(predictions, self.mean, self.cov, mu)
         return embeddings.gaussian_fisher(mu, sigma, *base)
@@ -135,7 +137,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def fitted(
-        self, key: Key, predictions: Any, at_nodes: NodeScores | None
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> "GaussianKernelFisher":
         """The same divergence with the bandwidth of its ground kernel."""
         if self.bandwidth is not None:
@@ -143,7 +145,9 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         bandwidth = spread_of_gaussians(key, *moments(predictions))
         return GaussianKernelFisher(self.mean, self.cov, bandwidth)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         mu, sigma = moments(predictions)
         base = _base(predictions, self.mean, self.cov, mu)
         length = self.fitted(key, predictions, at_nodes).bandwidth
@@ -185,7 +189,9 @@ class Wasserstein(_Euclidean, eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         return embeddings.wasserstein(*moments(predictions))
 
 
@@ -226,7 +232,9 @@ class Bures(eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         mean, cov = moments(predictions)
         if cov.ndim == 2:
             return GaussianRoots(mean, safe_sqrt(cov), jnp.sum(cov, axis=-1))

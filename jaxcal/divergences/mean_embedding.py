@@ -13,7 +13,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic
 from jaxcal.models.sampling import check_n_draws
 from jaxcal.numerics import at_least
-from jaxcal.typing import Features, Key
+from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
 class Embedded(eqx.Module):
@@ -57,7 +57,7 @@ class MeanEmbedding(eqx.Module):
     def __check_init__(self):
         check_n_draws(self.n_draws)
 
-    def with_target_kernel(self, kernel: Any) -> "MeanEmbedding":
+    def with_target_kernel(self, kernel: KernelLike) -> "MeanEmbedding":
         """The same divergence with this kernel where it was given none."""
         return MeanEmbedding(kernel, self.n_draws) if self.kernel is None else self
 
@@ -70,7 +70,9 @@ class MeanEmbedding(eqx.Module):
             kernel = points.with_bandwidth(kernel, bandwidth)
         return MeanEmbedding(kernel, self.n_draws)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         draw_key, _ = jax.random.split(key)
         kernel = self.fitted(key, predictions, at_nodes).kernel
         means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)

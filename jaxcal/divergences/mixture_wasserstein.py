@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.divergences import embeddings
@@ -21,7 +21,7 @@ from jaxcal.models import Standardized
 from jaxcal.models.families import Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.models.sampling import check_batch
 from jaxcal.numerics import safe_sqrt
-from jaxcal.typing import Key
+from jaxcal.typing import Key, PredictionsLike
 
 TOGETHER = 64  # linear programs of one call: the overhead of a call is shared
 MARGINALS = 1e-4  # of Sinkhorn's couplings
@@ -141,7 +141,9 @@ class MixtureWasserstein(eqx.Module):
         if not convert.real(self.s, "s") >= 1:
             raise ValueError(f"s: wanted a finite order s >= 1, got {self.s}")
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Components:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Components:
         return components(predictions)
 
     def squared_distances(self, rows: Components, cols: Components) -> Float[Array, "r c"]:
@@ -205,7 +207,7 @@ def _vectors(parts: Normals | Laplaces) -> Array:
     return flat.reshape(*batch, -1)
 
 
-def _couplings(cost: Any, left: Any, right: Any) -> np.ndarray:
+def _couplings(cost: Any, left: PyTree, right: PyTree) -> np.ndarray:
     """Couplings of least cost, [..., k, l]; NaN where a cost or a weight is not finite."""
     cost = np.asarray(cost)
     k, m = cost.shape[-2:]

@@ -18,7 +18,7 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.models import Draws, Standardized
 from jaxcal.models.sampling import check_n_draws, drawn
 from jaxcal.numerics import at_least
-from jaxcal.typing import Features, Key, Points, Scalar
+from jaxcal.typing import Features, KernelLike, Key, Points, PredictionsLike, Scalar
 
 
 class Gaussians(NamedTuple):
@@ -72,14 +72,14 @@ class MMD(eqx.Module):
         'rejected'
     """
 
-    ground: Any = eqx.field(default=None, converter=ground_kernel)
+    ground: KernelLike = eqx.field(default=None, converter=ground_kernel)
     n_draws: int | None = eqx.field(default=None, static=True)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def __check_init__(self):
         check_n_draws(self.n_draws)
 
-    def _closed(self, predictions: Any) -> bool:
+    def _closed(self, predictions: PredictionsLike) -> bool:
         original = predictions.predictions if isinstance(predictions, Standardized) else predictions
         return self.n_draws is None and not isinstance(original, Draws)
 
@@ -106,13 +106,13 @@ class MMD(eqx.Module):
         squared_norms = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)
         return Samples(samples, jnp.broadcast_to(length, squared_norms.shape), squared_norms)
 
-    def _moments(self, predictions: Any) -> tuple[Points, Cov]:
+    def _moments(self, predictions: PredictionsLike) -> tuple[Points, Cov]:
         try:
             return moments(predictions)
         except TypeError as error:
             raise TypeError(f"{error}: MMD(n_draws=...)") from None
 
-    def _gaussians(self, key: Key, predictions: Any) -> Gaussians:
+    def _gaussians(self, key: Key, predictions: PredictionsLike) -> Gaussians:
         if not isinstance(self.ground, Gaussian):
             raise TypeError(
                 f"ground: the closed form of MMD needs the Gaussian kernel, got "
@@ -146,7 +146,7 @@ class MMD(eqx.Module):
 
 
 def _mean_kernel(
-    kernel: Any, p: Float[Array, "m d"], qs: Float[Array, "c k d"]
+    kernel: KernelLike, p: Float[Array, "m d"], qs: Float[Array, "c k d"]
 ) -> Float[Array, " c"]:
     """Mean of the kernel between the draws of p and those of each of c predictions."""
     c, k, d = qs.shape

@@ -12,12 +12,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.models.sampling import check_batch
-from jaxcal.typing import Features, Key
+from jaxcal.typing import Features, Key, PredictionsLike
 
 AT_ONCE = 16  # classes a step: enough to keep a core busy, few enough to compile quickly
 
@@ -64,7 +64,7 @@ def by_class(
 ) -> Float[Array, "r c"]:
     """Sum over classes of ``term(row, col)``, [r, c]: nothing of shape [r, c, m] is ever held."""
 
-    def some(left: Any, right: Any) -> Array:
+    def some(left: PyTree, right: PyTree) -> Array:
         terms = [term(p[:, None], q[None]) for p, q in zip(left, right, strict=True)]
         return reduce(jnp.add, terms)
 
@@ -88,7 +88,9 @@ def by_class(
 class _Simplex:
     """Distances whose features are probabilities: few classes one by one, many together."""
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         return self.in_order(class_probabilities(predictions))
 
     def center(self, features: Features) -> None:

@@ -10,25 +10,25 @@ from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.kernels import points
 from jaxcal.models import Draws, Standardized
 from jaxcal.models.families import Particles, distribution_of
 from jaxcal.models.sampling import drawn
-from jaxcal.typing import Features, KeyLike
+from jaxcal.typing import Distribution, Features, KernelLike, KeyLike
 
 
 @runtime_checkable
 class Formulas(Protocol):
     """kappa_1 and kappa_2 of slices of features; ``own`` is kappa_2 of each row with itself."""
 
-    def first(self, rows: Any, ys: Array, /) -> Array: ...
+    def first(self, rows: PyTree, ys: Array, /) -> Array: ...
 
-    def second(self, rows: Any, cols: Any, /) -> Array: ...
+    def second(self, rows: PyTree, cols: PyTree, /) -> Array: ...
 
-    def own(self, features: Any, /) -> Array: ...
+    def own(self, features: PyTree, /) -> Array: ...
 
 
 Made = tuple[Any, Formulas]
@@ -72,7 +72,7 @@ def pair(kernel: type, distribution: type) -> Callable[[Callable[[Any, Any], Mad
     return add
 
 
-def find(kernel: Any, distribution: Any) -> Callable[[Any, Any], Made] | None:
+def find(kernel: Any, distribution: Distribution) -> Callable[[Any, Any], Made] | None:
     """The function that averages this kernel over this distribution, or None."""
     for above in type(kernel).__mro__:
         for under in type(distribution).__mro__:
@@ -122,7 +122,7 @@ class KernelMeans(eqx.Module):
         ((3, 2), 'closed form')
     """
 
-    kernel: Any
+    kernel: KernelLike
     features: Any
     formulas: Any
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.dispatch import Formulas, Made, make, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
 from jaxcal.models.families import Mixtures
+from jaxcal.typing import Distribution, KernelLike
 
 
 class Weighted(NamedTuple):
@@ -66,7 +67,7 @@ def _by_component(features: Weighted) -> tuple[Any, Array]:
 
 
 @pair(object, Mixtures)
-def over_mixtures(kernel: Any, distribution: Mixtures) -> Made:
+def over_mixtures(kernel: KernelLike, distribution: Mixtures) -> Made:
     """Any kernel that has a closed form over the components."""
     n, k = distribution.weights.shape
     flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), distribution.parts)
@@ -97,25 +98,25 @@ class OfMultiple(eqx.Module):
     scale: Array
     inner: Formulas
 
-    def first(self, rows: Any, ys: Array) -> Array:
+    def first(self, rows: PyTree, ys: Array) -> Array:
         return self.scale * self.inner.first(rows, ys)
 
-    def second(self, rows: Any, cols: Any) -> Array:
+    def second(self, rows: PyTree, cols: PyTree) -> Array:
         return self.scale * self.inner.second(rows, cols)
 
-    def own(self, features: Any) -> Array:
+    def own(self, features: PyTree) -> Array:
         return self.scale * self.inner.own(features)
 
 
 @pair(Sum, object)
-def of_sum(kernel: Sum, distribution: Any) -> Made:
+def of_sum(kernel: Sum, distribution: Distribution) -> Made:
     """Both parts need a closed form."""
     (left, one), (right, other) = make(kernel.left, distribution), make(kernel.right, distribution)
     return (left, right), OfSum(one, other)
 
 
 @pair(Scaled, object)
-def of_multiple(kernel: Scaled, distribution: Any) -> Made:
+def of_multiple(kernel: Scaled, distribution: Distribution) -> Made:
     """The kernel inside needs a closed form."""
     features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)

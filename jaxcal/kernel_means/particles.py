@@ -5,7 +5,7 @@ From m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predict
 over different draws, so that every average is unbiased. Nodes have weights instead.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -15,13 +15,14 @@ from jaxtyping import Array
 from jaxcal.kernel_means.dispatch import Made, check_dimension, gram, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
 from jaxcal.models.families import Nodes, Particles
+from jaxcal.typing import KernelLike
 
 
 class FromDraws(eqx.Module):
     """O(m) a target and O(m^2) a pair, walked prediction by prediction."""
 
     route: ClassVar[str] = "draws of each prediction"
-    kernel: Any
+    kernel: KernelLike
 
     def first(self, rows: Particles, ys: Array) -> Array:
         check_dimension(ys, rows.points.shape[-1])
@@ -50,7 +51,7 @@ class FromNodes(eqx.Module):
     """Weighted sums over the nodes."""
 
     route: ClassVar[str] = "given nodes"
-    kernel: Any
+    kernel: KernelLike
 
     def first(self, rows: Nodes, ys: Array) -> Array:
         check_dimension(ys, rows.points.shape[-1])
@@ -73,7 +74,7 @@ class FromNodes(eqx.Module):
 @pair(Sum, Particles)
 @pair(Scaled, Particles)
 @pair(object, Particles)
-def over_draws(kernel: Any, distribution: Particles) -> Made:
+def over_draws(kernel: KernelLike, distribution: Particles) -> Made:
     """Any kernel; at least two draws of each prediction."""
     if distribution.points.shape[1] < 2:
         raise ValueError(
@@ -86,6 +87,6 @@ def over_draws(kernel: Any, distribution: Particles) -> Made:
 @pair(Sum, Nodes)
 @pair(Scaled, Nodes)
 @pair(object, Nodes)
-def over_nodes(kernel: Any, distribution: Nodes) -> Made:
+def over_nodes(kernel: KernelLike, distribution: Nodes) -> Made:
     """Any kernel that the quadrature rule integrates well."""
     return distribution, FromNodes(kernel)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from jaxcal.kernel_means import grids
 from jaxcal.kernel_means.dispatch import Made, NoClosedForm, check_dimension, own_by_second, pair
@@ -28,7 +28,7 @@ from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels import points
 from jaxcal.kernels.points import IMQ, Gaussian, Matern52, Product, RationalQuadratic
 from jaxcal.models.families import Laplaces, Normals
-from jaxcal.typing import Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 ERROR = 3e-7
 BETWEEN = grids.both_sides(1e-10, 89)
@@ -73,19 +73,19 @@ class OnTheLine(eqx.Module):
     """kappa by quadrature: ``kernel`` a kernel of the distance, ``gap`` that of a difference."""
 
     route: ClassVar[str] = f"quadrature on the line, error below {ERROR:g}"
-    kernel: Any
+    kernel: KernelLike
     gap: Callable[[Array, Array | None], tuple[Density, Array]] = eqx.field(static=True)
 
-    def first(self, rows: Any, ys: Array) -> Array:
+    def first(self, rows: PyTree, ys: Array) -> Array:
         check_dimension(ys, 1)
         centre, spread = rows
         return self._average(centre - ys.T, spread, None)
 
-    def second(self, rows: Any, cols: Any) -> Array:
+    def second(self, rows: PyTree, cols: PyTree) -> Array:
         (centre, spread), (other, width) = rows, cols
         return self._average(centre - other.T, spread, width.T)
 
-    def own(self, features: Any) -> Array:
+    def own(self, features: PyTree) -> Array:
         return own_by_second(self, features)
 
     def _average(self, shift: Array, spread: Array, other: Array | None) -> Array:
@@ -124,7 +124,7 @@ def normal_gap(variance: Array, other: Array | None) -> tuple[Density, Array]:
     return lambda u: jnp.exp(-(u**2) / 2) * (2 * jnp.pi) ** -0.5, scale
 
 
-def over_the_line(kernel: Any, centre: Array, spread: Array, gap: Any) -> Made:
+def over_the_line(kernel: KernelLike, centre: Array, spread: Array, gap: Any) -> Made:
     """Features and formulas for predictions of one coordinate; NoClosedForm for more."""
     if centre.shape[-1] != 1:
         raise NoClosedForm("without a closed form, averages over several coordinates need draws")
@@ -158,6 +158,6 @@ def product_over_normals(kernel: Product, distribution: Normals) -> Made:
 @pair(IMQ, Laplaces)
 @pair(RationalQuadratic, Laplaces)
 @pair(Matern52, Laplaces)
-def radial_over_laplaces(kernel: Any, distribution: Laplaces) -> Made:
+def radial_over_laplaces(kernel: KernelLike, distribution: Laplaces) -> Made:
     """By quadrature, in one dimension."""
     return over_the_line(kernel, distribution.loc, distribution.scale, laplace_gap)

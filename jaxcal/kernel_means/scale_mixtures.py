@@ -22,13 +22,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means import grids
 from jaxcal.kernel_means.dispatch import Formulas, Made, pair
 from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
 from jaxcal.models.families import Normals
+from jaxcal.typing import KernelLike
 
 SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # shapes below: how many nodes
 ERROR = 1e-7
@@ -46,7 +47,7 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
     return s, weights
 
 
-def gaussians_of(kernel: Any) -> tuple[np.ndarray, np.ndarray]:
+def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
     """Squared lengths, in squared bandwidths, and weights of the Gaussian kernels in a kernel."""
     match kernel:
         case IMQ(beta=beta):
@@ -72,13 +73,13 @@ class ScaleMixture(eqx.Module):
     inner: Formulas  # leaves [q, ...]
     own_features: bool = eqx.field(static=True)  # whether features are [n, q, ...], one a node
 
-    def first(self, rows: Any, ys: Array) -> Array:
+    def first(self, rows: PyTree, ys: Array) -> Array:
         return self._sum(lambda formulas, p: formulas.first(p, ys), rows)
 
-    def second(self, rows: Any, cols: Any) -> Array:
+    def second(self, rows: PyTree, cols: PyTree) -> Array:
         return self._sum(lambda formulas, p, q: formulas.second(p, q), rows, cols)
 
-    def own(self, features: Any) -> Array:
+    def own(self, features: PyTree) -> Array:
         return self._sum(lambda formulas, p: formulas.own(p), features)
 
     def _sum(self, one: Any, *sides: Any) -> Array:

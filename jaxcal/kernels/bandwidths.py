@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxcal.kernels import medians
 from jaxcal.kernels.medians import Middle, Tiles
 from jaxcal.models import Draws, Standardized, draws, gaussian_moments
 from jaxcal.numerics import at_least, at_most, psd_root, safe_sqrt
-from jaxcal.typing import Divergence, Features, Key, Scalar
+from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
 MAX_PAIRS = 2048  # of a distance that is computed pair by pair
 MAX_PREDICTION_PAIRS = 200
@@ -108,7 +108,7 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
     return jnp.argmax(bits[None] == reached[:, None], axis=1)
 
 
-def median_heuristic(divergence: Divergence, features: Any) -> tuple[Scalar, Bool[Array, ""]]:
+def median_heuristic(divergence: Divergence, features: PyTree) -> tuple[Scalar, Bool[Array, ""]]:
     """Bandwidth for a kernel on a distance, and whether all pairs looked at are equal.
 
     The bandwidth is the median distance (not its square) over pairs of different predictions, in
@@ -161,7 +161,7 @@ def _middle_of_some(divergence: Divergence, features: Features) -> Middle:
 
 
 def second_order_heuristic(
-    key: Key, predictions: Any, *, most: int = MAX_PREDICTION_PAIRS
+    key: Key, predictions: Predictions, *, most: int = MAX_PREDICTION_PAIRS
 ) -> Scalar:
     """Bandwidth for a kernel on the points of predictions: half the draws are nearer than this.
 

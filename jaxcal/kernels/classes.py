@@ -9,10 +9,10 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import convert
-from jaxcal.typing import Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 
-def of_vectors(kernel: Any, name: str) -> Any:
+def of_vectors(kernel: KernelLike, name: str) -> Any:
     """The kernel, or TypeError for one that compares classes."""
     if isinstance(kernel, Delta | ClassGram):
         raise TypeError(
@@ -39,7 +39,7 @@ class Delta(eqx.Module):
         return (xs[:, None] == ys[None]).astype(jnp.result_type(float))
 
 
-def _gram_matrix(value: Any) -> Any:
+def _gram_matrix(value: object) -> Any:
     matrix = convert.floats(value, "matrix")
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"matrix: wanted a Gram matrix of shape [m, m], got {matrix.shape}")

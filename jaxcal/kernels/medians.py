@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt
 
 from jaxcal.numerics import at_least, at_most, safe_sqrt
-from jaxcal.typing import Divergence, Features, Scalar
+from jaxcal.typing import Divergence, DivergenceLike, Features, Scalar
 
 TILE = 512  # the side of a tile where distances are computed anew for every count
 SIDE = 64  # that of a tile which is kept, and the rows of a tile that are counted at a time
@@ -206,7 +206,7 @@ def _padded(features: Features, tiles: Tiles) -> Features:
     return jax.tree.map(lambda leaf: leaf[order], features)
 
 
-def _block(divergence: Any, padded: Features, tiles: Tiles, i: Array, j: Array) -> Array:
+def _block(divergence: DivergenceLike, padded: Features, tiles: Tiles, i: Array, j: Array) -> Array:
     """Squared distances [side, side] of blocks i and j, infinite outside of the pairs."""
     side = tiles.side
 
@@ -222,7 +222,7 @@ def _block(divergence: Any, padded: Features, tiles: Tiles, i: Array, j: Array) 
     return jnp.where(real, squared, jnp.inf)
 
 
-def _sampled(divergence: Any, features: Features, tiles: Tiles) -> Float[Array, " s"]:
+def _sampled(divergence: DivergenceLike, features: Features, tiles: Tiles) -> Float[Array, " s"]:
     """Squared distances of some of the pairs."""
     rng = np.random.default_rng(tiles.n)
     size = SAMPLE if tiles.pairs <= HELD else 16 * SAMPLE
@@ -244,8 +244,8 @@ def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, Any], Any
         return lambda add, start: add(start, blocks, corners)
     heights = [min(SIDE, side - top) for top in range(0, side, SIDE)]
 
-    def walk(add: Add, start: Any) -> Any:
-        def step(carry: Any, tile: tuple[Array, Array]) -> tuple[Any, None]:
+    def walk(add: Add, start: PyTree) -> Any:
+        def step(carry: PyTree, tile: tuple[Array, Array]) -> tuple[Any, None]:
             squared = block(*tile)
             if side % SIDE:  # rows that belong to no pair
                 rest = jnp.full((-side % SIDE, side), jnp.inf, squared.dtype)

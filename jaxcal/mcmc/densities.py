@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Shaped
 from jaxcal import checks
 from jaxcal.models import Unnormalized
 from jaxcal.scores import is_distribution
+from jaxcal.typing import Predictions
 
 
 def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Array, " n"]:
@@ -44,7 +45,7 @@ def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Arra
     )
 
 
-def _one_each(predictions: Any, ys: Array) -> None:
+def _one_each(predictions: Predictions, ys: Array) -> None:
     if isinstance(predictions, Unnormalized) and predictions.in_axes == 0:
         batch = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(predictions.params)}
     else:

@@ -5,7 +5,7 @@ from typing import Any, Protocol, Unpack, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.calibration import kccsd_test
@@ -18,7 +18,7 @@ from jaxcal.numerics import largest, smallest
 from jaxcal.preparation import SteinOptions
 from jaxcal.results import TestResult
 from jaxcal.scores import is_distribution, log_densities_and_gradients
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import Key, KeyLike, Predictions
 
 PATH = 200  # states of each chain that R-hat looks at, evenly over the last half of all steps
 LANES = "predictions"  # the axis along which all predictions take a step together
@@ -33,7 +33,7 @@ class Sampler(Protocol):
 
 def mcmc_draws(
     key: KeyLike,
-    predictions: Any,
+    predictions: Predictions,
     *,
     n_draws: int = 20,
     sampler: Sampler = NUTS(),
@@ -41,7 +41,7 @@ def mcmc_draws(
     n_warmup: int = 300,
     thin: int = 10,
     event_shape: int | tuple[int, ...] | None = None,
-    start: Any = None,
+    start: PyTree = None,
 ) -> McmcDraws:
     """Draw from n predictions whose densities are known up to their constants.
 
@@ -124,7 +124,7 @@ def mcmc_draws(
 
 
 def check_draws(
-    key: KeyLike, predictions: Any, draws: McmcDraws, **options: Unpack[SteinOptions]
+    key: KeyLike, predictions: Predictions, draws: McmcDraws, **options: Unpack[SteinOptions]
 ) -> TestResult:
     """Test that draws come from their predictions, with the sharpness of a calibration test.
 
@@ -166,9 +166,9 @@ def check_draws(
 @partial(jax.jit, static_argnames=("n", "event", "chains", "kept", "warmup", "thin"))
 def _run(
     key: Key,
-    predictions: Any,
+    predictions: Predictions,
     sampler: Any,
-    start: Any,
+    start: PyTree,
     *,
     n: int,
     event: tuple[int, ...],
@@ -188,7 +188,7 @@ def _run(
     def everywhere(function: Any) -> Any:
         return jax.vmap(jax.vmap(function, axis_name=LANES))
 
-    def step(t: Array, carry: Any) -> Any:
+    def step(t: Array, carry: PyTree) -> Any:
         state, draws, path, accepted, diverged = carry
         state = everywhere(lambda state: kernel.sample(state, (), {}))(state)
         # the last of the steps that share a slot stays there; warm-up steps leave no trace
@@ -231,7 +231,7 @@ def _run(
     )
 
 
-def _potential(predictions: Any) -> Any:
+def _potential(predictions: Predictions) -> Any:
     """The potential of one prediction, as every lane of ``LANES`` sees its own.
 
     All lanes step together, so the densities and scores of all predictions are computed at once,
@@ -254,7 +254,7 @@ def _potential(predictions: Any) -> Any:
     return potential
 
 
-def _checked_start(start: Any, chains: int, n: int, event: tuple[int, ...]) -> Any:
+def _checked_start(start: PyTree, chains: int, n: int, event: tuple[int, ...]) -> Any:
     if start is None:
         return None
     if is_distribution(start):
@@ -274,7 +274,7 @@ def _checked_start(start: Any, chains: int, n: int, event: tuple[int, ...]) -> A
     return start
 
 
-def _begin(key: Key, start: Any, shape: tuple[int, ...]) -> Array:
+def _begin(key: Key, start: PyTree, shape: tuple[int, ...]) -> Array:
     dtype = jnp.result_type(float)
     if start is None:
         return jax.random.normal(key, shape, dtype)
@@ -284,7 +284,7 @@ def _begin(key: Key, start: Any, shape: tuple[int, ...]) -> Array:
     return start.astype(dtype)
 
 
-def _dtype(predictions: Any) -> Any:
+def _dtype(predictions: Predictions) -> Any:
     floats = [
         leaf
         for leaf in jax.tree.leaves(predictions)

@@ -14,7 +14,7 @@ from jaxcal.convert import number
 from jaxcal.typing import Scalar
 
 
-def _positive(value: Any) -> Float[Array, ""]:
+def _positive(value: object) -> Float[Array, ""]:
     return number(value, "step", above=0).astype(jnp.result_type(float))
 
 

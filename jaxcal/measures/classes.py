@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal import checks
 from jaxcal.measures.reliability import reliability
 from jaxcal.numerics import largest, safe_sqrt
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, Scalar
 
 
 def total_variation(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
@@ -106,7 +106,7 @@ def euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     return safe_sqrt(squared_euclidean(p, q))
 
 
-def _two(p: Any, q: Any) -> tuple[Array, Array]:
+def _two(p: ArrayLike, q: Any) -> tuple[Array, Array]:
     p, q = checks.floats(p, "p"), checks.floats(q, "q")
     if p.shape != q.shape:
         raise ValueError(f"p, q: wanted vectors of one length, got {p.shape} and {q.shape}")
@@ -128,7 +128,9 @@ class Cells(NamedTuple):
     observed: Float[Array, "c m"]
 
 
-def confidences(predictions: Any, targets: Any) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
+def confidences(
+    predictions: ArrayLike, targets: ArrayLike
+) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
     """The confidence in the most likely class, and whether that class is the target.
 
     Confidence calibration asks that P(correct | confidence) = confidence, a binary problem.
@@ -159,7 +161,7 @@ def confidences(predictions: Any, targets: Any) -> tuple[Float[Array, " n"], Boo
     return largest(p, axis=1), jnp.argmax(p, axis=1).astype(ys.dtype) == ys
 
 
-def cells(predictions: Any, targets: Any, *, bins: int = 15) -> Cells:
+def cells(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Cells:
     """Group predictions by a grid of ``bins`` equal intervals for each class probability.
 
     Intervals are half open, the last one closed. Cost O(n m + n log n), for any number of classes:
@@ -219,7 +221,7 @@ class CanonicalError(NamedTuple):
 
 
 def canonical_error(
-    predictions: Any,
+    predictions: ArrayLike,
     targets: Any = None,
     *,
     conditional: Any = None,
@@ -289,7 +291,7 @@ def _measured(distance: Any) -> Distance:
     return call
 
 
-def ece(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
+def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
     r"""Expected calibration error (ECE) of the most likely class.
 
     :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins of equal width of the
@@ -320,7 +322,7 @@ def ece(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
     return reliability(*confidences(predictions, targets), bins=bins).ece
 
 
-def mce(predictions: Any, targets: Any, *, bins: int = 15) -> Scalar:
+def mce(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
     """Maximum calibration error (MCE): the largest gap of the bins of `ece`.
 
     Args:

@@ -9,6 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.typing import ArrayLike
 
 WRAPPERS = ("Independent", "ExpandedDistribution")
 CLASSES = {"CategoricalProbs", "CategoricalLogits", "BernoulliProbs", "BernoulliLogits"}
@@ -122,7 +123,7 @@ def _probs(member: Any) -> Array:
     return jnp.broadcast_to(probabilities, (*member.batch_shape, probabilities.shape[-1]))
 
 
-def _weights(weights: Any, k: int) -> Float[Array, " k"]:
+def _weights(weights: ArrayLike, k: int) -> Float[Array, " k"]:
     if weights is None:
         return jnp.full(k, 1 / k)
     w = checks.floats(weights, "weights")

@@ -9,7 +9,7 @@ from jaxcal import checks
 from jaxcal.mcmc import log_densities
 from jaxcal.measures.quantiles import LEVELS, quantiles
 from jaxcal.scores import is_distribution
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 
 def nll(predictions: Any, targets: Any) -> Scalar:
@@ -43,7 +43,7 @@ def nll(predictions: Any, targets: Any) -> Scalar:
     return -jnp.mean(log_densities(predictions, _matching(predictions, targets)))
 
 
-def mse(predictions: Any, targets: Any) -> Scalar:
+def mse(predictions: Any, targets: ArrayLike) -> Scalar:
     """Mean squared error (MSE): the squared distance of targets to the predicted means.
 
     Summed over coordinates, and averaged over targets. A mixture predicts its own mean.
@@ -76,7 +76,9 @@ def mse(predictions: Any, targets: Any) -> Scalar:
     return jnp.sum(squares) / ys.shape[0]
 
 
-def pinball_loss(predictions: Any, targets: Any, *, levels: Any = LEVELS) -> Scalar:
+def pinball_loss(
+    predictions: PredictionsLike, targets: ArrayLike, *, levels: ArrayLike = LEVELS
+) -> Scalar:
     r"""Mean over levels and targets of :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` at the quantile q.
 
     Args:
@@ -111,7 +113,7 @@ def pinball_loss(predictions: Any, targets: Any, *, levels: Any = LEVELS) -> Sca
     return jnp.mean(jnp.where(gap < 0, (at - 1)[None] * gap, at[None] * gap))
 
 
-def _matching(predictions: Any, targets: Any) -> Array:
+def _matching(predictions: Any, targets: ArrayLike) -> Array:
     """Targets of the shape that the distribution is about."""
     ys = checks.numbers(targets, "targets")
     shape = (*predictions.batch_shape, *predictions.event_shape)

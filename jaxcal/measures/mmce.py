@@ -1,7 +1,6 @@
 """MMCE: a kernel calibration error of confidences, on the one engine over pairs."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +13,15 @@ from jaxcal.kernels.points import Laplace, as_kernel
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.quadratic import TILE, pair_means
 from jaxcal.results import Estimate
+from jaxcal.typing import ArrayLike, KernelLike
 
 
 def mmce(
-    confidence: Any, correct: Any, *, kernel: Any = Laplace(0.4), tile: int = TILE
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    *,
+    kernel: KernelLike = Laplace(0.4),
+    tile: int = TILE,
 ) -> Estimate:
     r"""Estimate the squared maximum mean calibration error, :math:`E\,k(R, R') (C - R) (C' - R')`.
 
@@ -63,7 +67,7 @@ def mmce(
 
 
 @partial(jax.jit, static_argnames="tile")
-def _estimate(kernel: Any, r: Array, c: Array, *, tile: int) -> Estimate:
+def _estimate(kernel: KernelLike, r: Array, c: Array, *, tile: int) -> Estimate:
     # h = k(r, r') (c - r) (c' - r')
     features = WeightedFeatures(r[:, None], ((c.astype(r.dtype) - r)[:, None],))
     return pair_means(Weighted(kernel, Vectors(r[:0])), features, tile=tile)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.coverage import massart
@@ -21,7 +21,7 @@ from jaxcal.results import (
     in_words,
     too_few,
 )
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike, Scalar
 
 LEVELS = tuple(k / 20 for k in range(1, 20))  # .05, .10, .., .95
 HALVINGS = 64  # of a bracket: more than the digits of float64
@@ -83,7 +83,7 @@ class QuantileCalibration(JudgedResult):
         ]
 
 
-def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
+def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     """Probability integral transforms F_i(y_i), one a target.
 
     For targets with atoms (counts) the transforms are not uniform even if the prediction is right.
@@ -117,7 +117,11 @@ def pit(predictions: Any, targets: Any) -> Float[Array, " n"]:
 
 
 def quantile_calibration(
-    predictions: Any, targets: Any, *, levels: Any = LEVELS, level: float = 0.05
+    predictions: PredictionsLike,
+    targets: ArrayLike,
+    *,
+    levels: ArrayLike = LEVELS,
+    level: float = 0.05,
 ) -> QuantileCalibration:
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
@@ -179,7 +183,7 @@ def _least(n: int) -> float:
     return float(massart(jnp.ones(()), n, sides=2))
 
 
-def quantiles(predictions: Any, levels: Any = LEVELS) -> Float[Array, "n q"]:
+def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float[Array, "n q"]:
     """Quantiles of n predictions of numbers at q levels.
 
     By the inverse cdf where there is one; for mixtures by halving the bracket between the smallest
@@ -238,7 +242,7 @@ def quantiles(predictions: Any, levels: Any = LEVELS) -> Float[Array, "n q"]:
     return (fixed + move - jax.lax.stop_gradient(move)).T
 
 
-def _numbers(targets: Any) -> Float[Array, " n"]:
+def _numbers(targets: ArrayLike) -> Float[Array, " n"]:
     ys = checks.targets(targets)
     if ys.ndim == 2 and ys.shape[1] == 1:
         ys = ys[:, 0]
@@ -250,7 +254,7 @@ def _numbers(targets: Any) -> Float[Array, " n"]:
     return ys
 
 
-def _samples(predictions: Any, ys: Array | None) -> Float[Array, "n m"] | None:
+def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n m"] | None:
     """Draws [n, m], or None where the predictions are no draws."""
     draws = predictions.draws if isinstance(predictions, McmcDraws) else predictions
     if not isinstance(draws, Draws):
@@ -312,7 +316,7 @@ class _Wide(eqx.Module):
         return self._call(self.base.log_prob, values)
 
 
-def _cdf(single: Any, values: Array) -> Array:
+def _cdf(single: PyTree, values: Array) -> Array:
     try:
         return single.cdf(values)
     except (NotImplementedError, ImportError):
@@ -322,7 +326,7 @@ def _cdf(single: Any, values: Array) -> Array:
         ) from None
 
 
-def _inverse(single: Any, levels: Array) -> Array:
+def _inverse(single: PyTree, levels: Array) -> Array:
     try:
         return single.icdf(levels)
     except (NotImplementedError, ImportError):
@@ -338,7 +342,7 @@ def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
     return jnp.broadcast_to(columns, (columns.shape[0], n, columns.shape[2]))
 
 
-def _components(single: Any) -> list[tuple[Any, bool]] | None:
+def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
     """The components of a mixture, each with whether it has an axis of components of its own."""
     if hasattr(single, "component_distribution"):
         return [(single.component_distribution, True)]
@@ -347,7 +351,7 @@ def _components(single: Any) -> list[tuple[Any, bool]] | None:
     return None
 
 
-def _levels(levels: Any, dtype: Any) -> Float[Array, " q"]:
+def _levels(levels: ArrayLike, dtype: DTypeLike) -> Float[Array, " q"]:
     at = checks.floats(levels, "levels").astype(dtype).reshape(-1)
     if not isinstance(at, Tracer) and not bool(jnp.all((at > 0) & (at < 1))):
         raise ValueError(f"levels: wanted probabilities between 0 and 1, got {levels}")

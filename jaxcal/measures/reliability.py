@@ -1,7 +1,7 @@
 """Confidence against frequency, bin by bin: what every reliability diagram shows."""
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal import checks
 from jaxcal.numerics import largest
 from jaxcal.results import Result, Sentences
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, Scalar
 
 Z = 1.959963984540054  # a normal variable is within this of 0 with probability .95
 
@@ -76,7 +76,7 @@ class Reliability(Result):
 
 
 def reliability(
-    confidence: Any, correct: Any, *, bins: int = 15, equal_mass: bool = False
+    confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15, equal_mass: bool = False
 ) -> Reliability:
     """Bin n confidences in [0, 1] and compare them with how often they came true.
 

@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.measures.losses import nll
 from jaxcal.results import Result, Sentences
-from jaxcal.typing import KeyLike, Scalar
+from jaxcal.typing import ArrayLike, KeyLike, PredictionsLike, Scalar
 
 IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
 
@@ -264,7 +264,9 @@ FAMILIES = {
 }
 
 
-def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> TemperatureFit:
+def fit_temperature(
+    predictions: PredictionsLike, targets: ArrayLike, *, steps: int = 40
+) -> TemperatureFit:
     """Fit a temperature T to held-out targets by maximum likelihood, with optax's L-BFGS on log T.
 
     Apply the result by ``with_temperature(predictions, fit.temperature)``, to other data than
@@ -314,7 +316,7 @@ def fit_temperature(predictions: Any, targets: Any, *, steps: int = 40) -> Tempe
     search: Any = optax.lbfgs()
     value_and_slope: Any = optax.value_and_grad_from_state(loss)
 
-    def step(_: Any, carry: Any) -> Any:
+    def step(_: Any, carry: PyTree) -> Any:
         log_t, state = carry
         value, slope = value_and_slope(log_t, state=state)
         move, state = search.update(slope, state, log_t, value=value, grad=slope, value_fn=loss)

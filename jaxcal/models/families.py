@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.models.standardized import OwnUnits, Standardized, Units, along_last
+from jaxcal.typing import Distribution
 
 
 class Normals(NamedTuple):
@@ -154,7 +155,7 @@ def gaussian_moments(predictions: Any) -> Normals:
     )
 
 
-def mean_and_covariance(distribution: Any) -> Normals | None:
+def mean_and_covariance(distribution: Distribution) -> Normals | None:
     """The normal distribution of the same mean and covariance, or None for draws and classes."""
     match distribution:
         case Normals():
@@ -172,7 +173,7 @@ def mean_and_covariance(distribution: Any) -> Normals | None:
     return None
 
 
-def _in_own_units(distribution: Any, own_units: OwnUnits) -> Any:
+def _in_own_units(distribution: Distribution, own_units: OwnUnits) -> Any:
     """The distribution of M^-1 (T - center) for T of this one; None where it has no such form."""
     match distribution:
         case Normals():
@@ -194,7 +195,7 @@ def _in_own_units(distribution: Any, own_units: OwnUnits) -> Any:
     return None
 
 
-def _in_units(distribution: Any, units: Units | OwnUnits) -> Any:
+def _in_units(distribution: Distribution, units: Units | OwnUnits) -> Any:
     """The distribution of (Y - center) / scale for Y of this one; None where there is no form."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
@@ -221,7 +222,7 @@ def _spread(scale: Array) -> Array:
     return jnp.where(scale < 0, jnp.nan, scale)
 
 
-def _whole(array: Any, whole: Any) -> Array:
+def _whole(array: Any, whole: PyTree) -> Array:
     """A parameter of one number a coordinate as [*batch, d]."""
     shape = (*whole.batch_shape, *whole.event_shape)
     flat = jnp.broadcast_to(array, shape)
@@ -229,12 +230,12 @@ def _whole(array: Any, whole: Any) -> Array:
 
 
 @distribution("Normal")
-def _normal(base: Any, whole: Any) -> Normals:
+def _normal(base: Any, whole: PyTree) -> Normals:
     return Normals(_whole(base.loc, whole), _spread(_whole(base.scale, whole)) ** 2)
 
 
 @distribution("MultivariateNormal")
-def _multivariate_normal(base: Any, whole: Any) -> Normals | None:
+def _multivariate_normal(base: Any, whole: PyTree) -> Normals | None:
     if len(whole.event_shape) != 1:
         return None
     mean = _whole(base.loc, whole)
@@ -242,11 +243,11 @@ def _multivariate_normal(base: Any, whole: Any) -> Normals | None:
 
 
 @distribution("Laplace")
-def _laplace(base: Any, whole: Any) -> Laplaces:
+def _laplace(base: Any, whole: PyTree) -> Laplaces:
     return Laplaces(_whole(base.loc, whole), _spread(_whole(base.scale, whole)))
 
 
-def _mixing(base: Any, whole: Any) -> Array | None:
+def _mixing(base: Any, whole: PyTree) -> Array | None:
     """The weights [n, k] of a mixture, or None where the mixture is inside a wrapper."""
     if base is not whole:
         return None
@@ -255,7 +256,7 @@ def _mixing(base: Any, whole: Any) -> Array | None:
 
 
 @distribution("MixtureSameFamily")
-def _mixture(base: Any, whole: Any) -> Mixtures | None:
+def _mixture(base: Any, whole: PyTree) -> Mixtures | None:
     components = base.component_distribution
     batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
     if tuple(components.batch_shape) != batch:  # all predictions share them
@@ -267,7 +268,7 @@ def _mixture(base: Any, whole: Any) -> Mixtures | None:
 
 
 @distribution("MixtureGeneral")
-def _general_mixture(base: Any, whole: Any) -> Mixtures | None:
+def _general_mixture(base: Any, whole: PyTree) -> Mixtures | None:
     weights = _mixing(base, whole)
     parts = [distribution_of(part) for part in base.component_distributions]
     if weights is None or any(part is None for part in parts):
@@ -292,7 +293,7 @@ def full(normals: Normals) -> Normals:
 
 
 @distribution("CategoricalProbs", "CategoricalLogits")
-def _categorical(base: Any, whole: Any) -> Classes | None:
+def _categorical(base: Any, whole: PyTree) -> Classes | None:
     probabilities = base.probs
     if whole.event_shape:
         return None
@@ -300,7 +301,7 @@ def _categorical(base: Any, whole: Any) -> Classes | None:
 
 
 @distribution("BernoulliProbs", "BernoulliLogits")
-def _bernoulli(base: Any, whole: Any) -> Classes | None:
+def _bernoulli(base: Any, whole: PyTree) -> Classes | None:
     if whole.event_shape:
         return None
     p = jnp.broadcast_to(base.probs, whole.batch_shape)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from jaxcal import convert
 from jaxcal.models.arrays import Draws
 from jaxcal.models.standardized import Standardized
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import Key, KeyLike, Predictions
 
 
 def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
@@ -69,7 +69,7 @@ def check_n_draws(n_draws: Any) -> None:
         convert.integer(n_draws, "n_draws")
 
 
-def check_batch(predictions: Any) -> None:
+def check_batch(predictions: Predictions) -> None:
     """ValueError where one distribution stands for all observations."""
     if getattr(predictions, "batch_shape", None) == ():
         raise ValueError(

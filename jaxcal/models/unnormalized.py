@@ -60,6 +60,6 @@ class _Completed:
     leaves: tuple[Any, ...]
     tree: Any
 
-    def __call__(self, params: Any, y: Array) -> Array:
+    def __call__(self, params: PyTree, y: Array) -> Array:
         rest = jax.tree.unflatten(self.tree, self.leaves)
         return self.log_density(eqx.combine(params, rest), y)

@@ -25,7 +25,7 @@ from jaxcal.models.families import distribution_of, mean_and_covariance
 from jaxcal.moments import marginal_means
 from jaxcal.numerics import at_least, at_most
 from jaxcal.results import Means
-from jaxcal.typing import Nodes, Points, Scalar
+from jaxcal.typing import Nodes, Points, Predictions, Scalar
 
 NEARLY = 1e-6  # variances are at least this, correlations at least this far from 1
 
@@ -51,7 +51,7 @@ class Faults(NamedTuple):
 
 
 def claims(
-    predictions: Any,
+    predictions: Predictions,
     nodes: Nodes | None,
     at_nodes: Float[Array, "n m d"] | None,
     ys: Points,

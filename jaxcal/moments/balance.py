@@ -19,10 +19,10 @@ from jaxtyping import Array, Float
 
 from jaxcal import convert
 from jaxcal.moments.evaluation import LogDensityOfOne
-from jaxcal.typing import Key, Nodes, Point
+from jaxcal.typing import DTypeLike, Key, Nodes, Point
 
 
-def _moves(value: Any) -> Any:
+def _moves(value: object) -> Any:
     """Moves [m, d] as an array, or None."""
     if value is None:
         return None
@@ -66,7 +66,7 @@ class Balance(eqx.Module):
     def __check_init__(self):
         _check(self)
 
-    def fitted(self, key: Key, dimension: int, dtype: Any) -> "Balance":
+    def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Balance":
         """The same moment with moves drawn where none were given."""
         return _fitted(self, key, dimension, dtype)
 
@@ -109,7 +109,7 @@ class Jumps(eqx.Module):
     def __check_init__(self):
         _check(self)
 
-    def fitted(self, key: Key, dimension: int, dtype: Any) -> "Jumps":
+    def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Jumps":
         """The same moment with moves drawn where none were given."""
         return _fitted(self, key, dimension, dtype)
 
@@ -136,7 +136,7 @@ def _balance(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: 
 
 
 def symmetric_moves(
-    key: Key, n_moves: int, dimension: int, scales: tuple[float, ...], dtype: Any
+    key: Key, n_moves: int, dimension: int, scales: tuple[float, ...], dtype: DTypeLike
 ) -> Float[Array, "m d"]:
     """Moves of lengths sqrt(2 d) times sizes that run through ``scales``, a function of no target.
 
@@ -153,7 +153,7 @@ def symmetric_moves(
     return ((2 * dimension) ** 0.5 * sizes[:, None] * directions).astype(dtype)
 
 
-def _fitted(balance: Any, key: Key, dimension: int, dtype: Any) -> Any:
+def _fitted(balance: Any, key: Key, dimension: int, dtype: DTypeLike) -> Any:
     if balance.moves is None:
         moves = symmetric_moves(key, balance.n_moves, dimension, balance.scales, dtype)
     else:

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.convert import say
 from jaxcal.scores import each_density
-from jaxcal.typing import Point, Scalar
+from jaxcal.typing import Point, Predictions, Scalar
 
 LogDensityOfOne: TypeAlias = Callable[[Point], Scalar]
 
@@ -51,7 +51,7 @@ class Moment(Protocol):
 
 def evaluate(
     moment: Moment,
-    predictions: Any,
+    predictions: Predictions,
     targets: Float[Array, "n *event"],
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],

@@ -1,11 +1,10 @@
 """An infinite family of moments: the Stein features of a kernel on targets, as in KCCSD."""
 
-from typing import Any
-
 import equinox as eqx
 
 from jaxcal import convert
 from jaxcal.kernels.points import Gaussian
+from jaxcal.typing import KernelLike
 
 
 class KernelStein(eqx.Module):
@@ -30,7 +29,7 @@ class KernelStein(eqx.Module):
         ('near: shape', 'far: shape')
     """
 
-    kernel: Any = Gaussian()
+    kernel: KernelLike = Gaussian()
     factor: float = eqx.field(default=1.0, static=True)
     whole_space: bool = eqx.field(default=True, static=True)
     smoothness: int = eqx.field(default=1, init=False, static=True)

@@ -55,7 +55,10 @@ class Covariances(NamedTuple):
 
 
 def covariances_of(
-    predictions: Any, nodes: Nodes | None, at_nodes: Float[Array, "n m d"] | None, scores: Points
+    predictions: Any,
+    nodes: Nodes | None,
+    at_nodes: Float[Array, "n m d"] | None,
+    scores: Points,
 ) -> Covariances | None:
     r"""Covariances of n predictions: those they offer, else from their scores at m nodes.
 

@@ -8,14 +8,14 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal.moments.evaluation import evaluate
 from jaxcal.numerics import at_least
-from jaxcal.typing import Key
+from jaxcal.typing import Key, Predictions
 
 SHARE = 0.01  # of segments that may disagree
 
 
 def smooth(
     key: Key,
-    predictions: Any,
+    predictions: Predictions,
     targets: Float[Array, "n *event"],
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],

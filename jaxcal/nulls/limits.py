@@ -1,7 +1,6 @@
 """Nulls without draws: limits of the statistic or of its blocks, and a bound for every n."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,7 +13,7 @@ from jaxcal.quadratic import count, ordered_pairs
 from jaxcal.typing import Features, Key
 
 
-def _size(value: Any) -> int | None:
+def _size(value: object) -> int | None:
     return None if value is None else convert.integer(value, "size", least=2)
 
 

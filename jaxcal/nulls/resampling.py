@@ -13,14 +13,14 @@ from jaxcal.dependence import dependence
 from jaxcal.nulls.contract import Needs, Outcome, Sums
 from jaxcal.numerics import at_least
 from jaxcal.quadratic import count, ordered_pairs
-from jaxcal.typing import Features, Key
+from jaxcal.typing import DTypeLike, Features, Key
 
 
-def _draws(value: Any) -> int:
+def _draws(value: object) -> int:
     return convert.integer(value, "n_draws")
 
 
-def signs(key: Key, n: int, b: int, dtype: Any) -> Float[Array, "n b"]:
+def signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
     """Independent random signs, 32 from each random word: 32 times fewer words than one a sign."""
     words = jax.random.bits(key, (n, -(-b // 32)), jnp.uint32)
     ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1

@@ -1,12 +1,10 @@
 r"""h(i, j) = k(p_i, p_j) r_i r_j: residuals r are weight columns of the engine, k is the block."""
 
-from typing import Any
-
 import equinox as eqx
 from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import gram_block, gram_diagonal
-from jaxcal.typing import Features
+from jaxcal.typing import DivergenceLike, Features, KernelLike
 
 
 class PredictionKernel(eqx.Module):
@@ -15,8 +13,8 @@ class PredictionKernel(eqx.Module):
     Features are those of the divergence; a column of weights holds one residual an observation.
     """
 
-    kernel: Any
-    divergence: Any
+    kernel: KernelLike
+    divergence: DivergenceLike
 
     @property
     def channels(self) -> int:

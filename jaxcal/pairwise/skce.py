@@ -8,17 +8,17 @@ its mean over y ~ p is 0 whatever the other observation is.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.divergences.vectors import gram_block, gram_diagonal
 from jaxcal.kernel_means import KernelMeans
 from jaxcal.kernels import points
-from jaxcal.typing import Features
+from jaxcal.typing import DivergenceLike, Features, KernelLike
 
 
 class Observed(NamedTuple):
@@ -36,7 +36,7 @@ class SKCEFeatures(NamedTuple):
     predictions: Features
 
 
-def residual_block(means: KernelMeans, rows: Any, cols: Any) -> Float[Array, "r c"]:
+def residual_block(means: KernelMeans, rows: PyTree, cols: PyTree) -> Float[Array, "r c"]:
     r""":math:`h_Y` of r rows and c columns of observations, each with ``ys`` and ``distribution``.
 
     :math:`\langle \xi_i, \xi_j \rangle` with :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`. From draws
@@ -51,7 +51,7 @@ def residual_block(means: KernelMeans, rows: Any, cols: Any) -> Float[Array, "r 
     )
 
 
-def residual_diagonal(means: KernelMeans, features: Any) -> Float[Array, " n"]:
+def residual_diagonal(means: KernelMeans, features: PyTree) -> Float[Array, " n"]:
     """h_Y of each observation with itself; from draws, of independent draws."""
     if hasattr(means.formulas, "own_residual"):
         return means.formulas.own_residual(features.distribution, features.ys)
@@ -69,8 +69,8 @@ class SKCE(eqx.Module):
     Cost a pair: one kernel on predictions, one on targets, and the kernel means.
     """
 
-    prediction_kernel: Any
-    divergence: Any
+    prediction_kernel: KernelLike
+    divergence: DivergenceLike
     means: KernelMeans
 
     @property

@@ -5,14 +5,14 @@ vector (a moment, a one-hot label minus its probabilities, an outcome minus its 
 function (the Stein feature of a score); several residuals share one kernel, a channel each.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import gram_block, gram_diagonal
-from jaxcal.typing import Features, Pairwise
+from jaxcal.typing import DivergenceLike, Features, KernelLike, Pairwise
 
 
 class Inner(eqx.Module):
@@ -43,8 +43,8 @@ class Weighted(eqx.Module):
     Cost a pair: one kernel on predictions, and the statistics.
     """
 
-    prediction_kernel: Any
-    divergence: Any
+    prediction_kernel: KernelLike
+    divergence: DivergenceLike
     statistics: tuple[Pairwise, ...] = (Inner(),)
 
     @property

@@ -1,6 +1,6 @@
 """What all figures share: greys, axes without a box, a legend above, a sentence instead of data."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 BLACK, DARK, LIGHT = "black", "0.35", "0.75"
 
 
-def one(result: Any, leaf: str, name: str = "result", kind: str = "result") -> None:
+def one(result: object, leaf: str, name: str = "result", kind: str = "result") -> None:
     """TypeError for what has no such leaf, ValueError for a batch: a figure shows one result."""
     if not hasattr(result, leaf) or isinstance(result, type):
         raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {checks.say(result)}")

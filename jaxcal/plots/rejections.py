@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from jaxcal import checks
 from jaxcal.plots.canvas import DARK, axes, legend_above
+from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ STYLES = [
 
 
 def rejections(
-    x: Any,
+    x: ArrayLike,
     p_values: Mapping[str, Any],
     *,
     level: float = 0.05,
@@ -67,7 +68,7 @@ def rejections(
 
 
 def rejection_rates(
-    x: Any,
+    x: ArrayLike,
     rejected: Mapping[str, Any],
     trials: Mapping[str, Any] | int,
     *,
@@ -140,7 +141,7 @@ def rejection_rates(
     return ax
 
 
-def _series(value: Any, name: str) -> Mapping[str, Any]:
+def _series(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"{name}: wanted a dict of series by name, got {checks.say(value)}")
     return value

@@ -9,6 +9,7 @@ from jaxtyping import Float, Shaped
 from jaxcal import checks
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import TestResult, confidence
+from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -237,7 +238,7 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def along(x: Any, n: int, name: str = "x") -> np.ndarray:
+def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
     """One number or date an observation, to show others over."""
     dates = np.issubdtype(getattr(x, "dtype", None) or float, np.datetime64)
     where = np.asarray(x) if dates else np.asarray(checks.array(x, name))

@@ -13,6 +13,7 @@ from jaxcal import checks, convert
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, legend_above, say
 from jaxcal.plots.results import _axes
 from jaxcal.results import TestResult
+from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +34,7 @@ class Parts(NamedTuple):
 
 def witness(
     result: TestResult,
-    x: Any,
+    x: ArrayLike,
     *,
     bins: int = 10,
     label: str = "input",
@@ -97,8 +98,8 @@ def witness(
 
 def witness_map(
     result: TestResult,
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
     bins: int = 10,
     labels: tuple[str, str] = ("input", "target"),
@@ -184,7 +185,7 @@ def _equal_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _checked(
-    result: TestResult, x: Any, name: str = "x", *, groups: bool = False
+    result: TestResult, x: ArrayLike, name: str = "x", *, groups: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """n times the contributions, and the variable that they are shown over."""
     numbers = isinstance(x, list | tuple) and not all(isinstance(entry, str) for entry in x)
@@ -202,5 +203,5 @@ def _checked(
     return parts.size * parts.astype(float), where
 
 
-def _bins(value: Any) -> int:
+def _bins(value: object) -> int:
     return convert.integer(value, "bins")

@@ -18,7 +18,7 @@ from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
 from jaxcal.preparation.residuals import Featured, Noticed, not_finite, not_finite_whitening
 from jaxcal.preparation.views import View
 from jaxcal.scores import each_density, is_distribution, on_whole_space
-from jaxcal.typing import Features, Key, Points
+from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Points, PredictionsLike
 
 
 class MomentsResidual(eqx.Module):
@@ -42,11 +42,18 @@ class MomentsResidual(eqx.Module):
     def node_key(self, key: Key) -> Key:
         return key
 
-    def divided(self, view: View, divergence: Any, kernel: Any) -> tuple[Any, Any]:
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike
+    ) -> tuple[Any, Any]:
         return view.predictions, view.about_origin
 
     def features(
-        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features
+        self,
+        key: Key,
+        view: View,
+        predictions: PredictionsLike,
+        target_kernel: KernelLike,
+        described: Features,
     ) -> Featured:
         if not isinstance(predictions, Standardized) or view.targets is None:
             raise TypeError("predictions: moments are of densities, and classes have none")
@@ -108,7 +115,11 @@ class MomentsResidual(eqx.Module):
         )
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
+        self,
+        featured: Featured,
+        target_kernel: Any,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
     ) -> Weighted:
         statistics = []
         stein = iter([one for one in self.moments if isinstance(one, KernelStein)])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, PyTree
 
 from jaxcal import preconditioners
 from jaxcal.divergences.vectors import Vectors
@@ -21,10 +21,20 @@ from jaxcal.moments.attribution import Claims
 from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.preparation.views import View
-from jaxcal.typing import Features, Key, Pairwise, Points, Precondition, Scalar
+from jaxcal.typing import (
+    DivergenceLike,
+    Features,
+    KernelLike,
+    Key,
+    Pairwise,
+    Points,
+    Precondition,
+    PredictionsLike,
+    Scalar,
+)
 
 
-def not_finite(tree: Any) -> Int[Array, ""]:
+def not_finite(tree: PyTree) -> Int[Array, ""]:
     """How many entries of a pytree are NaN or infinite."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     return jnp.sum(jnp.asarray([jnp.sum(~jnp.isfinite(leaf)) for leaf in leaves], int))
@@ -86,16 +96,29 @@ class Residual(Protocol):
 
     def node_key(self, key: Key, /) -> Key: ...
 
-    def divided(self, view: View, divergence: Any, kernel: Any, /) -> tuple[Any, Any]:
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
+    ) -> tuple[Any, Any]:
         """The predictions for the distance between them, and those for the residuals."""
         ...
 
     def features(
-        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features, /
+        self,
+        key: Key,
+        view: View,
+        predictions: PredictionsLike,
+        target_kernel: KernelLike,
+        described: Features,
+        /,
     ) -> Featured: ...
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any, /
+        self,
+        featured: Featured,
+        target_kernel: KernelLike,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
+        /,
     ) -> Pairwise: ...
 
 
@@ -113,11 +136,13 @@ class SteinResidual(eqx.Module):
     def node_key(self, key: Key) -> Key:
         return key
 
-    def divided(self, view: View, divergence: Any, kernel: Any) -> tuple[Any, Any]:
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike
+    ) -> tuple[Any, Any]:
         return view.predictions, view.predictions
 
     def features(
-        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features
+        self, key: Key, view: View, predictions: Any, target_kernel: KernelLike, described: Features
     ) -> Featured:
         scores, at_nodes = view.scores, view.at_nodes
         assert scores is not None
@@ -154,7 +179,11 @@ class SteinResidual(eqx.Module):
         )
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
+        self,
+        featured: Featured,
+        target_kernel: KernelLike,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
     ) -> Stein:
         return Stein(
             target_kernel,
@@ -178,7 +207,9 @@ class MeanResidual(eqx.Module):
     def node_key(self, key: Key) -> Key:
         return jax.random.split(key)[1]
 
-    def divided(self, view: View, divergence: Any, kernel: Any) -> tuple[Any, Any]:
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike
+    ) -> tuple[Any, Any]:
         """Draws are divided: if the weight of a pair depended on the very draws that stand for the
         two predictions, its error would be of one sign under calibration."""
         seen, about = view.predictions, view.about_origin
@@ -195,7 +226,12 @@ class MeanResidual(eqx.Module):
         )
 
     def features(
-        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features
+        self,
+        key: Key,
+        view: View,
+        predictions: PredictionsLike,
+        target_kernel: KernelLike,
+        described: Features,
     ) -> Featured:
         draw_key = jax.random.split(key)[0]
         if isinstance(view.about_origin, Standardized):
@@ -216,7 +252,11 @@ class MeanResidual(eqx.Module):
         )
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
+        self,
+        featured: Featured,
+        target_kernel: KernelLike,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
     ) -> SKCE:
         assert featured.means is not None
         return SKCE(prediction_kernel, divergence, featured.means)

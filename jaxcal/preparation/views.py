@@ -10,7 +10,7 @@ from jaxcal.divergences.vectors import NodeScores
 from jaxcal.models import OwnUnits, Standardized, Units
 from jaxcal.models.families import Classes
 from jaxcal.scores import scores_at
-from jaxcal.typing import Nodes, Point, Points
+from jaxcal.typing import Nodes, Point, Points, PredictionsLike
 from jaxcal.whitening import Whitener, Whitening
 
 
@@ -60,7 +60,7 @@ class Frame(eqx.Module):
     nodes: Nodes | None
     whitener: Whitener | None = None
 
-    def standardized(self, predictions: Any, event: tuple[int, ...]) -> Standardized:
+    def standardized(self, predictions: PredictionsLike, event: tuple[int, ...]) -> Standardized:
         """Predictions over targets of this shape, in the units of the test."""
         return Standardized(predictions, self.units, event)
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.models.standardized import along_last
+from jaxcal.typing import ArrayLike, Distribution, DTypeLike
 
 Rows = Float[Array, "*batch d"]
 
@@ -98,7 +99,7 @@ class Space(eqx.Module):
         return above, below, above & below, *harmless
 
 
-def space_of(prior: Any, bounds: Any, d: int, dtype: Any) -> Space:
+def space_of(prior: Distribution, bounds: ArrayLike, d: int, dtype: DTypeLike) -> Space:
     """The space of the parameters: that of ``bounds`` (low, high), else of the prior's support.
 
     The prior may be a numpyro or torch distribution over vectors [d], or None (no bounds known).
@@ -124,7 +125,7 @@ def space_of(prior: Any, bounds: Any, d: int, dtype: Any) -> Space:
     return Space(low, high)
 
 
-def _wide(edge: Any, d: int, dtype: Any) -> Array:
+def _wide(edge: Any, d: int, dtype: DTypeLike) -> Array:
     array = np.asarray(checks.floats(edge, "bounds"), float)
     if array.shape not in ((), (1,), (d,)):
         raise ValueError(f"bounds: wanted one number or {d}, one a parameter, got {array.shape}")

@@ -1,7 +1,5 @@
 """A neuron's response to noise: a Bernoulli generalized linear model with a smooth filter."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +53,7 @@ def bernoulli_glm(stimulus: Float[Array, "100"] | None = None) -> Simulator:
     )
 
 
-def _stimulus(value: Any) -> Array:
+def _stimulus(value: object) -> Array:
     stimulus = convert.floats(value, "stimulus").astype(jnp.result_type(float))
     if stimulus.ndim != 1 or stimulus.size < LAGS:
         raise ValueError(

@@ -13,21 +13,28 @@ from jaxcal.preparation import RandomFeatures
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult
 from jaxcal.skce.specification import MeanOptions, mean_specification
-from jaxcal.typing import KeyLike
+from jaxcal.typing import (
+    ArrayLike,
+    BaseMeasure,
+    DivergenceLike,
+    KernelLike,
+    KeyLike,
+    PredictionsLike,
+)
 from jaxcal.whitening import Whitener
 
 
 def skce_test(
     key: KeyLike,
     predictions: Any,
-    targets: Any,
+    targets: ArrayLike,
     *,
-    divergence: Any = None,
-    prediction_kernel: Any = Gaussian(),
-    target_kernel: Any = None,
+    divergence: DivergenceLike | None = None,
+    prediction_kernel: KernelLike = Gaussian(),
+    target_kernel: KernelLike | None = None,
     null: Null = Wild(),
     level: float = 0.05,
-    base_measure: Any = None,
+    base_measure: BaseMeasure | None = None,
     n_nodes: int = 10,
     n_draws: int | None = None,
     standardize: bool = True,
@@ -126,7 +133,9 @@ def skce_test(
     )
 
 
-def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOptions]) -> Estimate:
+def skce(
+    key: KeyLike, predictions: PredictionsLike, targets: ArrayLike, **options: Unpack[MeanOptions]
+) -> Estimate:
     """Estimate the squared kernel calibration error (SKCE) without testing.
 
     Differentiable in predictions and targets, in every mode and order, also through units and
@@ -162,7 +171,9 @@ def skce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOpt
     return testing.estimate(key, predictions, ys, spec)
 
 
-def kce(key: KeyLike, predictions: Any, targets: Any, **options: Unpack[MeanOptions]) -> Array:
+def kce(
+    key: KeyLike, predictions: PredictionsLike, targets: ArrayLike, **options: Unpack[MeanOptions]
+) -> Array:
     """Estimate the kernel calibration error (KCE): the square root of the biased SKCE.
 
     Its derivative at 0 is 0. Where rounding takes the biased SKCE of kernels of height 1 below 0

@@ -1,7 +1,7 @@
 """Estimates of the squared calibration error from blocks, and intervals for it."""
 
 from functools import partial
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from jaxcal.preparation import Specification
 from jaxcal.quadratic import block_sums
 from jaxcal.results import Interval, Result, Sentences, TestResult
 from jaxcal.skce.specification import MeanOptions, mean_specification
-from jaxcal.typing import Key, KeyLike, Scalar
+from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar
 
 
 class BlockEstimates(Result):
@@ -90,7 +90,12 @@ class BlockEstimates(Result):
 
 
 def block_estimates(
-    key: KeyLike, predictions: Any, targets: Any, *, size: int = 2, **options: Unpack[MeanOptions]
+    key: KeyLike,
+    predictions: PredictionsLike,
+    targets: ArrayLike,
+    *,
+    size: int = 2,
+    **options: Unpack[MeanOptions],
 ) -> BlockEstimates:
     r"""Estimate SKCE from consecutive blocks of observations, at a cost linear in n.
 
@@ -134,7 +139,7 @@ def block_estimates(
 
 @partial(jax.jit, static_argnames="size")
 def _blocks(
-    key: Key, predictions: Any, targets: Array, spec: Specification, *, size: int
+    key: Key, predictions: PredictionsLike, targets: Array, spec: Specification, *, size: int
 ) -> tuple[Float[Array, " m"], Scalar]:
     keys = jax.random.split(key, 3)[:2]
     prepared, featured = spec.fit(keys, predictions, targets)

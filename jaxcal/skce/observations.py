@@ -11,9 +11,10 @@ from jaxcal import checks
 from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.models.families import Classes, Mixtures, distribution_of
 from jaxcal.scores import is_distribution
+from jaxcal.typing import ArrayLike, PredictionsLike
 
 
-def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
+def observations(predictions: Any, targets: ArrayLike) -> tuple[Any, Array]:
     """Class probabilities with classes, or predictions over vectors with floats."""
     checks.of_jax(predictions)
     if isinstance(predictions, Classes):
@@ -59,12 +60,12 @@ def observations(predictions: Any, targets: Any) -> tuple[Any, Array]:
     return checks.predictions(predictions, ys), ys
 
 
-def _integers(targets: Any) -> bool:
+def _integers(targets: ArrayLike) -> bool:
     kind = checks.array(targets, "targets").dtype
     return jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.bool_)
 
 
-def _classes(predictions: Any, targets: Any, name: str) -> tuple[Classes, Array]:
+def _classes(predictions: PredictionsLike, targets: ArrayLike, name: str) -> tuple[Classes, Array]:
     p = checks.floats(predictions, name)
     if p.ndim == 1:
         p = checks.probabilities(p, name, binary=True)

@@ -24,6 +24,7 @@ from jaxcal.preparation import (
     vector_kernel,
 )
 from jaxcal.skce.observations import check_parameters, observations
+from jaxcal.typing import KernelLike
 from jaxcal.whitening.contract import Whitener, checked
 
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
@@ -80,7 +81,7 @@ def mean_specification(
     return predictions, ys, specification
 
 
-def _class_kernel(kernel: Any, m: int) -> Any:
+def _class_kernel(kernel: KernelLike, m: int) -> Any:
     if kernel is None:
         return Delta()
     if isinstance(kernel, (list, tuple, np.ndarray, jax.Array)):

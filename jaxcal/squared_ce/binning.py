@@ -32,7 +32,7 @@ def _counts(value: Any) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
-def _edges(value: Any) -> Any:
+def _edges(value: object) -> Any:
     if value is None:
         return None
     edges = np.asarray(checks.floats(value, "edges"), np.float64)

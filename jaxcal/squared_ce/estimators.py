@@ -19,6 +19,7 @@ from jaxcal import checks
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.risk import risk_of_factors
+from jaxcal.typing import ArrayLike
 
 Setting = dict[str, float]
 
@@ -151,7 +152,7 @@ def scalar_only(train: Reduced, name: str) -> None:
         )
 
 
-def positive(values: Any, name: str) -> tuple[float, ...]:
+def positive(values: ArrayLike, name: str) -> tuple[float, ...]:
     """Positive, finite numbers as a tuple, at least one."""
     numbers = checks.array(values, name)
     if isinstance(numbers, Tracer):

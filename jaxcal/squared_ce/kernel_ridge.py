@@ -111,7 +111,7 @@ class RidgeSettings(NamedTuple):
     ridge: Float[Array, "*c"]
 
 
-def _kernels(value: Any) -> tuple[Any, ...]:
+def _kernels(value: object) -> tuple[Any, ...]:
     kernels = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if not kernels:
         raise ValueError("kernels: wanted at least one")
@@ -122,7 +122,7 @@ def _kernels(value: Any) -> tuple[Any, ...]:
     return kernels
 
 
-def _rank(value: Any) -> int | None:
+def _rank(value: object) -> int | None:
     return None if value is None else checks.integer(value, "rank")
 
 

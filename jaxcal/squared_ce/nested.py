@@ -13,7 +13,7 @@ from jaxcal.squared_ce import splits
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
 from jaxcal.squared_ce.report import Report, together
-from jaxcal.typing import KeyLike
+from jaxcal.typing import ArrayLike, KeyLike
 
 
 class Nested(Result):
@@ -78,8 +78,8 @@ class Nested(Result):
 
 def nested_calibration_error(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
     outer: Any = 5,
     estimators: Sequence[Any] | None = None,

@@ -21,7 +21,7 @@ from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Data, Report
 from jaxcal.squared_ce.tuning import join, tune
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, Key, KeyLike
 
 SCALAR_RANK, VECTOR_RANK = 64, 512  # where exact factorisations get slow
 EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
@@ -63,8 +63,8 @@ def default_estimators(problem: Reduced) -> list[Any]:
 
 def calibration_error(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
     notion: str = "top-label",
     estimators: Sequence[Any] | None = None,

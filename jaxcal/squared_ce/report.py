@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
 from jaxcal.results import Interval, Result, Sentences, confidence, plain
 from jaxcal.squared_ce.estimators import Setting
@@ -392,7 +392,7 @@ def in_float64(function: Any, values: Numbers, level: float) -> Any:
         return _numpy(function(jnp.asarray(values), level))
 
 
-def _numpy(tree: Any) -> Any:
+def _numpy(tree: PyTree) -> Any:
     """Arrays as NumPy arrays, which keep float64 outside of the setting; other leaves as is."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)
 

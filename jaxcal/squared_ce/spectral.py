@@ -19,7 +19,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.numerics import at_least
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.typing import Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 PIVOT_ROWS = 8192  # landmarks are looked for among so many observations
 QUERY_ROWS = 4096  # so many queries are lifted at a time
@@ -50,7 +50,7 @@ class Spectral(eqx.Module):
         return jnp.stack(parts)
 
 
-def kernel_matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Array:
+def kernel_matrix(kernel: KernelLike, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Array:
     """``[k(x_i, y_j)]``: by matrix products for radial kernels, else pair by pair."""
     profile = points.profile(kernel)
     if profile is None:
@@ -106,14 +106,16 @@ def _spectral(kernels: tuple[Any, ...], train: Reduced, rank: int | None) -> Spe
     return Spectral(kernels, centres, lift, values, loadings, unexplained)
 
 
-def _exact(kernel: Any, train: Reduced) -> tuple[Array, Array, Array, Array, Array]:
+def _exact(kernel: KernelLike, train: Reduced) -> tuple[Array, Array, Array, Array, Array]:
     values, vectors = jnp.linalg.eigh(kernel_matrix(kernel, train.inputs, train.inputs))
     loadings = vectors.T @ train.residuals
     none = jnp.zeros((), values.dtype)
     return train.inputs, vectors, at_least(values, 0), loadings, none
 
 
-def _low_rank(kernel: Any, train: Reduced, rank: int) -> tuple[Array, Array, Array, Array, Array]:
+def _low_rank(
+    kernel: KernelLike, train: Reduced, rank: int
+) -> tuple[Array, Array, Array, Array, Array]:
     step = max(1, train.n // max(PIVOT_ROWS, 4 * rank))
     candidates = train.inputs[by_values(train.inputs)[::step]]
     pivoted = pivoted_cholesky(kernel, candidates, rank)
@@ -136,7 +138,7 @@ class Landmarks(NamedTuple):
     lower: Float[Array, "r r"]
 
 
-def pivoted_cholesky(kernel: Any, xs: Float[Array, "n q"], rank: int) -> Landmarks:
+def pivoted_cholesky(kernel: KernelLike, xs: Float[Array, "n q"], rank: int) -> Landmarks:
     """Landmarks chosen greedily: each next one is the point that the others explain least.
 
     Once all points are explained to rounding, further ones get 1 on the diagonal of ``lower``: what
@@ -163,7 +165,7 @@ def pivoted_cholesky(kernel: Any, xs: Float[Array, "n q"], rank: int) -> Landmar
     return Landmarks(xs[pivots], lower + jnp.diag(unused.astype(xs.dtype)))
 
 
-def _lift_rows(kernel: Any, centres: Array, lift: Array, queries: Array) -> Array:
+def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
     """``k(queries, centres) @ lift`` in blocks of queries."""
 
     def block(rows: Array) -> Array:

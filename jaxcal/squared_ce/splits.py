@@ -98,7 +98,7 @@ def _contiguous(k: int, n: int) -> list[Split]:
     return [(np.setdiff1d(everything, part), part) for part in parts]
 
 
-def _rows(value: Any, n: int, name: str) -> np.ndarray:
+def _rows(value: object, n: int, name: str) -> np.ndarray:
     rows = np.asarray(checks.array(value, name))
     if rows.dtype == bool and rows.shape == (n,):
         return np.flatnonzero(rows)

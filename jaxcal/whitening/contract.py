@@ -11,7 +11,7 @@ from jaxcal.numerics import psd_root
 from jaxcal.preconditioners import (
     eyes,
 )
-from jaxcal.typing import Nodes, Points
+from jaxcal.typing import Nodes, Points, Predictions
 
 FORMS = ("full", "diagonal")
 
@@ -80,10 +80,10 @@ class Whitener(Protocol):
     @property
     def diagonal(self) -> bool: ...
 
-    def fit(self, predictions: Any, at_nodes: NodeScores | None, /) -> Whitening: ...
+    def fit(self, predictions: Predictions, at_nodes: NodeScores | None, /) -> Whitening: ...
 
 
-def checked(value: Any, name: str) -> Any:
+def checked(value: object, name: str) -> Any:
     """A way to bring predictions into units of their own, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Whitener):
         raise TypeError(

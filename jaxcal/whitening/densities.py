@@ -18,7 +18,7 @@ from jaxcal.preconditioners import (
     slopes,
 )
 from jaxcal.scores import climbable, log_densities, to_second_order
-from jaxcal.typing import Points
+from jaxcal.typing import Points, Predictions
 from jaxcal.whitening.contract import FORMS, Whitening, at_base_points, diagonals, in_units_of
 
 NOT_LANDED = 0.5  # a summit further away, in deviations, was not reached
@@ -60,7 +60,7 @@ class Regression(eqx.Module):
     def diagonal(self) -> bool:
         return self.form == "diagonal"
 
-    def fit(self, predictions: Any, at_nodes: NodeScores | None) -> Whitening:
+    def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         nodes, values = at_base_points(at_nodes, "Regression()")
         precisions = slopes(nodes, values, self.form)
         covariances, clamped = inverses(precisions)

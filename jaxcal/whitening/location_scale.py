@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
-from jaxcal.typing import Features, Key
+from jaxcal.typing import Features, Key, Predictions
 from jaxcal.whitening.contract import checked
 from jaxcal.whitening.densities import Regression
 
@@ -46,7 +46,7 @@ class LocationScale(_Euclidean, eqx.Module):
         """Whether the whitener takes nodes."""
         return self.whitener.needs_nodes
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(self, key: Key, predictions: Predictions, at_nodes: NodeScores | None) -> Features:
         center, scale, _, _ = self.whitener.fit(predictions, at_nodes)
         deviations = jnp.sqrt(jnp.sum(scale**2, axis=2))
         i, j = np.triu_indices(center.shape[1], 1)

@@ -12,13 +12,14 @@ from jaxcal.models.families import Normals, distribution_of, full, mean_and_cova
 from jaxcal.preconditioners import (
     bounded_matrices,
 )
+from jaxcal.typing import Predictions
 from jaxcal.whitening.contract import FORMS, Whitening, diagonals, in_units_of
 
 
 def _moment(name: str) -> Any:
     """A field of numbers, or None."""
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> Any:
         return None if value is None else convert.floats(value, name)
 
     return eqx.field(default=None, converter=read)
@@ -61,7 +62,7 @@ class Moments(eqx.Module):
     def diagonal(self) -> bool:
         return self.form == "diagonal"
 
-    def fit(self, predictions: Any, at_nodes: NodeScores | None) -> Whitening:
+    def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         mean, covariances = full(self._moments(predictions))
         if mean.ndim == 1:  # one density of all targets
             mean, covariances = mean[None], covariances[None]
