@@ -35,13 +35,13 @@ from jaxcal.quadratic import (
 )
 from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult, largest_share
-from jaxcal.typing import Features, Key, Pairwise, Points, Predictions, Scalar
+from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
 
 
 @partial(jax.jit, static_argnames=("tile", "mesh"))
 def estimate(
     key: Key,
-    predictions: Predictions,
+    predictions: PredictionsLike,
     targets: Array,
     spec: Specification,
     *,
@@ -141,7 +141,7 @@ def _sensitivity(
 
 def run(
     key: Key,
-    predictions: Predictions,
+    predictions: PredictionsLike,
     targets: Array,
     spec: Specification,
     null: Null,
@@ -164,7 +164,7 @@ def run(
 @partial(jax.jit, static_argnames=("test", "tile", "mesh"))
 def unjudged(
     key: Key,
-    predictions: Predictions,
+    predictions: PredictionsLike,
     targets: Array,
     spec: Specification,
     null: Null,
@@ -179,7 +179,7 @@ def unjudged(
 
     def one(
         key: Key,
-        predictions: Predictions,
+        predictions: PredictionsLike,
         targets: Array,
         spec: Specification,
         null: Null,

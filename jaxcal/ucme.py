@@ -45,10 +45,10 @@ class _Located(NamedTuple):
 
 def ucme_test(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: PredictionsLike,
+    targets: ArrayLike,
     *,
-    locations: Any = None,
+    locations: ArrayLike | None = None,
     n_locations: int = LOCATIONS,
     null: LocationNull = Signs(),
     level: float = 0.05,
@@ -115,10 +115,10 @@ def ucme_test(
 
 def ucme(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: PredictionsLike,
+    targets: ArrayLike,
     *,
-    locations: Any = None,
+    locations: ArrayLike | None = None,
     n_locations: int = LOCATIONS,
     **options: Unpack[MeanOptions],
 ) -> Estimate:
@@ -164,7 +164,7 @@ def _prepared(
     key: KeyLike,
     predictions: PredictionsLike,
     targets: ArrayLike,
-    locations: ArrayLike,
+    locations: ArrayLike | None,
     n_locations: Any,
     options: MeanOptions,
 ) -> tuple[_Located, int, int]:
@@ -222,7 +222,7 @@ def _checked(locations: ArrayLike, predictions: PredictionsLike, ys: Array) -> t
     return where, at.astype(ys.dtype)
 
 
-def _distribution(predictions: Any) -> Any:
+def _distribution(predictions: PredictionsLike) -> Any:
     return predictions if isinstance(predictions, Draws) else distribution_of(predictions)
 
 

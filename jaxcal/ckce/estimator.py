@@ -5,7 +5,7 @@ CKCE is the squared Hilbert-Schmidt norm of the difference of the two conditiona
 unlike an ECE or SKCE it is not an average over the predictions that happened to be made.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -132,9 +132,9 @@ def checked_problem(
     predictions: ArrayLike,
     targets: ArrayLike,
     prediction_kernel: KernelLike,
-    similarity: Any,
+    similarity: ArrayLike | None,
     ridge: Ridge,
-    bandwidth: ArrayLike,
+    bandwidth: ArrayLike | None,
 ) -> Problem:
     """Every argument checked, or an error with its name."""
     q, labels = checked(predictions, targets)
@@ -156,14 +156,14 @@ def positive(value: object, dtype: DTypeLike) -> Scalar:
 
 
 def ckce(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
     solver: Solver = Exact(),
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: Any = None,
+    bandwidth: ArrayLike | None = None,
 ) -> CKCE:
     """The conditional kernel calibration error (CKCE) of class probabilities, from labels.
 
@@ -253,13 +253,13 @@ def result(solution: Solution, problem: Problem, bandwidths: dict[str, Scalar]) 
 
 
 def ckce_path(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     ridges: ArrayLike,
     *,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
-    bandwidth: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
+    bandwidth: ArrayLike | None = None,
 ) -> Float[Array, " r"]:
     """CKCE at every one of several ridges, from one eigendecomposition.
 
@@ -304,13 +304,13 @@ def _path(problem: Problem, ridges: Array) -> Array:
 
 
 def cross_validated_ridge(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     ridges: ArrayLike,
     *,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
-    bandwidth: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
+    bandwidth: ArrayLike | None = None,
 ) -> tuple[Scalar, Float[Array, " r"]]:
     """The ridge with the least leave-one-out error of predicting labels.
 
@@ -360,12 +360,12 @@ def _validated(problem: Problem, ridges: Array) -> tuple[Scalar, Array]:
 
 
 def null_mean(
-    predictions: Any,
+    predictions: ArrayLike,
     *,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: Any = None,
+    bandwidth: ArrayLike | None = None,
 ) -> Scalar:
     r"""The exact mean of CKCE where labels are drawn from these predictions.
 

@@ -46,15 +46,15 @@ class ByGroup(NamedTuple):
 
 
 def ckce_given(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     covariates: ArrayLike,
     *,
     covariate_kernel: KernelLike = points.Gaussian(),
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: Any = None,
+    bandwidth: ArrayLike | None = None,
     covariate_bandwidth: ArrayLike | None = None,
 ) -> CKCE:
     """CKCE given the prediction and covariates: the product of two kernels.
@@ -106,7 +106,7 @@ def _ckce_given(
     problem: Problem,
     covariates: Points,
     covariate_kernel: KernelLike,
-    covariate_bandwidth: ArrayLike,
+    covariate_bandwidth: ArrayLike | None,
 ) -> CKCE:
     def one(problem: Problem, covariates: Points, kernel_a: Any, bandwidth_a: Any) -> CKCE:
         kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
@@ -121,15 +121,15 @@ def _ckce_given(
 
 
 def ckce_by_group(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     groups: ArrayLike,
     *,
     n_groups: int | None = None,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: Any = None,
+    bandwidth: ArrayLike | None = None,
 ) -> ByGroup:
     """CKCE given the prediction and the group, and each group's part of it.
 

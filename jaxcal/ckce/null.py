@@ -5,7 +5,6 @@ redrawn labels has the distribution of CKCE itself, for every n, ridge and kerne
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,19 +19,19 @@ from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.nulls.contract import p_value
 from jaxcal.results import Diagnostics, TestResult, largest_share
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike
 
 
 def ckce_test(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
     n_draws: int = 500,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: Any = None,
+    bandwidth: ArrayLike | None = None,
     level: float = 0.05,
 ) -> TestResult:
     r"""Test that class probabilities are calibrated, by CKCE and redrawn labels.

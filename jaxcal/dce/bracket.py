@@ -7,7 +7,7 @@ Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with s
 """
 
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -269,8 +269,8 @@ class DistanceResult(JudgedResult):
 
 def distance_from_calibration(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
     weights: ArrayLike | None = None,
     level: float = 0.05,
@@ -347,7 +347,7 @@ def distance_from_calibration(
             accuracy=accuracy,
             bins=bins,
         )
-        return jax.vmap(one)(jax.random.split(key, predictions.shape[0]), predictions, targets)
+        return jax.vmap(one)(jax.random.split(key, np.shape(predictions)[0]), predictions, targets)
     data = binary(predictions, targets, weights)
     checks.choice(null, "null", (None, "redraw", "signs"))
     traced = isinstance(data.y, Tracer)

@@ -1,5 +1,6 @@
 """The linear program of the lower distance, by SciPy's HiGHS and outside of jit."""
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ class Chain(NamedTuple):
     at: Float[np.ndarray, " m"]
 
 
-def chain_program(u: Any, p0: ArrayLike, p1: ArrayLike) -> Chain:
+def chain_program(u: np.ndarray, p0: np.ndarray, p1: np.ndarray) -> Chain:
     """The most of E[(1 - y) a(v) + y b(v)] over a, b that are 1-Lipschitz on the places ``u`` with
     (1 - u) a + u b <= 0: the lower distance to predictors with values in u. ``u`` holds 0 and 1.
 
@@ -39,7 +40,7 @@ def chain_program(u: Any, p0: ArrayLike, p1: ArrayLike) -> Chain:
     return Chain(-solution.fun, solution.x[:m], solution.x[m:], np.maximum(at, 0))
 
 
-def differences(m: int, sparse: Any) -> Any:
+def differences(m: int, sparse: ModuleType) -> Any:
     """The matrix of differences of neighbours, [m - 1, m]."""
     return sparse.diags([-np.ones(m - 1), np.ones(m - 1)], [0, 1], shape=(m - 1, m))
 

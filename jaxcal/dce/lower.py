@@ -8,8 +8,6 @@ it fails are added until the worst violation is below the tolerance. Runs outsid
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
-from typing import Any
-
 import equinox as eqx
 import numpy as np
 from jax.core import Tracer
@@ -137,7 +135,9 @@ def lower_distance(
     return lower_of_masses(distribution.v, distribution.p0, distribution.p1, tol=tol, cells=cells)
 
 
-def lower_of_masses(v: Any, p0: Any, p1: Any, *, tol: float, cells: int | None) -> LowerDistance:
+def lower_of_masses(
+    v: np.ndarray, p0: np.ndarray, p1: np.ndarray, *, tol: float, cells: int | None
+) -> LowerDistance:
     """The same of masses of (v, 0) and (v, 1) [m] at different places v, by NumPy alone."""
     at = places_of(v, cells)
     moved = float(np.sum((p0 + p1) * np.abs(at - v)))
@@ -153,14 +153,16 @@ def lower_of_masses(v: Any, p0: Any, p1: Any, *, tol: float, cells: int | None) 
     )
 
 
-def places_of(v: Any, cells: int | None) -> Any:
+def places_of(v: np.ndarray, cells: int | None) -> np.ndarray:
     """Where the program puts predictions: as they are, or rounded to a grid."""
     if cells is None and np.unique(v).size > 1500:
         cells = 1000
     return v if cells is None else np.round(v * cells) / cells
 
 
-def _cut(v: ArrayLike, p0: ArrayLike, p1: ArrayLike, tol: float) -> tuple[Any, Chain, float]:
+def _cut(
+    v: np.ndarray, p0: np.ndarray, p1: np.ndarray, tol: float
+) -> tuple[np.ndarray, Chain, float]:
     u = np.unique(np.concatenate([[0.0, 1.0], v]))
     for rounds in range(ROUNDS):
         where = np.searchsorted(u, v)
@@ -174,15 +176,15 @@ def _cut(v: ArrayLike, p0: ArrayLike, p1: ArrayLike, tol: float) -> tuple[Any, C
     raise AssertionError("a round always returns")
 
 
-def violations(u: Any, a: Any, b: Any) -> tuple[float, Any]:
+def violations(u: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[float, np.ndarray]:
     """The largest (1 - x) a(x) + x b(x) between the places, with a and b extended as low as their
     slopes allow, and the points where it is positive."""
     left, right = u[:-1], u[1:]
 
-    def extend(x: Any, f: Any) -> Any:
+    def extend(x: np.ndarray, f: np.ndarray) -> np.ndarray:
         return np.maximum(f[:-1] - (x - left), f[1:] - (right - x))
 
-    def c(x: Any) -> Any:
+    def c(x: np.ndarray) -> np.ndarray:
         return (1 - x) * extend(x, a) + x * extend(x, b)
 
     kink_a = np.clip((left + right + a[:-1] - a[1:]) / 2, left, right)
@@ -198,7 +200,9 @@ def violations(u: Any, a: Any, b: Any) -> tuple[float, Any]:
     return float(np.max(values, initial=0.0)), points[values > 1e-12]
 
 
-def _coupling(u: Any, chain: Chain, v: Any, p0: Any, p1: Any) -> Coupling:
+def _coupling(
+    u: np.ndarray, chain: Chain, v: np.ndarray, p0: np.ndarray, p1: np.ndarray
+) -> Coupling:
     """The program's masses on u, carried to v in order, label by label: the cheapest way."""
     parts = []
     masses = [(1 - u) * chain.at, u * chain.at]
@@ -214,7 +218,9 @@ def _coupling(u: Any, chain: Chain, v: Any, p0: Any, p1: Any) -> Coupling:
     return Coupling(u_, v_, y_, mass)
 
 
-def _in_order(u: Any, target: Any, v: Any, source: Any, label: int) -> tuple[Any, ...]:
+def _in_order(
+    u: np.ndarray, target: np.ndarray, v: np.ndarray, source: np.ndarray, label: int
+) -> tuple[np.ndarray, ...]:
     ends = [np.cumsum(x) for x in (target, source)]
     ends = [e / e[-1] if e[-1] > 0 else e for e in ends]
     cuts = np.unique(np.concatenate([[0.0], *ends]))

@@ -107,7 +107,7 @@ def _on_host(tol: float, *data: Any) -> tuple[Any, ...]:
     return tuple(np.asarray(x, kind) for x in (distance.value, *slopes))
 
 
-def place_slopes(distance: LowerDistance, v: Any) -> Any:
+def place_slopes(distance: LowerDistance, v: np.ndarray) -> np.ndarray:
     """The slope in each of the different predictions ``v`` [m], by the formula above."""
     c = distance.coupling
     slopes = np.zeros(v.size)

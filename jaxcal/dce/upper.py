@@ -49,7 +49,9 @@ class Partition(Result):
         return [f"distance from calibration {kind} {self.value:.6g} by {groups} groups"]
 
 
-def best_partition(mass: ArrayLike, f: Any, f_star: ArrayLike, *, power: float = 1.0) -> Partition:
+def best_partition(
+    mass: np.ndarray, f: np.ndarray, f_star: np.ndarray, *, power: float = 1.0
+) -> Partition:
     r"""The calibrated predictor g of k points nearest to f: :math:`\min_g (E|f - g|^p)^{1/p}`.
 
     ``mass`` [k] of sum 1, predictions ``f`` [k], ``f_star`` [k] = P(y = 1 | x), at most 10 points:
@@ -63,7 +65,9 @@ def best_partition(mass: ArrayLike, f: Any, f_star: ArrayLike, *, power: float =
     )
 
 
-def _costs(groups: Any, mass: Any, f: Any, f_star: Any, power: float) -> tuple[Any, Any]:
+def _costs(
+    groups: np.ndarray, mass: np.ndarray, f: np.ndarray, f_star: np.ndarray, power: float
+) -> tuple[Any, Any]:
     """Group means [b, k] and costs [b] of b partitions."""
     k = f.size
     means, costs = np.zeros(groups.shape), np.zeros(groups.shape[0])
@@ -135,7 +139,7 @@ def upper_distance(
     return Partition(best.value, best.groups[index], best.g[index], best.exact)
 
 
-def _improved(mass: Any, f: Any, f_star: Any, groups: Any) -> Partition:
+def _improved(mass: np.ndarray, f: np.ndarray, f_star: np.ndarray, groups: np.ndarray) -> Partition:
     """Single points moved to the group that lowers the cost most, until none does."""
 
     def of_group(members: Any) -> float:
@@ -176,7 +180,7 @@ def _improved(mass: Any, f: Any, f_star: Any, groups: Any) -> Partition:
     return Partition(float(np.sum(mass * np.abs(f - g))), groups, g, False)
 
 
-def mean_labels(mass: Any, f_star: Any, groups: Any) -> Any:
+def mean_labels(mass: np.ndarray, f_star: np.ndarray, groups: np.ndarray) -> Any:
     """The calibrated predictor of a partition: each input's group's mean label."""
     k = int(groups.max()) + 1
     total = np.bincount(groups, mass, k)

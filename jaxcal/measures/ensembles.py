@@ -15,7 +15,7 @@ WRAPPERS = ("Independent", "ExpandedDistribution")
 CLASSES = {"CategoricalProbs", "CategoricalLogits", "BernoulliProbs", "BernoulliLogits"}
 
 
-def ensemble(members: Sequence[Any], weights: Any = None) -> Any:
+def ensemble(members: Sequence[Any], weights: ArrayLike | None = None) -> Any:
     """Mix the predictions of k models into one mixture an observation.
 
     Args:
@@ -123,7 +123,7 @@ def _probs(member: Any) -> Array:
     return jnp.broadcast_to(probabilities, (*member.batch_shape, probabilities.shape[-1]))
 
 
-def _weights(weights: ArrayLike, k: int) -> Float[Array, " k"]:
+def _weights(weights: ArrayLike | None, k: int) -> Float[Array, " k"]:
     if weights is None:
         return jnp.full(k, 1 / k)
     w = checks.floats(weights, "weights")

@@ -12,7 +12,7 @@ from jaxcal.scores import is_distribution
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 
-def nll(predictions: Any, targets: Any) -> Scalar:
+def nll(predictions: Any, targets: ArrayLike) -> Scalar:
     """Mean negative log likelihood (NLL) of n targets.
 
     Args:

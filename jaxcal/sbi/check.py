@@ -1,5 +1,6 @@
 """Tests of a posterior from its simulated pairs: each arrow composed, nothing new computed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.ranks import PosteriorRanks, rank_densities, rank_draws
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, Distribution, Key, KeyLike
 
 SPLIT_UP_TO = 2000  # pairs, unless asked for
 MOST_FEATURES = 50  # more than these are not searched for trends
@@ -26,12 +27,12 @@ MOST_FEATURES = 50  # more than these are not searched for trends
 def kccsd_test(
     key: KeyLike,
     posterior: Any,
-    thetas: Any = None,
-    xs: Any = None,
+    thetas: ArrayLike | None = None,
+    xs: ArrayLike | None = None,
     *,
-    prior: Any = None,
-    bounds: Any = None,
-    names: Any = None,
+    prior: Distribution | None = None,
+    bounds: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
     n_nodes: int = 10,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
@@ -95,13 +96,13 @@ def kccsd_test(
 def kcsd_test(
     key: KeyLike,
     posterior: Any,
-    thetas: Any = None,
-    xs: Any = None,
+    thetas: ArrayLike | None = None,
+    xs: ArrayLike | None = None,
     *,
-    summaries: Any = None,
-    prior: Any = None,
-    bounds: Any = None,
-    names: Any = None,
+    summaries: ArrayLike | None = None,
+    prior: Distribution | None = None,
+    bounds: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
     n_nodes: int = 10,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
@@ -166,13 +167,13 @@ def kcsd_test(
 def check_posterior(
     key: KeyLike,
     posterior: Any,
-    thetas: Any = None,
-    xs: Any = None,
+    thetas: ArrayLike | None = None,
+    xs: ArrayLike | None = None,
     *,
-    summaries: Any = None,
-    prior: Any = None,
-    bounds: Any = None,
-    names: Any = None,
+    summaries: ArrayLike | None = None,
+    prior: Distribution | None = None,
+    bounds: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
     n_nodes: int = 10,
     draws: Any = None,
     n_draws: int = 99,
@@ -330,7 +331,7 @@ def _tested(
 
 def _pairs(
     posterior: Any,
-    thetas: Any,
+    thetas: ArrayLike | None,
     xs: Any,
     key: Key,
     prior: Any,

@@ -1,6 +1,6 @@
 """Is the model calibrated? SKCE: kernel means of the predictions in the place of their scores."""
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -26,7 +26,7 @@ from jaxcal.whitening import Whitener
 
 def skce_test(
     key: KeyLike,
-    predictions: Any,
+    predictions: PredictionsLike,
     targets: ArrayLike,
     *,
     divergence: DivergenceLike | None = None,

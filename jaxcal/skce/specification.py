@@ -24,7 +24,7 @@ from jaxcal.preparation import (
     vector_kernel,
 )
 from jaxcal.skce.observations import check_parameters, observations
-from jaxcal.typing import KernelLike
+from jaxcal.typing import ArrayLike, BaseMeasure, KernelLike
 from jaxcal.whitening.contract import Whitener, checked
 
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
@@ -39,12 +39,12 @@ class MeanOptions(Options, total=False):
 
 def mean_specification(
     predictions: Any,
-    targets: Any,
+    targets: ArrayLike,
     *,
     divergence: Any = None,
-    prediction_kernel: Any = Gaussian(),
-    target_kernel: Any = None,
-    base_measure: Any = None,
+    prediction_kernel: KernelLike = Gaussian(),
+    target_kernel: KernelLike | None = None,
+    base_measure: BaseMeasure | None = None,
     n_nodes: int = 10,
     n_draws: int | None = None,
     standardize: bool = True,
@@ -81,7 +81,7 @@ def mean_specification(
     return predictions, ys, specification
 
 
-def _class_kernel(kernel: KernelLike, m: int) -> Any:
+def _class_kernel(kernel: KernelLike | ArrayLike | None, m: int) -> Any:
     if kernel is None:
         return Delta()
     if isinstance(kernel, (list, tuple, np.ndarray, jax.Array)):
