@@ -13,7 +13,7 @@ from jaxcal.models.unnormalized import Unnormalized
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, Scalar
 
 
-def is_distribution(predictions: Predictions) -> bool:
+def is_distribution(predictions: Any) -> bool:
     """Whether this behaves like a batch of numpyro distributions."""
     return hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")
 
