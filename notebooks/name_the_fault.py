@@ -137,6 +137,6 @@ ax.set(ylabel="share of data sets rejected", ylim=(0, 1.02))
 #   limits, are in `kccsd_test(.., coordinates=True).coordinates`.
 # - A part that is left out is named with its reason: densities that end need no transform, but the
 #   parts that need the whole space stay silent there.
-# - Errors that change sign over $x$ are hard for all of these at this size; the table of 52 cells,
+# - Errors that change sign over $x$ are hard for all of these at this size; the table of all cells,
 #   with the cells where coverage or SBC see more, is in `experiments/power`.
 # - Where you can draw, look at coverage as well: it costs little beside a posterior.
