@@ -7,6 +7,7 @@ from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
+from jaxcal.sbi.ranking import PosteriorRanking, rank_posteriors
 from jaxcal.sbi.ranks import PosteriorRanks
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.space import Space
@@ -17,6 +18,7 @@ __all__ = [
     "GuidePosterior",
     "JaxPosterior",
     "NumpyroPosterior",
+    "PosteriorRanking",
     "PosteriorRanks",
     "PosteriorReport",
     "PosteriorResult",
@@ -29,5 +31,6 @@ __all__ = [
     "kccsd_test",
     "kcsd_test",
     "predictions",
+    "rank_posteriors",
     "score_pairs",
 ]

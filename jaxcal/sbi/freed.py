@@ -53,14 +53,17 @@ class FreedDistribution(eqx.Module):
         return self.space.free(drawn if self.distribution.event_shape else drawn[..., None])
 
 
+def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
+    """Densities of free parameters, also inside of jit."""
+    params, axes = (space, predictions.params), (None, predictions.in_axes)
+    return Unnormalized(_FreedDensity(predictions.log_density), params, in_axes=axes)
+
+
 def freed(predictions: Any, space: Space) -> Any:
     """Predictions over parameters as predictions over free ones: an `Unnormalized` or a
     distribution again."""
     if isinstance(predictions, Unnormalized):
-        if not space.bounded.any():
-            return predictions
-        params, axes = (space, predictions.params), (None, predictions.in_axes)
-        return Unnormalized(_FreedDensity(predictions.log_density), params, in_axes=axes)
+        return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:
         return predictions
     return FreedDistribution(predictions, space)

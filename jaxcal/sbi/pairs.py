@@ -57,6 +57,7 @@ class ScoredPairs(eqx.Module):
     notes: tuple[str, ...] = eqx.field(static=True)
     predictions: Any = None
     sampler: "PairedSampler | None" = eqx.field(default=None, static=True)
+    xs: Any = None
 
     def sample(self, key: KeyLike, m: int) -> Float[Array, "n m d"]:
         """m draws of each posterior, as free parameters; TypeError where ``sampler`` is None."""
@@ -200,6 +201,7 @@ def score_pairs(
         notes,
         None if predictions is None else freed(predictions, space),
         PairedSampler(scorer, xs, values.dtype) if isinstance(scorer, Sampler) else None,
+        xs,
     )
 
 

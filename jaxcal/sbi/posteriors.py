@@ -165,7 +165,7 @@ def chunked_scores(
     _check_log_prob(log_prob)
     density, network = _density(log_prob)
     arrays, rest = eqx.partition(network, eqx.is_array)
-    at, at_nodes = _chunked(density, arrays, _Static(rest), thetas, xs, nodes, batch=batch)
+    at, at_nodes = _chunked(density, arrays, Static(rest), thetas, xs, nodes, batch=batch)
     return Scores(at, at_nodes, nodes)
 
 
@@ -178,7 +178,7 @@ def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
     return _call, log_prob
 
 
-class _Static(eqx.Module):
+class Static(eqx.Module):
     """The parts of a network that are no arrays, as one static thing."""
 
     rest: Any = eqx.field(static=True)

@@ -1,0 +1,195 @@
+"""Many posteriors of one architecture, tested on the same pairs by one program, and ranked."""
+
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from jaxcal import checks, goodness_of_fit, nulls
+from jaxcal.models import Scores
+from jaxcal.nulls.contract import holm
+from jaxcal.results import TestResult
+from jaxcal.sbi.freed import over_free
+from jaxcal.sbi.pairs import score_pairs
+from jaxcal.sbi.posteriors import JaxPosterior, Static
+from jaxcal.sbi.space import Space
+from jaxcal.scores import score
+from jaxcal.typing import Key, KeyLike
+
+TOGETHER = 50  # models under way at once
+
+
+class PosteriorRanking(eqx.Module):
+    """M posteriors by how far each is from the posterior given x.
+
+    The kernels are those of the pairs, the same for all models, so estimates compare; those of
+    models that pass differ by chance.
+
+    Attributes:
+        tests: One `jaxcal.TestResult` with a leading axis M, in the order that models came in.
+        names: Of the M models.
+        notes: Sentences on the pairs, as in `ScoredPairs`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, equinox as eqx
+        >>> from jaxcal import sbi
+        >>> class Gaussian(eqx.Module):
+        ...     slope: jax.Array
+        ...     def __call__(self, theta, x):
+        ...         return -jnp.sum((theta - self.slope * x) ** 2)
+        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 256, 2))
+        >>> models = Gaussian(jnp.asarray([0.2, 0.5, 0.9]))  # the second is the posterior
+        >>> ranking = sbi.rank_posteriors(1, models, thetas, thetas + noise)
+        >>> ranking.order()[0], ranking.verdicts().tolist()
+        (1, ['rejected', 'not rejected', 'rejected'])
+    """
+
+    tests: TestResult
+    names: tuple[str, ...] = eqx.field(static=True)
+    notes: tuple[str, ...] = eqx.field(static=True)
+
+    @property
+    def estimates(self) -> Float[Array, " M"]:
+        """The squared error of each model, up to chance; below 0 only by chance."""
+        return self.tests.estimate
+
+    @property
+    def p_adjusted(self) -> Float[Array, " M"]:
+        """p-values of "this is the posterior given x" after Holm's correction for M models."""
+        return holm(self.tests.p_value)
+
+    def order(self) -> list[int]:
+        """Positions of the models from the best to the worst; those without estimate last."""
+        return [int(k) for k in np.argsort(np.asarray(self.estimates), kind="stable")]
+
+    def verdicts(self) -> np.ndarray:
+        """Of each model by its adjusted p-value: "rejected", "not rejected" or "cannot tell"."""
+        p = np.asarray(self.p_adjusted)
+        said = np.where(p <= self.tests.level, "rejected", "not rejected")
+        return np.where(np.isnan(p), "cannot tell", said)
+
+    def __repr__(self) -> str:
+        if isinstance(self.tests.p_value, Tracer):
+            return "PosteriorRanking(traced)"
+        p, order, verdicts = np.asarray(self.p_adjusted), self.order(), self.verdicts()
+        shown = order if len(order) <= 10 else order[:10]
+        estimates, n = np.asarray(self.estimates), self.tests.contributions.shape[-1]
+        rows = [
+            f"  {self.names[k]:16s} {estimates[k]:+10.4g}   p = {p[k]:.3g}   {verdicts[k]}"
+            for k in shown
+        ]
+        counts = ", ".join(f"{np.sum(verdicts == word)} {word}" for word in np.unique(verdicts))
+        head = f"ranking of {len(order)} posteriors, best first, n = {n}"
+        more = [f"  .. and {len(order) - len(shown)} more"] if len(order) > len(shown) else []
+        notes = [f"  note: {note}" for note in self.notes]
+        return "\n".join([head, *rows, *more, f"  {counts} (p adjusted)", *notes])
+
+
+def rank_posteriors(
+    key: KeyLike,
+    models: Any,
+    thetas: Any,
+    xs: Any,
+    *,
+    prior: Any = None,
+    bounds: Any = None,
+    summaries: Any = None,
+    names: Any = None,
+    null: nulls.Null = nulls.Wild(),
+    level: float = 0.05,
+) -> PosteriorRanking:
+    """Rank many posteriors of one architecture by one test each, in one program.
+
+    The question is that of `kcsd_test`, whether each is the posterior given x, because its kernel
+    does not depend on the model. All models are tested with the same signs.
+
+    Args:
+        key: Random key: typed, legacy or an integer.
+        models: A JAX network or flow as in `JaxPosterior`, every array of which has a leading axis
+            M: one network a model (``eqx.filter_vmap`` over their construction or training).
+        thetas: [n, d] parameters from the prior.
+        xs: [n, ..] observations simulated from them.
+        prior: As in `score_pairs`. Without, one of the pairs is given up.
+        bounds: As in `score_pairs`.
+        summaries: As in `score_pairs`.
+        names: Of the M models; by default their positions.
+        null: Null distribution of the statistic.
+        level: Level of the verdicts, for all models together.
+
+    Returns:
+        `PosteriorRanking`, which prints the best ten.
+
+    Raises:
+        ValueError: arrays of the models disagree in their leading axis; else as in `score_pairs`.
+        TypeError: models hold no arrays.
+
+    Cost: M n gradients and M n^2 b products for b draws of the null; memory of 50 models at once.
+
+    Source: Jitkrittum et al. (2020) for the test.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, equinox as eqx
+        >>> from jaxcal import sbi
+        >>> keys = jax.random.split(jax.random.key(0), 3)
+        >>> make = eqx.filter_vmap(lambda key: eqx.nn.MLP(2, 1, 8, 1, key=key))
+        >>> class Energy(eqx.Module):
+        ...     network: eqx.nn.MLP
+        ...     def __call__(self, theta, x):
+        ...         return self.network(jnp.concatenate([theta, x]))[0] - jnp.sum(theta**2)
+        >>> thetas, noise = jax.random.normal(jax.random.key(1), (2, 60, 1))
+        >>> sbi.rank_posteriors(2, Energy(make(keys)), thetas, thetas + noise).estimates.shape
+        (3,)
+    """
+    key, level = checks.key(key), checks.level(level)
+    arrays, rest = eqx.partition(models, eqx.is_array)
+    leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(arrays)}
+    if not leading:
+        raise TypeError("models: wanted a network whose arrays have a leading axis of models")
+    if len(leading) > 1 or leading == {()}:
+        raise ValueError(
+            f"models: wanted one leading axis of models on all arrays, got {sorted(leading)}"
+        )
+    (((count,)),) = leading
+    first = eqx.combine(jax.tree.map(lambda leaf: leaf[0], arrays), rest)
+    pairs = score_pairs(
+        jax.random.fold_in(key, 0),
+        first,
+        thetas,
+        xs,
+        prior=prior,
+        bounds=bounds,
+        summaries=summaries,
+        n_nodes=1,
+    )
+    words = checks.names(names, count, "model") or tuple(f"model {k}" for k in range(count))
+    space = pairs.space if pairs.space.bounded.any() else None
+    test_key = jax.random.fold_in(key, 1)
+    data = pairs.thetas, pairs.features.astype(pairs.thetas.dtype), pairs.xs
+    tests = _tests(test_key, arrays, Static(rest), *data, space, null, level=level)
+    return PosteriorRanking(tests, words, pairs.notes)
+
+
+@partial(jax.jit, static_argnames="level")
+def _tests(
+    key: Key,
+    arrays: Any,
+    static: Static,
+    thetas: Array,
+    features: Array,
+    xs: Any,
+    space: Space | None,
+    null: nulls.Null,
+    *,
+    level: float,
+) -> TestResult:
+    def test(network: Any) -> TestResult:
+        predictions = JaxPosterior(eqx.combine(network, static.tree())).predictions(xs)
+        at = score(predictions if space is None else over_free(predictions, space), thetas)
+        return goodness_of_fit.kcsd_test(key, Scores(at), thetas, features, null=null, level=level)
+
+    return jax.lax.map(test, arrays, batch_size=TOGETHER)
