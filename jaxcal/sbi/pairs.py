@@ -20,6 +20,7 @@ from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosteri
 from jaxcal.sbi.space import Space, check_inside, space_of
 from jaxcal.typing import Key, KeyLike
 
+ATTEMPTS = 100  # to draw a parameter within bounds
 LONG = 100  # numbers of one observation, above which a network's embedding stands for it
 
 
@@ -37,6 +38,7 @@ class ScoredPairs(eqx.Module):
             (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
             `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None.
         sampler: None unless draws are cheap, which `sample` gives.
+        xs: The observations as they came.
 
     Example:
         >>> import jax
@@ -68,13 +70,27 @@ class ScoredPairs(eqx.Module):
 
 class PairedSampler:
     """``sample(key, m)`` of the posteriors of these observations, [n, m, d], before the change to
-    free parameters."""
+    free parameters; draws outside of the bounds are drawn again, as sbi does."""
 
-    def __init__(self, posterior: Sampler, xs: Any, dtype: Any):
-        self.posterior, self.xs, self.dtype = posterior, xs, dtype
+    def __init__(self, posterior: Sampler, xs: Any, dtype: Any, space: Space):
+        self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
 
     def __call__(self, key: Key, m: int) -> Float[Array, "n m d"]:
-        return self.posterior.sample(key, self.xs, m).astype(self.dtype)
+        draws = self.posterior.sample(key, self.xs, m).astype(self.dtype)
+        outside = self._outside(draws)
+        for attempt in range(ATTEMPTS):
+            if not outside.any():
+                return draws
+            again = self.posterior.sample(jax.random.fold_in(key, attempt), self.xs, m)
+            draws = jnp.where(outside[:, :, None], again.astype(self.dtype), draws)
+            outside = self._outside(draws)
+        raise ValueError(
+            f"posterior: {int(outside.sum())} of {outside.size} draws lie outside of the bounds "
+            f"after {ATTEMPTS} attempts: nearly all of its mass is there"
+        )
+
+    def _outside(self, draws: Float[Array, "n m d"]) -> np.ndarray:
+        return ~np.all(np.isfinite(np.asarray(self.space.free(draws))), axis=2)
 
 
 def score_pairs(
@@ -200,7 +216,7 @@ def score_pairs(
         names,
         notes,
         None if predictions is None else freed(predictions, space),
-        PairedSampler(scorer, xs, values.dtype) if isinstance(scorer, Sampler) else None,
+        PairedSampler(scorer, xs, values.dtype, space) if isinstance(scorer, Sampler) else None,
         xs,
     )
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.integrate
+import scipy.stats
 
 from jaxcal import sbi
 from jaxcal.mcmc import log_densities
@@ -86,3 +87,19 @@ def test_a_density_alone_offers_no_draws(pairs):
     assert scored.sampler is None
     with pytest.raises(TypeError, match="offers no draws"):
         scored.sample(KEY, 3)
+
+
+def test_draws_outside_of_the_bounds_are_drawn_again():
+    """A normal posterior with a third of its mass below 0 is drawn as the truncated one."""
+    xs = jnp.full((20, 1), 0.4)
+    thetas = jnp.abs(xs + jnp.linspace(-0.3, 1.0, 20)[:, None])
+    posterior = dist.Normal(xs, 1.0).to_event(1)
+    prior = jnp.linspace(0.1, 2.0, 4)[:, None]
+    scored = sbi.score_pairs(KEY, posterior, thetas, xs, prior=prior, bounds=(0, np.inf))
+    draws = np.exp(np.asarray(scored.sample(1, 50))).ravel()
+    below = scipy.stats.truncnorm(-0.4, np.inf, loc=0.4).cdf
+    assert scipy.stats.kstest(draws, below).pvalue > 1e-4
+    far = dist.Normal(xs - 9, 1.0).to_event(1)
+    scored = sbi.score_pairs(KEY, far, thetas, xs, prior=prior, bounds=(0, np.inf))
+    with pytest.raises(ValueError, match="draws lie outside of the bounds"):
+        scored.sample(1, 5)
