@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.ckce.effect import EffectSize
-from jaxcal.ckce.estimator import COMPARABLE
 from jaxcal.ckce.multipliers import Studentized, order_statistic
+from jaxcal.ckce.result import COMPARABLE
 from jaxcal.results import Result, Sentences, confidence
 from jaxcal.typing import Scalar
 

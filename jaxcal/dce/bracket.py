@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.binned import binned_ece
+from jaxcal.dce.bounds import Bracket
 from jaxcal.dce.intervals import (
     _best,
     _surrogate,
@@ -48,37 +49,6 @@ from jaxcal.typing import ArrayLike, KeyLike, Scalar, Vector
 
 INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
 PROGRAM_MOST = 20_000  # observations for which the lower distance is solved by default
-
-
-class Bracket(NamedTuple):
-    """Bounds of the true distance from calibration, for these data as a population.
-
-    Attributes:
-        low: The largest of ``lower``, [].
-        high: The smallest of ``upper``, []; low <= high. Both are NaN where the bounds contradict
-            each other by more than rounding, which would be a bug.
-        lower: Every bound from below by the name of its measure, each [].
-        upper: Every bound from above by the name of its measure, each [].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> bracket = jaxcal.dce.dce_bracket(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> round(float(bracket.low), 3), round(float(bracket.high), 3)
-        (0.2, 0.2)
-    """
-
-    low: Scalar
-    high: Scalar
-    lower: dict[str, Scalar]
-    upper: dict[str, Scalar]
-
-    @property
-    def sources(self) -> tuple[str, str]:
-        """Which measure makes the low end, and which the high one. Outside of jit only."""
-        return (
-            max(self.lower, key=lambda name: float(self.lower[name])),
-            min(self.upper, key=lambda name: float(self.upper[name])),
-        )
 
 
 class _Measures(NamedTuple):

@@ -18,8 +18,9 @@ from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Estimator
 from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
+from jaxcal.squared_ce.noticed import Data
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.report import Data, Report
+from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.tuning import join, tune
 from jaxcal.typing import ArrayLike, Key, KeyLike
 
