@@ -125,6 +125,7 @@ def recipes():
         "brier_split": CLASSES,
         "ckce": CLASSES,
         "ckce_by_group": {**CLASSES, "groups": Y},
+        "compare_groups": {"key": 0, **CLASSES, "groups": Y},
         "Fourier": {"key": 0, "n_features": 3},
         "LowRank": {"rank": 3},
         "ConjugateGradients": {},

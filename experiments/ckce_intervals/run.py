@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcal.ckce import compare, pooled_bandwidth
-from jaxcal.ckce.compare import default_rank
+from jaxcal.ckce.class_comparison import default_rank
 from jaxcal.ckce.expansion import by_features
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.low_rank import NystroemFeatures, pivots
@@ -83,14 +83,15 @@ def without_noise(q, right, width, *, n, m):
     chosen, used = pivots(kernel, q[: 4 * rank], rank, 1e-4)
     features = NystroemFeatures.at(kernel, q[chosen], used)
     key = jax.random.key(0)  # deals out blocks, of which the value knows nothing
-    return by_features(key, features, q, right - q, jnp.asarray(n**-0.25, q.dtype))[0].estimate
+    ridge, weights = jnp.asarray(n**-0.25, q.dtype), jnp.ones(len(q), q.dtype)
+    return by_features(key, features, q, right - q, ridge, weights)[0].estimate
 
 
 def make(config: Config) -> runner.Study:
     """Rates over data sets, with differences and values of many observations as the truth."""
     cells = [
         {"design": design, "classes": m, "n": n, "data_sets": config.data_sets}
-        for m, n, design in product(config.classes, config.n, config.designs)
+        for design, m, n in product(config.designs, config.classes, config.n)
     ]
 
     def measure(cell, key):

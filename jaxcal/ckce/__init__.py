@@ -7,6 +7,7 @@ from jaxcal.ckce.conjugate_gradients import ConjugateGradients
 from jaxcal.ckce.estimator import CKCE, ckce, ckce_path, cross_validated_ridge, null_mean
 from jaxcal.ckce.fourier import Fourier
 from jaxcal.ckce.general import ckce_means, ckce_stein
+from jaxcal.ckce.group_comparison import compare_groups
 from jaxcal.ckce.groups import ByGroup, ckce_by_group, ckce_given
 from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.low_rank import LowRank
@@ -44,6 +45,7 @@ __all__ = [
     "ckce_stein",
     "ckce_test",
     "compare",
+    "compare_groups",
     "conditional_mean",
     "cross_validated_ridge",
     "inner_product",

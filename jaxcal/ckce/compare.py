@@ -4,44 +4,22 @@ All models see the same observations and the same draws of the bootstrap: a diff
 far more certain than either value.
 """
 
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
-from jaxcal.batching import one_at_a_time
-from jaxcal.ckce import kernels
-from jaxcal.ckce.baselines import skill
+from jaxcal.ckce.class_comparison import judged, of_classes, pooled
 from jaxcal.ckce.compare_any import are_classes, expanded, log_scores, specifications
-from jaxcal.ckce.comparison import Comparison, Differences
-from jaxcal.ckce.effect import Curve, EffectSize, calibrated_value, temperatures
+from jaxcal.ckce.comparison import Comparison
 from jaxcal.ckce.estimator import positive
-from jaxcal.ckce.expansion import Expansion, by_features
 from jaxcal.ckce.general import floating
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
-from jaxcal.ckce.multipliers import studentized, value_interval
-from jaxcal.ckce.residuals import class_root, named, residuals, stacked
+from jaxcal.ckce.residuals import named, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
-from jaxcal.divergences.vectors import Vectors
-from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.numerics import at_least
 from jaxcal.typing import Key, KeyLike, Scalar
-
-
-def default_rank(n: int, m: int) -> int:
-    r"""The rank of `compare` for n predictions of m classes: 2 m + 20 n^(1/4), at least 128.
-
-    Of a Gram matrix with trace at most 2 n no more than :math:`20 n^{1/4}` eigenvalues reach a
-    tenth of n^(-1/4) n, the default ridge; smaller ones are shrunk to nothing by the ridge. The
-    linear part of the kernel has rank m.
-    """
-    return min(n, max(128, 2 * m + int(20 * n**0.25)))
 
 
 def compare(
@@ -115,7 +93,7 @@ def compare(
         raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
     names, each = named(models)
     if are_classes(each):
-        fields = _of_classes(
+        fields = of_classes(
             key,
             stacked(models)[1],
             targets,
@@ -144,45 +122,7 @@ def compare(
             ridge=ridge,
             bandwidth=bandwidth,
         )
-    return Comparison(**fields, names=names, n_draws=n_draws, level=level)
-
-
-def _of_classes(
-    key: Key,
-    stack: Float[Array, "M n m"],
-    targets: Any,
-    *,
-    n_draws: int,
-    level: float,
-    rank: int | None,
-    prediction_kernel: Any,
-    similarity: Any,
-    ridge: Ridge,
-    bandwidth: Any,
-) -> dict[str, Any]:
-    _, n, m = stack.shape
-    if n < 3:
-        raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
-    labels = checks.labels(targets, n, m)
-    kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
-    kernels.check_bandwidth(kernel, m)
-    if isinstance(bandwidth, str):
-        width = None if bandwidth == "own" else _pooled(stack)
-    else:
-        width = positive(bandwidth, stack.dtype)
-    fields = _compare(
-        key,
-        stack,
-        labels,
-        kernel,
-        class_root(similarity, m, stack.dtype),
-        ridge_at(ridge, n, stack.dtype),
-        width,
-        n_draws=n_draws,
-        rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
-        level=level,
-    )
-    return fields | {"n": n, "unit": "temperature"}
+    return Comparison(**fields, names=names, n_draws=n_draws, level=level, things="models")
 
 
 def _of_any(
@@ -207,7 +147,7 @@ def _of_any(
     parts, widths = expanded(fit_key, each, ys, specs, strength, width, level, n_draws)
     scores = log_scores(each, ys)
     none = jnp.zeros(len(names), jnp.int32)
-    return _judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
+    return judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
         "skill": {} if np.all(np.isnan(np.asarray(scores))) else {"log": scores},
         "bandwidths": widths,
         "ridge": strength,
@@ -247,118 +187,4 @@ def pooled_bandwidth(models: Any) -> Scalar:
         >>> round(float(jaxcal.ckce.pooled_bandwidth([model])), 3)  # the distance, sqrt(2)
         1.414
     """
-    return _pooled(stacked(models, least=1)[1])
-
-
-@jax.jit
-def _pooled(models: Float[Array, "M n m"]) -> Scalar:
-    def of_one(q: Array) -> Array:
-        length, one_prediction = median_heuristic(Vectors(q), q)
-        return jnp.where(one_prediction | ~jnp.isfinite(length), 0, length)
-
-    medians = jax.lax.map(of_one, models)
-    total = jnp.sum(medians)
-    return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))
-
-
-class _Expanded(NamedTuple):
-    expansion: Expansion
-    curve: Curve
-    noise: Scalar
-    bandwidth: Scalar
-    left_out: Scalar
-    nonfinite: Int[Array, "2"]  # predictions, values of the kernel
-
-
-def _expanded(
-    q: Array,
-    key: Key,
-    labels: Array,
-    kernel: Any,
-    root: Any,
-    ridge: Array,
-    width: Any,
-    level: float | Scalar,
-    *,
-    rank: int,
-    n_draws: int,
-) -> _Expanded:
-    """One model's statistic, expanded, and what it is compared with."""
-    kernel, bandwidths = kernels.fill(kernel, q, width)
-    tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
-    candidates = spread(q)
-    chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)
-    features = NystroemFeatures.at(kernel, candidates[chosen], used)
-    key, reference_key = jax.random.split(key)
-    expansion, kept, low = by_features(key, features, q, residuals(q, labels, root), ridge)
-    noise = calibrated_value(reference_key, features, q, ridge, root, level=level, n_draws=n_draws)
-    diagonal = kernels.gram_diagonal(kernel, q)
-    left_out = at_least(1 - kept / jnp.sum(diagonal), 0)
-    used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
-    bad_kernel = jnp.sum(~jnp.isfinite(kernels.gram(kernel, q, candidates[chosen][:1])))
-    bad_kernel = bad_kernel + jnp.sum(~jnp.isfinite(diagonal))
-    nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), bad_kernel])
-    curve = temperatures(features, q, low, root)
-    return _Expanded(expansion, curve, noise, used_width, left_out, nonfinite)
-
-
-@partial(jax.jit, static_argnames=("n_draws", "rank"))
-def _compare(
-    key: Key,
-    stack: Float[Array, "M n m"],
-    labels: Int[Array, " n"],
-    kernel: Any,
-    root: Any,
-    ridge: Scalar,
-    width: Any,
-    *,
-    n_draws: int,
-    rank: int,
-    level: float | Scalar,
-) -> dict[str, Any]:
-    blocks_key, draws_key = jax.random.split(key)
-    shared = (blocks_key, labels, kernel, root, ridge, width, jnp.asarray(level, stack.dtype))
-
-    @one_at_a_time
-    def one(q: Array, shared: tuple[Any, ...]) -> _Expanded:
-        return _expanded(q, *shared, rank=rank, n_draws=n_draws)
-
-    parts = jax.vmap(lambda q: one(q, shared))(stack)
-    skills = jax.vmap(lambda q: skill(q, labels))(stack)
-    return _judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
-        "skill": {"accuracy": skills.accuracy, "Brier": skills.brier, "log": skills.cross_entropy},
-        "bandwidths": parts.bandwidth,
-        "ridge": ridge,
-        "left_out": parts.left_out,
-        "nonfinite_predictions": parts.nonfinite[:, 0],
-        "nonfinite_kernel": parts.nonfinite[:, 1],
-    }
-
-
-@partial(jax.jit, static_argnames="n_draws")
-def _judged(
-    expansions: Expansion,
-    curves: Curve,
-    noise: Array,
-    key: Key,
-    level: float | Scalar,
-    n_draws: int,
-) -> dict[str, Any]:
-    """What a `Comparison` says of M statistics, however they were made."""
-    ready = studentized(key, expansions, n_draws=n_draws)
-    differences = Differences.of(ready, level)
-    valued = jnp.isfinite(expansions.value) & jnp.isfinite(ready.error[:-1, -1])
-    shown = (differences.p_adjusted <= level) & (differences.estimate > 0)
-    terms = jnp.moveaxis(ready.terms[..., :-1], -1, 0)
-    low, high = jax.vmap(lambda e, t: value_interval(e, t, level))(expansions, terms)
-    corrected = jnp.where(valued, expansions.value, jnp.nan)
-    sizes = [jax.vmap(Curve.size)(curves, end) for end in (corrected, low, high, noise)]
-    return {
-        "estimate": expansions.estimate,
-        "corrected": corrected,
-        "low": low,
-        "high": high,
-        "differences": differences,
-        "may_be_best": valued & ~jnp.any(shown, axis=1),
-        "effect": EffectSize(*sizes),
-    }
+    return pooled(stacked(models, least=1)[1])

@@ -79,6 +79,7 @@ class Comparison(Result):
         unit: "temperature": by what the logits of class probabilities would have to be divided
             for them to be right, were that their fault. "shift": by how many standard deviations
             of the targets other predictions would have to be moved.
+        things: What is compared: "models", or "groups" of observations of one model.
     """
 
     _scalar: ClassVar[str] = "ridge"
@@ -101,6 +102,7 @@ class Comparison(Result):
     n_draws: int = eqx.field(static=True)
     level: float = eqx.field(static=True)
     unit: str = eqx.field(static=True)
+    things: str = eqx.field(static=True)
 
     def ranking(self) -> list[str]:
         """The names of the models, best calibrated first, by ``corrected``."""
@@ -180,7 +182,7 @@ class Comparison(Result):
         return super()._contents() | {"ranking": self.ranking(), "best": self.best()}
 
     def _batch_lines(self) -> list[str]:
-        return [f"Comparisons of {len(self.names)} models, batch {self.batch_shape}"]
+        return [f"Comparisons of {len(self.names)} {self.things}, batch {self.batch_shape}"]
 
     def _lines(self) -> list[str]:
         return _report(self)
@@ -192,9 +194,10 @@ def _report(comparison: Comparison) -> list[str]:
     title = f"{confidence(comparison.level)} interval"
     skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
     lines = [
-        f"CKCE of {len(comparison.names)} models, n = {comparison.n}, "
+        f"CKCE of {len(comparison.names)} {comparison.things}, n = {comparison.n}, "
         f"ridge {float(comparison.ridge):.4g}: {COMPARABLE}",
-        f"  {'model':{wide}s}   corrected   {title:22s}" + "".join(f"   {k:>9s}" for k in skill),
+        f"  {comparison.things[:-1]:{wide}s}   corrected   {title:22s}"
+        + "".join(f"   {k:>9s}" for k in skill),
     ]
     for i in order:
         low, high = float(comparison.low[i]), float(comparison.high[i])

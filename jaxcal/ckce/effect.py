@@ -71,6 +71,7 @@ def temperatures(
     q: Float[Array, "n m"],
     low: Float[Array, "r r"],
     root: Float[Array, "m m"] | None,
+    weights: Float[Array, " n"],
 ) -> Curve:
     r"""CKCE of overconfidence by temperatures from 1 to 16, at the factor ``low`` of F^T F + n
     ridge I. Cost 17 n r m multiplications, memory 17 r m."""
@@ -79,7 +80,7 @@ def temperatures(
     side = min(n, TILE)
     missing = -n % side
     rows = jnp.concatenate([q, q[:1].repeat(missing, 0)]).reshape(-1, side, q.shape[1])
-    real = (jnp.arange(n + missing) < n).reshape(-1, side).astype(q.dtype)
+    counted = jnp.concatenate([weights, jnp.zeros(missing, q.dtype)]).reshape(-1, side)
 
     def step(sums: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
         x, weight = block
@@ -89,7 +90,7 @@ def temperatures(
 
     with jax.default_matmul_precision("highest"):
         start = jnp.zeros((TEMPERATURES, low.shape[0], q.shape[1]), q.dtype)
-        moments = jax.lax.scan(step, start, (rows, real))[0]
+        moments = jax.lax.scan(step, start, (rows, counted))[0]
         values = jax.lax.map(lambda g: jnp.sum(solve.solve(low, g) ** 2), moments)
     return Curve(sizes, values)
 
@@ -100,6 +101,7 @@ def calibrated_value(
     q: Float[Array, "n m"],
     ridge: Scalar,
     root: Float[Array, "m m"] | None,
+    weights: Float[Array, " n"],
     *,
     level: float | Scalar,
     n_draws: int,
@@ -108,7 +110,7 @@ def calibrated_value(
     second term alone, with labels drawn from the predictions."""
     label_key, key = jax.random.split(key)
     labels = jax.random.categorical(label_key, jnp.log(q), axis=1)
-    expansion = by_features(key, features, q, residuals(q, labels, root), ridge)[0]
+    expansion = by_features(key, features, q, residuals(q, labels, root), ridge, weights)[0]
     return noise_quantile(key, expansion, level=level, n_draws=n_draws)
 
 

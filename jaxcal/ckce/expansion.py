@@ -59,62 +59,73 @@ def by_features(
     points: Float[Array, "n m"],
     residuals: Float[Array, "n p"],
     ridge: Scalar,
+    weights: Float[Array, " n"],
 ) -> tuple[Expansion, Scalar, Float[Array, "r r"]]:
     r"""The expansion for the kernel F F^T, the trace of F F^T, and the factor of F^T F + n ridge I.
 
-    Up to `BLOCKS` observations each is a block; more are dealt out at random.
+    Observations count with ``weights`` 0 or 1; the ridge is that of the sum of them. Up to `BLOCKS`
+    observations each is a block; more are dealt out at random.
     Cost 2 n r (r + p) and k^2 r p multiplications; memory k r p + k^2 beyond the data.
     """
     n = points.shape[0]
     with jax.default_matmul_precision("highest"):
-        sums = normal_equations(
-            features, points, residuals, jnp.ones(n, points.dtype), side=min(n, TILE)
-        )
+        sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
         low = solve.factor(
-            (sums.products + sums.products.T) / 2, ridge * (n / sums.products.shape[0])
+            (sums.products + sums.products.T) / 2,
+            ridge * (jnp.sum(weights) / sums.products.shape[0]),
         )
         theta = solve.solve(low, sums.moments)
         along = solve.solve(low, theta)
 
-        def parts(x: Array, r: Array) -> tuple[Array, ...]:
+        def parts(x: Array, r: Array, weight: Array) -> tuple[Array, ...]:
             """A^-1 F, the fit's residuals, the first influence, each one's product with itself,
             which the value leaves out, and its part of the bias."""
-            f = features(x)
+            f = features(x) * weight[:, None]
             errors = r - f @ theta
             pulled = solve.solve(low, f.T).T
             first = 2 * jnp.sum((f @ along) * errors, axis=1)
-            weight = jnp.sum(pulled**2, axis=1)
-            alone = weight * jnp.sum(r**2, axis=1)
-            bias = weight * jnp.sum(errors**2, axis=1) - alone - first * jnp.sum(f * pulled, axis=1)
+            square = jnp.sum(pulled**2, axis=1)
+            alone = square * jnp.sum(r**2, axis=1)
+            bias = square * jnp.sum(errors**2, axis=1) - alone - first * jnp.sum(f * pulled, axis=1)
             return pulled, errors, first, alone, bias
 
         if n <= BLOCKS:
-            pulled, errors, first, alone, bias = parts(points, residuals)
+            pulled, errors, first, alone, bias = parts(points, residuals, weights)
             second = (pulled @ pulled.T) * (errors @ errors.T)
-            sizes = jnp.ones(n, points.dtype)
+            sizes = weights
         else:
-            first, alone, bias, second, sizes = _in_blocks(key, parts, points, residuals)
+            first, alone, bias, second, sizes = _in_blocks(key, parts, points, residuals, weights)
     estimate = jnp.sum(theta**2)
     value = estimate - jnp.sum(alone)
     bias = jnp.sum(bias)
-    return _expansion(estimate, value, bias, first, second, sizes / n), sums.kept, low
+    return (
+        _expansion(estimate, value, bias, first, second, sizes / jnp.sum(weights)),
+        sums.kept,
+        low,
+    )
 
 
 def _in_blocks(
-    key: Key, parts: Callable[..., tuple[Array, ...]], points: Array, residuals: Array
+    key: Key,
+    parts: Callable[..., tuple[Array, ...]],
+    points: Array,
+    residuals: Array,
+    weights: Array,
 ) -> tuple[Array, ...]:
     """Sums over random blocks: of the first influence, of what is left out, of the bias, the
     products of the sums of the second, and how many observations are in each."""
-    rows = _dealt(key, points, residuals)
+    rows = _dealt(key, points, residuals, weights)
     side = rows[0].shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
 
     def chunk(rows: tuple[Array, ...]) -> tuple[Array, ...]:
         x, r, weight = rows
-        pulled, errors, *sums = parts(x.reshape(-1, x.shape[2]), r.reshape(-1, r.shape[2]))
-        pulled = pulled.reshape(tile, side, -1) * weight[..., None]
-        products = jnp.einsum("ksr,ksp->krp", pulled, errors.reshape(tile, side, -1))
-        sums = (jnp.sum(a.reshape(tile, side) * weight, axis=1) for a in sums)
+        pulled, errors, *sums = parts(
+            x.reshape(-1, x.shape[2]), r.reshape(-1, r.shape[2]), weight.reshape(-1)
+        )
+        pulled, errors = (a.reshape(tile, side, -1) for a in (pulled, errors))
+        products = jnp.einsum("ksr,ksp->krp", pulled, errors)
+        sums = (jnp.sum(a.reshape(tile, side), axis=1) for a in sums)
         return *sums, products.reshape(tile, -1)
 
     chunks = jax.tree.map(lambda a: a.reshape(BLOCKS // tile, tile, *a.shape[1:]), rows)
@@ -167,11 +178,11 @@ def _expansion(
     return Expansion(estimate, value, bias, first, second - jnp.diag(alone))
 
 
-def _dealt(key: Key, points: Array, residuals: Array) -> tuple[Array, Array, Array]:
+def _dealt(key: Key, points: Array, residuals: Array, weights: Array) -> tuple[Array, ...]:
     """Rows as [k, s, ..] in a random order, with weight 0 for those that fill the last places."""
     n = points.shape[0]
     side = -(-n // BLOCKS)
     order = jax.random.permutation(key, n)
     order = jnp.concatenate([order, order[: side * BLOCKS - n]]).reshape(side, BLOCKS).T
     real = (jnp.arange(side * BLOCKS) < n).reshape(side, BLOCKS).T
-    return points[order], residuals[order], real.astype(points.dtype)
+    return points[order], residuals[order], weights[order] * real.astype(weights.dtype)

@@ -166,7 +166,12 @@ def ckce_by_group(
         (2,)
     """
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    n = problem.q.shape[0]
+    named, n_groups = checked_groups(groups, problem.q.shape[0], n_groups)
+    return _by_group(problem, named, n_groups)
+
+
+def checked_groups(groups: Any, n: int, n_groups: int | None) -> tuple[Int[Array, " n"], int]:
+    """Groups [n] and their number, or an error that names the argument."""
     if n_groups is None:
         if isinstance(groups, Tracer):
             raise ValueError("n_groups: say how many groups there are inside jit or vmap")
@@ -176,8 +181,7 @@ def ckce_by_group(
         n_groups = max(int(np.max(np.asarray(groups), initial=0)), 0) + 1
     else:
         n_groups = checks.integer(n_groups, "n_groups")
-    named = checks.labels(groups, n, n_groups, "groups")
-    return _by_group(problem, named, n_groups)
+    return checks.labels(groups, n, n_groups, "groups"), n_groups
 
 
 @partial(jax.jit, static_argnums=2)

@@ -9,7 +9,15 @@ import scipy.spatial
 import scipy.stats
 from reference import synthetic
 
-from jaxcal.ckce import Comparison, ckce, compare, expansion, kernels, pooled_bandwidth
+from jaxcal.ckce import (
+    Comparison,
+    ckce,
+    compare,
+    compare_groups,
+    expansion,
+    kernels,
+    pooled_bandwidth,
+)
 from jaxcal.ckce.expansion import Expansion, by_features, by_products
 from jaxcal.ckce.low_rank import NystroemFeatures
 from jaxcal.ckce.multipliers import CHUNK, studentized
@@ -61,7 +69,7 @@ def test_both_ways_to_the_expansion_are_the_equation():
     features = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool))
     left = residuals(q, y)
     ways = [
-        by_features(key, features, q, left, jnp.asarray(ridge))[0],
+        by_features(key, features, q, left, jnp.asarray(ridge), jnp.ones(60))[0],
         by_products(key, kernels.square_gram(kernel, q), left @ left.T, jnp.asarray(ridge)),
     ]
     for way, close in zip(ways, (1e-4, 1e-9), strict=True):
@@ -94,10 +102,10 @@ def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
     key, kernel, ridge = jax.random.key(0), kernels.simplex_kernel(0.4), jnp.asarray(0.3)
     features, left = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool)), residuals(q, y)
-    alone = by_features(key, features, q, left, ridge)[0]
+    alone = by_features(key, features, q, left, ridge, jnp.ones(N))[0]
     monkeypatch.setattr(expansion, "BLOCKS", 64)
     blocks = [
-        by_features(key, features, q, left, ridge)[0],
+        by_features(key, features, q, left, ridge, jnp.ones(N))[0],
         by_products(key, (f := features(q)) @ f.T, left @ left.T, ridge),
     ]
     # the blocks that the second way made, from what single observations say
@@ -279,6 +287,27 @@ def mirrored(key):
     a = jnp.where(p > 0.5, p + pull * (1 - p), p)
     b = jnp.where(p < 0.5, p - pull * p, p)
     return jnp.stack([synthetic.binary(a), synthetic.binary(b)]), y
+
+
+def test_a_group_has_the_value_it_has_alone():
+    groups = np.arange(N) % 3 // 2
+    both = compare_groups(KEY, MODELS["over"], Y, groups, n_draws=99, rank=100, bandwidth=0.4)
+    ridge = float(both.ridge)
+    assert ridge == pytest.approx((N // 2) ** -0.25)
+    for g in range(2):
+        q, y = MODELS["over"][groups == g], Y[groups == g]
+        alone = ckce(q, y, bandwidth=0.4, ridge=ridge)
+        np.testing.assert_allclose(both.estimate[g], alone.estimate, rtol=1e-4)
+        w = problems.weights(problems.simplex_gram(q, q, 0.4), ridge)
+        r = problems.one_hot(y) - np.asarray(q)
+        off = np.sum(w * (r @ r.T)) - np.diag(w) @ np.sum(r**2, axis=1)
+        np.testing.assert_allclose(both.corrected[g], off, rtol=1e-3)
+        np.testing.assert_allclose(both.skill["Brier"][g], np.mean(np.sum(r**2, axis=1)))
+    assert "CKCE of 2 groups" in str(both)
+    with pytest.raises(ValueError, match="at least 3 observations of each"):
+        compare_groups(KEY, TRUTH, Y, np.arange(N) // (N - 1))
+    with pytest.raises(ValueError, match="at least 2 groups"):
+        compare_groups(KEY, TRUTH, Y, np.zeros(N, int))
 
 
 def test_the_level_between_two_equally_wrong_models():
