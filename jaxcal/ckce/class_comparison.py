@@ -79,6 +79,7 @@ def of_classes(
 @jax.jit
 def pooled(models: Float[Array, "M n m"]) -> Scalar:
     """The mean of the models' median distances, each weighted by itself; 1 where all are 0."""
+
     def of_one(q: Array) -> Array:
         length, one_prediction = median_heuristic(Vectors(q), q)
         return jnp.where(one_prediction | ~jnp.isfinite(length), 0, length)

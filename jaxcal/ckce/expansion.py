@@ -83,10 +83,18 @@ def by_features(
             f = features(x) * weight[:, None]
             errors = r - f @ theta
             pulled = solve.solve(low, f.T).T
-            first = 2 * jnp.sum((f @ along) * errors, axis=1)
+            drift = f @ along
             square = jnp.sum(pulled**2, axis=1)
             alone = square * jnp.sum(r**2, axis=1)
-            bias = square * jnp.sum(errors**2, axis=1) - alone - first * jnp.sum(f * pulled, axis=1)
+            leverage = jnp.sum(f * pulled, axis=1)
+            bias = _bias(
+                square,
+                leverage,
+                jnp.sum(r**2, axis=1),
+                jnp.sum(r * errors, axis=1),
+                jnp.sum(drift * errors, axis=1),
+            )
+            first = 2 * jnp.sum(drift * errors, axis=1)
             return pulled, errors, first, alone, bias
 
         if n <= BLOCKS:
@@ -143,7 +151,8 @@ def by_products(
     n = gram.shape[0]
     with jax.default_matmul_precision("highest"):
         low = solve.factor(gram, ridge)
-        s = solve.solve(low, solve.solve(low, products).T)
+        half = solve.solve(low, products)
+        s = solve.solve(low, half.T)
         s = (s + s.T) / 2
         along = solve.solve(low, gram)
         w = solve.solve(low, along.T)
@@ -154,7 +163,15 @@ def by_products(
     estimate = jnp.sum(terms)
     second, sizes = w * scale**2 * s, jnp.ones(n, gram.dtype)
     value = estimate - jnp.trace(terms)
-    bias = jnp.trace(second) - jnp.trace(terms) - jnp.sum(first * jnp.diagonal(along))
+    bias = jnp.sum(
+        _bias(
+            jnp.diagonal(w),
+            jnp.diagonal(along),
+            jnp.diagonal(products),
+            scale * jnp.diagonal(half),
+            scale * jnp.sum(w * half, axis=1),
+        )
+    )
     if n > BLOCKS:
         block = jax.random.permutation(key, jnp.arange(n) % BLOCKS)
 
@@ -163,6 +180,18 @@ def by_products(
 
         first, second, sizes = summed(first), summed(summed(second).T), summed(sizes)
     return _expansion(estimate, value, bias, first, second, sizes / n)
+
+
+def _bias(square: Array, leverage: Array, rr: Array, re: Array, de: Array) -> Array:
+    r"""Each observation's part in the bias of the value, from its residual r, the fit's residual e,
+    the drift d, sum over j of W_ij r_j, and the squared norm W_ii of A^-1 phi.
+
+    :math:`-W_{ii} r \cdot f_{-i} - 2 h (d - W_{ii} r) \cdot e_{-i}`, where the fit leaves i out:
+    :math:`e_{-i} = e / (1 - h)` and :math:`f_{-i} = r - e_{-i}`. So the first part has mean 0
+    in a calibrated model.
+    """
+    left_out = 1 / (1 - leverage)
+    return -square * (rr - re * left_out) - 2 * leverage * (de - square * re) * left_out
 
 
 def _expansion(
