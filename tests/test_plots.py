@@ -72,20 +72,34 @@ def test_one_extreme_observation_is_counted_where_it_leaves_the_picture(result):
     assert any("1 outside" in text.get_text() for text in ax.get_legend().get_texts())
 
 
-def test_coordinates_show_shifts_with_limits_and_adjusted_p_values(result):
+def test_coordinates_show_shift_spread_and_pairs_with_limits_and_adjusted_p_values(result):
+    split = result.coordinates
+    assert split.marginal_spread is not None
     ax = plots.coordinates(result, ["tmax", "tmin"])
-    means = result.coordinates.marginal_mean
-    dots = [line for line in ax.lines if line.get_marker() == "o"]
-    np.testing.assert_allclose([dot.get_xdata()[0] for dot in dots], means.estimate)
-    np.testing.assert_allclose(
-        ax.collections[0].get_segments()[0][:, 0], [means.low[0], means.high[0]]
-    )
-    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["tmax", "tmin"]
-    assert [text.get_text() for text in ax.texts] == [
-        f"p = {float(p):.2g}" for p in means.p_adjusted
+    labels = [tick.get_text() for tick in ax.get_yticklabels()]
+    shown = {"o": split.marginal_mean, "s": split.marginal_spread, "D": split.correlation}
+    shown = {m: part for m, part in shown.items() if np.all(np.isfinite(part.estimate))}
+    expected = {
+        "o": ["shift of tmax", "shift of tmin"],
+        "s": ["spread of tmax", "spread of tmin"],
+        "D": ["tmax with tmin"],
+    }
+    assert labels == [label for marker in shown for label in expected[marker]]
+    rows = [line for line in ax.lines if len(line.get_ydata()) == 2 and line.get_marker() == "None"]
+    dots = [line for line in ax.lines if line.get_marker() in "osD" and len(line.get_ydata())]
+    for marker, part in shown.items():
+        factor = 1 / np.log(2) if marker == "s" else 1
+        sizes = [dot.get_xdata()[0] for dot in dots if dot.get_marker() == marker]
+        np.testing.assert_allclose(sizes, factor * np.asarray(part.estimate))
+    low, high = split.marginal_mean.low, split.marginal_mean.high
+    np.testing.assert_allclose(rows[0].get_xdata(), [low[0], high[0]])
+    adjusted = [float(p) for part in shown.values() for p in part.p_adjusted]
+    assert [text.get_text() for text in ax.texts] == [f"p = {p:.2g}" for p in adjusted]
+    assert [dot.get_markerfacecolor() for dot in dots] == [
+        "black" if p <= result.level else "white" for p in adjusted
     ]
-    assert [dot.get_markerfacecolor() for dot in dots] == ["black", "white"]
-    assert "too high" in ax.get_xlabel()
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert any("too high" in text for text in legend)
 
 
 def test_coordinates_without_covariances_are_given_the_others(result):

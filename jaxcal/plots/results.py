@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from jaxcal import checks
+from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import TestResult, confidence
 from jaxcal.typing import ArrayLike
@@ -118,11 +119,12 @@ def contributions(
 def coordinates(
     result: TestResult, names: Sequence[str] | None = None, *, ax: "Axes | None" = None
 ) -> "Axes":
-    """Draw how far the predictions lie too high in each target coordinate, with limits.
+    """Draw shift and spread of each target coordinate, and the correlation of pairs, with limits.
 
     By itself, whatever the other coordinates do; filled where p after Holm is at most the level of
-    the test, to which the limits belong. Where the result has no ``marginal_mean``, bars show the
-    parts of the estimate given the other coordinates; the axis says which.
+    the test, to which the limits belong. Spreads and correlations are left out where the result
+    does not have them. Where it has no ``marginal_mean``, bars show the parts of the estimate given
+    the other coordinates; the axis says which.
 
     Args:
         result: Result of a test that ran with ``coordinates=True``.
@@ -147,28 +149,20 @@ def coordinates(
     estimates = np.asarray(split.estimate if means is None else means.estimate)
     adjusted = np.asarray(split.p_adjusted if means is None else means.p_adjusted)
     d = estimates.size
-    names = checks.names(names, d, "coordinate") or [f"coordinate {c}" for c in range(d)]
-    if means is None:
-        ax.set(xlabel="part of the estimate given the other coordinates")
-    else:
-        ax.set(xlabel=f"predictions too high by (claimed sd, {confidence(result.level)} limits)")
-    ax.set_yticks(range(d), names)
-    ax.set_ylim(d - 0.4, -0.6)  # the first coordinate on top, as in a table
+    names = list(checks.names(names, d, "coordinate") or [f"coordinate {c}" for c in range(d)])
     if not np.all(np.isfinite(estimates)):
         return say(ax, "estimates are not finite numbers:\nno verdict")
-    if means is None:
-        ends = np.maximum(estimates, 0)
-        greys = [DARK if p <= result.level else LIGHT for p in adjusted]
-        ax.barh(range(d), estimates, height=0.6, color=greys)
-    else:
-        low, ends = np.asarray(means.low), np.asarray(means.high)
-        reach = [estimates - low, ends - estimates]
-        ax.errorbar(estimates, range(d), xerr=reach, fmt="none", ecolor=DARK, capsize=3)
-        for c in range(d):
-            face = BLACK if adjusted[c] <= result.level else "white"
-            ax.plot(estimates[c], c, "o", color=BLACK, markerfacecolor=face)
+    if means is not None:
+        rows = faults.shifts(means, names) + faults.spreads(split.marginal_spread, names)
+        faults.draw(rows + faults.pairs(split.correlation, names), result.level, ax)
+        return ax
+    ax.set(xlabel="part of the estimate given the other coordinates")
+    ax.set_yticks(range(d), names)
+    ax.set_ylim(d - 0.4, -0.6)  # the first coordinate on top, as in a table
+    greys = [DARK if p <= result.level else LIGHT for p in adjusted]
+    ax.barh(range(d), estimates, height=0.6, color=greys)
     ax.axvline(0, color=BLACK, linewidth=0.8)
-    for c, (end, p) in enumerate(zip(ends, adjusted, strict=True)):
+    for c, (end, p) in enumerate(zip(np.maximum(estimates, 0), adjusted, strict=True)):
         ax.annotate(
             f"p = {p:.2g}",
             (float(end), c),

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.plots.results import contributions, null_histogram
 from jaxcal.results import confidence
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLES = ("-", "--", ":", "-.")
-MOST = 8  # parameters, or pairs, that one panel can name
 
 
 def posterior_figure(report: Any) -> "Figure":
@@ -84,7 +84,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     ax.axhspan(-half, half, color=LIGHT, alpha=0.5, linewidth=0, label=f"{confidence(level)} band")
     ax.axhline(0, color=DARK, linewidth=0.8)
     p = np.asarray(ranks.p_values)
-    shown = np.sort(np.argsort(p[1:], kind="stable")[:MOST]) + 1
+    shown = np.sort(np.argsort(p[1:], kind="stable")[: faults.MOST]) + 1
     for place, k in enumerate(shown):
         ordered = np.sort(values[:, k])
         at = np.concatenate([[0.0], ordered, [1.0]])
@@ -136,70 +136,25 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     that is known, else given the other parameters. Filled: p at most the level after Holm.
     """
     ax = axes(ax)
-    diagnosis, names, level = report.diagnosis(), report.names, report.level
+    diagnosis, names = report.diagnosis(), list(report.names)
     shift = diagnosis.bias if diagnosis.shift is None else diagnosis.shift
-    rows = _rows(diagnosis, names, shift)
-    if not np.all(np.isfinite([row[1] for row in rows])):
+    spread = faults.spreads(diagnosis.marginal_spread, names) or _given_others(diagnosis, names)
+    rows = faults.shifts(shift, names) + spread + faults.pairs(diagnosis.correlation, names)
+    if not np.all(np.isfinite([row.size for row in rows])):
         return say(ax, "scores are not finite numbers:\nno verdict")
-    for at, (_, size, low, high, p, marker) in enumerate(rows):
-        ends = np.clip([low, high], -20, 20)
-        ax.plot(ends, [at, at], color=DARK, linewidth=1)
-        face = BLACK if p <= level else "white"
-        ax.plot(size, at, marker, color=BLACK, markerfacecolor=face, markersize=6)
-    ax.axvline(0, color=DARK, linewidth=0.8)
-    ax.set_yticks(range(len(rows)), [row[0] for row in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
     given = " | others" if diagnosis.shift is None else ""
-    for marker, label in (
-        ("o", f"shift{given}, sd (+: too high)"),
-        ("s", "spread, log2 claimed / actual"),
-        ("D", "correlation, claimed less actual"),
-    ):
-        if any(row[5] == marker for row in rows):
-            ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
-    ax.set_xlabel(f"{confidence(level)} limits; 0 if right; filled: p <= {level:g} after Holm")
-    legend_above(ax, columns=2)
+    faults.draw(rows, report.level, ax, shift=f"shift{given}, sd (+: too high)")
     return ax
 
 
-Row = tuple[str, float, float, float, float, str]
-
-
-def _rows(diagnosis: Any, names: tuple[str, ...], shift: Any) -> list[Row]:
-    """Label, size, limits, p-value and marker, a line each; the clearest where there are many."""
-
-    def each(means: Any, labels: list[str], marker: str, factor: float = 1.0) -> list[Row]:
-        parts = (means.estimate, means.low, means.high)
-        size, low, high = (factor * np.asarray(part) for part in parts)
-        p = np.asarray(means.p_adjusted)
-        raw = np.asarray(means.p_value)
-        order = np.sort(np.argsort(raw, kind="stable")[:MOST])
-        return [
-            (labels[k], float(size[k]), float(low[k]), float(high[k]), float(p[k]), marker)
-            for k in order
-        ]
-
-    shifts = each(shift, [f"shift of {name}" for name in names], "o")
-    known = diagnosis.marginal_spread
-    if known is not None and np.all(np.isfinite(np.asarray(known.estimate))):
-        spreads = each(known, [f"spread of {name}" for name in names], "s", 1 / np.log(2))
-    else:
-        ratio, (low, high) = np.asarray(diagnosis.sd_ratio()), diagnosis.sd_ratio_interval()
-        logs = diagnosis.spread._replace(
-            **{
-                name: np.log2(np.clip(np.asarray(value), 2.0**-20, 2.0**20))
-                for name, value in (("estimate", ratio), ("low", low), ("high", high))
-            }
-        )
-        logs = logs._replace(estimate=np.nan_to_num(logs.estimate, nan=-20.0))
-        spreads = each(logs, [f"spread of {name} | others" for name in names], "s")
-    pairs: list[Row] = []
-    of_pairs = diagnosis.correlation
-    if of_pairs is not None and np.all(np.isfinite(np.asarray(of_pairs.estimate))):
-        i, j = np.triu_indices(len(names), 1)
-        labels = [f"{names[a]} with {names[b]}" for a, b in zip(i, j, strict=True)]
-        pairs = each(of_pairs, labels, "D")
-    return shifts + spreads + pairs
+def _given_others(diagnosis: Any, names: list[str]) -> list[faults.Row]:
+    """The spread of each parameter given the others; as far as can be drawn where the pairs set no
+    limit."""
+    far = np.exp(faults.FARTHEST)
+    low, high = np.clip(np.asarray(diagnosis.sd_ratio_interval()), 1 / far, far)
+    ratio = np.nan_to_num(np.asarray(diagnosis.sd_ratio()), nan=far)
+    logs = {"estimate": np.log(ratio), "low": np.log(low), "high": np.log(high)}
+    return faults.spreads(diagnosis.spread._replace(**logs), [f"{name} | others" for name in names])
 
 
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
