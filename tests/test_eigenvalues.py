@@ -59,6 +59,21 @@ def test_unequal_weights_follow_imhof(x):
         np.testing.assert_allclose(result.slopes[k], (up - down) / (2 * step), atol=1e-5)
 
 
+def test_the_scale_of_the_weights_cancels_in_loops_too():
+    """A compiler may divide by a loop's constant through its reciprocal, and pass 1."""
+    weights = jnp.linspace(0.1, 1, 20, dtype=jnp.float32)
+
+    @jax.jit
+    def every(scales):
+        return jax.lax.map(lambda s: tail(s * 9.0, s * weights).p, scales)
+
+    p = every(jnp.linspace(0.3, 3, 300, dtype=jnp.float32))
+    np.testing.assert_allclose(p, p[0], rtol=1e-4)
+    np.testing.assert_allclose(
+        p[0], tail(jnp.asarray(9.0), jnp.asarray(weights, float)).p, rtol=1e-4
+    )
+
+
 def test_no_weights_and_bad_numbers_give_no_p_value():
     assert jnp.isnan(run(jnp.asarray(1.0), jnp.zeros(500)).p)
     assert jnp.isnan(run(jnp.asarray(jnp.nan), jnp.ones(500)).p)

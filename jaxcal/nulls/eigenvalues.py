@@ -65,7 +65,10 @@ class Eigenvalues(eqx.Module):
         traces = jnp.sum(sums.diagonal, axis=1) / n
         norms = (sums.squares + jnp.sum(sums.diagonal**2, axis=1)) / float(n**2)
         statistic = float(n) * sums.unbiased
-        p, error = jax.vmap(_p_value)(statistic + traces, values / n, traces, norms, sums.diagonal)
+        lengths = jnp.var(sums.diagonal, axis=1)
+        p, error = jax.vmap(lambda *args: p_value_of_spectrum(*args, n))(
+            statistic + traces, values / n, traces, norms, lengths
+        )
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
@@ -74,17 +77,26 @@ class Eigenvalues(eqx.Module):
         return math.erfc((n / 2) ** 0.5)
 
 
-def _p_value(
+def p_value_of_spectrum(
     x: Scalar,
     values: Float[Array, " k"],
     trace: Scalar,
     norm: Scalar,
-    diagonal: Float[Array, " n"],
+    lengths: Scalar,
+    n: int,
 ) -> tuple[Scalar, Scalar]:
     r"""P(Q > x) and by how much it may be off.
 
-    ``values`` [k] are the largest weights of Q, ``trace`` and ``norm`` the sums of all weights and
-    of their squares, and ``diagonal`` [n] holds :math:`|z_i|^2` of the observations.
+    Args:
+        x: The value that the sum Q of weighted chi-square variables exceeds.
+        values: The largest weights of Q, in ascending order.
+        trace: Sum of all weights.
+        norm: Sum of their squares.
+        lengths: Variance of :math:`h_{ii} = |z_i|^2` over the observations.
+        n: Observations that the weights come from.
+
+    Returns:
+        The p-value and its error.
     """
     largest = values[-1]
     mean = at_least(trace - jnp.sum(values), 0)
@@ -92,7 +104,9 @@ def _p_value(
     # the thinnest tail: the rest of the trace and norm in equal weights
     even = jnp.where(mean > 0, square / jnp.where(mean > 0, mean, 1), 0)
     even = at_most(even, largest)
-    none = (mean <= 0) | (even <= jnp.finfo(x.dtype).eps * largest)
+    # well above rounding, which a compiler may do twice, and differently
+    least = 1000 * jnp.finfo(x.dtype).eps
+    none = (mean <= least * trace) | (square <= least * norm)
     degrees = jnp.where(none, 1, mean / jnp.where(none, 1, even))
     degrees = jnp.append(jnp.ones_like(values), degrees)
     thin = tail(jnp.where(none, x - mean, x), jnp.append(values, jnp.where(none, 0, even)), degrees)
@@ -103,7 +117,6 @@ def _p_value(
     between = at_least(jnp.abs(heavy.p - p), jnp.abs(p - thin.p))
     # the variance of p over the spectra of n observations, from those of normal vectors, times how
     # much more the length of these vectors varies
-    n = diagonal.shape[0]
-    lengths = jnp.var(diagonal) / jnp.where(norm > 0, 2 * norm, 1)
-    spread = 2 * jnp.sum(thin.slopes**2 / degrees) * at_least(lengths, 1) / n
+    ratio = at_least(lengths / jnp.where(norm > 0, 2 * norm, 1), 1)
+    spread = 2 * jnp.sum(thin.slopes**2 / degrees) * ratio / n
     return p, between + p * jnp.sqrt(spread)

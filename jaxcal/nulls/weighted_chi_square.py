@@ -58,30 +58,38 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     bad = jnp.isnan(x) | jnp.any(jnp.isnan(weights)) | ~jnp.any(weights > 0)
     scale = jnp.where(bad, 1, jnp.max(weights))
     lam = jnp.where(bad, 1, at_least(weights, 0) / scale)
+    # 1 - lam, which is 0 for the largest weight however a compiler divides
+    below = jnp.where(bad, 0, (scale - at_least(weights, 0)) / scale)
     level = jnp.where(bad | (x <= 0), 1, x / scale)
-    logit = jax.lax.stop_gradient(_crossing(level, lam, degrees))
+    logit = jax.lax.stop_gradient(_crossing(level, lam, below, degrees))
     # the crossing point c, and 1 - 2 c without cancellation
     c, room = jax.nn.sigmoid(logit) / 2, jax.nn.sigmoid(-logit)
-    gaps = (1 - lam) + lam * room
+    gaps = below + lam * room
     width = jax.lax.rsqrt(jnp.sum(2 * degrees * (lam / gaps) ** 2) + c**-2)
     step = STEP * jnp.arange(NODES, dtype=lam.dtype)
     v, speed = jnp.sinh(step), jnp.where(step == 0, 0.5, 1) * STEP * jnp.cosh(step)
 
-    def along(bend: Scalar) -> tuple[Array, Array, Array]:
-        """The terms of the rule, where they are taken, and 1 - 2 lambda t there over its value at
+    def along(bend: Scalar) -> tuple[Array, Array, Array, Array]:
+        """The integrand's exponent, its direction, t - c, and 1 - 2 lambda t over its value at
         c."""
         shift = jax.lax.complex(width * bend * v**2, width * v)
         direction = jax.lax.complex(speed, -2 * bend * v * speed)
         ratios = 1 - shift[None, :] * _complex(2 * lam / gaps)[:, None]
         growth = -_complex(degrees / 2) @ jnp.log(ratios)
         growth = growth - _complex(level) * shift - jnp.log1p(shift / _complex(c))
-        return jnp.exp(growth) * direction, shift, ratios
+        return growth, direction, shift, ratios
+
+    def size(bend: Scalar) -> Scalar:
+        # in real numbers: the absolute value of a complex overflow may lose its NaN
+        growth = along(bend)[0].real
+        return jnp.sum(jnp.exp(growth) * speed * jnp.sqrt(1 + (2 * bend * v) ** 2))
 
     # the bend along which the terms cancel least
     bends = jnp.asarray(BENDS, lam.dtype)
-    sizes = jax.lax.map(lambda bend: jnp.sum(jnp.abs(along(bend)[0])), bends)
-    best = jnp.nanargmin(jnp.where(bad, 1, sizes))
-    terms, shift, ratios = along(jax.lax.stop_gradient(bends[best]))
+    sizes = jax.lax.map(size, bends)
+    best = jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf))
+    growth, direction, shift, ratios = along(jax.lax.stop_gradient(bends[best]))
+    terms = jnp.exp(growth) * direction
     mass = jnp.sum(terms.real)
     # d g / d log lambda_j = nu_j lambda_j t / (1 - 2 lambda_j t)
     pulls = ((_complex(c) + shift) * terms)[None] / ratios
@@ -98,14 +106,19 @@ def _complex(x: Array) -> Array:
     return jax.lax.complex(x, jnp.zeros_like(x))
 
 
-def _crossing(level: Scalar, lam: Float[Array, " k"], degrees: Float[Array, " k"]) -> Scalar:
+def _crossing(
+    level: Scalar,
+    lam: Float[Array, " k"],
+    below: Float[Array, " k"],
+    degrees: Float[Array, " k"],
+) -> Scalar:
     """The logit of 2 c, c in (0, 1/2) the minimum of g on the real axis, by bisection."""
 
     def halve(_, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
         middle = (low + high) / 2
         c, room = jax.nn.sigmoid(middle) / 2, jax.nn.sigmoid(-middle)
-        rising = jnp.sum(degrees * lam / ((1 - lam) + lam * room)) - level - 1 / c > 0
+        rising = jnp.sum(degrees * lam / (below + lam * room)) - level - 1 / c > 0
         return jnp.where(rising, low, middle), jnp.where(rising, middle, high)
 
     end = jnp.asarray(40.0, lam.dtype)
