@@ -15,6 +15,7 @@ from jaxcal.models.standardized import Units
 from jaxcal.moments import marginal_means
 from jaxcal.results import TestResult
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.ranks import PosteriorRanks, rank_densities, rank_draws
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
@@ -182,6 +183,7 @@ def check_posterior(
     level: float = 0.05,
     coordinates: bool | None = None,
     coverage: Any = None,
+    exclude_invalid_x: bool = False,
 ) -> PosteriorReport:
     """Check a posterior on simulated pairs: calibrated, right given x, and what is off where.
 
@@ -201,7 +203,8 @@ def check_posterior(
         bounds: (low, high) of the parameters, where the prior does not say.
         names: One a parameter.
         n_nodes: Draws of the prior at which posteriors are compared.
-        draws: [n, m, d] independent draws of each posterior, where you have them.
+        draws: [n, m, d] independent draws of each posterior, where you have them, or what
+            `as_draws` takes.
         n_draws: How many draws of each posterior to take where it draws cheaply.
         chains: How candidates are made where there are no draws: a `jaxcal.candidates.Chains` or
             any other proposal; None leaves ranks and coverage out.
@@ -209,6 +212,8 @@ def check_posterior(
         level: Level of the verdict, which is about all p-values together, and of limits.
         coordinates: As in `kccsd_test`, for the question given x.
         coverage: A result of `jaxcal.coverage.coverage` to take into the verdict.
+        exclude_invalid_x: Leave out pairs whose x holds NaN or infinite values, as in
+            `score_pairs`.
 
     Returns:
         `PosteriorReport`: prints what is off in words; `jaxcal.plots.posterior_figure` draws it.
@@ -243,7 +248,9 @@ def check_posterior(
             f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"
         )
     n_draws = checks.integer(n_draws, "n_draws")
-    pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
+    pairs = _pairs(
+        posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes, exclude_invalid_x
+    )
     calibrated = _calibrated(key, pairs, null, level)
     given_x = kcsd_test(key, pairs, null=null, level=level, coordinates=coordinates)
     ranks = _ranks(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
@@ -275,8 +282,7 @@ def _ranks(
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:
-        array = checks.floats(draws, "draws")
-        array = array[..., None] if array.ndim == 2 and d == 1 else array
+        array = as_draws(draws)
         if array.ndim != 3 or array.shape[0] != n or array.shape[2] != d or array.shape[1] < 2:
             raise ValueError(
                 f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "
@@ -339,6 +345,7 @@ def _pairs(
     summaries: Any,
     names: Any,
     n_nodes: int,
+    exclude_invalid_x: bool = False,
 ) -> ScoredPairs:
     if isinstance(posterior, ScoredPairs):
         return posterior
@@ -354,6 +361,7 @@ def _pairs(
         summaries=summaries,
         names=names,
         n_nodes=n_nodes,
+        exclude_invalid_x=exclude_invalid_x,
     )
 
 

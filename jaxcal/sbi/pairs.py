@@ -20,7 +20,8 @@ from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosteri
 from jaxcal.sbi.space import Space, check_inside, space_of
 from jaxcal.typing import Key, KeyLike
 
-ATTEMPTS = 100  # to draw a parameter within bounds
+ATTEMPTS = 12  # to draw parameters within bounds, each with twice as many draws as before
+MOST_AT_ONCE = 10_000  # draws of one posterior in an attempt
 LONG = 100  # numbers of one observation, above which a network's embedding stands for it
 
 
@@ -76,21 +77,34 @@ class PairedSampler:
         self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
 
     def __call__(self, key: Key, m: int) -> Float[Array, "n m d"]:
-        draws = self.posterior.sample(key, self.xs, m).astype(self.dtype)
-        outside = self._outside(draws)
+        draws = np.array(self.posterior.sample(key, self.xs, m))
         for attempt in range(ATTEMPTS):
-            if not outside.any():
-                return draws
-            again = self.posterior.sample(jax.random.fold_in(key, attempt), self.xs, m)
-            draws = jnp.where(outside[:, :, None], again.astype(self.dtype), draws)
             outside = self._outside(draws)
+            rows = np.flatnonzero(outside.any(axis=1))
+            if not rows.size:
+                return jnp.asarray(draws, self.dtype)
+            size = min(m * 2**attempt, MOST_AT_ONCE)
+            again = self._redrawn(jax.random.fold_in(key, attempt), rows, size)
+            for row, candidates, beyond in zip(rows, again, self._outside(again), strict=True):
+                places, inside = np.flatnonzero(outside[row]), candidates[~beyond]
+                filled = places[: len(inside)]
+                draws[row, filled] = inside[: len(filled)]
+        missing = self._outside(draws).any(axis=1)
         raise ValueError(
-            f"posterior: {int(outside.sum())} of {outside.size} draws lie outside of the bounds "
-            f"after {ATTEMPTS} attempts: nearly all of its mass is there"
+            f"posterior: {int(missing.sum())} of {missing.size} posteriors have nearly all their "
+            f"mass outside of the bounds (first that of row {int(np.argmax(missing))}), so that no "
+            f"draws within them can be had: is the posterior's prior that of the pairs?"
         )
 
-    def _outside(self, draws: Float[Array, "n m d"]) -> np.ndarray:
-        return ~np.all(np.isfinite(np.asarray(self.space.free(draws))), axis=2)
+    def _redrawn(self, key: Key, rows: np.ndarray, size: int) -> np.ndarray:
+        if isinstance(self.posterior, DistributionPosterior):  # it draws for all rows or none
+            return np.asarray(self.posterior.sample(key, self.xs, size))[rows]
+        some = jax.tree.map(lambda leaf: leaf[rows], self.xs)
+        return np.asarray(_rows_of(self.posterior, rows).sample(key, some, size))
+
+    def _outside(self, draws: np.ndarray) -> np.ndarray:
+        free = self.space.free(jnp.asarray(draws, self.dtype))
+        return ~np.all(np.isfinite(np.asarray(free)), axis=2)
 
 
 def score_pairs(

@@ -427,3 +427,16 @@ def test_standardized_or_swapped_observations_of_a_network_are_named():
     wider = type(prior)(-2 * torch.ones(D), 2 * torch.ones(D))
     notes = sbi.score_pairs(KEY, posterior, *few, prior=wider).notes
     assert any("prior= contradicts the posterior's own prior" in n for n in notes)
+
+
+def test_one_call_checks_a_posterior_of_sbi_with_its_draws_and_without_failed_simulations():
+    prior = box()
+    theta, x = simulated(prior)
+    _, posterior = trained("NPE", prior, theta, x)
+    x = x[:60].clone()
+    x[5] = torch.nan
+    report = sbi.check_posterior(KEY, posterior, theta[:60], x, exclude_invalid_x=True, n_draws=19)
+    assert report.ranks.source == "draws"
+    assert report.ranks.ranks.shape == (59, 1 + D)
+    assert np.isfinite(np.asarray(report.ranks.ranks)).all()
+    assert "1 pairs with NaN or infinite x were left out" in repr(report)
