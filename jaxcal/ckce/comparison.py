@@ -207,12 +207,16 @@ def _report(comparison: Comparison) -> list[str]:
         )
     effect = [np.asarray(a) for a in comparison.effect]
     about = {"shift": "a shift, in standard deviations of the targets,"}
-    lines.append(f"  as wrong as by {about.get(comparison.unit, 'a temperature')} of:")
+    lines.append(
+        f"  as wrong as by {about.get(comparison.unit, 'overconfidence, at a temperature')} of:"
+    )
     for i in order:
         value, low, high, noise = (float(a[i]) for a in effect)
         lines.append(
             f"  {comparison.names[i]:{wide}s}   {value:9.3g}   [{low:9.3g}, {high:9.3g}]   "
             f"(calibrated: below {noise:.3g} in {confidence(comparison.level)} of data sets)"
+            if np.isfinite(noise)
+            else f"  {comparison.names[i]:{wide}s}   no {comparison.unit} changes its predictions"
         )
     best = comparison.best()
     valued = np.isfinite(np.asarray(comparison.corrected))

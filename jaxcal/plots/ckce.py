@@ -21,11 +21,12 @@ MARKS = "os^DvPX"
 def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw each model's CKCE without label noise, with its interval, best calibrated on top.
 
-    0 is what a calibrated model scores on average. Intervals of two models may overlap although
-    their difference is clear: see `differences`.
+    0 is what a calibrated model scores on average. Filled dots: no other model is shown to be
+    better; open ones: worse than some. On the right, the temperature or shift that is as wrong.
+    Intervals of two models may overlap although their difference is clear: see `differences`.
 
     Args:
-        result: Result of `jaxcal.compare`.
+        result: Result of `jaxcal.compare` or `jaxcal.ckce.compare_groups`.
         ax: Axes to draw on; new ones by default.
 
     Returns:
@@ -48,12 +49,28 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     places = np.arange(len(names))
     ax.axvline(0, color=DARK, linewidth=0.8, linestyle=":")
     ax.hlines(places, low, high, color=DARK, linewidth=1.5)
-    ax.plot(values, places, "o", color=BLACK, markersize=5)
+    best, sizes = (np.asarray(a)[order] for a in (result.may_be_best, result.effect.value))
+    for chosen, fill, label in ((best, BLACK, "may be the best"), (~best, "white", "worse")):
+        if np.any(chosen):
+            ax.plot(
+                values[chosen],
+                places[chosen],
+                "o",
+                color=BLACK,
+                markerfacecolor=fill,
+                markersize=6,
+                label=label,
+            )
+    legend_above(ax)
+    beside = ax.secondary_yaxis("right")
+    beside.set_yticks(places, [f"{size:.2f}" if size == size else "none" for size in sizes])
+    beside.set_ylabel(f"{result.unit} that is as wrong")
+    beside.tick_params(length=0)
     ax.set_yticks(places, [names[i] for i in order])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.08)
     ax.locator_params(axis="x", nbins=6)
-    ax.set_title(f"{confidence(result.level)} intervals, n = {result.n}", fontsize="medium")
+    ax.set_title(f"{confidence(result.level)} intervals, n = {result.n}", fontsize="medium", pad=26)
     return ax
 
 
