@@ -26,6 +26,15 @@ class Differences(NamedTuple):
         p_value: Of no difference.
         p_adjusted: For all pairs together, from the largest standardized difference, so it
             accounts for their dependence. The diagonal holds 0 and p = 1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (300, 3))
+        >>> labels = jax.random.categorical(jax.random.key(1), logits)
+        >>> models = {"right": jax.nn.softmax(logits), "too sure": jax.nn.softmax(3 * logits)}
+        >>> differences = jaxcal.compare(0, models, labels).differences
+        >>> bool(differences.estimate[0, 1] < 0)
+        True
     """
 
     estimate: Float[Array, "M M"]
@@ -80,6 +89,14 @@ class Comparison(Result):
             for them to be right, were that their fault. "shift": by how many standard deviations
             of the targets other predictions would have to be moved.
         things: What is compared: "models", or "groups" of observations of one model.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (300, 3))
+        >>> labels = jax.random.categorical(jax.random.key(1), logits)
+        >>> models = {"right": jax.nn.softmax(logits), "too sure": jax.nn.softmax(3 * logits)}
+        >>> jaxcal.compare(0, models, labels).ranking()
+        ['right', 'too sure']
     """
 
     _scalar: ClassVar[str] = "ridge"
