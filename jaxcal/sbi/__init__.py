@@ -2,6 +2,7 @@
 
 from jaxcal.sbi.adapters import predictions
 from jaxcal.sbi.check import check_posterior, kccsd_test, kcsd_test
+from jaxcal.sbi.check_draws import check_draws
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
@@ -26,6 +27,7 @@ __all__ = [
     "Space",
     "TorchPosterior",
     "as_draws",
+    "check_draws",
     "check_posterior",
     "chunked_scores",
     "kccsd_test",

@@ -112,3 +112,21 @@ def test_chains_of_arviz_are_thinned_to_independent_draws():
     assert sbi.as_draws(data, names=["b"]).shape[2] == 1
     with pytest.raises(TypeError, match="one InferenceData"):
         sbi.as_draws(data[0])
+
+
+def test_draws_alone_are_ranked(drawn):
+    """Exact draws pass, shifted ones are found in their parameter; other shapes are named."""
+    keys = jax.random.split(KEY, 2)
+    thetas = jax.random.normal(keys[0], (200, D))
+    draws = jax.random.normal(keys[1], (200, 20, D))
+    right = sbi.check_draws(0, {"a": draws[..., 0], "b": draws[..., 1]}, thetas)
+    assert right.statistics == ("distance", "a", "b")
+    assert float(right.p_value) > 0.01
+    off = sbi.check_draws(
+        0, draws + jnp.asarray([0.0, 1.0])[None, None], thetas * 1.0, thetas[:, :1]
+    )
+    assert float(off.p_values[2]) < 1e-6 < 0.01 < float(off.p_values[1])
+    with pytest.raises(ValueError, match="transpose the first two axes"):
+        sbi.check_draws(0, jnp.swapaxes(draws, 0, 1), thetas)
+    with pytest.raises(ValueError, match="m >= 2 draws"):
+        sbi.check_draws(0, draws[:, :1], thetas)

@@ -1,0 +1,69 @@
+"""Ranks and coverage of posteriors of which there are draws alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxcal import checks
+from jaxcal.models import Units
+from jaxcal.sbi.draws import as_draws
+from jaxcal.sbi.ranks import PosteriorRanks, rank_draws
+from jaxcal.typing import KeyLike
+
+
+def check_draws(
+    key: KeyLike,
+    draws: Any,
+    thetas: Any,
+    xs: Any = None,
+    *,
+    names: Sequence[str] | None = None,
+    level: float = 0.05,
+) -> PosteriorRanks:
+    """Ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors.
+
+    Where there are densities or scores too, `check_posterior` sees more; pass it these ``draws``.
+
+    Args:
+        key: Random key: typed, legacy or an integer.
+        draws: Independent draws of each posterior, [n, m, d], or what `as_draws` takes.
+        thetas: [n, d] parameters from the prior.
+        xs: [n, q] observations or summaries of them, along which errors are looked for; or None.
+        names: Of the d parameters.
+        level: Level of the limits.
+
+    Returns:
+        `PosteriorRanks`: ``p_value`` of all together, and p-values of each.
+
+    Raises:
+        ValueError: shapes disagree, naming the argument.
+        TypeError: draws are of no known form.
+
+    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 200, 1))
+        >>> draws = 0.6 * jax.random.normal(jax.random.key(1), (200, 20, 1))  # too narrow
+        >>> bool(sbi.check_draws(2, {"slope": draws}, thetas).p_value < 0.01)
+        True
+    """
+    key, level = checks.key(key), checks.level(level)
+    array, values = as_draws(draws), checks.floats(thetas, "thetas")
+    values = values[:, None] if values.ndim == 1 else values
+    n, m, d = array.shape
+    if values.shape != (n, d) or m < 2:
+        raise ValueError(
+            f"draws: wanted m >= 2 draws for each of thetas of shape {values.shape}, got "
+            f"{array.shape}" + (": transpose the first two axes?" if (m, d) == values.shape else "")
+        )
+    words = checks.names(names, d)
+    if words is None:
+        words = tuple(draws) if isinstance(draws, dict) and len(draws) == d else None
+    words = words or tuple(f"theta_{k + 1}" for k in range(d))
+    features = None if xs is None else checks.rows(xs, n, "xs").astype(values.dtype)
+    units = Units.of(values)  # distances are in units of the prior's draws
+    among = units.points(jnp.asarray(array, values.dtype))
+    return rank_draws(key, among, units.points(values), features, words, level=level)
