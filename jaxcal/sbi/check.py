@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from jaxcal import calibration, checks, goodness_of_fit, moment_tests, nulls
 from jaxcal.candidates import Chains, Drawn
+from jaxcal.candidates.proposals import Proposal
 from jaxcal.coverage import Coverage
 from jaxcal.models import Scores
 from jaxcal.models.standardized import Units
@@ -178,7 +179,7 @@ def check_posterior(
     n_nodes: int = 10,
     draws: Any = None,
     n_draws: int = 99,
-    chains: Chains = Chains(),
+    chains: Proposal | None = Chains(),
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
     coordinates: bool | None = None,
