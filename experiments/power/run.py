@@ -9,10 +9,11 @@ from pathlib import Path
 import families
 import jax
 import jax.numpy as jnp
+import network
 import numpyro.distributions as dist
-from jaxtyping import Array
+import rivals
 
-from jaxcal import calibration_test, kccsd_test, skce_test
+from jaxcal import calibration_test, kccsd_test, kcsd_test, skce_test, ucme_test
 from jaxcal.nulls import Wild
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -25,10 +26,24 @@ PARTS = (
     "score: shift",
     "balance: spread",
     "curvature: correlation",
-    "jumps: weights",
+    "exchangeable: weights",
 )
-GAUSSIAN = ("widths", "narrow", "hgm")  # for which the SKCE has closed forms
-METHODS = ("calibration", "KCCSD", *PARTS, "coverage", "SBC", "TARP", "SKCE")
+# for which SKCE and UCME have closed forms
+GAUSSIAN = ("widths", "narrow", "five", "ten", "hgm", "qgm", "mgm")
+CLOSED = ("SKCE", "UCME")
+METHODS = (
+    "calibration",
+    "KCCSD",
+    *PARTS,
+    "coverage",
+    "SBC",
+    "TARP",
+    "C2ST",
+    "KCSD",
+    "SKCE",
+    "UCME",
+    "best possible",
+)
 FAULT_OF = {  # what the winner should say
     "shift of one": ("shift", "shape", "weights"),
     "shift of all": ("shift", "shape", "weights"),
@@ -36,6 +51,8 @@ FAULT_OF = {  # what the winner should say
     "too wide": ("spread",),
     "box spread": ("spread",),
     "HGM": ("spread",),
+    "QGM": ("shift", "shape", "weights"),
+    "MMGM": ("shift", "shape", "weights"),
     "correlation left out": ("correlation",),
     "mode weights": ("weights",),
 }
@@ -45,12 +62,13 @@ FAULT_OF = {  # what the winner should say
 class Config:
     families: tuple[str, ...] = tuple(families.FAMILIES)
     power_sets: int = 200
-    level_sets: int = 400  # of every family at its own n
+    level_sets: int = 1000  # of every family at its own n
     largest: int = 1000  # observations a data set
     more_level: tuple[tuple[str, int, int], ...] = (  # family, n, data sets
         ("widths", 64, 1000),
         ("skewed", 64, 1000),
         ("modes", 1000, 200),
+        ("student", 100, 1000),
     )
     seed: int = 20261122
 
@@ -58,43 +76,28 @@ class Config:
 QUICK = Config(("hgm",), 4, 4, 16, ())
 
 
-def uniform(u: Array) -> Array:
-    """The p-value of Kolmogorov and Smirnov, [n] values, by Stephens' finite-n form."""
-    n = u.shape[0]
-    u, i = jnp.sort(u), jnp.arange(n)
-    gap = jnp.maximum(jnp.max((i + 1) / n - u), jnp.max(u - i / n))
-    k = jnp.arange(1, 40)
-    root = (n**0.5 + 0.12 + 0.11 / n**0.5) * gap
-    return jnp.clip(2 * jnp.sum((-1.0) ** (k - 1) * jnp.exp(-2 * (k * root) ** 2)), 0, 1)
+SPECIAL = ("hgm", "qgm", *network.SIMULATIONS)  # with a program of their own
 
 
-def from_draws(key: jax.Array, data: families.DataSet) -> Array:
-    """p-values of coverage, SBC (Bonferroni) and TARP from the exact draws of the predictions."""
-    keys = jax.random.split(key, 4)
-    n, m, d = data.draws.shape
-
-    def rank(key, own, others):
-        below = jnp.sum(others < own[:, None], axis=1) + jax.random.uniform(key, (n,))
-        return uniform(below / (m + 1))
-
-    ys = data.targets
-    coverage = rank(keys[0], data.logs(ys[:, None])[:, 0], data.logs(data.draws))
-    each = [rank(jax.random.fold_in(keys[1], j), ys[:, j], data.draws[..., j]) for j in range(d)]
-    sbc = jnp.minimum(1, d * jnp.min(jnp.stack(each)))
-    low, high = jnp.min(ys, axis=0), jnp.max(ys, axis=0)
-    reference = low + (high - low) * jax.random.uniform(keys[2], ys.shape)
-    own = jnp.linalg.norm(ys - reference, axis=1)
-    others = jnp.linalg.norm(data.draws - reference[:, None], axis=2)
-    return jnp.stack([coverage, sbc, rank(keys[3], own, others)])
+def rejections(name: str, n: int, keys: jax.Array, fault: families.Fault):
+    """p-values of all methods [data sets, methods], and which part is the strongest."""
+    family = families.FAMILIES[name]
+    special = name if name in SPECIAL else ""
+    rows = (jnp.asarray(family[:6], float), jnp.asarray(fault))
+    many = [jnp.broadcast_to(row, (len(keys), row.size)) for row in rows]
+    p, winner = program(special, family.dimension, n)(keys, *many)
+    known = jnp.asarray([name in GAUSSIAN or method not in CLOSED for method in METHODS])
+    return jnp.where(known, p, jnp.nan), winner
 
 
 @lru_cache
-def program(name: str, n: int):
-    """One program a family and size, for every fault."""
+def program(special: str, dimension: int, n: int):
+    """One program for all families and faults of a dimension."""
 
-    def one(key, fault):
+    def one(key, numbers, fault):
         data_key, test_key, rank_key = jax.random.split(key, 3)
-        data = families.data_set(name, data_key, families.Fault(*fault), n)
+        family = families.Family(*[*numbers, dimension, ()])
+        data = families.data_set(special, family, data_key, families.Fault(*fault), n)
         null = Wild(DRAWS)
         ours = calibration_test(test_key, data.predictions, data.targets, null=null)
         assert ours.parts is not None
@@ -102,17 +105,24 @@ def program(name: str, n: int):
         each = jnp.stack([of.get(part, jnp.nan) for part in PARTS])
         places = jnp.asarray([PARTS.index(part) for part in ours.parts.names])
         stein = kccsd_test(test_key, data.predictions, data.targets, null=null).p_value
-        skce = jnp.nan
-        if name in GAUSSIAN:
-            center, inverse, _ = data.predictions.params
+        conditional = kcsd_test(
+            test_key, data.predictions, data.targets, data.inputs, null=null
+        ).p_value
+        skce = ucme = best = jnp.asarray(jnp.nan)
+        if special not in network.SIMULATIONS:  # as if Gaussian; `rejections` knows better
+            center, inverse, _, _ = data.predictions.params
             claimed = dist.MultivariateNormal(center, scale_tril=jnp.linalg.inv(inverse))
             skce = skce_test(test_key, claimed, data.targets, null=null).p_value
+            ucme = ucme_test(test_key, claimed, data.targets).p_value
+        if data.ratios is not None:
+            best = rivals.best_possible(data)
+        others = [rivals.classifier(data), conditional, skce, ucme, best]
         p = jnp.concatenate(
             [
                 jnp.stack([ours.p_value, stein]),
                 each,
-                from_draws(rank_key, data),
-                jnp.asarray(skce)[None],
+                rivals.from_draws(rank_key, data),
+                jnp.stack(others),
             ]
         )
         return p, places[ours.parts.winner]
@@ -141,11 +151,9 @@ def make(config: Config) -> runner.Study:
     ]
 
     def measure(cell, key):
-        fault = jnp.asarray(families.FAULTS[cell["fault"]])
+        fault = families.FAULTS[cell["fault"]]
         keys = jax.random.split(key, cell["data_sets"])
-        p, winner = program(cell["family"], cell["n"])(
-            keys, jnp.broadcast_to(fault, (len(keys), *fault.shape))
-        )
+        p, winner = rejections(cell["family"], cell["n"], keys, fault)
         rejected = {name: int(jnp.sum(p[:, k] <= 0.05)) for k, name in enumerate(METHODS)}
         names = FAULT_OF.get(cell["fault"], tuple(part.split(": ")[1] for part in PARTS))
         right = jnp.asarray([part.split(": ")[1] in names for part in PARTS])

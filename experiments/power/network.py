@@ -1,0 +1,63 @@
+"""A small neural posterior, trained on too few simulations: a fault that nobody put there."""
+
+from functools import lru_cache
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+COMPONENTS, STEPS, SEED = 3, 600, 5
+SIMULATIONS = {"network": 1000}
+
+
+def simulate(key: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+    """Parameters [n, 2] and observations [n, 2], which hardly know the sign of the first."""
+    theta_key, noise_key = jax.random.split(key)
+    theta = jax.random.normal(theta_key, (n, 2))
+    seen = jnp.stack([jnp.abs(theta[:, 0] + 0.2), theta[:, 1] + 0.5 * theta[:, 0] ** 2], axis=1)
+    return theta, seen + 0.3 * jax.random.normal(noise_key, (n, 2))
+
+
+def mixture(net: eqx.nn.MLP, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log weights [k], means [k, 2] and log deviations [k, 2] for one observation."""
+    out = net(x).reshape(COMPONENTS, 5)
+    return jax.nn.log_softmax(out[:, 0]), out[:, 1:3], jnp.clip(out[:, 3:], -5, 3)
+
+
+def log_density(params: tuple[jax.Array, jax.Array, jax.Array], y: jax.Array) -> jax.Array:
+    weights, means, widths = params
+    z = (y - means) * jnp.exp(-widths)
+    return jax.nn.logsumexp(weights - jnp.sum(z**2 / 2 + widths, axis=1))
+
+
+@lru_cache
+def trained(name: str) -> eqx.nn.MLP:
+    """By maximum likelihood, the same network each time; 600 steps of Adam."""
+    net_key, data_key = jax.random.split(jax.random.key(SEED))
+    theta, x = simulate(data_key, SIMULATIONS[name])
+    net = eqx.nn.MLP(2, 5 * COMPONENTS, 32, 2, activation=jnp.tanh, key=net_key)
+    params, static = eqx.partition(net, eqx.is_array)
+    optimizer = optax.adam(5e-3)
+
+    def loss(params):
+        fitted = jax.vmap(lambda x: mixture(eqx.combine(params, static), x))(x)
+        return -jnp.mean(jax.vmap(log_density)(fitted, theta))
+
+    def step(_, carry):
+        params, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(params), state)
+        return optax.apply_updates(params, updates), state
+
+    walk = jax.jit(lambda start: jax.lax.fori_loop(0, STEPS, step, start))
+    with jax.ensure_compile_time_eval():
+        params, _ = walk((params, optimizer.init(params)))
+    return eqx.combine(params, static)
+
+
+def draw(key: jax.Array, params, m: int) -> jax.Array:
+    """m draws [m, 2] of one posterior."""
+    which_key, noise_key = jax.random.split(key)
+    weights, means, widths = params
+    k = jax.random.categorical(which_key, weights, shape=(m,))
+    return means[k] + jnp.exp(widths[k]) * jax.random.normal(noise_key, (m, 2))
