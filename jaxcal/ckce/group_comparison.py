@@ -38,6 +38,9 @@ def compare_groups(
     kernel for all groups, so neither the size of a group nor how certain its labels are makes a
     difference on average. Differences, intervals and p-values are as in `compare`.
 
+    The level holds where groups are calibrated. Between equally and clearly wrong groups of very
+    different sizes p-values are somewhat too small: of 60 and 140 observations, .09 reject at .05.
+
     Args:
         key: Random key: typed, legacy or an integer.
         predictions: [n, m] Class probabilities.
