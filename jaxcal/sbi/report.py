@@ -181,7 +181,7 @@ class PosteriorReport(Result):
     def findings(self) -> list[str]:
         """What is off, in words: parameter, direction and size; correlation; weights; where in x.
 
-        Of a right posterior something is said with probability at most the level: each kind of
+        Of a right posterior something is said with probability about the level: each kind of
         error has a share of it, and Holm's correction inside.
         """
         kinds = 4 + self._of_densities
@@ -285,7 +285,7 @@ class PosteriorReport(Result):
             ]
         lines += [
             "",
-            f"what is off (said of a right posterior in at most {100 * self.level:g} % of checks)",
+            f"what is off (said of a right posterior in about {100 * self.level:g} % of checks)",
         ]
         lines += [f"  - {text}" for text in self.findings() or ["nothing that can be named"]]
         lines += ["", *table(self.diagnosis(), self.names, self.level)]
