@@ -2,8 +2,8 @@
 
 Importing this imports nothing: functions, classes and subpackages (`kernels`, `divergences`,
 `nulls`, `skce`, `ucme`, `moments`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`,
-`squared_ce`, `dce`, `simulators`, `sbi`, `plots`, `whitening`) are imported, and JAX with them,
-when they are first named.
+`squared_ce`, `dce`, `streaming`, `simulators`, `sbi`, `plots`, `whitening`) are imported, and JAX
+with them, when they are first named.
 """
 
 from importlib import import_module
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         simulators,
         skce,
         squared_ce,
+        streaming,
         ucme,
         whitening,
     )
@@ -124,6 +125,7 @@ __all__ = [
     "skce_interval",
     "skce_test",
     "squared_ce",
+    "streaming",
     "ucme",
     "ucme_test",
     "whitening",

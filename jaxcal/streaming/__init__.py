@@ -1,0 +1,14 @@
+"""Tests of more observations than fit into memory: one pass over batches, of constant memory."""
+
+from jaxcal.streaming.batches import array_batches, parquet_batches, parquet_shards
+from jaxcal.streaming.state import StreamState
+from jaxcal.streaming.streamed import StreamedTest, StreamResult
+
+__all__ = [
+    "StreamResult",
+    "StreamState",
+    "StreamedTest",
+    "array_batches",
+    "parquet_batches",
+    "parquet_shards",
+]

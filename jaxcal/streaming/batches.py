@@ -1,0 +1,121 @@
+"""Batches from arrays on disk or in memory, and from Parquet files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxcal import checks
+from jaxcal.arrays_file import BadFile
+
+TARGETS, PROBABILITIES = "targets", "probabilities"
+
+
+def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
+    """Consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
+
+    Args:
+        size: Rows of a batch.
+        arrays: NumPy, memory-mapped or JAX arrays; only one batch of each is read at a time.
+
+    Yields:
+        Tuples of slices; the last may be shorter.
+
+    Raises:
+        ValueError: leading axes disagree.
+    """
+    size = checks.integer(size, "size")
+    if len({len(array) for array in arrays}) != 1:
+        raise ValueError(f"arrays: leading axes must agree, got {[len(array) for array in arrays]}")
+    for start in range(0, len(arrays[0]), size):
+        yield tuple(array[start : start + size] for array in arrays)
+
+
+def parquet_shards(path: Path | str) -> list[Path]:
+    """The Parquet files of a folder in the order of their names, or the one file, all looked at.
+
+    Raises BadFile, naming every file that is no Parquet file or lacks the columns ``targets``
+    (integers) and ``probabilities`` (lists of numbers).
+    """
+    path = Path(path)
+    shards = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not shards:
+        raise BadFile(f"{path}: the folder holds no file whose name ends in .parquet")
+    faults = [fault for shard in shards if (fault := _fault(shard))]
+    if faults:
+        raise BadFile("; ".join(faults))
+    return shards
+
+
+def _fault(shard: Path) -> str | None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        schema = pq.read_schema(shard)
+    except FileNotFoundError:
+        return f"{shard}: no such file"
+    except (OSError, pa.ArrowException) as error:
+        return f"{shard}: not a whole Parquet file ({str(error).splitlines()[0]})"
+    for name in (TARGETS, PROBABILITIES):
+        if name not in schema.names:
+            return f"{shard}: the column '{name}' is missing; it holds {', '.join(schema.names)}"
+    kind = schema.field(TARGETS).type
+    if not pa.types.is_integer(kind):
+        return f"{shard}: '{TARGETS}' is {kind}; wanted integer classes"
+    kind = schema.field(PROBABILITIES).type
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    if not any(is_kind(kind) for is_kind in lists):
+        return f"{shard}: '{PROBABILITIES}' is {kind}; wanted lists of numbers, one a class"
+    return None
+
+
+def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Class probabilities [n, m] and labels [n] from Parquet files, a batch at a time.
+
+    Args:
+        shards: Files as `parquet_shards` returns them.
+        size: Rows of a batch, at most.
+
+    Yields:
+        Probabilities and labels.
+
+    Raises:
+        BadFile: a shard is damaged, or holds missing values or rows of different lengths; named.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    classes = None
+    for shard in shards:
+        try:
+            with pq.ParquetFile(shard) as file:
+                for batch in file.iter_batches(size, columns=[PROBABILITIES, TARGETS]):
+                    lists, targets = batch.column(0), batch.column(1)
+                    if lists.null_count or targets.null_count:
+                        raise BadFile(f"{shard}: missing values")
+                    flat = lists.flatten().to_numpy(zero_copy_only=False)
+                    if classes is None and len(targets):
+                        classes = len(flat) // len(targets)
+                    lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+                    if np.any(lengths != classes):
+                        raise BadFile(
+                            f"{shard}: '{PROBABILITIES}' has rows of {min(lengths)} to "
+                            f"{max(lengths)} classes, where the first row of all has {classes}"
+                        )
+                    rows = flat.reshape(len(targets), classes)
+                    fault = _not_probabilities(rows, targets.to_numpy(), classes)
+                    if fault:
+                        raise BadFile(f"{shard}: {fault}")
+                    yield rows, targets.to_numpy()
+        except (OSError, pa.ArrowException) as error:
+            raise BadFile(f"{shard}: damaged ({str(error).splitlines()[0]})") from None
+
+
+def _not_probabilities(rows: np.ndarray, targets: np.ndarray, classes: int) -> str | None:
+    if np.any((targets < 0) | (targets >= classes)):
+        return f"'{TARGETS}' holds classes outside 0..{classes - 1}"
+    if not np.all((rows >= 0) & (np.abs(rows.sum(1, keepdims=True) - 1) < 1e-3)):
+        return f"'{PROBABILITIES}' holds rows that are no probabilities"
+    return None

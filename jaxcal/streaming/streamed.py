@@ -1,0 +1,326 @@
+"""A linear-time test fitted to a first sample, then one pass over batches of any iterator."""
+
+import math
+import zlib
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcal import checks
+from jaxcal.divergences.vectors import Vectors
+from jaxcal.nulls.eigenvalues import p_value_of_spectrum
+from jaxcal.preparation import (
+    Prepared,
+    RandomFeatures,
+    Specification,
+    not_finite,
+    stein_specification,
+    with_random_features,
+)
+from jaxcal.results.verdicts import in_words, judge
+from jaxcal.skce.observations import observations
+from jaxcal.skce.specification import mean_specification
+from jaxcal.streaming.state import StreamState
+from jaxcal.typing import KeyLike
+
+
+class StreamResult(eqx.Module):
+    """The outcome of a streamed test.
+
+    Attributes:
+        estimate: Unbiased estimate of the squared discrepancy of the features.
+        standard_error: Of the estimate where the model is clearly not calibrated.
+        p_value: From the limit distribution, by the eigenvalues of the covariance.
+        p_value_error: Standard error of the p-value for having seen n observations.
+        n: Observations.
+        n_first: Observations of the first sample, which fixed units, bandwidths and nodes.
+        bandwidths: Bandwidths by name, in the units of the test.
+        test: Name of the test.
+        route: The random features.
+        reason: Why there is no verdict, "" where there is one.
+        level: Level of the test.
+    """
+
+    estimate: float
+    standard_error: float
+    p_value: float
+    p_value_error: float
+    n: int
+    n_first: int
+    bandwidths: dict[str, float]
+    test: str
+    route: str
+    reason: str
+    level: float = 0.05
+
+    @property
+    def verdict(self) -> str:
+        """One of "rejected", "not rejected", "cannot tell"."""
+        return judge(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        names = self.__dataclass_fields__
+        return {name: getattr(self, name) for name in names} | {"verdict": self.verdict}
+
+    def __repr__(self) -> str:
+        used = ", ".join(f"{name} {value:.4g}" for name, value in self.bandwidths.items())
+        return "\n".join(
+            [
+                f"{self.test}, n = {self.n}, {self.route}",
+                f"  estimate   {self.estimate:.4g}   (standard error {self.standard_error:.2g} if "
+                f"not calibrated)",
+                f"  p-value    {self.p_value:.4g}   (Eigenvalues, may be off by "
+                f"{self.p_value_error:.1g})",
+                f"  verdict    {in_words(self)}",
+                f"  fixed by   the first {self.n_first} observations: units, nodes, bandwidths"
+                + (f" ({used})" if used else ""),
+            ]
+        )
+
+
+class StreamedTest(eqx.Module):
+    """A test with random features, fitted to a first sample, that takes batches one by one.
+
+    Units, bandwidths, nodes and frequencies are those of the first sample; it may be part of the
+    stream. Given them the statistic of all batches is that of one linear-time test, whatever their
+    order and sizes, up to rounding. Memory: one batch of n rows and p features, and p^2.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxcal import RandomFeatures
+        >>> from jaxcal.streaming import StreamedTest, array_batches
+        >>> random = np.random.default_rng(0)
+        >>> p = random.dirichlet(np.ones(3), 4000)
+        >>> labels = (random.random(4000)[:, None] > np.cumsum(p, 1)).sum(1)  # calibrated
+        >>> test = StreamedTest.skce(0, p[:500], labels[:500], features=RandomFeatures(1, 20))
+        >>> result = test.result(test.run(array_batches(1000, p, labels)))
+        >>> result.n, result.verdict
+        (4000, 'not rejected')
+    """
+
+    key: Any
+    prepared: Prepared
+    n_first: int = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+    kind: str = eqx.field(static=True)
+    fingerprint: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @classmethod
+    def kccsd(
+        cls, key: KeyLike, predictions: Any, targets: Any, *, features: RandomFeatures, **options
+    ) -> "StreamedTest":
+        """The KCCSD test, fitted to a first sample; options as in `jaxcal.kccsd_test`."""
+        ys = checks.targets(targets)
+        predictions = checks.predictions(predictions, ys)
+        spec = stein_specification(ys, **options)
+        return cls._fit(key, predictions, ys, spec, features, "KCCSD test", "kccsd")
+
+    @classmethod
+    def kcsd(
+        cls,
+        key: KeyLike,
+        predictions: Any,
+        targets: Any,
+        inputs: Any,
+        *,
+        features: RandomFeatures,
+        **options,
+    ) -> "StreamedTest":
+        """The KCSD test, fitted to a first sample; options as in `jaxcal.kcsd_test`. Its batches
+        are triples of predictions, targets and inputs."""
+        ys = checks.targets(targets)
+        predictions = checks.predictions(predictions, ys)
+        vectors = Vectors(checks.rows(inputs, ys.shape[0], "inputs"))
+        spec = stein_specification(ys, divergence=vectors, **options)
+        return cls._fit(key, predictions, ys, spec, features, "KCSD test", "kcsd")
+
+    @classmethod
+    def skce(
+        cls, key: KeyLike, predictions: Any, targets: Any, *, features: RandomFeatures, **options
+    ) -> "StreamedTest":
+        """The SKCE test, fitted to a first sample; options as in `jaxcal.skce_test`."""
+        predictions, ys, spec = mean_specification(predictions, targets, **options)
+        return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
+
+    @classmethod
+    def _fit(
+        cls,
+        key: KeyLike,
+        predictions: Any,
+        ys: Any,
+        spec: Specification,
+        features: RandomFeatures,
+        name: str,
+        kind: str,
+    ) -> "StreamedTest":
+        key = checks.key(key)
+        spec = with_random_features(spec, features)
+        prepared, size = _fitted(key, predictions, ys, spec)
+        leaves = [_plain(leaf) for leaf in jax.tree.leaves(prepared)]
+        fingerprint = zlib.crc32(b"".join(leaf.tobytes() for leaf in leaves) + kind.encode())
+        return cls(key, prepared, ys.shape[0], name, kind, fingerprint, size.size)
+
+    def empty(self) -> StreamState:
+        """The state before the first batch."""
+        return StreamState.empty(self.fingerprint, self.size)
+
+    def update(self, state: StreamState, *batch: Any) -> StreamState:
+        """The state with one more batch: predictions, targets and, for KCSD, inputs.
+
+        Args:
+            state: What `empty`, `update` or `StreamState.load` returned.
+            batch: As in the test of the same name: arrays or tensors with a leading axis of any
+                length. Batches of one length share one program.
+
+        Returns:
+            A new state; the old one stays as it is.
+
+        Raises:
+            ValueError: a batch of wrong shapes or classes, or a state of another test.
+            TypeError: a batch of the wrong type.
+
+        Cost: n p^2 multiplications for n rows and p features.
+        """
+        predictions, targets, *inputs = batch
+        if self.kind == "skce":
+            predictions, ys = observations(predictions, targets)
+        else:
+            ys = checks.targets(targets)
+            predictions = checks.predictions(predictions, ys)
+        vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
+        # draws of a batch are its own, whatever its place
+        key = jax.random.fold_in(self.key, zlib.crc32(np.asarray(ys).tobytes()))
+        sums = _batch_sums(key, self.prepared, predictions, ys, vectors)
+        along, products, trace, fourth, lost = (np.asarray(part, np.float64) for part in sums)
+        n = ys.shape[0]
+        added = StreamState(
+            self.fingerprint, n, 1, along, products, float(trace), float(fourth), int(lost)
+        )
+        return state.merge(added)
+
+    def run(
+        self,
+        batches: Iterable[Any],
+        *,
+        state: StreamState | None = None,
+        checkpoint: Path | str | None = None,
+        every: int = 100,
+        progress: bool = False,
+    ) -> StreamState:
+        """One pass over batches of an iterator.
+
+        Args:
+            batches: Tuples as `update` takes them, such as a PyTorch loader gives.
+            state: Where to go on; its batches are skipped.
+            checkpoint: File that holds the state every so many batches and at the end. Where it
+                exists, the pass goes on from it.
+            every: Batches between two writes of the file.
+            progress: Show a bar on stderr.
+
+        Returns:
+            The state after the last batch.
+
+        Raises:
+            ValueError: a batch is wrong, which is named by its number, or the file holds the state
+                of another test.
+        """
+        state = self.empty() if state is None else state
+        if checkpoint is not None and Path(checkpoint).exists():
+            state = self.empty().merge(StreamState.load(checkpoint))
+        todo = islice(batches, state.batches, None)
+        if progress:
+            from tqdm import tqdm
+
+            todo = tqdm(todo, unit="batch", initial=state.batches)
+        for batch in todo:
+            try:
+                state = self.update(state, *batch)
+            except (ValueError, TypeError) as error:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"batch {state.batches}: {error}") from error
+            if checkpoint is not None and state.batches % every == 0:
+                state.save(checkpoint)
+        if checkpoint is not None:
+            state.save(checkpoint)
+        return state
+
+    def result(self, state: StreamState, *, level: float = 0.05) -> StreamResult:
+        """What the sums mean: estimate, p-value and verdict.
+
+        Args:
+            state: The state after some or all batches.
+            level: Level of the test.
+
+        Returns:
+            `StreamResult`.
+
+        Raises:
+            ValueError: fewer than 2 observations, or the state of another test.
+        """
+        level, state = checks.level(level), self.empty().merge(state)
+        n = state.n
+        if n < 2:
+            raise ValueError(f"state: a test needs at least 2 observations, got {n}")
+        mean, second = state.sums / n, state.products / n
+        square = float(mean @ mean)
+        estimate = (n * square - state.trace / n) / (n - 1)
+        values = np.linalg.eigvalsh(second) if state.lost == 0 else np.full(self.size, np.nan)
+        trace, norm = state.trace / n, float(np.sum(second**2))
+        lengths = state.fourth / n - trace**2
+        with jax.enable_x64(True):
+            p, error = p_value_of_spectrum(
+                *(jnp.asarray(x) for x in (n * estimate + trace, values, trace, norm, lengths)), n
+            )
+        along = float(mean @ second @ mean) - square**2
+        reason = ""
+        if state.lost:
+            reason = f"{state.lost} values of targets, scores or features are NaN or infinite"
+        elif math.isnan(float(p)):
+            reason = "the statistic or its null is not finite"
+        return StreamResult(
+            estimate if state.lost == 0 else math.nan,
+            2 * math.sqrt(max(along, 0) / n),
+            float(p),
+            float(error),
+            n,
+            self.n_first,
+            {name: float(value) for name, value in self.prepared.bandwidths.items()},
+            self.name,
+            self.prepared.pairwise.route,
+            reason,
+            level,
+        )
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    return np.asarray(leaf)
+
+
+@jax.jit
+def _fitted(key: Any, predictions: Any, ys: Any, spec: Specification) -> tuple[Prepared, Any]:
+    prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
+    return prepared, prepared.pairwise.vectors(featured.features)[0].reshape(-1)
+
+
+@jax.jit
+def _batch_sums(key: Any, prepared: Prepared, predictions: Any, ys: Any, vectors: Any) -> Any:
+    keys = jax.random.split(key, 2)
+    featured = prepared.features(keys, predictions, ys, vectors=vectors)
+    z = prepared.pairwise.vectors(featured.features)
+    z = z.reshape(z.shape[0], -1)
+    counts = not_finite(ys), featured.nonfinite_scores, featured.nonfinite_features
+    lost = sum(count.astype(int) for count in counts)
+    squares = jnp.sum(z**2, axis=1)
+    with jax.default_matmul_precision("highest"):
+        products = z.T @ z
+    return jnp.sum(z, axis=0), products, jnp.sum(squares), jnp.sum(squares**2), lost

@@ -1,0 +1,117 @@
+"""Streams: batches in any order are one test, interrupted or not; bad shards are named."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcal import RandomFeatures, Scores
+from jaxcal.arrays_file import BadFile
+from jaxcal.linear import linear_sums
+from jaxcal.skce.observations import observations
+from jaxcal.streaming import (
+    StreamedTest,
+    StreamState,
+    array_batches,
+    parquet_batches,
+    parquet_shards,
+)
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+torch = pytest.importorskip("torch")
+
+RANDOM = np.random.default_rng(0)
+P = RANDOM.dirichlet(np.ones(3), 600)
+LABELS = (RANDOM.random(600)[:, None] > np.cumsum(P, 1)).sum(1)
+FEATURES = RandomFeatures(1, 10)
+
+
+@pytest.fixture(scope="module")
+def test():
+    return StreamedTest.skce(0, P[:200], LABELS[:200], features=FEATURES)
+
+
+def same(one, other):
+    for name in ("n", "sums", "products", "trace", "fourth", "lost"):
+        np.testing.assert_allclose(
+            getattr(one, name), getattr(other, name), rtol=1e-11, atol=1e-11, err_msg=name
+        )
+
+
+def test_batches_in_any_order_are_one_linear_test(test):
+    batches = list(array_batches(200, P, LABELS))
+    forward, backward = test.run(batches), test.run(batches[::-1])
+    merged = test.run(batches[:1]).merge(test.run(batches[1:]))
+    same(forward, backward)
+    same(forward, merged)
+    predictions, ys = observations(P, LABELS)
+    featured = test.prepared.features(jnp.stack([test.key, test.key]), predictions, ys)
+    sums = linear_sums(
+        test.prepared.pairwise, featured.features, jnp.zeros((600, 0)), eigenvalues=True
+    )
+    result = test.result(forward)
+    np.testing.assert_allclose(result.estimate, sums.total[0] / (600 * 599), rtol=1e-9)
+    np.testing.assert_allclose(np.linalg.eigvalsh(forward.products), sums.eigenvalues[0], atol=1e-9)
+    assert result.verdict == "not rejected"
+    assert "first 200 observations" in str(result)
+
+
+def test_a_wrong_model_is_rejected_and_tensors_are_batches_too(test):
+    wrong = np.roll(P, 1, axis=1)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.as_tensor(wrong), torch.as_tensor(LABELS)), 200
+    )
+    assert test.result(test.run(loader)).p_value < 1e-6
+
+
+def test_an_interrupted_pass_goes_on_where_it_was(test, tmp_path):
+    batches, file = list(array_batches(200, P, LABELS)), tmp_path / "state.npz"
+
+    def interrupted():
+        yield from batches[:2]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        test.run(interrupted(), checkpoint=file, every=1)
+    assert StreamState.load(file).batches == 2
+    same(test.run(batches, checkpoint=file), test.run(batches))
+    other = StreamedTest.skce(5, P[200:400], LABELS[200:400], features=FEATURES)
+    with pytest.raises(ValueError, match="another test"):
+        other.run(batches, checkpoint=file)
+    file.write_bytes(b"no state")
+    with pytest.raises(ValueError, match="not a saved state"):
+        test.run(batches, checkpoint=file)
+
+
+def test_a_bad_batch_is_named_and_a_bad_value_is_no_verdict(test):
+    with pytest.raises(ValueError, match="batch 1: "):
+        test.run([(P[:200], LABELS[:200]), (P[:200], LABELS[:199])])
+    ys = RANDOM.normal(size=(200, 1))
+    nodes = np.linspace(-2, 2, 5)[:, None]
+    scores = Scores(-ys, np.broadcast_to(-nodes, (200, 5, 1)) + 0 * ys[:, None], nodes)
+    stein = StreamedTest.kccsd(0, scores, ys, features=FEATURES)
+    bad = ys.copy()
+    bad[3] = np.nan
+    result = stein.result(stein.run([(scores, bad)]))
+    assert result.verdict == "cannot tell"
+    assert "NaN" in result.reason
+
+
+def shard(path, p, labels, **names):
+    columns = {"probabilities": list(p), "targets": labels} | names
+    pq.write_table(pa.table(columns), path)
+
+
+def test_parquet_shards_are_the_arrays_and_bad_ones_are_named(test, tmp_path):
+    for k in range(3):
+        part = slice(200 * k, 200 * k + 200)
+        shard(tmp_path / f"{k}.parquet", P[part], LABELS[part])
+    batches = parquet_batches(parquet_shards(tmp_path), 200)
+    same(test.run(batches), test.run(array_batches(200, P, LABELS)))
+    (tmp_path / "3.parquet").write_bytes(b"PAR1 cut off")
+    pq.write_table(pa.table({"probabilities": list(P[:3])}), tmp_path / "4.parquet")
+    with pytest.raises(BadFile, match=r"3\.parquet.*4\.parquet: the column 'targets' is missing"):
+        parquet_shards(tmp_path)
+    shard(tmp_path / "5.parquet", P[:3, :2], LABELS[:3])
+    with pytest.raises(BadFile, match=r"5\.parquet: .*classes"):
+        list(parquet_batches([tmp_path / "0.parquet", tmp_path / "5.parquet"], 200))
