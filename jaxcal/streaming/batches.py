@@ -96,7 +96,9 @@ def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray,
                     if lists.null_count or targets.null_count:
                         raise BadFile(f"{shard}: missing values")
                     flat = lists.flatten().to_numpy(zero_copy_only=False)
-                    if classes is None and len(targets):
+                    if not len(targets):
+                        continue
+                    if classes is None:
                         classes = len(flat) // len(targets)
                     lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
                     if np.any(lengths != classes):

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,8 @@ class StreamState:
         path = Path(path)
         beside = path.with_name(path.name + ".part")
         with beside.open("wb") as file:
-            np.savez(file, **{f.name: np.asarray(getattr(self, f.name)) for f in fields(self)})
+            arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+            np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)

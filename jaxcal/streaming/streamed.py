@@ -15,6 +15,7 @@ import numpy as np
 from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.nulls.eigenvalues import p_value_of_spectrum
+from jaxcal.pairwise.finite_rank import FiniteRank
 from jaxcal.preparation import (
     Prepared,
     RandomFeatures,
@@ -276,9 +277,9 @@ class StreamedTest(eqx.Module):
         trace, norm = state.trace / n, float(np.sum(second**2))
         lengths = state.fourth / n - trace**2
         with jax.enable_x64(True):
-            p, error = p_value_of_spectrum(
-                *(jnp.asarray(x) for x in (n * estimate + trace, values, trace, norm, lengths)), n
-            )
+            x = jnp.asarray(n * estimate + trace)
+            numbers = (jnp.asarray(value) for value in (trace, norm, lengths))
+            p, error = p_value_of_spectrum(x, jnp.asarray(values), *numbers, n=n)
         along = float(mean @ second @ mean) - square**2
         reason = ""
         if state.lost:
@@ -294,10 +295,15 @@ class StreamedTest(eqx.Module):
             self.n_first,
             {name: float(value) for name, value in self.prepared.bandwidths.items()},
             self.name,
-            self.prepared.pairwise.route,
+            _statistic(self.prepared).route,
             reason,
             level,
         )
+
+
+def _statistic(prepared: Prepared) -> FiniteRank:
+    assert isinstance(prepared.pairwise, FiniteRank)
+    return prepared.pairwise
 
 
 def _plain(leaf: Any) -> np.ndarray:
@@ -309,14 +315,14 @@ def _plain(leaf: Any) -> np.ndarray:
 @jax.jit
 def _fitted(key: Any, predictions: Any, ys: Any, spec: Specification) -> tuple[Prepared, Any]:
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
-    return prepared, prepared.pairwise.vectors(featured.features)[0].reshape(-1)
+    return prepared, _statistic(prepared).vectors(featured.features)[0].reshape(-1)
 
 
 @jax.jit
 def _batch_sums(key: Any, prepared: Prepared, predictions: Any, ys: Any, vectors: Any) -> Any:
     keys = jax.random.split(key, 2)
     featured = prepared.features(keys, predictions, ys, vectors=vectors)
-    z = prepared.pairwise.vectors(featured.features)
+    z = _statistic(prepared).vectors(featured.features)
     z = z.reshape(z.shape[0], -1)
     counts = not_finite(ys), featured.nonfinite_scores, featured.nonfinite_features
     lost = sum(count.astype(int) for count in counts)
