@@ -38,8 +38,9 @@ def compare_groups(
     kernel for all groups, so neither the size of a group nor how certain its labels are makes a
     difference on average. Differences, intervals and p-values are as in `compare`.
 
-    The level holds where groups are calibrated. Between equally and clearly wrong groups of very
-    different sizes p-values are somewhat too small: of 60 and 140 observations, .09 reject at .05.
+    The level holds where groups are calibrated. Between equally wrong groups of very different
+    sizes p-values are too small (of 60 and 140 observations, .09 reject at .05), and a small wrong
+    group is rarely found (`experiments/ckce_intervals`).
 
     Args:
         key: Random key: typed, legacy or an integer.
