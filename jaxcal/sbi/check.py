@@ -204,8 +204,7 @@ def check_posterior(
         bounds: (low, high) of the parameters, where the prior does not say.
         names: One a parameter.
         n_nodes: Draws of the prior at which posteriors are compared.
-        draws: [n, m, d] independent draws of each posterior, where you have them, or what
-            `as_draws` takes.
+        draws: [n, m, d] independent draws of each posterior, or what `as_draws` takes.
         n_draws: How many draws of each posterior to take where it draws cheaply.
         chains: How candidates are made where there are no draws: a `jaxcal.candidates.Chains` or
             any other proposal; None leaves ranks and coverage out.
@@ -213,8 +212,7 @@ def check_posterior(
         level: Level of the verdict, which is about all p-values together, and of limits.
         coordinates: As in `kccsd_test`, for the question given x.
         coverage: A result of `jaxcal.coverage.coverage` to take into the verdict.
-        exclude_invalid_x: Leave out pairs whose x holds NaN or infinite values, as in
-            `score_pairs`.
+        exclude_invalid_x: Leave out pairs whose x is not finite, as in `score_pairs`.
 
     Returns:
         `PosteriorReport`: prints what is off in words; `jaxcal.plots.posterior_figure` draws it.
@@ -284,7 +282,7 @@ def _ranks(
     n, d = pairs.thetas.shape
     if draws is not None:
         array = as_draws(draws)
-        if array.ndim != 3 or array.shape[0] != n or array.shape[2] != d or array.shape[1] < 2:
+        if array.shape[0] != n or array.shape[2] != d or array.shape[1] < 2:
             raise ValueError(
                 f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "
                 f"({n}, m, {d}), got {array.shape} (without prior= some pairs are base points)"
@@ -303,15 +301,8 @@ def _ranks(
     if free is None and chains is None:
         return None
     proposal = chains if free is None else Drawn(free)
-    return rank_densities(
-        rank_key,
-        pairs.predictions,
-        pairs.thetas,
-        features,
-        pairs.names,
-        proposal=proposal,
-        level=level,
-    )
+    data = pairs.predictions, pairs.thetas, features, pairs.names
+    return rank_densities(rank_key, *data, proposal=proposal, level=level)
 
 
 def _tested(

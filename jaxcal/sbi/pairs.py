@@ -16,12 +16,11 @@ from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.freed import freed
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
+from jaxcal.sbi.paired_sampler import PairedSampler, rows_of
 from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
 from jaxcal.sbi.space import Space, check_inside, space_of
 from jaxcal.typing import Key, KeyLike
 
-ATTEMPTS = 12  # to draw parameters within bounds, each with twice as many draws as before
-MOST_AT_ONCE = 10_000  # draws of one posterior in an attempt
 LONG = 100  # numbers of one observation, above which a network's embedding stands for it
 
 
@@ -59,7 +58,7 @@ class ScoredPairs(eqx.Module):
     names: tuple[str, ...] = eqx.field(static=True)
     notes: tuple[str, ...] = eqx.field(static=True)
     predictions: Any = None
-    sampler: "PairedSampler | None" = eqx.field(default=None, static=True)
+    sampler: PairedSampler | None = eqx.field(default=None, static=True)
     xs: Any = None
 
     def sample(self, key: KeyLike, m: int) -> Float[Array, "n m d"]:
@@ -67,44 +66,6 @@ class ScoredPairs(eqx.Module):
         if self.sampler is None:
             raise TypeError("posterior: it offers no draws")
         return self.space.free(self.sampler(checks.key(key), checks.integer(m, "m")))
-
-
-class PairedSampler:
-    """``sample(key, m)`` of the posteriors of these observations, [n, m, d], before the change to
-    free parameters; draws outside of the bounds are drawn again, as sbi does."""
-
-    def __init__(self, posterior: Sampler, xs: Any, dtype: Any, space: Space):
-        self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
-
-    def __call__(self, key: Key, m: int) -> Float[Array, "n m d"]:
-        draws = np.array(self.posterior.sample(key, self.xs, m))
-        for attempt in range(ATTEMPTS):
-            outside = self._outside(draws)
-            rows = np.flatnonzero(outside.any(axis=1))
-            if not rows.size:
-                return jnp.asarray(draws, self.dtype)
-            size = min(m * 2**attempt, MOST_AT_ONCE)
-            again = self._redrawn(jax.random.fold_in(key, attempt), rows, size)
-            for row, candidates, beyond in zip(rows, again, self._outside(again), strict=True):
-                places, inside = np.flatnonzero(outside[row]), candidates[~beyond]
-                filled = places[: len(inside)]
-                draws[row, filled] = inside[: len(filled)]
-        missing = self._outside(draws).any(axis=1)
-        raise ValueError(
-            f"posterior: {int(missing.sum())} of {missing.size} posteriors have nearly all their "
-            f"mass outside of the bounds (first that of row {int(np.argmax(missing))}), so that no "
-            f"draws within them can be had: is the posterior's prior that of the pairs?"
-        )
-
-    def _redrawn(self, key: Key, rows: np.ndarray, size: int) -> np.ndarray:
-        if isinstance(self.posterior, DistributionPosterior):  # it draws for all rows or none
-            return np.asarray(self.posterior.sample(key, self.xs, size))[rows]
-        some = jax.tree.map(lambda leaf: leaf[rows], self.xs)
-        return np.asarray(_rows_of(self.posterior, rows).sample(key, some, size))
-
-    def _outside(self, draws: np.ndarray) -> np.ndarray:
-        free = self.space.free(jnp.asarray(draws, self.dtype))
-        return ~np.all(np.isfinite(np.asarray(free)), axis=2)
 
 
 def score_pairs(
@@ -176,7 +137,7 @@ def score_pairs(
     if not valid.all():
         summaries = summaries if summaries is None else _features(summaries, len(values))[valid]
         values, xs = values[valid], jax.tree.map(lambda leaf: leaf[valid], xs)
-        scorer = _rows_of(scorer, valid)
+        scorer = rows_of(scorer, valid)
         notes += (f"{int(np.sum(~valid))} pairs with NaN or infinite x were left out",)
     getattr(scorer, "prepare", lambda thetas, xs: None)(values, xs)
     n, d = values.shape
@@ -211,7 +172,7 @@ def score_pairs(
             given_up, tested = order[:n_nodes], np.sort(order[n_nodes:])
             nodes, values, features = values[given_up], values[tested], features[tested]
             xs = jax.tree.map(lambda leaf: leaf[tested], xs)
-            scorer = _rows_of(scorer, tested)
+            scorer = rows_of(scorer, tested)
             notes += (
                 f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
                 f"base points, and these pairs were not tested",
@@ -233,19 +194,6 @@ def score_pairs(
         PairedSampler(scorer, xs, values.dtype, space) if isinstance(scorer, Sampler) else None,
         xs,
     )
-
-
-def _rows_of(scorer: Any, rows: np.ndarray) -> Any:
-    """The posteriors of some of the observations, of a scorer that does not read them off xs."""
-    rows_of = getattr(scorer, "rows", None)
-    if rows_of is not None:
-        return rows_of(rows)
-    if isinstance(scorer, DistributionPosterior):
-        raise ValueError(
-            "posterior: a batch of distributions cannot leave out rows: pass a function xs -> "
-            "distribution, or leave these rows out of everything yourself"
-        )
-    return scorer
 
 
 def _valid(xs: Any, n: int, exclude: bool) -> np.ndarray:
