@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal import calibration, checks, goodness_of_fit, moment_tests, nulls
-from jaxcal.candidates import Chains, Drawn
+from jaxcal.candidates import Chains
 from jaxcal.candidates.proposals import Proposal
 from jaxcal.coverage import Coverage
 from jaxcal.models import Scores
@@ -16,14 +16,12 @@ from jaxcal.models.standardized import Units
 from jaxcal.moments import marginal_means
 from jaxcal.results import TestResult
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
-from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
-from jaxcal.sbi.ranks import PosteriorRanks, rank_densities, rank_draws
+from jaxcal.sbi.ranks import MOST_FEATURES, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.typing import ArrayLike, Distribution, Key, KeyLike
 
 SPLIT_UP_TO = 2000  # pairs, unless asked for
-MOST_FEATURES = 50  # more than these are not searched for trends
 
 
 def kccsd_test(
@@ -252,7 +250,7 @@ def check_posterior(
     )
     calibrated = _calibrated(key, pairs, null, level)
     given_x = kcsd_test(key, pairs, null=null, level=level, coordinates=coordinates)
-    ranks = _ranks(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
+    ranks = ranks_of(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
     return PosteriorReport(calibrated, given_x, coverage, ranks)
 
 
@@ -272,37 +270,6 @@ def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) ->
         )
 
     return _tested(jax.random.fold_in(key, 1), pairs, test, level, None, conditional=False)
-
-
-def _ranks(
-    key: Key, pairs: ScoredPairs, draws: Any, n_draws: int, chains: Any, level: float
-) -> PosteriorRanks | None:
-    """Ranks among the draws that were passed, those of the posterior, or candidates by chains."""
-    draw_key, rank_key = jax.random.split(key)
-    n, d = pairs.thetas.shape
-    if draws is not None:
-        array = as_draws(draws)
-        if array.shape[0] != n or array.shape[2] != d or array.shape[1] < 2:
-            raise ValueError(
-                f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "
-                f"({n}, m, {d}), got {array.shape} (without prior= some pairs are base points)"
-            )
-        free = pairs.space.free(array.astype(pairs.thetas.dtype))
-    elif pairs.sampler is not None:
-        free = pairs.sample(draw_key, n_draws)
-    else:
-        free = None
-    q = pairs.features.shape[1]
-    features = pairs.features if q <= MOST_FEATURES else None
-    if pairs.predictions is None:
-        if free is None:
-            return None
-        return rank_draws(rank_key, free, pairs.thetas, features, pairs.names, level=level)
-    if free is None and chains is None:
-        return None
-    proposal = chains if free is None else Drawn(free)
-    data = pairs.predictions, pairs.thetas, features, pairs.names
-    return rank_densities(rank_key, *data, proposal=proposal, level=level)
 
 
 def _tested(

@@ -22,9 +22,12 @@ from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.results import Result
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.sbi.draws import as_draws
+from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.typing import Key, Scalar
 
 DRAWS, CHAINS = "draws", "chains"
+MOST_FEATURES = 50  # more than these are not searched for trends
 LEAST = 1e-6  # of a rank on the way to its normal score
 
 
@@ -83,6 +86,43 @@ class PosteriorRanks(Result):
         each = zip(self.statistics, np.asarray(self.p_values), strict=True)
         lines = [f"ranks among {self.size} {self.source}, n = {n}, p = {float(self.p_value):.2g}"]
         return lines + [f"  {name:12} p = {p:.2g}" for name, p in each]
+
+
+def ranks_of(
+    key: Key, pairs: ScoredPairs, draws: Any, n_draws: int, chains: Any, level: float
+) -> PosteriorRanks | None:
+    """Ranks among the draws that were passed, those of the posterior, or candidates by chains."""
+    draw_key, rank_key = jax.random.split(key)
+    n, d = pairs.thetas.shape
+    if draws is not None:
+        array = as_draws(draws)
+        if array.shape[0] != n or array.shape[2] != d or array.shape[1] < 2:
+            raise ValueError(
+                f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "
+                f"({n}, m, {d}), got {array.shape} (without prior= some pairs are base points)"
+            )
+        free = pairs.space.free(array.astype(pairs.thetas.dtype))
+    elif pairs.sampler is not None:
+        free = pairs.sample(draw_key, n_draws)
+    else:
+        free = None
+    features = pairs.features if pairs.features.shape[1] <= MOST_FEATURES else None
+    if pairs.predictions is None:
+        if free is None:
+            return None
+        return rank_draws(rank_key, free, pairs.thetas, features, pairs.names, level=level)
+    if free is None and chains is None:
+        return None
+    proposal = chains if free is None else Drawn(free)
+    return rank_densities(
+        rank_key,
+        pairs.predictions,
+        pairs.thetas,
+        features,
+        pairs.names,
+        proposal=proposal,
+        level=level,
+    )
 
 
 def rank_densities(
