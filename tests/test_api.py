@@ -8,7 +8,7 @@ import jaxcal
 
 GOLDEN = Path(__file__).with_name("api.txt")
 PACKAGES = """candidates ckce coverage dce divergences kernel_means kernels mcmc measures models
-moments nulls plots sbi simulators skce squared_ce ucme whitening"""
+moments nulls plots sbi simulators skce squared_ce streaming ucme whitening"""
 PLACES = ["jaxcal"] + [f"jaxcal.{place}" for place in PACKAGES.split()]
 # what a function takes by position: a key where it draws, predictions, targets; all else by name
 BY_POSITION = {"key", "predictions", "targets"}
@@ -52,6 +52,11 @@ def signature(value):
         else:
             shown.append(f"{one.name}={type(default).__name__}")
     return ", ".join(shown)
+
+
+def test_every_public_subpackage_is_looked_at():
+    modules = {name for name in jaxcal.__all__ if inspect.ismodule(getattr(jaxcal, name))}
+    assert modules <= set(PACKAGES.split())
 
 
 def test_signatures_are_those_agreed():

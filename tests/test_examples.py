@@ -18,7 +18,7 @@ QUICK = {
     "jaxcal.measures.ece",
     "jaxcal.skce_test",
 }
-SECTIONS = ("Args", "Attributes", "Returns", "Raises", "Cost", "Source", "Example")
+SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Cost", "Source", "Example")
 
 
 def sections(text):
@@ -60,7 +60,7 @@ def complaints(value):
     explained = described(parts.get("Args", [])) + described(parts.get("Attributes", []))
     if explained != wanted and wanted:
         lacks.append(f"explains {explained}, its arguments are {wanted}")
-    if not inspect.isclass(value) and "Returns" not in parts:
+    if not inspect.isclass(value) and not {"Returns", "Yields"} & set(parts):
         lacks.append("does not say what it returns")
     if not any(line.strip().startswith(">>>") for line in parts.get("Example", [])):
         lacks.append("has no example")
@@ -109,8 +109,9 @@ EXAMPLES = sorted(name for name, value in PUBLIC.items() if has_example(value))
 @pytest.mark.parametrize("name", quick_first(EXAMPLES, QUICK & set(EXAMPLES)))
 def test_the_example_runs_as_users_run_it(name):
     """In float32, with the promotion that JAX has by default."""
-    if "import torch" in (inspect.getdoc(PUBLIC[name]) or ""):
-        pytest.importorskip("torch")
+    for module in ("torch", "pyarrow"):
+        if re.search(rf"import .*{module}\b", inspect.getdoc(PUBLIC[name]) or ""):
+            pytest.importorskip(module)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     cases = doctest.DocTestFinder(exclude_empty=True).find(PUBLIC[name], name, module=False)
     settings = (

@@ -17,13 +17,19 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
 
     Args:
         size: Rows of a batch.
-        arrays: NumPy, memory-mapped or JAX arrays; only one batch of each is read at a time.
+        *arrays: NumPy, memory-mapped or JAX arrays; only one batch of each is read at a time.
 
     Yields:
         Tuples of slices; the last may be shorter.
 
     Raises:
         ValueError: leading axes disagree.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxcal.streaming import array_batches
+        >>> [len(x) for x, y in array_batches(4, np.zeros((10, 2)), np.zeros(10))]
+        [4, 4, 2]
     """
     size = checks.integer(size, "size")
     if len({len(array) for array in arrays}) != 1:
@@ -35,8 +41,24 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
 def parquet_shards(path: Path | str) -> list[Path]:
     """The Parquet files of a folder in the order of their names, or the one file, all looked at.
 
-    Raises BadFile, naming every file that is no Parquet file or lacks the columns ``targets``
-    (integers) and ``probabilities`` (lists of numbers).
+    Args:
+        path: A folder or a file.
+
+    Returns:
+        The files.
+
+    Raises:
+        BadFile: A file is no Parquet file, or lacks the columns ``targets`` (integers) and
+            ``probabilities`` (lists of numbers); every such file is named.
+
+    Example:
+        >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet
+        >>> from jaxcal import streaming
+        >>> table = pa.table({"probabilities": [[0.5, 0.5], [0.9, 0.1]], "targets": [0, 1]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pa.parquet.write_table(table, pathlib.Path(folder) / "part-0.parquet")
+        ...     [shard.name for shard in streaming.parquet_shards(folder)]
+        ['part-0.parquet']
     """
     path = Path(path)
     shards = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
@@ -72,17 +94,27 @@ def _fault(shard: Path) -> str | None:
 
 
 def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Class probabilities [n, m] and labels [n] from Parquet files, a batch at a time.
+    """Class probabilities and labels from Parquet files, a batch at a time.
 
     Args:
         shards: Files as `parquet_shards` returns them.
         size: Rows of a batch, at most.
 
     Yields:
-        Probabilities and labels.
+        Probabilities, [n, m], and labels, [n].
 
     Raises:
         BadFile: a shard is damaged, or holds missing values or rows of different lengths; named.
+
+    Example:
+        >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet
+        >>> from jaxcal import streaming
+        >>> table = pa.table({"probabilities": [[0.5, 0.5], [0.9, 0.1]], "targets": [0, 1]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pa.parquet.write_table(table, pathlib.Path(folder) / "part-0.parquet")
+        ...     shards = streaming.parquet_shards(folder)
+        ...     [p.shape for p, labels in streaming.parquet_batches(shards, 100)]
+        [(2, 2)]
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

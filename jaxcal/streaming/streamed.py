@@ -46,6 +46,16 @@ class StreamResult(eqx.Module):
         route: The random features.
         reason: Why there is no verdict, "" where there is one.
         level: Level of the test.
+
+    Example:
+        >>> import numpy as np
+        >>> from jaxcal import RandomFeatures
+        >>> from jaxcal.streaming import StreamedTest, array_batches
+        >>> p = np.random.default_rng(0).dirichlet(np.ones(3), 4000)
+        >>> labels = np.zeros(4000, int)  # always the first class
+        >>> test = StreamedTest.skce(0, p[:500], labels[:500], features=RandomFeatures(1, 20))
+        >>> test.result(test.run(array_batches(1000, p, labels))).verdict
+        'rejected'
     """
 
     estimate: float
@@ -91,7 +101,17 @@ class StreamedTest(eqx.Module):
 
     Units, bandwidths, nodes and frequencies are those of the first sample; it may be part of the
     stream. Given them the statistic of all batches is that of one linear-time test, whatever their
-    order and sizes, up to rounding. Memory: one batch of n rows and p features, and p^2.
+    order and sizes, up to rounding. Memory: one batch of n rows and p features, and p^2. Made by
+    `kccsd`, `kcsd` or `skce`.
+
+    Attributes:
+        key: Random key of what the fit draws.
+        prepared: Units, bandwidths, nodes and frequencies.
+        n_first: Observations of the first sample.
+        name: Name of the test.
+        kind: Name of the method that made it.
+        fingerprint: Identifies the fit; states of different tests do not add up.
+        size: Length of the vectors that are summed.
 
     Example:
         >>> import numpy as np
