@@ -45,7 +45,7 @@ print(report)
 # a lower bound with a guarantee: the error is above it in 95 of 100 test samples, however badly
 # the estimator fits.
 #
-# The error in the first line is what the tuned function explains by itself, and a smooth function
+# The error beside the lowest risk is what that tuned function explains by itself, and a smooth one
 # explains too little of an error as large as this one. The interval adds in one step what the test
 # cases say on top: most of it lies above that 0.20, and it holds the 0.2516 that we know.
 
@@ -70,7 +70,9 @@ print(
 
 # %% [markdown]
 # Only the confidence in the predicted class matters to you? That is the top-label notion, for which
-# bins are estimators too, here with their number tuned like everything else.
+# bins are estimators too, here with their number tuned like everything else. And for confidences
+# the first lines need no estimator of the table: every case is tested against a fit to all others,
+# and the interval is that of the error itself. Quote these.
 
 # %%
 confidence = squared_ce.calibration_error(

@@ -157,6 +157,7 @@ def recipes():
         "empirical_risk": {"h": FITTED, "problem": PROBLEM},
         "kkr_ridges": {"scalar": True},
         "ukkr_ridges": {"scalar": True},
+        "leave_one_out": {"problem": PROBLEM},
         "mean_interval": {"values": P},
         "nested_calibration_error": {"key": 0, **LABELLED, "outer": 2, **small},
         "one_step": {"terms": RNG.normal(size=N)},

@@ -1,92 +1,74 @@
-"""Do the intervals of `calibration_error` hold the calibration error? Six binary populations."""
+"""Does the interval of `leave_one_out` hold the calibration error? With 15 bins beside it."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from jaxcal.squared_ce import binary, problem_error
+from jaxcal.squared_ce import binary, leave_one_out
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 import runner
+from populations import POPULATIONS
 
 FOLDER = Path(__file__).parent
 
 
-class Population(NamedTuple):
-    """Confidences uniform between ``low`` and ``high``; ``rate(c)``: P(y = 1 | c)."""
-
-    low: float
-    high: float
-    rate: Callable[[Any], Any]
-
-    def error(self) -> float:
-        """The calibration error, root of E (c - rate)^2, by the midpoint rule."""
-        c = self.low + (np.arange(100_000) + 0.5) / 100_000 * (self.high - self.low)
-        return float(np.sqrt(np.mean((c - self.rate(c)) ** 2)))
-
-
-POPULATIONS = {
-    "calibrated": Population(0, 1, lambda c: c),
-    "square": Population(0, 1, lambda c: c**2),
-    "overconfident": Population(0, 1, lambda c: 0.1 + 0.8 * c),
-    "rare labels": Population(0, 0.1, lambda c: c / 2),
-    "too sure by .1": Population(0.8, 1, lambda c: c - 0.1),
-    "waves": Population(0.2, 0.8, lambda c: c + 0.15 * np.sin(8 * np.pi * c)),
-}
-
-
 @dataclass(frozen=True)
 class Config:
-    data_sets: int = 50
-    sizes: tuple[int, ...] = (300,)
+    data_sets: int = 500
+    sizes: tuple[int, ...] = (200, 1000, 10_000, 60)
     populations: tuple[str, ...] = tuple(POPULATIONS)
     seed: int = 20251121
 
 
-QUICK = Config(data_sets=1, sizes=(60,), populations=("calibrated",))
+QUICK = Config(data_sets=2, sizes=(60,), populations=("waves",))
+
+
+def plain_bins(c: np.ndarray, y: np.ndarray, bins: int = 15) -> float:
+    """The squared error in bins of equal width, on the rows that it is fitted to."""
+    which = np.minimum((c * bins).astype(int), bins - 1)
+    members, gaps = (np.bincount(which, weights=w, minlength=bins) for w in (c**0, c - y))
+    return float(np.sum(gaps**2 / np.maximum(members, 1)) / c.size)
 
 
 def study(config: Config) -> runner.Study:
-    """Shares of data sets in which an interval or bound holds the calibration error."""
-
-    def one(key: jax.Array, population: Population, n: int) -> dict[str, Any]:
-        place, label, fit = jax.random.split(key, 3)
-        c = jax.random.uniform(place, (n,), minval=population.low, maxval=population.high)
-        y = jax.random.bernoulli(label, jnp.asarray(population.rate(np.asarray(c))))
-        report = problem_error(fit, binary(c, y.astype(int)))
-        truth, step = population.error(), report.quoted.one_step
-        assert step is not None
-
-        def holds(low: Array, high: Array) -> bool:
-            return bool(low <= truth + 1e-9 and truth <= high + 1e-9)
-
-        return {
-            "printed": holds(*report.interval[:2]),
-            "printed_high": float(report.interval.high),
-            "one_fit": holds(*report.quoted.interval[:2]),
-            "lower_bound": float(step.lower_bound) <= truth**2 + 1e-9,
-            "plug_in": holds(*report.best.plug_in_interval[:2]),
-            "estimate": report.best.error,
-        }
+    """Shares of data sets in which the 95 % interval holds the calibration error, and RMSEs."""
 
     def measure(cell: runner.Cell, key: jax.Array) -> dict[str, Any]:
-        population = POPULATIONS[cell["population"]]
-        keys = jax.random.split(key, config.data_sets)
-        rows = [one(each, population, cell["n"]) for each in keys]
-        shares = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-        return {"error": population.error(), **shares, "data_sets": config.data_sets}
+        population, n = POPULATIONS[cell["population"]], cell["n"]
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        truth, rows = population.error(), []
+        for _ in range(config.data_sets):
+            c, y = population.draw(rng, n)
+            with jax.enable_x64(True):
+                result = leave_one_out(binary(c, y))
+            rows.append((*map(float, result.interval[:2]), result.error, plain_bins(c, y) ** 0.5))
+        low, high, estimate, bins = np.array(rows).T
+        above, below = low > truth + 1e-9, high < truth - 1e-9
+        return {
+            "error": truth,
+            "covered": np.mean(~above & ~below),
+            "above": np.mean(above),
+            "below": np.mean(below),
+            "low": np.mean(low),
+            "high": np.mean(high),
+            "estimate": np.mean(estimate),
+            "rmse": np.sqrt(np.mean((estimate - truth) ** 2)),
+            "bins": np.mean(bins),
+            "rmse_bins": np.sqrt(np.mean((bins - truth) ** 2)),
+            "data_sets": config.data_sets,
+        }
 
-    cells = [{"population": name, "n": n} for n, name in product(config.sizes, config.populations)]
-    measured = ("error", "printed", "printed_high", "one_fit", "lower_bound", "plug_in", "estimate")
-    return runner.Study(cells, (*measured, "data_sets"), measure, config.seed)
+    cells = [{"population": name, "n": n} for name, n in product(config.populations, config.sizes)]
+    measured = ("error", "covered", "above", "below", "low", "high", "estimate", "rmse", "bins")
+    return runner.Study(cells, (*measured, "rmse_bins", "data_sets"), measure, config.seed)
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:

@@ -7,7 +7,8 @@ import numpy as np
 from jaxcal import checks
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import confidence
-from jaxcal.squared_ce.report import Report, Tuned
+from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.tuned import Tuned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

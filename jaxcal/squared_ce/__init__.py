@@ -15,6 +15,7 @@ from jaxcal.squared_ce.kernel_ridge import (
     kkr_ridges,
     ukkr_ridges,
 )
+from jaxcal.squared_ce.leave_one_out import LeaveOneOut, leave_one_out
 from jaxcal.squared_ce.nested import nested_calibration_error
 from jaxcal.squared_ce.parametric import Parametric
 from jaxcal.squared_ce.pipeline import calibration_error, default_estimators, problem_error
@@ -27,13 +28,15 @@ from jaxcal.squared_ce.reductions import (
     softmax,
     top_label,
 )
-from jaxcal.squared_ce.report import Report, Tuned
+from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.risk import empirical_risk
+from jaxcal.squared_ce.tuned import Tuned
 
 __all__ = [
     "Bins",
     "KernelDensity",
     "KroneckerRidge",
+    "LeaveOneOut",
     "Parametric",
     "Reduced",
     "Report",
@@ -49,6 +52,7 @@ __all__ = [
     "default_estimators",
     "empirical_risk",
     "kkr_ridges",
+    "leave_one_out",
     "mean_interval",
     "nested_calibration_error",
     "one_step",

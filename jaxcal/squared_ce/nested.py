@@ -12,7 +12,8 @@ from jaxcal.results import Interval, Result, Sentences, confidence
 from jaxcal.squared_ce import splits
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
-from jaxcal.squared_ce.report import Report, together
+from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.tuned import together
 from jaxcal.typing import ArrayLike, KeyLike
 
 

@@ -18,6 +18,7 @@ from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Estimator
 from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
+from jaxcal.squared_ce.leave_one_out import leave_one_out
 from jaxcal.squared_ce.noticed import Data
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Report
@@ -74,13 +75,23 @@ def calibration_error(
     level: float = 0.05,
     keep: bool = False,
 ) -> Report:
-    """Estimate the calibration error of a classifier, the estimator being chosen by its risk.
+    """Estimate the calibration error of a classifier from every row; compare estimators by risk.
 
-    The test rows take no part in any choice: hyperparameters and the family of estimators are
-    those of the lowest mean validation risk. The final function is the mean of the folds'
+    ``error`` and ``interval`` of the report are those of `jaxcal.squared_ce.leave_one_out`: each
+    row is tested against a fit to all others. They need no tuning, and the interval holds from
+    calibrated predictions on: quote these. The canonical notion has them from the test rows, by
+    the tuned estimators. ``best`` and the table are for estimators compared by their risk:
+    hyperparameters and the family are those of the lowest mean validation risk, and the test rows
+    take no part in that choice. The final function of an estimator is the mean of the folds'
     functions, without a refit. Everything is computed in float64, whatever JAX is set to: small
     ridges need it. Draws depend on the values of the rows and not on their order, so permuted data
     give the same numbers.
+
+    What to use when: ``error`` and ``interval`` to say how far predictions are from calibrated;
+    bins of a reliability diagram to see where, but not their squared error, which is above zero
+    for calibrated predictions too; ``best`` and `compare_risks` for statements about estimators;
+    ``notion="canonical"`` for few classes and many rows; and `jaxcal.skce_test` to ask whether
+    predictions are calibrated at all.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -116,7 +127,7 @@ def calibration_error(
         >>> targets = jax.random.categorical(jax.random.key(1), logits)
         >>> predictions = jaxcal.squared_ce.softmax(3 * logits)  # overconfident
         >>> report = jaxcal.calibration_error(2, predictions, targets)
-        >>> report.selected in report.estimators, bool(report.best.error > 0)
+        >>> report.selected in report.estimators, bool(report.error <= report.interval.high)
         (True, True)
     """
     with jax.enable_x64(True):
@@ -206,12 +217,14 @@ def _run(
     tuned = {
         name: join(name, [part[name] for part in parts], level, keep, largest) for name in chosen
     }
+    scalar = problem.inputs.shape[-1] == 1
     return Report(
         notion=problem.notion,
         estimators=tuned,
         selected=min(tuned, key=lambda name: np.nan_to_num(tuned[name].risk, nan=np.inf)),
         brier=float(jnp.sum(final.brier)),
         data=_noticed(problem, targets, tuning, pairs, len(tested)),
+        every_row=leave_one_out(problem, level=level) if scalar else None,
     )
 
 

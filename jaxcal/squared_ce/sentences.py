@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxcal.squared_ce.report import Report, Tuned
+    from jaxcal.squared_ce.report import Report
+    from jaxcal.squared_ce.tuned import Tuned
 
 FEWEST = 30  # test observations for a normal interval
 
@@ -24,12 +25,13 @@ def about_data(report: "Report") -> list[str]:
                 bool(data.incomplete_folds),
             ),
             (
-                f"{data.test} test observations are too few for the interval, which is normal",
+                f"{data.test} test observations are too few for the interval from them, which is "
+                f"normal",
                 data.test < FEWEST,
             ),
             (
-                "all confidences are .8 or more: for such data the 95 % interval was seen to hold "
-                "the error in about 90 % (at 60 test observations)",
+                "all confidences are .8 or more: for such data the 95 % interval from the test "
+                "rows was seen to hold the error in about 90 % (at 60 test rows)",
                 data.confident,
             ),
             (

@@ -11,8 +11,8 @@ from jaxcal.squared_ce.estimators import AtData, at_data, candidate, on_edge, ro
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
 from jaxcal.squared_ce.intervals import claimed_parts, one_step_terms
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.report import Tuned
 from jaxcal.squared_ce.splits import Split
+from jaxcal.squared_ce.tuned import Tuned
 
 
 def tune(

@@ -30,7 +30,7 @@ from jaxcal.squared_ce.intervals import (
     one_step_terms,
     root,
 )
-from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.report import Report, words
 from jaxcal.squared_ce.splits import folds, hold_out
 
 ESTIMATORS = [
@@ -107,12 +107,19 @@ def test_the_choice_does_not_see_the_test_rows(problem, report):
 
 def test_a_report_reads_well_and_becomes_json(report):
     text = repr(report)
-    assert "binary calibration error, tuned on 80 observations in 5 folds, estimated on 20" in text
-    for name in ("bins", "kde", "kkr", "ukkr"):
-        assert name in text
-    assert text.index(f"  {report.selected} ") < text.index("warning")
+    assert f"error {report.error:.4f}, every one of 100 rows tested by a fit to the others" in text
+    assert "interval {:.4f} to {:.4f}\n".format(*map(float, report.interval[:2])) in text
+    assert "estimators, tuned on 80 rows in 5 folds, estimated on the other 20" in text
+    for name in (
+        "bins",
+        "kernel density (kde)",
+        "matrix kernel ridge (kkr)",
+        "kernel ridge (ukkr)",
+    ):
+        assert f"\n  {name} " in text
     found = json.loads(json.dumps(report.to_dict()))
     assert found["selected"] == report.selected
+    assert found["every_row"]["error"] == report.error == report.every_row.error
     assert len(report.table()) == 4
     risks = [report.estimators[line["estimator"]].risk for line in report.table()]
     assert risks == sorted(risks)
@@ -509,7 +516,8 @@ def test_the_interval_printed_is_the_one_step_one_of_an_estimator_that_has_it(pr
         assert wanted != "kkr"
         assert low == report.estimators[wanted].interval.low
         assert high == highest
-        assert f"95 % interval {low:.4f} to {high:.4f}, one step of {wanted}" in repr(quoted)
+        text = f"95 % interval {low:.4f} to {high:.4f} from the test rows, one step of "
+        assert text + words(wanted) in repr(quoted)
     alone = Report("binary", {"kkr": report.estimators["kkr"]}, "kkr", 0.2, report.data)
     assert "95 % interval none" in repr(alone)
 

@@ -1,0 +1,227 @@
+r"""The squared calibration error from every row, and an interval on the scale of its root.
+
+With Q [n, k] orthonormal functions of the predictions at the n rows and residuals D = p - o, the
+estimated residuals are :math:`\hat r = Q Q^T D`. A projection is its own one-step correction
+(2 S - S^2 = S), and the fit without row i is known in closed form, so the one-step estimate in
+which every row is a test row once is
+
+.. math:: \hat\theta = \frac1n \sum_i \Big\langle D_i, \frac{\hat r_i - h_i D_i}{1 - h_i}
+          \Big\rangle, \qquad h_i = |Q_i|^2.
+
+It needs no split and no key. Given the predictions its mean is the squared error where the true
+residual is a combination of the k functions, and otherwise near that of its projection, which is
+smaller. Near calibration n times it is a sum of k or so centred chi squares, whose covariance
+calibrated predictions state themselves; away from it it is normal.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from jaxcal import checks
+from jaxcal.results import Interval
+from jaxcal.squared_ce.intervals import root
+from jaxcal.squared_ce.reductions import Reduced
+
+POWER, MOST, ALTOGETHER = 0.4, 32, 2048  # functions: n^0.4, at most, and of all classes together
+STORED = 2**26  # numbers of all functions at all rows
+ROUNDING = 1e-10
+
+
+class Moments(NamedTuple):
+    """Of the estimate when the squared error is t: variance ``noise`` + ``slope`` t + ``rows`` and
+    third moment ``noise3`` + ``slope3`` t. ``excess``: variance of the outcomes over the claimed
+    one, at least 1; the noise grows to it away from t = 0."""
+
+    noise: float
+    slope: float
+    rows: float
+    noise3: float
+    slope3: float
+    excess: float = 1.0
+
+
+class LeaveOneOut(eqx.Module):
+    """The squared error from every row.
+
+    Attributes:
+        squared: The estimate of the squared error; negative in about half of the data sets of
+            calibrated predictions.
+        error: Its root, 0 where it is negative.
+        interval: Interval of the calibration error, inside [0, root of the largest squared error].
+        functions: How many functions of the predictions the residual is a combination of, at most.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 200)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p**3))
+        >>> result = jaxcal.squared_ce.leave_one_out(problem)
+        >>> bool(result.interval.low <= result.error <= result.interval.high)
+        True
+    """
+
+    squared: float
+    error: float
+    interval: Interval
+    functions: int = eqx.field(static=True)
+
+
+def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
+    r"""Estimate a calibration error from every row, with an interval that holds near zero too.
+
+    One-step estimate in which each row is tested against the fit to all others. The fit is the
+    projection on :math:`n^{2/5}` (at most 32) cosines of the ranks of the confidences. The interval
+    consists of the errors that a test does not reject. Near zero, where no estimate is too low, the
+    test is one-sided; the two tails become equal as the error grows. Residuals that oscillate
+    faster than the cosines are not seen.
+
+    Args:
+        problem: A `Reduced`, as of `jaxcal.squared_ce.binary`, `top_label` or `class_wise`.
+        level: The interval has confidence 1 - ``level``.
+
+    Returns:
+        A result with ``squared``, ``error`` and ``interval``.
+
+    Raises:
+        ValueError: The level is wrong, there are fewer than 4 rows, or inputs are vectors.
+        TypeError: This is no `Reduced`.
+
+    Cost: O(n m^2 k^2) for m classes and k functions; memory O(n m k).
+
+    Source: one-step correction by Bickel and Ritov (1988), unified tails by Feldman and Cousins
+    (1998).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 200)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> float(jaxcal.squared_ce.leave_one_out(problem).interval.low)  # calibrated
+        0.0
+    """
+    checks.instance(problem, Reduced, "problem")
+    level = checks.level(level)
+    if problem.n < 4:
+        raise ValueError(f"problem: wanted at least 4 rows, got {problem.n}")
+    with jax.enable_x64(True):
+        inputs, residuals = (
+            np.asarray(part, np.float64) for part in (problem.inputs, problem.residuals)
+        )
+    if inputs.ndim == 3:  # a scalar problem a class
+        inputs, residuals = inputs[..., 0].T, residuals[..., 0].T
+    elif inputs.shape[1] > 1:
+        raise ValueError(
+            f"problem: wanted confidences, [n, 1] or [m, n, 1], got vectors of shape "
+            f"{inputs.shape}: no few functions of a vector hold its residual"
+        )
+    q = np.stack([_of_ranks(c, _functions(*inputs.shape)) for c in inputs.T], axis=1)
+    squared, moments = _estimate(inputs, residuals, q)
+    most = 2.0 if problem.inputs.ndim == 3 else 1.0  # two distributions: |p - q|^2 <= 2
+    low, high = accepted(squared, moments, level, most)
+    if moments.noise == 0 and moments.slope == 0:  # all labels are as certain predictions say
+        high = max(high, 1 - level ** (1 / problem.n))
+    error = float(np.sqrt(np.clip(squared, 0, most)))
+    interval = Interval(np.asarray(low), np.asarray(high), level)  # pyright: ignore[reportArgumentType]
+    return LeaveOneOut(squared, error, root(interval, most), q.shape[-1])
+
+
+def _functions(n: int, m: int) -> int:
+    k = min(int(n**POWER), MOST, ALTOGETHER // m, STORED // (n * m))
+    return max(k, 1)
+
+
+def _of_ranks(confidences: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "n k"]:
+    """Orthonormal cosines of the ranks; columns of zeros where there are fewer distinct values."""
+    from scipy.stats import rankdata
+
+    places = (rankdata(confidences) - 0.5) / confidences.size
+    return _orthonormal(np.cos(np.pi * places[:, None] * np.arange(k)))
+
+
+def _orthonormal(columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+    scaled = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    values, vectors = np.linalg.eigh(scaled.T @ scaled)
+    inverse = np.where(values > ROUNDING, 1 / np.sqrt(np.maximum(values, ROUNDING)), 0.0)
+    return scaled @ (vectors * inverse)
+
+
+def _estimate(
+    p: Float[np.ndarray, "n m"], residuals: Float[np.ndarray, "n m"], q: Float[np.ndarray, "n m k"]
+) -> tuple[float, Moments]:
+    """The one-step estimate and what its distribution needs."""
+    n, m, k = q.shape
+    total = np.einsum("nmk,nm->mk", q, residuals)
+    fit = np.einsum("nmk,mk->nm", q, total)
+    leverage = np.sum(q**2, axis=2)
+    others = np.maximum(1 - leverage, 0.5)  # a value that one row alone has, has leverage 1
+    squared = np.sum(residuals * (fit - leverage * residuals) / others) / n
+    # covariance of q o, were the predictions calibrated: diag(p) - p p^T between classes
+    weighted = (p[..., None] * q).reshape(n, m * k)
+    covariance = -weighted.T @ weighted
+    for j in range(m):
+        block = slice(j * k, (j + 1) * k)
+        covariance[block, block] += q[:, j].T @ (p[:, j, None] * q[:, j])
+    square = covariance @ covariance
+    # products of a row with itself are left out, and the others divided by 1 - leverage
+    pairs = np.mean(1 / others) ** 2 * (1 - np.sum(leverage**2) / np.sum(leverage))
+    # noise seen around the fit, and claimed for what the fit has taken of it
+    seen = np.sum(fit * (residuals - fit), axis=1) ** 2
+    claimed = np.sum(p * fit**2, axis=1) - np.sum(p * fit, axis=1) ** 2
+    along = np.sum(seen + np.mean(leverage, axis=1) * claimed) / max(np.sum(total**2), 1e-300)
+    of_rows = np.var(np.sum(fit**2, axis=1)) / n
+    of_outcomes = (residuals - fit) ** 2 + leverage * p * (1 - p)
+    spread = np.sum(leverage * p * (1 - p))
+    excess = np.sum(leverage * of_outcomes) / spread if spread > 0 else 1.0
+    return float(squared), Moments(
+        noise=float(2 * pairs * np.sum(covariance**2) / n**2),
+        slope=float(4 * along / n),
+        rows=float(of_rows),
+        noise3=float(8 * pairs**1.5 * np.sum(square * covariance) / n**3),
+        slope3=float(24 * along**2 / n**2),
+        excess=max(float(excess), 1.0),
+    )
+
+
+def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
+    """The squared errors that the test does not reject, by bisection."""
+    from scipy import special
+
+    def tails(truth: float) -> tuple[float, float, float]:
+        """Probabilities of an estimate as low and as high; the share of the level below."""
+        at_zero = moments.noise + moments.rows
+        away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
+        wider = 1 + away * (moments.excess - 1)
+        variance = moments.noise * wider**2 + moments.slope * truth + moments.rows
+        below = level / 2 * away
+        if variance <= 0:
+            return float(squared >= truth), float(squared <= truth), below
+        third = moments.noise3 * wider**3 + moments.slope3 * truth
+        # of the gamma distribution with this skewness
+        shape = 4 * variance**3 / max(third, 1e-4 * variance**1.5) ** 2
+        at = max(shape + (squared - truth) * (shape / variance) ** 0.5, 0.0)
+        return float(special.gammainc(shape, at)), float(special.gammaincc(shape, at)), below
+
+    def rejected_low(truth: float) -> bool:
+        _, as_high, below = tails(truth)
+        return bool(as_high <= level - below)
+
+    def rejected_high(truth: float) -> bool:
+        as_low, _, below = tails(truth)
+        return bool(as_low < below)
+
+    return (
+        _last(rejected_low, most) if rejected_low(0.0) else 0.0,
+        most if not rejected_high(most) else _last(lambda truth: not rejected_high(truth), most),
+    )
+
+
+def _last(holds: Callable[[float], bool], most: float) -> float:
+    """The largest number in [0, most] where a condition holds that holds below it."""
+    low, high = 0.0, most
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

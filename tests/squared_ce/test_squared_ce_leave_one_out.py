@@ -1,0 +1,129 @@
+"""The squared error from every row: the fit without a row, the claimed noise, and the interval."""
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+from jaxcal import squared_ce
+from jaxcal.squared_ce import leave_one_out
+from jaxcal.squared_ce.leave_one_out import Moments, _estimate, _functions, _of_ranks, accepted
+
+SETS = 400
+
+
+def binary(c, y):
+    with jax.enable_x64(True):
+        return squared_ce.binary(c, y)
+
+
+@pytest.mark.parametrize("n", [12, 100, 300])
+def test_each_row_is_tested_by_the_fit_to_all_others(n):
+    rng = np.random.default_rng(n)
+    c = rng.random(n)
+    y = (rng.random(n) < c**2).astype(int)
+    k = _functions(n, 1)
+    basis = np.cos(np.pi * (np.argsort(np.argsort(c)) + 0.5)[:, None] / n * np.arange(k))
+    total = 0.0
+    for i in range(n):
+        others = np.arange(n) != i
+        fit, *_ = np.linalg.lstsq(basis[others], (c - y)[others])
+        total += (c - y)[i] * (basis[i] @ fit)
+    result = leave_one_out(binary(c, y))
+    assert result.functions == k
+    assert result.squared == pytest.approx(total / n, rel=1e-6, abs=1e-9)
+    assert float(result.interval.low) <= result.error <= float(result.interval.high)
+
+
+def test_class_wise_with_the_same_predictions_is_twice_the_binary_one():
+    rng = np.random.default_rng(0)
+    c = rng.random(80)
+    y = (rng.random(80) < c**2).astype(int)
+    with jax.enable_x64(True):
+        both = squared_ce.class_wise(np.stack([1 - c, c], axis=1), y)
+    one, two = leave_one_out(binary(c, y)), leave_one_out(both)
+    assert two.squared == pytest.approx(2 * one.squared, rel=1e-9)
+    ends = np.array(one.interval[:2])
+    np.testing.assert_allclose(two.interval[:2], ends * 2**0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [60, pytest.param(200, marks=pytest.mark.slow)])
+def test_moments_are_those_of_calibrated_data(n):
+    """Mean 0; variance and skewness as claimed, by simulation, for two dependent classes too."""
+    rng = np.random.default_rng(n)
+    p = rng.dirichlet([1, 1, 1], n)[:, :2]
+    q = np.stack([_of_ranks(c, _functions(n, 2)) for c in p.T], axis=1)
+    *_, moments = _estimate(p, p, q)
+    estimates = []
+    for _ in range(4000):
+        u = rng.random(n)
+        o = np.stack([u < p[:, 0], (u >= p[:, 0]) & (u < p.sum(axis=1))], axis=1)
+        estimates.append(_estimate(p, p - o, q)[0])
+    scale = np.std(estimates)
+    assert abs(np.mean(estimates)) < 4 * scale / 4000**0.5
+    # what 1 / (1 - leverage) adds
+    assert moments.noise == pytest.approx(scale**2, rel=0.15 + 8 / n)
+    assert moments.noise3 > 0
+    assert scipy.stats.skew(estimates) == pytest.approx(
+        moments.noise3 / moments.noise**1.5, rel=0.25
+    )
+
+
+@pytest.mark.parametrize(
+    ("draw", "rate"),
+    [
+        (lambda rng, n: rng.uniform(0.5, 1, n), lambda c: c),
+        pytest.param(lambda rng, n: rng.beta(6, 1, n), lambda c: c**1.5, marks=pytest.mark.slow),
+        pytest.param(lambda rng, n: rng.random(n), lambda c: c**2, marks=pytest.mark.slow),
+    ],
+)
+def test_the_interval_holds_the_error_as_often_as_it_says(draw, rate):
+    rng = np.random.default_rng(1)
+    large = draw(rng, 10**6)
+    truth = np.mean((large - rate(large)) ** 2)
+    held = 0
+    for _ in range(SETS):
+        c = draw(rng, 200)
+        residuals = c - (rng.random(200) < rate(c))
+        squared, moments = _estimate(
+            c[:, None], residuals[:, None], _of_ranks(c, _functions(200, 1))[:, None]
+        )
+        low, high = accepted(squared, moments, 0.05, 1.0)
+        held += low <= truth + 1e-12 and truth <= high + 1e-12
+    low, high = scipy.stats.binom.interval(0.999, SETS, 0.95)
+    assert low <= held <= high + 4
+
+
+def test_far_from_zero_the_interval_is_the_normal_one():
+    moments = Moments(noise=1e-8, slope=1e-8, rows=0.0, noise3=0.0, slope3=0.0)
+    low, high = accepted(0.5, moments, 0.1, 1.0)
+    half = scipy.stats.norm.ppf(0.95) * 1.5e-8**0.5
+    np.testing.assert_allclose([low, high], [0.5 - half, 0.5 + half], atol=2e-3 * half)
+
+
+def test_at_zero_the_test_is_one_sided():
+    moments = Moments(noise=1e-6, slope=0.0, rows=0.0, noise3=0.0, slope3=0.0)
+    for z, zero in [(1.6, True), (1.7, False)]:
+        low, _ = accepted(z * 1e-3, moments, 0.05, 1.0)
+        assert (low == 0) == zero
+
+
+def test_ends_are_possible_errors():
+    for y in (0, 1):
+        result = leave_one_out(binary(np.full(20, 1 - y * 1.0), np.full(20, y)))
+        assert result.error == pytest.approx(1)
+        assert 0 <= float(result.interval.low) <= float(result.interval.high) <= 1
+    right = leave_one_out(binary(np.ones(20), np.ones(20, int)))
+    assert right.error == 0
+    # up to so many errors are not seen in 20 rows in 5 of 100 data sets
+    assert float(right.interval.high) == pytest.approx((1 - 0.05 ** (1 / 20)) ** 0.5)
+
+
+def test_bad_input():
+    p = np.random.default_rng(3).dirichlet([1, 1, 1], 20)
+    with pytest.raises(ValueError, match="problem: wanted confidences"):
+        leave_one_out(squared_ce.canonical(p, np.arange(20) % 3))
+    with pytest.raises(ValueError, match="problem: wanted at least 4 rows"):
+        leave_one_out(binary(np.full(3, 0.5), np.array([0, 1, 1])))
+    with pytest.raises(TypeError, match="problem"):
+        leave_one_out(p)  # pyright: ignore[reportArgumentType]
