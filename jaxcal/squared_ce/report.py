@@ -186,6 +186,7 @@ class Report(Result):
 
     def _lines(self) -> list[str]:
         data, best = self.data, self.best
+        width = max(len(words(name)) for name in self.estimators)
         lines = [f"{self.notion} calibration error"]
         if self.every_row is not None:
             n, (low, high) = data.tuning + data.test, map(float, self.interval[:2])
@@ -198,12 +199,13 @@ class Report(Result):
             f"other {data.test}",
             f"  lowest validation risk: {words(best.name)}, error {best.error:.4f}",
             f"  {confidence(best.level)} interval {self._test_ends()}",
-            "  estimator                  100 sqrt(risk)      error   at least   chosen",
+            f"  {'estimator':{width}s} 100 sqrt(risk)        error   at least   chosen",
         ]
         for row in self.table():
             bound = "       -" if row["lower_bound"] is None else f"{row['lower_bound']:8.4f}"
+            name = words(row["estimator"])
             lines.append(
-                f"  {words(row['estimator']):24s} {row['rmse']:8.3f} ± {row['rmse_se']:5.3f}   "
+                f"  {name:{width}s} {row['rmse']:8.3f} ± {row['rmse_se']:5.3f}   "
                 f"{row['error']:8.4f}   {bound}   {_short(row['settings'])}"
                 + (f" (edge: {row['edge']})" if row["edge"] else "")
             )
@@ -221,8 +223,10 @@ class Report(Result):
 
 def words(name: str) -> str:
     """An estimator in words, with the key that it has in ``estimators``."""
-    short = name.split(" ")[0]
-    return f"{WORDS[short]} ({name})" if short in WORDS else name
+    short, *rank = name.split(" ", 1)
+    if short not in WORDS:
+        return name
+    return f"{WORDS[short]}, {name}" if rank else f"{WORDS[short]} ({name})"
 
 
 def _rank(risk: float) -> float:
