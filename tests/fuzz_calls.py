@@ -1,5 +1,8 @@
 """Valid calls of every public name at 12 observations: what a fuzz then changes one by one."""
 
+import importlib.util
+
+import equinox as eqx
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -44,6 +47,19 @@ def probabilistic(x):
     numpyro.sample("x", dist.Normal(theta, 1.0).to_event(1), obs=x)
 
 
+class Network(eqx.Module):
+    """Two networks of one architecture, as `rank_posteriors` takes them."""
+
+    slopes: jnp.ndarray = eqx.field(default_factory=lambda: jnp.ones((2, 1)))
+
+    def __call__(self, theta, x):
+        return log_prob(theta, self.slopes * x)
+
+
+# what cannot be called where an optional library is not installed
+WITHOUT = set() if importlib.util.find_spec("torch") else {"TorchPosterior"}
+
+
 def recipes():
     """The arguments of one valid call a name, by subpackage."""
     by_target = {"predictions": UNIVARIATE, "targets": P}
@@ -52,6 +68,7 @@ def recipes():
     top = {
         "Draws": {"samples": RNG.normal(size=(N, 5, 2))},
         "Scores": {"at_targets": YS},
+        "RandomFeatures": {"key": 0},
         "Unnormalized": {"log_density": density, "params": YS},
         "calibration_error": {"key": 0, **LABELLED, **small},
         "calibration_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
@@ -91,6 +108,7 @@ def recipes():
     }
     chains = candidates.Candidates(YS[:, None], P[:, None], P[:, None], 1.0)
     several = {
+        "Drawn": {"draws": RNG.normal(size=(N, 9, 2))},
         "Independent": {"distribution": dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))},
         "coordinate": {"j": 1},
         "distance_to": {"references": YS},
@@ -227,6 +245,10 @@ def recipes():
             "Space": {"low": np.zeros(2), "high": np.ones(2)},
             "TorchPosterior": {"posterior": lambda x: None},
             "chunked_scores": {"log_prob": log_prob, "thetas": YS, "xs": INPUTS},
+            "as_draws": {"draws": RNG.normal(size=(N, 9, 2))},
+            "check_draws": {"key": 0, "draws": RNG.normal(size=(N, 9, 2)), "thetas": YS},
+            "predictions": {"posterior": log_prob, "xs": INPUTS},
+            "rank_posteriors": {"models": Network(), **SAMPLES},
             "check_posterior": {"posterior": log_prob, **SAMPLES},
             "kccsd_test": {"posterior": log_prob, **SAMPLES},
             "kcsd_test": {"posterior": log_prob, **SAMPLES},

@@ -173,7 +173,7 @@ def test_no_odd_value_ends_in_anothers_error(subpackage, odd, traced):
     tables, in_turn = fuzz_calls.recipes(), itertools.cycle(ODD)
     recipes, unexplained, calls = tables[subpackage], [], 0
     for name, call in public(subpackage):
-        if record(call):
+        if record(call) or name in fuzz_calls.WITHOUT:
             continue
         parameters = inspect.signature(call).parameters.values()
         options = [p.name for p in parameters if p.kind in (1, 3)]

@@ -50,6 +50,7 @@ from jaxcal.nulls import (
     BlockSquares,
     Bound,
     DependentWild,
+    Eigenvalues,
     Gamma,
     Multinomial,
     Spectrum,
@@ -139,7 +140,7 @@ DIVERGENCES += [
     (one, lambda held: held["probabilities"]) for one in (Euclidean(), TotalVariation())
 ]
 NULLS = [Wild(39), DependentWild(39), Multinomial(39), Spectrum(39), Gamma()]
-NULLS += [BlockNormal(), BlockSquares(), Bound(50.0)]
+NULLS += [Eigenvalues(), BlockNormal(), BlockSquares(), Bound(50.0)]
 AT_LOCATIONS = [ucme.Signs(39), ucme.F(), ucme.ChiSquared()]
 
 

@@ -1,6 +1,7 @@
 """The limit distribution of the statistic from eigenvalues of H: p-values without draws."""
 
 import math
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -66,9 +67,8 @@ class Eigenvalues(eqx.Module):
         norms = (sums.squares + jnp.sum(sums.diagonal**2, axis=1)) / float(n**2)
         statistic = float(n) * sums.unbiased
         lengths = jnp.var(sums.diagonal, axis=1)
-        p, error = jax.vmap(lambda *args: p_value_of_spectrum(*args, n))(
-            statistic + traces, values / n, traces, norms, lengths
-        )
+        spectra = (statistic + traces, values / n, traces, norms, lengths)
+        p, error = jax.vmap(partial(p_value_of_spectrum, n=n))(*spectra)
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:

@@ -1,5 +1,6 @@
 """What every result can do: say its warnings, print a report, become plain numbers."""
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
@@ -50,7 +51,7 @@ class Result(eqx.Module):
         return []
 
     def _contents(self) -> dict[str, Any]:
-        names = [name for name in self.__dataclass_fields__ if name not in self._long]
+        names = [one.name for one in dataclasses.fields(self) if one.name not in self._long]
         return {name: getattr(self, name) for name in names}
 
     def _lines(self) -> list[str]:

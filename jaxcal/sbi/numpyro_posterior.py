@@ -79,7 +79,8 @@ class NumpyroPosterior:
         self.observed = _site_names(observed)
         self.single = isinstance(observed, str)
         self.arguments = {} if arguments is None else _dict(arguments, "arguments")
-        self.inputs = _site_names(inputs, "inputs") if inputs else ()
+        none = isinstance(inputs, list | tuple) and not inputs
+        self.inputs = () if none else _site_names(inputs, "inputs")
         self.batch = convert.integer(batch, "batch")
         taken = {*self.arguments, *self.inputs}
         self.x_name = _first_free(self.model, taken, "model")

@@ -261,8 +261,12 @@ class TorchPosterior:
 
 
 def _torch() -> Any:
-    import torch  # pyright: ignore[reportMissingImports]
-
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "posterior: a posterior of PyTorch needs PyTorch: pip install 'jaxcal[sbi]'"
+        ) from error
     return torch
 
 

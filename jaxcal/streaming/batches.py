@@ -71,8 +71,8 @@ def parquet_shards(path: Path | str) -> list[Path]:
 
 
 def _fault(shard: Path) -> str | None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
     try:
         schema = pq.read_schema(shard)
@@ -116,8 +116,8 @@ def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray,
         ...     [p.shape for p, labels in streaming.parquet_batches(shards, 100)]
         [(2, 2)]
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    import pyarrow as pa  # pyright: ignore[reportMissingImports]
+    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
     classes = None
     for shard in shards:
