@@ -156,16 +156,16 @@ def _sums(
     result = QuadraticSums(forms[:, 0], diagonal, with_all - diagonal, forms[:, 1:])
     if sums.products is None:
         return result
-    own = _channel_blocks(sums.products, channels)
+    apart = _channel_blocks(sums.products, channels)
     if squares:
         result = result._replace(
-            squares=jnp.sum(own**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
+            squares=jnp.sum(apart**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
             all_squares=jnp.sum(sums.products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
         )
     if eigenvalues:
         every = jnp.linalg.eigvalsh(sums.products)[None]
         if channels > 1:
-            each = jnp.linalg.eigvalsh(own)
+            each = jnp.linalg.eigvalsh(apart)
             each = jnp.pad(each, ((0, 0), (every.shape[1] - each.shape[1], 0)))
             every = jnp.concatenate([every, each])
         result = result._replace(eigenvalues=every)

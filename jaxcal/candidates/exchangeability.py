@@ -172,13 +172,13 @@ def _test(
         if base_measure is None
         else units.points(base_measure.reshape(-1, d).astype(ys.dtype))
     )
-    own = Standardized(predictions, units, event)
-    _, values = scores_at(own, units.points(ys), nodes)
+    standardized = Standardized(predictions, units, event)
+    _, values = scores_at(standardized, units.points(ys), nodes)
     assert values is not None
     embedding, described = Embedding.fit(
         feature_key,
         divergence,
-        own,
+        standardized,
         NodeScores(nodes, values),
         standardize=True,
         unitless=points.all_open(kernel),

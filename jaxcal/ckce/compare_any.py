@@ -108,8 +108,8 @@ def expanded(
 ) -> tuple[AnyExpanded, Array]:
     """The expansions of M models, stacked, and their bandwidths [M]."""
     if width is None and points.needs_bandwidth(specs[0].prediction_kernel):
-        own = [_median(key, model, ys, spec) for model, spec in zip(models, specs, strict=True)]
-        medians = jnp.stack(own)
+        pairs = zip(models, specs, strict=True)
+        medians = jnp.stack([_median(key, model, ys, spec) for model, spec in pairs])
         total = jnp.sum(medians)
         width = jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))
     width = jnp.ones((), ridge.dtype) if width is None else width

@@ -63,17 +63,17 @@ def claims(
     those of `marginal_means.covariances_of`; where scores are linear the centre is the intercept of
     their regression, else a step from the node where they are smallest.
     """
-    found = marginal_means.covariances_of(predictions, nodes, at_nodes, scores)
-    if found is None:
+    fitted = marginal_means.covariances_of(predictions, nodes, at_nodes, scores)
+    if fitted is None:
         return None
     n, d = ys.shape
-    covariances = jnp.broadcast_to(found.values, (n, d, d))
+    covariances = jnp.broadcast_to(fitted.values, (n, d, d))
     offered = mean_and_covariance(distribution_of(predictions))
     if offered is not None:
-        return Claims(jnp.broadcast_to(offered.mean, (n, d)), covariances, found.common)
+        return Claims(jnp.broadcast_to(offered.mean, (n, d)), covariances, fitted.common)
     assert nodes is not None
     assert at_nodes is not None
-    assert found.linear is not None
+    assert fitted.linear is not None
     middle = jnp.mean(nodes, axis=0)[None] + jnp.einsum(
         "nij,nj->ni", covariances, jnp.mean(at_nodes, axis=1)
     )
@@ -81,7 +81,7 @@ def claims(
     sizes = jnp.einsum("nmi,nmi->nm", at_nodes, steps)
     least = jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf), axis=1)
     near = nodes[least] + jnp.take_along_axis(steps, least[:, None, None], axis=1)[:, 0]
-    return Claims(jnp.where(found.linear[:, None], middle, near), covariances, found.common)
+    return Claims(jnp.where(fitted.linear[:, None], middle, near), covariances, fitted.common)
 
 
 def faults(
@@ -164,17 +164,17 @@ def _correlation(
     total = jnp.sum(claimed, axis=0)[None]
     center = jnp.concatenate([total / n, (total - claimed) / (n - 1)])
     claims, actual = _fisher_z(center), _fisher_z(pairs / root)
-    found = means(_pseudo_values(claims - actual))
+    differences = means(_pseudo_values(claims - actual))
 
     def back(z: Array) -> Array:
         return jnp.tanh(claims[0]) - jnp.tanh(claims[0] - z)
 
-    slope = 1 - jnp.tanh(claims[0] - found.estimate) ** 2
-    return found._replace(
-        estimate=back(found.estimate),
-        standard_error=found.standard_error * slope,
-        low=back(found.low),
-        high=back(found.high),
+    slope = 1 - jnp.tanh(claims[0] - differences.estimate) ** 2
+    return differences._replace(
+        estimate=back(differences.estimate),
+        standard_error=differences.standard_error * slope,
+        low=back(differences.low),
+        high=back(differences.high),
     )
 
 

@@ -141,11 +141,11 @@ class Curvature(eqx.Module):
 
 def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
     """Its diagonal, and the symmetric part of the rest so that squares add up to the norm's."""
-    own = jnp.diagonal(matrix)
+    variances = jnp.diagonal(matrix)
     if form == "trace":
-        return {"spread": jnp.sum(own, keepdims=True)}
+        return {"spread": jnp.sum(variances, keepdims=True)}
     if form == "diagonal":
-        return {"spread": own}
-    i, j = jnp.triu_indices(own.size, 1)
+        return {"spread": variances}
+    i, j = jnp.triu_indices(variances.size, 1)
     others = {"correlation": (matrix[i, j] + matrix[j, i]) / 2**0.5}  # nothing in one dimension
-    return others if form == "correlation" else {"spread": own} | others
+    return others if form == "correlation" else {"spread": variances} | others

@@ -142,8 +142,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     rows = faults.shifts(shift, names) + spread + faults.pairs(diagnosis.correlation, names)
     if not np.all(np.isfinite([row.size for row in rows])):
         return say(ax, "scores are not finite numbers:\nno verdict")
-    given = " | others" if diagnosis.shift is None else ""
-    faults.draw(rows, report.level, ax, shift=f"shift{given}, sd (+: too high)")
+    condition = " | others" if diagnosis.shift is None else ""
+    faults.draw(rows, report.level, ax, shift=f"shift{condition}, sd (+: too high)")
     return ax
 
 

@@ -57,19 +57,21 @@ class MomentsResidual(eqx.Module):
     ) -> Featured:
         if not isinstance(predictions, Standardized) or view.targets is None:
             raise TypeError("predictions: moments are of densities, and classes have none")
-        own, targets, ys = predictions.predictions, view.targets, view.ys
+        densities, targets, ys = predictions.predictions, view.targets, view.ys
         common, each = _units(view, predictions)
         centers, scales = common if each is None else each
-        logs = each_density(own, lambda log_density, y: log_density(y), targets)
+        logs = each_density(densities, lambda log_density, y: log_density(y), targets)
         finite = jnp.all(jnp.isfinite(ys), axis=1)
         # a target where the density is 0 is an error of its own: no moment says how large
         impossible = finite & (logs == -jnp.inf)
         # unless a parameter is not finite: then there is no density
-        lost = finite & (jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(own) > 0)))
+        lost = finite & (
+            jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(densities) > 0))
+        )
         impossible = impossible & ~lost
-        bounded, rough = _bounded(own, view, ~finite | lost), jnp.zeros((), bool)
+        bounded, rough = _bounded(densities, view, ~finite | lost), jnp.zeros((), bool)
         if any(_asks(one, "smoothness") == 2 for one in self.moments):
-            rough = ~smooth(jax.random.fold_in(key, 0), own, targets, centers, scales)
+            rough = ~smooth(jax.random.fold_in(key, 0), densities, targets, centers, scales)
         nonfinite, parts = jnp.sum(lost), []
         for k, (label, moment) in enumerate(zip(self.labels, self.moments, strict=True)):
             out = (bool(_asks(moment, "whole_space")) & bounded) | (
@@ -88,7 +90,7 @@ class MomentsResidual(eqx.Module):
                 rows = ()
                 if _asks(moment, "randomized"):
                     rows = (jax.random.split(jax.random.fold_in(key, k + 1), ys.shape[0]),)
-                groups = evaluate(moment, own, targets, at, units, *rows)
+                groups = evaluate(moment, densities, targets, at, units, *rows)
             for group, values in groups.items():
                 if values.shape[1] == 0:  # no correlation in one dimension
                     continue

@@ -99,9 +99,9 @@ class Frame(eqx.Module):
             center=jnp.broadcast_to(whitening.center, (n, d)),
             scale=jnp.broadcast_to(whitening.scale, (n, d, d)),
         )
-        own = OwnUnits(about.units, whitening.center, whitening.scale)
+        units = OwnUnits(about.units, whitening.center, whitening.scale)
         return seen._replace(
-            whitening=whitening, about_origin=Standardized(about.predictions, own, about.event)
+            whitening=whitening, about_origin=Standardized(about.predictions, units, about.event)
         )
 
 

@@ -51,8 +51,10 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
     attributes = ("potential_fn", "posterior_estimator", "set_x", "condition_shape")
     sampled = any(hasattr(posterior, name) for name in attributes)
     if is_of_torch(posterior) or sampled or (callable(posterior) and is_tensor(thetas)):
-        own = prior if is_of_torch(prior) else None
-        return TorchPosterior(posterior, prior=own, like=thetas if is_tensor(thetas) else None)
+        prior_of_torch = prior if is_of_torch(prior) else None
+        return TorchPosterior(
+            posterior, prior=prior_of_torch, like=thetas if is_tensor(thetas) else None
+        )
     if is_distribution(posterior):
         return DistributionPosterior(posterior)
     if callable(posterior) and not hasattr(posterior, "log_prob") and _needs_one(posterior):

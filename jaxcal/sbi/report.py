@@ -305,8 +305,8 @@ class PosteriorReport(Result):
             result = self.ranks.exchangeability
             assert result is not None
             whose = f"{self.ranks.size} {SOURCES[self.ranks.source]}"
-            known = np.any(np.isfinite(np.asarray(result.part_statistics)))
-            return f"strongest: {result.strongest}; {whose}" if known else whose
+            informative = np.any(np.isfinite(np.asarray(result.part_statistics)))
+            return f"strongest: {result.strongest}; {whose}" if informative else whose
         if name == "ranks" and self.ranks is not None:
             each = zip(self.ranks.statistics, np.asarray(self.ranks.p_values), strict=True)
             return "by itself: " + ", ".join(f"{what} {value:.2g}" for what, value in each)

@@ -65,8 +65,8 @@ def density_of(posterior: Any, prior: Any = None) -> TorchDensity:
     posterior = _outside_inference_mode(posterior)
     potential = getattr(posterior, "potential_fn", posterior)
     for owner in (posterior, potential):
-        own = getattr(owner, "prior", None)
-        prior = prior if own is None else own
+        prior_of_owner = getattr(owner, "prior", None)
+        prior = prior if prior_of_owner is None else prior_of_owner
     if hasattr(posterior, "posteriors") and hasattr(posterior, "weights"):
         return _ensemble(posterior, prior)
     for owner in (posterior, potential):
