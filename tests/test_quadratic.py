@@ -282,7 +282,7 @@ ON_DEVICES = """
     def of(mesh, tile):
         walk = jax.jit(lambda f, w: quadratic_sums(
             pairwise, f, w, squares=True, tile=tile, mesh=mesh))
-        got = [np.asarray(leaf).ravel() for leaf in walk(features, w)]
+        got = [np.asarray(leaf).ravel() for leaf in jax.tree.leaves(walk(features, w))]
         if mesh is not None and mesh.size != 8:
             return np.concatenate(got).tolist()
         test = jaxcal.kccsd_test(

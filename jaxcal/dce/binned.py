@@ -14,10 +14,12 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.predictions import Binary, atoms, binary
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, Scalar
 
 
-def unbinned_ece(predictions: Any, targets: Any, *, weights: Any = None) -> Scalar:
+def unbinned_ece(
+    predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
+) -> Scalar:
     """Expected calibration error :math:`E|E[y | v] - v|`, grouping equal predictions only.
 
     With distinct predictions this is the mean of |y - v|, which says nothing about calibration.
@@ -76,8 +78,8 @@ class BinnedECE(NamedTuple):
 
 
 def binned_ece(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
     edges: Any = 15,
     shift: float | Scalar = 0.0,

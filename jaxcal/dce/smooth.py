@@ -18,7 +18,7 @@ from jaxcal.dce.predictions import Binary, Residuals, binary
 from jaxcal.dce.prefix_sums import least, sums
 from jaxcal.dce.total_variation import denoise
 from jaxcal.results import Result
-from jaxcal.typing import Scalar, Vector
+from jaxcal.typing import ArrayLike, Scalar, Vector
 
 
 class SmoothCE(Result):
@@ -49,7 +49,9 @@ class SmoothCE(Result):
         return [f"smooth calibration error {float(self.value):.6g} (certified to {gap:.1e})"]
 
 
-def smooth_ce(predictions: Any, targets: Any, *, weights: Any = None) -> SmoothCE:
+def smooth_ce(
+    predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
+) -> SmoothCE:
     """Smooth calibration error of predicted probabilities, exactly, with its witness.
 
     The largest mean of w(v) (y - v) over 1-Lipschitz weights |w| <= 1. Works under jit and vmap;
