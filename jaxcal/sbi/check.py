@@ -245,6 +245,11 @@ def check_posterior(
             f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"
         )
     n_draws = checks.integer(n_draws, "n_draws")
+    plain = isinstance(chains, type) or not hasattr(type(chains), "__dataclass_fields__")
+    if chains is not None and (plain or not isinstance(chains, Proposal)):
+        raise TypeError(
+            f"chains: wanted a module such as jaxcal.candidates.Chains(), got {checks.say(chains)}"
+        )
     pairs = _pairs(
         posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes, exclude_invalid_x
     )

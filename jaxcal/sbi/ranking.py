@@ -146,6 +146,9 @@ def rank_posteriors(
         (3,)
     """
     key, level = checks.key(key), checks.level(level)
+    checks.null(null)
+    if not callable(models):
+        raise TypeError(f"models: wanted networks that take (theta, x), got {checks.say(models)}")
     arrays, rest = eqx.partition(models, eqx.is_array)
     leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(arrays)}
     if not leading:
