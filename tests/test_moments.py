@@ -329,10 +329,12 @@ def test_parts_without_draws_are_corrected_by_bonferroni(null, key):
         ys = x + jax.random.normal(jax.random.key(1), (60, 2)) + shift
         parts = [Score(), Balance(n_moves=8), Linear()]
         result = calibration_test(key, model, ys, parts=parts, null=null)
-        own = np.asarray(result.parts.p_values)
-        assert own.size >= 3
-        np.testing.assert_allclose(result.p_value, min(1, own.size * own.min()), rtol=1e-6)
-        assert int(result.parts.winner) == int(np.argmin(own))
+        by_itself = np.asarray(result.parts.p_values)
+        assert by_itself.size >= 3
+        np.testing.assert_allclose(
+            result.p_value, min(1, by_itself.size * by_itself.min()), rtol=1e-6
+        )
+        assert int(result.parts.winner) == int(np.argmin(by_itself))
 
 
 @pytest.mark.slow

@@ -257,7 +257,7 @@ def make(config: Config) -> runner.Study:
     cells = [
         {"part": "example", "case": case, "measure": name, "trials": 1}
         for case, example in EXAMPLES.items()
-        for name in example().known
+        for name in example().values
     ]
     cells += [
         {"part": "table", "case": case, "measure": name, "trials": 1}
@@ -296,7 +296,7 @@ def make(config: Config) -> runner.Study:
         sd = reference_sd = 0.0
         if part == "example":
             example = EXAMPLES[case]()
-            value, reference = VALUES[name](padded(example.domain)), example.known[name]
+            value, reference = VALUES[name](padded(example.domain)), example.values[name]
         elif part == "table":
             value, reference = table(case, name, config)
         elif part == "relation":

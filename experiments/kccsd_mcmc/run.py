@@ -202,9 +202,9 @@ def make(config: Config) -> runner.Study:
     def path(model, step, start):
         kept = max(config.steps) // unit
         sampler = MALA(float(step), adapt=False)
-        made = draw(fold(model, 1), data(model), sampler, start, kept=kept, n_warmup=0, thin=unit)
+        chains = draw(fold(model, 1), data(model), sampler, start, kept=kept, n_warmup=0, thin=unit)
         wanted = jnp.asarray([n // unit - 1 for n in config.steps])
-        return made[:, :, wanted]
+        return chains[:, :, wanted]
 
     def key_of(model):
         return study.key(next(cell for cell in cells if cell["model"] == model))

@@ -86,8 +86,8 @@ def rejections(name: str, n: int, keys: jax.Array, fault: families.Fault):
     rows = (jnp.asarray(family[:6], float), jnp.asarray(fault))
     many = [jnp.broadcast_to(row, (len(keys), row.size)) for row in rows]
     p, winner = program(special, family.dimension, n)(keys, *many)
-    known = jnp.asarray([name in GAUSSIAN or method not in CLOSED for method in METHODS])
-    return jnp.where(known, p, jnp.nan), winner
+    closed_forms = jnp.asarray([name in GAUSSIAN or method not in CLOSED for method in METHODS])
+    return jnp.where(closed_forms, p, jnp.nan), winner
 
 
 @lru_cache

@@ -1,6 +1,6 @@
 r"""The paper's examples with their exact distances: what separates one measure from another.
 
-Each function gives a `Domain` (inputs with prediction and truth) or a distribution; ``known``
+Each function gives a `Domain` (inputs with prediction and truth) or a distribution; ``values``
 numbers were derived in closed form, with the corrections that the paper's constants need.
 Source: Blasiok et al. (2023), Lemmas 4.5, 4.8, 6.8 and 6.9, Theorem 8.6, Section 10.
 """
@@ -21,7 +21,7 @@ class Example(NamedTuple):
     """A domain and the values known for it, by the name of the measure."""
 
     domain: Domain
-    known: dict[str, float]
+    values: dict[str, float]
 
 
 def quadratic_barrier(alpha: float, *, second: bool = False) -> Example:

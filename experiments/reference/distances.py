@@ -152,10 +152,10 @@ def _grid(data: Binary, cells: int) -> GridSmoothCE:
 
 
 class WeightedCE(NamedTuple):
-    """``value`` []: the largest of ``found`` [k], |E[(y - v) w(v)]| for each weight."""
+    """``value`` []: the largest of ``errors`` [k], |E[(y - v) w(v)]| for each weight."""
 
     value: Scalar
-    found: Float[Array, " k"]
+    errors: Float[Array, " k"]
 
 
 def weighted_ce(

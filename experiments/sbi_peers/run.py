@@ -130,8 +130,8 @@ def measure_cell(cell: Any, key: jax.Array, config: Config) -> dict[str, Any]:
         report, ours = checked(network, posterior, theta, x, test_key)
         drawn, by_mcmc = sampled(network, posterior, x, config)
         draws = np.moveaxis(drawn.detach().numpy(), 0, 1)  # [n, m, d]
-        own, others = densities(posterior, theta, x, draws)
-    ranks = sbi_methods.Ranks(thetas, draws, own, others)
+        check, others = densities(posterior, theta, x, draws)
+    ranks = sbi_methods.Ranks(thetas, draws, check, others)
     local, seed = (xs[-1], draws[-1]), sbi_methods.key_seed(test_key)
     p = {
         name: sbi_methods.from_draws(method, seed, xs, ranks)

@@ -84,9 +84,7 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
         length, one_prediction = median_heuristic(Vectors(q), q)
         return jnp.where(one_prediction | ~jnp.isfinite(length), 0, length)
 
-    medians = jax.lax.map(of_one, models)
-    total = jnp.sum(medians)
-    return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))
+    return kernels.weighted_by_itself(jax.lax.map(of_one, models))
 
 
 class _Expanded(NamedTuple):

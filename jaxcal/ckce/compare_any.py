@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxcal import checks
-from jaxcal.ckce import solve
+from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.effect import Curve, noise_quantile
 from jaxcal.ckce.expansion import Expansion, by_products
 from jaxcal.ckce.general import residual_products
@@ -110,8 +110,7 @@ def expanded(
     if width is None and points.needs_bandwidth(specs[0].prediction_kernel):
         pairs = zip(models, specs, strict=True)
         medians = jnp.stack([_median(key, model, ys, spec) for model, spec in pairs])
-        total = jnp.sum(medians)
-        width = jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))
+        width = kernels.weighted_by_itself(medians)
     width = jnp.ones((), ridge.dtype) if width is None else width
     specs = [
         replace(spec, prediction_kernel=points.with_bandwidth(spec.prediction_kernel, width))

@@ -106,3 +106,9 @@ def check_bandwidth(kernel: Any, q: int) -> None:
                 f"prediction_kernel: a bandwidth of {lengths.size} lengths for predictions of {q} "
                 f"entries"
             )
+
+
+def weighted_by_itself(medians: Float[Array, " M"]) -> Scalar:
+    """The mean of median distances, each weighted by itself; 1 where all are 0."""
+    total = jnp.sum(medians)
+    return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))

@@ -110,13 +110,17 @@ def about_count(n: int) -> tuple[str, ...]:
 
 
 def about_prior(
-    prior: Any, own: Any, thetas: np.ndarray, features: np.ndarray, draws: np.ndarray | None
+    prior: Any,
+    trained_with: Any,
+    thetas: np.ndarray,
+    features: np.ndarray,
+    draws: np.ndarray | None,
 ) -> tuple[str, ...]:
     """Sentences where ``prior=`` is not the posterior's own, and where thetas do not look like
     ``draws`` of it: each parameter by the two-sample test of Kolmogorov and Smirnov."""
     notes = ()
-    if own is not None and prior is not own and prior is not None:
-        here, there = prior_log_probs(prior, thetas), prior_log_probs(own, thetas)
+    if trained_with is not None and prior is not trained_with and prior is not None:
+        here, there = prior_log_probs(prior, thetas), prior_log_probs(trained_with, thetas)
         if here is not None and there is not None:
             both = np.isfinite(here) & np.isfinite(there)
             apart = np.abs(here - there)[both] > 1e-2 + 1e-4 * np.abs(there[both])

@@ -42,8 +42,8 @@ def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
     """A line a parameter: shift and spread by itself, or given the others where that is all."""
     wide = max(9, *(len(name) for name in names))
     limits, first, alone = f"({confidence(level)})", d.shift is not None, told(d, len(names))
-    shifts, given = (d.shift, "") if d.shift is not None else (d.bias, " | others")
-    head = f"too high by{given} {limits}"
+    shifts, condition = (d.shift, "") if d.shift is not None else (d.bias, " | others")
+    head = f"too high by{condition} {limits}"
     ratios = _by_itself(d) if alone else _ratios(d)
     spread = d.marginal_spread if alone and d.marginal_spread is not None else d.spread
     title = f"claimed / actual sd{'' if alone else ' | others'} {limits}"

@@ -451,8 +451,8 @@ def test_true_distances_of_lifts_are_the_lower_and_the_upper_distance():
         low = dce.lower_distance(v, y, weights=w, tol=1e-9)
         lifted = distances.lift_lower(low.coupling)
         if lifted.f.size <= 9:
-            found = distances.true_distance(lifted)
-            assert found.value == pytest.approx(low.value, abs=1e-7)
+            distance = distances.true_distance(lifted)
+            assert distance.value == pytest.approx(low.value, abs=1e-7)
         upper = dce.upper_distance(v, y, weights=w)
         assert upper.exact
         assert distances.true_distance(
@@ -463,12 +463,12 @@ def test_true_distances_of_lifts_are_the_lower_and_the_upper_distance():
 
 def test_the_best_partition_is_calibrated_and_powers_are_ordered():
     domain = constructions.intervals_apart(0.1).domain
-    found = [distances.true_distance(domain, power=p) for p in (1.0, 2.0, 3.0)]
-    assert found[0].value <= found[1].value <= found[2].value
-    after = distances.Domain(domain.mass, found[0].g, domain.f_star)
+    by_power = [distances.true_distance(domain, power=p) for p in (1.0, 2.0, 3.0)]
+    assert by_power[0].value <= by_power[1].value <= by_power[2].value
+    after = distances.Domain(domain.mass, by_power[0].g, domain.f_star)
     assert distances.is_calibrated(after)
     assert not distances.is_calibrated(domain)
-    assert found[0].groups[0] == found[0].groups[2] != found[0].groups[1]
+    assert by_power[0].groups[0] == by_power[0].groups[2] != by_power[0].groups[1]
 
 
 def test_many_predictions_get_an_upper_bound_of_the_upper_distance():

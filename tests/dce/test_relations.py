@@ -125,11 +125,11 @@ def test_moving_predictions_moves_continuous_measures_little(measured):
     ],
 )
 def test_constructions_have_their_known_values(example):
-    domain, known = example
+    domain, values = example
     found = measures(*(np.asarray(a) for a in domain.distribution()))
     found["laplace"] = found["kernel"]
     found["true"] = distances.true_distance(domain).value
-    for name, value in known.items():
+    for name, value in values.items():
         assert found[name] == pytest.approx(value, abs=3e-8), name
 
 

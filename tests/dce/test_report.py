@@ -300,9 +300,9 @@ def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
 
 @pytest.mark.slow
 def test_sample_sizes_grow_as_the_theory_says():
-    found = sample_sizes.sample_sizes(0.01)
-    assert found.k == 8
-    assert found.surrogate == pytest.approx(1e6 + 1e4 * np.log(20))
+    sizes = sample_sizes.sample_sizes(0.01)
+    assert sizes.k == 8
+    assert sizes.surrogate == pytest.approx(1e6 + 1e4 * np.log(20))
     radius = sample_sizes.kernel_radius(10_000)
     v, y, w = tempered_population(2.0, points=2000).distribution()
     truth = float(dce.laplace_ce(v, y, weights=w).value)

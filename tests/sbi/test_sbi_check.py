@@ -400,9 +400,9 @@ def test_a_nan_inside_the_prior_is_no_verdict_and_a_density_of_0_a_rejection(pai
     impossible = sbi.check_posterior(KEY, impossible_outside, *pairs, prior=PRIOR)
     assert impossible.verdict().startswith("not calibrated")
     assert impossible.findings() == []
-    for found in (lost, impossible):
-        assert any("density of 0 or NaN" in text for text in found.warnings())
-        assert "p = nan" in repr(found)
+    for report in (lost, impossible):
+        assert any("density of 0 or NaN" in text for text in report.warnings())
+        assert "p = nan" in repr(report)
 
 
 def test_a_clipped_density_is_suspected(pairs):

@@ -302,11 +302,11 @@ def test_models_with_several_arguments():
     np.testing.assert_allclose(scores, wanted(us, ys, design[None]), rtol=1e-9)
 
     designs = jax.random.normal(jax.random.key(1), (6, 3))
-    own = NumpyroPosterior(regression, "y", arguments={"noise": 0.5}, inputs=["design"])
-    us, xs = own.pairs(0, 6, inputs={"design": designs})
+    posterior = NumpyroPosterior(regression, "y", arguments={"noise": 0.5}, inputs=["design"])
+    us, xs = posterior.pairs(0, 6, inputs={"design": designs})
     assert set(xs) == {"y", "design"}
-    assert own.names == ("slope",)
-    scores = own.scored(us, xs, us[:2]).at_targets
+    assert posterior.names == ("slope",)
+    scores = posterior.scored(us, xs, us[:2]).at_targets
     np.testing.assert_allclose(scores, wanted(us, xs["y"], designs), rtol=1e-9)
     # y / design is about the slope: the observations follow their own inputs
     assert float(jnp.max(jnp.abs(xs["y"] - us * designs))) < 5 * 0.5
@@ -323,10 +323,10 @@ def test_models_with_several_arguments():
 def test_arguments_that_do_not_fit_the_model_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         NumpyroPosterior(regression, "y", **options)
-    own = NumpyroPosterior(regression, "y", arguments={"noise": 1.0}, inputs=["design"])
+    posterior = NumpyroPosterior(regression, "y", arguments={"noise": 1.0}, inputs=["design"])
     with pytest.raises(ValueError, match="inputs: wanted design, got None"):
-        own.pairs(0, 3)
+        posterior.pairs(0, 3)
     with pytest.raises(ValueError, match="leading axis of n=3"):
-        own.pairs(0, 3, inputs={"design": jnp.ones((2, 3))})
+        posterior.pairs(0, 3, inputs={"design": jnp.ones((2, 3))})
     with pytest.raises(ValueError, match="xs: wanted a dict of y, design"):
-        own.scored(jnp.ones((3, 1)), jnp.ones((3, 3)), None)
+        posterior.scored(jnp.ones((3, 1)), jnp.ones((3, 3)), None)

@@ -257,8 +257,8 @@ def test_log_densities_of_torch_live_inside_jax_programs(batch):
     )
     from jaxcal.models import Standardized, Units
 
-    own = Standardized(predictions, Units.unchanged(at), (D,))
-    _, _, hessians = jax.jit(to_second_order)(own, at)
+    standardized = Standardized(predictions, Units.unchanged(at), (D,))
+    _, _, hessians = jax.jit(to_second_order)(standardized, at)
     wanted = -3 * gap[:, :, None] ** 2 * jnp.eye(D, dtype=at.dtype)[None]
     np.testing.assert_allclose(hessians, wanted, rtol=1e-4, atol=1e-5)
 

@@ -81,7 +81,7 @@ def test_the_interval_holds_the_error_as_often_as_it_says(draw, rate):
     rng = np.random.default_rng(1)
     large = draw(rng, 10**6)
     truth = np.mean((large - rate(large)) ** 2)
-    held = 0
+    covered = 0
     for _ in range(SETS):
         c = draw(rng, 200)
         residuals = c - (rng.random(200) < rate(c))
@@ -89,9 +89,9 @@ def test_the_interval_holds_the_error_as_often_as_it_says(draw, rate):
             c[:, None], residuals[:, None], _of_ranks(c, _functions(200, 1))[:, None]
         )
         low, high = accepted(squared, moments, 0.05, 1.0)
-        held += low <= truth + 1e-12 and truth <= high + 1e-12
+        covered += low <= truth + 1e-12 and truth <= high + 1e-12
     low, high = scipy.stats.binom.interval(0.999, SETS, 0.95)
-    assert low <= held <= high + 4
+    assert low <= covered <= high + 4
 
 
 def test_far_from_zero_the_interval_is_the_normal_one():

@@ -200,8 +200,8 @@ def test_moments_and_exchangeable_laws_give_the_same_risk():
     weights, problem = LAW.support("canonical")
     true = LAW.true_residual("canonical")
     w, d = weights[:, None], problem.residuals
-    found = finite.risk_from_moments((w * d).T @ d, (w * d).T @ true, (w * true).T @ true)
-    assert float(found) == pytest.approx(51043 / 250000, rel=1e-12)
+    risk = finite.risk_from_moments((w * d).T @ d, (w * d).T @ true, (w * true).T @ true)
+    assert float(risk) == pytest.approx(51043 / 250000, rel=1e-12)
     noise = jnp.sum(((w * d).T @ d) ** 2) - jnp.sum(((w * true).T @ true) ** 2)
     assert float(noise) == pytest.approx(51043 / 250000, rel=1e-12)  # identity 2
     brier = 0.276
