@@ -1,0 +1,123 @@
+"""What is shipped: the wheel, the source distribution, and the files around the package."""
+
+import re
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+import jaxcal
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYTHONS = ["3.11", "3.12", "3.13"]
+LICENSES = ROOT / "jaxcal" / "data" / "LICENSES.md"
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The unpacked source distribution."""
+    folder = tmp_path_factory.mktemp("sdist")
+    (archive,) = SdistBuilder(str(ROOT)).build(directory=str(folder))
+    with tarfile.open(archive) as file:
+        file.extractall(folder, filter="data")
+    return folder / f"jaxcal-{jaxcal.__version__}"
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist, tmp_path_factory):
+    """The wheel, as it is built from the source distribution: name of a file to its text."""
+    folder = tmp_path_factory.mktemp("wheel")
+    (archive,) = WheelBuilder(str(sdist)).build(directory=str(folder), versions=["standard"])
+    with zipfile.ZipFile(archive) as file:
+        return {name: file.read(name).decode() for name in file.namelist()}
+
+
+def files(folder):
+    """Files of a folder of the repository, without what running it leaves there."""
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    metadata = f"jaxcal-{jaxcal.__version__}.dist-info/"
+    assert {name for name in wheel if not name.startswith(metadata)} == files(ROOT / "jaxcal")
+    assert {"jaxcal/py.typed", "jaxcal/data/seattle_weather.csv"} <= set(wheel)
+    assert wheel[f"{metadata}licenses/LICENSE"] == (ROOT / "LICENSE").read_text()
+    assert wheel[f"{metadata}licenses/jaxcal/data/LICENSES.md"] == LICENSES.read_text()
+    assert "jaxcal = jaxcal.__main__:main" in wheel[f"{metadata}entry_points.txt"]
+    assert "Version: " + jaxcal.__version__ in wheel[f"{metadata}METADATA"]
+
+
+def test_the_source_distribution_holds_what_its_tests_read(sdist):
+    shipped = {str(path.relative_to(sdist)) for path in sdist.rglob("*") if path.is_file()}
+    for folder in ("jaxcal", "tests", "notebooks", ".ci", ".github"):
+        assert files(ROOT / folder) <= shipped
+    assert {"pyproject.toml", "README.md", "CHANGELOG.md", "CITATION.cff", "LICENSE"} <= shipped
+    assert {"experiments/runner.py", "experiments/level/results.csv"} <= shipped
+    assert not [name for name in shipped if name.startswith("experiments") and ".png" in name]
+
+
+def test_every_file_of_data_from_elsewhere_is_named_with_its_licence(wheel):
+    text = LICENSES.read_text()
+    foreign = [ROOT / name for name in files(ROOT / "jaxcal" / "data") if name.endswith(".csv")]
+    foreign += ROOT.glob("experiments/*/published*.csv")
+    assert len(foreign) == 3
+    for path in foreign:
+        assert f"`{path.relative_to(ROOT)}`" in text
+
+
+def test_the_citation_is_of_this_version_and_names_the_five_papers():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert str(citation["version"]) == jaxcal.__version__
+    assert citation["license"] == PROJECT["license"]
+    papers = citation["references"]
+    assert [len(paper["authors"]) for paper in papers] == [4, 3, 2, 2, 4]
+    for paper in papers:  # where its method is in the library
+        names = re.findall(r"[a-z_]+(?:\.[a-z_]+)*", paper["notes"])
+        for name in names:
+            value = jaxcal
+            for part in name.removeprefix("jaxcal.").split("."):
+                value = getattr(value, part)
+
+
+def test_the_conda_recipe_asks_for_what_pyproject_asks_for():
+    recipe = yaml.safe_load((ROOT / ".github" / "conda" / "recipe.yaml").read_text())
+    assert recipe["context"]["version"] == jaxcal.__version__
+    assert recipe["context"]["python_min"] == PROJECT["requires-python"].removeprefix(">=")
+    python, *run = recipe["requirements"]["run"]
+    assert python.startswith("python ")
+    run = [line.replace("matplotlib-base", "matplotlib").replace(" ", "") for line in run]
+    assert run == PROJECT["dependencies"]
+
+
+def test_hosted_runs_are_of_every_python_and_system_and_run_what_people_run():
+    claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert claimed == PYTHONS
+    (job,) = workflow("ci.yml")["jobs"].values()
+    assert job["strategy"]["matrix"] == {"os": ["ubuntu-latest", "macos-latest"], "python": PYTHONS}
+    assert "bash .ci/run" in [step.get("run") for step in job["steps"]]
+    release = workflow("release.yml")
+    assert release["jobs"]["publish"]["needs"] == "test"
+    assert release["jobs"]["test"]["needs"] == "build"
+    # the one job that may publish runs no code of the repository
+    assert release["permissions"] == {"contents": "read"}
+    publish = release["jobs"]["publish"]
+    assert publish["permissions"] == {"id-token": "write"}
+    assert not [step for step in publish["steps"] if "run" in step or "checkout" in step["uses"]]
+
+
+def workflow(name):
+    return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+
+
+def test_the_run_needs_no_option_of_gnu_tools_alone():
+    """macOS has bash 3.2 and BSD tools."""
+    text = (ROOT / ".ci" / "run").read_text()
+    gnu = r"xargs -r|readlink -f|sed -i|mapfile|declare -A|date -d|\$\{\w+[,^]"
+    assert not re.findall(gnu, text)
