@@ -1,0 +1,195 @@
+"""Pages that are made of what the repository holds: notebooks, studies, changelog, reference.
+
+Pages link to files as they lie in the repository, so that links work there too; the build turns
+them into links between pages.
+"""
+
+import base64
+import json
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from public_names import CODE, PLACES, ROOT, with_links
+
+NOTEBOOKS, STUDIES = ROOT / "notebooks", ROOT / "experiments"
+REPOSITORY = {  # files of the repository that are pages, by their path there
+    "CHANGELOG.md": "changelog.md",
+    "README.md": "index.md",
+    "experiments/README.md": "studies/index.md",
+    "experiments": "studies/index.md",
+    "notebooks/README.md": "notebooks/index.md",
+    "notebooks": "notebooks/index.md",
+}
+LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
+STUDY = re.compile(r"(?<!\[)`experiments/(\w+)/?`(?!\])")
+
+
+def notebooks() -> list[str]:
+    """Names of the executed notebooks."""
+    return sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+
+
+def studies() -> list[str]:
+    """Names of the studies that have a page."""
+    return sorted(path.parent.name for path in STUDIES.glob("*/README.md"))
+
+
+def notebook_page(name: str) -> tuple[str, dict[str, bytes]]:
+    """A notebook as Markdown, with its figures by the names under which the page shows them."""
+    figures: dict[str, bytes] = {}
+    parts = []
+    cells = json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                figure = f"{name}_{len(figures)}.png"
+                figures[figure] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![Output of the cell above]({figure})")
+            elif text := "".join(output.get("text", "") or data.get("text/plain", "")):
+                parts.append(f"```text\n{text.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n", figures
+
+
+def study_page(name: str) -> str:
+    """The README of a study, with the command line where its files are."""
+    text = (STUDIES / name / "README.md").read_text(encoding="utf-8")
+    head, _, rest = text.partition("\n")
+    return f"{head}\n\n*Files: `experiments/{name}/`.*\n{rest}"
+
+
+def reference_page(place: str, names: list[str]) -> str:
+    """Everything public of one place, from its docstrings."""
+    title = (
+        f"# `{place}`\n\n::: {place}\n    options: {{ members: false, show_root_heading: false }}"
+    )
+    return "\n\n".join([title, *(f"::: {name}" for name in names)]) + "\n"
+
+
+def reference_index(places: dict[str, list[str]]) -> str:
+    """All public names on one page."""
+    rows = []
+    for place, names in places.items():
+        links = ", ".join(f"[`{name.removeprefix(place + '.')}`][{name}]" for name in names)
+        rows.append(f"| [`{place}`]({place}.md) | {links} |")
+    head = "# Reference\n\nEvery public name. Each has an example that the tests run.\n"
+    return "\n".join([head, "| place | names |", "|---|---|", *rows]) + "\n"
+
+
+def generated() -> dict[str, str | bytes]:
+    """Every page and figure that is not written by hand, by its place on the site."""
+    pages: dict[str, str | bytes] = {
+        "changelog.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        "notebooks/index.md": (NOTEBOOKS / "README.md").read_text(encoding="utf-8"),
+        "studies/index.md": (STUDIES / "README.md").read_text(encoding="utf-8"),
+    }
+    for name in notebooks():
+        page, figures = notebook_page(name)
+        pages[f"notebooks/{name}.md"] = page
+        pages |= {f"notebooks/{figure}": content for figure, content in figures.items()}
+    for name in studies():
+        pages[f"studies/{name}.md"] = study_page(name)
+    pages["reference/index.md"] = reference_index(PLACES)
+    for place, names in PLACES.items():
+        pages[f"reference/{place}.md"] = reference_page(place, names)
+    return pages
+
+
+def site_path(path: str) -> str | None:
+    """Where a file of the repository is on the site; None where it is not."""
+    if path.startswith("notebooks/docs/"):
+        return path.removeprefix("notebooks/docs/")
+    if match := re.fullmatch(r"notebooks/(\w+)\.(?:ipynb|py)", path):
+        return f"notebooks/{match[1]}.md"
+    if match := re.fullmatch(r"experiments/(\w+)(?:/README\.md)?", path):
+        return f"studies/{match[1]}.md" if match[1] in studies() else None
+    if match := re.fullmatch(r"experiments/(\w+)/(\w+\.png)", path):
+        return f"studies/{match[1]}_{match[2]}"
+    return REPOSITORY.get(path)
+
+
+def repository_path(page: str) -> str:
+    """The file of the repository that a page of the site was made of."""
+    if match := re.fullmatch(r"studies/(\w+)\.md", page):
+        folder = "" if match[1] == "index" else f"{match[1]}/"
+        return f"experiments/{folder}README.md"
+    if match := re.fullmatch(r"notebooks/(\w+)\.md", page):
+        return f"notebooks/{match[1]}.ipynb"
+    return "CHANGELOG.md" if page == "changelog.md" else f"notebooks/docs/{page}"
+
+
+def linked(markdown: str, page: str) -> str:
+    """Links to files of the repository as links between pages; names of studies become links."""
+    here = posixpath.dirname(repository_path(page))
+    there = posixpath.dirname(page)
+
+    def target(match: re.Match[str]) -> str:
+        if re.match(r"\w+:", match[2]):
+            return match[0]
+        place = site_path(posixpath.normpath(posixpath.join(here, match[2])))
+        return match[0] if place is None else match[1] + posixpath.relpath(place, there) + match[3]
+
+    def study(match: re.Match[str]) -> str:
+        if match[1] not in studies() or page == f"studies/{match[1]}.md":
+            return match[0]
+        return f"[{match[0]}]({posixpath.relpath(f'studies/{match[1]}.md', there)})"
+
+    parts = CODE.split(markdown)
+    return "".join(
+        part if k % 2 else STUDY.sub(study, LINK.sub(target, part)) for k, part in enumerate(parts)
+    )
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add what is generated, and complete the navigation."""
+    from mkdocs.structure.files import File
+
+    for path, content in generated().items():
+        files.append(File.generated(config, path, content=content))
+    for name in studies():
+        for figure in (STUDIES / name).glob("*.png"):
+            place = f"studies/{name}_{figure.name}"
+            files.append(File.generated(config, place, abs_src_path=str(figure)))
+    config.nav = navigation(config.nav, {file.src_uri for file in files})
+    return files
+
+
+def navigation(entries: list[Any], pages: set[str]) -> list[Any]:
+    """The navigation with its folders filled, and without pages that are not there."""
+    full: list[Any] = []
+    for entry in entries:
+        if isinstance(entry, str):
+            full += [entry] if entry in pages else []
+            continue
+        (title, content), *_ = entry.items()
+        if isinstance(content, str):
+            inside = sorted(p for p in pages if p.startswith(content) and p.endswith(".md"))
+            first = [page for page in inside if page.endswith("/index.md")]
+            content = first + [page for page in inside if page not in first]
+        full.append({title: navigation(content, pages)})
+    return full
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Turn links to files of the repository into links between pages."""
+    if page.file.src_uri.startswith("reference/"):
+        return markdown
+    return with_links(linked(markdown, page.file.src_uri))
+
+
+def on_post_build(config: Any) -> None:
+    """Every public name has its place in the reference, or the build fails."""
+    from mkdocs.exceptions import PluginError
+
+    for place, names in PLACES.items():
+        page = Path(config.site_dir, "reference", place, "index.html").read_text(encoding="utf-8")
+        missing = [name for name in names if f'id="{name}"' not in page]
+        if missing:
+            raise PluginError(f"the reference of {place} lacks {', '.join(missing)}")

@@ -1,0 +1,118 @@
+"""The README and the documentation: links lead somewhere, examples run, nothing is missing."""
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import jax
+import pages
+import pytest
+from public_names import PLACES, full_name, with_links
+from test_api import public
+
+ROOT = Path(__file__).parents[1]
+WRITTEN = sorted((ROOT / "notebooks/docs").glob("*.md"))
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *WRITTEN)}
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def prose(text):
+    """A page without its code."""
+    return re.sub(r"```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path):
+    """What a link may name after # on a page: ids given by hand, and those of headings."""
+    text = path.read_text(encoding="utf-8")
+    by_hand = set(re.findall(r"\{ ?#([\w-]+) ?\}", text))
+    headings = re.findall(r"^#+ (.+?)(?: \{.*)?$", text, re.MULTILINE)
+    return by_hand | {
+        re.sub(r"[^\w\s-]", "", one).strip().lower().replace(" ", "-") for one in headings
+    }
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_to_files_lead_somewhere(name):
+    for target in LINK.findall(prose(PAGES[name].read_text(encoding="utf-8"))):
+        if re.match(r"\w+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (PAGES[name].parent / file).resolve() if file else PAGES[name]
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target
+
+
+def test_the_reference_has_every_public_name():
+    made = pages.generated()
+    for name in public():
+        place = name.rpartition(".")[0]
+        assert f"\n::: {name}\n" in made[f"reference/{place}.md"], name
+    assert sum(len(names) for names in PLACES.values()) == len(public())
+
+
+def test_every_notebook_and_study_has_a_page():
+    made = pages.generated()
+    assert {f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")} <= set(
+        made
+    )
+    studies = {path.parent.name for path in (ROOT / "experiments").glob("*/README.md")}
+    assert {f"studies/{name}.md" for name in studies} <= set(made)
+
+
+def test_names_and_files_become_links():
+    assert full_name("Wild", "jaxcal.nulls") == "jaxcal.nulls.Wild"
+    assert (
+        with_links("`kccsd_test` of `nothing`") == "[`kccsd_test`][jaxcal.kccsd_test] of `nothing`"
+    )
+    assert with_links("```\n`kccsd_test`\n```") == "```\n`kccsd_test`\n```"
+    text = "see [one](../first_steps.ipynb), `experiments/level` and [more](../../CHANGELOG.md)"
+    assert pages.linked(text, "which_test.md") == (
+        "see [one](notebooks/first_steps.md), [`experiments/level`](studies/level.md) and "
+        "[more](changelog.md)"
+    )
+
+
+def test_the_navigation_leaves_out_what_is_not_there():
+    entries = ["index.md", {"More": ["there.md", "absent.md"]}, {"All": "notebooks/"}]
+    there = {"index.md", "there.md", "notebooks/b.md", "notebooks/index.md", "notebooks/a.png"}
+    assert pages.navigation(entries, there) == [
+        "index.md",
+        {"More": ["there.md"]},
+        {"All": ["notebooks/index.md", "notebooks/b.md"]},
+    ]
+
+
+BLOCKS = {
+    f"{name}:{k}": code
+    for name, path in PAGES.items()
+    for k, code in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")))
+}
+ALONE = re.compile(r"jax_num_cpu_devices|jax_enable_x64|sys.argv")  # settings of a process
+NEEDS = re.compile(r"^(?:import|from) (torch|sbi|sklearn|arviz|pyarrow)", re.MULTILINE)
+
+
+def expensive(code):
+    return bool(ALONE.search(code) or "torch" in code or "check_posterior" in code)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(k, marks=pytest.mark.slow) if expensive(v) else k for k, v in BLOCKS.items()],
+)
+def test_an_example_runs_by_itself_as_users_run_it(name, tmp_path, monkeypatch):
+    """In float32, with the promotion that JAX has by default."""
+    code = BLOCKS[name]
+    for module in NEEDS.findall(code):
+        pytest.importorskip(module)
+    monkeypatch.chdir(tmp_path)
+    if ALONE.search(code):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return
+    x64, ranks = jax.enable_x64(False), jax.numpy_rank_promotion("allow")
+    with x64, ranks, jax.numpy_dtype_promotion("standard"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other libraries
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})
