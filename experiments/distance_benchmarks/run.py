@@ -4,7 +4,8 @@ The sort is ``jax.jit(jnp.sort)`` of the same float64 array, timed by turns with
 
 python experiments/distance_benchmarks/run.py [--quick] prints a table and writes results.csv. Also
 how far the exact values are from linear programs and from the package relplot, whose values for
-the same samples are in relplot.csv (made by `relplot_values.py`, where relplot is installed).
+the same samples are in relplot.csv (made by `relplot_values.py`, where relplot is installed);
+`switches.py` says what makes the difference.
 """
 
 import argparse
@@ -23,9 +24,17 @@ from jaxcal.dce.predictions import atoms, binary
 from jaxcal.dce.resampling import ascending, kernel_statistic, smooth_statistic
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import switches
 from reference import distances, sketches
 
 FOLDER = Path(__file__).parent
+STEP_NAMES = (  # `switches.STEPS`, each with those before it
+    "on its mesh of 200 points",
+    "and the ends in full in the integral",
+    "and no mirror image of the grid's ends",
+    "and divided by the sum of the density",
+    "and the Gaussian cut half a unit off",
+)
 
 
 def sample(seed, n, power=1.3):
@@ -131,9 +140,8 @@ def bootstrap(n, resamples):
 def relplot():
     """smECE against relplot's, at its own width and at its own solution.
 
-    relplot mirrors its 1,001 grid points at both ends and leaves out the mirror image of the first
-    and of the last, so what is rounded to them counts half. ``power`` says how near the ends
-    predictions come: below 1 they keep away, at 3 many are in the first and last cell.
+    ``power`` says how near the ends predictions come: below 1 they keep away, at 3 many are in the
+    first and last cell. At relplot's width, on its mesh, its four choices are taken one by one.
     """
     path = FOLDER / "relplot.csv"
     if not path.exists():
@@ -142,23 +150,23 @@ def relplot():
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     run = jax.jit(lambda v, y, width: dce.smece(v, y, width=width).value)
-    halved = jax.jit(lambda v, y, w, width: dce.smece(v, y, weights=w, width=width).value)
     alone = jax.jit(lambda v, y: dce.smece(v, y).value)
     for power in (0.5, 1.3, 3.0):
-        same, half, whole = [], [], []
+        columns = {"same width": [], "each its own width": []}
+        columns |= {name: [] for name in STEP_NAMES}
         for row in rows:
             if float(row["power"]) != power:
                 continue
             v, y = sample(int(row["seed"]), int(row["n"]), power)
             theirs, width = float(row["smece"]), float(row["width"])
-            counted = 0.5 + np.minimum(np.minimum(v, 1 - v) * 1000, 1) / 2
-            same.append(abs(float(run(v, y, width)) - theirs))
-            half.append(abs(float(halved(v, y, counted, width)) - theirs))
-            whole.append(abs(float(alone(v, y)) - theirs))
-        name = f"smECE, power {power:g}, {len(same)} samples"
-        yield name, "largest difference from relplot, same width", max(same)
-        yield name, "the same with our end points halved", max(half)
-        yield name, "largest difference from relplot", max(whole)
+            columns["same width"].append(float(run(v, y, width)) - theirs)
+            columns["each its own width"].append(float(alone(v, y)) - theirs)
+            for name, step in zip(STEP_NAMES, switches.STEPS, strict=True):
+                value = switches.smece(v, y, width, step, mesh=max(round(10 / width), 200))
+                columns[name].append(value - theirs)
+        for name, differences in columns.items():
+            label = f"smECE, power {power:g}, {len(differences)} samples"
+            yield label, f"largest difference from relplot: {name}", np.max(np.abs(differences))
 
 
 def main():
