@@ -1,9 +1,9 @@
-r"""Sums over pairs where h is an inner product of vectors z [n, p]: n p numbers instead of n^2.
+r"""Sums over pairs where h is an inner product of vectors z_i: n p numbers instead of n^2.
 
 :math:`\sum_{i \neq j} w_i w_j \langle z_i, z_j \rangle = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2`, and
 the eigenvalues of H other than 0 are those of :math:`Z^\top Z`. Vectors are made block by block and
 never held. For p numbers an observation and b weight columns the walk costs n p b multiplications,
-n p^2 more where squares or eigenvalues are asked for, and O(rows p + p^2) memory.
+n p^2 / 2 more where squares or eigenvalues are asked for, and O(rows p + p^2) memory.
 """
 
 from functools import partial
@@ -19,16 +19,17 @@ from jaxcal.quadratic import QuadraticSums, count
 from jaxcal.typing import Features
 
 ROWS = 2048  # at a time: enough for a matrix product at full rate
+SIDE = 256  # of the blocks of a symmetric product: smaller ones are slower by more than they save
 
 
 @runtime_checkable
 class OfVectors(Protocol):
-    """A pairwise statistic < z_i, z_j > with vectors z of each observation, [n, channels, p]."""
+    """A pairwise statistic < z_i, z_j > with a vector of each observation, [channels, p, n]."""
 
     @property
     def channels(self) -> int: ...
 
-    def vectors(self, features: Features, /) -> Float[Array, "n c p"]: ...
+    def vectors(self, features: Features, /) -> Float[Array, "c p n"]: ...
 
 
 def linear_sums(
@@ -44,7 +45,7 @@ def linear_sums(
     """All sums over pairs of observations, from sums of their vectors.
 
     Args:
-        pairwise: The statistic, with ``vectors(features)`` of shape [n, channels, p].
+        pairwise: The statistic, with ``vectors(features)`` of shape [channels, p, n].
         features: Pytree with leading axis n.
         weights: [n, b], one draw of the null a column; b may be 0.
         squares: Whether sums of squares of h are wanted.
@@ -59,8 +60,8 @@ def linear_sums(
     Raises:
         ValueError: fewer than 2 observations, or weights of another length.
 
-    Cost: vectors of each observation twice, n p b multiplications, n p^2 for squares or
-    eigenvalues.
+    Cost: vectors of each observation twice, n p b multiplications, and for squares or eigenvalues
+    n p^2 / 2, or as much more as a triangle of blocks of `SIDE` is above half a square.
     """
     n = count(features)
     if n < 2:
@@ -72,26 +73,39 @@ def linear_sums(
 
 
 class VectorSums(NamedTuple):
-    """Of n vectors z [n, c, p] and weight columns w: ``along`` [b, c, p], their weighted sums;
-    ``products`` [c p, c p], the sum of z z^T over all channels, None where not asked for."""
+    """Of n vectors z [c, p, n] and weight columns w: ``along`` [b, c, p], their weighted sums;
+    ``products``, the sum of z z^T over all channels [c p, c p] as `triangle`, () where not asked
+    for."""
 
     along: Float[Array, "b c p"]
-    products: Float[Array, "cp cp"] | None
+    products: tuple[Float[Array, "_ _"], ...]
 
 
 def vector_sums(
-    z: Float[Array, "n c p"], columns: Float[Array, "n b"], *, products: bool
+    z: Float[Array, "c p n"], columns: Float[Array, "n b"], *, products: bool
 ) -> VectorSums:
     """Sums over the observations of one block; ``columns`` are 0 for padding in all entries.
 
-    Cost n c p b multiplications, and n (c p)^2 for the products.
+    Cost n c p b multiplications, and n (c p)^2 / 2 for the products.
     """
-    n, c, p = z.shape
+    c, p, n = z.shape
     # the products decide p-values to many digits: reduced precision is not enough
     with jax.default_matmul_precision("highest"):
-        flat = z.reshape(n, c * p)
-        along = (columns.T @ flat).reshape(-1, c, p)
-        return VectorSums(along, flat.T @ flat if products else None)
+        flat = z.reshape(c * p, n)
+        along = (flat @ columns).T.reshape(-1, c, p)
+        return VectorSums(along, triangle(flat) if products else ())
+
+
+def triangle(z: Float[Array, "p n"]) -> tuple[Float[Array, "_ _"], ...]:
+    """``z @ z.T`` as rows of blocks, each row from its block on the diagonal to the right."""
+    return tuple(z[k : k + SIDE] @ z[k:].T for k in range(0, len(z), SIDE))
+
+
+def square(rows: tuple[Float[Array, "_ _"], ...]) -> Float[Array, "p p"]:
+    """The symmetric matrix of the rows of its `triangle`."""
+    p = rows[0].shape[1]
+    upper = jnp.concatenate([jnp.pad(row, ((0, 0), (p - row.shape[1], 0))) for row in rows])
+    return jnp.triu(upper) + jnp.triu(upper, 1).T
 
 
 def _sums(
@@ -120,8 +134,8 @@ def _sums(
 
     def block_of(pairwise: Any, block: Any) -> VectorSums:
         features, columns = block
-        real = columns[:, :1, None]  # 0 for padding
-        z = pairwise.vectors(features) * real
+        real = columns[:, 0]  # 0 for padding
+        z = pairwise.vectors(features) * real[None, None]
         return vector_sums(z, columns, products=squares or eigenvalues)
 
     data = jax.tree.map(padded, features), jnp.pad(columns, ((0, missing), (0, 0)))
@@ -145,25 +159,28 @@ def _sums(
     def spread(shared: Any, data: Any) -> tuple[Array, Array]:
         def one(block: Any) -> tuple[Array, Array]:
             z = shared[0].vectors(block[0])
-            return jnp.sum(z**2, axis=-1), jnp.einsum("ncp,cp->nc", z, shared[1])
+            return jnp.sum(z**2, axis=1), jnp.einsum("cp,cpn->cn", shared[1], z)
 
-        diagonal, rows = jax.lax.map(one, blocks(data))
-        return diagonal.reshape(-1, channels), rows.reshape(-1, channels)
+        return jax.lax.map(one, blocks(data))
 
     sums = gather(pairwise, data)
-    diagonal, with_all = (part[:n].T for part in spread((pairwise, sums.along[0]), data))
+    diagonal, with_all = (
+        jnp.moveaxis(part, 0, 1).reshape(channels, -1)[:, :n]
+        for part in spread((pairwise, sums.along[0]), data)
+    )
     forms = jnp.sum(sums.along**2, axis=-1).T - diagonal @ columns**2
     result = QuadraticSums(forms[:, 0], diagonal, with_all - diagonal, forms[:, 1:])
-    if sums.products is None:
+    if not sums.products:
         return result
-    apart = _channel_blocks(sums.products, channels)
+    products = square(sums.products)
+    apart = _channel_blocks(products, channels)
     if squares:
         result = result._replace(
             squares=jnp.sum(apart**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
-            all_squares=jnp.sum(sums.products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
+            all_squares=jnp.sum(products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
         )
     if eigenvalues:
-        every = jnp.linalg.eigvalsh(sums.products)[None]
+        every = jnp.linalg.eigvalsh(products)[None]
         if channels > 1:
             each = jnp.linalg.eigvalsh(apart)
             each = jnp.pad(each, ((0, 0), (every.shape[1] - each.shape[1], 0)))

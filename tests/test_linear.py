@@ -26,7 +26,7 @@ from jaxcal.kernels import (
     RationalQuadratic,
     frequencies,
 )
-from jaxcal.linear import linear_sums
+from jaxcal.linear import SIDE, linear_sums, square, triangle
 from jaxcal.models.families import Laplaces, Mixtures, Normals, Particles
 from jaxcal.nulls import DependentWild, Eigenvalues, Gamma, Wild
 from jaxcal.pairwise.finite_rank import FiniteRank, class_directions
@@ -38,10 +38,10 @@ close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
 
 
 class AsTheyAre(eqx.Module):
-    """Vectors that are the features themselves."""
+    """Vectors that are the features [n, c, p] themselves."""
 
     def __call__(self, features):
-        return features
+        return jnp.moveaxis(features, 0, -1)
 
 
 @pytest.mark.parametrize(("n", "rows", "channels"), [(12, 2048, 1), (100, 32, 3), (300, 64, 2)])
@@ -61,6 +61,12 @@ def test_sums_of_vectors_are_the_sums_over_pairs(n, rows, channels):
         exact = np.linalg.eigvalsh(matrix)
         exact = np.concatenate([np.zeros(max(0, size - n)), exact[-size:]])
         close(values, exact, atol=1e-10)
+
+
+@pytest.mark.parametrize("p", [3, SIDE, SIDE + 1, 2 * SIDE + 30])
+def test_a_symmetric_product_is_the_square_of_its_triangle(p):
+    z = jax.random.normal(jax.random.key(p), (p, 4))
+    close(square(triangle(z)), z @ z.T)
 
 
 KERNELS = [

@@ -158,3 +158,19 @@ def test_a_target_kernel_that_autodiff_sees_wrongly_is_refused(key, dtype):
     for function in (_bell, _narrow, _cubic):
         for kernel in (function, 2.0 * kernels.points.as_kernel(function) + kernels.IMQ()):
             stein_specification(ys, target_kernel=kernel)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(jnp.float32, 3e-7), (jnp.float64, 1e-14)])
+def test_cosine_and_sine_of_turns(dtype, error):
+    turns = jnp.concatenate([jnp.linspace(-3, 3, 4801), jnp.array([1e4 + 0.25, -777.5])])
+    turns = turns.astype(dtype)
+    exact = np.asarray(turns, np.float64)
+    exact = 2 * np.pi * (exact - np.round(exact))
+    cos, sin = numerics.cos_and_sin(turns)
+    assert cos.dtype == sin.dtype == dtype
+    np.testing.assert_allclose(cos, np.cos(exact), atol=error, rtol=0)
+    np.testing.assert_allclose(sin, np.sin(exact), atol=error, rtol=0)
+    slope = jax.vmap(jax.grad(lambda x: numerics.cos_and_sin(x)[1]))(turns)
+    np.testing.assert_allclose(slope, 2 * np.pi * np.cos(exact), atol=30 * error, rtol=0)
+    bad = jnp.array([jnp.nan, jnp.inf, -jnp.inf], dtype)
+    assert np.all(np.isnan(numerics.cos_and_sin(bad)))

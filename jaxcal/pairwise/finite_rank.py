@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernel_means import KernelMeans
+from jaxcal.numerics import TURN, cos_and_sin
 from jaxcal.pairwise.skce import SKCEFeatures
 from jaxcal.pairwise.stein import SteinFeatures
 from jaxcal.typing import Features
@@ -34,13 +35,14 @@ class Frequencies(NamedTuple):
 
 
 class Map(Protocol):
-    """Features of n observations to vectors [n, channels, p]."""
+    """Features of n observations to their vectors, the columns of [channels, p, n]: loops over
+    observations then run over neighbours in memory."""
 
-    def __call__(self, features: Any, /) -> Float[Array, "n c p"]: ...
+    def __call__(self, features: Any, /) -> Float[Array, "c p n"]: ...
 
 
 class FiniteRank(eqx.Module):
-    """Pairwise statistic < z_i, z_j >, z = ``vectors(features)`` [n, channels, p].
+    """Pairwise statistic < z_i, z_j >, z = ``vectors(features)`` [channels, p, n].
 
     The engine takes its sums from those of the vectors: n p numbers instead of n^2.
     """
@@ -49,15 +51,15 @@ class FiniteRank(eqx.Module):
     channels: int = eqx.field(default=1, static=True)
     route: str = eqx.field(default="", static=True)
 
-    def vectors(self, features: Features) -> Float[Array, "n c p"]:
+    def vectors(self, features: Features) -> Float[Array, "c p n"]:
         """The vectors z of n observations."""
         return self.map(features)
 
     def block(self, rows: Features, cols: Features) -> Float[Array, "c r s"]:
-        return jnp.einsum("rcp,scp->crs", self.vectors(rows), self.vectors(cols))
+        return jnp.einsum("cpr,cps->crs", self.vectors(rows), self.vectors(cols))
 
     def diagonal(self, features: Features) -> Float[Array, "c n"]:
-        return jnp.sum(self.vectors(features) ** 2, axis=-1).T
+        return jnp.sum(self.vectors(features) ** 2, axis=1)
 
 
 class SteinWaves(eqx.Module):
@@ -70,21 +72,20 @@ class SteinWaves(eqx.Module):
     divergence: Any
     components: bool = eqx.field(default=False, static=True)
 
-    def __call__(self, features: SteinFeatures) -> Float[Array, "n c p"]:
+    def __call__(self, features: SteinFeatures) -> Float[Array, "c p n"]:
         nu, omega, sizes = self.frequencies
-        theta = self.divergence.vectors(features.predictions) @ nu.T + features.ys @ omega.T
-        cos, sin = (sizes[None] * wave(theta) for wave in (jnp.cos, jnp.sin))
-        cos, sin = cos[:, None], sin[:, None]
-        s, w = features.scores[:, :, None], omega.T[None]
-        z = jnp.concatenate([s * cos - w * sin, s * sin + w * cos], axis=-1)
+        along = self.divergence.vectors(features.predictions).T
+        cos, sin = waves((nu / TURN) @ along + (omega / TURN) @ features.ys.T, twice(sizes))
+        s, w = features.scores.T[:, None], twice(omega).T[:, :, None]
+        z = s * cos[None] - w * sin[None]
         match features.preconditioner:
             case None:
                 pass
             case m if m.ndim == 3:
-                z = m @ z
+                z = jnp.einsum("nij,jpn->ipn", m, z)
             case m:
-                z = m.reshape(*m.shape, *[1] * (3 - m.ndim)) * z
-        return z if self.components else z.reshape(z.shape[0], 1, -1)
+                z = jnp.moveaxis(m.reshape(*m.shape, *[1] * (3 - m.ndim)), 0, -1) * z
+        return z if self.components else z.reshape(1, -1, z.shape[-1])
 
 
 class MeanWaves(eqx.Module):
@@ -95,13 +96,14 @@ class MeanWaves(eqx.Module):
     cosine: KernelMeans
     sine: KernelMeans
 
-    def __call__(self, features: SKCEFeatures) -> Float[Array, "n c p"]:
+    def __call__(self, features: SKCEFeatures) -> Float[Array, "c p n"]:
         nu, omega, sizes = self.frequencies
-        theta = features.ys @ omega.T
-        real = jnp.cos(theta) - self.cosine.first(features.distribution, omega)
-        imaginary = jnp.sin(theta) - self.sine.first(features.distribution, omega)
-        alpha = self.divergence.vectors(features.predictions) @ nu.T
-        return _turned(alpha, sizes[None] * real, sizes[None] * imaginary)
+        cos, sin = cos_and_sin((omega / TURN) @ features.ys.T)
+        real = cos - self.cosine.first(features.distribution, omega).T
+        imaginary = sin - self.sine.first(features.distribution, omega).T
+        alpha = (nu / TURN) @ self.divergence.vectors(features.predictions).T
+        turned_cos, turned_sin = waves(alpha, twice(sizes))
+        return (turned_cos * twice(real) - turned_sin * twice(imaginary))[None]
 
 
 class ClassWaves(eqx.Module):
@@ -114,19 +116,27 @@ class ClassWaves(eqx.Module):
     divergence: Any
     directions: Float[Array, "r m"]
 
-    def __call__(self, features: SKCEFeatures) -> Float[Array, "n c p"]:
+    def __call__(self, features: SKCEFeatures) -> Float[Array, "c p n"]:
         p = features.distribution.probabilities
-        along = self.directions.T[features.ys] - p @ self.directions.T
-        alpha = self.divergence.vectors(features.predictions) @ self.frequencies.predictions.T
-        along = self.frequencies.sizes[None] * along
-        return _turned(alpha, along, jnp.zeros_like(along))
+        along = self.directions[:, features.ys] - self.directions @ p.T
+        nu, _, sizes = self.frequencies
+        cos, _ = waves((nu / TURN) @ self.divergence.vectors(features.predictions).T, twice(sizes))
+        return (cos * twice(along))[None]
 
 
-def _turned(alpha: Array, real: Array, imaginary: Array) -> Float[Array, "n 1 p"]:
-    """Real and imaginary parts of ``exp(i alpha) (real + i imaginary)``, side by side."""
-    cos, sin = jnp.cos(alpha), jnp.sin(alpha)
-    both = [cos * real - sin * imaginary, sin * real + cos * imaginary]
-    return jnp.concatenate(both, axis=-1)[:, None]
+def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
+    """Cosine and sine [p, n], p = 2 r, of the turns and of a quarter turn less.
+
+    A quarter turn makes the cosine a sine and the sine minus a cosine, so that one formula for z
+    has the real and the imaginary part of ``exp(2 pi i turns) (real + i imaginary)``.
+    """
+    cos, sin = cos_and_sin(jnp.concatenate([turns, turns - 0.25]))
+    return sizes[:, None] * cos, sizes[:, None] * sin
+
+
+def twice(rows: Array) -> Array:
+    """The same rows for cosines and for sines."""
+    return jnp.concatenate([rows, rows])
 
 
 def class_directions(

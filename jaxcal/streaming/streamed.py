@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.linear import square, triangle
 from jaxcal.nulls.eigenvalues import p_value_of_spectrum
 from jaxcal.pairwise.finite_rank import FiniteRank
 from jaxcal.preparation import (
@@ -335,7 +336,7 @@ def _plain(leaf: Any) -> np.ndarray:
 @jax.jit
 def _fitted(key: Any, predictions: Any, ys: Any, spec: Specification) -> tuple[Prepared, Any]:
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
-    return prepared, _statistic(prepared).vectors(featured.features)[0].reshape(-1)
+    return prepared, _statistic(prepared).vectors(featured.features)[:, :, 0].reshape(-1)
 
 
 @jax.jit
@@ -343,10 +344,10 @@ def _batch_sums(key: Any, prepared: Prepared, predictions: Any, ys: Any, vectors
     keys = jax.random.split(key, 2)
     featured = prepared.features(keys, predictions, ys, vectors=vectors)
     z = _statistic(prepared).vectors(featured.features)
-    z = z.reshape(z.shape[0], -1)
+    z = z.reshape(-1, z.shape[-1])
     counts = not_finite(ys), featured.nonfinite_scores, featured.nonfinite_features
     lost = sum(count.astype(int) for count in counts)
-    squares = jnp.sum(z**2, axis=1)
+    squares = jnp.sum(z**2, axis=0)
     with jax.default_matmul_precision("highest"):
-        products = z.T @ z
-    return jnp.sum(z, axis=0), products, jnp.sum(squares), jnp.sum(squares**2), lost
+        products = square(triangle(z))
+    return jnp.sum(z, axis=1), products, jnp.sum(squares), jnp.sum(squares**2), lost
