@@ -10,7 +10,7 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
-from jaxcal.results import Estimate, TestResult
+from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
     BaseMeasure,
@@ -23,6 +23,7 @@ from jaxcal.typing import (
 from jaxcal.whitening import Whitener
 
 
+@recorded
 def kccsd_test(
     key: KeyLike,
     predictions: Predictions,

@@ -18,10 +18,14 @@ from jaxcal import checks
 from jaxcal.mcmc import McmcDraws, log_densities
 from jaxcal.models import Draws, LogDensities, Unnormalized
 from jaxcal.numerics import at_least, at_most, largest
-from jaxcal.results import Result, Sentences
+from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import Scalar
 
 __all__ = ["Coverage", "coverage"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 class Coverage(Result):
@@ -51,6 +55,8 @@ class Coverage(Result):
         ((19,), 19)
     """
 
+    _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
+    _plots: ClassVar[tuple[str, ...]] = ("coverage",)
     _scalar: ClassVar[str] = "p_uniform"
     _long: ClassVar[tuple[str, ...]] = ("ranks",)
 
@@ -107,6 +113,7 @@ class Coverage(Result):
         return list(dict.fromkeys(lines))
 
 
+@recorded
 def coverage(
     predictions: Any, targets: Any = None, draws: Any = None, *, level: float = 0.05
 ) -> Coverage:

@@ -13,10 +13,11 @@ from jaxcal.models import Unnormalized
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.quadratic import TILE
-from jaxcal.results import Estimate, TestResult
+from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.typing import ArrayLike, KeyLike, Predictions
 
 
+@recorded
 def kcsd_test(
     key: KeyLike,
     predictions: Predictions,
@@ -128,6 +129,7 @@ def kcsd(
     return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
 
 
+@recorded
 def ksd_test(
     key: KeyLike,
     model: Predictions,

@@ -16,7 +16,7 @@ from jaxcal.moments import Balance, Curvature, Exchangeable, KernelStein, Score
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import MomentsResidual, Specification, checked_base_measure
 from jaxcal.quadratic import TILE
-from jaxcal.results import TestResult
+from jaxcal.results import TestResult, recorded
 from jaxcal.scores import is_distribution
 from jaxcal.typing import ArrayLike, DivergenceLike, KernelLike, KeyLike, Predictions
 from jaxcal.whitening.contract import Whitener, checked
@@ -39,6 +39,7 @@ class MomentOptions(TypedDict, total=False):
     mesh: Mesh | None
 
 
+@recorded
 def moment_test(
     key: KeyLike,
     predictions: Predictions,
@@ -100,6 +101,7 @@ def moment_test(
     return _run(key, predictions, targets, residual, f"moment test ({_label(ready)})", options)
 
 
+@recorded
 def calibration_test(
     key: KeyLike,
     predictions: Predictions,

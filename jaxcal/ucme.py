@@ -23,11 +23,16 @@ from jaxcal.pairwise.skce import SKCE, SKCEFeatures
 from jaxcal.preparation import Prepared, Specification, not_finite
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
-from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share
+from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share, recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 __all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 LOCATIONS = 5
 
@@ -43,6 +48,7 @@ class _Located(NamedTuple):
     repeated_rows: Array
 
 
+@recorded
 def ucme_test(
     key: KeyLike,
     predictions: PredictionsLike,

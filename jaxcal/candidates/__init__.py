@@ -17,3 +17,7 @@ __all__ = [
     "log_density",
     "ranks",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

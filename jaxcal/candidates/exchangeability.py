@@ -32,6 +32,7 @@ from jaxcal.pairwise.residual import PredictionKernel
 from jaxcal.preconditioners import precision_root
 from jaxcal.preparation import Embedding, not_finite
 from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.results import recorded
 from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
 from jaxcal.typing import (
     ArrayLike,
@@ -47,6 +48,7 @@ from jaxcal.typing import (
 PARTS = ("log density", "location", "scale", "correlation")
 
 
+@recorded
 def exchangeability_test(
     key: KeyLike,
     predictions: Predictions,

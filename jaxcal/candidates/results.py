@@ -1,5 +1,7 @@
 """The result of the exchangeability test."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -53,6 +55,7 @@ class ExchangeabilityResult(JudgedResult):
         ((100, 2), True)
     """
 
+    _rows: ClassVar[tuple[str, ...]] = ("parts", "part_statistics", "part_p_values")
     p_value: Scalar
     part_p_values: Float[Array, " g"]
     part_statistics: Float[Array, " g"]

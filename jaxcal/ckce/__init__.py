@@ -56,3 +56,7 @@ __all__ = [
     "skill",
     "squared_distance",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,9 +19,11 @@ from jaxcal.ckce.general import floating
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import named, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.results import recorded
 from jaxcal.typing import Key, KeyLike, Scalar
 
 
+@recorded
 def compare(
     key: KeyLike,
     models: Any,

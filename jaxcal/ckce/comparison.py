@@ -99,6 +99,15 @@ class Comparison(Result):
         ['right', 'too sure']
     """
 
+    _rows: ClassVar[tuple[str, ...]] = (
+        "names",
+        "estimate",
+        "corrected",
+        "low",
+        "high",
+        "may_be_best",
+    )
+    _plots: ClassVar[tuple[str, ...]] = ("comparison",)
     _scalar: ClassVar[str] = "ridge"
 
     estimate: Float[Array, " M"]

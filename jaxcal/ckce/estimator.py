@@ -20,6 +20,7 @@ from jaxcal.ckce.residuals import checked, class_root, noise, residuals
 from jaxcal.ckce.result import CKCE
 from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
 from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
+from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, DTypeLike, KernelLike, Scalar
 
 
@@ -61,6 +62,7 @@ def positive(value: object, dtype: DTypeLike) -> Scalar:
     return checks.number(value, "bandwidth", above=0).astype(dtype)
 
 
+@recorded
 def ckce(
     predictions: ArrayLike,
     targets: ArrayLike,

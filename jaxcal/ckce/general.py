@@ -21,10 +21,12 @@ from jaxcal.pairwise.skce import SKCE, residual_block
 from jaxcal.pairwise.stein import Stein
 from jaxcal.preparation import Specification, SteinOptions, stein_specification
 from jaxcal.preparation.residuals import not_finite
+from jaxcal.results import recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 
+@recorded
 def ckce_means(
     key: KeyLike,
     predictions: PredictionsLike,
@@ -76,6 +78,7 @@ def ckce_means(
     return _estimate(key, predictions, ys, spec, strength)
 
 
+@recorded
 def ckce_stein(
     key: KeyLike,
     predictions: PredictionsLike,

@@ -13,9 +13,11 @@ from jaxcal.ckce.estimator import checked_problem
 from jaxcal.ckce.groups import checked_groups
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.results import recorded
 from jaxcal.typing import KeyLike
 
 
+@recorded
 def compare_groups(
     key: KeyLike,
     predictions: Any,

@@ -18,6 +18,7 @@ from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.ckce.solvers import Solution
 from jaxcal.kernels import points
+from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 
@@ -45,6 +46,7 @@ class ByGroup(NamedTuple):
     ridge: Float[Array, " g"]
 
 
+@recorded
 def ckce_given(
     predictions: ArrayLike,
     targets: ArrayLike,

@@ -18,10 +18,11 @@ from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.nulls.contract import p_value
-from jaxcal.results import Diagnostics, TestResult, largest_share
+from jaxcal.results import Diagnostics, TestResult, largest_share, recorded
 from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike
 
 
+@recorded
 def ckce_test(
     key: KeyLike,
     predictions: ArrayLike,

@@ -54,3 +54,7 @@ __all__ = [
     "unbinned_ece",
     "upper_distance",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

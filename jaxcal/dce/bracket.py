@@ -43,6 +43,7 @@ from jaxcal.results import (
     Interval,
     JudgedResult,
     Sentences,
+    recorded,
     too_few,
 )
 from jaxcal.typing import ArrayLike, KeyLike, Scalar, Vector
@@ -201,6 +202,7 @@ class DistanceResult(JudgedResult):
         ((200,), True)
     """
 
+    _plots: ClassVar[tuple[str, ...]] = ("bracket", "reliability_with_witness")
     _long: ClassVar[tuple[str, ...]] = ("null_samples",)
 
     bracket: Bracket
@@ -237,6 +239,7 @@ class DistanceResult(JudgedResult):
         return batch_report(self)
 
 
+@recorded
 def distance_from_calibration(
     key: KeyLike,
     predictions: ArrayLike,

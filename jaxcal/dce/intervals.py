@@ -22,7 +22,7 @@ from jaxcal.dce.boxcars import boxcars
 from jaxcal.dce.predictions import Atoms, Binary, atoms, binary, positive, residuals
 from jaxcal.dce.prefix_sums import sums
 from jaxcal.numerics import at_most, smallest
-from jaxcal.results import Result
+from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
 EXACT_MOST = 48  # atoms for which all maximum widths are tried
@@ -56,6 +56,7 @@ class SurrogateCE(Result):
         return [f"surrogate interval calibration error {float(self.value):.6g}, {where}"]
 
 
+@recorded
 def surrogate_interval_ce(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -143,6 +144,7 @@ class IntervalCE(Result):
         return [f"interval calibration error {float(self.value):.6g} by {bins} bins"]
 
 
+@recorded
 def interval_ce(
     predictions: ArrayLike,
     targets: ArrayLike,

@@ -12,9 +12,11 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.points import Laplace, as_kernel
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, PointKernel
 
 
+@recorded
 def kernel_ce(
     predictions: ArrayLike,
     targets: ArrayLike,

@@ -16,7 +16,7 @@ from jaxcal import checks
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.dce.prefix_sums import prefixes
 from jaxcal.numerics import safe_sqrt
-from jaxcal.results import Result
+from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
 
@@ -51,6 +51,7 @@ class KernelCE(Result):
         ]
 
 
+@recorded
 def laplace_ce(
     predictions: ArrayLike,
     targets: ArrayLike,

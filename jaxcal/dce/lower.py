@@ -16,7 +16,7 @@ from jaxtyping import Float
 from jaxcal import checks
 from jaxcal.dce.linear_programs import Chain, chain_program
 from jaxcal.dce.predictions import atoms, binary, positive
-from jaxcal.results import Result
+from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike
 
 ROUNDS = 40
@@ -87,6 +87,7 @@ class LowerDistance(Result):
         return [f"lower distance from calibration {self.value:.6g}, in {ends}"]
 
 
+@recorded
 def lower_distance(
     predictions: ArrayLike,
     targets: ArrayLike,

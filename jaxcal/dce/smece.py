@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.numerics import at_most
-from jaxcal.results import Result
+from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar
 
 HALVINGS = 45
@@ -52,6 +52,7 @@ class SmoothECE(Result):
         return [f"smECE {float(self.value):.6g} (grid error at most {float(self.error):.1e})"]
 
 
+@recorded
 def smece(
     predictions: ArrayLike,
     targets: ArrayLike,

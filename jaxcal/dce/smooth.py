@@ -17,7 +17,7 @@ from jaxtyping import Array
 from jaxcal.dce.predictions import Binary, Residuals, binary
 from jaxcal.dce.prefix_sums import least, sums
 from jaxcal.dce.total_variation import denoise
-from jaxcal.results import Result
+from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
 
@@ -49,6 +49,7 @@ class SmoothCE(Result):
         return [f"smooth calibration error {float(self.value):.6g} (certified to {gap:.1e})"]
 
 
+@recorded
 def smooth_ce(
     predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
 ) -> SmoothCE:

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from jaxcal.dce.intervals import interval_ce
 from jaxcal.dce.predictions import atoms, binary, positive
-from jaxcal.results import Result
+from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike
 
 MOST = 10  # points whose partitions are all tried: 115,975 of them
@@ -91,6 +91,7 @@ def all_partitions(k: int) -> Any:
     return rows
 
 
+@recorded
 def upper_distance(
     predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
 ) -> Partition:

@@ -34,3 +34,7 @@ __all__ = [
     "Wasserstein",
     "positive_definiteness",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -17,7 +17,7 @@ from jaxcal import checks, convert
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.results import Result, Sentences
+from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import KernelLike, KeyLike, PredictionsLike, Scalar
 
 
@@ -73,6 +73,7 @@ class Definiteness(Result):
         return [f"kernel matrix of {self.n} predictions, eigenvalues {ends}"]
 
 
+@recorded
 def positive_definiteness(
     predictions: PredictionsLike,
     *,

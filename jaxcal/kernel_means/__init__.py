@@ -28,3 +28,7 @@ __all__ = [
     "scale_mixtures",
     "waves",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -32,3 +32,7 @@ __all__ = [
     "Radial",
     "RationalQuadratic",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

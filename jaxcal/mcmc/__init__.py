@@ -6,3 +6,7 @@ from jaxcal.mcmc.run import check_draws, mcmc_draws
 from jaxcal.mcmc.samplers import HMC, MALA, NUTS
 
 __all__ = ["HMC", "MALA", "NUTS", "McmcDraws", "check_draws", "log_densities", "mcmc_draws"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -39,7 +39,9 @@ class McmcDraws(Result):
         ((3, 8, 1), (3, 8))
     """
 
+    _scalar: ClassVar[str] = "samples"
     _long: ClassVar[tuple[str, ...]] = ("samples",)
+    _rows: ClassVar[tuple[str, ...]] = ("rhat", "acceptance", "ess", "divergences", "step")
 
     samples: Float[Array, "n m d"]
     rhat: Float[Array, " n"]

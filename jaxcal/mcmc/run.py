@@ -16,7 +16,7 @@ from jaxcal.mcmc.samplers import NUTS
 from jaxcal.models import Unnormalized
 from jaxcal.numerics import largest, smallest
 from jaxcal.preparation import SteinOptions
-from jaxcal.results import TestResult
+from jaxcal.results import TestResult, recorded
 from jaxcal.scores import is_distribution, log_densities_and_gradients
 from jaxcal.typing import Key, KeyLike, Predictions
 
@@ -31,6 +31,7 @@ class Sampler(Protocol):
     def kernel(self, potential: Any, /) -> Any: ...
 
 
+@recorded
 def mcmc_draws(
     key: KeyLike,
     predictions: Predictions,
@@ -123,6 +124,7 @@ def mcmc_draws(
     )
 
 
+@recorded
 def check_draws(
     key: KeyLike, predictions: Predictions, draws: McmcDraws, **options: Unpack[SteinOptions]
 ) -> TestResult:

@@ -55,3 +55,7 @@ __all__ = [
     "wilson",
     "with_temperature",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,6 +19,7 @@ from jaxcal.results import (
     Sentences,
     count_verdicts,
     in_words,
+    recorded,
     too_few,
 )
 from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike, Scalar
@@ -49,6 +50,8 @@ class QuantileCalibration(JudgedResult):
         ('rejected', (19,))
     """
 
+    _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
+    _plots: ClassVar[tuple[str, ...]] = ("quantile_calibration", "pit_histogram")
     _long: ClassVar[tuple[str, ...]] = ("pit",)
 
     levels: Float[Array, " q"]
@@ -116,6 +119,7 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     return _cdf(_single(predictions, ys.shape[0]), ys)
 
 
+@recorded
 def quantile_calibration(
     predictions: PredictionsLike,
     targets: ArrayLike,

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
 from jaxcal.numerics import largest
-from jaxcal.results import Result, Sentences
+from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, Scalar
 
 Z = 1.959963984540054  # a normal variable is within this of 0 with probability .95
@@ -38,6 +38,8 @@ class Reliability(Result):
         (0.25, [0, 0, 0, 20])
     """
 
+    _rows: ClassVar[tuple[str, ...]] = ("confidence", "accuracy", "count", "low", "high")
+    _plots: ClassVar[tuple[str, ...]] = ("reliability",)
     _scalar: ClassVar[str] = "ece"
 
     edges: Float[Array, " b1"]
@@ -75,6 +77,7 @@ class Reliability(Result):
         return lines
 
 
+@recorded
 def reliability(
     confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15, equal_mass: bool = False
 ) -> Reliability:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.measures.losses import nll
-from jaxcal.results import Result, Sentences
+from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, KeyLike, PredictionsLike, Scalar
 
 IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
@@ -264,6 +264,7 @@ FAMILIES = {
 }
 
 
+@recorded
 def fit_temperature(
     predictions: PredictionsLike, targets: ArrayLike, *, steps: int = 40
 ) -> TemperatureFit:

@@ -17,3 +17,7 @@ __all__ = [
     "draws",
     "gaussian_moments",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -19,3 +19,7 @@ __all__ = [
     "evaluate",
     "smooth",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

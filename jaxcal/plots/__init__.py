@@ -37,3 +37,7 @@ __all__ = [
     "witness",
     "witness_map",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -45,3 +45,7 @@ __all__ = [
     "vector_kernel",
     "with_random_features",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,7 +13,9 @@ from jaxcal.results.parts import (
     largest_share,
     plain,
 )
+from jaxcal.results.provenance import recorded
 from jaxcal.results.result import TestResult
+from jaxcal.results.saved import replacing
 from jaxcal.results.verdicts import (
     confidence,
     count_verdicts,
@@ -43,5 +45,11 @@ __all__ = [
     "judge",
     "largest_share",
     "plain",
+    "recorded",
+    "replacing",
     "too_few",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

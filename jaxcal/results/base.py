@@ -1,7 +1,8 @@
-"""What every result can do: say its warnings, print a report, become plain numbers."""
+"""What every result can do: warn, print a report, become numbers or a table, be saved and read."""
 
 import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import equinox as eqx
@@ -9,7 +10,9 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from jaxcal.results import saved, shown
 from jaxcal.results.parts import plain
+from jaxcal.results.provenance import SOURCE, provenance
 from jaxcal.results.verdicts import Judged, first_that_holds, judge
 
 Sentences = Iterable[tuple[str, Any]]  # each with whether it holds
@@ -20,12 +23,18 @@ class Result(eqx.Module):
 
     A class of results says in ``_sentences`` what may limit it, in ``_lines`` how one of them
     prints and in ``_batch_lines`` how several do. ``_scalar`` names the number of one result whose
-    shape is that of a batch, and ``_long`` the arrays that `to_dict` leaves out.
+    shape is that of a batch, and ``_long`` the arrays that `to_dict` leaves out. ``_rows`` names
+    the arrays of one length that make the rows of a table, and ``_plots`` the functions of
+    `jaxcal.plots` that show one result.
     """
+
+    __slots__ = (SOURCE,)  # beside the fields, so that results of different keys still stack
 
     _scalar: ClassVar[str] = "value"
     _long: ClassVar[tuple[str, ...]] = ()
     _mark: ClassVar[str] = "warning"  # before each sentence of the report
+    _rows: ClassVar[tuple[str, ...]] = ()
+    _plots: ClassVar[tuple[str, ...]] = ()
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -46,6 +55,55 @@ class Result(eqx.Module):
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers and lists, for JSON, with the warnings; long arrays are left out."""
         return plain(self._contents()) | {"warnings": self.warnings()}
+
+    def to_frame(self) -> Any:
+        """A pandas data frame: a row a level, bin, part or model where the result has several; else
+        a row a result, with its single numbers. ImportError where pandas is not installed."""
+        self._with_numbers("to_frame")
+        return shown.to_frame(self, self._rows)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How the result came about: ``jaxcal``, ``jax`` (versions), ``result`` (class), ``dtype``,
+        and ``function``, ``key``, ``n`` and ``options`` of the call. These four are None where it
+        is not known: the call was inside of jit or vmap, or the result was changed since."""
+        return provenance(self, np.asarray(getattr(self, self._scalar)).dtype)
+
+    def save(self, path: Path | str) -> None:
+        """Write the result to a .npz file: arrays under the names of their fields, and a header of
+        strict JSON with the `provenance`. TypeError, naming the field, for what a user's own
+        objects hold that is neither number nor word."""
+        self._with_numbers("save")
+        saved.save(self, Path(path), self.provenance)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Any:
+        """Read what `save` wrote: the same values, types and provenance. ValueError, naming the
+        file, where it is damaged or holds another class."""
+        result, written = saved.load(Path(path))
+        if not isinstance(result, cls):
+            raise ValueError(f"{path}: holds a {type(result).__name__}, wanted a {cls.__name__}")
+        object.__setattr__(result, SOURCE, written)
+        return result
+
+    def __getstate__(self) -> tuple[dict[str, Any], Any]:
+        return vars(self), getattr(self, SOURCE, None)
+
+    def __setstate__(self, state: tuple[dict[str, Any], Any]) -> None:
+        vars(self).update(state[0])
+        if state[1] is not None:
+            object.__setattr__(self, SOURCE, state[1])
+
+    def _with_numbers(self, name: str) -> None:
+        if self.traced:
+            raise TypeError(f"{name}: inside of jit, vmap and grad a result holds no numbers yet")
+
+    def _repr_html_(self) -> str:
+        return shown.in_html(self)
+
+    def _figure(self) -> Any:
+        """A small matplotlib figure of one result, or None where its class has no natural one."""
+        return shown.figure(self, self._plots) if self._plots else None
 
     def _sentences(self) -> Sentences:
         return []

@@ -59,6 +59,7 @@ class TestResult(JudgedResult):
         ('rejected', True, (100,))
     """
 
+    _plots: ClassVar[tuple[str, ...]] = ("null_histogram", "contributions")
     __test__ = False  # a result, not a pytest class
     _long: ClassVar[tuple[str, ...]] = ("null_samples", "too_few")
 

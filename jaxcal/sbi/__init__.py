@@ -36,3 +36,7 @@ __all__ = [
     "rank_posteriors",
     "score_pairs",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

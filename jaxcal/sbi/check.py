@@ -14,7 +14,7 @@ from jaxcal.coverage import Coverage
 from jaxcal.models import Scores
 from jaxcal.models.standardized import Units
 from jaxcal.moments import marginal_means
-from jaxcal.results import TestResult
+from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.ranks import MOST_FEATURES, ranks_of
@@ -24,6 +24,7 @@ from jaxcal.typing import ArrayLike, Distribution, Key, KeyLike
 SPLIT_UP_TO = 2000  # pairs, unless asked for
 
 
+@recorded
 def kccsd_test(
     key: KeyLike,
     posterior: Any,
@@ -93,6 +94,7 @@ def kccsd_test(
     return _tested(jax.random.fold_in(key, 1), pairs, test, level, coordinates, conditional=False)
 
 
+@recorded
 def kcsd_test(
     key: KeyLike,
     posterior: Any,
@@ -164,6 +166,7 @@ def kcsd_test(
     return _tested(jax.random.fold_in(key, 2), pairs, test, level, coordinates, conditional=True)
 
 
+@recorded
 def check_posterior(
     key: KeyLike,
     posterior: Any,

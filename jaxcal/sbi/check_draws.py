@@ -7,11 +7,13 @@ import jax.numpy as jnp
 
 from jaxcal import checks
 from jaxcal.models import Units
+from jaxcal.results import recorded
 from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.ranks import PosteriorRanks, rank_draws
 from jaxcal.typing import KeyLike
 
 
+@recorded
 def check_draws(
     key: KeyLike,
     draws: Any,

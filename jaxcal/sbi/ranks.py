@@ -58,6 +58,7 @@ class PosteriorRanks(Result):
         ('draws', ('density', 'theta_1'), (60, 2))
     """
 
+    _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
     _scalar: ClassVar[str] = "p_value"
     _long: ClassVar[tuple[str, ...]] = ("ranks",)
 

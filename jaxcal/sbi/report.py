@@ -1,6 +1,7 @@
 """The results of checking a posterior: the verdict on each question, and both together."""
 
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -235,6 +236,9 @@ class PosteriorReport(Result):
             "conditional": self.conditional.to_dict(),
             **{name: v if v is None else v.to_dict() for name, v in parts.items()},
         }
+
+    def _figure(self) -> Any:
+        return import_module("jaxcal.plots").posterior_figure(self)
 
     @property
     def _of_densities(self) -> bool:

@@ -19,3 +19,7 @@ __all__ = [
     "slcp",
     "two_moons",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

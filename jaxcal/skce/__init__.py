@@ -4,3 +4,7 @@ from jaxcal.skce.calibration import kce, skce, skce_test
 from jaxcal.skce.estimates import BlockEstimates, block_estimates, skce_interval
 
 __all__ = ["BlockEstimates", "block_estimates", "kce", "skce", "skce_interval", "skce_test"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,7 +11,7 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import RandomFeatures
 from jaxcal.quadratic import TILE
-from jaxcal.results import Estimate, TestResult
+from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import (
     ArrayLike,
@@ -24,6 +24,7 @@ from jaxcal.typing import (
 from jaxcal.whitening import Whitener
 
 
+@recorded
 def skce_test(
     key: KeyLike,
     predictions: PredictionsLike,

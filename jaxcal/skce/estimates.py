@@ -14,7 +14,7 @@ from jaxcal import checks
 from jaxcal.numerics import at_least
 from jaxcal.preparation import Specification
 from jaxcal.quadratic import block_sums
-from jaxcal.results import Interval, Result, Sentences, TestResult
+from jaxcal.results import Interval, Result, Sentences, TestResult, recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar
 
@@ -89,6 +89,7 @@ class BlockEstimates(Result):
         ]
 
 
+@recorded
 def block_estimates(
     key: KeyLike,
     predictions: PredictionsLike,

@@ -62,3 +62,7 @@ __all__ = [
     "top_label",
     "ukkr_ridges",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jaxcal import checks
-from jaxcal.results import Interval, Result, Sentences, confidence
+from jaxcal.results import Interval, Result, Sentences, confidence, recorded
 from jaxcal.squared_ce import splits
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
@@ -77,6 +77,7 @@ class Nested(Result):
         ]
 
 
+@recorded
 def nested_calibration_error(
     key: KeyLike,
     predictions: ArrayLike,

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import checks
+from jaxcal.results import recorded
 from jaxcal.squared_ce import reductions, splits
 from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Estimator
@@ -63,6 +64,7 @@ def default_estimators(problem: Reduced) -> list[Any]:
     return [Bins(15), Bins(), *kernels] if scalar else kernels
 
 
+@recorded
 def calibration_error(
     key: KeyLike,
     predictions: ArrayLike,
@@ -137,6 +139,7 @@ def calibration_error(
         return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
 
 
+@recorded
 def problem_error(
     key: KeyLike,
     problem: Reduced,

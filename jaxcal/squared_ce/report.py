@@ -47,6 +47,7 @@ class Report(Result):
         True
     """
 
+    _plots: ClassVar[tuple[str, ...]] = ("calibration_errors",)
     _scalar: ClassVar[str] = "brier"
 
     notion: str = eqx.field(static=True)

@@ -12,3 +12,7 @@ __all__ = [
     "parquet_batches",
     "parquet_shards",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,11 +1,12 @@
 """What a pass over batches has added up: mergeable, saved and restored."""
 
-import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from jaxcal.results import replacing
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,9 @@ class StreamState:
 
     def save(self, path: Path | str) -> None:
         """Write to a .npz file, whole or not at all: an interruption leaves the last one."""
-        path = Path(path)
-        beside = path.with_name(path.name + ".part")
-        with beside.open("wb") as file:
-            arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        with replacing(Path(path)) as file:
             np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
 
     @classmethod
     def load(cls, path: Path | str) -> "StreamState":

@@ -25,14 +25,14 @@ from jaxcal.preparation import (
     stein_specification,
     with_random_features,
 )
-from jaxcal.results.verdicts import in_words, judge
+from jaxcal.results import JudgedResult, Sentences, in_words
 from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import KeyLike
 
 
-class StreamResult(eqx.Module):
+class StreamResult(JudgedResult):
     """The outcome of a streamed test.
 
     Attributes:
@@ -45,7 +45,7 @@ class StreamResult(eqx.Module):
         bandwidths: Bandwidths by name, in the units of the test.
         test: Name of the test.
         route: The random features.
-        reason: Why there is no verdict, "" where there is one.
+        fault: What forbids a verdict, "" where nothing does.
         level: Level of the test.
 
     Example:
@@ -68,33 +68,24 @@ class StreamResult(eqx.Module):
     bandwidths: dict[str, float]
     test: str
     route: str
-    reason: str
+    fault: str
     level: float = 0.05
 
-    @property
-    def verdict(self) -> str:
-        """One of "rejected", "not rejected", "cannot tell"."""
-        return judge(self)
+    def _no_verdict(self) -> Sentences:
+        return [(self.fault, bool(self.fault))]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
-        names = self.__dataclass_fields__
-        return {name: getattr(self, name) for name in names} | {"verdict": self.verdict}
-
-    def __repr__(self) -> str:
+    def _lines(self) -> list[str]:
         used = ", ".join(f"{name} {value:.4g}" for name, value in self.bandwidths.items())
-        return "\n".join(
-            [
-                f"{self.test}, n = {self.n}, {self.route}",
-                f"  estimate   {self.estimate:.4g}   (standard error {self.standard_error:.2g} if "
-                f"not calibrated)",
-                f"  p-value    {self.p_value:.4g}   (Eigenvalues, may be off by "
-                f"{self.p_value_error:.1g})",
-                f"  verdict    {in_words(self)}",
-                f"  fixed by   the first {self.n_first} observations: units, nodes, bandwidths"
-                + (f" ({used})" if used else ""),
-            ]
-        )
+        return [
+            f"{self.test}, n = {self.n}, {self.route}",
+            f"  estimate   {self.estimate:.4g}   (standard error {self.standard_error:.2g} if "
+            f"not calibrated)",
+            f"  p-value    {self.p_value:.4g}   (Eigenvalues, may be off by "
+            f"{self.p_value_error:.1g})",
+            f"  verdict    {in_words(self)}",
+            f"  fixed by   the first {self.n_first} observations: units, nodes, bandwidths"
+            + (f" ({used})" if used else ""),
+        ]
 
 
 class StreamedTest(eqx.Module):

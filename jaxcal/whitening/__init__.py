@@ -17,3 +17,7 @@ from jaxcal.whitening.location_scale import LocationScale
 from jaxcal.whitening.moments import Moments
 
 __all__ = ["Landing", "LocationScale", "Moments", "Regression", "Whitener", "Whitening"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,205 @@
+"""Results on disk: one .npz file, an array a leaf, beside a header in strict JSON; read exactly.
+
+``header.json`` says what the arrays are part of. Anything that reads .npz reads the arrays, under
+the names of the fields that they are.
+"""
+
+import dataclasses
+import io
+import json
+import math
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+FORMAT, HEADER = 1, "header.json"
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Any]:
+    """A file to write that takes the place of ``path`` once it is whole: never half of one."""
+    beside = path.with_name(path.name + ".part")
+    try:
+        with beside.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def save(value: Any, path: Path, provenance: dict[str, Any]) -> None:
+    """Write a result. TypeError, naming the field, for what is neither number, word nor module."""
+    arrays: dict[str, np.ndarray] = {}
+    content = _packed(value, "", arrays)
+    header = {"format": FORMAT, "provenance": provenance, "content": content}
+    text = json.dumps(header, indent=1, allow_nan=False)
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(HEADER, text)
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, array, allow_pickle=False)
+            archive.writestr(f"{name}.npy", buffer.getvalue())
+
+
+def load(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The result and its provenance. ValueError, naming the file, for anything else in it."""
+    with path.open("rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            text = archive.read(HEADER)
+        except UNREADABLE:
+            raise ValueError(
+                f"{path}: not a saved result (cut off, damaged, or another kind of file)"
+            ) from None
+        try:
+            header = json.loads(text, parse_constant=_refused)
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']}, not {FORMAT}")
+            read = lambda name: np.lib.format.read_array(  # noqa: E731
+                io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False
+            )
+            return _unpacked(header["content"], read), dict(header["provenance"])
+        except UNREADABLE as error:
+            what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{path}: not a result that can be read: {what}") from None
+
+
+def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
+    """A value as JSON; its arrays go into ``arrays`` under names that say where they belong."""
+
+    def inside(name: object, item: Any) -> Any:
+        return _packed(item, f"{place}.{name}" if place else str(name), arrays)
+
+    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, np.generic)):
+        return value
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(value, place, arrays)
+    if isinstance(value, eqx.Module) or hasattr(value, "_fields"):
+        kind = type(value)
+        fields = {name: inside(name, getattr(value, name)) for name in _names(kind)}
+        return {"class": f"{kind.__module__}.{kind.__qualname__}", "fields": fields}
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return {"dict": {name: inside(name, item) for name, item in value.items()}}
+    for kind in (list, tuple):
+        if type(value) is kind:
+            return {kind.__name__: [inside(i, item) for i, item in enumerate(value)]}
+    raise TypeError(f"{place}: a {type(value).__name__} cannot be saved")
+
+
+def _array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
+    """An array or scalar of NumPy or JAX; keys, and types that NumPy lacks, as whole numbers."""
+    entry = {"as": "jax" if isinstance(value, jax.Array) else "numpy"}
+    if isinstance(value, np.generic):
+        entry["as"] = "scalar"
+    elif jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        entry["key"] = str(jax.random.key_impl(value))
+        value = jax.random.key_data(value)
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        raise TypeError(f"{place}: an array of objects cannot be saved")
+    if array.dtype.kind == "V":  # such as bfloat16
+        entry["dtype"] = array.dtype.name
+        array = array.view(f"u{array.dtype.itemsize}")
+    name = re.sub(r"[^\w.-]", "_", place)
+    while name in arrays:
+        name += "_"
+    arrays[name] = array
+    return {"array": name} | entry
+
+
+def _unpacked(node: Any, read: Callable[[str], np.ndarray]) -> Any:
+    match node:
+        case {"float": text}:
+            return float(text)
+        case {"array": name, **entry}:
+            return _restored(read(name), entry)
+        case {"list": items}:
+            return [_unpacked(item, read) for item in items]
+        case {"tuple": items}:
+            return tuple(_unpacked(item, read) for item in items)
+        case {"dict": items}:
+            return {name: _unpacked(item, read) for name, item in items.items()}
+        case {"class": name, "fields": fields}:
+            kind = _class(name)
+            if set(fields) != set(_names(kind)):
+                other = ", ".join(sorted(set(fields) ^ set(_names(kind))))
+                raise ValueError(f"{kind.__name__} of this version of jaxcal differs in {other}")
+            values = {field: _unpacked(item, read) for field, item in fields.items()}
+            return _assembled(kind, values)
+        case {}:
+            raise ValueError(f"an entry of the header is of an unknown kind: {sorted(node)}")
+    return node
+
+
+def _restored(array: np.ndarray, entry: dict[str, Any]) -> Any:
+    if "dtype" in entry:
+        array = array.view(jnp.dtype(entry["dtype"]))
+    if entry["as"] == "scalar":
+        return array[()]
+    if entry["as"] == "numpy":
+        return array
+    with jax.enable_x64(True):  # a number of 64 bits stays one
+        restored = jnp.asarray(array)
+        if "key" not in entry:
+            return restored
+        return jax.random.wrap_key_data(restored, impl=entry["key"])
+
+
+def _names(kind: Any) -> list[str]:
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    return list(kind._fields)
+
+
+def _class(name: str) -> Any:
+    """A module or named tuple of jaxcal by its name; nothing else is ever imported."""
+    home, _, word = name.rpartition(".")
+    try:
+        if not home.startswith("jaxcal."):
+            raise ImportError
+        kind = getattr(import_module(home), word)
+        plain = isinstance(kind, type) and kind.__module__ == home
+        if not plain or not (issubclass(kind, eqx.Module) or hasattr(kind, "_fields")):
+            raise ImportError
+    except (ImportError, AttributeError):
+        raise ValueError(f"the class {name} is not one of this version of jaxcal") from None
+    return kind
+
+
+def _assembled(kind: Any, values: dict[str, Any]) -> Any:
+    """An object of these fields, as it was: without the work of its ``__init__``."""
+    if not issubclass(kind, eqx.Module):
+        return kind(**values)
+    module = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(module, name, value)
+    return module
+
+
+def _refused(word: str) -> None:
+    raise ValueError(f"the header holds {word}, which is no JSON")

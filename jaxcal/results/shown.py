@@ -1,0 +1,69 @@
+"""Results in notebooks and tables: the report with its small figure, and a data frame."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from jaxcal.results.parts import plain
+
+
+def figure(result: Any, names: Sequence[str], *, panel: tuple[float, float] = (4.8, 3.2)) -> Any:
+    """A matplotlib figure with a panel for each of these functions of `jaxcal.plots`."""
+    from matplotlib.figure import Figure
+
+    plots = import_module("jaxcal.plots")  # on use: plots come after results
+    whole = Figure(figsize=(panel[0] * len(names), panel[1]), layout="constrained")
+    for name, ax in zip(names, np.ravel(whole.subplots(1, len(names))), strict=True):
+        getattr(plots, name)(result, ax=ax)
+    return whole
+
+
+def image(drawing: Any, *, dpi: int = 80, alt: str = "") -> str:
+    """A matplotlib figure as an HTML image that holds its own PNG."""
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format="png", dpi=dpi)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
+
+
+def in_html(result: Any) -> str:
+    """The report as text and, where there is one result with numbers, its figure. Never fails."""
+    text = f"<pre>{html.escape(repr(result))}</pre>"
+    if result.traced or result.batch_shape:
+        return text
+    try:
+        drawing = result._figure()
+        alt = type(result).__name__
+        return text if drawing is None else f"<div>{text}{image(drawing, alt=alt)}</div>"
+    except Exception:  # a notebook that cannot draw still shows the numbers
+        return text
+
+
+def to_frame(result: Any, rows: Sequence[str]) -> Any:
+    """A pandas data frame; ImportError with what to install where pandas is not there."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("to_frame needs pandas: pip install pandas") from None
+    if rows and not result.batch_shape:
+        return pd.DataFrame({name: np.asarray(getattr(result, name)) for name in rows})
+    shape = result.batch_shape
+    columns = {
+        name: np.ravel(np.broadcast_to(np.asarray(value), shape))
+        for name, value in _flat(plain(result.to_dict()))
+        if np.shape(value) in ((), shape) and not isinstance(value, dict)
+    }
+    return pd.DataFrame(columns)
+
+
+def _flat(content: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    pairs = []
+    for name, value in content.items():
+        inner = isinstance(value, dict)
+        pairs += _flat(value, f"{before}{name}.") if inner else [(before + name, value)]
+    return pairs

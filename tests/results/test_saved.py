@@ -1,0 +1,310 @@
+"""Every class of results: saved and read exactly, as a table, as HTML, with its provenance."""
+
+import copy
+import functools
+import importlib
+import json
+import math
+import pickle
+import pkgutil
+import re
+import sys
+import zipfile
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from quick import quick_first
+
+import jaxcal
+from jaxcal import dce, divergences, measures, sbi, squared_ce
+from jaxcal.candidates import exchangeability_test
+from jaxcal.coverage import coverage
+from jaxcal.results import JudgedResult, Result, TestResult
+from jaxcal.streaming import StreamedTest, array_batches
+
+RANDOM = np.random.default_rng(0)
+N = 30
+P = RANDOM.dirichlet(np.ones(3), N)
+LABELS = (RANDOM.random(N)[:, None] > np.cumsum(P, 1)).sum(1)
+BINARY, HAPPENED = P[:, 0], (LABELS == 0).astype(int)
+YS = RANDOM.normal(size=(N, 2))
+NORMALS = dist.Normal(jnp.asarray(YS[:, 0]), 1.0)
+SCORES = jaxcal.Scores(-YS, RANDOM.normal(size=(N, 4, 2)), RANDOM.normal(size=(4, 2)))
+NULL = jaxcal.nulls.Wild(19)
+
+
+def log_prob(theta, x):
+    return -0.5 * jnp.sum((theta - x) ** 2)
+
+
+def stream():
+    features = jaxcal.RandomFeatures(1, 6)
+    test = StreamedTest.skce(0, P, LABELS, features=features)
+    return test.result(test.run(array_batches(15, P, LABELS)))
+
+
+def posterior():
+    prior = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
+    chains = {"draws": RANDOM.normal(size=(N, 5, 2)), "null": NULL}
+    return sbi.check_posterior(0, log_prob, YS, YS, prior=prior, coordinates=False, **chains)
+
+
+MAKE = {
+    "TestResult": lambda: jaxcal.skce_test(0, P, LABELS, null=NULL),
+    "Coverage": lambda: coverage(NORMALS, YS[:, 1], RANDOM.normal(size=(N, 9))),
+    "PosteriorReport": posterior,
+    "Report": lambda: jaxcal.calibration_error(
+        0, P, LABELS, estimators=[squared_ce.Bins((2, 4)), squared_ce.Zero()]
+    ),
+    "Nested": lambda: squared_ce.nested_calibration_error(
+        0, P, LABELS, folds=2, estimators=[squared_ce.Bins((2,))]
+    ),
+    "TemperatureFit": lambda: measures.fit_temperature(NORMALS, YS[:, 1]),
+    "Reliability": lambda: measures.reliability(BINARY, HAPPENED, bins=4),
+    "QuantileCalibration": lambda: measures.quantile_calibration(NORMALS, YS[:, 1]),
+    "McmcDraws": lambda: jaxcal.mcmc_draws(0, NORMALS, n_draws=8, n_warmup=10),
+    "ExchangeabilityResult": lambda: exchangeability_test(0, NORMALS, YS[:, 1]),
+    "Definiteness": lambda: divergences.positive_definiteness(
+        P, divergence=divergences.Euclidean()
+    ),
+    "CKCE": lambda: jaxcal.ckce.ckce(P, LABELS),
+    "Comparison": lambda: jaxcal.compare(0, {"a/1": P, "b": P[:, ::-1]}, LABELS),
+    "LowerDistance": lambda: dce.lower_distance(BINARY, HAPPENED),
+    "KernelCE": lambda: dce.laplace_ce(BINARY, HAPPENED),
+    "DistanceResult": lambda: jaxcal.distance_from_calibration(0, BINARY, HAPPENED),
+    "SurrogateCE": lambda: dce.surrogate_interval_ce(BINARY, HAPPENED, accuracy=0.1),
+    "IntervalCE": lambda: dce.interval_ce(BINARY, HAPPENED),
+    "Partition": lambda: dce.upper_distance(BINARY[:6], HAPPENED[:6]),
+    "SmoothCE": lambda: dce.smooth_ce(BINARY, HAPPENED),
+    "SmoothECE": lambda: dce.smece(BINARY, HAPPENED),
+    "BlockEstimates": lambda: jaxcal.skce.block_estimates(0, NORMALS, YS[:, 1]),
+    "StreamResult": stream,
+}
+INSIDE = {"PosteriorResult": "calibration", "PosteriorRanks": "ranks"}  # of PosteriorReport
+DRAWN = "TestResult Coverage PosteriorReport Report Reliability QuantileCalibration Comparison"
+DRAWN = {*DRAWN.split(), "DistanceResult"}
+ROWS = {"Coverage": 9, "Reliability": 4, "QuantileCalibration": 19, "Comparison": 2}
+ROWS |= {"ExchangeabilityResult": 3, "PosteriorRanks": 3, "McmcDraws": N}
+
+
+@functools.cache
+def result(name):
+    if name in INSIDE:
+        return getattr(result("PosteriorReport"), INSIDE[name])
+    return MAKE[name]()
+
+
+def classes():
+    """Names of all classes of results in the package."""
+    for module in pkgutil.walk_packages(jaxcal.__path__, "jaxcal."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    todo, names = [Result], set()
+    while todo:
+        kinds = [kind for kind in todo.pop().__subclasses__() if kind.__module__[:6] == "jaxcal"]
+        todo += kinds
+        names |= {kind.__name__ for kind in kinds}
+    return names - {JudgedResult.__name__}
+
+
+def same(one, other):
+    """Whether two values are equal in structure, types and every bit."""
+    first, second = jax.tree.flatten(one), jax.tree.flatten(other)
+    assert first[1] == second[1]
+    for a, b in zip(first[0], second[0], strict=True):
+        assert type(a) is type(b)
+        if hasattr(a, "dtype"):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+        else:
+            assert a == b or (a != a and b != b)
+
+
+def test_every_class_of_results_is_walked():
+    assert classes() == {*MAKE, *INSIDE}
+
+
+QUICK = "TestResult Coverage Reliability Definiteness LowerDistance SmoothCE"
+EVERY = pytest.mark.parametrize("name", quick_first([*MAKE, *INSIDE], QUICK.split()))
+
+
+@EVERY
+def test_a_result_comes_back_as_it_was(name, tmp_path):
+    before, file = result(name), tmp_path / "result.npz"
+    before.save(file)
+    back = type(before).load(file)
+    same(before, back)
+    assert back.provenance == before.provenance
+    assert repr(back) == repr(before)
+    with zipfile.ZipFile(file) as archive:
+        header = json.loads(archive.read("header.json"), parse_constant=pytest.fail)
+    source = header["provenance"]
+    assert source["jaxcal"] == jaxcal.__version__
+    assert source["dtype"] in ("float64", "int64")
+    if name not in {*INSIDE, "StreamResult"}:
+        assert source["function"].startswith("jaxcal.")
+        assert source["n"] == (6 if name == "Partition" else N)
+
+
+@EVERY
+def test_a_result_shows_itself_and_is_a_table(name):
+    shown = result(name)
+    assert ("data:image/png" in shown._repr_html_()) == (name in DRAWN)
+    assert len(shown.to_frame()) == ROWS.get(name, 1)
+    public = [word for word in dir(shown) if not word.startswith("_")]
+    assert not [word for word in public if word in dir(eqx.Module)]
+
+
+def test_provenance_names_key_and_options():
+    source = result("TestResult").provenance
+    assert source["key"] == 0
+    assert source["options"] == {"null": "Wild(n_draws=19)"}
+    typed = jaxcal.skce_test(jax.random.key(7), P, LABELS, null=NULL, level=0.1)
+    assert typed.provenance["key"] == [0, 7]
+    assert typed.provenance["options"]["level"] == 0.1
+    assert pickle.loads(pickle.dumps(typed)).provenance == typed.provenance
+    assert copy.copy(typed).provenance == typed.provenance
+    changed = typed.at_level(0.01, NULL.least_p_value)
+    assert changed.provenance["key"] is None
+    jax.tree.map(
+        lambda one, other: jnp.stack([one, other]),
+        result("TestResult"),
+        changed.at_level(0.05, NULL.least_p_value),
+    )
+
+
+def test_a_batch_and_a_traced_result_are_text(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 3)
+    texts = []
+
+    def test(key):
+        one = jaxcal.skce_test(key, P, LABELS, null=NULL)
+        texts.append(one._repr_html_())
+        with pytest.raises(TypeError, match="no numbers yet"):
+            one.save(tmp_path / "traced.npz")
+        return one
+
+    batch = jax.jit(jax.vmap(test))(keys)
+    assert set(texts) == {"<pre>TestResult(traced)</pre>"}
+    assert "png" not in batch._repr_html_()
+    assert batch.provenance["key"] is None
+    frame = batch.to_frame()
+    np.testing.assert_array_equal(frame["p_value"], batch.p_value)
+    assert list(frame["verdict"]) == list(batch.verdict)
+    batch.save(tmp_path / "batch.npz")
+    same(batch, Result.load(tmp_path / "batch.npz"))
+
+
+def test_what_cannot_be_drawn_is_still_shown(monkeypatch):
+    monkeypatch.setattr(jaxcal.plots, "null_histogram", None)
+    assert result("TestResult")._repr_html_().startswith("<pre>")
+
+
+def test_without_pandas_a_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        result("CKCE").to_frame()
+
+
+def test_nan_and_infinity_are_no_json_words(tmp_path):
+    odd = replace(
+        result("LowerDistance"), value=math.nan, low=-math.inf, high=np.float64("nan"), moved=-0.0
+    )
+    odd.save(tmp_path / "odd.npz")
+    back = Result.load(tmp_path / "odd.npz")
+    same(odd, back)
+    assert math.copysign(1, back.moved) == -1
+    for word in ("float32", "bfloat16"):
+        narrow = replace(result("SmoothCE"), value=jnp.asarray(0.1, word))
+        narrow.save(tmp_path / "narrow.npz")
+        same(narrow, Result.load(tmp_path / "narrow.npz"))
+    with jax.enable_x64(False):  # a saved number of 64 bits stays one
+        assert Result.load(tmp_path / "narrow.npz").upper.dtype == "float64"
+
+
+def test_what_cannot_be_saved_is_named_and_leaves_no_file(tmp_path):
+    strange = jax.tree.map(lambda leaf: print, result("LowerDistance"))
+    with pytest.raises(TypeError, match="value: a builtin_function_or_method cannot be saved"):
+        strange.save(tmp_path / "strange.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def rewritten(file, change):
+    """The same file with another header."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["header.json"] = change(members["header.json"].decode()).encode()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+HEADERS = {
+    "an unknown class": (
+        lambda text: text.replace("dce.smooth.SmoothCE", "dce.smooth.Other"),
+        "Other",
+    ),
+    "another package": (
+        lambda text: text.replace("jaxcal.dce.smooth.SmoothCE", "os.system"),
+        "os.sys",
+    ),
+    "a function": (lambda text: text.replace("SmoothCE", "smooth_ce"), "smooth_ce"),
+    "another field": (lambda text: text.replace('"flow"', '"stream"'), "differs in flow, stream"),
+    "a word that is no JSON": (lambda text: text.replace('"format": 1', '"format": NaN'), "NaN"),
+    "another format": (lambda text: text.replace('"format": 1', '"format": 99'), "format is 99"),
+    "a missing array": (lambda text: text.replace('"array": "flow"', '"array": "f"'), "f.npy"),
+    "half of it": (lambda text: text[: len(text) // 2], "not a result"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_that_is_not_ours_is_refused(name, tmp_path):
+    file, (change, words) = tmp_path / "result.npz", HEADERS[name]
+    result("SmoothCE").save(file)
+    rewritten(file, change)
+    with pytest.raises(ValueError, match=re.escape(words)) as refusal:
+        Result.load(file)
+    assert "result.npz" in str(refusal.value)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    file = tmp_path / "result.npz"
+    result("SmoothCE").save(file)
+    whole = file.read_bytes()
+    places = np.linspace(0, len(whole) - 1, 60).astype(int)
+    for place in places:
+        file.write_bytes(whole[:place])
+        with pytest.raises(ValueError, match="npz: not a saved result"):
+            Result.load(file)
+        flipped = bytearray(whole)
+        flipped[place] ^= 0xFF
+        file.write_bytes(bytes(flipped))
+        refusal = back = None
+        try:
+            back = Result.load(file)
+        except ValueError as error:
+            refusal = str(error)
+        if refusal is None:  # a date or a flag may be damaged without harm to the numbers
+            same(back, result("SmoothCE"))
+        else:
+            assert "result.npz" in refusal
+    np.savez(file, a=1)
+    with pytest.raises(ValueError, match="not a saved result"):
+        Result.load(file)
+    with pytest.raises(FileNotFoundError):
+        Result.load(tmp_path / "none.npz")
+    result("CKCE").save(file)
+    with pytest.raises(ValueError, match="holds a CKCE, wanted a TestResult"):
+        TestResult.load(file)
+
+
+def test_completion_shows_public_names_only():
+    for name in ("jaxcal", *(f"jaxcal.{part}" for part in jaxcal.__all__)):
+        module = sys.modules.get(name)
+        if module is not None:
+            assert dir(module) == sorted(module.__all__), name
