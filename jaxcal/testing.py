@@ -14,7 +14,6 @@ from jaxcal.linear import OfVectors, linear_sums
 from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
 from jaxcal.nulls.combination import strongest
-from jaxcal.pairwise.stein import SteinFeatures
 from jaxcal.preparation import (
     Featured,
     Noticed,
@@ -188,7 +187,7 @@ def unjudged(
         keys = jax.random.split(key, 3)
         prepared, featured = spec.fit(keys[:2], predictions, targets)
         features = featured.features
-        scores = features.scores if isinstance(features, SteinFeatures) else None
+        scores = featured.scores
         outcome, forms = apply_with(
             null, scores, keys[2], prepared.pairwise, features, tile=tile, mesh=mesh
         )

@@ -19,7 +19,8 @@ from jaxcal.divergences.vectors import Vectors, gram_block
 from jaxcal.location_nulls import ChiSquared, F, LocationNull, Signs
 from jaxcal.models import Draws
 from jaxcal.models.families import Classes, distribution_of
-from jaxcal.pairwise.skce import SKCE, SKCEFeatures
+from jaxcal.pairwise.skce import KernelResidual
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation import Prepared, Specification, not_finite
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
@@ -256,21 +257,23 @@ def _at_others(
 
 def _located(
     prepared: Prepared,
-    seen: SKCEFeatures,
-    there: SKCEFeatures,
+    seen: WeightedFeatures,
+    there: WeightedFeatures,
     predictions: PredictionsLike,
     ys: Array,
     rows: Array,
     nonfinite: Array,
 ) -> _Located:
     pairwise = prepared.pairwise
-    assert isinstance(pairwise, SKCE)
-    means = pairwise.means
+    assert isinstance(pairwise, Weighted)
+    (statistic,), (observed,), (at,) = pairwise.statistics, seen.residuals, there.residuals
+    assert isinstance(statistic, KernelResidual)
+    means = statistic.means
     near = gram_block(
         pairwise.prediction_kernel, pairwise.divergence, seen.predictions, there.predictions
     )
     return _Located(
-        near * (means.gram(seen.ys, there.ys) - means.first(seen.distribution, there.ys)),
+        near * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys)),
         rows,
         prepared,
         not_finite(ys),

@@ -3,13 +3,14 @@
 import importlib.util
 
 import equinox as eqx
+import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import numpy as jnp
 from numpyro.infer.autoguide import AutoDiagonalNormal
 
-from jaxcal import candidates, divergences, kernels, models, squared_ce, whitening
+from jaxcal import candidates, divergences, kernels, models, moments, squared_ce, whitening
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
@@ -34,6 +35,8 @@ DENSITIES = models.Unnormalized(density, jnp.asarray(YS))
 BY_KEY = {"key": 0, "predictions": NORMALS, "targets": YS}
 CLASSES = {"predictions": PS, "targets": LABELS}
 BINARY = {"predictions": P, "targets": Y}
+AT_TARGETS = {"predictions": DENSITIES, "targets": YS}
+IN_UNITS = {"centers": np.zeros((1, 2)), "scales": np.eye(2)[None]}
 LABELLED = {"predictions": PS, "targets": LABELS}
 SAMPLES = {"thetas": YS, "xs": INPUTS, "key": 0}
 
@@ -56,8 +59,10 @@ class Network(eqx.Module):
         return log_prob(theta, self.slopes * x)
 
 
-# what cannot be called where an optional library is not installed
-WITHOUT = set() if importlib.util.find_spec("torch") else {"TorchPosterior"}
+# what wants a file, or arguments that tests have read, or an optional library that is not installed
+WITHOUT = {"parquet_shards", "evaluate", "smooth"} | (
+    set() if importlib.util.find_spec("torch") else {"TorchPosterior"}
+)
 
 
 def recipes():
@@ -260,6 +265,17 @@ def recipes():
             "draws": {"key": 0, "predictions": NORMALS, "m": 3},
             "gaussian_moments": {"predictions": NORMALS},
         },
+        "streaming": {
+            "StreamState": {},
+            "array_batches": {"size": 4},
+            "parquet_batches": {"shards": [], "size": 4},
+        },
+        "moments": {
+            "Exchangeable": {"n_candidates": 4, "scale": 1.0},
+            "KernelStein": {"kernel": kernels.Gaussian()},
+            "evaluate": {"moment": moments.Score(), **AT_TARGETS, **IN_UNITS},
+            "smooth": {"key": jax.random.key(0), **AT_TARGETS, **IN_UNITS},
+        },
         "whitening": {
             "Landing": {"steps": 2, "form": "full"},
             "LocationScale": {"whitener": whitening.Regression()},
@@ -299,8 +315,8 @@ def plots():
 class Lazy:
     """What a public name returns for its valid arguments, called when wanted."""
 
-    def __init__(self, name, room="", part=None, **options):
-        self.name, self.room, self.part, self.options = name, room, part, options
+    def __init__(self, name, subpackage="", part=None, **options):
+        self.name, self.subpackage, self.part, self.options = name, subpackage, part, options
 
 
 block_estimates, conditional_mean = (

@@ -48,6 +48,16 @@ def smoke(command):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_mutant_breaks_one_place_of_the_library():
+    checkout, mutants = EXPERIMENTS.parent, load(EXPERIMENTS / "mutants" / "run.py").MUTANTS
+    for mutant in mutants:
+        text = (checkout / "jaxcal" / mutant.file).read_text()
+        assert (text.count(mutant.line), mutant.name) == (1, mutant.name)
+        assert (checkout / "tests" / mutant.tests).exists()
+        assert mutant.broken != mutant.line
+    assert len({mutant.name for mutant in mutants}) == len(mutants)
+
+
 class Interrupted(Exception):
     pass
 

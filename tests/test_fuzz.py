@@ -25,7 +25,7 @@ from jax.core import Tracer
 N = fuzz_calls.N
 SUBPACKAGES = (
     "kernels nulls kernel_means mcmc skce ucme coverage candidates measures ckce squared_ce "
-    "dce divergences simulators plots sbi data models whitening"
+    "dce divergences simulators plots sbi data models whitening streaming moments"
 )
 ODD = {
     "None": None,
@@ -73,8 +73,8 @@ PROGRAM = type(jax.jit(len)), type(eqx.filter_jit(len))
 
 def public(subpackage):
     module = importlib.import_module(f"jaxcal.{subpackage}".rstrip("."))
-    own = [n for n, o in vars(module).items() if getattr(o, "__module__", "") == module.__name__]
-    for name in getattr(module, "__all__", own):  # protocols and base classes are not called
+    here = [n for n, o in vars(module).items() if getattr(o, "__module__", "") == module.__name__]
+    for name in getattr(module, "__all__", here):  # protocols and base classes are not called
         value = getattr(module, name)
         bare = getattr(value, "_is_protocol", False) or inspect.isabstract(value)
         if callable(value) and not bare and name[0] != "_":
@@ -146,16 +146,16 @@ def values(recipe, tables):
 
 
 @functools.cache
-def _result(name, room, options):
+def _result(name, subpackage, options):
     tables = fuzz_calls.recipes()
-    call = dict(public(room))[name]
-    return call(**{**values(tables[room][name], tables), **dict(options)})
+    call = dict(public(subpackage))[name]
+    return call(**{**values(tables[subpackage][name], tables), **dict(options)})
 
 
 def _made(value, tables):
     if not isinstance(value, fuzz_calls.Lazy):
         return value
-    result = _result(value.name, value.room, tuple(value.options.items()))
+    result = _result(value.name, value.subpackage, tuple(value.options.items()))
     return result if value.part is None else value.part(result)
 
 

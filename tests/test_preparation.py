@@ -10,7 +10,7 @@ import pytest
 from jaxcal import Draws, Scores, divergences
 from jaxcal.divergences import MeanEmbedding
 from jaxcal.models.families import Classes
-from jaxcal.pairwise.skce import SKCE
+from jaxcal.pairwise.weighted import Weighted
 from jaxcal.preparation import stein_specification
 from jaxcal.skce.specification import mean_specification
 
@@ -96,7 +96,7 @@ def test_kernel_means_of_a_part_are_a_part_of_the_kernel_means(law, key):
         prepared, featured = spec.fit(keys, whole, checked)
         part = prepared.features(keys, LAWS[law](mean[:5], deviation[:5]), ys[:5]).features
         rest = prepared.features(keys, LAWS[law](mean[5:], deviation[5:]), ys[5:]).features
-        assert isinstance(prepared.pairwise, SKCE)
+        assert isinstance(prepared.pairwise, Weighted)
         block = prepared.pairwise.block
         return block(featured.features, featured.features)[:, :5, 5:], block(part, rest)
 
@@ -124,8 +124,9 @@ def test_units_and_bandwidths_are_those_of_the_fit_not_of_the_new_data(key):
     far = features_of(prepared, keys, dist.Normal(mean + 900, deviation).to_event(1), ys + 900)
     scale = jnp.std(ys, axis=0, keepdims=True)
     wanted = (ys + 900 - jnp.mean(ys, axis=0, keepdims=True)) / scale
-    np.testing.assert_allclose(far.features.ys, wanted, rtol=1e-9)
-    np.testing.assert_allclose(far.features.scores, (mean - ys) / deviation**2 * scale, rtol=1e-9)
+    (stein,) = far.features.residuals
+    np.testing.assert_allclose(stein.ys, wanted, rtol=1e-9)
+    np.testing.assert_allclose(stein.scores, (mean - ys) / deviation**2 * scale, rtol=1e-9)
 
 
 def test_inputs_of_other_observations_are_asked_for(key):

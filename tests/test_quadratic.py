@@ -271,13 +271,15 @@ ON_DEVICES = """
     from jaxcal.divergences import Vectors
     from jaxcal.kernels import Gaussian
     from jaxcal.pairwise.stein import Stein, SteinFeatures
+    from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
     from jaxcal.quadratic import quadratic_sums
 
     rng = np.random.default_rng(0)
     n = 101
     ys, scores, phi, w = (jnp.asarray(rng.normal(size=(n, k))) for k in (2, 2, 3, 9))
-    features = SteinFeatures(ys, scores, phi)
-    pairwise = Stein(Gaussian(1.0), Gaussian(1.5), Vectors(phi[:0]), dimension=2, components=True)
+    features = WeightedFeatures(phi, (SteinFeatures(ys, scores),))
+    stein = Stein(Gaussian(1.0), dimension=2, components=True)
+    pairwise = Weighted(Gaussian(1.5), Vectors(phi[:0]), (stein,))
 
     def of(mesh, tile):
         walk = jax.jit(lambda f, w: quadratic_sums(

@@ -16,7 +16,8 @@ from jaxcal.divergences import MeanEmbedding, TotalVariation, Vectors, Wasserste
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
 from jaxcal.nulls import BlockNormal, BlockSquares, Gamma, Multinomial, Spectrum, Wild
-from jaxcal.pairwise.skce import SKCE, MatrixSKCE, Observed, SKCEFeatures
+from jaxcal.pairwise.skce import KernelResidual, MatrixSKCE, Observed
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
 
 KEY = jax.random.key(0)
@@ -67,24 +68,25 @@ def test_the_published_six_points():
 def test_the_published_bootstrap_sample(monkeypatch):
     """The counts (2, 0, 1, 1, 0, 2) give T' = -.0160042927, against -.0523908911 observed."""
     indices = jnp.array([[0, 0, 2, 3, 5, 5]])
-    pairwise, features = assembled(*SIX)
+    pairwise, features = by_hand(*SIX)
     monkeypatch.setattr(jax.random, "randint", lambda *args, **options: indices)
     outcome = testing.apply(Multinomial(1), KEY, pairwise, features)
     near(outcome.samples[0], -0.0160042927)
     near(outcome.statistic, -0.0523908911)
 
 
-def assembled(predictions, ys):
+def by_hand(predictions, ys):
     """The pairwise statistic of the paper's kernel and its features, put together by hand."""
     means = kernel_means(Gaussian(1.0), predictions)
     described = Wasserstein().features(KEY, predictions, None)
     described = described - Wasserstein().center(described)
-    features = SKCEFeatures(ys.reshape(len(ys), -1), means.features, described)
-    return SKCE(Laplace(1.0), Wasserstein(), means.empty()), features
+    observed = Observed(ys.reshape(len(ys), -1), means.features)
+    pairwise = Weighted(Laplace(1.0), Wasserstein(), (KernelResidual(means.empty()),))
+    return pairwise, WeightedFeatures(described, (observed,))
 
 
 def test_the_bootstrap_has_the_conditional_mean_of_multinomial_counts():
-    pairwise, features = assembled(*SIX)
+    pairwise, features = by_hand(*SIX)
     outcome = jax.jit(partial(testing.apply, Multinomial(20000)))(KEY, pairwise, features)
     samples = outcome.samples[0]
     error = samples.std() / 20000**0.5
@@ -94,7 +96,7 @@ def test_the_bootstrap_has_the_conditional_mean_of_multinomial_counts():
 def test_the_published_pairs():
     two = dist.Normal(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.5])), jnp.array([0.5, -0.2])
     near(skce(KEY, *two, **PAPER).unbiased, -0.0630477597)
-    pairwise, features = assembled(*two)
+    pairwise, features = by_hand(*two)
     near(pairwise.diagonal(features)[0, 0], 0.2488195751)
     two = dist.Laplace(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.5])), two[1]
     options = {"standardize": False, "prediction_kernel": PowerExponential(1.0, power=1.0)}
@@ -253,7 +255,7 @@ def test_the_constant_of_the_uncalibrated_model_by_quadrature(d, wanted):
 )
 def test_moments_of_h_under_calibration(d, square, key):
     predictions, ys = synthetic(key, 1500, d, calibrated=True)
-    pairwise, features = assembled(predictions, ys)
+    pairwise, features = by_hand(predictions, ys)
     h = pairwise.block(features, features)[0]
     own = pairwise.diagonal(features)[0]
     # the block's distances come from a matrix product: their roots are right to eps^1/2
@@ -332,7 +334,7 @@ def p_values():
     def run(keys, calibrated):
         def one(key):
             data_key, test_key = jax.random.split(key)
-            pairwise, features = assembled(*synthetic(data_key, 16, 10, calibrated))
+            pairwise, features = by_hand(*synthetic(data_key, 16, 10, calibrated))
             nulls = [null for null, *_ in NULLS.values()] + [Wild(200)]
             outcomes = [testing.apply(null, test_key, pairwise, features) for null in nulls]
             return jnp.stack([outcome.p_value[0] for outcome in outcomes])

@@ -174,13 +174,15 @@ def part_batch(quick, n, batch):
     from jaxcal.divergences import Fisher
     from jaxcal.kernels import Gaussian
     from jaxcal.pairwise.stein import Stein, SteinFeatures
+    from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 
     x, y = data(n, (batch,))
     keys = jax.random.split(jax.random.key(0), batch)
     whole = best(jax.jit(jax.vmap(jaxcal_test)), keys, x, y)
-    pairwise = Stein(Gaussian(jnp.float32(3)), Gaussian(jnp.float32(2)), Fisher(), dimension=D)
+    stein = Stein(Gaussian(jnp.float32(3)), dimension=D)
+    pairwise = Weighted(Gaussian(jnp.float32(2)), Fisher(), (stein,))
     described = jnp.tile(x - y, (1, 1, NODES)) / NODES**0.5
-    features = SteinFeatures(y, x - y, described)
+    features = WeightedFeatures(described, (SteinFeatures(y, x - y),))
     null = nulls.Wild(DRAWS)
     one = jax.vmap(lambda key, each: testing.apply(null, key, pairwise, each).p_value)
     engine = best(jax.jit(one), keys, features)

@@ -19,14 +19,13 @@ from jaxcal.divergences import (
     GaussianFisher,
     GaussianKernelFisher,
     KernelFisher,
-    Vectors,
     Wasserstein,
 )
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernel_means import kernel_means
-from jaxcal.kernels import IMQ, Constant, Gaussian, points
+from jaxcal.kernels import IMQ, Gaussian, points
 from jaxcal.nulls import Wild
-from jaxcal.pairwise.skce import SKCE, SKCEFeatures
+from jaxcal.pairwise.skce import KernelResidual, Observed
 from jaxcal.pairwise.stein import Stein
 from jaxcal.preparation import stein_specification
 from jaxcal.typing import Features, Pairwise
@@ -55,15 +54,15 @@ class Series(NamedTuple):
 
 def series() -> list[Series]:
     """The paper's 24 series, and the preconditioned KCCSD."""
-    found = []
+    named = []
     for divergence, exactness in DIVERGENCES:
-        found += [Series("KCCSD", divergence, target, exactness) for target in TARGETS]
-        found += [
+        named += [Series("KCCSD", divergence, target, exactness) for target in TARGETS]
+        named += [
             Series("SKCE", divergence, target, exactness)
             for target in TARGETS
             if (exactness, target) != ("exact", "IMQ")  # the paper has no closed form for it
         ]
-    return [*found, Series("preconditioned KCCSD", "GFD", "Gaussian", "approx")]
+    return [*named, Series("preconditioned KCCSD", "GFD", "Gaussian", "approx")]
 
 
 class Grid(eqx.Module):
@@ -71,7 +70,7 @@ class Grid(eqx.Module):
     the targets; features are a tuple of those of each kernel and of each statistic."""
 
     kernels: tuple[Any, ...]  # (kernel, distance)
-    statistics: tuple[Pairwise, ...]  # that forget the predictions
+    statistics: tuple[Pairwise, ...]  # of the targets
     layout: tuple[tuple[int, int], ...] = eqx.field(static=True)
 
     @property
@@ -90,11 +89,11 @@ class Grid(eqx.Module):
         return jnp.stack([k[i] * h[j] for i, j in self.layout])
 
     def diagonal(self, features: Features) -> jax.Array:
-        def own(one: Features) -> jax.Array:
+        def alone(one: Features) -> jax.Array:
             single = jax.tree.map(lambda leaf: leaf[None], one)
             return self.block(single, single)[:, 0, 0]
 
-        return jnp.moveaxis(jax.vmap(own)(features), 0, 1)
+        return jnp.moveaxis(jax.vmap(alone)(features), 0, 1)
 
 
 def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid, Features]:
@@ -107,16 +106,14 @@ def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid
         prepared, featured = spec.fit(keys, predictions, targets)
         kernels[name] = (prepared.prediction_kernel, prepared.embedding.divergence)
         described[name] = featured.features.predictions
-    n, d = targets.shape
-    forgets, nothing = Vectors(jnp.zeros((0, 1))), jnp.zeros((n, 1))  # no word of the predictions
     statistics, features = {}, {}
     for test, form in (("KCCSD", None), ("preconditioned KCCSD", FORM)):
         spec = stein_specification(targets, n_nodes=DRAWS, precondition=form, standardize=False)
         prepared, featured = spec.fit(keys, predictions, targets)
         for target, kernel in TARGETS.items():
             kernel = points.with_bandwidth(kernel, prepared.bandwidths["target"])
-            statistics[test, target] = Stein(kernel, Constant(), forgets, dimension=d)
-            features[test, target] = featured.features._replace(predictions=nothing)
+            statistics[test, target] = Stein(kernel, dimension=targets.shape[1])
+            (features[test, target],) = featured.features.residuals
     for one in series():
         if one.test != "SKCE" or _statistic(one) in statistics:
             continue
@@ -124,8 +121,8 @@ def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid
         # draws of their own: the weight of a pair must not depend on the errors of its means
         m = DRAWS if one.exactness == "approx" else None
         means = kernel_means(kernel, predictions, key=mean_key, n_draws=m)
-        statistics[_statistic(one)] = SKCE(Constant(), forgets, means.empty())
-        features[_statistic(one)] = SKCEFeatures(targets, means.features, nothing)
+        statistics[_statistic(one)] = KernelResidual(means.empty())
+        features[_statistic(one)] = Observed(targets, means.features)
     names = [(one.divergence, one.exactness) for one in series()]
     layout = [
         (list(kernels).index(name), list(statistics).index(_statistic(one)))

@@ -15,10 +15,8 @@ from jaxcal import checks
 from jaxcal.ckce import solve
 from jaxcal.ckce.estimator import CKCE
 from jaxcal.ckce.ridge import Ridge, ridge_at
-from jaxcal.divergences.vectors import Vectors, gram_block
-from jaxcal.kernels.points import Constant
-from jaxcal.pairwise.skce import SKCE, residual_block
-from jaxcal.pairwise.stein import Stein
+from jaxcal.divergences.vectors import gram_block
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation import Specification, SteinOptions, stein_specification
 from jaxcal.preparation.residuals import not_finite
 from jaxcal.results import recorded
@@ -161,22 +159,10 @@ def _estimate(
     )
 
 
-def residual_products(pairwise: Any, rows: Any, cols: Any) -> Array:
+def residual_products(pairwise: Weighted, rows: WeightedFeatures, cols: WeightedFeatures) -> Array:
     """Inner products of the residuals of some observations with those of others, [r, c]."""
-    if isinstance(pairwise, SKCE):
-        return residual_block(pairwise.means, rows, cols)
-    assert isinstance(pairwise, Stein)
-    alone = Stein(
-        pairwise.target_kernel,
-        Constant(),
-        Vectors(jnp.zeros((0, 1), rows.ys.dtype)),
-        dimension=pairwise.dimension,
-    )
-
-    def plain(features: Any) -> Any:
-        return features._replace(predictions=jnp.zeros((len(features.ys), 1), features.ys.dtype))
-
-    return alone.block(plain(rows), plain(cols))[0]
+    (statistic,), (left,), (right,) = pairwise.statistics, rows.residuals, cols.residuals
+    return jnp.sum(statistic.block(left, right), axis=0)
 
 
 def floating(ys: Array) -> Any:

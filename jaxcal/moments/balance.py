@@ -165,5 +165,7 @@ def _fitted(balance: Any, key: Key, dimension: int, dtype: DTypeLike) -> Any:
 
 def _check(balance: Any) -> None:
     convert.integer(balance.n_moves, "n_moves")
+    if not isinstance(balance.scales, tuple | list):
+        raise TypeError(f"scales: wanted a tuple of numbers, got {convert.say(balance.scales)}")
     for scale in balance.scales:
         convert.real(scale, "scales", above=0)

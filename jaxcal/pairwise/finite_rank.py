@@ -20,8 +20,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.kernel_means import KernelMeans
 from jaxcal.numerics import TURN, cos_and_sin
-from jaxcal.pairwise.skce import SKCEFeatures
-from jaxcal.pairwise.stein import SteinFeatures
+from jaxcal.pairwise.weighted import WeightedFeatures
 from jaxcal.typing import Features
 
 
@@ -72,13 +71,14 @@ class SteinWaves(eqx.Module):
     divergence: Any
     components: bool = eqx.field(default=False, static=True)
 
-    def __call__(self, features: SteinFeatures) -> Float[Array, "c p n"]:
+    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
         nu, omega, sizes = self.frequencies
+        (stein,) = features.residuals
         along = self.divergence.vectors(features.predictions).T
-        cos, sin = waves((nu / TURN) @ along + (omega / TURN) @ features.ys.T, twice(sizes))
-        s, w = features.scores.T[:, None], twice(omega).T[:, :, None]
+        cos, sin = waves((nu / TURN) @ along + (omega / TURN) @ stein.ys.T, twice(sizes))
+        s, w = stein.scores.T[:, None], twice(omega).T[:, :, None]
         z = s * cos[None] - w * sin[None]
-        match features.preconditioner:
+        match stein.preconditioner:
             case None:
                 pass
             case m if m.ndim == 3:
@@ -96,11 +96,12 @@ class MeanWaves(eqx.Module):
     cosine: KernelMeans
     sine: KernelMeans
 
-    def __call__(self, features: SKCEFeatures) -> Float[Array, "c p n"]:
+    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
         nu, omega, sizes = self.frequencies
-        cos, sin = cos_and_sin((omega / TURN) @ features.ys.T)
-        real = cos - self.cosine.first(features.distribution, omega).T
-        imaginary = sin - self.sine.first(features.distribution, omega).T
+        (observed,) = features.residuals
+        cos, sin = cos_and_sin((omega / TURN) @ observed.ys.T)
+        real = cos - self.cosine.first(observed.distribution, omega).T
+        imaginary = sin - self.sine.first(observed.distribution, omega).T
         alpha = (nu / TURN) @ self.divergence.vectors(features.predictions).T
         turned_cos, turned_sin = waves(alpha, twice(sizes))
         return (turned_cos * twice(real) - turned_sin * twice(imaginary))[None]
@@ -116,9 +117,10 @@ class ClassWaves(eqx.Module):
     divergence: Any
     directions: Float[Array, "r m"]
 
-    def __call__(self, features: SKCEFeatures) -> Float[Array, "c p n"]:
-        p = features.distribution.probabilities
-        along = self.directions[:, features.ys] - self.directions @ p.T
+    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
+        (observed,) = features.residuals
+        p = observed.distribution.probabilities
+        along = self.directions[:, observed.ys] - self.directions @ p.T
         nu, _, sizes = self.frequencies
         cos, _ = waves((nu / TURN) @ self.divergence.vectors(features.predictions).T, twice(sizes))
         return (cos * twice(along))[None]

@@ -4,7 +4,9 @@ r"""h(i, j) of the kernel calibration error: targets against what the prediction
 
 with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). It is the
 inner product of :math:`k(y, \cdot) - E k(Z, \cdot)` with the same of the other observation, and
-its mean over y ~ p is 0 whatever the other observation is.
+its mean over y ~ p is 0 whatever the other observation is. `KernelResidual` is h_Y, which
+`jaxcal.pairwise.weighted.Weighted` multiplies by k_P; a kernel k((p, y), (p', y')) that is no such
+product cannot be written that way, and is `MatrixSKCE`.
 """
 
 from collections.abc import Callable
@@ -13,12 +15,11 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
-from jaxcal.divergences.vectors import gram_block, gram_diagonal
 from jaxcal.kernel_means import KernelMeans
 from jaxcal.kernels import points
-from jaxcal.typing import DivergenceLike, Features, KernelLike
+from jaxcal.typing import Features
 
 
 class Observed(NamedTuple):
@@ -28,49 +29,16 @@ class Observed(NamedTuple):
     distribution: Features
 
 
-class SKCEFeatures(NamedTuple):
-    """`Observed`, and the features of the predictions for the distance between them."""
+class KernelResidual(eqx.Module):
+    r""":math:`\langle \xi_i, \xi_j \rangle` with :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`: h_Y.
 
-    ys: Array
-    distribution: Features
-    predictions: Features
+    Features: `Observed`. From draws the block is right for different observations only, and the
+    diagonal is of independent draws. Cost a pair: a kernel on targets, and the kernel means; of
+    classes, a product of residuals :math:`e_y - p`.
 
-
-def residual_block(means: KernelMeans, rows: PyTree, cols: PyTree) -> Float[Array, "r c"]:
-    r""":math:`h_Y` of r rows and c columns of observations, each with ``ys`` and ``distribution``.
-
-    :math:`\langle \xi_i, \xi_j \rangle` with :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`. From draws
-    the block is right for different observations only; the diagonal is `residual_diagonal`.
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
     """
-    if hasattr(means.formulas, "residual"):
-        return means.formulas.residual(rows.distribution, rows.ys, cols.distribution, cols.ys)
-    across = means.first(rows.distribution, cols.ys) + means.first(cols.distribution, rows.ys).T
-    return (means.gram(rows.ys, cols.ys) - across) + means.second(
-        rows.distribution, cols.distribution
-    )
 
-
-def residual_diagonal(means: KernelMeans, features: PyTree) -> Float[Array, " n"]:
-    """h_Y of each observation with itself; from draws, of independent draws."""
-    if hasattr(means.formulas, "own_residual"):
-        return means.formulas.own_residual(features.distribution, features.ys)
-
-    def known(ys: Array, distribution: Features) -> Array:
-        y, p = ys[None], jax.tree.map(lambda leaf: leaf[None], distribution)
-        return means.gram(y, y)[0, 0] - 2 * means.first(p, y)[0, 0]
-
-    return jax.vmap(known)(features.ys, features.distribution) + means.own(features.distribution)
-
-
-class SKCE(eqx.Module):
-    """Pairwise statistic of SKCE with a tensor product of kernels; features: `SKCEFeatures`.
-
-    Cost a pair: one kernel on predictions, one on targets, and the kernel means.
-    """
-
-    prediction_kernel: KernelLike
-    divergence: DivergenceLike
     means: KernelMeans
 
     @property
@@ -82,13 +50,26 @@ class SKCE(eqx.Module):
         """How the kernel means are taken."""
         return self.means.route
 
-    def block(self, rows: SKCEFeatures, cols: SKCEFeatures) -> Float[Array, "c r s"]:
-        k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
-        return (k * residual_block(self.means, rows, cols))[None]
+    def block(self, rows: Observed, cols: Observed) -> Float[Array, "c r s"]:
+        means = self.means
+        if hasattr(means.formulas, "residual"):
+            h = means.formulas.residual(rows.distribution, rows.ys, cols.distribution, cols.ys)
+            return h[None]
+        across = means.first(rows.distribution, cols.ys) + means.first(cols.distribution, rows.ys).T
+        between = means.second(rows.distribution, cols.distribution)
+        return ((means.gram(rows.ys, cols.ys) - across) + between)[None]
 
-    def diagonal(self, features: SKCEFeatures) -> Float[Array, "c n"]:
-        k = gram_diagonal(self.prediction_kernel, self.divergence, features.predictions)
-        return (k * residual_diagonal(self.means, features))[None]
+    def diagonal(self, features: Observed) -> Float[Array, "c n"]:
+        means = self.means
+        if hasattr(means.formulas, "own_residual"):
+            return means.formulas.own_residual(features.distribution, features.ys)[None]
+
+        def of_target(ys: Array, distribution: Features) -> Array:
+            y, p = ys[None], jax.tree.map(lambda leaf: leaf[None], distribution)
+            return means.gram(y, y)[0, 0] - 2 * means.first(p, y)[0, 0]
+
+        at_targets = jax.vmap(of_target)(features.ys, features.distribution)
+        return (at_targets + means.own(features.distribution))[None]
 
 
 class MatrixSKCE(eqx.Module):

@@ -10,7 +10,7 @@ and the derivative by M times the derivative (an operator-valued kernel k M^T M'
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,18 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
-from jaxcal.typing import Features, Point, PointKernel, Points, Scalar
+from jaxcal.pairwise.weighted import WeightedFeatures
+from jaxcal.typing import KernelLike, Point, PointKernel, Points, Scalar
 
 
 class SteinFeatures(NamedTuple):
-    """What the engine sees of n observations: targets and scores [n, d], the features of the
-    predictions, and the preconditioner: None, [n], [n, d] or [n, d, d]."""
+    """Of n observations: targets and scores [n, d], and the preconditioner: None, [n], [n, d] or
+    [n, d, d]."""
 
     ys: Points
     scores: Points
-    predictions: Features
     preconditioner: Array | None = None
 
 
@@ -197,17 +196,16 @@ def _rows(features: SteinFeatures, lengths: Array) -> tuple[Array, Array]:
 
 
 class Stein(eqx.Module):
-    """Pairwise statistic k(p, p') h of KCCSD, KCSD and KSD.
+    """The inner product h of the Stein features of two observations: KSD; times a kernel on
+    predictions (`jaxcal.pairwise.weighted.Weighted`), KCCSD and KCSD.
 
     ``components=True`` keeps the d components apart as channels; their sum is the statistic.
     Radial target kernels (one bandwidth or one a dimension) become matrix products and cost
-    O(d + q) per pair for q-dimensional embeddings; any other twice differentiable kernel goes
+    O(d) per pair; any other twice differentiable kernel goes
     through autodiff, O(d^2) per pair.
     """
 
-    target_kernel: Any
-    prediction_kernel: Any
-    divergence: Any
+    target_kernel: KernelLike
     dimension: int = eqx.field(static=True)
     components: bool = eqx.field(default=False, static=True)
 
@@ -216,19 +214,18 @@ class Stein(eqx.Module):
         return self.dimension if self.components else 1
 
     def block(self, rows: SteinFeatures, cols: SteinFeatures) -> Float[Array, "c r s"]:
-        k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
-        m = rows.preconditioner
+        h, m = self._target_block(rows, cols), rows.preconditioner
         if m is not None and m.ndim == 1:
             assert cols.preconditioner is not None
-            k = k * m[:, None] * cols.preconditioner[None]
-        return k[None] * self._target_block(rows, cols)
+            h = h * (m[:, None] * cols.preconditioner[None])[None]
+        return h
 
     def diagonal(self, features: SteinFeatures) -> Float[Array, "c n"]:
-        def own(one: SteinFeatures) -> Array:
+        def alone(one: SteinFeatures) -> Array:
             single = jax.tree.map(lambda leaf: leaf[None], one)
             return self.block(single, single)[:, 0, 0]
 
-        return jnp.moveaxis(jax.vmap(own)(features), 0, 1)
+        return jnp.moveaxis(jax.vmap(alone)(features), 0, 1)
 
     def _target_block(self, rows: SteinFeatures, cols: SteinFeatures) -> Array:
         kernel, m = self.target_kernel, rows.preconditioner
@@ -257,7 +254,8 @@ class OperatorStein(eqx.Module):
     """Pairwise statistic of an operator-valued kernel, by autodiff: the general form.
 
     ``operator(p, q, x, y)`` returns A [d, d] for the prediction features p, q (one observation
-    each) and targets x, y. Cost O(d^4) per pair: for small d, and for checking special forms.
+    each) and targets x, y. Features: `jaxcal.pairwise.weighted.WeightedFeatures` with one residual,
+    `SteinFeatures`. Cost O(d^4) per pair: for small d, and for checking special forms.
     """
 
     operator: Callable[..., Array]
@@ -266,16 +264,17 @@ class OperatorStein(eqx.Module):
     def channels(self) -> int:
         return 1
 
-    def block(self, rows: SteinFeatures, cols: SteinFeatures) -> Float[Array, "c r s"]:
-        def pair(a: SteinFeatures, b: SteinFeatures) -> Array:
+    def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:
+        def pair(a: WeightedFeatures, b: WeightedFeatures) -> Array:
             bound = lambda x, y: self.operator(a.predictions, b.predictions, x, y)  # noqa: E731
-            return operator_stein(bound, a.ys, b.ys, a.scores, b.scores)
+            (one,), (other,) = a.residuals, b.residuals
+            return operator_stein(bound, one.ys, other.ys, one.scores, other.scores)
 
         return points.gram(pair, rows, cols)[None]
 
-    def diagonal(self, features: SteinFeatures) -> Float[Array, "c n"]:
-        def own(one: SteinFeatures) -> Array:
+    def diagonal(self, features: WeightedFeatures) -> Float[Array, "c n"]:
+        def alone(one: WeightedFeatures) -> Array:
             single = jax.tree.map(lambda leaf: leaf[None], one)
             return self.block(single, single)[0, 0, 0]
 
-        return jax.vmap(own)(features)[None]
+        return jax.vmap(alone)(features)[None]

@@ -1,8 +1,10 @@
 r"""h(i, j) = k(p_i, p_j) < t_i, t_j >: one statistic for every residual with mean zero.
 
 A kernel on predictions times an inner product of residuals of their targets. The residual may be a
-vector (a moment, a one-hot label minus its probabilities, an outcome minus its confidence) or a
-function (the Stein feature of a score); several residuals share one kernel, a channel each.
+vector (`Inner`: a moment, a one-hot label minus its probabilities, an outcome minus its confidence)
+or a function (`jaxcal.pairwise.stein.Stein`: the Stein feature of a score;
+`jaxcal.pairwise.skce.KernelResidual`: a kernel at the target minus its mean); several residuals
+share one kernel, each with channels of its own.
 """
 
 from typing import NamedTuple
@@ -38,7 +40,7 @@ class WeightedFeatures(NamedTuple):
 
 
 class Weighted(eqx.Module):
-    """A kernel on predictions times each of several statistics of the targets, a channel each.
+    """A kernel on predictions times each of several statistics of the targets, channel by channel.
 
     Cost a pair: one kernel on predictions, and the statistics.
     """
@@ -49,14 +51,20 @@ class Weighted(eqx.Module):
 
     @property
     def channels(self) -> int:
-        return len(self.statistics)
+        return sum(one.channels for one in self.statistics)
+
+    @property
+    def route(self) -> str:
+        """How the statistics take their averages; empty where they take none."""
+        routes = (getattr(one, "route", "") for one in self.statistics)
+        return "; ".join(route for route in routes if route)
 
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:
         k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
         both = zip(self.statistics, rows.residuals, cols.residuals, strict=True)
-        return jnp.stack([k * jnp.sum(one.block(a, b), axis=0) for one, a, b in both])
+        return jnp.concatenate([k[None] * one.block(a, b) for one, a, b in both])
 
     def diagonal(self, features: WeightedFeatures) -> Float[Array, "c n"]:
         k = gram_diagonal(self.prediction_kernel, self.divergence, features.predictions)
         both = zip(self.statistics, features.residuals, strict=True)
-        return jnp.stack([k * jnp.sum(one.diagonal(of), axis=0) for one, of in both])
+        return jnp.concatenate([k[None] * one.diagonal(of) for one, of in both])

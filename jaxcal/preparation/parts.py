@@ -8,9 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
-from jaxcal.kernels.points import Constant
 from jaxcal.models import OwnUnits, Standardized
 from jaxcal.moments import KernelStein, Moment, evaluate, marginal_means, smooth
 from jaxcal.pairwise.stein import Stein, SteinFeatures
@@ -129,10 +127,7 @@ class MomentsResidual(eqx.Module):
             if isinstance(features, SteinFeatures):
                 one = next(stein)
                 kernel = points.with_bandwidth(one.kernel, one.factor * target_kernel.bandwidth)
-                nothing = Vectors(jnp.zeros((0, 1), features.ys.dtype))
-                statistics.append(
-                    Stein(kernel, Constant(), nothing, dimension=features.ys.shape[1])
-                )
+                statistics.append(Stein(kernel, dimension=features.ys.shape[1]))
             else:
                 statistics.append(Inner())
         return Weighted(prediction_kernel, divergence, tuple(statistics))
@@ -152,8 +147,7 @@ class Part(NamedTuple):
 def _features(part: Part, ys: Points) -> Features:
     if not isinstance(part.moment, KernelStein):
         return part.values
-    nothing = jnp.zeros((ys.shape[0], 1), ys.dtype)
-    return SteinFeatures(ys, part.values, nothing, part.kept.astype(ys.dtype))
+    return SteinFeatures(ys, part.values, part.kept.astype(ys.dtype))
 
 
 def _asks(moment: Any, name: str) -> Any:

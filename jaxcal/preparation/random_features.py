@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from jaxcal import checks
 from jaxcal.divergences.simplex import TotalVariation
 from jaxcal.divergences.vectors import is_euclidean
-from jaxcal.kernel_means import kernel_means
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels.classes import ClassGram
 from jaxcal.kernels.frequencies import orthogonal_normals, precisions
 from jaxcal.kernels.points import L1Laplace, Laplace
-from jaxcal.models import Draws, Standardized
+from jaxcal.models import Standardized
 from jaxcal.models.families import Classes
 from jaxcal.pairwise.finite_rank import (
     ClassWaves,
@@ -24,13 +23,11 @@ from jaxcal.pairwise.finite_rank import (
     SteinWaves,
     class_directions,
 )
-from jaxcal.pairwise.skce import SKCEFeatures
+from jaxcal.pairwise.skce import Observed
 from jaxcal.preparation.residuals import (
     Featured,
     MeanResidual,
     SteinResidual,
-    not_finite,
-    not_finite_whitening,
 )
 from jaxcal.preparation.specification import Specification
 from jaxcal.preparation.views import View
@@ -113,31 +110,21 @@ class Approximated(eqx.Module):
         inner = self.inner
         if not isinstance(inner, MeanResidual) or isinstance(predictions, Classes):
             return inner.features(key, view, predictions, target_kernel, described)
-        draw_key = jax.random.split(key)[0]
-        means = kernel_means(Wave(), predictions, key=draw_key, n_draws=inner.n_draws)
-        draws, none, whitening = predictions.predictions, jnp.zeros((), jnp.int32), view.whitening
-        return Featured(
-            SKCEFeatures(view.points, means.features, described),
-            none,
-            not_finite((means.features, described)) + not_finite_whitening(view),
-            none if whitening is None else whitening.clamped,
-            unsettled=draws.unsettled() if isinstance(draws, Draws) else None,
-            means=means.empty(),
-            astray=None if whitening is None else whitening.astray,
-        )
+        return inner.features(key, view, predictions, Wave(), described)
 
     def pairwise(
         self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
     ) -> FiniteRank:
         features = featured.features
+        (residual,) = features.residuals
         vectors = _vectors(divergence, prediction_kernel)(features.predictions)
         kernel = prediction_kernel
         if isinstance(divergence, TotalVariation):  # half a sum of absolute differences
             kernel = L1Laplace(2 * prediction_kernel.bandwidth)
         count, dtype = self.options.n_features // 2, vectors.dtype
         keys = jax.random.split(self.options.key, 4)
-        of_classes = isinstance(features.distribution, Classes) if _means(features) else False
-        d = 0 if of_classes else features.ys.shape[1]
+        of_classes = _means(residual) and isinstance(residual.distribution, Classes)
+        d = 0 if of_classes else residual.ys.shape[1]
         q = vectors.shape[1]
         draw = orthogonal_normals if self.options.orthogonal else _normals
         normals = draw(keys[0], count, q + d, dtype)
@@ -145,7 +132,7 @@ class Approximated(eqx.Module):
         nu = normals[:, :q] * jnp.sqrt(first.values)
         if of_classes:
             sizes = jnp.sqrt(first.height / count)
-            m = features.distribution.probabilities.shape[1]
+            m = residual.distribution.probabilities.shape[1]
             signs = jax.random.rademacher(keys[3], (count, m - 1), dtype)
             matrix = target_kernel.matrix if isinstance(target_kernel, ClassGram) else None
             waves = Frequencies(nu, jnp.zeros((count, 0), dtype), sizes)
@@ -154,7 +141,7 @@ class Approximated(eqx.Module):
         second = precisions(target_kernel, keys[2], count, d, "target_kernel", dtype=dtype)
         omega = normals[:, q:] * jnp.sqrt(second.values)
         waves = Frequencies(nu, omega, jnp.sqrt(first.height * second.height / count))
-        if not _means(features):
+        if not _means(residual):
             components = self.inner.components
             mapped = SteinWaves(waves, divergence, components)
             return FiniteRank(mapped, d if components else 1, self._route())
@@ -182,8 +169,8 @@ def with_random_features(spec: Specification, features: Any) -> Specification:
     return eqx.tree_at(lambda s: s.residual, spec, Approximated(spec.residual, features))
 
 
-def _means(features: Any) -> bool:
-    return isinstance(features, SKCEFeatures)
+def _means(residual: Features) -> bool:
+    return isinstance(residual, Observed)
 
 
 def _normals(key: Key, count: int, d: int, dtype: Any) -> Any:

@@ -18,8 +18,9 @@ from jaxcal.kernels.points import Constant
 from jaxcal.models import Draws, Standardized
 from jaxcal.moments import attribution, marginal_means
 from jaxcal.moments.attribution import Claims
-from jaxcal.pairwise.skce import SKCE, SKCEFeatures
+from jaxcal.pairwise.skce import KernelResidual, Observed
 from jaxcal.pairwise.stein import Stein, SteinFeatures
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation.views import View
 from jaxcal.typing import (
     DivergenceLike,
@@ -80,6 +81,7 @@ class Featured(NamedTuple):
     means: KernelMeans | None = None
     noticed: Noticed | None = None
     astray: Int[Array, ""] | None = None  # predictions whose summit was not reached
+    scores: Points | None = None  # of Stein tests, in the units in which they compare
 
 
 @runtime_checkable
@@ -167,8 +169,10 @@ class SteinResidual(eqx.Module):
             claims = attribution.claims(predictions, nodes, values, at, scores)
             if claims is not None:  # about the frame's origin, as targets are
                 claims = claims._replace(centers=claims.centers - view.offset[None])
+        assert view.point_scores is not None
+        stein = SteinFeatures(view.points, view.point_scores, preconditioner)
         return Featured(
-            SteinFeatures(view.points, view.point_scores, described, preconditioner),
+            WeightedFeatures(described, (stein,)),
             # a score at a target that is not finite is not counted beside it
             not_finite(jnp.where(jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True), scores, 0)),
             not_finite((described, preconditioner)) + not_finite_whitening(view),
@@ -176,6 +180,7 @@ class SteinResidual(eqx.Module):
             astray=None if view.whitening is None else view.whitening.astray,
             claimed=None if claims is None else Claimed(view.ys, scores, claims),
             common_covariances=None if claims is None else claims.common,
+            scores=view.point_scores,
         )
 
     def pairwise(
@@ -184,14 +189,10 @@ class SteinResidual(eqx.Module):
         target_kernel: KernelLike,
         prediction_kernel: KernelLike,
         divergence: DivergenceLike,
-    ) -> Stein:
-        return Stein(
-            target_kernel,
-            prediction_kernel,
-            divergence,
-            dimension=featured.features.ys.shape[1],
-            components=self.components,
-        )
+    ) -> Weighted:
+        dimension = featured.features.residuals[0].ys.shape[1]
+        stein = Stein(target_kernel, dimension=dimension, components=self.components)
+        return Weighted(prediction_kernel, divergence, (stein,))
 
 
 class MeanResidual(eqx.Module):
@@ -242,7 +243,7 @@ class MeanResidual(eqx.Module):
             means, unsettled = kernel_means(target_kernel, predictions), None
         none, whitening = jnp.zeros((), jnp.int32), view.whitening
         return Featured(
-            SKCEFeatures(view.points, means.features, described),
+            WeightedFeatures(described, (Observed(view.points, means.features),)),
             none,
             not_finite((means.features, described)) + not_finite_whitening(view),
             none if whitening is None else whitening.clamped,
@@ -257,6 +258,6 @@ class MeanResidual(eqx.Module):
         target_kernel: KernelLike,
         prediction_kernel: KernelLike,
         divergence: DivergenceLike,
-    ) -> SKCE:
+    ) -> Weighted:
         assert featured.means is not None
-        return SKCE(prediction_kernel, divergence, featured.means)
+        return Weighted(prediction_kernel, divergence, (KernelResidual(featured.means),))

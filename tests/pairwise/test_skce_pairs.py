@@ -13,7 +13,8 @@ from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import Constant, Delta, Gaussian
 from jaxcal.models.families import Classes
-from jaxcal.pairwise.skce import SKCE, MatrixSKCE, Observed, SKCEFeatures
+from jaxcal.pairwise.skce import KernelResidual, MatrixSKCE, Observed
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 
 LENGTH, SPREAD = 0.8, 1.3  # of the kernels on targets and on predictions
 MEAN = np.array([0.0, 0.4, -1.0])
@@ -46,8 +47,9 @@ def normals():
     means = kernel_means(Gaussian(LENGTH), law)
     divergence = Wasserstein()
     described = divergence.features(jax.random.key(0), law, None)
-    features = SKCEFeatures(jnp.asarray(YS)[:, None], means.features, described)
-    return SKCE(Gaussian(SPREAD), divergence, means.empty()), features
+    observed = Observed(jnp.asarray(YS)[:, None], means.features)
+    pairwise = Weighted(Gaussian(SPREAD), divergence, (KernelResidual(means.empty()),))
+    return pairwise, WeightedFeatures(described, (observed,))
 
 
 def test_normals_are_those_of_the_definition_by_quadrature(normals):
@@ -73,11 +75,12 @@ def test_given_a_prediction_its_own_targets_average_to_zero(normals):
     drawn = MEAN[0] + SCALE[0] * z
 
     def with_target(y):
-        ys = features.ys.at[0, 0].set(y)
-        return pairwise.block(features._replace(ys=ys), features)[0][0, 1:]
+        (observed,) = features.residuals
+        moved = (observed._replace(ys=observed.ys.at[0, 0].set(y)),)
+        return pairwise.block(features._replace(residuals=moved), features)[0][0, 1:]
 
-    found = jax.vmap(with_target)(jnp.asarray(drawn))
-    np.testing.assert_allclose(weights @ found / weights.sum(), 0, atol=1e-10)
+    h = jax.vmap(with_target)(jnp.asarray(drawn))
+    np.testing.assert_allclose(weights @ h / weights.sum(), 0, atol=1e-10)
 
 
 def classes():
@@ -91,8 +94,8 @@ def test_classes_are_those_of_the_definition_by_enumeration():
     divergence = TotalVariation()
     means = kernel_means(Delta(), law)
     described = divergence.features(jax.random.key(0), p, None)
-    pairwise = SKCE(Gaussian(SPREAD), divergence, means.empty())
-    features = SKCEFeatures(ys, means.features, described)
+    pairwise = Weighted(Gaussian(SPREAD), divergence, (KernelResidual(means.empty()),))
+    features = WeightedFeatures(described, (Observed(ys, means.features),))
     wanted = np.zeros((4, 4))
     for i, j in itertools.product(range(4), repeat=2):
         same = sum(
@@ -113,8 +116,8 @@ def test_a_matrix_kernel_of_one_number_times_the_identity_is_the_product_kernel(
 
     general = MatrixSKCE(operator)
     means = kernel_means(Delta(), Classes(p))
-    product = SKCE(Gaussian(SPREAD), Vectors(p[:0]), means.empty())
-    wanted = product.block(*[SKCEFeatures(ys, means.features, p)] * 2)
+    product = Weighted(Gaussian(SPREAD), Vectors(p[:0]), (KernelResidual(means.empty()),))
+    wanted = product.block(*[WeightedFeatures(p, (Observed(ys, means.features),))] * 2)
     observed = Observed(ys, p)
     np.testing.assert_allclose(general.block(observed, observed), wanted, atol=1e-12)
     np.testing.assert_allclose(general.diagonal(observed)[0], np.diag(wanted[0]), atol=1e-12)
@@ -122,7 +125,7 @@ def test_a_matrix_kernel_of_one_number_times_the_identity_is_the_product_kernel(
 
 def test_without_a_kernel_on_predictions_the_sum_is_a_squared_norm(normals):
     pairwise, features = normals
-    plain = SKCE(Constant(), pairwise.divergence, pairwise.means)
+    plain = Weighted(Constant(), pairwise.divergence, pairwise.statistics)
     h = plain.block(features, features)[0]
     assert np.linalg.eigvalsh(h)[0] > -1e-12
     assert float(jnp.sum(h)) >= 0

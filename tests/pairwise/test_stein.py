@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from quick import quick_first
 
 from jaxcal.divergences import Vectors
-from jaxcal.kernels import IMQ, Constant, Gaussian, Matern52, RationalQuadratic
+from jaxcal.kernels import IMQ, Gaussian, Matern52, RationalQuadratic
 from jaxcal.pairwise.stein import OperatorStein, Stein, SteinFeatures, stein, stein_components
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 
 N, D, Q = 6, 3, 2
 LENGTHS = np.array([0.6, 1.1, 2.0])
@@ -84,7 +85,7 @@ def observations(kind="none", n=N, seed=0):
     rng = np.random.default_rng(seed)
     ys, scores, phi = rng.normal(size=(n, D)), rng.normal(size=(n, D)), rng.normal(size=(n, Q))
     ys[1], phi[1] = ys[0], phi[0]  # targets and predictions that coincide
-    return SteinFeatures(ys, scores, phi, preconditioners(rng, n, D)[kind])
+    return WeightedFeatures(phi, (SteinFeatures(ys, scores, preconditioners(rng, n, D)[kind]),))
 
 
 def to_jax(features):
@@ -93,7 +94,7 @@ def to_jax(features):
 
 def by_hand(derivatives, features, prediction_gram=None):
     """[d, n, n] by loops, from derivatives that were worked out by hand."""
-    ys, scores, phi, m = features
+    phi, ((ys, scores, m),) = features
     n, d = ys.shape
     ms = as_matrices(m, n, d)
     k = oracles.gram(oracles.imq(0.5), 1.4, phi) if prediction_gram is None else prediction_gram
@@ -106,8 +107,8 @@ def by_hand(derivatives, features, prediction_gram=None):
 
 
 def statistic(kernel, components=False):
-    nothing = Vectors(jnp.zeros((0, Q)))
-    return Stein(kernel, IMQ(1.4), nothing, dimension=D, components=components)
+    stein = Stein(kernel, dimension=D, components=components)
+    return Weighted(IMQ(1.4), Vectors(jnp.zeros((0, Q))), (stein,))
 
 
 @eqx.filter_jit
@@ -196,20 +197,23 @@ def test_rectangular_blocks():
 def test_operator_valued_form_equals_the_special_forms(name, kind):
     kernel, derivatives = KERNELS[name]
     features = observations(kind, n=4)
-    ms = jnp.asarray(as_matrices(features.preconditioner, 4, D))
+    (observed,) = features.residuals
+    ms = jnp.asarray(as_matrices(observed.preconditioner, 4, D))
     scale = IMQ(1.4)
 
     def operator(p, q, x, y):
         # acting on scores from the left with that of the SECOND observation: M_q^T k M_p
         return scale(p["phi"], q["phi"]) * kernel(x, y) * (q["m"].T @ p["m"])
 
-    given = to_jax(features)._replace(
-        predictions={"phi": jnp.asarray(features.predictions), "m": ms}, preconditioner=None
+    with_matrices = to_jax(
+        WeightedFeatures(
+            {"phi": features.predictions, "m": ms}, (observed._replace(preconditioner=None),)
+        )
     )
-    general = block(OperatorStein(operator), given, given)[0]
+    general = block(OperatorStein(operator), with_matrices, with_matrices)[0]
     np.testing.assert_allclose(general, by_hand(derivatives, features).sum(0), rtol=1e-9, atol=1e-9)
-    own = OperatorStein(operator).diagonal(given)
-    np.testing.assert_allclose(own[0], np.diag(general), rtol=1e-9)
+    diagonal = OperatorStein(operator).diagonal(with_matrices)
+    np.testing.assert_allclose(diagonal[0], np.diag(general), rtol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["none", "matrices"])
@@ -252,19 +256,15 @@ def normal(y):
 def test_expectation_under_the_prediction_is_zero(density, name):
     """E_{y ~ p} h((p, y), (p', y')) = 0, by quadrature on a grid, for fixed (p', y')."""
     kernel, _ = KERNELS[name]
-    nothing = jnp.zeros((1, 1))
     # y = sinh(t): the trapezoid rule in t converges fast and reaches the Student's tails
     t = np.linspace(-16, 16, 8001)
     grid = np.sinh(t)
     log_density, scores = density(grid)
     weight = np.exp(log_density - log_density.max()) * np.cosh(t)
     weight /= weight.sum()
-    one = SteinFeatures(jnp.array([[0.7]]), jnp.array([[-1.3]]), nothing)
-    many = SteinFeatures(
-        jnp.asarray(grid[:, None]), jnp.asarray(scores[:, None]), jnp.zeros((grid.size, 1))
-    )
-    pairwise = Stein(kernel, Constant(), Vectors(nothing[:0]), dimension=1)
-    h = np.asarray(block(pairwise, one, many)[0, 0])
+    one = SteinFeatures(jnp.array([[0.7]]), jnp.array([[-1.3]]))
+    many = SteinFeatures(jnp.asarray(grid[:, None]), jnp.asarray(scores[:, None]))
+    h = np.asarray(block(Stein(kernel, dimension=1), one, many)[0, 0])
     assert np.sum(np.abs(h) * weight) > 0.1
     assert abs(np.sum(h * weight)) < 1e-8
 
@@ -280,14 +280,10 @@ def test_expectation_is_zero_in_two_dimensions_with_any_matrix(name):
     ys = z @ root.T + [0.3, -0.2]
     scores = -z @ np.linalg.inv(root)
     m = np.broadcast_to(np.array([[1.0, 2.0], [-0.5, 0.3]]), (len(ys), 2, 2))
-    nothing = jnp.zeros((len(ys), 1))
-    many = SteinFeatures(*map(jnp.asarray, (ys, scores, nothing, m)))
+    many = SteinFeatures(*map(jnp.asarray, (ys, scores, m)))
     other = jnp.asarray([[0.4, -1.0], [0.2, 1.5]])
-    one = SteinFeatures(
-        jnp.asarray([[0.1, 0.8]]), jnp.asarray([[1.0, -2.0]]), nothing[:1], other[None]
-    )
-    pairwise = Stein(kernel, Constant(), Vectors(nothing[:0]), dimension=2)
-    h = np.asarray(block(pairwise, one, many)[0, 0])
+    one = SteinFeatures(jnp.asarray([[0.1, 0.8]]), jnp.asarray([[1.0, -2.0]]), other[None])
+    h = np.asarray(block(Stein(kernel, dimension=2), one, many)[0, 0])
     assert np.sum(np.abs(h) * w) > 0.1
     # the jump in the third derivatives of the Matern limits the quadrature, not the identity
     assert abs(np.sum(h * w)) < (1e-3 if name == "matern" else 1e-9)
@@ -309,7 +305,9 @@ def test_quadrature_by_scipy_agrees():
 def test_scale_covariance(scale):
     """y -> c y, l -> c l, s -> s / c leaves c^2 h unchanged."""
     features = to_jax(observations())
-    other = features._replace(ys=features.ys * scale, scores=features.scores / scale)
+    (observed,) = features.residuals
+    wider = observed._replace(ys=observed.ys * scale, scores=observed.scores / scale)
+    other = features._replace(residuals=(wider,))
     plain = block(statistic(IMQ(0.8)), features, features)
     scaled = block(statistic(IMQ(jnp.asarray(0.8 * scale))), other, other)
     np.testing.assert_allclose(scale**2 * scaled, plain, rtol=1e-9, atol=1e-11)
@@ -339,5 +337,6 @@ def test_float32_stays_float32(length):
     features = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), observations("diagonals"))
     length = jnp.asarray(length, jnp.float32)
     kernel = Gaussian(length)
-    pairwise = Stein(kernel, Gaussian(1.4), Vectors(jnp.zeros((0, Q))), dimension=D)
+    stein = Stein(kernel, dimension=D)
+    pairwise = Weighted(Gaussian(1.4), Vectors(jnp.zeros((0, Q))), (stein,))
     assert block(pairwise, features, features).dtype == jnp.float32
