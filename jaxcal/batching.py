@@ -178,6 +178,7 @@ def _linear_shapes(*avals: Any, program: ClosedJaxpr, along: Any, transposed: bo
 for _primitive, _function in ((walk_p, _run), (linear_p, _derivative)):
     _primitive.multiple_results = True
     _primitive.def_impl(_function)
+    _primitive.to_lojax = _function  # JAX 0.12 asks for it where the program calls custom_jvp
     batching.primitive_batchers[_primitive] = _batch(_primitive)
     mlir.register_lowering(_primitive, mlir.lower_fun(_function, multiple_results=True))
 walk_p.def_abstract_eval(lambda *_, program: program.out_avals)
