@@ -22,6 +22,7 @@ COMMITTED = [
     *STUDIES,
     "attribution",
     "distance",
+    "peers",
     "smallest_shift",
     "skce_friedman",
     "skce_gaussians",

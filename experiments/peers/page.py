@@ -1,0 +1,119 @@
+"""Writes `notebooks/docs/peers.md` from `results.csv` and the functions that ran.
+
+python experiments/peers/page.py
+"""
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
+import runner
+from peers_tasks import TASKS, VERSIONS, Peer, Task, Words
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER.parents[1] / "notebooks" / "docs" / "peers.md"
+Rows = Mapping[tuple[str, str], Mapping[str, str]]
+
+HEAD = """\
+# The same tasks by other packages
+
+What other packages compute, jaxcal computes too: here is each task in their words and in ours, run
+on the same data, with the numbers of both. The blocks of code are those that ran
+(`experiments/peers`), the numbers are those of `experiments/peers/results.csv`, and a test
+holds this page to both. Versions:
+{versions}.
+
+The data: {n} predictions of an overconfident classifier of four classes (`logits`, `probabilities`,
+`labels`; `confidence` of the most likely class and whether it was `correct`), the probability `p`
+of its first class and whether it came true, `y`; Gaussian forecasts `mean`, `sd` of numbers
+`targets`, too narrow by a fifth; and 100 `draws` of each of {k} posteriors of two parameters
+`thetas` given `xs`, too narrow by a tenth. `dist` is `numpyro.distributions`, `np` is NumPy.
+
+{equal} of {all} pairs of numbers agree, most of them to the last digits. The others are other
+quantities under one name, and their rows say why.
+
+| task | package | theirs | ours | largest difference | equal within |
+|---|---|---|---|---|---|
+{table}
+
+Where a task has several numbers (a curve, ranks), `theirs` and `ours` are their means.
+"""
+
+TAIL = """\
+## What the others do not answer
+
+All of the above are numbers; none of them says how far such a number would be from 0 by chance. For
+that: `skce_test` and `calibration_test` (p-values whose level is kept, for classes, distributions,
+draws and unnormalized densities), `compare` (which of several models is calibrated better, with
+intervals), `distance_from_calibration` (intervals), `sbi.check_posterior` (posteriors without a
+single draw).
+
+## What to use them for
+
+scikit-learn and netcal recalibrate (isotonic and beta calibration, binning), probcal covers credit
+risk (rating grades, monitoring, Venn-Abers), uncertainty-toolbox recalibrates regressions, relplot
+draws a smooth reliability diagram, torchmetrics accumulates on a GPU during training, and sbi has
+LC2ST and TARP for one posterior object. jaxcal has one recalibration, by temperature.
+"""
+
+
+def body(words: Words) -> str:
+    """What a function does, without its first line, ``return`` and ``d.``."""
+    text = textwrap.dedent(inspect.getsource(words).split("\n", 1)[1]).strip()
+    return re.sub(r"\bd\.", "", re.sub(r"^return ", "", text, flags=re.MULTILINE))
+
+
+def number(text: str) -> str:
+    return f"{float(text):.4g}"
+
+
+def row(task: Task, peer: Peer, rows: Rows) -> str:
+    values = rows[task.name, peer.package]
+    within = "other quantities" if peer.within is None else f"{peer.within:.0e}"
+    numbers = [number(values[name]) for name in ("theirs", "ours")]
+    difference = f"{float(values['difference']):.1e}"
+    return " | ".join(["", task.name, peer.package, *numbers, difference, within, ""]).strip()
+
+
+def section(task: Task) -> str:
+    blocks = [f"### {task.name}\n\n{task.question}.".replace("?.", "?"), code("jaxcal", task.ours)]
+    for peer in task.peers:
+        blocks.append(code(peer.package, peer.words))
+        if peer.why:
+            blocks.append(f"Other numbers, because {peer.why}.")
+    return "\n\n".join(blocks)
+
+
+def code(package: str, words: Words) -> str:
+    return f'```python title="{package}"\n{body(words)}\n```'
+
+
+def text(results: Sequence[Mapping[str, str]], n: int) -> str:
+    """The page for these results of n observations."""
+    rows = {(each["task"], each["package"]): each for each in results}
+    pairs = [(task, peer) for task in TASKS for peer in task.peers]
+    head = HEAD.format(
+        versions=", ".join(f"{name} {version}" for name, version in VERSIONS.items()),
+        n=f"{n:,}",
+        k=n // 5,
+        equal=sum(peer.within is not None for _, peer in pairs),
+        all=len(pairs),
+        table="\n".join(row(task, peer, rows) for task, peer in pairs),
+    )
+    return "\n".join([head, "## Task by task\n", "\n\n".join(map(section, TASKS)), "", TAIL])
+
+
+def main() -> None:
+    from run import Config
+
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text(runner.read(FOLDER / "results.csv"), Config().n))
+
+
+if __name__ == "__main__":
+    main()
