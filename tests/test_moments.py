@@ -173,13 +173,33 @@ def test_balance_is_its_sum_over_moves(key):
 @pytest.mark.parametrize(("d", "n_moves"), [(1, 4), (2, 7), (5, 16), (9, 4)])
 def test_moves_that_follow_each_other_are_at_right_angles(d, n_moves, key):
     moves = np.asarray(symmetric_moves(key, n_moves, d, (1.0, 0.3, 0.1), jnp.float32))
-    sizes = np.linalg.norm(moves, axis=1) / (2 * d) ** 0.5
+    lengths = np.linalg.norm(moves, axis=1)
     assert moves.dtype == np.float32
     wanted = 10 ** np.interp(np.linspace(0, 2, n_moves), range(3), np.log10([1, 0.3, 0.1]))
-    np.testing.assert_allclose(sizes, wanted, rtol=1e-5)
+    np.testing.assert_allclose(lengths, wanted, rtol=1e-5)
     block = moves[: min(d, n_moves)]
     block = block / np.linalg.norm(block, axis=1, keepdims=True)
     np.testing.assert_allclose(block @ block.T, np.eye(len(block)), atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [0.1, 1.0, 1.4])
+def test_moves_by_default_are_heard_from_predictions_of_every_width(width, key):
+    """Of normal predictions this wide beside all targets, by sums over z: the slope of the mean in
+    the log of the spread, in deviations of the moment, beside the likelihood's sqrt(2), and these
+    deviations beside those of predictions half as wide as the targets."""
+    z = jnp.linspace(-9, 9, 2001)
+    weight = np.exp(-(np.asarray(z) ** 2) / 2)
+    weight = weight / np.sum(weight)
+
+    @jax.jit
+    def of(moves):
+        values = jax.vmap(Balance(moves), in_axes=(None, 0))(lambda y: -y @ y / 2, z[:, None])
+        return values["spread"][:, 0]
+
+    moves = Balance().fitted(key, 1, jnp.float64).moves
+    t, half = np.asarray(of(moves / width)), np.asarray(of(moves / 0.5))
+    assert weight @ (t * (np.asarray(z) ** 2 - 1)) > 0.95 * (2 * weight @ t**2) ** 0.5
+    assert weight @ t**2 > 0.75**2 * (weight @ half**2)
 
 
 def test_an_exchangeable_target_is_held_against_its_set(key):

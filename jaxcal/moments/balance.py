@@ -43,8 +43,11 @@ class Balance(eqx.Module):
         moves: Moves y' - y, [m, d], in the units of the predictions, each made in both
             directions. None draws ``n_moves`` of them, d at a time at right angles.
         n_moves: Number m of moves to draw.
-        scales: Sizes of the moves that are drawn, in sqrt(2 d): m sizes run through them in even
-            steps of their logarithms.
+        lengths: Lengths of the moves that are drawn, in deviations of the targets: m lengths run
+            through these in even steps of their logarithms. Along d directions at right angles a
+            wrong spread is the same question d times, so lengths do not depend on d. A normal
+            prediction answers loudest to moves of twice its deviation; by default predictions up to
+            1.4 times as wide as all targets are heard, which calibrated ones rarely exceed.
 
     Cost: 2 m log densities.
 
@@ -59,7 +62,7 @@ class Balance(eqx.Module):
 
     moves: Any = eqx.field(default=None, converter=_moves)
     n_moves: int = eqx.field(default=16, static=True)
-    scales: tuple[float, ...] = eqx.field(default=(1.0, 0.3, 0.1, 0.03), static=True)
+    lengths: tuple[float, ...] = eqx.field(default=(2.8, 0.06), static=True)
     whole_space: bool = eqx.field(default=False, init=False, static=True)
     smoothness: int = eqx.field(default=0, init=False, static=True)
 
@@ -87,7 +90,7 @@ class Jumps(eqx.Module):
         moves: As in `Balance`, but in units that all predictions share, as big as the spread of
             all targets, also where each prediction has its own units.
         n_moves: As in `Balance`.
-        scales: As in `Balance`.
+        lengths: As in `Balance`.
 
     Cost: 2 m log densities.
 
@@ -101,7 +104,7 @@ class Jumps(eqx.Module):
 
     moves: Any = eqx.field(default=None, converter=_moves)
     n_moves: int = eqx.field(default=24, static=True)
-    scales: tuple[float, ...] = eqx.field(default=(1.5, 0.4), static=True)
+    lengths: tuple[float, ...] = eqx.field(default=(3.0, 0.8), static=True)
     common: bool = eqx.field(default=True, init=False, static=True)
     whole_space: bool = eqx.field(default=False, init=False, static=True)
     smoothness: int = eqx.field(default=0, init=False, static=True)
@@ -136,36 +139,36 @@ def _balance(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: 
 
 
 def symmetric_moves(
-    key: Key, n_moves: int, dimension: int, scales: tuple[float, ...], dtype: DTypeLike
+    key: Key, n_moves: int, dimension: int, lengths: tuple[float, ...], dtype: DTypeLike
 ) -> Float[Array, "m d"]:
-    """Moves of lengths sqrt(2 d) times sizes that run through ``scales``, a function of no target.
+    """Moves whose lengths run through ``lengths``, a function of no target.
 
-    Any d moves that follow each other are at right angles: no direction is left out at any size,
+    Any d moves that follow each other are at right angles: no direction is left out at any length,
     which halves the number of moves that a given power takes.
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
     normal = jax.random.normal(key, (-(-n_moves // across), dimension, across), exact)
     directions = jnp.swapaxes(jnp.linalg.qr(normal)[0], 1, 2).reshape(-1, dimension)[:n_moves]
-    places = jnp.linspace(0, len(scales) - 1, n_moves, dtype=exact)
-    logs = jnp.log(jnp.asarray(scales, exact))
-    sizes = jnp.exp(jnp.interp(places, jnp.arange(len(scales), dtype=exact), logs))
-    return ((2 * dimension) ** 0.5 * sizes[:, None] * directions).astype(dtype)
+    places = jnp.linspace(0, len(lengths) - 1, n_moves, dtype=exact)
+    logs = jnp.log(jnp.asarray(lengths, exact))
+    logs = jnp.interp(places, jnp.arange(len(lengths), dtype=exact), logs)
+    return (jnp.exp(logs)[:, None] * directions).astype(dtype)
 
 
 def _fitted(balance: Any, key: Key, dimension: int, dtype: DTypeLike) -> Any:
     if balance.moves is None:
-        moves = symmetric_moves(key, balance.n_moves, dimension, balance.scales, dtype)
+        moves = symmetric_moves(key, balance.n_moves, dimension, balance.lengths, dtype)
     else:
         moves = balance.moves.astype(dtype)
         if moves.shape[1] != dimension:
             raise ValueError(f"moves: wanted shape [m, {dimension}], got {moves.shape}")
-    return type(balance)(moves, balance.n_moves, balance.scales)
+    return type(balance)(moves, balance.n_moves, balance.lengths)
 
 
 def _check(balance: Any) -> None:
     convert.integer(balance.n_moves, "n_moves")
-    if not isinstance(balance.scales, tuple | list):
-        raise TypeError(f"scales: wanted a tuple of numbers, got {convert.say(balance.scales)}")
-    for scale in balance.scales:
-        convert.real(scale, "scales", above=0)
+    if not isinstance(balance.lengths, tuple | list):
+        raise TypeError(f"lengths: wanted a tuple of numbers, got {convert.say(balance.lengths)}")
+    for length in balance.lengths:
+        convert.real(length, "lengths", above=0)
