@@ -4,7 +4,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 
 from jaxcal.results import replacing
 
@@ -66,6 +68,42 @@ class StreamState:
             )
         added = [getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[1:]]
         return StreamState(self.fingerprint, *added)
+
+    def over_processes(self) -> "StreamState":
+        """The sum of the states of all processes of `jax.distributed`, the same in each of them.
+
+        Every process calls it, with the state of its own share of the observations. Where one has
+        died, JAX ends the others with an error that names it, after the
+        ``heartbeat_timeout_seconds`` of ``jax.distributed.initialize``: no sum lacks a share.
+
+        Returns:
+            The sum; this state itself where there is one process.
+
+        Raises:
+            ValueError: The processes have fitted different tests.
+
+        Example:
+            >>> from jaxcal.streaming import StreamState
+            >>> StreamState.empty(7, 3).over_processes().n
+            0
+        """
+        if jax.process_count() == 1:
+            return self
+        fingerprints = process_allgather(np.uint32(self.fingerprint))
+        if np.any(fingerprints != fingerprints[0]):
+            raise ValueError(
+                "state: the processes have fitted different tests: give all of them the same first "
+                "sample, key and options"
+            )
+        scalars = [self.n, self.batches, self.trace, self.fourth, self.lost]
+        numbers = np.concatenate([scalars, self.sums, self.products.ravel()])
+        # as bytes: JAX would round float64 to float32 on the way
+        every = process_allgather(numbers.view(np.uint8)).view(np.float64)
+        n, batches, trace, fourth, lost, *_ = total = np.sum(every, axis=0)
+        p = len(self.sums)
+        sums, products = total[5 : 5 + p], total[5 + p :].reshape(p, p)
+        counts = int(n), int(batches)
+        return StreamState(self.fingerprint, *counts, sums, products, trace, fourth, int(lost))
 
     def save(self, path: Path | str) -> None:
         """Write to a .npz file, whole or not at all: an interruption leaves the last one."""

@@ -1,0 +1,49 @@
+"""A calibration test of a folder of Parquet shards by many processes, each with its own shards.
+
+On one machine, once for each RANK in 0 .. N - 1, all at the same time:
+
+    python experiments/processes/stream.py FOLDER --address 127.0.0.1:9911 --processes N --rank RANK
+
+On a cluster with Slurm or Open MPI, which tell JAX address and ranks:
+
+    srun python experiments/processes/stream.py FOLDER
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from jaxcal import RandomFeatures
+from jaxcal.streaming import StreamedTest, parquet_batches, parquet_shards
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The test of all shards, printed by process 0."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("folder", type=Path, help="shards with columns targets, probabilities")
+    parser.add_argument("--address", help="host:port of process 0")
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--batch", type=int, default=10_000, help="rows at a time")
+    chosen = parser.parse_args(arguments)
+    # a process that dies ends all others after this time, with an error that names it
+    jax.distributed.initialize(
+        chosen.address, chosen.processes, chosen.rank, heartbeat_timeout_seconds=30
+    )
+    rank, count = jax.process_index(), jax.process_count()
+    shards = parquet_shards(chosen.folder)
+    # all fit the same test, to the first rows of the first shard
+    first = next(parquet_batches(shards, chosen.batch))
+    test = StreamedTest.skce(0, *first, features=RandomFeatures(1, 100))
+    # an interrupted pass goes on from its checkpoint
+    checkpoint = chosen.folder / f"state-{rank}-of-{count}.npz"
+    mine = parquet_batches(shards[rank::count], chosen.batch)
+    state = test.run(mine, checkpoint=checkpoint, progress=rank == 0).over_processes()
+    if rank == 0:
+        print(test.result(state))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Many processes of one JAX runtime over loopback: the same numbers as one, or an error."""
+
+import json
+import time
+from pathlib import Path
+
+import many_devices
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+DATA = """
+    import json, os, sys
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh
+    from jaxcal import RandomFeatures, Scores, kccsd_test
+    from jaxcal.divergences import Vectors
+    from jaxcal.nulls import Eigenvalues, Wild
+    from jaxcal.streaming import StreamedTest
+
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 400)
+    labels = (rng.random(400)[:, None] > np.cumsum(p, 1)).sum(1)
+    ys, phi = rng.normal(size=(2, 101, 2))
+"""
+ENGINES = """
+    def engines(mesh):
+        numbers = []
+        for null, features in [
+            (Wild(19), None),
+            (Eigenvalues(8), RandomFeatures(1, 10)),
+        ]:
+            result = kccsd_test(
+                0, Scores(-ys), ys, divergence=Vectors(phi), null=null, features=features,
+                mesh=mesh, tile=16)
+            parts = result.estimate, result.p_value, result.standard_error, *result.contributions
+            numbers += [float(part) for part in parts]
+        return numbers
+"""
+STREAM = """
+    test = StreamedTest.skce(0, p[:100], labels[:100], features=RandomFeatures(1, 10))
+
+    def streamed(state):
+        result = test.result(state)
+        return [result.estimate, result.p_value, result.standard_error, result.n]
+"""
+
+
+def test_a_mesh_of_two_devices_has_the_numbers_of_one():
+    program = f"""{DATA}{ENGINES}
+    devices = np.array(jax.devices())
+    json.dump([engines(None), engines(Mesh(devices, ("rows",)))], sys.stdout)
+    """
+    alone, shared = many_devices.run_on(2, program)
+    np.testing.assert_allclose(shared, alone, rtol=1e-9, atol=1e-12)
+
+
+def same_in_all_processes(count, program):
+    for done in many_devices.run_processes(count, program):
+        assert done.returncode == 0, done.stderr[-3000:]
+        alone, shared = json.loads(done.stdout.splitlines()[-1])
+        np.testing.assert_allclose(shared, alone, rtol=1e-9, atol=1e-12)
+
+
+def test_two_processes_that_share_a_mesh_have_the_numbers_of_one():
+    program = f"""{DATA}{ENGINES}
+    mesh = Mesh(np.array(jax.devices()), ("rows",))
+    print(json.dumps([engines(None), engines(mesh)]))
+    """
+    same_in_all_processes(2, program)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_that_share_a_stream_have_the_numbers_of_one(count):
+    program = f"""{DATA}{STREAM}
+    every, mine = (test.run([(p[k], labels[k])]) for k in (slice(None), slice(RANK, None, {count})))
+    print(json.dumps([streamed(every), streamed(mine.over_processes())]))
+    """
+    same_in_all_processes(count, program)
+
+
+def test_a_process_that_dies_is_named_within_a_minute_and_leaves_no_number():
+    program = f"""{DATA}{STREAM}
+    import time
+    state = test.run([(p[RANK::2], labels[RANK::2])])
+    if RANK == 1:
+        os._exit(9)
+    print(time.time(), file=sys.stderr, flush=True)
+    print(json.dumps(streamed(state.over_processes())))
+    """
+    first, second = many_devices.run_processes(2, program)
+    waited = time.time() - float(first.stderr.split("\n")[0])
+    assert waited < 60
+    assert second.returncode == 9
+    assert first.returncode != 0
+    assert "unhealthy (stopped sending heartbeats):\n1\n" in first.stderr
+    assert "[" not in first.stdout
+
+
+def test_processes_with_different_tests_are_an_error():
+    program = f"""{DATA}
+    test = StreamedTest.skce(RANK, p[RANK:100], labels[RANK:100], features=RandomFeatures(1, 10))
+    test.empty().over_processes()
+    """
+    for done in many_devices.run_processes(2, program):
+        assert done.returncode != 0
+        assert "the processes have fitted different tests" in done.stderr
+
+
+def test_the_launcher_tests_a_folder_of_shards(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), 600)
+    for k in range(3):
+        rows = slice(200 * k, 200 * k + 200)
+        table = pa.table({"probabilities": list(p[rows]), "targets": np.zeros(200, int)})
+        pq.write_table(table, tmp_path / f"{k}.parquet")
+    launcher = Path(__file__).parents[1] / "experiments" / "processes" / "stream.py"
+    program = f"""
+    import runpy, sys
+    jax.distributed.initialize = lambda *args, **options: None  # done above
+    sys.argv = ["stream.py", {str(tmp_path)!r}, "--batch", "200"]
+    runpy.run_path({str(launcher)!r}, run_name="__main__")
+    """
+    first, second = many_devices.run_processes(2, program)
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert "SKCE test, n = 600" in first.stdout
+    assert "rejected" in first.stdout
+    assert "SKCE" not in second.stdout
