@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         whitening,
     )
     from jaxcal.calibration import kccsd, kccsd_test
+    from jaxcal.checkup import CheckReport, check
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {  # of functions and classes
+    "CheckReport": "checkup",
     "Draws": "models",
     "LogDensities": "models",
     "Estimate": "results",
@@ -55,6 +57,7 @@ _HOMES = {  # of functions and classes
     "Unnormalized": "models",
     "calibration_error": "squared_ce",
     "calibration_test": "moment_tests",
+    "check": "checkup",
     "compare": "ckce",
     "distance_from_calibration": "dce",
     "kccsd": "calibration",
@@ -88,6 +91,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "CheckReport",
     "Draws",
     "Estimate",
     "LogDensities",
@@ -98,6 +102,7 @@ __all__ = [
     "calibration_error",
     "calibration_test",
     "candidates",
+    "check",
     "ckce",
     "compare",
     "coverage",

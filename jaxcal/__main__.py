@@ -55,6 +55,15 @@ examples:
   Julia    using NPZ; npzwrite("mine.npz", Dict("targets"=>y, "scores"=>s, "features"=>f))
 """
 
+CHECK_HELP = """\
+FILE is one of
+  .npz      'targets' with one of 'probabilities' ([n], or [n, m] for m classes), 'draws'
+            ([n, m, d]), or 'scores' with 'node_scores', as for the command test
+  .csv      a line of names, then a line an observation: a column 'label' with whole numbers from
+            0, and a column of probabilities a class (one column: the probability of 1)
+  .parquet  the same columns, or a column 'probabilities' of lists with integer 'targets'
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
@@ -100,6 +109,14 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=layout,
         )
     )
+    _add_check(
+        commands.add_parser(
+            "check",
+            help="check probabilities, draws or scores in a file by the test that fits them",
+            epilog=f"{CHECK_HELP}\n{STATUS_HELP}",
+            formatter_class=layout,
+        )
+    )
     return parser
 
 
@@ -140,6 +157,43 @@ def _add_test(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "float64"), help="compute in [the type in the file]"
     )
     parser.set_defaults(run=_test)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument("--html", type=_output, metavar="OUT", help="write a page with figures")
+    parser.add_argument("--json", type=_output, metavar="OUT", help="write every number as JSON")
+    parser.add_argument("--level", type=_level, default=0.05, help="of the verdict [%(default)s]")
+    parser.add_argument(
+        "--dependent",
+        action="store_true",
+        help="observations are in the order of time and may depend on each other",
+    )
+    parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
+    parser.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from jaxcal import arrays_file, report
+    from jaxcal.checkup import files
+
+    if fault := _overwritten(options.file, options.json, options.html):
+        return _fail(fault)
+    try:
+        checked = files.checked(
+            options.file, seed=options.seed, level=options.level, dependent=options.dependent
+        )
+    except arrays_file.BadFile as error:
+        return _fail(str(error))
+    print(checked, flush=True)
+    if options.json:
+        settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
+        with _naming(options.json):
+            report.write_json(checked, options.json, settings)
+    if options.html:
+        with _naming(options.html):
+            checked.to_html(options.html)
+    return _status([checked.verdict])
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ what was wanted, because the reader may never have seen Python.
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,7 +63,7 @@ def read(path: Path, dtype: str | None = None) -> TestArrays:
     Scores may hold NaN or infinity, which the test reports; everything else must be finite. Where
     d = 1 the last axis may be left out. Raises BadFile.
     """
-    raw, others = _load(path)
+    raw, others = load(path, KNOWN)
     arrays = {name: _floats(path, name, array) for name, array in raw.items()}
     contents = "the file holds " + (", ".join(sorted([*arrays, *others])) or "no arrays")
     for name in ("targets", "scores"):
@@ -85,8 +86,9 @@ def read(path: Path, dtype: str | None = None) -> TestArrays:
     return _shaped(path, arrays, others)
 
 
-def _load(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The arrays with a known name, and the names of the others, which are not read."""
+def load(path: Path, names: Iterable[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """The arrays of these names; of all others, which are not read, the names. Raises BadFile."""
+    names = tuple(names)
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -106,8 +108,8 @@ def _load(path: Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
             raise BadFile(
                 f"{path}: one array without a name (.npy); wanted a .npz file with named arrays"
             )
-        arrays = {name: _member(path, archive, name) for name in KNOWN if name in archive}
-        return arrays, tuple(name for name in archive.files if name not in KNOWN)
+        arrays = {name: _member(path, archive, name) for name in names if name in archive}
+        return arrays, tuple(name for name in archive.files if name not in names)
 
 
 def _member(path: Path, archive: np.lib.npyio.NpzFile, name: str) -> np.ndarray:

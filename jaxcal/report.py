@@ -15,7 +15,7 @@ from jaxcal.calibration import kccsd_test
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.models import Scores
-from jaxcal.results import TestResult
+from jaxcal.results import Result, TestResult
 
 
 class Unusable(Exception):
@@ -56,7 +56,7 @@ def run(
 
 
 def write_json(
-    result: TestResult, path: Path, settings: dict[str, Any], notes: Sequence[str] = ()
+    result: Result, path: Path, settings: dict[str, Any], notes: Sequence[str] = ()
 ) -> None:
     """Every number of the result but the draws of the null; what is not finite becomes null.
 

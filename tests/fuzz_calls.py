@@ -77,6 +77,7 @@ def recipes():
         "Unnormalized": {"log_density": density, "params": YS},
         "calibration_error": {"key": 0, **LABELLED, **small},
         "calibration_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
+        "check": {"key": 0, "predictions": SCORES, "targets": YS},
         "compare": {"key": 0, "models": MODELS, "targets": LABELS},
         "distance_from_calibration": {"key": 0, **BINARY},
         "kccsd": scored,

@@ -23,7 +23,8 @@ class Judged(Protocol):
 def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -> Any:
     """The first text whose condition holds, or ""; an array for a batch of this shape."""
     holds = [np.broadcast_to(np.asarray(where), shape) for _, where in cases]
-    texts = np.select(holds, [text for text, _ in cases], default="")
+    nothing = np.full(shape, "")
+    texts = np.select(holds, [text for text, _ in cases], default="") if cases else nothing
     return texts if shape else str(texts)
 
 

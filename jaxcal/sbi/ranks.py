@@ -1,5 +1,6 @@
 """Where parameters stand among draws of their posteriors, or among exchangeable candidates."""
 
+from importlib import import_module
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -69,6 +70,11 @@ class PosteriorRanks(Result):
     statistics: tuple[str, ...] = eqx.field(static=True)
     source: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
+
+    def _figure(self) -> Any:
+        ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)
+        ax.figure.set_size_inches(4.8, 3.2)
+        return ax.figure
 
     @property
     def p_value(self) -> Scalar:

@@ -1,0 +1,10 @@
+"""One call for any predictions: the test that fits them, why, its verdict, and a report."""
+
+from jaxcal.checkup.check import check
+from jaxcal.checkup.report import CheckReport
+
+__all__ = ["CheckReport", "check"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,178 @@
+"""One call: the test that fits the predictions, one verdict, a page that stands alone."""
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from quick import quick_first
+
+import jaxcal
+from jaxcal.checkup import questions
+from jaxcal.checkup.plan import plan
+from jaxcal.results import Result
+
+RANDOM = np.random.default_rng(0)
+N = 60
+CENTERS = RANDOM.normal(size=(N, 2))
+YS = CENTERS + RANDOM.normal(size=(N, 2))
+P = RANDOM.dirichlet(np.ones(3), N)
+LABELS = (RANDOM.random(N)[:, None] > np.cumsum(P, 1)).sum(1)
+HAPPENED = (RANDOM.random(N) < P[:, 0]).astype(int)
+DRAWS = CENTERS[:, None] + RANDOM.normal(size=(N, 9, 2))
+NODES = RANDOM.normal(size=(4, 2))
+
+
+def log_density(center, y):
+    return -jnp.sum((y - center) ** 2) / 2
+
+
+NORMALS = dist.MultivariateNormal(jnp.asarray(CENTERS), jnp.eye(2))
+SCORES = jaxcal.Scores(CENTERS - YS, CENTERS[:, None] - NODES, NODES)
+LOGS = jaxcal.LogDensities(-((YS[:, 0]) ** 2), -(DRAWS[:, :, 0] ** 2))
+CASES = {
+    "densities": (jaxcal.Unnormalized(log_density, CENTERS), YS, ["calibration_test"]),
+    "scores": (SCORES, YS, ["kccsd_test"]),
+    "distributions": (NORMALS, YS, ["calibration_test", "skce_test"]),
+    "counts": (dist.Poisson(jnp.exp(CENTERS[:, 0])), LABELS, ["skce_test"]),
+    "classes": (P, LABELS, ["skce_test", "calibration_error", "reliability"]),
+    "categorical": (
+        dist.Categorical(probs=jnp.asarray(P)),
+        LABELS,
+        ["skce_test", "calibration_error", "reliability"],
+    ),
+    "binary": (P[:, 0], HAPPENED, ["distance_from_calibration"]),
+    "two columns": (
+        np.stack([1 - P[:, 0], P[:, 0]], 1),
+        HAPPENED,
+        ["distance_from_calibration"],
+    ),
+    "bernoulli": (dist.Bernoulli(jnp.asarray(P[:, 0])), HAPPENED, ["distance_from_calibration"]),
+    "draws": (jaxcal.Draws(DRAWS), YS, ["skce_test", "ranks among draws"]),
+    "array of draws": (DRAWS, YS, ["skce_test", "ranks among draws"]),
+    "log densities": (LOGS, None, ["coverage"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_predictions_are_decides(name):
+    predictions, targets, wanted = CASES[name]
+    chosen = plan(predictions, targets, dependent=False)
+    assert [question.name for question in (*chosen.tests, *chosen.estimates)] == wanted
+    assert chosen.why
+
+
+def test_two_columns_are_the_probability_of_the_second():
+    chosen = plan(*CASES["two columns"][:2], dependent=False)
+    np.testing.assert_array_equal(chosen.predictions, P[:, 0])
+
+
+def test_series_keep_the_tests_that_allow_for_dependence():
+    kept = {}
+    for name, (predictions, targets, _) in CASES.items():
+        if name != "log densities":
+            chosen = plan(predictions, targets, dependent=True)
+            kept[name] = [question.name for question in (*chosen.tests, *chosen.estimates)]
+    assert kept["draws"] == kept["classes"] == kept["binary"] == ["skce_test"]
+    assert kept["densities"] == ["calibration_test"]
+    with pytest.raises(ValueError, match="dependent: no test of log densities"):
+        plan(LOGS, None, dependent=True)
+
+
+def test_what_no_test_takes_is_named():
+    with pytest.raises(TypeError, match="predictions: wanted log densities"):
+        jaxcal.check(0, CENTERS[:, 0], YS[:, 0])
+
+
+QUICK = ["classes", "log densities"]
+RUN = ["densities", "scores", "distributions", "counts", "binary", "draws", *QUICK]
+
+
+@pytest.mark.parametrize("name", quick_first(RUN, QUICK))
+def test_a_check_reports_and_comes_back(name, tmp_path):
+    predictions, targets, wanted = CASES[name]
+    report = jaxcal.check(0, predictions, targets)
+    text = str(report)
+    assert text.startswith(f"check of {report.kind}, n = {N}")
+    assert all(f"  {question}: sees" in text for question in wanted)
+    report.save(tmp_path / "report.npz")
+    assert str(Result.load(tmp_path / "report.npz")) == text
+    assert report.provenance["key"] == 0
+    p = np.asarray(report.p_values)
+    assert len(report.to_frame()) == len(p)
+    np.testing.assert_allclose(report.p_value, min(1.0, len(p) * p.min()))
+    report.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/png") == len(p) + (name == "classes")
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)  # stands alone
+    assert len(page) < 300_000
+    first = re.sub("<[^>]*>", "", page.partition('class="verdict">')[2].partition("</p>")[0])
+    assert first[1:-1] == report.verdict_in_words()[1:]
+
+
+@pytest.fixture(scope="module")
+def checked():
+    return jaxcal.check(0, P, LABELS)
+
+
+def variant(report, *tests):
+    """The report of other tests."""
+    names = tuple(f"test {place}" for place in range(len(tests)))
+    return type(report).of(
+        kind="k", why="w", names=names, tests=tests, estimates=(), sight=(), n=N, level=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("ps", "verdict", "overall"),
+    [
+        ([0.03, 0.5], "not rejected", 0.06),  # 0.03 alone would reject
+        ([0.02, 0.5], "rejected", 0.04),
+        ([0.04, 0.03, 0.9], "not rejected", 0.09),
+        ([float("nan"), 0.02], "rejected", 0.04),  # the test without a p-value still counts
+        ([float("nan"), 0.03], "cannot tell", 0.06),
+        ([float("nan"), float("nan")], "cannot tell", float("nan")),
+    ],
+)
+def test_the_verdict_is_over_all_tests(checked, ps, verdict, overall):
+    single = checked.tests[0]
+    tests = [replace(single, p_value=jnp.asarray(p), estimate=jnp.asarray(p)) for p in ps]
+    report = variant(checked, *tests)
+    assert report.verdict == verdict
+    np.testing.assert_allclose(report.p_value, overall, rtol=1e-6)
+    assert (verdict == "cannot tell") == bool(report.reason)
+    assert "verdict" in str(report)
+
+
+def test_a_batch_of_checks_has_a_verdict_each():
+    def one(key):
+        return jaxcal.check(key, jnp.asarray(P), jnp.asarray(LABELS))
+
+    batch = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 3))
+    assert batch.verdict.shape == (3,)
+    assert "batch shape (3,)" in str(batch)
+    with pytest.raises(ValueError, match="to_html: wanted one report"):
+        batch.to_html("never.html")
+
+
+def test_a_page_escapes_what_it_is_told(checked, tmp_path):
+    odd = replace(checked, kind="<script>")
+    odd.to_html(tmp_path / "odd.html")
+    assert "<script>" not in (tmp_path / "odd.html").read_text()
+
+
+def test_every_question_says_what_it_does_not_see():
+    asked = [one for one in vars(questions).values() if isinstance(one, questions.Question)]
+    assert len(asked) == 10
+    plans = [plan(*case[:2], dependent=False) for case in CASES.values()]
+    used = {question for chosen in plans for question in (*chosen.tests, *chosen.estimates)}
+    assert set(asked) - used == {questions.POSTERIOR}
+    blind = [
+        question
+        for question in asked
+        if "no" not in question.sight and "hardly" not in question.sight
+    ]
+    assert {question.name for question in blind} <= {"sbi.check_posterior"}

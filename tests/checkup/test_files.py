@@ -1,0 +1,119 @@
+"""The command: probabilities, draws and scores from .npz, .csv and .parquet."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jaxcal
+from jaxcal.__main__ import main
+from jaxcal.arrays_file import BadFile
+from jaxcal.checkup import files
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+RANDOM = np.random.default_rng(0)
+N = 60
+P = RANDOM.dirichlet(np.ones(3), N)
+LABELS = (RANDOM.random(N)[:, None] > np.cumsum(P, 1)).sum(1)
+YS, SCORES = RANDOM.normal(size=(2, N, 2))
+DRAWS = RANDOM.normal(size=(N, 5, 2))
+
+
+def text(header, *columns):
+    rows = [",".join(map(str, row)) for row in zip(*columns, strict=True)]
+    return "\n".join([header, *rows]) + "\n"
+
+
+TABLE = text("a,label,b,c", P[:, 0], LABELS, P[:, 1], P[:, 2])
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name, content):
+        path = tmp_path / name
+        if isinstance(content, str):
+            path.write_text(content)
+        elif isinstance(content, dict):
+            np.savez(path, **content)
+        else:
+            pq.write_table(content, path)
+        return path
+
+    return written
+
+
+def test_a_table_is_classes(write):
+    columns = pa.table({"label": LABELS, **{f"p{k}": P[:, k] for k in range(3)}})
+    lists = pa.table({"targets": LABELS, "probabilities": P.tolist()})
+    for path in (
+        write("a.csv", TABLE),
+        write("a.parquet", columns),
+        write("b.parquet", lists),
+        write("a.npz", {"targets": LABELS, "probabilities": P}),
+    ):
+        predictions, targets = files.read(path)
+        np.testing.assert_array_equal(predictions, P)
+        np.testing.assert_array_equal(targets, LABELS)
+    binary, labels = files.read(write("b.csv", text("label,p", LABELS % 2, P[:, 0])))
+    assert binary.shape == (N,)
+    assert set(labels.tolist()) == {0, 1}
+
+
+def test_draws_and_scores_are_read(write):
+    draws, targets = files.read(write("d.npz", {"targets": YS, "draws": DRAWS}))
+    np.testing.assert_array_equal(draws.samples, DRAWS)
+    np.testing.assert_array_equal(targets, YS)
+    scored = {"targets": YS, "scores": SCORES, "node_scores": DRAWS}
+    scores, _ = files.read(write("s.npz", scored))
+    np.testing.assert_array_equal(scores.at_nodes, DRAWS)
+
+
+BAD = {
+    "ragged.csv": ("label,p\n0,0.5\n1\n", "row 3 has 1 entries"),
+    "words.csv": ("label,p\n0,0.5\n1,high\n", "'p' holds entries that are no numbers"),
+    "empty.csv": ("", "a line of names"),
+    "none.csv": ("p,q\n0,0.5\n", "one column 'label'"),
+    "half.csv": ("label,p\n0.5,0.5\n1,0.1\n", "whole numbers"),
+    "nan.csv": ("label,p\n0,nan\n1,0.1\n", "1 values that are not finite"),
+    "range.csv": ("label,p\n0,1.5\n1,0.1\n", "predictions"),
+    "class.csv": ("label,p,q,r\n7,1,0,0\n0,1,0,0\n1,1,0,0\n", "targets"),
+    "a.npz": ({"targets": YS}, "wanted 'targets' and one of"),
+    "b.npz": ({"targets": YS, "scores": SCORES, "features": YS}, "wants 'node_scores'"),
+    "c.npz": ({"targets": LABELS, "probabilities": P.astype(str)}, "wanted numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_one_sentence(write, name, capsys):
+    content, words = BAD[name]
+    path = write(name, content)
+    assert main(["check", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"jaxcal: {path}: ")
+    assert words in said
+    assert said.count("\n") == 1
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    for name in ("none.csv", "none.parquet", "none.npz"):
+        with pytest.raises(BadFile, match=name):
+            files.read(tmp_path / name)
+        (tmp_path / name).write_bytes(b"PK\x00\xff" * 10)
+        with pytest.raises(BadFile, match=name):
+            files.read(tmp_path / name)
+
+
+def test_the_command_prints_and_writes_the_report(write, tmp_path, capsys):
+    path = write("a.csv", TABLE)
+    page, numbers = tmp_path / "out.html", tmp_path / "out.json"
+    assert main(["check", str(path), "--html", str(page), "--json", str(numbers)]) == 0
+    said = capsys.readouterr().out
+    assert said == f"{jaxcal.check(0, P, LABELS)}\n"
+    assert "data:image/png" in page.read_text()
+    content = json.loads(numbers.read_text())
+    assert content["names"] == ["skce_test"]
+    assert content["verdict"] in ("rejected", "not rejected")
+    assert main(["check", str(path), "--html", str(path)]) == 2
+    assert "one name for two files" in capsys.readouterr().err
