@@ -95,7 +95,7 @@ NEEDS = re.compile(r"^(?:import|from) (torch|sbi|sklearn|arviz|pyarrow)", re.MUL
 
 
 def expensive(code):
-    return bool(ALONE.search(code) or "torch" in code or "check_posterior" in code)
+    return bool(ALONE.search(code) or "torch" in code or "jaxcal.sbi." in code)
 
 
 @pytest.mark.parametrize(

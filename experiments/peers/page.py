@@ -41,24 +41,25 @@ quantities under one name, and their rows say why.
 |---|---|---|---|---|---|
 {table}
 
-Where a task has several numbers (a curve, ranks), `theirs` and `ours` are their means.
+Where a task has several numbers (a curve, ranks), `theirs` and `ours` are their means. `OfLogits`
+and `Posterior` hand logits and draws that exist already to scikit-learn and sbi
+(`experiments/peers`).
 """
 
 TAIL = """\
-## What the others do not answer
-
-All of the above are numbers; none of them says how far such a number would be from 0 by chance. For
-that: `skce_test` and `calibration_test` (p-values whose level is kept, for classes, distributions,
-draws and unnormalized densities), `compare` (which of several models is calibrated better, with
-intervals), `distance_from_calibration` (intervals), `sbi.check_posterior` (posteriors without a
-single draw).
-
 ## What to use them for
 
 scikit-learn and netcal recalibrate (isotonic and beta calibration, binning), probcal covers credit
-risk (rating grades, monitoring, Venn-Abers), uncertainty-toolbox recalibrates regressions, relplot
-draws a smooth reliability diagram, torchmetrics accumulates on a GPU during training, and sbi has
-LC2ST and TARP for one posterior object. jaxcal has one recalibration, by temperature.
+risk (rating grades, monitoring, Venn-Abers, tests for a binary event), uncertainty-toolbox
+recalibrates regressions, relplot draws a smooth reliability diagram, torchmetrics accumulates over
+batches during training, and sbi has LC2ST and TARP for its posterior objects. jaxcal recalibrates
+little: by temperature, and a binary event by intervals.
+
+What jaxcal adds is an answer to *is it more than chance, and where*: `skce_test` and
+`calibration_test` for classes, distributions, draws and densities known up to a constant, with
+levels that are measured (`experiments/level`, `experiments/power`); `compare` for several models;
+intervals by `distance_from_calibration` and `calibration_error`; and `sbi.check_posterior`, which
+needs no draws.
 """
 
 

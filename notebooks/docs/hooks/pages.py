@@ -21,6 +21,7 @@ REPOSITORY = {  # files of the repository that are pages, by their path there
     "experiments": "studies/index.md",
     "notebooks/README.md": "notebooks/index.md",
     "notebooks": "notebooks/index.md",
+    "jaxcal/data/LICENSES.md": "third_party.md",
 }
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 STUDY = re.compile(r"(?<!\[)`experiments/(\w+)/?`(?!\])")
@@ -87,6 +88,7 @@ def generated() -> dict[str, str | bytes]:
     """Every page and figure that is not written by hand, by its place on the site."""
     pages: dict[str, str | bytes] = {
         "changelog.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        "third_party.md": (ROOT / "jaxcal/data/LICENSES.md").read_text(encoding="utf-8"),
         "notebooks/index.md": (NOTEBOOKS / "README.md").read_text(encoding="utf-8"),
         "studies/index.md": (STUDIES / "README.md").read_text(encoding="utf-8"),
     }
@@ -122,7 +124,8 @@ def repository_path(page: str) -> str:
         return f"experiments/{folder}README.md"
     if match := re.fullmatch(r"notebooks/(\w+)\.md", page):
         return f"notebooks/{match[1]}.ipynb"
-    return "CHANGELOG.md" if page == "changelog.md" else f"notebooks/docs/{page}"
+    whole = {"changelog.md": "CHANGELOG.md", "third_party.md": "jaxcal/data/LICENSES.md"}
+    return whole.get(page, f"notebooks/docs/{page}")
 
 
 def linked(markdown: str, page: str) -> str:
