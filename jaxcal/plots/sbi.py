@@ -35,12 +35,14 @@ def posterior_figure(report: Any) -> "Figure":
         ValueError: for a batch of reports.
 
     Example:
-        >>> import jax
+        >>> import jax, numpyro.distributions as dist
         >>> from jaxcal import plots, sbi
-        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
-        >>> def log_prob(theta, x):
-        ...     return -((theta - x) ** 2).sum()
-        >>> report = sbi.check_posterior(1, log_prob, thetas, thetas, chains=None)
+        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
+        >>> thetas = prior.sample(jax.random.key(0), (100,))
+        >>> xs = thetas + jax.random.normal(jax.random.key(1), (100, 2))
+        >>> def log_prob(theta, x):  # twice as narrow as the exact posterior, N(x / 2, 1 / 2)
+        ...     return -4 * ((theta - x / 2) ** 2).sum()
+        >>> report = sbi.check_posterior(2, log_prob, thetas, xs, prior=prior)
         >>> [ax.get_title(loc="left") for ax in plots.posterior_figure(report).axes]
         ['a', 'b', 'c', 'd']
     """

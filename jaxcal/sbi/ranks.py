@@ -49,14 +49,12 @@ class PosteriorRanks(Result):
         size: m, the number of others.
 
     Example:
-        >>> import jax, numpyro.distributions as dist
+        >>> import jax
         >>> from jaxcal import sbi
-        >>> prior = dist.Normal(jax.numpy.zeros(1), 1.0).to_event(1)
-        >>> thetas = prior.sample(jax.random.key(0), (60,))
-        >>> posterior = dist.Normal(thetas - 1, 1.0).to_event(1)
-        >>> ranks = sbi.check_posterior(1, posterior, thetas, thetas, prior=prior).ranks
+        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
+        >>> ranks = sbi.check_draws(1, jax.random.normal(jax.random.key(1), (60, 99, 1)), thetas)
         >>> ranks.source, ranks.statistics, ranks.ranks.shape
-        ('draws', ('density', 'theta_1'), (60, 2))
+        ('draws', ('distance', 'theta_1'), (60, 2))
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")

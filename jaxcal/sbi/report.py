@@ -98,12 +98,14 @@ class PosteriorReport(Result):
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
 
     Example:
-        >>> import jax
+        >>> import jax, numpyro.distributions as dist
         >>> from jaxcal import sbi
-        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
-        >>> def log_prob(theta, x):  # the prior in the place of the posterior
-        ...     return -(theta**2).sum() / 2
-        >>> report = sbi.check_posterior(1, log_prob, thetas, thetas + 0.1 * thetas**2)
+        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
+        >>> thetas = prior.sample(jax.random.key(0), (100,))
+        >>> xs = thetas + jax.random.normal(jax.random.key(1), (100, 2))
+        >>> def log_prob(theta, x):  # twice as narrow as the exact posterior, N(x / 2, 1 / 2)
+        ...     return -4 * ((theta - x / 2) ** 2).sum()
+        >>> report = sbi.check_posterior(2, log_prob, thetas, xs, prior=prior)
         >>> print(report)
         verdict: ...
     """
