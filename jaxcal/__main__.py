@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxcal import __version__
+from jaxcal import __version__, option_types
 
 NULLS = {
     "wild": "Wild",
@@ -48,6 +48,11 @@ and, to tell predictions apart, one of
   features     [n, q]          vectors that describe the predictions (their means and widths,
                                say). The inputs of the model instead ask the stronger question
                                whether predictions are right GIVEN the input.
+
+FILE may also be a Parquet file, or a folder of .parquet, .npz or .npy shards, tested in one pass
+with a progress bar: arrays as above, or class probabilities [n, m] as 'probabilities' with integer
+'targets' (in Parquet, a column of lists). Of .npy files the names of a shard begin alike:
+a-targets.npy, a-probabilities.npy.
 
 examples:
   Python   numpy.savez("mine.npz", targets=y, scores=s, features=f)
@@ -122,20 +127,32 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--output", type=_figure, default=Path("jaxcal-demo.png"), help="figure [%(default)s]"
+        "--output",
+        type=option_types.figure,
+        default=Path("jaxcal-demo.png"),
+        help="figure [%(default)s]",
     )
-    parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
-    parser.add_argument("--draws", type=_count, default=500, help="of the null [%(default)s]")
+    parser.add_argument("--seed", type=option_types.seed, default=0, help="[%(default)s]")
     parser.add_argument(
-        "--rounds", type=_count, default=30, help="of training, 20 steps each [%(default)s]"
+        "--draws", type=option_types.count, default=500, help="of the null [%(default)s]"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=option_types.count,
+        default=30,
+        help="of training, 20 steps each [%(default)s]",
     )
     parser.set_defaults(run=_demo)
 
 
 def _add_test(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE.npz")
-    parser.add_argument("--json", type=_output, metavar="OUT", help="write every number as JSON")
-    parser.add_argument("--figure", type=_figure, metavar="OUT", help="draw (.png, .pdf, .svg)")
+    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--json", type=option_types.output, metavar="OUT", help="write every number as JSON"
+    )
+    parser.add_argument(
+        "--figure", type=option_types.figure, metavar="OUT", help="draw (.png, .pdf, .svg)"
+    )
     parser.add_argument(
         "--null",
         choices=NULLS,
@@ -145,31 +162,53 @@ def _add_test(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--level",
-        type=_level,
+        type=option_types.level,
         default=0.05,
         help="probability of rejecting a calibrated model; limits have confidence 1 - it "
         "[%(default)s]",
     )
     parser.add_argument("--coordinates", action="store_true", help="a p-value a target coordinate")
-    parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
-    parser.add_argument("--draws", type=_count, help="of the null, where it has any [500]")
+    parser.add_argument("--seed", type=option_types.seed, default=0, help="[%(default)s]")
+    parser.add_argument(
+        "--draws", type=option_types.count, help="of the null, where it has any [500]"
+    )
     parser.add_argument(
         "--dtype", choices=("float32", "float64"), help="compute in [the type in the file]"
+    )
+    many = parser.add_argument_group("for a Parquet file or a folder of shards")
+    many.add_argument(
+        "--state", type=option_types.output, metavar="FILE", help="go on where a pass ended"
+    )
+    many.add_argument("--batch", type=option_types.count, default=10_000, help="rows [%(default)s]")
+    many.add_argument(
+        "--first",
+        type=option_types.count,
+        default=2000,
+        help="rows that fix units and kernels [%(default)s]",
+    )
+    many.add_argument(
+        "--features", type=option_types.even, default=100, help="random ones [%(default)s]"
     )
     parser.set_defaults(run=_test)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--html", type=_output, metavar="OUT", help="write a page with figures")
-    parser.add_argument("--json", type=_output, metavar="OUT", help="write every number as JSON")
-    parser.add_argument("--level", type=_level, default=0.05, help="of the verdict [%(default)s]")
+    parser.add_argument(
+        "--html", type=option_types.output, metavar="OUT", help="write a page with figures"
+    )
+    parser.add_argument(
+        "--json", type=option_types.output, metavar="OUT", help="write every number as JSON"
+    )
+    parser.add_argument(
+        "--level", type=option_types.level, default=0.05, help="of the verdict [%(default)s]"
+    )
     parser.add_argument(
         "--dependent",
         action="store_true",
         help="observations are in the order of time and may depend on each other",
     )
-    parser.add_argument("--seed", type=_seed, default=0, help="[%(default)s]")
+    parser.add_argument("--seed", type=option_types.seed, default=0, help="[%(default)s]")
     parser.set_defaults(run=_check)
 
 
@@ -206,8 +245,48 @@ def _demo(options: argparse.Namespace) -> int:
     return _status(forecaster.dependent.verdict for forecaster in shown)
 
 
-def _test(options: argparse.Namespace) -> int:
+def _test_shards(options: argparse.Namespace) -> int:
     from jaxcal import arrays_file, report
+    from jaxcal.streaming import shards
+
+    for name, used in (
+        ("null", options.null != "wild"),
+        ("draws", options.draws is not None),
+        ("coordinates", options.coordinates),
+        ("figure", options.figure is not None),
+        ("dtype", options.dtype is not None),
+    ):
+        if used:
+            return _fail(f"--{name}: not for shards, which are tested in one pass in linear time")
+    if fault := _overwritten(options.file, options.json, options.state):
+        return _fail(fault)
+    try:
+        result = shards.run(
+            options.file,
+            seed=options.seed,
+            level=options.level,
+            size=options.batch,
+            rows=options.first,
+            features=options.features,
+            state=options.state,
+        )
+    except arrays_file.BadFile as error:
+        return _fail(str(error))
+    print(result, flush=True)
+    if options.json:
+        settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
+        with _naming(options.json):
+            report.write_json(result, options.json, settings)
+    return _status([result.verdict])
+
+
+def _test(options: argparse.Namespace) -> int:
+    if options.file.is_dir() or options.file.suffix.lower() == ".parquet":
+        return _test_shards(options)
+    from jaxcal import arrays_file, report
+
+    if options.state:
+        return _fail("--state: a single file is tested at once; only shards have a state")
 
     if options.draws is not None and options.null in WITHOUT_DRAWS:
         return _fail(f"--draws: the {options.null} null is a formula and has no draws")
@@ -292,64 +371,6 @@ def _drop_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, place)
     os.close(nowhere)
-
-
-def _output(text: str) -> Path:
-    path = Path(text)
-    try:
-        if path.is_dir():
-            raise argparse.ArgumentTypeError(f"{text} is a folder; wanted the name of a file")
-        if not path.parent.is_dir():
-            raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise argparse.ArgumentTypeError(f"{text} cannot be written: permission denied")
-    except OSError as error:  # a name that is too long, say
-        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
-    return path
-
-
-def _level(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 0.5:
-        raise argparse.ArgumentTypeError(
-            f"wanted a probability above 0 and below 1/2, got {text!r}"
-        )
-    return value
-
-
-def _figure(text: str) -> Path:
-    """A place for a figure of a kind that can be drawn: found out before the work, not after."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    path = _output(text)
-    if path.suffix.lower().removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
-        raise argparse.ArgumentTypeError(
-            f"{text} is no figure that can be drawn; wanted a name with .png, .pdf or .svg"
-        )
-    return path
-
-
-def _seed(text: str) -> int:
-    return _whole(text, 0, 2**64 - 1)
-
-
-def _count(text: str) -> int:
-    return _whole(text, 1, 10**6)
-
-
-def _whole(text: str, smallest: int, largest: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = smallest - 1
-    if not smallest <= value <= largest:
-        raise argparse.ArgumentTypeError(
-            f"wanted a whole number from {smallest} to {largest}, got {text[:40]!r}"
-        )
-    return value
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ ORDER += ["ucme", "coverage"]
 ORDER += ["candidates", "measures"]
 ORDER += ["ckce", "squared_ce", "dce", "simulators", "plots", "sbi"]
 ORDER += ["arrays_file", "streaming", "checkup", "report", "data", "demo"]
-ORDER += ["__init__", "__main__"]
+ORDER += ["__init__", "option_types", "__main__"]
 HEAVY = {"numpyro", "optax", "matplotlib", "torch", "scipy", "sbi", "arviz", "pandas"}
 MAY_BE_HEAVY = {"plots", "demo"}  # reached through functions that import them
 

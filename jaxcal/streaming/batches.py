@@ -139,7 +139,7 @@ def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray,
                             f"{max(lengths)} classes, where the first row of all has {classes}"
                         )
                     rows = flat.reshape(len(targets), classes)
-                    fault = _not_probabilities(rows, targets.to_numpy(), classes)
+                    fault = not_probabilities(rows, targets.to_numpy(), classes)
                     if fault:
                         raise BadFile(f"{shard}: {fault}")
                     yield rows, targets.to_numpy()
@@ -147,7 +147,8 @@ def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray,
             raise BadFile(f"{shard}: damaged ({str(error).splitlines()[0]})") from None
 
 
-def _not_probabilities(rows: np.ndarray, targets: np.ndarray, classes: int) -> str | None:
+def not_probabilities(rows: np.ndarray, targets: np.ndarray, classes: int) -> str | None:
+    """What is wrong with class probabilities and labels, if anything."""
     if np.any((targets < 0) | (targets >= classes)):
         return f"'{TARGETS}' holds classes outside 0..{classes - 1}"
     if not np.all((rows >= 0) & (np.abs(rows.sum(1, keepdims=True) - 1) < 1e-3)):

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import KeyLike
+
+PATIENCE = 3.0  # seconds without a bar
 
 
 class StreamResult(JudgedResult):
@@ -236,7 +238,7 @@ class StreamedTest(eqx.Module):
             checkpoint: File that holds the state every so many batches and at the end. Where it
                 exists, the pass goes on from it.
             every: Batches between two writes of the file.
-            progress: Show a bar on stderr.
+            progress: Show a bar on stderr where the pass takes more than a few seconds.
 
         Returns:
             The state after the last batch.
@@ -252,7 +254,8 @@ class StreamedTest(eqx.Module):
         if progress:
             from tqdm import tqdm
 
-            todo = tqdm(todo, unit="batch", initial=state.batches)
+            total = len(batches) if isinstance(batches, Sized) else None
+            todo = tqdm(todo, unit="batch", initial=state.batches, total=total, delay=PATIENCE)
         for batch in todo:
             try:
                 state = self.update(state, *batch)

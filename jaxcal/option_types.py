@@ -1,0 +1,75 @@
+"""What the options of the command line may be: each reads a text, or says what was wanted."""
+
+import argparse
+import os
+from pathlib import Path
+
+
+def output(text: str) -> Path:
+    """A place for a file that can be written."""
+    path = Path(text)
+    try:
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text} is a folder; wanted the name of a file")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise argparse.ArgumentTypeError(f"{text} cannot be written: permission denied")
+    except OSError as error:  # a name that is too long, say
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    return path
+
+
+def level(text: str) -> float:
+    """The level of a test."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 0.5:
+        raise argparse.ArgumentTypeError(
+            f"wanted a probability above 0 and below 1/2, got {text!r}"
+        )
+    return value
+
+
+def figure(text: str) -> Path:
+    """A place for a figure of a kind that can be drawn: found out before the work, not after."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path = output(text)
+    if path.suffix.lower().removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise argparse.ArgumentTypeError(
+            f"{text} is no figure that can be drawn; wanted a name with .png, .pdf or .svg"
+        )
+    return path
+
+
+def seed(text: str) -> int:
+    """A random seed."""
+    return _whole(text, 0, 2**64 - 1)
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    return _whole(text, 1, 10**6)
+
+
+def even(text: str) -> int:
+    """An even whole number."""
+    value = _whole(text, 2, 10**5)
+    if value % 2:
+        raise argparse.ArgumentTypeError(f"a cosine and a sine share a frequency; {text} is odd")
+    return value
+
+
+def _whole(text: str, smallest: int, largest: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = smallest - 1
+    if not smallest <= value <= largest:
+        raise argparse.ArgumentTypeError(
+            f"wanted a whole number from {smallest} to {largest}, got {text[:40]!r}"
+        )
+    return value
