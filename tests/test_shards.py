@@ -152,7 +152,7 @@ def test_folders_and_options_that_do_not_fit_are_one_sentence(shards, tmp_path, 
     for arguments, words in (
         ([str(folder), "--coordinates"], "--coordinates: not for shards"),
         ([str(folder), "--null", "gamma"], "--null: not for shards"),
-        ([str(tmp_path / "empty")], "shards of one kind"),
+        ([str(tmp_path / "empty")], "a folder; wanted shards of one kind in it"),
         ([str(tmp_path / "none.parquet")], "no such file"),
         ([str(single), "--state", str(tmp_path / "s")], "only shards have a state"),
     ):

@@ -103,7 +103,10 @@ def open_shards(path: Path, size: int) -> Shards:
         kinds = [kind for kind in KINDS if any(path.glob(f"*.{kind}"))]
         if len(kinds) != 1:
             what = " and ".join(f".{kind}" for kind in kinds) or "none"
-            raise BadFile(f"{path}: wanted shards of one kind, .parquet, .npz or .npy, got {what}")
+            raise BadFile(
+                f"{path}: a folder; wanted shards of one kind in it, .parquet, .npz or .npy, got "
+                f"{what}"
+            )
     kind = kinds[0]
     if kind == "parquet":
         files, count = tuple(_parquet(path)), _parquet_rows
