@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=layout,
         )
     )
+    _add_explain(commands.add_parser("explain", help="what a warning means, and what to do"))
     return parser
 
 
@@ -235,6 +236,13 @@ def _check(options: argparse.Namespace) -> int:
     return _status([checked.verdict])
 
 
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="in brackets at the end of a warning; none: all"
+    )
+    parser.set_defaults(run=_explain)
+
+
 def _demo(options: argparse.Namespace) -> int:
     from jaxcal import demo  # numpyro, optax and matplotlib only where they are used
 
@@ -315,6 +323,18 @@ def _test(options: argparse.Namespace) -> int:
         with _naming(options.figure):
             report.write_figure(result, options.figure)
     return _status([result.verdict])
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from jaxcal.results.explain import explanations
+
+    sections = explanations()
+    for name in options.names:
+        if name.strip("[]") not in sections:
+            return _fail(f"{name}: no warning has this name; there are {', '.join(sections)}")
+    for name in options.names or sections:
+        print(f"{name.strip('[]')}\n{sections[name.strip('[]')]}\n")
+    return 0
 
 
 @contextmanager

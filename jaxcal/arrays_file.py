@@ -153,11 +153,12 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
     for name, axes in SHAPES.items():
         if name in arrays:
             full[name] = _fitted(path, name, arrays[name], axes.split(), lengths)
-    notes = [f"the array '{name}' is not used" for name in ignored]
+    notes = [f"the array '{name}' is not used [unused-array]" for name in ignored]
     if n < (d := lengths["d"]):
         notes.append(
             f"'targets' of shape {targets.shape} is read as {n} observations of {d} numbers each; "
             f"if these are {d} observations, save every array with its first two axes swapped"
+            " [wide-targets]"
         )
     return TestArrays(
         full["targets"],

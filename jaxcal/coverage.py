@@ -86,10 +86,10 @@ class Coverage(Result):
         return [
             (
                 f"{unknown} targets met a density that is NaN, at the target or at a draw, so "
-                f"there is no verdict: does the density reach all targets?",
+                f"there is no verdict: does the density reach all targets? [nonfinite-density]",
                 unknown > 0,
             ),
-            (f"only {n} targets: even a gross excess could be chance", n < 30),
+            (f"only {n} targets: even a gross excess could be chance [few-observations]", n < 30),
         ]
 
     def _batch_lines(self) -> list[str]:

@@ -88,7 +88,11 @@ class ExchangeabilityResult(JudgedResult):
                 np.asarray(self.nonfinite_features) > 0,
             ),
             ("no candidate differs from its target: the chains never moved", np.isnan(p)),
-            (f"too few resamples for the level {self.level:g}: {self.n_resamples}", too_few),
+            (
+                f"too few resamples for the level {self.level:g}: {self.n_resamples}"
+                " [too-few-draws]",
+                too_few,
+            ),
         ]
 
     def _sentences(self) -> Sentences:
@@ -99,23 +103,24 @@ class ExchangeabilityResult(JudgedResult):
         return [
             (
                 f"{nonfinite} observations are not finite (the target NaN or infinite, or a log "
-                f"density NaN or +infinite), so the p-value is NaN: repair them",
+                f"density NaN or +infinite), so the p-value is NaN: repair them"
+                " [nonfinite-targets]",
                 nonfinite > 0,
             ),
             (
                 f"{features} values that describe the predictions are NaN or infinite, so the "
                 f"p-value is NaN: look for parameters that are not finite, and for nodes at which "
-                f"a density is 0",
+                f"a density is 0 [nonfinite-predictions]",
                 features > 0,
             ),
             (
                 f"{impossible} targets lie where their own prediction has density 0, which "
-                f"calibration excludes",
+                f"calibration excludes [impossible-targets]",
                 impossible > 0,
             ),
             (
                 f"the candidates of {unmoved} of {n} observations never left their target: take "
-                f"smaller steps, or more of them",
+                f"smaller steps, or more of them [unmoved-candidates]",
                 unmoved * 2 > n,
             ),
         ]

@@ -171,16 +171,17 @@ class Comparison(Result):
         sentences = [
             (
                 "every model has a bandwidth of its own, so the values are norms in different "
-                f"spaces: CKCE is {COMPARABLE}",
+                f"spaces: CKCE is {COMPARABLE} [bandwidths-differ]",
                 bool(np.any(widths != widths[0])),
             ),
             (
-                f"the low rank leaves out up to {left.max():.1%} of the kernel: take a larger rank",
+                f"the low rank leaves out up to {left.max():.1%} of the kernel: take a larger rank"
+                " [low-rank]",
                 bool(np.any(left > 0.01)),
             ),
             (
                 f"{self.n_draws} draws cannot give p-values below {1 / (1 + self.n_draws):.2g}, "
-                f"with {pairs} pairs to look at: take more",
+                f"with {pairs} pairs to look at: take more [too-few-draws]",
                 self.n_draws < 99,
             ),
         ]
@@ -191,17 +192,17 @@ class Comparison(Result):
         """Why model k has no value, from what was counted."""
         says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
         if count := int(self.nonfinite_predictions[k]):
-            return says + f"{count} of its predictions are NaN or infinite"
+            return says + f"{count} of its predictions are NaN or infinite [nonfinite-predictions]"
         width = float(self.bandwidths[k])
         if count := int(self.nonfinite_kernel[k]):
             return says + (
                 f"{count} values of the kernel on its predictions are NaN or infinite (bandwidth "
-                f"{width:.3g})"
+                f"{width:.3g}) [nonfinite-kernel]"
             )
         return says + (
             f"its Gram matrix with ridge {float(self.ridge):.3g} and bandwidth {width:.3g} is not "
             f"positive definite in {np.asarray(self.corrected).dtype}: raise the ridge or use "
-            f"64-bit types"
+            f"64-bit types [ridge-below-rounding]"
         )
 
     def _contents(self) -> dict[str, Any]:

@@ -62,25 +62,29 @@ class CKCE(Result):
         return [
             (
                 f"{bad} entries of the predictions or landmarks are NaN or infinite, so CKCE is "
-                f"NaN",
+                f"NaN [nonfinite-predictions]",
                 bad > 0,
             ),
             (
                 f"rounding, or what the approximation leaves out, may have moved the estimate by "
-                f"up to {worst:.0%}: take a larger ridge or rank, or float64",
+                f"up to {worst:.0%}: take a larger ridge or rank, or float64 [rounding]",
                 worst > CERTAIN,
             ),
             (
                 "CKCE is not finite although the predictions are: the ridge is below rounding, "
-                "take a larger one or float64",
+                "take a larger one or float64 [ridge-below-rounding]",
                 bad == 0 and not np.all(np.isfinite(estimates)),
             ),
             (
                 "all predictions are identical: CKCE compares that one distribution with the "
-                "frequencies of the targets",
+                "frequencies of the targets [identical-predictions]",
                 not np.all(np.asarray(self.distinct)),
             ),
-            (f"one observation carries {share:.0%} of the absolute contributions", share > 0.25),
+            (
+                f"one observation carries {share:.0%} of the absolute contributions"
+                " [one-observation-decides]",
+                share > 0.25,
+            ),
         ]
 
     def _batch_lines(self) -> list[str]:

@@ -47,28 +47,43 @@ def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
     """Every sentence about the data, and whether it holds."""
     v, y, w = (np.asarray(a) for a in (result.predictions, result.targets, result.weights))
     if not np.all(np.isfinite(v)):
-        return [("predictions, targets or weights are NaN or out of range: it cannot tell", True)]
+        return [
+            (
+                "predictions, targets or weights are NaN or out of range: it cannot tell"
+                " [nonfinite-predictions]",
+                True,
+            )
+        ]
     n, effective = v.size, float(1 / np.sum(w**2))
     different = np.unique(v).size
     return [
-        (f"{n} observations are too few for the interval, which rests on large n", n < 30),
+        (
+            f"{n} observations are too few for the interval, which rests on large n"
+            " [few-observations]",
+            n < 30,
+        ),
         (
             "the bounds from below and from above contradict each other by more than rounding, so "
-            "there is no bracket",
+            "there is no bracket [bounds-contradict]",
             bool(np.isnan(float(result.bracket.low))),
         ),
         (
-            "all predictions are equal, so this compares one number with the rate of label 1",
+            "all predictions are equal, so this compares one number with the rate of label 1"
+            " [identical-predictions]",
             different == 1 and n > 1,
         ),
-        ("all labels are equal: the data hold one class", n > 1 and bool(np.all(y == y[0]))),
         (
-            f"the weights leave the information of {effective:.0f} of {n} observations",
+            "all labels are equal: the data hold one class [one-class]",
+            n > 1 and bool(np.all(y == y[0])),
+        ),
+        (
+            f"the weights leave the information of {effective:.0f} of {n} observations"
+            " [uneven-weights]",
             effective < n / 2,
         ),
         (
             "nearly all predictions differ, so ECE is the mean of |y - p| and says nothing about "
-            "calibration",
+            "calibration [all-predictions-differ]",
             n > 10 and different > 0.9 * n,
         ),
     ]

@@ -51,11 +51,15 @@ class Definiteness(Result):
         unknown, negative = np.any(np.isnan(smallest)), np.any(np.asarray(self.indefinite))
         least = np.nanmin(smallest) if negative else 0
         return [
-            ("the kernel matrix has NaN or infinite entries: nothing can be said", unknown),
+            (
+                "the kernel matrix has NaN or infinite entries: nothing can be said"
+                " [nonfinite-kernel]",
+                unknown,
+            ),
             (
                 f"the kernel is not positive definite (eigenvalue {least:.3g}): the biased SKCE "
                 f"may be negative, its root not a number, and p-values are not backed by theory; "
-                f"use a kernel on an embedding, such as MMD",
+                f"use a kernel on an embedding, such as MMD [indefinite-kernel]",
                 negative,
             ),
         ]

@@ -74,31 +74,31 @@ class McmcDraws(Result):
         unsettled = float(np.mean(~(rhat <= SETTLED)))
         low, high = float(np.mean(accepted < 0.1)), float(np.mean(accepted > 0.99))
         return [
-            (f"draws of {broken} predictions are NaN or infinite", broken > 0),
+            (f"draws of {broken} predictions are NaN or infinite [nonfinite-draws]", broken > 0),
             (
                 f"{self.steps} steps are too few to see whether the chains have settled; where "
-                f"they have not, SKCE with these draws loses its level",
+                f"they have not, SKCE with these draws loses its level [few-steps]",
                 short,
             ),
             (
                 f"the chains of {unsettled:.0%} of the predictions have not settled (R-hat above "
                 f"{SETTLED}): SKCE with these draws can reject calibrated models; make more steps, "
-                f"adapt the step, or use kccsd_test, which needs no draws",
+                f"adapt the step, or use kccsd_test, which needs no draws [unsettled-chains]",
                 not short and unsettled > FEW,
             ),
             (
                 f"for {low:.0%} of the predictions fewer than 1 step in 10 is accepted: the step "
-                f"is too large, or the start is far from the density",
+                f"is too large, or the start is far from the density [steps-too-large]",
                 low > FEW,
             ),
             (
                 f"for {high:.0%} of the predictions nearly every step is accepted and the chains "
-                f"have not settled: the step is too small",
+                f"have not settled: the step is too small [steps-too-small]",
                 not short and high > FEW and unsettled > FEW,
             ),
             (
                 f"for {divergent:.0%} of the predictions over 1 step in 20 diverged: the step is "
-                f"too large for some places of the density",
+                f"too large for some places of the density [divergent-steps]",
                 divergent > FEW,
             ),
         ]

@@ -67,7 +67,9 @@ class QuantileCalibration(JudgedResult):
 
     def _sentences(self) -> Sentences:
         unknown = int(np.sum(np.isnan(np.asarray(self.pit))))
-        return [(f"{unknown} transforms are NaN, so it cannot tell", unknown > 0)]
+        return [
+            (f"{unknown} transforms are NaN, so it cannot tell [nonfinite-transforms]", unknown > 0)
+        ]
 
     def _batch_lines(self) -> list[str]:
         size, n = np.size(self.p_value), self.pit.shape[-1]

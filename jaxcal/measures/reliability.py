@@ -59,7 +59,7 @@ class Reliability(Result):
     def _sentences(self) -> Sentences:
         count = np.asarray(self.count)
         few = int(np.sum((count > 0) & (count < 10)))
-        return [(f"{few} bins hold fewer than 10 observations", few > 0)]
+        return [(f"{few} bins hold fewer than 10 observations [few-in-bins]", few > 0)]
 
     def _batch_lines(self) -> list[str]:
         return [f"{np.size(self.ece)} reliability diagrams of {self.count.shape[-1]} bins"]

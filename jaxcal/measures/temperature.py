@@ -143,13 +143,16 @@ class TemperatureFit(Result):
             (
                 f"{never} targets had probability 0, which no temperature changes; the fit counts "
                 f"them as the smallest positive number: if a softmax rounded them to 0, take it "
-                f"again in float64",
+                f"again in float64 [impossible-targets]",
                 never > 0,
             ),
-            ("the likelihood is not finite, so there is no temperature", ~np.isfinite(t).all()),
+            (
+                "the likelihood is not finite, so there is no temperature [no-temperature]",
+                ~np.isfinite(t).all(),
+            ),
             (
                 "the search has not ended at an optimum: is every target predicted perfectly (then "
-                "any lower temperature is better), or impossible?",
+                "any lower temperature is better), or impossible? [no-optimum]",
                 bool(np.any(slope > 1e-2) or np.any(t < 1e-3) or np.any(t > 1e3)),
             ),
         ]

@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxcal.results import saved, shown
+from jaxcal.results.explain import pointer
 from jaxcal.results.parts import plain
 from jaxcal.results.provenance import SOURCE, provenance
 from jaxcal.results.verdicts import Judged, first_that_holds, judge
@@ -47,7 +48,10 @@ class Result(eqx.Module):
         return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self))
 
     def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this says; empty where nothing does."""
+        """Sentences about anything that limits what this says; empty where nothing does.
+
+        Each ends with a name in brackets, which ``python -m jaxcal explain`` explains.
+        """
         if self.traced:
             return []
         return [text for text, holds in self._sentences() if holds]
@@ -123,7 +127,9 @@ class Result(eqx.Module):
         if self.traced:
             return f"{type(self).__name__}(traced)"
         lines = self._batch_lines() if self.batch_shape else self._lines()
-        return "\n".join([*lines, *(f"  {self._mark}: {text}" for text in self.warnings())])
+        said = self.warnings()
+        lines += [f"  {self._mark}: {text}" for text in said]
+        return "\n".join(lines + pointer(said))
 
     def __str__(self) -> str:
         return repr(self)

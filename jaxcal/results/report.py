@@ -74,13 +74,14 @@ def about_marginal_mean(marginal_mean: Means | None) -> list[str]:
             "which coordinate is shifted by itself cannot be told, only given the others: that "
             "needs the covariance of each prediction, from distributions of known form, or from "
             "scores at more base points than coordinates: raise n_nodes, or give Scores.at_nodes "
-            "and Scores.nodes"
+            "and Scores.nodes [shift-by-itself]"
         ]
     if np.all(np.isfinite(np.asarray(marginal_mean.p_value))):
         return []
     return [
         "which coordinate is shifted by itself cannot be told: scores, at the targets or at the "
         "base points that the covariance of each prediction comes from, are NaN or infinite"
+        " [shift-by-itself]"
     ]
 
 
@@ -194,108 +195,115 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
     return [
         (
             f"{number(diagnostics.nonfinite_targets)} target values are NaN or infinite, so the "
-            f"p-value is NaN: remove or repair those observations",
+            f"p-value is NaN: remove or repair those observations [nonfinite-targets]",
             any_of(diagnostics.nonfinite_targets),
         ),
         (
             f"{number(diagnostics.nonfinite_scores)} score values at the targets are NaN or "
             f"infinite, so the p-value is NaN: does the density reach all targets, and is "
-            f"it differentiable?",
+            f"it differentiable? [nonfinite-scores]",
             any_of(diagnostics.nonfinite_scores),
         ),
         (
             f"{number(diagnostics.nonfinite_features)} values that describe the predictions are "
             f"NaN or infinite, so the p-value is NaN: look for parameters that are not finite, and "
-            f"where scores are compared for base points at which a density is 0",
+            f"where scores are compared for base points at which a density is 0"
+            " [nonfinite-predictions]",
             any_of(diagnostics.nonfinite_features),
         ),
         (
             "all predictions compared are identical, so this asks only whether the targets follow "
-            "that one distribution",
+            "that one distribution [identical-predictions]",
             any_of(diagnostics.identical_predictions),
         ),
         (
             "all targets compared are identical: their spread sets the scale, so the result "
-            "says nothing",
+            "says nothing [identical-targets]",
             any_of(diagnostics.identical_targets),
         ),
         (
             f"{number(diagnostics.constant_coordinates)} target coordinates have no spread and "
-            f"were not rescaled",
+            f"were not rescaled [constant-coordinates]",
             any_of(diagnostics.constant_coordinates),
         ),
         (
             f"the scale of {number(diagnostics.clamped)} predictions, in which they are brought "
             f"into units of their own, was not to be had from them and was clamped: the mean stays "
-            f"0 under calibration, power may be lost",
+            f"0 under calibration, power may be lost [clamped-scales]",
             any_of(diagnostics.clamped),
         ),
         (
             f"{number(diagnostics.astray)} predictions have their centre away from a summit of "
             f"their density, which the steps did not reach: the mean stays 0 under calibration, "
-            f"power may be lost: take more steps, or base points nearer to the predictions",
+            f"power may be lost: take more steps, or base points nearer to the predictions"
+            " [centres-astray]",
             number(diagnostics.astray) > 0,
         ),
         (
             "the statistic or its null is not finite although everything that came in is, so the "
-            "p-value is NaN: an overflow (rescale, or use float64), or blocks without spread",
+            "p-value is NaN: an overflow (rescale, or use float64), or blocks without spread"
+            " [overflow]",
             any_of(diagnostics.overflow),
         ),
         (
             f"the targets reach {reach:.2g} times as far as two of them typically differ: a few "
-            f"set the scale of all (outliers, or a placeholder for what is missing?)",
+            f"set the scale of all (outliers, or a placeholder for what is missing?) [far-targets]",
             any_of(far),
         ),
         (
             f"the chains behind the draws of {unsettled:.0%} of the predictions have not settled "
-            f"(R-hat): the test can reject calibrated models; make more steps, or use kccsd_test",
+            f"(R-hat): the test can reject calibrated models; make more steps, or use kccsd_test"
+            " [unsettled-chains]",
             unsettled > FEW,
         ),
         (
             f"one observation carries {share:.0%} of the absolute contributions, and the result "
-            f"hangs on it: an outlier, or heavy tails",
+            f"hangs on it: an outlier, or heavy tails [one-observation-decides]",
             share > 0.25,
         ),
         (
             f"{number(diagnostics.common_covariances)} predictions do not look Gaussian in their "
             f"scores at the base points: one covariance in common stands for theirs, and shifts of "
             f"coordinates by themselves are those that such predictions would have in common; "
-            f"spreads and correlations are not told",
+            f"spreads and correlations are not told [common-covariance]",
             number(diagnostics.common_covariances) > 0,
         ),
         (
             f"{number(diagnostics.repeated_rows)} observations repeat another exactly, in target "
             f"and prediction: they are not independent, and p-values are too small: keep "
-            f"one of each",
+            f"one of each [repeated-rows]",
             number(diagnostics.repeated_rows) > 0,
         ),
         (
             f"{number(diagnostics.impossible)} targets lie where their own prediction has density "
-            f"0, which calibration excludes",
+            f"0, which calibration excludes [impossible-targets]",
             number(diagnostics.impossible) > 0,
         ),
         (
             "a density is 0 somewhere: parts that are right only where densities reach everywhere "
-            "are left out (Balance and Exchangeable need no gradient and no transform)",
+            "are left out (Balance and Exchangeable need no gradient and no transform)"
+            " [density-with-edge]",
             number(diagnostics.bounded) > 0,
         ),
         (
-            "a density is not twice differentiable (a network of ReLU?): curvature is left out",
+            "a density is not twice differentiable (a network of ReLU?): curvature is left out"
+            " [rough-density]",
             number(diagnostics.rough) > 0,
         ),
         (
             "observations depend on each other over so long that fewer than ten independent "
-            "stretches are left: the level is not assured, and little can be found",
+            "stretches are left: the level is not assured, and little can be found"
+            " [dependent-observations]",
             diagnostics.few_stretches is not None and any_of(diagnostics.few_stretches),
         ),
         (
             "the features at the test locations are nearly collinear, and the test rejects too "
-            "often: take fewer locations, or ones farther apart",
+            "often: take fewer locations, or ones farther apart [collinear-features]",
             diagnostics.collinear_features is not None and any_of(diagnostics.collinear_features),
         ),
         (
             "there are few observations for so many test locations, and the level may not be "
-            "kept: take fewer locations, or the null Signs()",
+            "kept: take fewer locations, or the null Signs() [many-locations]",
             diagnostics.few_observations is not None and any_of(diagnostics.few_observations),
         ),
     ]

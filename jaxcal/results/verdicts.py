@@ -59,11 +59,11 @@ def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: flo
     if least_p_value(ENDLESS) > level:
         return (
             f"too few draws for the level {level:g}: the null {null} gives no p-value below "
-            f"{least:.3g} with them"
+            f"{least:.3g} with them [too-few-draws]"
         )
     return (
         f"too few observations for the level {level:g}: with n = {n} the null {null} gives no "
-        f"p-value below {least:.3g} (is the array transposed?)"
+        f"p-value below {least:.3g} (is the array transposed?) [too-few-observations]"
     )
 
 

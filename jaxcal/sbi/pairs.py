@@ -138,7 +138,9 @@ def score_pairs(
         summaries = summaries if summaries is None else _features(summaries, len(values))[valid]
         values, xs = values[valid], jax.tree.map(lambda leaf: leaf[valid], xs)
         scorer = rows_of(scorer, valid)
-        notes += (f"{int(np.sum(~valid))} pairs with NaN or infinite x were left out",)
+        notes += (
+            f"{int(np.sum(~valid))} pairs with NaN or infinite x were left out [excluded-pairs]",
+        )
     getattr(scorer, "prepare", lambda thetas, xs: None)(values, xs)
     n, d = values.shape
     names = _names(names if names is not None else getattr(scorer, "names", None), d)
@@ -175,7 +177,7 @@ def score_pairs(
             scorer = rows_of(scorer, tested)
             notes += (
                 f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
-                f"base points, and these pairs were not tested",
+                f"base points, and these pairs were not tested [no-prior]",
             )
         check_inside(space, nodes)
         scores = scorer.scored(values, xs, nodes)
@@ -223,6 +225,7 @@ def _summarized(scorer: Any, xs: Any, summaries: Any, n: int) -> tuple[Array, tu
     note = (
         f"observations are compared by the network's own embedding of them, {embedded.shape[1]} "
         f"numbers of {features.shape[1]}: what it leaves out, this question leaves out too"
+        " [embedded-observations]"
     )
     return jnp.asarray(embedded), (note,)
 

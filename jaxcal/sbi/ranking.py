@@ -14,6 +14,7 @@ from jaxcal import checks, goodness_of_fit, nulls
 from jaxcal.models import Scores
 from jaxcal.nulls.contract import holm
 from jaxcal.results import TestResult
+from jaxcal.results.explain import pointer
 from jaxcal.sbi.freed import over_free
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, Static
@@ -87,7 +88,8 @@ class PosteriorRanking(eqx.Module):
         head = f"ranking of {len(order)} posteriors, best first, n = {n}"
         more = [f"  .. and {len(order) - len(shown)} more"] if len(order) > len(shown) else []
         notes = [f"  note: {note}" for note in self.notes]
-        return "\n".join([head, *rows, *more, f"  {counts} (p adjusted)", *notes])
+        counted = f"  {counts} (p adjusted)"
+        return "\n".join([head, *rows, *more, counted, *notes, *pointer(self.notes)])
 
 
 def rank_posteriors(

@@ -84,7 +84,7 @@ class PosteriorResult(Result):
         # the table of parameters below stands for that of coordinates
         head, *rest = repr(replace(self.test, coordinates=None)).split("\n")
         lines = [head, f"  question   {QUESTIONS[self.question]}"]
-        return lines + [line for line in rest if not line.startswith("  warning")]
+        return lines + [line for line in rest if not line.startswith(("  warning", "  explained"))]
 
 
 class PosteriorReport(Result):

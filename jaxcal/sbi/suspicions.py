@@ -33,7 +33,8 @@ def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
         return ()
     return (
         f"{count} of {n} rows of thetas repeat another: pairs must be independent, and repeated "
-        f"ones make p-values too small: keep one simulation of each parameter",
+        f"ones make p-values too small: keep one simulation of each parameter"
+        " [repeated-parameters]",
     )
 
 
@@ -45,7 +46,7 @@ def about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tup
         return (
             f"{listed} with bounds: tested after a change to the whole line (logit between two "
             f"bounds, log from one), scores with the log-Jacobian, since a density with an edge "
-            f"violates the identity that the test rests on",
+            f"violates the identity that the test rests on [bounded-parameters]",
         )
     if getattr(prior, "support", None) is not None or bounds is not None:
         return ()
@@ -53,7 +54,7 @@ def about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tup
         return (
             f"{names[even[0]]} fills an interval evenly, as under a uniform prior, but no bounds "
             f"are known: a density with an edge violates the identity that the test rests on; pass "
-            f"prior= (a distribution) or bounds=(low, high)",
+            f"prior= (a distribution) or bounds=(low, high) [unknown-bounds]",
         )
     return ()
 
@@ -70,17 +71,19 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
         notes.append(
             f"{bad} posteriors have a NaN or infinite score, or a density of 0 or NaN, at their "
             f"own parameter: is their density positive and differentiable wherever the prior is?"
+            " [nonfinite-scores]"
         )
     if bad_nodes:
         notes.append(
             f"{bad_nodes} posteriors have NaN or infinite scores, or a density of 0 or NaN, at "
             f"base points drawn from the prior: do they return NaN or -inf outside a smaller box? "
-            f"Pass a prior= that they all cover"
+            f"Pass a prior= that they all cover [scores-at-base-points]"
         )
     if 0 < still.sum() < still.size:
         notes.append(
             f"{int(still.sum())} of {still.size} scores are exactly 0 in every parameter: is the "
             f"log density clipped or constant there? Such scores are wrong: leave it as it is"
+            " [clipped-scores]"
         )
     return tuple(notes)
 
@@ -98,7 +101,8 @@ def about_tails(at: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     return (
         f"2 % of the pairs hold {100 * shares[k]:.0f} % of the squared scores of {names[k]}: a few "
         f"pairs decide, and the tests see little of the others; posteriors that are far too narrow "
-        f"look like this. Compare the coverage (jaxcal.coverage) if you can draw from them",
+        f"look like this. Compare the coverage (jaxcal.coverage) if you can draw from them"
+        " [few-pairs-decide]",
     )
 
 
@@ -106,7 +110,10 @@ def about_count(n: int) -> tuple[str, ...]:
     """A sentence where pairs are few."""
     if n >= FEW:
         return ()
-    return (f"only {n} pairs were tested: small errors of the posterior cannot be seen",)
+    return (
+        f"only {n} pairs were tested: small errors of the posterior cannot be seen"
+        " [few-observations]",
+    )
 
 
 def about_prior(
@@ -128,7 +135,7 @@ def about_prior(
                 notes += (
                     "prior= contradicts the posterior's own prior: their densities at the thetas "
                     "differ. A posterior can be calibrated under one of them only: simulate from "
-                    "the one that it was trained with",
+                    "the one that it was trained with [another-prior]",
                 )
     if draws is None:
         return notes
@@ -143,7 +150,7 @@ def about_prior(
         *notes,
         f"thetas do not look like draws of the prior (first in parameter {k}: mean "
         f"{thetas[:, k].mean():.3g} and sd {thetas[:, k].std():.3g}, prior "
-        f"{draws[:, k].mean():.3g} and {draws[:, k].std():.3g}): {remedy}",
+        f"{draws[:, k].mean():.3g} and {draws[:, k].std():.3g}): {remedy} [unlike-prior]",
     )
 
 
@@ -197,5 +204,5 @@ def about_training(
     return (
         f"xs do not look like those that the network was trained on (first in number {k}: mean "
         f"{features[:, k].mean():.3g} and sd {features[:, k].std():.3g}, in training {mean[k]:.3g} "
-        f"and {sd[k]:.3g}): were they standardized, or are they in other units?",
+        f"and {sd[k]:.3g}): were they standardized, or are they in other units? [unlike-training]",
     )

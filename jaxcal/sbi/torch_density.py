@@ -255,7 +255,8 @@ def _ensemble(posterior: Any, prior: Any) -> TorchDensity:
     normalized = all(member.draw is not None for member in members)
     note = (
         "an ensemble of unnormalized posteriors was tested as its potential, which weighs members "
-        "by their evidence too; .sample() does not, and draws another mixture",
+        "by their evidence too; .sample() does not, and draws another mixture"
+        " [ensemble-as-potential]",
     )
     return TorchDensity(
         log_prob,

@@ -68,13 +68,18 @@ class BlockEstimates(Result):
         m, left = self.blocks.shape[-1], self.n - self.blocks.shape[-1] * self.size
         finite = bool(np.all(np.isfinite(np.asarray(self.estimate))))
         return [
-            ("the estimate is not a number: are parameters and targets finite?", not finite),
             (
-                f"the last {left} of {self.n} observations make no whole block and were not used",
+                "the estimate is not a number: are parameters and targets finite?"
+                " [nonfinite-estimate]",
+                not finite,
+            ),
+            (
+                f"the last {left} of {self.n} observations make no whole block and were not used"
+                " [left-over-observations]",
                 left > 0,
             ),
-            (f"{m} blocks are few for a normal limit: use smaller blocks", 1 < m < 20),
-            ("one block has no spread: there is no standard error", m == 1),
+            (f"{m} blocks are few for a normal limit: use smaller blocks [few-blocks]", 1 < m < 20),
+            ("one block has no spread: there is no standard error [few-blocks]", m == 1),
         ]
 
     def _batch_lines(self) -> list[str]:

@@ -16,31 +16,35 @@ def about_data(report: "Report") -> list[str]:
         text
         for text, holds in [
             (
-                f"no label belongs to the classes {data.unseen}: nothing can be said about them",
+                f"no label belongs to the classes {data.unseen}: nothing can be said about them"
+                " [unseen-classes]",
                 bool(data.unseen),
             ),
             (
                 f"the training rows of the folds {data.incomplete_folds} lack a class that other "
-                f"rows have; a stratified splitter avoids that",
+                f"rows have; a stratified splitter avoids that [incomplete-folds]",
                 bool(data.incomplete_folds),
             ),
             (
                 f"{data.test} test observations are too few for the interval from them, which is "
-                f"normal",
+                f"normal [few-observations]",
                 data.test < FEWEST,
             ),
             (
                 "all confidences are .8 or more: for such data the 95 % interval from the test "
-                "rows was seen to hold the error in about 90 % (at 60 test rows)",
+                "rows was seen to hold the error in about 90 % (at 60 test rows)"
+                " [confident-predictions]",
                 data.confident,
             ),
             (
                 f"{data.saturated} observations have a probability of exactly 0 or 1; if a softmax "
-                f"in float32 made them, take it again in float64, which keeps them apart",
+                f"in float32 made them, take it again in float64, which keeps them apart"
+                " [saturated-probabilities]",
                 data.saturated > 0,
             ),
             (
-                "all predictions are the same: this asks only whether they fit the frequencies",
+                "all predictions are the same: this asks only whether they fit the frequencies"
+                " [identical-predictions]",
                 data.identical,
             ),
         ]
@@ -58,28 +62,29 @@ def about_estimator(tuned: "Tuned") -> list[str]:
         for text, holds in [
             (
                 f"the chosen {', '.join(edges)} is at an end of the grid{where}; a wider grid may "
-                f"lower the risk and change the estimate",
+                f"lower the risk and change the estimate [edge-of-grid]",
                 bool(edges),
             ),
             (
                 f"h is not finite at {tuned.nonfinite_validation} validation and "
                 f"{tuned.nonfinite_test} test observations; estimates leave them out, and risks "
-                f"are compared on the observations where every estimator is finite",
+                f"are compared on the observations where every estimator is finite [nonfinite-h]",
                 tuned.nonfinite_validation + tuned.nonfinite_test > 0,
             ),
             (
-                f"the mean of h is negative ({tuned.squared:.3g}), so the error is given as 0",
+                f"the mean of h is negative ({tuned.squared:.3g}), so the error is given as 0"
+                " [negative-error]",
                 tuned.squared < 0,
             ),
             (
                 f"the mean of h is {tuned.squared:.3g}, more than a squared error can be: too few "
                 f"observations for this estimator; the error is given as {tuned.largest**0.5:.3g}, "
-                f"the largest that is possible",
+                f"the largest that is possible [error-too-large]",
                 tuned.squared > tuned.largest,
             ),
             (
                 f"the low rank leaves out {tuned.unexplained:.2g} of the kernel's trace; a higher "
-                f"rank may change the estimate",
+                f"rank may change the estimate [low-rank]",
                 tuned.unexplained > 1e-3,
             ),
         ]

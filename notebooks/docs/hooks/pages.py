@@ -17,6 +17,7 @@ NOTEBOOKS, STUDIES = ROOT / "notebooks", ROOT / "experiments"
 REPOSITORY = {  # files of the repository that are pages, by their path there
     "CHANGELOG.md": "changelog.md",
     "README.md": "index.md",
+    "jaxcal/results/warnings.md": "warnings.md",
     "experiments/README.md": "studies/index.md",
     "experiments": "studies/index.md",
     "notebooks/README.md": "notebooks/index.md",
@@ -86,11 +87,9 @@ def reference_index(places: dict[str, list[str]]) -> str:
 
 def generated() -> dict[str, str | bytes]:
     """Every page and figure that is not written by hand, by its place on the site."""
+    whole = {page: path for path, page in REPOSITORY.items() if path.endswith(".md")}
     pages: dict[str, str | bytes] = {
-        "changelog.md": (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
-        "third_party.md": (ROOT / "jaxcal/data/LICENSES.md").read_text(encoding="utf-8"),
-        "notebooks/index.md": (NOTEBOOKS / "README.md").read_text(encoding="utf-8"),
-        "studies/index.md": (STUDIES / "README.md").read_text(encoding="utf-8"),
+        page: (ROOT / path).read_text(encoding="utf-8") for page, path in whole.items()
     }
     for name in notebooks():
         page, figures = notebook_page(name)
@@ -119,13 +118,14 @@ def site_path(path: str) -> str | None:
 
 def repository_path(page: str) -> str:
     """The file of the repository that a page of the site was made of."""
+    for path, place in REPOSITORY.items():
+        if place == page and path.endswith(".md"):
+            return path
     if match := re.fullmatch(r"studies/(\w+)\.md", page):
-        folder = "" if match[1] == "index" else f"{match[1]}/"
-        return f"experiments/{folder}README.md"
+        return f"experiments/{match[1]}/README.md"
     if match := re.fullmatch(r"notebooks/(\w+)\.md", page):
         return f"notebooks/{match[1]}.ipynb"
-    whole = {"changelog.md": "CHANGELOG.md", "third_party.md": "jaxcal/data/LICENSES.md"}
-    return whole.get(page, f"notebooks/docs/{page}")
+    return f"notebooks/docs/{page}"
 
 
 def linked(markdown: str, page: str) -> str:

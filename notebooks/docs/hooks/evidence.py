@@ -1,0 +1,185 @@
+"""The tables of evidence, from the committed results of the studies.
+
+    python notebooks/docs/hooks/evidence.py     # write them into the pages again
+
+A page holds a table between ``<!-- NAME -->`` and ``<!-- /NAME -->``; a test compares it.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = Path(__file__).resolve().parents[1]
+PLACE = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+Rows = list[dict[str, str]]
+
+
+def read(path: str) -> Rows:
+    """Rows of a committed CSV file of a study."""
+    with (ROOT / "experiments" / path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def share(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+def rates(rows: Rows, column: str) -> list[float]:
+    """Counts of rejections as shares of the data sets."""
+    return [float(row[column]) / float(row["data_sets"]) for row in rows]
+
+
+def span(values: Sequence[float]) -> str:
+    low, high = share(min(values)), share(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def level() -> str:
+    """Rejections of calibrated models at .05, by test and null."""
+    cells = read("level/results.csv")
+    rows = []
+    for null in ("Wild", "DependentWild", "Multinomial", "Spectrum", "Gamma", "BlockNormal"):
+        chosen = rates([row for row in cells if row["null"] == null], "rejected_05")
+        rows.append((f"KCCSD, KCSD, KSD; `{null}`", "level", chosen, 1000))
+    power = [row for row in read("power/results.csv") if row["fault"] == "correct"]
+    power = [row for row in power if row["data_sets"] == "1000"]
+    rows.append(("`calibration_test`", "power", rates(power, "calibration"), 1000))
+    candidates = [row for row in read("exchangeability/results.csv") if row["fault"] == "correct"]
+    chosen = rates(candidates, "combined")
+    rows.append(("`candidates.exchangeability_test`", "exchangeability", chosen, 1000))
+    series = [float(row["dependent_wild"]) for row in read("dependence/results.csv")]
+    rows.append(("`DependentWild`, series of correlation 0 to .9", "dependence", series, 500))
+    linear = [row for row in read("linear/results.csv") if row["what"] == "level"]
+    chosen = rates(linear, "rejected_05")
+    rows.append(("linear time, 20 to 300 features", "linear", chosen, 1000))
+    right = [row for row in read("sbi_verdicts/results.csv") if row["fault"] == "right"]
+    verdicts = [float(row["rejected"]) for row in right]
+    rows.append(("`sbi.check_posterior`, its verdict", "sbi_verdicts", verdicts, 1000))
+    head = ("test", "cells", "data sets a cell", "rejected at .05", "study")
+    return table(
+        head,
+        (
+            (what, len(values), data_sets, span(values), f"`experiments/{study}`")
+            for what, study, values, data_sets in rows
+        ),
+    )
+
+
+METHODS = {  # of the power study, by their column
+    "calibration": "`calibration_test`",
+    "KCCSD": "`kccsd_test`",
+    "SKCE": "`skce_test`",
+    "coverage": "coverage",
+    "SBC": "SBC",
+    "best possible": "best possible",
+}
+GAUSSIAN = ("widths", "narrow", "hgm")  # families for which SKCE has a closed form
+FAMILIES = {"modes": "two modes", "widths": "Gaussian", "student": "Student t"}
+
+
+def power() -> str:
+    """How often faults are found, for three families."""
+    rows = [row for row in read("power/results.csv") if row["family"] in FAMILIES]
+    return table(
+        ("predictions", "fault", *METHODS.values()),
+        (
+            (
+                FAMILIES[row["family"]],
+                row["fault"],
+                *(
+                    ""
+                    if name == "SKCE" and row["family"] not in GAUSSIAN
+                    else f"{float(row[name]) / float(row['data_sets']):.2f}".removeprefix("0")
+                    for name in METHODS
+                ),
+            )
+            for row in rows
+            if row["fault"] != "correct"
+        ),
+    )
+
+
+def intervals() -> str:
+    """Shares of 95 % intervals that hold the truth."""
+
+    def column(path: str, name: str, keep: Callable[[dict[str, str]], bool] = bool) -> list[float]:
+        values = [float(row[name]) for row in read(path) if keep(row)]
+        return [value for value in values if value == value]
+
+    right = {"keep": lambda row: row["fault"] == "none" and row["family"] == "gaussian"}
+    heavy = {"keep": lambda row: row["fault"] == "none" and row["family"] == "student"}
+    rows = (
+        ("differences of `compare`", "ckce_intervals", "difference_covered", {}),
+        ("calibration error, every row", "squared_ce_intervals", "covered", {}),
+        ("distance from calibration", "distance_intervals", "coverage", {}),
+        ("shift of a coordinate, Gaussian", "faults", "mean_covered", right),
+        ("spread of a coordinate, Gaussian", "faults", "spread_covered", right),
+        ("correlation of a pair, Gaussian", "faults", "correlation_covered", right),
+        ("correlation of a pair, Student t", "faults", "correlation_covered", heavy),
+    )
+    shown = [(what, study, column(f"{study}/results.csv", c, **k)) for what, study, c, k in rows]
+    return table(
+        ("95 % interval of", "cells", "holds the truth in", "study"),
+        ((what, len(v), span(v), f"`experiments/{study}`") for what, study, v in shown),
+    )
+
+
+def cifar() -> str:
+    """SKCE of seven networks on CIFAR-10."""
+    rows = sorted(read("cifar10_skce/results.csv"), key=lambda row: float(row["unbiased"]))
+    return table(
+        ("network", "unbiased SKCE times 10⁴", "p-value", "relative difference from published"),
+        (
+            (
+                row["network"],
+                f"{1e4 * float(row['unbiased']):.2f}",
+                row["p_value"],
+                row["relative_difference"],
+            )
+            for row in rows
+        ),
+    )
+
+
+def examples() -> str:
+    """Known values of distances from calibration."""
+    rows = [row for row in read("distance/results.csv") if row["part"] == "example"]
+    met = sum(abs(float(row["value"]) - float(row["reference"])) < 1e-6 for row in rows)
+    return table(("closed forms of distances", "met to six digits"), [(len(rows), met)])
+
+
+def benchmarks() -> str:
+    """What was measured of speed and size."""
+    rows = [row for row in read("benchmarks/results.csv") if row["part"] != "idle process"]
+    return table(
+        ("part", "quantity", "value"), ((r["part"], r["quantity"], r["value"]) for r in rows)
+    )
+
+
+TABLES = {one.__name__: one for one in (level, power, intervals, cifar, examples, benchmarks)}
+
+
+def filled(text: str) -> str:
+    """A page with its tables as the committed results make them."""
+    return PLACE.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}", text)
+
+
+def main() -> None:
+    """Write the tables into every page that has places for them."""
+    for path in sorted(PAGES.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            path.write_text(new, encoding="utf-8")
+            print(path.name)
+
+
+if __name__ == "__main__":
+    main()

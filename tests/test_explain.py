@@ -1,0 +1,88 @@
+"""Every warning ends in a name, and every name is explained: cause, consequence, what to do."""
+
+import ast
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+import pytest
+
+import jaxcal
+from jaxcal.__main__ import main
+from jaxcal.results.explain import NAME, explanations, names, pointer
+
+PACKAGE = Path(jaxcal.__file__).parent
+# functions of the package whose texts are warnings
+SPEAK = re.compile(r"_sentences|findings|about_\w+|simulated_again|_why|too_few|_summarized")
+INSIDE = {  # parts of sentences, which end in a name where they are put together
+    "not a number for {}, which is left out of the others' ranking: ",
+    "were they standardized, are they in other units, or from another prior?",
+}
+SECTIONS = explanations()
+
+
+def sentences():
+    """The literal texts of all warnings, with where they stand; values in braces."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and SPEAK.fullmatch(function.name):
+                body = function.body[1:] if ast.get_docstring(function) else function.body
+                place = f"{path.relative_to(PACKAGE)}: {function.name}"
+                yield from ((place, text) for text in texts(body))
+
+
+def texts(node):
+    """Strings below a node, an f-string as one, without those inside of its braces or of calls."""
+    if isinstance(node, list):
+        return [text for one in node for text in texts(one)]
+    if isinstance(node, ast.Constant):
+        return [node.value] if isinstance(node.value, str) else []
+    if isinstance(node, ast.JoinedStr):
+        parts = [p.value if isinstance(p, ast.Constant) else "{}" for p in node.values]
+        return ["".join(map(str, parts))]
+    if isinstance(node, ast.Call | ast.Compare | ast.Subscript):
+        return []
+    return [text for child in ast.iter_child_nodes(node) for text in texts(child)]
+
+
+SAID = [(where, text) for where, text in sentences() if len(text) > 40]
+
+
+def test_every_warning_ends_in_a_name():
+    assert len(SAID) > 80
+    assert [one for one in SAID if one[1] not in INSIDE and not NAME.search(one[1])] == []
+
+
+def test_every_name_has_its_section_and_every_section_its_warning():
+    code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    used = set(re.findall(r" \[([a-z][a-z-]{3,})\]\"", code))
+    assert used == set(SECTIONS)
+    assert set(names(text for _, text in SAID)) <= used
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_section_says_cause_consequence_and_what_to_do(name):
+    heads = [line.split(":")[0] for line in SECTIONS[name].splitlines() if line.startswith("- ")]
+    assert heads == ["- Cause", "- Consequence", "- What to do"]
+
+
+def test_a_report_points_to_the_explanation_once():
+    centers = jnp.linspace(-1.0, 1.0, 12)
+    targets = (centers + 0.3).at[3].set(jnp.nan)
+    result = jaxcal.kccsd_test(0, dist.Normal(centers, 1.0), targets)
+    assert names(result.warnings())[0] == "nonfinite-targets"
+    listed = " ".join(names(result.warnings()))
+    assert str(result).splitlines()[-1] == f"  explained: python -m jaxcal explain {listed}"
+    assert pointer(["no name at the end", "classes [0, 1]"]) == []
+
+
+def test_the_command_line_explains(capsys):
+    assert main(["explain", "repeated-rows", "[overflow]"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"repeated-rows\n{SECTIONS['repeated-rows']}\n\noverflow\n- Cause")
+    assert main(["explain"]) == 0
+    assert capsys.readouterr().out.count("- Cause: ") == len(SECTIONS)
+    assert main(["explain", "rows"]) == 2
+    assert "no warning has this name; there are nonfinite-targets" in capsys.readouterr().err
