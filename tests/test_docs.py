@@ -6,6 +6,8 @@ import sys
 import warnings
 from pathlib import Path
 
+import errors
+import evidence
 import jax
 import pages
 import pytest
@@ -60,6 +62,43 @@ def test_every_notebook_and_study_has_a_page():
     )
     studies = {path.parent.name for path in (ROOT / "experiments").glob("*/README.md")}
     assert {f"studies/{name}.md" for name in studies} <= set(made)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_tables_of_evidence_are_those_of_the_committed_results(name):
+    text = PAGES[name].read_text(encoding="utf-8")
+    assert evidence.filled(text) == text, "run python notebooks/docs/hooks/evidence.py"
+
+
+def test_changed_results_would_be_noticed():
+    page = PAGES["notebooks/docs/validation.md"].read_text(encoding="utf-8")
+    assert evidence.filled(page.replace(".032 to .066", ".032 to .065")) != page.replace(
+        ".032 to .066", ".032 to .065"
+    )
+    assert evidence.duration(0.00024) == "240 µs"
+    assert evidence.duration(6600) == "1.8 h"
+
+
+def test_the_cost_model_is_near_what_was_measured():
+    """The share of the product's rate cannot exceed b / (b + e); a quiet machine came near it."""
+    bound = evidence.DRAWS / (evidence.DRAWS + evidence.ENTRY)
+    measured = [
+        float(row["value"])
+        for row in evidence.read("benchmarks/results.csv")
+        if row["part"].startswith("n = ") and row["quantity"] == "share of product rate"
+    ]
+    assert 0.6 * bound < min(measured) <= max(measured) < bound
+
+
+def test_the_readme_is_short():
+    assert len(PAGES["README.md"].read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_errors_are_listed_by_their_argument():
+    listed = errors.messages()
+    assert any("at least 2 observations" in text for text in listed["targets"])
+    assert next(iter(listed)) == errors.SHARED
+    assert "## targets { #targets }" in errors.page()
 
 
 def test_names_and_files_become_links():

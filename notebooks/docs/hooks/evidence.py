@@ -7,12 +7,13 @@ A page holds a table between ``<!-- NAME -->`` and ``<!-- /NAME -->``; a test co
 
 import csv
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = Path(__file__).resolve().parents[1]
-PLACE = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+PLACE = re.compile(r"( *)<!-- (\w+) -->\n.*?<!-- /\2 -->", re.DOTALL)
 Rows = list[dict[str, str]]
 
 
@@ -164,12 +165,55 @@ def benchmarks() -> str:
     )
 
 
-TABLES = {one.__name__: one for one in (level, power, intervals, cifar, examples, benchmarks)}
+DRAWS, ENTRY, FEATURES, MOMENTS = 500, 270, 60, 500  # b; e; f; d R of the cost model
+LAPTOP, GPU, REACHED, NETWORK = 0.1e12, 30e12, 0.6, 10e9  # multiplications and bytes a second
+
+
+def seconds(n: float, devices: int = 1, rate: float = GPU, *, linear: bool = False) -> float:
+    """The cost model: the slower of arithmetic and network."""
+    work = n * MOMENTS**2 / 2 if linear else n**2 * (DRAWS + ENTRY) / 2
+    sent = 0 if devices == 1 else 4 * (MOMENTS**2 if linear else n * FEATURES)
+    return max(work / (rate * REACHED * devices), sent / NETWORK)
+
+
+def duration(value: float) -> str:
+    """Seconds in words, to two digits."""
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms"), (0, "µs"))
+    size, unit = next((size, unit) for size, unit in units if value >= size)
+    return f"{float(f'{value / (size or 1e-6):.2g}'):g} {unit}"
+
+
+def model() -> str:
+    """Times that the cost model computes, from a laptop to 1,000 GPUs."""
+    head = ("n", "laptop", "1 GPU", "8 GPUs", "1,000 GPUs")
+    return table(
+        (*head, "laptop, linear", "1 GPU, linear", "1,000 GPUs, linear"),
+        (
+            (
+                f"10{'⁴⁵⁶⁷⁸'[power - 4]}",
+                duration(seconds(10**power, rate=LAPTOP)),
+                *(duration(seconds(10**power, devices)) for devices in (1, 8, 1000)),
+                duration(seconds(10**power, rate=LAPTOP, linear=True)),
+                *(duration(seconds(10**power, devices, linear=True)) for devices in (1, 1000)),
+            )
+            for power in range(4, 9)
+        ),
+    )
+
+
+TABLES = {
+    one.__name__: one for one in (level, power, intervals, cifar, examples, benchmarks, model)
+}
 
 
 def filled(text: str) -> str:
     """A page with its tables as the committed results make them."""
-    return PLACE.sub(lambda match: f"{match[1]}\n{TABLES[match[2]]()}\n{match[3]}", text)
+
+    def place(match: re.Match[str]) -> str:
+        content = f"<!-- {match[2]} -->\n\n{TABLES[match[2]]()}\n<!-- /{match[2]} -->"
+        return textwrap.indent(content, match[1])
+
+    return PLACE.sub(place, text)
 
 
 def main() -> None:

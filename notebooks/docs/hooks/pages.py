@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import errors
 from public_names import CODE, PLACES, ROOT, with_links
 
 NOTEBOOKS, STUDIES = ROOT / "notebooks", ROOT / "experiments"
@@ -24,6 +25,7 @@ REPOSITORY = {  # files of the repository that are pages, by their path there
     "notebooks": "notebooks/index.md",
     "jaxcal/data/LICENSES.md": "third_party.md",
 }
+OUTSIDE = "outside:"  # of the site: a file of the repository without a page
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
 STUDY = re.compile(r"(?<!\[)`experiments/(\w+)/?`(?!\])")
 
@@ -136,8 +138,11 @@ def linked(markdown: str, page: str) -> str:
     def target(match: re.Match[str]) -> str:
         if re.match(r"\w+:", match[2]):
             return match[0]
-        place = site_path(posixpath.normpath(posixpath.join(here, match[2])))
-        return match[0] if place is None else match[1] + posixpath.relpath(place, there) + match[3]
+        file = posixpath.normpath(posixpath.join(here, match[2]))
+        place = site_path(file)
+        if place is None:
+            return f"]({OUTSIDE})" if (ROOT / file).exists() else match[0]
+        return match[1] + posixpath.relpath(place, there) + match[3]
 
     def study(match: re.Match[str]) -> str:
         if match[1] not in studies() or page == f"studies/{match[1]}.md":
@@ -145,9 +150,8 @@ def linked(markdown: str, page: str) -> str:
         return f"[{match[0]}]({posixpath.relpath(f'studies/{match[1]}.md', there)})"
 
     parts = CODE.split(markdown)
-    return "".join(
-        part if k % 2 else STUDY.sub(study, LINK.sub(target, part)) for k, part in enumerate(parts)
-    )
+    parts[::2] = [STUDY.sub(study, LINK.sub(target, part)) for part in parts[::2]]
+    return re.sub(rf"\[([^]]*)\]\({OUTSIDE}\)", r"\1", "".join(parts))
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -184,6 +188,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn links to files of the repository into links between pages."""
     if page.file.src_uri.startswith("reference/"):
         return markdown
+    if page.file.src_uri == "errors.md":
+        markdown = markdown.replace("<!-- messages -->", errors.page())
     return with_links(linked(markdown, page.file.src_uri))
 
 
