@@ -1,8 +1,10 @@
 """The README and the documentation: links lead somewhere, examples run, nothing is missing."""
 
+import json
 import re
 import subprocess
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 
@@ -12,13 +14,16 @@ import jax
 import pages
 import pytest
 from public_names import PLACES, full_name, with_links
+from quick import quick_first
 from test_api import public
+
+from jaxcal.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 WRITTEN = sorted((ROOT / "notebooks/docs").glob("*.md"))
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *WRITTEN)}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 def prose(text):
@@ -125,22 +130,15 @@ def test_the_navigation_leaves_out_what_is_not_there():
 
 
 BLOCKS = {
-    f"{name}:{k}": code
-    for name, path in PAGES.items()
-    for k, code in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")))
+    f"{path.stem}:{k}": textwrap.dedent(code)
+    for path in PAGES.values()
+    for k, (_, code) in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")))
 }
 ALONE = re.compile(r"jax_num_cpu_devices|jax_enable_x64|sys.argv")  # settings of a process
 NEEDS = re.compile(r"^(?:import|from) (torch|sbi|sklearn|arviz|pyarrow)", re.MULTILINE)
 
 
-def expensive(code):
-    return bool(ALONE.search(code) or "torch" in code or "jaxcal.sbi." in code)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(k, marks=pytest.mark.slow) if expensive(v) else k for k, v in BLOCKS.items()],
-)
+@pytest.mark.parametrize("name", quick_first(list(BLOCKS), {"README:0"}))
 def test_an_example_runs_by_itself_as_users_run_it(name, tmp_path, monkeypatch):
     """In float32, with the promotion that JAX has by default."""
     code = BLOCKS[name]
@@ -155,3 +153,16 @@ def test_an_example_runs_by_itself_as_users_run_it(name, tmp_path, monkeypatch):
     with x64, ranks, jax.numpy_dtype_promotion("standard"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
         exec(compile(code, name, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.slow
+def test_arrays_of_other_languages_are_tested_from_a_shell(tmp_path, monkeypatch, capsys):
+    page = PAGES["notebooks/docs/other_libraries.md"].read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python -m jaxcal (test .*)$", page, re.MULTILINE)
+    (code,) = [code for code in BLOCKS.values() if "np.savez" in code]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert main(command.split()) == 0
+    assert "verdict" in capsys.readouterr().out
+    assert json.loads(Path("result.json").read_text())["verdict"] == "not rejected"
+    assert Path("result.png").stat().st_size > 1000
