@@ -56,8 +56,14 @@ def test_the_reference_has_every_public_name():
     made = pages.generated()
     for name in public():
         place = name.rpartition(".")[0]
-        assert f"\n::: {name}\n" in made[f"reference/{place}.md"], name
+        assert pages.entry(name) in made[f"reference/{place}.md"], name
     assert sum(len(names) for names in PLACES.values()) == len(public())
+
+
+def test_a_function_with_the_name_of_its_module_is_shown_itself():
+    assert pages.entry("jaxcal.kccsd_test") == "::: jaxcal.kccsd_test"
+    assert "::: jaxcal.ckce.compare.compare\n" in pages.entry("jaxcal.compare")
+    assert "#jaxcal.dce.smece }" in pages.entry("jaxcal.dce.smece")
 
 
 def test_every_notebook_and_study_has_a_page():

@@ -71,10 +71,22 @@ def study_page(name: str) -> str:
 
 def reference_page(place: str, names: list[str]) -> str:
     """Everything public of one place, from its docstrings."""
-    title = (
-        f"# `{place}`\n\n::: {place}\n    options: {{ members: false, show_root_heading: false }}"
-    )
-    return "\n\n".join([title, *(f"::: {name}" for name in names)]) + "\n"
+    module = f"::: {place}\n    options: {{ members: false, show_root_heading: false }}"
+    return "\n\n".join([f"# `{place}`", module, *map(entry, names)]) + "\n"
+
+
+def entry(name: str) -> str:
+    """What makes mkdocstrings show a public name. Of a function that has the name of its module it
+    would show the module, so that such a function is asked for by its full path."""
+    place, _, last = name.rpartition(".")
+    folder = ROOT / place.replace(".", "/")
+    files = [folder / f"{last}.py"] if place != "jaxcal" else sorted(folder.glob(f"*/{last}.py"))
+    for file in files:
+        if file.exists() and f"\ndef {last}(" in file.read_text(encoding="utf-8"):
+            path = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            options = f"options: {{ heading: {name}, toc_label: {last} }}"
+            return f"[](){{ #{name} }}\n\n::: {path}.{last}\n    {options}"
+    return f"::: {name}"
 
 
 def reference_index(places: dict[str, list[str]]) -> str:
@@ -176,11 +188,11 @@ def navigation(entries: list[Any], pages: set[str]) -> list[Any]:
             full += [entry] if entry in pages else []
             continue
         (title, content), *_ = entry.items()
-        if isinstance(content, str):
-            inside = sorted(p for p in pages if p.startswith(content) and p.endswith(".md"))
-            first = [page for page in inside if page.endswith("/index.md")]
-            content = first + [page for page in inside if page not in first]
-        full.append({title: navigation(content, pages)})
+        if isinstance(content, str) and content not in pages:
+            inside = [p for p in pages if p.startswith(content) and p.endswith(".md")]
+            inside.sort(key=lambda p: (not p.endswith("/index.md"), p.removesuffix(".md")))
+            content = inside
+        full.append({title: content if isinstance(content, str) else navigation(content, pages)})
     return full
 
 
