@@ -77,7 +77,7 @@ def test_rows_of_failed_simulations_are_named_and_left_out_if_asked(pairs):
     with pytest.raises(ValueError, match=r"xs: 3 of 120 rows hold NaN .* \(first row 3\)"):
         notes(thetas, failed)
     scored = sbi.score_pairs(KEY, log_prob, thetas, failed, prior=PRIOR, exclude_invalid_x=True)
-    assert scored.notes == ("3 pairs with NaN or infinite x were left out",)
+    assert scored.notes == ("3 pairs with NaN or infinite x were left out [excluded-pairs]",)
     kept = np.setdiff1d(np.arange(N), [3, 7, 9])
     np.testing.assert_array_equal(scored.thetas, thetas[kept])
     np.testing.assert_allclose(scored.scores.at_targets, (xs - thetas)[kept], rtol=1e-9)
