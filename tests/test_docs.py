@@ -81,6 +81,17 @@ def test_tables_of_evidence_are_those_of_the_committed_results(name):
     assert evidence.filled(text) == text, "run python notebooks/docs/hooks/evidence.py"
 
 
+def test_numbers_in_sentences_are_those_of_the_committed_results():
+    near, cells = evidence.near_best()
+    (level,) = [line for line in evidence.level().splitlines() if "KSD; `Wild`" in line]
+    intervals = [line for line in evidence.intervals().splitlines() if "calibration error" in line]
+    readme = PAGES["README.md"].read_text(encoding="utf-8")
+    for text in (readme, PAGES["notebooks/docs/which_test.md"].read_text(encoding="utf-8")):
+        assert f"{near} of {cells} cells" in text
+    for line in (level, *intervals):
+        assert re.findall(r"\.\d+ to \.\d+", line)[0] in readme, line
+
+
 def test_changed_results_would_be_noticed():
     page = PAGES["notebooks/docs/validation.md"].read_text(encoding="utf-8")
     assert evidence.filled(page.replace(".032 to .066", ".032 to .065")) != page.replace(

@@ -108,6 +108,18 @@ def power() -> str:
     )
 
 
+def near_best() -> tuple[int, int]:
+    """In how many cells of the power study `calibration_test` is near the best of coverage,
+    SBC and TARP, within .05, and of how many."""
+    rows = [row for row in read("power/results.csv") if row["fault"] != "correct"]
+    gaps = [
+        (max(int(row[name]) for name in ("coverage", "SBC", "TARP")) - int(row["calibration"]))
+        / int(row["data_sets"])
+        for row in rows
+    ]
+    return sum(gap <= 0.05 for gap in gaps), len(gaps)
+
+
 def intervals() -> str:
     """Shares of 95 % intervals that hold the truth."""
 
