@@ -17,7 +17,7 @@ from jaxcal.plots.dce import bracket, reliability_with_witness
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n = 200 if quick else 2000
-options = {"n_resamples": 20, "n_draws": 99} if quick else {}
+options = {"n_draws": 99} if quick else {}
 data_key, key = jax.random.split(jax.random.key(4))
 
 # %% [markdown]

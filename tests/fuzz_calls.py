@@ -191,7 +191,7 @@ def recipes():
     }
     binary = (
         "binned_ece dce_bracket unbinned_ece interval_ce kernel_ce laplace_ce "
-        "lower_distance lower_distance_value smece smooth_ce "
+        "lower_distance lower_distance_bounds lower_distance_value smece smooth_ce "
         "surrogate_interval_ce"
     )
     distances = dict.fromkeys(binary.split(), BINARY)

@@ -162,9 +162,7 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     np.testing.assert_allclose(high - low, 2 * z * report.best.one_step.standard_error, rtol=1e-9)
     texts = plots.calibration_errors(report).get_legend().get_texts()
     assert any(f"{confidence(level)} interval" in text.get_text() for text in texts)
-    far = dce.distance_from_calibration(
-        KEY, P[:, 0], LABELS == 0, n_resamples=20, n_draws=20, level=level
-    )
+    far = dce.distance_from_calibration(KEY, P[:, 0], LABELS == 0, n_draws=20, level=level)
     assert far.interval.level == far.level == level
     assert f"({confidence(level)}, 20 resamples)" in str(far)
     ends = plots.bracket(far).get_legend().get_texts()
@@ -180,9 +178,7 @@ def test_a_wider_level_means_a_shorter_interval():
     sizes = []
     for level in LEVELS:
         compared = ckce.compare(KEY, models, LABELS, n_draws=99, rank=16, level=level)
-        far = dce.distance_from_calibration(
-            KEY, P[:, 0], LABELS == 0, n_resamples=20, n_draws=20, level=level
-        )
+        far = dce.distance_from_calibration(KEY, P[:, 0], LABELS == 0, n_draws=20, level=level)
         sizes.append([compared.high[0] - compared.low[0], far.interval.high - far.interval.low])
     assert np.all(np.diff(np.asarray(sizes), axis=0) < 0)
 

@@ -16,7 +16,7 @@ KEY = jax.random.key(0)
 def of_probabilities(v, y, w):
     """Everything that `jaxcal.dce` says of predictions, labels and weights, by name."""
     bracket = dce.dce_bracket(v, y, weights=w)
-    result = dce.distance_from_calibration(KEY, v, y, weights=w, n_resamples=5, n_draws=5)
+    result = dce.distance_from_calibration(KEY, v, y, weights=w, n_draws=5)
     return {
         "ece": dce.unbinned_ece(v, y, weights=w),
         "binned ece": dce.binned_ece(v, y, weights=w).bound,

@@ -70,19 +70,6 @@ def tables(rows) -> str:
         if row["part"] == "relation":
             met, most = float(row["value"]), float(row["reference"])
             text.append(f"| {row['measure']} | {met:.4g} | {most:.4g} |")
-    text += [
-        "",
-        "## Does the interval cover the population?",
-        "",
-        "| observations, beta | claim | share of 400 data sets | level |",
-        "|---|---|---|---|",
-    ]
-    for row in rows:
-        if row["part"].startswith("coverage"):
-            text.append(
-                f"| {row['part'].split('=')[1]}, {row['case']} | {row['measure']} | "
-                f"{float(row['value']):.3f} | {float(row['reference']):.2f} |"
-            )
     return "\n".join(text) + "\n"
 
 

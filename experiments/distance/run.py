@@ -1,4 +1,4 @@
-"""Distances from calibration: known examples, Table 1 computed, Section 10, coverage."""
+"""Distances from calibration: known examples, Table 1 computed, Section 10."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import dce
-from jaxcal.dce.bracket import from_lower
 from jaxcal.kernels import Gaussian
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -32,10 +31,6 @@ class Config:
     betas: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
     wiggle_points: int = 4000
     relation_laws: int = 300
-    coverage_sets: int = 400
-    coverage_betas: tuple[float, ...] = (1.0, 2.0, 5.0)
-    coverage_n: int = 200
-    coverage_resamples: int = 100
     seed: int = 20230616
 
 
@@ -46,7 +41,6 @@ QUICK = Config(
     betas=(1.0, 2.0),
     wiggle_points=4,
     relation_laws=2,
-    coverage_betas=(),  # the interval's own program takes longest to compile
 )
 
 EXAMPLES = {
@@ -201,59 +195,8 @@ def relation(name, laws):
     return max(a / b for a, b in pairs if b > 1e-7), allowed
 
 
-K_MAX = 8
-
-
-def population(beta):
-    """Smooth, kernel, mean residual and random interval errors of D_beta on 20,000 midpoints."""
-    v, y, w = (jnp.asarray(x) for x in constructions.tempered_population(beta).distribution())
-    surrogate = dce.surrogate_interval_ce(v, y, weights=w, accuracy=0.01)
-    smooth = dce.smooth_ce(v, y, weights=w).value
-    kernel = dce.laplace_ce(v, y, weights=w).value
-    return smooth, kernel, jnp.abs(jnp.sum(w * (y - v))), surrogate.random
-
-
-@partial(jax.jit, static_argnames=("n", "resamples"))
-def covered(keys, beta, truth, *, n, resamples):
-    """For each data set of n: whether all radii hold at once, and whether the interval holds the
-    bracket that the same measures of the population make."""
-    widths = 2.0 ** -jnp.arange(K_MAX + 1)
-
-    def one(key):
-        data_key, key = jax.random.split(key)
-        v, y = constructions.tempered_sample(data_key, n, beta)
-        found = dce.distance_from_calibration(
-            key, v, y, n_resamples=resamples, n_draws=1, solve=False
-        )
-        smooth, kernel, mean, random = truth
-        held, apart = found.measures, found.radii
-        ours = dce.surrogate_interval_ce(v, y, accuracy=0.01).random
-        jointly = (
-            (jnp.abs(held["smooth"] - smooth) <= apart.smooth)
-            & (jnp.abs(held["kernel"] - kernel) <= apart.kernel)
-            & jnp.all(jnp.abs(ours - random) <= apart.random)
-        )
-        low = jnp.maximum(jnp.maximum(smooth / 2, kernel**2), mean)
-        high = jnp.minimum(jnp.min(random + widths), from_lower(2 * smooth))
-        return jointly, (found.interval.low <= low) & (high <= found.interval.high)
-
-    return jax.lax.map(one, keys)
-
-
-@lru_cache
-def coverage(seed_words, beta, sets, n, resamples):
-    """Both shares of `covered`; ``seed_words``: the data of a key, which can be looked up."""
-    key = jax.random.wrap_key_data(jnp.asarray(seed_words, jnp.uint32))
-    keys = jax.random.split(key, sets)
-    found = covered(keys, jnp.asarray(beta), population(beta), n=n, resamples=resamples)
-    return dict(zip(COVERAGE, (float(jnp.mean(x)) for x in found), strict=True))
-
-
-COVERAGE = ("radii, jointly", "interval holds the bracket")
-
-
 def make(config: Config) -> runner.Study:
-    """Known examples, a computed Table 1, samples of D_beta, coverage of the interval."""
+    """Known examples, a computed Table 1, samples of D_beta."""
     cells = [
         {"part": "example", "case": case, "measure": name, "trials": 1}
         for case, example in EXAMPLES.items()
@@ -280,16 +223,6 @@ def make(config: Config) -> runner.Study:
         {"part": "relation", "case": "largest ratio", "measure": name, "trials": 1}
         for name in RELATIONS
     ]
-    cells += [
-        {
-            "part": f"coverage n={config.coverage_n}",
-            "case": str(beta),
-            "measure": name,
-            "trials": config.coverage_sets,
-        }
-        for beta in config.coverage_betas
-        for name in COVERAGE
-    ]
 
     def measure(cell, key):
         part, case, name = cell["part"], cell["case"], cell["measure"]
@@ -301,11 +234,6 @@ def make(config: Config) -> runner.Study:
             value, reference = table(case, name, config)
         elif part == "relation":
             value, reference = relation(name, config.relation_laws)
-        elif part.startswith("coverage"):
-            words = tuple(np.asarray(jax.random.key_data(key)).tolist())
-            n, sets = config.coverage_n, cell["trials"]
-            value = coverage(words, float(case), sets, n, config.coverage_resamples)[name]
-            sd, reference = (value * (1 - value)) ** 0.5, 0.95
         else:
             n, beta = int(part.split("=")[1]), float(case)
             found = sampled(key, jnp.asarray(beta), n=n, trials=cell["trials"], measure=name)

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import dce
-from jaxcal.dce.predictions import atoms, binary
-from jaxcal.dce.resampling import ascending, kernel_statistic, smooth_statistic
+from jaxcal.dce.predictions import atoms, binary, ordered
+from jaxcal.dce.resampling import kernel_statistic, smooth_statistic
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import switches
@@ -121,14 +121,13 @@ def agreement(cases):
 def bootstrap(n, resamples):
     """Resamples by vmap against as many sorts of n predictions."""
     v, y = (jnp.asarray(a) for a in sample(2, n))
-    ordered = ascending(v, y, jnp.full(n, 1 / n))
-    rho = ordered.w * (ordered.y - ordered.v)
+    data = ordered(binary(v, y))
     keys = jax.random.split(jax.random.key(0), resamples)
     for name, statistic in (("Laplace kernel", kernel_statistic), ("smooth", smooth_statistic)):
 
         def one(key, statistic=statistic):
             counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n)
-            return statistic(ordered.v, counts * rho)
+            return statistic(data.v, counts * data.rho)
 
         many = jax.jit(jax.vmap(one))
         sorts = jax.jit(jax.vmap(lambda key: jnp.sort(jax.random.uniform(key, (n,)))))

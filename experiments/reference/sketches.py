@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.dce.boxcars import boxcars
 from jaxcal.dce.laplace import positive_like
-from jaxcal.dce.predictions import binary, residuals
+from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.prefix_sums import sums
 from jaxcal.typing import Key, KeyLike, Scalar
 
@@ -106,7 +106,8 @@ def random_bins(
     r"""Algorithm 2: squared residuals of bins with random width :math:`\delta` ~ Gamma(2, scale
     bandwidth) and random shift. Each draw lies in [0, 1]; cost O(n) a draw after one sort."""
     key = checks.key(key)
-    v, rho = residuals(binary(predictions, targets, weights))
+    data = ordered(binary(predictions, targets, weights))
+    v, rho = data.v, data.rho
     bandwidth = positive_like(bandwidth, v)
     width_key, shift_key = jax.random.split(key)
     widths = (
@@ -136,7 +137,9 @@ def random_interval_ce(
     """
     width = checks.number(width, "width", above=0)
     data = binary(predictions, targets, weights)
-    return boxcars(*residuals(data), width.astype(data.v.dtype)[None])[0]
+    rho = data.w * (data.y - data.v)
+    v, rho = jax.lax.sort((data.v, rho), num_keys=1, is_stable=False)
+    return boxcars(v, rho, width.astype(v.dtype)[None])[0]
 
 
 def sampled_interval_ce(

@@ -20,6 +20,7 @@ from jaxcal.dce.intervals import (
 from jaxcal.dce.kernel import kernel_ce
 from jaxcal.dce.laplace import KernelCE, laplace_ce, laplace_witness
 from jaxcal.dce.lower import Coupling, LowerDistance, lower_distance
+from jaxcal.dce.lower_bounds import LowerBounds, lower_distance_bounds
 from jaxcal.dce.lower_slopes import lower_distance_value
 from jaxcal.dce.predictions import from_classes
 from jaxcal.dce.smece import SmoothECE, smece
@@ -33,6 +34,7 @@ __all__ = [
     "DistanceResult",
     "IntervalCE",
     "KernelCE",
+    "LowerBounds",
     "LowerDistance",
     "Partition",
     "SmoothCE",
@@ -47,6 +49,7 @@ __all__ = [
     "laplace_ce",
     "laplace_witness",
     "lower_distance",
+    "lower_distance_bounds",
     "lower_distance_value",
     "smece",
     "smooth_ce",

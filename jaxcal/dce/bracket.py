@@ -7,7 +7,7 @@ Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with s
 """
 
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.dce.binned import binned_ece
 from jaxcal.dce.bounds import Bracket
+from jaxcal.dce.groups import label_free_groups, moved
 from jaxcal.dce.intervals import (
     _best,
     _surrogate,
@@ -26,15 +27,15 @@ from jaxcal.dce.intervals import (
 )
 from jaxcal.dce.laplace import _laplace
 from jaxcal.dce.lower import lower_distance
-from jaxcal.dce.predictions import Binary, atoms, binary, from_classes
+from jaxcal.dce.lower_bounds import CELLS, bounds_of
+from jaxcal.dce.population import PopulationBounds, population_bounds
+from jaxcal.dce.predictions import Binary, Ordered, atoms, binary, from_classes, merged, ordered
 from jaxcal.dce.report import batch_report, findings, report
 from jaxcal.dce.resampling import (
     Null,
-    Radii,
-    ascending,
     binary_labels,
+    drawable,
     kernel_statistic,
-    radii,
     resampling_test,
 )
 from jaxcal.dce.smooth import _smooth
@@ -48,8 +49,7 @@ from jaxcal.results import (
 )
 from jaxcal.typing import ArrayLike, KeyLike, Scalar, Vector
 
-INTERVALS_MOST = 20_000  # observations for which the best bins, O(n^2), are searched
-PROGRAM_MOST = 20_000  # observations for which the lower distance is solved by default
+INTERVALS_MOST = 20_000  # different predictions for which the best bins, O(m^2), are searched
 
 
 class _Measures(NamedTuple):
@@ -61,7 +61,8 @@ class _Measures(NamedTuple):
     random: Float[Array, " k"]
     binned: Scalar
     interval: Scalar | None
-    lower: tuple[float, float] | None
+    groups: Scalar
+    lower: tuple[Any, Any]
     witness: Vector
 
 
@@ -82,10 +83,10 @@ def dce_bracket(
         weights: Weights of the observations, [n], >= 0.
         accuracy: Accuracy of the surrogate interval error; see `surrogate_interval_ce`.
         bins: Number of bins of the binned ECE.
-        solve: Whether to solve for the lower distance (by SciPy, outside of jit); by default where
-            values are concrete and n <= 20,000. Under jit and vmap the other measures make the
-            bracket, which is then up to a factor 2 wider below. The best intervals are searched
-            for n <= 20,000.
+        solve: Whether to solve for the lower distance exactly (by SciPy, outside of jit), which is
+            the default there; otherwise, as under jit and vmap, by `lower_distance_bounds`, which
+            is some 1e-4 lower. The best intervals are searched for at most 20,000 different
+            predictions (under jit: observations).
 
     Returns:
         `Bracket`.
@@ -94,7 +95,8 @@ def dce_bracket(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: O(n log n), and a few linear programs with ``solve``.
+    Cost: O(n log n) for n observations once, then by m different predictions: O(m log m), m^2 for
+    the best intervals, and a few linear programs with ``solve``.
 
     Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
     constants.
@@ -105,33 +107,40 @@ def dce_bracket(
         >>> round(float(bracket.low), 3), round(float(bracket.high), 3)
         (0.2, 0.2)
     """
-    return _bracket(_measure(binary(predictions, targets, weights), accuracy, bins, solve))
+    data = ordered(binary(predictions, targets, weights))
+    return _bracket(_measure(data, accuracy, bins, solve))
 
 
-def _measure(data: Binary, accuracy: float | int, bins: int, solve: bool | None) -> _Measures:
+def _measure(data: Ordered, accuracy: float | int, bins: int, solve: bool | None) -> _Measures:
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     solve = None if solve is None else checks.flag(solve, "solve")
     bins = checks.integer(bins, "bins")
     if solve and traced:
         raise ValueError("solve=True runs outside of jit and vmap only")
-    n = data.v.size
-    smooth = _smooth(data)
-    surrogate = _surrogate(data, smallest_width(accuracy), False)
-    lower = None
-    if solve or (solve is None and not traced and n <= PROGRAM_MOST):
-        distance = lower_distance(data.v, data.y, weights=data.w, tol=1e-6)
-        lower = (distance.low, distance.high)
+    distribution, atom = data, None
+    if not traced:
+        smaller, atom = merged(Binary(data.v, data.y, data.w))
+        distribution = data if atom is None else ordered(smaller)
+    v, y, w = distribution[:3]
+    smooth = _smooth(distribution)
+    surrogate = _surrogate(distribution, smallest_width(accuracy), False)
+    if traced or solve is False:
+        lower = bounds_of(distribution, CELLS)[:2]
+    else:
+        exact = lower_distance(v, y, weights=w, tol=1e-6)
+        lower = (exact.low, exact.high)
     return _Measures(
-        mean=jnp.abs(jnp.sum(data.w * (data.y - data.v))),
-        ece=jnp.sum(jnp.abs(atoms(data).rho)),
+        mean=jnp.abs(jnp.sum(w * (y - v))),
+        ece=jnp.sum(jnp.abs(atoms(distribution).rho)),
         smooth=smooth.value,
-        kernel=_laplace(data, jnp.ones((), data.v.dtype)).value,
+        kernel=_laplace(distribution, jnp.ones((), v.dtype)).value,
         surrogate=surrogate.value,
         random=surrogate.random,
-        binned=binned_ece(data.v, data.y, weights=data.w, edges=bins).bound,
-        interval=_best(data).value if n <= INTERVALS_MOST else None,
+        binned=binned_ece(v, y, weights=w, edges=bins).bound,
+        interval=_best(distribution).value if v.size <= INTERVALS_MOST else None,
+        groups=moved(label_free_groups(data), distribution),
         lower=lower,
-        witness=smooth.witness,
+        witness=smooth.witness if atom is None else data.back(smooth.witness[atom]),
     )
 
 
@@ -146,13 +155,13 @@ def _bracket(measures: _Measures) -> Bracket:
         "binned ECE + bin width": measures.binned,
         "ECE": measures.ece,
         "2 s + 4 sqrt(s), s the smooth error": from_lower(2 * measures.smooth),
+        "mean labels of groups": measures.groups,
     }
     if measures.interval is not None:
         upper["interval calibration error"] = measures.interval
-    if measures.lower is not None:
-        low, high = (jnp.asarray(end, measures.smooth.dtype) for end in measures.lower)
-        lower["lower distance"] = low
-        upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
+    low, high = (jnp.asarray(end, measures.smooth.dtype) for end in measures.lower)
+    lower["lower distance"] = low
+    upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
     low, high = largest(_stacked(lower)), smallest(_stacked(upper))
     # where the bounds meet, as for one prediction, rounding may cross them; nothing else may
     slack = 16 * jnp.finfo(low.dtype).eps * measures.witness.size**0.5
@@ -175,10 +184,10 @@ class DistanceResult(JudgedResult):
 
     Attributes:
         bracket: Bounds between which the true distance lies for these data, certified.
-        interval: Interval in which it lies for the population, with asymptotic probability
-            1 - ``level``.
+        interval: Interval in which it lies for the population, with probability 1 - ``level``.
         measures: Measures of calibration by name, each [].
-        radii: How far the measures of the data and of the population may be apart, jointly.
+        population: What makes the interval: dual functions of other parts of the data below, groups
+            and a radius above.
         p_value: P-value of "calibrated", [].
         statistic: Squared Laplace kernel calibration error, [].
         null_samples: Draws of the statistic under calibration, [b].
@@ -190,7 +199,6 @@ class DistanceResult(JudgedResult):
         targets: Labels as given, [n].
         weights: Weights as given, [n].
         null: How the null was drawn: "redraw" or "signs".
-        n_resamples: Number of bootstrap resamples of the interval.
         level: Probability of rejecting calibrated predictions; it decides `verdict`.
 
     Example:
@@ -208,7 +216,7 @@ class DistanceResult(JudgedResult):
     bracket: Bracket
     interval: Interval
     measures: dict[str, Scalar]
-    radii: Radii
+    population: PopulationBounds
     p_value: Scalar
     statistic: Scalar
     null_samples: Float[Array, " b"]
@@ -217,7 +225,6 @@ class DistanceResult(JudgedResult):
     targets: Vector
     weights: Vector
     null: str = eqx.field(static=True)
-    n_resamples: int = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
 
     def _no_verdict(self) -> Sentences:
@@ -247,7 +254,6 @@ def distance_from_calibration(
     *,
     weights: ArrayLike | None = None,
     level: float = 0.05,
-    n_resamples: int = 200,
     n_draws: int = 500,
     null: Null | None = None,
     accuracy: float | int = 0.01,
@@ -258,18 +264,19 @@ def distance_from_calibration(
     """How far are predicted probabilities of a binary label from calibrated?
 
     Gives a certified bracket of the true distance for the data, an interval for it in the
-    population by the bootstrap, and a p-value of "calibrated" by draws of the squared Laplace
-    kernel calibration error.
+    population, and a p-value of "calibrated" by draws of the squared Laplace kernel calibration
+    error. The interval's low end is the mean of dual functions of the lower distance on data that
+    did not choose them; its high end is the mean distance to the mean labels of groups, chosen
+    without labels, plus the radius of one mean. Both hold for rare labels too.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n]; with ``notion`` class probabilities [n, m].
         targets: Labels 0 or 1, or means of such, [n]; with ``notion`` classes from 0, [n].
-        weights: Weights of the observations, [n], >= 0; resampling treats them as part of the
+        weights: Weights of the observations, [n], >= 0; the interval treats them as part of the
             observation.
         level: Probability of rejecting calibrated predictions, which decides the verdict; the
             interval holds the distance with probability 1 - ``level``.
-        n_resamples: Number of bootstrap resamples of the interval.
         n_draws: Number of draws of the null.
         null: "redraw" draws labels from the predictions (exact for independent labels; the default
             where all labels are 0 or 1, and under jit); "signs" flips residuals (the default where
@@ -287,7 +294,8 @@ def distance_from_calibration(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: ``n_resamples`` resamples, each O(n log n), and the linear programs of ``solve``.
+    Cost: that of `jaxcal.dce.dce_bracket`, a few sorts, and ``n_draws`` draws of m different
+    predictions; beyond 8,192 of them the draws are of 8,192 cells (with weights: of n labels).
 
     Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
     constants.
@@ -303,7 +311,6 @@ def distance_from_calibration(
     """
     key = checks.key(key)
     level = checks.level(level)
-    n_resamples = checks.integer(n_resamples, "n_resamples")
     n_draws = checks.integer(n_draws, "n_draws")
     if notion is not None:
         predictions, targets = from_classes(predictions, targets, notion)
@@ -314,7 +321,6 @@ def distance_from_calibration(
             distance_from_calibration,
             weights=weights,
             level=level,
-            n_resamples=n_resamples,
             n_draws=n_draws,
             null=null,
             accuracy=accuracy,
@@ -328,19 +334,17 @@ def distance_from_calibration(
         null = "redraw" if traced or bool(binary_labels(data.y)) else "signs"
     elif null == "redraw" and not traced and not bool(binary_labels(data.y)):
         raise ValueError("null='redraw' draws labels 0 or 1, targets hold means: use 'signs'")
-    measures = _measure(data, accuracy, bins, solve)
-    ordered = ascending(*data)
-    null_key, boot_key = jax.random.split(key)
+    ascending = ordered(data)
+    measures = _measure(ascending, accuracy, bins, solve)
+    null_key, fold_key = jax.random.split(key)
     test = resampling_test(
-        null_key, ordered, statistic=kernel_statistic, n_draws=n_draws, null=null
+        null_key,
+        drawable(ascending, equal=weights is None, null=null),
+        statistic=kernel_statistic,
+        n_draws=n_draws,
+        null=null,
     )
-    apart = radii(
-        boot_key,
-        ordered,
-        n_resamples=n_resamples,
-        coverage=1 - level,
-        k_max=measures.random.size - 1,
-    )
+    population = population_bounds(fold_key, ascending, level)
     by_name = {
         "ECE": measures.ece,
         "smooth": measures.smooth,
@@ -350,13 +354,12 @@ def distance_from_calibration(
     }
     if measures.interval is not None:
         by_name["interval"] = measures.interval
-    if measures.lower is not None:
-        by_name["lower distance"] = jnp.asarray(sum(measures.lower) / 2, measures.smooth.dtype)
+    by_name["lower distance"] = jnp.asarray(sum(measures.lower) / 2, measures.smooth.dtype)
     return DistanceResult(
         bracket=_bracket(measures),
-        interval=_population(measures, apart, level),
+        interval=Interval(population.low, population.high, level),
         measures=by_name,
-        radii=apart,
+        population=population,
         p_value=test.p_value,
         statistic=test.statistic,
         null_samples=test.null_samples,
@@ -365,24 +368,5 @@ def distance_from_calibration(
         targets=data.y,
         weights=data.w,
         null=null,
-        n_resamples=n_resamples,
         level=level,
     )
-
-
-def _population(measures: _Measures, apart: Radii, level: float) -> Interval:
-    """Every bound with its measure moved by its radius; ECE and best bins are left out, since they
-    cannot be estimated from a sample."""
-    low = jnp.stack(
-        [
-            (measures.smooth - apart.smooth) / 2,
-            at_least(measures.kernel - apart.kernel, 0) ** 2,
-            measures.mean - apart.mean,
-        ]
-    )
-    widths = 2.0 ** -jnp.arange(measures.random.size, dtype=measures.random.dtype)
-    high = at_most(
-        smallest(measures.random + apart.random + widths),
-        from_lower(2 * (measures.smooth + apart.smooth)),
-    )
-    return Interval(at_least(largest(low), 0), at_most(high, 1), level)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.predictions import Atoms, Binary, atoms, binary, positive, residuals
+from jaxcal.dce.predictions import Atoms, Binary, Ordered, atoms, binary, merged, ordered, positive
 from jaxcal.dce.prefix_sums import sums
 from jaxcal.numerics import at_most, smallest
 from jaxcal.results import Result, recorded
@@ -96,7 +96,8 @@ def surrogate_interval_ce(
         True
     """
     data = binary(predictions, targets, weights)
-    return _surrogate(data, 40 if accuracy is None else smallest_width(accuracy), accuracy is None)
+    k_max = 40 if accuracy is None else smallest_width(accuracy)
+    return _surrogate(ordered(data), k_max, accuracy is None)
 
 
 def smallest_width(accuracy: float | int) -> int:
@@ -108,9 +109,9 @@ def smallest_width(accuracy: float | int) -> int:
 
 
 @partial(jax.jit, static_argnames=("k_max", "limit"))
-def _surrogate(data: Binary, k_max: int, limit: bool) -> SurrogateCE:
+def _surrogate(data: Ordered, k_max: int, limit: bool) -> SurrogateCE:
     widths = 2.0 ** -jnp.arange(k_max + 1, dtype=data.v.dtype)
-    random = boxcars(*residuals(data), widths)
+    random = boxcars(data.v, data.rho, widths)
     k = jnp.argmin(random + widths)
     value = smallest(random + widths)  # NaN where a residual is
     if limit:
@@ -182,14 +183,22 @@ def interval_ce(
     """
     data = binary(predictions, targets, weights)
     if checks.choice(width, "width", ("average", "max")) == "average":
-        return _best(data)
+        if isinstance(data.v, Tracer):
+            return _best(ordered(data))
+        distribution, atom = merged(data)
+        best = _best(ordered(distribution))
+        return (
+            best
+            if atom is None
+            else IntervalCE(best.value, best.bins[atom], best.recalibrated[atom])
+        )
     if isinstance(data.v, Tracer):
         raise ValueError("width='max' runs outside of jit and vmap only")
     return _least_max_width(data)
 
 
 @jax.jit
-def _best(data: Binary) -> IntervalCE:
+def _best(data: Ordered) -> IntervalCE:
     distribution = atoms(data)
     m = distribution.v.size
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.dce.predictions import Binary, binary
+from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.dce.prefix_sums import prefixes
 from jaxcal.numerics import safe_sqrt
 from jaxcal.results import Result, recorded
@@ -87,7 +87,7 @@ def laplace_ce(
         >>> round(float(result.value), 3)
         0.2
     """
-    data = binary(predictions, targets, weights)
+    data = ordered(binary(predictions, targets, weights))
     return _laplace(data, positive_like(bandwidth, data.v))
 
 
@@ -97,16 +97,14 @@ def positive_like(bandwidth: ArrayLike, v: Vector) -> Array:
 
 
 @jax.jit
-def _laplace(data: Binary, bandwidth: Scalar) -> KernelCE:
-    order = jnp.argsort(data.v)
-    v, rho = data.v[order], (data.w * (data.y - data.v))[order]
+def _laplace(data: Ordered, bandwidth: Scalar) -> KernelCE:
+    v, rho = data.v, data.rho
     h = field(v, rho, bandwidth)
     squared = jnp.sum(rho * h)
     value = root(squared)
     pairs = 1 - jnp.sum(data.w**2)
     unbiased = (squared - jnp.sum(rho**2)) / jnp.where(pairs > 1e-12, pairs, jnp.nan)
-    witness = jnp.zeros_like(h).at[order].set(of_unit_norm(h, value), unique_indices=True)
-    return KernelCE(value, squared, unbiased, witness)
+    return KernelCE(value, squared, unbiased, data.back(of_unit_norm(h, value)))
 
 
 def root(squared: Scalar) -> Scalar:
@@ -173,10 +171,9 @@ def laplace_witness(
         >>> bool(witness[0] < witness[1] < 0)  # predictions are too high
         True
     """
-    data = binary(predictions, targets, weights)
+    data = ordered(binary(predictions, targets, weights))
     bandwidth = positive_like(bandwidth, data.v)
-    order = jnp.argsort(data.v)
-    v, rho = data.v[order], (data.w * (data.y - data.v))[order]
+    v, rho = data.v, data.rho
     left, right = sums(v, rho, bandwidth)
     t = checks.floats(at, "at")
     after = jnp.searchsorted(v, t, side="right")

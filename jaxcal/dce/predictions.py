@@ -29,6 +29,24 @@ class Binary(NamedTuple):
     w: Vector
 
 
+class Ordered(NamedTuple):
+    """The same in ascending order of ``v``; ``order`` [n], which observation is where."""
+
+    v: Vector
+    y: Vector
+    w: Vector
+    order: Int[Array, " n"]
+
+    @property
+    def rho(self) -> Vector:
+        """Residuals w (y - v)."""
+        return self.w * (self.y - self.v)
+
+    def back(self, values: Array) -> Array:
+        """Values of the observations in the order in which they were given."""
+        return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
+
+
 class Residuals(NamedTuple):
     """``v`` [n] ascending and ``rho`` [n], the residuals w (y - v) in that order."""
 
@@ -91,18 +109,26 @@ def _weights(value: Any, v: Array) -> Array:
     return w
 
 
-def residuals(data: Binary) -> Residuals:
-    """Residuals in ascending order of the prediction; ties stay apart. Cost: one sort."""
-    rho = data.w * (data.y - data.v)
-    return Residuals(*jax.lax.sort((data.v, rho), num_keys=1, is_stable=False))
+def ordered(data: Binary) -> Ordered:
+    """One sort, shared by all measures: NumPy's on a CPU outside of jit, many times faster than
+    the compiler's, and the compiler's otherwise."""
+    if isinstance(data.v, Tracer) or jax.default_backend() != "cpu":
+        order = jnp.argsort(data.v)
+        return Ordered(data.v[order], data.y[order], data.w[order], order)
+    order = np.argsort(np.asarray(data.v))
+    v, y, w = (jnp.asarray(np.asarray(x)[order]) for x in data)
+    return Ordered(v, y, w, jnp.asarray(order.astype(np.int32)))
+
+
+def atoms(data: Binary | Ordered) -> Atoms:
+    """Ties merged, shapes kept: as many atoms as observations, those left over without mass."""
+    return _atoms(data if isinstance(data, Ordered) else ordered(data))
 
 
 @jax.jit
-def atoms(data: Binary) -> Atoms:
-    """Ties merged, shapes kept: as many atoms as observations, those left over without mass."""
+def _atoms(data: Ordered) -> Atoms:
     n = data.v.size
-    order = jnp.argsort(data.v)
-    v, y, w = data.v[order], data.y[order], data.w[order]
+    v, y, w, order = data
     new = jnp.concatenate([jnp.zeros(1, bool), v[1:] != v[:-1]])
     group = sums(new.astype(jnp.int32))
 
@@ -112,6 +138,25 @@ def atoms(data: Binary) -> Atoms:
     first = jnp.full(n, n - 1).at[group].min(jnp.arange(n))
     index = jnp.zeros_like(group).at[order].set(group)
     return Atoms(v[first], add(w * (1 - y)), add(w * y), index)
+
+
+def merged(data: Binary) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
+    """Different predictions with their mean labels and weights, and that of each observation.
+
+    Every measure of (v, y) is that of these. Padded by predictions without weight to a power of
+    two, so that programs are shared. Outside of jit. The data themselves, and None, where less
+    than half of them tie.
+    """
+    values = np.asarray(data.v)
+    v, atom = np.unique(values, return_inverse=True)
+    if 2 * v.size > values.size:
+        return data, None
+    w = np.bincount(atom, data.w, v.size)
+    y = np.bincount(atom, np.asarray(data.w) * np.asarray(data.y), v.size)
+    y = np.where(w > 0, y / np.where(w > 0, w, 1), v)
+    extra = (1 << max(v.size - 1, 7).bit_length()) - v.size
+    padded = np.pad(v, (0, extra), mode="edge"), np.pad(y, (0, extra)), np.pad(w, (0, extra))
+    return Binary(*(jnp.asarray(x, data.v.dtype) for x in padded)), atom
 
 
 class HostAtoms(NamedTuple):

@@ -22,8 +22,7 @@ def report(result: "DistanceResult") -> list[str]:
         f"distance from calibration, n = {result.predictions.shape[-1]}",
         f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
         f"               (low end: {low}; high end: {high})",
-        f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   "
-        f"({trust}, {result.n_resamples} resamples)",
+        f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   ({trust})",
         f"  p-value      {p:.4g}   ({how[result.null]}, {result.null_samples.shape[-1]} draws)",
         f"  verdict      {in_words(result)}",
         "  measures     "

@@ -5,17 +5,11 @@ predictions the test is then exact for every n ("redraw"). Where labels are mean
 keeps its size and gets a random sign instead ("signs"), which is exact only for residuals with
 symmetric distributions and right for large n otherwise.
 
-*From data to population.* Smooth, kernel and random interval calibration errors are suprema
-:math:`\sup_w \sum_i \rho_i w(v_i)`, so data and population differ by at most the same supremum of
-their difference. The Bayesian bootstrap (Rubin 1981) imitates it: with exponential weights e, that
-of :math:`(e_i / \bar e - 1) \rho_i`. This holds at and near calibration too, where resampling the
-value itself fails. No draw sorts the predictions again.
-
-Resampling alone takes what it has not seen for impossible: a hundred labels 0 hold no noise, though
-one of 30 may be 1. So each draw also weighs two observations that no data set excludes, one of
-residual 1 (label 1, predicted 0) and one of residual -1. For the rate of a label of which k of n
-came, the weights are then Gamma(k + 1) against Gamma(n - k + 1): the upper end is that of Clopper
-and Pearson (1934) but for one observation, and for many of both labels nothing changes.
+Observations of one prediction and one weight are drawn together, as a binomial number of labels 1.
+Beyond 8,192 different predictions those of one cell of width 1/8192 are: the statistic is that of
+the cells' mean predictions, and the sum of labels of nearly equal rates is within
+:math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total variation (Ehm
+1991), together less than .001.
 """
 
 from functools import partial
@@ -23,31 +17,69 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.laplace import field, root
-from jaxcal.dce.predictions import Residuals
+from jaxcal.dce.laplace import field
+from jaxcal.dce.predictions import Binary, Ordered, Residuals, merged
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
+from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]
 BATCH = 2**22  # numbers in one step of a walk over draws
 
 
-class Sorted(NamedTuple):
-    """Predictions ascending, with their labels and weights."""
+CELLS = 8192  # of predictions whose labels are drawn together
+
+
+class Drawn(NamedTuple):
+    """Predictions ascending, with mean labels, weights of one label, and numbers of labels."""
 
     v: Vector
     y: Vector
     w: Vector
+    labels: Vector | None  # None: one each
+
+    @property
+    def rho(self) -> Vector:
+        """Residuals."""
+        return self.mass * (self.y - self.v)
+
+    @property
+    def mass(self) -> Vector:
+        """Weight of all labels of a prediction."""
+        return self.w if self.labels is None else self.w * self.labels
 
 
-def ascending(v: Vector, y: Vector, w: Vector) -> Sorted:
-    """One sort, shared by every draw."""
-    order = jnp.argsort(v)
-    return Sorted(v[order], y[order], w[order])
+def drawable(data: Ordered, *, equal: bool, null: Null) -> Drawn:
+    """What a test draws: cells or different predictions where labels of ``equal`` weights can be
+    drawn together, single observations otherwise."""
+    n = data.v.size
+    if equal and null == "redraw":
+        if n > CELLS and isinstance(data.v, Tracer):
+            return _cells(data)
+        if not isinstance(data.v, Tracer):
+            distribution, atom = merged(Binary(data.v, data.y, data.w))
+            if atom is not None and distribution.v.size <= CELLS:
+                count = jnp.round(distribution.w * n)
+                weight = jnp.where(count > 0, distribution.w / jnp.where(count > 0, count, 1), 0)
+                return Drawn(distribution.v, distribution.y, weight, count)
+            if n > CELLS:
+                return _cells(data)
+    return Drawn(data.v, data.y, data.w, None)
+
+
+@jax.jit
+def _cells(data: Ordered) -> Drawn:
+    cell = jnp.clip(jnp.nan_to_num(data.v) * CELLS, 0, CELLS - 1).astype(jnp.int32)
+    one = jnp.ones_like(data.v)
+    count, v, y = (jax.ops.segment_sum(x, cell, CELLS) for x in (one, data.v, data.y))
+    some = at_least(count, 1)
+    middle = (jnp.arange(CELLS, dtype=v.dtype) + 0.5) / CELLS
+    v = jnp.where(count > 0, v / some, middle)
+    return Drawn(v, y / some, jnp.full_like(v, 1 / data.v.size), count)
 
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
@@ -61,15 +93,18 @@ def smooth_statistic(v: Vector, rho: Vector) -> Scalar:
 
 
 def null_draws(
-    key: Key, data: Sorted, *, statistic: Any, n_draws: int, null: Null = "redraw"
+    key: Key, data: Drawn, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
     """Draws of a statistic of (v, residuals) if the predictions were calibrated."""
-    rho = data.w * (data.y - data.v)
+    rho = data.rho
 
     def one(key: Key) -> Scalar:
         if null == "redraw":
-            label = jax.random.bernoulli(key, data.v).astype(data.v.dtype)
-            return statistic(data.v, data.w * (label - data.v))
+            if data.labels is None:
+                label = jax.random.bernoulli(key, data.v).astype(data.v.dtype)
+                return statistic(data.v, data.w * (label - data.v))
+            ones = jax.random.binomial(key, data.labels, data.v, dtype=data.v.dtype)
+            return statistic(data.v, data.w * (ones - data.labels * data.v))
         sign = jax.random.rademacher(key, rho.shape, rho.dtype)
         return statistic(data.v, sign * rho)
 
@@ -86,56 +121,15 @@ class CalibrationTest(NamedTuple):
 
 @partial(jax.jit, static_argnames=("statistic", "n_draws", "null"))
 def resampling_test(
-    key: Key, data: Sorted, *, statistic: Any, n_draws: int, null: Null
+    key: Key, data: Drawn, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
     """Compare a statistic with its draws under calibration; the data count as one draw."""
-    value = statistic(data.v, data.w * (data.y - data.v))
+    value = statistic(data.v, data.rho)
     draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
     # a statistic equal to a draw must count as equal whatever the order of summation was
-    slack = 16 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.sum(data.w**2))
+    slack = 16 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.sum(data.mass * data.w))
     p = p_value((value - slack)[None], draws[None])[0]
     return CalibrationTest(value, p, draws)
-
-
-class Radii(NamedTuple):
-    """How far data and population are apart with one joint probability: for the smooth and kernel
-    calibration errors, for RintCE(2^-k) [k], and for the mean residual."""
-
-    smooth: Scalar
-    kernel: Scalar
-    random: Float[Array, " k"]
-    mean: Scalar
-
-
-@partial(jax.jit, static_argnames=("n_resamples", "k_max"))
-def radii(key: Key, data: Sorted, *, n_resamples: int, coverage: Any, k_max: int) -> Radii:
-    """Joint bootstrap radii: all of them hold at once with probability ``coverage``.
-
-    Each measure's draws are divided by their median, and the quantile is that of the largest. An
-    observation not seen weighs as one drawn by weight, sum w^2. Cost: n_resamples times
-    O(n (log n + k)). Coverage over rare and common labels: experiments/distance_intervals.
-    """
-    one = jnp.ones(1, data.v.dtype)
-    v = jnp.concatenate([0 * one, data.v, one])
-    residual = jnp.concatenate([one, data.y - data.v, -one])
-    unseen = jnp.sum(data.w**2, keepdims=True)
-    mass = jnp.concatenate([0 * one, data.w, 0 * one])
-    prior = jnp.concatenate([unseen, data.w, unseen])
-    widths = 2.0 ** -jnp.arange(k_max + 1, dtype=v.dtype)
-
-    def draw(key: Key) -> Float[Array, " q"]:
-        weighed = prior * jax.random.exponential(key, prior.shape, prior.dtype)
-        change = (weighed / jnp.sum(weighed) - mass) * residual
-        random = boxcars(v, change, widths)
-        smooth = smooth_statistic(v, change)
-        kernel = root(kernel_statistic(v, change))
-        return jnp.concatenate([jnp.stack([smooth, kernel, jnp.abs(jnp.sum(change))]), random])
-
-    draws = _walk(draw, jax.random.split(key, n_resamples), 2 * v.size * widths.size)
-    scale = jnp.median(draws, axis=0, keepdims=True)
-    scaled = draws / jnp.where(scale > 0, scale, 1)
-    bounds = scale[0] * jnp.quantile(jnp.max(scaled, axis=1), coverage)
-    return Radii(bounds[0], bounds[1], bounds[3:], bounds[2])
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal.dce.predictions import Binary, Residuals, binary
+from jaxcal.dce.predictions import Ordered, Residuals, binary, ordered
 from jaxcal.dce.prefix_sums import least, sums
 from jaxcal.dce.total_variation import denoise
 from jaxcal.results import Result, recorded
@@ -80,16 +80,13 @@ def smooth_ce(
         >>> round(float(jaxcal.dce.smooth_ce(predictions, targets).value), 2)
         0.06
     """
-    return _smooth(binary(predictions, targets, weights))
+    return _smooth(ordered(binary(predictions, targets, weights)))
 
 
 @jax.jit
-def _smooth(data: Binary) -> SmoothCE:
-    order = jnp.argsort(data.v)
-    ordered = Residuals(data.v[order], (data.w * (data.y - data.v))[order])
-    solution = smooth_of_residuals(ordered)
-    witness = jnp.zeros_like(solution.witness).at[order].set(solution.witness, unique_indices=True)
-    return SmoothCE(solution.value, solution.upper, witness, solution.flow)
+def _smooth(data: Ordered) -> SmoothCE:
+    solution = smooth_of_residuals(Residuals(data.v, data.rho))
+    return SmoothCE(solution.value, solution.upper, data.back(solution.witness), solution.flow)
 
 
 def smooth_of_residuals(data: Residuals) -> SmoothCE:

@@ -15,11 +15,14 @@ from reference.constructions import tempered_population, tempered_sample
 
 from jaxcal import dce
 from jaxcal.dce import bracket
-from jaxcal.dce.resampling import ascending, kernel_statistic, radii, resampling_test
+from jaxcal.dce.mean_bounds import upper_mean
+from jaxcal.dce.population import population_bounds
+from jaxcal.dce.predictions import binary, ordered
+from jaxcal.dce.resampling import Drawn, drawable, kernel_statistic, resampling_test
 from jaxcal.plots import dce as plots
 
 N = 60
-FEW = {"n_resamples": 20, "n_draws": 39}
+FEW = {"n_draws": 39}
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +69,8 @@ def test_jit_and_vmap_give_the_bracket_without_the_program(data):
     v, y = data
     found = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
     outside = dce.dce_bracket(v, y, solve=False)
-    assert "lower distance" not in found.lower
+    exact = dce.lower_distance(v, y)
+    assert exact.low - 3e-4 < float(found.lower["lower distance"]) <= exact.high
     assert float(found.low) == pytest.approx(float(outside.low))
     assert float(found.high) == pytest.approx(float(outside.high))
     with pytest.raises(ValueError, match="solve=True runs outside of jit"):
@@ -77,9 +81,9 @@ def test_the_test_of_calibration_keeps_its_level_and_has_power():
     def p_value(key, beta):
         data_key, test_key = jax.random.split(key)
         v, y = tempered_sample(data_key, 40, beta)
-        ordered = ascending(v, y, jnp.full(40, 1 / 40))
+        data = drawable(ordered(binary(v, y)), equal=True, null="redraw")
         return resampling_test(
-            test_key, ordered, statistic=kernel_statistic, n_draws=39, null="redraw"
+            test_key, data, statistic=kernel_statistic, n_draws=39, null="redraw"
         ).p_value
 
     keys = jax.random.split(jax.random.key(5), 400)
@@ -89,21 +93,87 @@ def test_the_test_of_calibration_keeps_its_level_and_has_power():
     assert float(jnp.mean(jax.jit(jax.vmap(p_value, (0, None)))(keys, 5.0) <= 0.05)) > 0.5
 
 
-def test_the_population_interval_covers_with_rare_labels():
-    """Predictions ten times too low, about one label 1 a data set: a distance of .009."""
+@pytest.mark.parametrize(("n", "ones"), [(5, 0), (5, 2), (100, 0), (100, 3), (1000, 500)])
+def test_the_bound_of_a_mean_of_two_values_is_that_of_clopper_and_pearson(n, ones):
+    x = jnp.zeros(1000).at[:ones].set(1)
+    w = jnp.where(jnp.arange(1000) < n, 1 / n, 0)
+    wanted = scipy.stats.beta.ppf(0.975, ones + 1, n - ones)
+    assert float(UPPER(x, w, 0.025)) == pytest.approx(wanted, rel=5e-3)
+
+
+def test_the_bound_of_a_mean_is_the_quantile_under_random_weights():
+    """An independent oracle: weights uniform on the simplex, 100,000 draws; three decimals."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 0.5, 60)
+    weights = rng.dirichlet(np.ones(61), 100_000)
+    wanted = np.quantile(weights @ np.append(x, 1.0), 0.975)
+    assert float(UPPER(jnp.asarray(x), jnp.full(60, 1 / 60), 0.025)) == pytest.approx(
+        wanted, abs=2e-3
+    )
+    # unequal weights: normal for many, plus what was not seen, at most 2 / 61
+    times = rng.integers(1, 4, 60)
+    bound = float(UPPER(jnp.asarray(x), jnp.asarray(times / times.sum()), 0.025))
+    spread = np.sum((times / times.sum()) ** 2 * (x - times @ x / times.sum()) ** 2) ** 0.5
+    normal = times @ x / times.sum() + 1.96 * spread
+    assert normal - 0.01 < bound < normal + 0.01 + 2 / 61
+
+
+UPPER = jax.jit(upper_mean)
+
+
+@pytest.mark.parametrize(
+    ("rate", "distance"),
+    [(lambda v: 10 * v, 0.009), (lambda v: 0.03 + 0 * v, 0.029)],
+    ids=["ten times", "one rate"],
+)
+def test_the_population_interval_covers_with_rare_labels(rate, distance):
+    """About one label 1 a data set of 100."""
     v = 0.002 * jax.random.uniform(jax.random.key(6), (100, 100))
-    y = jax.random.bernoulli(jax.random.key(7), 10 * v).astype(v.dtype)
-
-    @jax.jit
-    @jax.vmap
-    def radius(key, v, y):
-        return radii(
-            key, ascending(v, y, jnp.full(100, 0.01)), n_resamples=50, coverage=0.95, k_max=0
-        )
-
-    mean = jnp.abs(jnp.mean(y - v, axis=1))
-    covered = jnp.abs(mean - 0.009) <= radius(jax.random.split(jax.random.key(8), 100), v, y).mean
+    y = jax.random.bernoulli(jax.random.key(7), rate(v)).astype(v.dtype)
+    ends = INTERVALS(jax.random.split(jax.random.key(8), 100), v, y)
+    covered = (ends.low <= distance) & (distance <= ends.high)
     assert int(jnp.sum(covered)) >= scipy.stats.binom.ppf(0.0001, 100, 0.95)
+    assert float(jnp.mean(ends.high)) < 8 * distance
+
+
+@jax.jit
+def INTERVALS(keys, v, y):
+    return jax.vmap(lambda key, v, y: population_bounds(key, ordered(binary(v, y)), 0.05))(
+        keys, v, y
+    )
+
+
+def test_labels_drawn_together_have_the_distribution_of_labels_drawn_one_by_one(key):
+    """Two values, 40 observations: the mean of the statistic is sum w^2 v (1 - v) by hand."""
+    v = np.repeat([0.2, 0.7], [25, 15])
+    data = ordered(binary(v, np.zeros(40)))
+    together = drawable(data, equal=True, null="redraw")
+    assert together.v.size == 8  # padded
+    np.testing.assert_allclose(np.asarray(together.labels[:2]), [25, 15])
+    apart = Drawn(data.v, data.y, data.w, None)
+    wanted = np.sum(v * (1 - v)) / 40**2  # of the diagonal; pairs have mean 0
+    for drawn in (together, apart):
+        test = resampling_test(key, drawn, statistic=kernel_statistic, n_draws=2000, null="redraw")
+        assert float(test.statistic) == pytest.approx(
+            float(dce.laplace_ce(v, np.zeros(40)).squared), abs=1e-12
+        )
+        error = float(jnp.std(test.null_samples)) / 2000**0.5
+        assert abs(float(jnp.mean(test.null_samples)) - wanted) < 4.5 * error
+
+
+@pytest.mark.slow
+def test_measures_of_merged_predictions_are_those_of_all(key):
+    rng = np.random.default_rng(1)
+    v, y = rng.integers(0, 11, 600) / 10, (rng.random(600) < 0.4).astype(float)
+    merged = dce.dce_bracket(v, y, solve=False)
+    every = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
+    for side in ("lower", "upper"):
+        for name, value in getattr(merged, side).items():
+            # the fixed program's places are quantiles, so its own error moves
+            error = 1e-3 if "lower distance" in name else 1e-10
+            assert float(value) == pytest.approx(float(getattr(every, side)[name]), abs=error)
+    result = dce.distance_from_calibration(key, v, y, **FEW)
+    np.testing.assert_allclose(result.witness, dce.smooth_ce(v, y).witness, atol=1e-12)
 
 
 def test_means_as_labels_need_random_signs(data, key):
@@ -291,7 +361,7 @@ def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
     """The model says 1.8 times the rate; the figure shows the band below the middle only."""
     v = np.linspace(0.05, 0.5, n)
     y = v / 1.8  # mean labels: no noise
-    found = dce.distance_from_calibration(key, v, y, n_resamples=2, n_draws=2, solve=False)
+    found = dce.distance_from_calibration(key, v, y, n_draws=2, solve=False)
     assert np.all(np.asarray(found.witness) <= 0)
     band = plots.reliability_with_witness(found).collections[0].get_paths()[0].vertices
     assert band[:, 1].max() <= 0.5
@@ -321,7 +391,7 @@ def test_the_figure_of_bounds_names_every_bound_once_and_by_what_it_is(result):
 def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
     """A fault on purpose: a lower bound above the upper ones."""
     v, y = data
-    measured = bracket._measure(dce.predictions.binary(v, y), 0.01, 15, False)
+    measured = bracket._measure(ordered(binary(v, y)), 0.01, 15, False)
     broken = bracket._bracket(measured._replace(mean=measured.ece + 0.1))
     assert np.isnan(broken.low)
     assert np.isnan(broken.high)
