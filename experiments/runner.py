@@ -79,10 +79,10 @@ def run(study: Study, path: Path, *, progress: bool = True) -> None:
     bar.total = len(study.cells)
     for cell in bar:
         bar.set_postfix_str(" ".join(identity(cell)))
-        found = study.measure(cell, study.key(cell))
-        if set(found) != set(study.measured):
-            raise ValueError(f"measured {sorted(found)}, the study promised {study.measured}")
-        _append(path, [*cell.values(), *(_number(found[name]) for name in study.measured)])
+        result = study.measure(cell, study.key(cell))
+        if set(result) != set(study.measured):
+            raise ValueError(f"measured {sorted(result)}, the study promised {study.measured}")
+        _append(path, [*cell.values(), *(_number(result[name]) for name in study.measured)])
 
 
 def spread(one: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,8 +106,8 @@ def spread(one: Callable[..., Any]) -> Callable[..., Any]:
         def padded(leaf: jax.Array) -> jax.Array:
             return jnp.concatenate([leaf, leaf[:missing]])
 
-        found = shared(*jax.tree.map(padded, batched))
-        return jax.tree.map(lambda leaf: leaf[:sets], found)
+        result = shared(*jax.tree.map(padded, batched))
+        return jax.tree.map(lambda leaf: leaf[:sets], result)
 
     return every
 
@@ -153,16 +153,16 @@ def _finished(study: Study, path: Path) -> set[tuple[str, ...]]:
     if not lines or not lines[0].endswith("\n"):
         _cut(path, "", text)
         return set()
-    if (found := tuple(_fields(lines[0]))) != study.columns:
-        raise ValueError(f"{path} has columns {found}, this study writes {study.columns}")
-    known, finished = {identity(cell) for cell in study.cells}, set()
+    if (header := tuple(_fields(lines[0]))) != study.columns:
+        raise ValueError(f"{path} has columns {header}, this study writes {study.columns}")
+    wanted, finished = {identity(cell) for cell in study.cells}, set()
     for number, line in enumerate(lines[1:], start=2):
         row = _row(study, line)
         if row is None and number == len(lines):
             _cut(path, "".join(lines[:-1]), line)
         elif row is None:
             raise ValueError(f"{path}, line {number}: not a row of this study: {line!r}")
-        elif row not in known:
+        elif row not in wanted:
             raise ValueError(f"{path}, line {number}: a cell that this study does not have: {row}")
         elif row in finished:
             raise ValueError(f"{path}, line {number}: the cell {row} for the second time")

@@ -1,7 +1,6 @@
 """How a program that fills the machine behaves under ``vmap``, and pairs taken row by row."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,12 +8,12 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.typing import Features
 
 
-def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
+def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """The same function, whose ``vmap`` on a CPU walks the batch instead of widening it.
 
     A walk over blocks of H is built to stay in cache; a thousand of them side by side would not.
@@ -25,11 +24,11 @@ def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
     if jax.default_backend() != "cpu":
         return function
 
-    def call(*args: Any) -> Any:
+    def call(*args: PyTree) -> PyTree:
         arrays, fixed = eqx.partition(args, eqx.is_array)
         leaves, tree = jax.tree.flatten(arrays)
 
-        def flat(*leaves: Any) -> Any:
+        def flat(*leaves: PyTree) -> PyTree:
             return function(*eqx.combine(jax.tree.unflatten(tree, leaves), fixed))
 
         # tracing it once turns what it closes over into constants, which are passed as arguments
@@ -40,22 +39,22 @@ def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _walk(program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+def _walk(program: ClosedJaxpr, args: Sequence[PyTree]) -> list[PyTree]:
     return walk_p.bind(*program.consts, *args, program=_open(program, args))
 
 
-def _open(program: ClosedJaxpr, args: Sequence[Any]) -> ClosedJaxpr:
+def _open(program: ClosedJaxpr, args: Sequence[PyTree]) -> ClosedJaxpr:
     """The program with its constants as its first arguments."""
     if not program.consts:
         return program
 
-    def opened(consts: Sequence[Any], *args: Any) -> list[Any]:
+    def opened(consts: Sequence[PyTree], *args: PyTree) -> list[PyTree]:
         return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*args)
 
     return jax.make_jaxpr(opened)(program.consts, *args)
 
 
-def _inexact(values: Sequence[Any]) -> list[int]:
+def _inexact(values: Sequence[PyTree]) -> list[int]:
     return [k for k, value in enumerate(values) if jnp.issubdtype(value.dtype, jnp.inexact)]
 
 
@@ -64,20 +63,20 @@ def _inexact(values: Sequence[Any]) -> list[int]:
 walk_p, linear_p = Primitive("walk"), Primitive("linear_walk")
 
 
-def _run(*args: Any, program: ClosedJaxpr) -> list[Any]:
+def _run(*args: PyTree, program: ClosedJaxpr) -> list[PyTree]:
     return jaxpr_as_fun(program)(*args)
 
 
 def _derivative(
-    *args: Any, program: ClosedJaxpr, along: tuple[int, ...], transposed: bool
-) -> list[Any]:
+    *args: PyTree, program: ClosedJaxpr, along: tuple[int, ...], transposed: bool
+) -> list[PyTree]:
     """The tangents of the program's inexact results for tangents of the arguments ``along``, or,
     transposed, cotangents of these arguments for cotangents of those results."""
     count = len(program.in_avals)
     fixed, linear = args[:count], args[count:]
     which = _inexact(program.out_avals)
 
-    def moving(*some: Any) -> list[Any]:
+    def moving(*some: PyTree) -> list[PyTree]:
         every = list(fixed)
         for k, value in zip(along, some, strict=True):
             every[k] = value
@@ -90,7 +89,7 @@ def _derivative(
     return jax.jvp(moving, at, list(linear))[1]
 
 
-def _along(tangents: Sequence[Any]) -> list[int]:
+def _along(tangents: Sequence[PyTree]) -> list[int]:
     return [
         k
         for k, tangent in enumerate(tangents)
@@ -98,7 +97,7 @@ def _along(tangents: Sequence[Any]) -> list[int]:
     ]
 
 
-def _walk_jvp(primals: Any, tangents: Any, *, program: ClosedJaxpr) -> Any:
+def _walk_jvp(primals: PyTree, tangents: PyTree, *, program: ClosedJaxpr) -> PyTree:
     results = walk_p.bind(*primals, program=program)
     along = _along(tangents)
     moved = linear_p.bind(
@@ -114,7 +113,7 @@ def _walk_jvp(primals: Any, tangents: Any, *, program: ClosedJaxpr) -> Any:
     ]
 
 
-def _linear_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
+def _linear_jvp(primals: PyTree, tangents: PyTree, **params: PyTree) -> PyTree:
     count = len(params["program"].in_avals)
     results = linear_p.bind(*primals, **params)
     along = _along(tangents)
@@ -134,8 +133,12 @@ def _linear_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
 
 
 def _linear_transpose(
-    cotangents: Any, *args: Any, program: ClosedJaxpr, along: tuple[int, ...], transposed: bool
-) -> list[Any]:
+    cotangents: PyTree,
+    *args: PyTree,
+    program: ClosedJaxpr,
+    along: tuple[int, ...],
+    transposed: bool,
+) -> list[PyTree]:
     count = len(program.in_avals)
     instantiated = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     back = linear_p.bind(
@@ -144,10 +147,10 @@ def _linear_transpose(
     return [None] * count + back
 
 
-def _batch(primitive: Primitive) -> Callable[..., Any]:
+def _batch(primitive: Primitive) -> Callable[..., PyTree]:
     """The batch, one entry after the other."""
 
-    def rule(args: Any, axes: Any, **params: Any) -> Any:
+    def rule(args: PyTree, axes: PyTree, **params: PyTree) -> PyTree:
         batched = [axis is not None for axis in axes]
         moved = [
             jnp.moveaxis(arg, axis, 0)
@@ -155,7 +158,7 @@ def _batch(primitive: Primitive) -> Callable[..., Any]:
             if is_batched
         ]
 
-        def one(entries: list[Any]) -> list[Any]:
+        def one(entries: list[PyTree]) -> list[PyTree]:
             rest = iter(entries)
             mixed = [
                 next(rest) if is_batched else arg
@@ -169,7 +172,9 @@ def _batch(primitive: Primitive) -> Callable[..., Any]:
     return rule
 
 
-def _linear_shapes(*avals: Any, program: ClosedJaxpr, along: Any, transposed: bool) -> Any:
+def _linear_shapes(
+    *avals: PyTree, program: ClosedJaxpr, along: tuple[int, ...], transposed: bool
+) -> PyTree:
     if transposed:
         return [program.in_avals[k].to_tangent_aval() for k in along]
     return [program.out_avals[k].to_tangent_aval() for k in _inexact(program.out_avals)]
@@ -188,18 +193,18 @@ ad.primitive_jvps[linear_p] = _linear_jvp
 ad.primitive_transposes[linear_p] = _linear_transpose
 
 
-def by_rows(pair: Any, rows: Features, cols: Features) -> Float[Array, "r c"]:
+def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
     """``[pair(row, col)]``, a row at a time: the intermediates of c pairs are held, not of r c."""
     return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 
-def over_rows(function: Callable[[Any, Any], Any], *, mesh: Mesh | None, reduce: bool) -> Any:
+def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: bool) -> PyTree:
     """``function(shared, rows)`` with the rows shared out among the devices of the mesh."""
     if mesh is None:
         return function
     axes = tuple(mesh.axis_names)
 
-    def local(shared: Any, rows: Any) -> Any:
+    def local(shared: PyTree, rows: PyTree) -> PyTree:
         parts = function(shared, rows)
         return jax.tree.map(lambda a: jax.lax.psum(a, axes), parts) if reduce else parts
 

@@ -52,7 +52,7 @@ def _offers(value: object, names: str, example: str) -> None:
         raise TypeError(f"null: wanted one such as {example}, got {say(value)}{why}")
 
 
-def devices(value: object, name: str = "mesh") -> Any:
+def devices(value: object, name: str = "mesh") -> Mesh | None:
     """Devices that share the work, or None."""
     if value is not None and not isinstance(value, Mesh):
         raise TypeError(f"{name}: wanted None or a jax.sharding.Mesh, got {say(value)}")

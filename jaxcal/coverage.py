@@ -6,7 +6,7 @@ their constant and draws are all it takes.
 """
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from jaxcal.mcmc import McmcDraws, log_densities
 from jaxcal.models import Draws, LogDensities, Unnormalized
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.results import Result, Sentences, recorded
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 __all__ = ["Coverage", "coverage"]
 
@@ -115,7 +115,11 @@ class Coverage(Result):
 
 @recorded
 def coverage(
-    predictions: Any, targets: Any = None, draws: Any = None, *, level: float = 0.05
+    predictions: PredictionsLike,
+    targets: ArrayLike | None = None,
+    draws: ArrayLike | None = None,
+    *,
+    level: float = 0.05,
 ) -> Coverage:
     """Count how many targets lie in each prediction's highest-density region of every level.
 
@@ -200,7 +204,7 @@ def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _coverage(predictions: Any, ys: Array, draws: Array) -> Coverage:
+def _coverage(predictions: PredictionsLike, ys: Array, draws: Array) -> Coverage:
     here = log_densities(predictions, ys)
     there = jax.lax.map(lambda z: log_densities(predictions, z), jnp.moveaxis(draws, 1, 0))
     return _counted(here.astype(ys.dtype), there)

@@ -7,12 +7,12 @@ n p^2 / 2 more where squares or eigenvalues are asked for, and O(rows p + p^2) m
 """
 
 from functools import partial
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.batching import one_at_a_time, over_rows
 from jaxcal.quadratic import QuadraticSums, count
@@ -129,10 +129,10 @@ def _sums(
         # repeats of a real observation, so that padding brings no NaN of its own
         return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])
 
-    def blocks(data: Any) -> Any:
+    def blocks(data: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: leaf.reshape(-1, side, *leaf.shape[1:]), data)
 
-    def block_of(pairwise: Any, block: Any) -> VectorSums:
+    def block_of(pairwise: OfVectors, block: PyTree) -> VectorSums:
         features, columns = block
         real = columns[:, 0]  # 0 for padding
         z = pairwise.vectors(features) * real[None, None]
@@ -141,9 +141,9 @@ def _sums(
     data = jax.tree.map(padded, features), jnp.pad(columns, ((0, missing), (0, 0)))
 
     @partial(over_rows, mesh=mesh, reduce=True)
-    def gather(pairwise: Any, data: Any) -> VectorSums:
+    def gather(pairwise: OfVectors, data: PyTree) -> VectorSums:
         @jax.checkpoint
-        def step(carry: Any, block: Any) -> tuple[Any, None]:
+        def step(carry: PyTree, block: PyTree) -> tuple[PyTree, None]:
             sums, lost = carry
             # Kahan's compensated sum
             term = jax.tree.map(jnp.subtract, block_of(pairwise, block), lost)
@@ -156,8 +156,8 @@ def _sums(
         return jax.lax.scan(step, (zeros, zeros), data)[0][0]
 
     @partial(over_rows, mesh=mesh, reduce=False)
-    def spread(shared: Any, data: Any) -> tuple[Array, Array]:
-        def one(block: Any) -> tuple[Array, Array]:
+    def spread(shared: PyTree, data: PyTree) -> tuple[Array, Array]:
+        def one(block: PyTree) -> tuple[Array, Array]:
             z = shared[0].vectors(block[0])
             return jnp.sum(z**2, axis=1), jnp.einsum("cp,cpn->cn", shared[1], z)
 

@@ -1,7 +1,7 @@
 """Tests by moments: one of them, or several beside KCCSD in one call that names the fault."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 import equinox as eqx
 from jax.sharding import Mesh
@@ -18,8 +18,15 @@ from jaxcal.preparation import MomentsResidual, Specification, checked_base_meas
 from jaxcal.quadratic import TILE
 from jaxcal.results import TestResult, recorded
 from jaxcal.scores import is_distribution
-from jaxcal.typing import ArrayLike, DivergenceLike, KernelLike, KeyLike, Predictions
+from jaxcal.typing import ArrayLike, BaseMeasure, DivergenceLike, KernelLike, KeyLike, Predictions
 from jaxcal.whitening.contract import Whitener, checked
+
+if (
+    TYPE_CHECKING
+):  # a `jaxcal.moments.Moment`: a function of a log density, a target and perhaps more
+    MomentLike: TypeAlias = Callable[..., Any] | KernelStein
+else:
+    MomentLike = Any
 
 PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"), Exchangeable())
 
@@ -31,7 +38,7 @@ class MomentOptions(TypedDict, total=False):
     prediction_kernel: KernelLike
     null: Null
     level: float
-    base_measure: Any
+    base_measure: BaseMeasure | None
     n_nodes: int
     whiten: Whitener | None
     standardize: bool
@@ -45,7 +52,7 @@ def moment_test(
     predictions: Predictions,
     targets: ArrayLike,
     *,
-    moment: Any = Balance(),
+    moment: MomentLike = Balance(),
     **options: Unpack[MomentOptions],
 ) -> TestResult:
     r"""Test that a moment with mean zero under every prediction has mean zero over the targets.
@@ -107,7 +114,7 @@ def calibration_test(
     predictions: Predictions,
     targets: ArrayLike,
     *,
-    parts: Mapping[str, Any] | Sequence[Any] | None = None,
+    parts: Mapping[str, MomentLike] | Sequence[MomentLike] | None = None,
     **options: Unpack[MomentOptions],
 ) -> TestResult:
     r"""Test that predictions are calibrated: shift, spread, correlation, weights, shape at once.
@@ -217,14 +224,16 @@ def _moment(value: object, name: str) -> Any:
     return value if isinstance(value, eqx.Module | Partial) else Partial(value)
 
 
-def _label(moment: Any) -> str:
+def _label(moment: object) -> str:
     """The class of a moment, or the name of a function, in words."""
     if isinstance(moment, Partial):
         return getattr(moment.func, "__name__", "moment")
     return {"KernelStein": "KCCSD"}.get(type(moment).__name__, type(moment).__name__.lower())
 
 
-def _named(parts: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+def _named(
+    parts: Mapping[str, MomentLike] | Sequence[MomentLike],
+) -> dict[str, MomentLike]:
     if isinstance(parts, Mapping):
         named = {str(name): _moment(part, "parts") for name, part in parts.items()}
     elif isinstance(parts, Sequence) and not isinstance(parts, str):

@@ -10,15 +10,15 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.models.arrays import Scores
 from jaxcal.models.standardized import Standardized
 from jaxcal.models.unnormalized import Unnormalized
-from jaxcal.typing import HasScores, Nodes, Points, Predictions, Scalar
+from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
 
-def is_distribution(predictions: Any) -> bool:
+def is_distribution(predictions: object) -> bool:
     """Whether this behaves like a batch of numpyro distributions."""
     return hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")
 
 
-def score(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, "n *event"]:
+def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[Array, "n *event"]:
     r"""Row i: the score :math:`\nabla_y \log f_i(y)` of prediction i at ``ys[i]``.
 
     The constant of the density is never needed. Cost: one gradient of the log density per row.
@@ -97,8 +97,11 @@ def _from_arrays(predictions: Any, scores: Scores, ys: Points):
 
 
 def each_density(
-    predictions: Any, function: Callable[..., Any], ys: Float[Array, "n *event"], *rows: Any
-) -> Any:
+    predictions: Any,
+    function: Callable[..., Any],
+    ys: Float[Array, "n *event"],
+    *rows: Any,
+) -> PyTree:
     """``function(log_density, y, *row)`` of each of n predictions, stacked, by one ``vmap``.
 
     ``log_density(y)`` is that of ONE prediction at any point [*event], up to its constant,
@@ -108,7 +111,7 @@ def each_density(
     """
     if isinstance(predictions, Unnormalized):
 
-        def of_one(params: PyTree, y: Array, *row: Any) -> Any:
+        def of_one(params: PyTree, y: Array, *row: PyTree) -> PyTree:
             return function(lambda z: predictions.log_density(params, z), y, *row)
 
         axes = (predictions.in_axes, *(0 for _ in (ys, *rows)))
@@ -138,7 +141,7 @@ def each_density(
         return row_of(density, z)
 
     @log_density.defjvp
-    def slope(primals: PyTree, tangents: PyTree) -> Any:
+    def slope(primals: PyTree, tangents: PyTree) -> PyTree:
         gradient = row_of(jax.grad(lambda zs: jnp.sum(density(zs))), primals[0])
         return log_density(*primals), jnp.sum(gradient * tangents[0])
 

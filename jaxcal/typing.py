@@ -1,6 +1,6 @@
 """The words every stage shares: array shapes and the protocols functions ask for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -82,9 +82,17 @@ if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says
     class Distribution(Protocol):
         """A batch of distributions with densities, such as those of numpyro."""
 
-        def log_prob(self, value: Any, /) -> Any: ...
+        @property
+        def batch_shape(self) -> tuple[int, ...]: ...
 
-        def sample(self, key: Any, /) -> Any: ...
+        @property
+        def event_shape(self) -> tuple[int, ...]: ...
+
+        @property
+        def log_prob(self) -> Callable[..., Any]: ...
+
+        @property
+        def sample(self) -> Callable[..., Any]: ...
 
     class HasLogDensity(Protocol):
         """Log densities up to their constants, such as `jaxcal.Unnormalized`."""
@@ -107,15 +115,52 @@ if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says
         @property
         def at_targets(self) -> Any: ...
 
+    class InUnits(Protocol):
+        """Predictions in other units than their own, such as tests make."""
+
+        @property
+        def predictions(self) -> Any: ...
+
+        @property
+        def units(self) -> Any: ...
+
     ArrayLike: TypeAlias = Array | np.ndarray | np.generic | float | Sequence[Any] | HasArray
     Predictions: TypeAlias = (
         HasScores | Distribution | HasLogDensity | HasSamples | HasScoresAtTargets
     )
-    PredictionsLike: TypeAlias = Predictions | ArrayLike
+    PredictionsLike: TypeAlias = Predictions | InUnits | ArrayLike
     KernelLike: TypeAlias = PointKernel | Callable[..., Array]
     DivergenceLike: TypeAlias = Divergence
     BaseMeasure: TypeAlias = Distribution | ArrayLike
+
+    class HasLogProb(Protocol):
+        """Log densities of one parameter given one observation, such as posteriors of sbi have."""
+
+        @property
+        def log_prob(self) -> Callable[..., Any]: ...
+
+    class HasScored(Protocol):
+        """Scores of posteriors at pairs, such as `jaxcal.sbi.TorchPosterior`."""
+
+        @property
+        def scored(self) -> Callable[..., HasScoresAtTargets]: ...
+
+    class Splitter(Protocol):
+        """Splits of rows into training and validation, such as those of scikit-learn."""
+
+        @property
+        def split(self) -> Callable[..., Iterable[Any]]: ...
+
+    Folds: TypeAlias = int | Splitter | Iterable[tuple[ArrayLike, ArrayLike]]
+    ArrayFunction: TypeAlias = Callable[..., Array]
+    Models: TypeAlias = Mapping[str, PredictionsLike] | Sequence[PredictionsLike] | ArrayLike
+    Names: TypeAlias = Sequence[str]
+    Observations: TypeAlias = ArrayLike | Mapping[str, ArrayLike]
+    PosteriorLike: TypeAlias = Callable[..., Any] | HasLogProb | HasScored | HasScoresAtTargets
+    PriorLike: TypeAlias = Distribution | HasLogProb | Callable[..., Any] | ArrayLike
 else:
     HasArray = Distribution = HasLogDensity = HasSamples = HasScoresAtTargets = Any
     ArrayLike = Predictions = PredictionsLike = KernelLike = DivergenceLike = BaseMeasure = Any
+    HasLogProb = HasScored = Splitter = Folds = Models = Observations = Any
+    PosteriorLike = PriorLike = ArrayFunction = Names = Any
     DTypeLike = Any

@@ -172,7 +172,7 @@ def _prepared(
     predictions: PredictionsLike,
     targets: ArrayLike,
     locations: ArrayLike | None,
-    n_locations: Any,
+    n_locations: int,
     options: MeanOptions,
 ) -> tuple[_Located, int, int]:
     """The features, and the numbers of observations given and of locations."""
@@ -199,7 +199,9 @@ def _prepared(
     return _among(kernel_key, predictions, ys, spec, order[j:], order[:j]), n, j
 
 
-def _checked(locations: ArrayLike, predictions: PredictionsLike, ys: Array) -> tuple[Any, Array]:
+def _checked(
+    locations: ArrayLike, predictions: PredictionsLike, ys: Array
+) -> tuple[PredictionsLike, Array]:
     """Test predictions of the kind of the predictions, and as many test targets."""
     if not isinstance(locations, (tuple, list)) or len(locations) != 2:
         raise TypeError(
@@ -245,7 +247,12 @@ def _among(
 
 @jax.jit
 def _at_others(
-    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, where: Any, at: Array
+    key: Key,
+    predictions: PredictionsLike,
+    ys: Array,
+    spec: Specification,
+    where: PredictionsLike,
+    at: Array,
 ) -> _Located:
     """Features of all observations at locations given."""
     prepared, featured = spec.fit(jax.random.split(key), predictions, ys)

@@ -25,11 +25,11 @@ TRACES = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|usr|opt|work|Users)/\S+|\b0x
 
 def sources(names: Sequence[str] = ()) -> list[Path]:
     """The notebooks' sources, all or those named (``first_steps`` or a path to it)."""
-    known = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.name != "build.py"}
-    wanted = [Path(name).stem for name in names] or list(known)
-    if missing := [name for name in wanted if name not in known]:
-        raise SystemExit(f"no notebook {', '.join(missing)} here; there are {', '.join(known)}")
-    return [known[name] for name in wanted]
+    by_stem = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.name != "build.py"}
+    wanted = [Path(name).stem for name in names] or list(by_stem)
+    if missing := [name for name in wanted if name not in by_stem]:
+        raise SystemExit(f"no notebook {', '.join(missing)} here; there are {', '.join(by_stem)}")
+    return [by_stem[name] for name in wanted]
 
 
 def read(source: Path) -> Any:
@@ -95,9 +95,9 @@ def _with_old_outputs(source: Path) -> Any:
     """The source as a notebook, with the outputs of the notebook beside it."""
     import nbformat
 
-    held = nbformat.reads(source.with_suffix(".ipynb").read_text(encoding="utf-8"), as_version=4)
+    result = nbformat.reads(source.with_suffix(".ipynb").read_text(encoding="utf-8"), as_version=4)
     notebook = read(source)
-    old, new = ([c for c in nb.cells if c.cell_type == "code"] for nb in (held, notebook))
+    old, new = ([c for c in nb.cells if c.cell_type == "code"] for nb in (result, notebook))
     if [cell.source.strip("\n") for cell in old] != [cell.source for cell in new]:
         raise SystemExit(f"{source.name}: its code has changed, so it has to run")
     for ours, theirs in zip(new, old, strict=True):
@@ -114,11 +114,11 @@ def check(source: Path) -> list[str]:
     if not target.exists():
         return [f"{target.name} is missing: {again}"]
     text = target.read_text(encoding="utf-8")
-    held, wanted = nbformat.reads(text, as_version=4), read(source)
-    faults = outputs_faults(held) + size_faults(text)
-    if len(held.cells) != len(wanted.cells):
-        faults.append(f"{len(held.cells)} cells, its source has {len(wanted.cells)}: {again}")
-    for k, (ours, theirs) in enumerate(zip(held.cells, wanted.cells, strict=False)):
+    result, wanted = nbformat.reads(text, as_version=4), read(source)
+    faults = outputs_faults(result) + size_faults(text)
+    if len(result.cells) != len(wanted.cells):
+        faults.append(f"{len(result.cells)} cells, its source has {len(wanted.cells)}: {again}")
+    for k, (ours, theirs) in enumerate(zip(result.cells, wanted.cells, strict=False)):
         if (ours.cell_type, ours.source) != (theirs.cell_type, theirs.source):
             first = theirs.source.partition("\n")[0]
             faults.append(f"cell {k} is not that of the source ({first!r}): {again}")
@@ -166,9 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{target.name}: {target.stat().st_size // 1000} kB", flush=True)
     faults = [fault for source in paths for fault in check(source)]
     if not chosen.names:
-        known = {path.stem for path in paths}
+        stems = {path.stem for path in paths}
         for target in sorted(FOLDER.glob("*.ipynb")):
-            if target.stem not in known:
+            if target.stem not in stems:
                 faults.append(f"{target.name} has no source {target.stem}.py")
     print("\n".join(faults) or f"{len(paths)} notebooks agree with their sources")
     return bool(faults)

@@ -75,14 +75,14 @@ def test_tests_and_estimates_of_the_top_level_take_key_predictions_targets():
         value = getattr(jaxcal, name)
         if not inspect.isfunction(value):
             continue
-        given = [
+        values = [
             one.name
             for one in inspect.signature(value).parameters.values()
             if one.kind is one.POSITIONAL_OR_KEYWORD
         ]
         allowed = BY_POSITION | ALSO.get(f"jaxcal.{name}", set()) | EXCEPTIONS.get(name, set())
-        assert set(given) <= allowed, (name, given)
-        order = [one for one in given if one in BY_POSITION]
+        assert set(values) <= allowed, (name, values)
+        order = [one for one in values if one in BY_POSITION]
         assert order == [one for one in ("key", "predictions", "targets") if one in order], name
 
 

@@ -297,9 +297,9 @@ class Tensor:
 )
 def test_arrays_of_any_library_are_welcome(kind):
     wanted = run()
-    given = Scores(*(kind(np.asarray(a)) for a in (GIVEN.at_targets, GIVEN.at_nodes, NODES)))
+    scores = Scores(*(kind(np.asarray(a)) for a in (GIVEN.at_targets, GIVEN.at_nodes, NODES)))
     assert float(run(MODEL, kind(YS)).estimate) == float(wanted.estimate)
-    np.testing.assert_allclose(run(given, kind(YS), base_measure=None).estimate, wanted.estimate)
+    np.testing.assert_allclose(run(scores, kind(YS), base_measure=None).estimate, wanted.estimate)
     one = kcsd_test(KEY, MODEL, kind(YS), kind(YS), null=QUICK)
     np.testing.assert_allclose(one.estimate, kcsd_test(KEY, MODEL, YS, YS, null=QUICK).estimate)
 
@@ -341,8 +341,8 @@ def test_a_score_that_is_not_finite_gives_no_verdict(bad):
 def test_a_base_point_score_that_is_not_finite_gives_no_verdict(bad, precondition):
     at_nodes = np.asarray(GIVEN.at_nodes).copy()
     at_nodes[2, 0, 1] = bad
-    given = Scores(GIVEN.at_targets, at_nodes, NODES)
-    result = run(given, base_measure=None, precondition=precondition)
+    scores = Scores(GIVEN.at_targets, at_nodes, NODES)
+    result = run(scores, base_measure=None, precondition=precondition)
     assert np.isnan(result.p_value)
     flagged(result, "values that describe the predictions")
 
@@ -407,8 +407,8 @@ def test_one_target_for_all_says_nothing():
 
 
 def test_identical_observations_say_nothing():
-    given = Scores(np.ones((N, D)), np.ones((N, 4, D)), NODES)
-    result = run(given, np.full((N, D), 0.1), base_measure=None)
+    scores = Scores(np.ones((N, D)), np.ones((N, 4, D)), NODES)
+    result = run(scores, np.full((N, D), 0.1), base_measure=None)
     flagged(result, "all targets compared are identical", "all predictions compared are identical")
 
 

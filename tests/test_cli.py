@@ -27,14 +27,14 @@ def arrays(d=D, kind=np.float64):
     xs = random.normal(size=(N, d))
     ys = xs + random.normal(size=(N, d)) + np.eye(d)[0]
     nodes = random.normal(size=(M, d))
-    found = {"targets": ys, "scores": xs - ys, "node_scores": xs[:, None] - nodes, "nodes": nodes}
-    return {name: array.astype(kind) for name, array in found.items()}
+    by_name = {"targets": ys, "scores": xs - ys, "node_scores": xs[:, None] - nodes, "nodes": nodes}
+    return {name: array.astype(kind) for name, array in by_name.items()}
 
 
 def with_features():
-    found = arrays()
-    del found["node_scores"], found["nodes"]
-    return found | {"features": found["scores"] + found["targets"]}
+    result = arrays()
+    del result["node_scores"], result["nodes"]
+    return result | {"features": result["scores"] + result["targets"]}
 
 
 @pytest.fixture
@@ -173,8 +173,8 @@ def test_the_program_computes_in_float64_where_the_file_does(save, tmp_path):
     out = tmp_path / "r.json"
     path = save(arrays())
     argv = [sys.executable, "-m", "jaxcal", "test", path, "--json", str(out)]
-    found = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
-    assert found.stdout.startswith("KCCSD test, n = 60")
+    process = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=120)
+    assert process.stdout.startswith("KCCSD test, n = 60")
     content = arrays()
     wanted = jaxcal.kccsd_test(
         jax.random.key(0),
@@ -438,10 +438,10 @@ def test_interrupted_and_unread_the_program_says_no_more_than_it_must(tmp_path):
 
 def test_the_program_fails_with_one_sentence_and_status_2(tmp_path):
     argv = [sys.executable, "-m", "jaxcal", "test", str(tmp_path / "absent.npz")]
-    found = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=without_cache())
-    assert found.returncode == 2
-    assert found.stdout == ""
-    assert found.stderr.strip() == f"jaxcal: {tmp_path / 'absent.npz'}: no such file"
+    process = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=without_cache())
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert process.stderr.strip() == f"jaxcal: {tmp_path / 'absent.npz'}: no such file"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of Unix")

@@ -41,12 +41,12 @@ def own_draws(m=M, seed=7):
 def test_ranks_count_the_mass_of_higher_density():
     """P(f(Z) > f(y)) of a normal in two dimensions is a chi-squared probability."""
     ys, m = targets_with(1.0), 2000
-    found = coverage(MODEL, ys, own_draws(m))
+    shares_of = coverage(MODEL, ys, own_draws(m))
     exact = scipy.stats.chi2(2).cdf(np.sum((np.asarray(ys) - CENTERS) ** 2, axis=1))
     error = np.sqrt(exact * (1 - exact) / m) + 1 / m
-    assert np.max(np.abs(np.asarray(found.ranks) / m - exact) / error) < 5
-    empirical = np.mean(exact[:, None] <= np.asarray(found.levels), axis=0)
-    np.testing.assert_allclose(found.observed, empirical, atol=0.03)
+    assert np.max(np.abs(np.asarray(shares_of.ranks) / m - exact) / error) < 5
+    empirical = np.mean(exact[:, None] <= np.asarray(shares_of.levels), axis=0)
+    np.testing.assert_allclose(shares_of.observed, empirical, atol=0.03)
 
 
 @pytest.mark.parametrize("m", [1, 4, 19])
@@ -54,20 +54,20 @@ def test_shares_are_unbiased_for_any_number_of_draws(m):
     rng = np.random.default_rng(8)
     n = 20_000
     normal = dist.Normal(jnp.zeros(n), 2.0)
-    found = coverage(normal, 2 * rng.normal(size=n), 2 * rng.normal(size=(n, m, 1)))
-    low, high = scipy.stats.binom.interval(0.9999, n, np.asarray(found.levels))
-    counts = np.rint(np.asarray(found.observed) * n)
+    shares_of = coverage(normal, 2 * rng.normal(size=n), 2 * rng.normal(size=(n, m, 1)))
+    low, high = scipy.stats.binom.interval(0.9999, n, np.asarray(shares_of.levels))
+    counts = np.rint(np.asarray(shares_of.observed) * n)
     assert np.all((low <= counts) & (counts <= high))
-    np.testing.assert_allclose(found.levels, np.arange(1, m + 1) / (m + 1))
+    np.testing.assert_allclose(shares_of.levels, np.arange(1, m + 1) / (m + 1))
 
 
 def test_shares_are_counts_by_hand():
     ys = np.array([0.5, 1.5, 3.0])
     z = np.array([[0.1, 0.6, 2.0], [0.1, 0.6, 2.0], [0.1, 0.6, 2.0]])
-    found = coverage(dist.Normal(jnp.zeros(3), 1.0), ys, z)
-    assert found.ranks.tolist() == [1, 2, 3]  # draws nearer to the centre than the target
-    np.testing.assert_allclose(found.levels, [0.25, 0.5, 0.75])
-    np.testing.assert_allclose(found.observed, [0, 1 / 3, 2 / 3])
+    shares_of = coverage(dist.Normal(jnp.zeros(3), 1.0), ys, z)
+    assert shares_of.ranks.tolist() == [1, 2, 3]  # draws nearer to the centre than the target
+    np.testing.assert_allclose(shares_of.levels, [0.25, 0.5, 0.75])
+    np.testing.assert_allclose(shares_of.observed, [0, 1 / 3, 2 / 3])
 
 
 def test_an_overconfident_model_is_not_conservative_and_a_timid_one_is():
@@ -90,8 +90,8 @@ def test_p_values_keep_their_level():
     @jax.jit
     @jax.vmap
     def both(ys, z):
-        found = coverage(normal, ys, z)
-        return found.p_uniform, found.p_conservative
+        shares_of = coverage(normal, ys, z)
+        return shares_of.p_uniform, shares_of.p_conservative
 
     p = both(jnp.asarray(rng.normal(size=(sets, n))), jnp.asarray(rng.normal(size=(sets, n, 30))))
     for values in p:
@@ -116,22 +116,22 @@ def test_constants_of_the_densities_do_not_matter():
 @pytest.mark.slow
 def test_mcmc_draws_and_exact_draws_give_the_same_shares(key):
     ys = targets_with(1.0)
-    made = mcmc_draws(
+    chain_draws = mcmc_draws(
         key, MODEL, sampler=MALA(), event_shape=2, n_draws=20, n_chains=20, thin=100, n_warmup=100
     )
-    found = coverage(MODEL, ys, made)
+    shares_of = coverage(MODEL, ys, chain_draws)
     exact = coverage(MODEL, ys, draws(key, dist.Normal(CENTERS, 1.0).to_event(1), 20))
-    np.testing.assert_allclose(found.observed, exact.observed, atol=4 * 0.5 / N**0.5)
-    assert float(found.p_uniform) > 0.01
+    np.testing.assert_allclose(shares_of.observed, exact.observed, atol=4 * 0.5 / N**0.5)
+    assert float(shares_of.p_uniform) > 0.01
 
 
 def test_results_print_and_become_dictionaries():
-    found = coverage(MODEL, targets_with(1.0), own_draws())
-    text = repr(found)
+    shares_of = coverage(MODEL, targets_with(1.0), own_draws())
+    text = repr(shares_of)
     assert f"n = {N}, {M} draws each" in text
     assert "holds at least its share" in text
-    assert set(found.to_dict()) >= {"levels", "observed", "p_uniform", "warnings"}
-    assert found.warnings() == []
+    assert set(shares_of.to_dict()) >= {"levels", "observed", "p_uniform", "warnings"}
+    assert shares_of.warnings() == []
     few = coverage(dist.Normal(jnp.zeros(3), 1.0), np.zeros(3), np.ones((3, 4)))
     assert "only 3 targets" in repr(few)
 
@@ -148,32 +148,32 @@ def test_results_print_and_become_dictionaries():
 def test_nan_gives_no_verdict_and_infinite_log_densities_do():
     ys = np.asarray(targets_with(1.0)).copy()
     ys[3] = np.nan
-    found = coverage(MODEL, ys, own_draws())
-    assert int(found.unknown) == 1
-    assert np.isnan(found.p_uniform)
-    assert np.isnan(found.p_conservative)
-    assert "1 targets met a density that is NaN" in " ".join(found.warnings())
-    assert any("no verdict" in text.get_text() for text in plot(found).texts)
+    shares_of = coverage(MODEL, ys, own_draws())
+    assert int(shares_of.unknown) == 1
+    assert np.isnan(shares_of.p_uniform)
+    assert np.isnan(shares_of.p_conservative)
+    assert "1 targets met a density that is NaN" in " ".join(shares_of.warnings())
+    assert any("no verdict" in text.get_text() for text in plot(shares_of).texts)
 
     def cut(center, y):
         return jnp.where(jnp.sum(y) > 1e6, -jnp.inf, density(center, y))
 
     outside = targets_with(1.0).at[3].set(1e7)
-    found = coverage(Unnormalized(cut, CENTERS), outside, own_draws())
-    assert int(found.ranks[3]) == M
-    assert np.isfinite(found.p_uniform)
+    shares_of = coverage(Unnormalized(cut, CENTERS), outside, own_draws())
+    assert int(shares_of.ranks[3]) == M
+    assert np.isfinite(shares_of.p_uniform)
 
 
 def test_the_figure_shows_the_shares_and_the_band():
-    found = coverage(MODEL, targets_with(1.4), own_draws())
-    ax = plot(found)
+    shares_of = coverage(MODEL, targets_with(1.4), own_draws())
+    ax = plot(shares_of)
     _, observed = ax.lines
-    np.testing.assert_allclose(observed.get_ydata()[1:-1], found.observed)
+    np.testing.assert_allclose(observed.get_ydata()[1:-1], shares_of.observed)
     assert "share of targets" in ax.get_ylabel()
-    low, high = found.band()
-    assert np.all(low < found.levels)
-    assert np.all(high > found.levels)
-    many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), found)
+    low, high = shares_of.band()
+    assert np.all(low < shares_of.levels)
+    assert np.all(high > shares_of.levels)
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), shares_of)
     with pytest.raises(ValueError, match="a figure shows one result"):
         plot(many)
 

@@ -170,9 +170,9 @@ def test_training_starts_at_the_regression_and_learns_what_it_lacks():
     regression = Regression.fit(xs, ys).predict(xs)
     assert error(start.predict(xs)) == pytest.approx(error(regression), rel=1e-3)
     parts = ((xs[:1000], ys[:1000]), (xs[1000:], ys[1000:]))
-    found = train(train_key, start, *parts, rounds=30, resolution=0.01, rate=3e-3)
-    assert error(found.energy.predict(xs)) < error(regression) / 4
-    assert int(found.best_round) == int(jnp.argmin(found.validation_loss))
+    trained = train(train_key, start, *parts, rounds=30, resolution=0.01, rate=3e-3)
+    assert error(trained.energy.predict(xs)) < error(regression) / 4
+    assert int(trained.best_round) == int(jnp.argmin(trained.validation_loss))
 
 
 @pytest.mark.slow

@@ -53,10 +53,10 @@ def test_links_to_files_lead_somewhere(name):
 
 
 def test_the_reference_has_every_public_name():
-    made = pages.generated()
+    result = pages.generated()
     for name in public():
         place = name.rpartition(".")[0]
-        assert pages.entry(name) in made[f"reference/{place}.md"], name
+        assert pages.entry(name) in result[f"reference/{place}.md"], name
     assert sum(len(names) for names in PLACES.values()) == len(public())
 
 
@@ -67,12 +67,12 @@ def test_a_function_with_the_name_of_its_module_is_shown_itself():
 
 
 def test_every_notebook_and_study_has_a_page():
-    made = pages.generated()
+    result = pages.generated()
     assert {f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")} <= set(
-        made
+        result
     )
     studies = {path.parent.name for path in (ROOT / "experiments").glob("*/README.md")}
-    assert {f"studies/{name}.md" for name in studies} <= set(made)
+    assert {f"studies/{name}.md" for name in studies} <= set(result)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -74,8 +74,8 @@ def study(*, stop_after=None, reverse=False, measured=("draw", "count"), paired=
         return dict.fromkeys(measured, float(jax.random.normal(key))) | {"count": cell["n"]}
 
     cells = [{"null": null, "n": n} for null in ("a", "b,c") for n in (8, 16, 32)]
-    made = runner.Study(cells[::-1] if reverse else cells, measured, measure, 1, paired)
-    return made, calls
+    planned = runner.Study(cells[::-1] if reverse else cells, measured, measure, 1, paired)
+    return planned, calls
 
 
 def whole(path):
@@ -157,8 +157,8 @@ def test_seeds_depend_on_the_cell_and_not_on_the_order(tmp_path):
 
 
 def test_paired_cells_see_the_same_data():
-    made, _ = study(paired=("null",))
-    keys = jax.random.key_data(jax.numpy.stack([made.key(cell) for cell in made.cells]))
+    values, _ = study(paired=("null",))
+    keys = jax.random.key_data(jax.numpy.stack([values.key(cell) for cell in values.cells]))
     assert (keys[:3] == keys[3:]).all()
     assert len({tuple(key.tolist()) for key in keys[:3]}) == 3
 
@@ -199,10 +199,10 @@ def drawn(folder):
 @pytest.mark.parametrize("name", COMMITTED)
 def test_the_committed_results_are_those_of_the_study(name):
     module = load(EXPERIMENTS / name / "run.py")
-    made = module.make(module.Config())
-    held = runner.read(EXPERIMENTS / name / "results.csv")
-    assert {runner.identity({c: row[c] for c in made.names}) for row in held} == {
-        runner.identity(cell) for cell in made.cells
+    result = module.make(module.Config())
+    rows = runner.read(EXPERIMENTS / name / "results.csv")
+    assert {runner.identity({c: row[c] for c in result.names}) for row in rows} == {
+        runner.identity(cell) for cell in result.cells
     }
 
 
@@ -215,9 +215,9 @@ def test_the_grid_of_the_paper_consists_of_the_tests_of_the_library():
 
     mean, variance, targets = models.hgm(jax.random.key(3), 40)
     predictions = dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
-    made, features = grid.assemble(jax.random.key(4), predictions, targets)
-    found = quadratic_sums(made, features, jnp.zeros((40, 0)), tile=16).total / (40 * 39)
-    by_series = dict(zip(grid.series(), found, strict=True))
+    result, features = grid.assemble(jax.random.key(4), predictions, targets)
+    values = quadratic_sums(result, features, jnp.zeros((40, 0)), tile=16).total / (40 * 39)
+    by_series = dict(zip(grid.series(), values, strict=True))
     assert len(by_series) == 25
     for one, value in by_series.items():
         if one.divergence not in ("GFD", "MMD") or one.exactness == "approx":

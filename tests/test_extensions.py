@@ -13,6 +13,7 @@ import jaxcal
 from jaxcal import ckce, nulls, sbi
 from jaxcal.ckce import solve
 from jaxcal.kernels import Gaussian
+from jaxcal.kernels.grams import square_gram
 from jaxcal.testing import apply
 
 N = 40
@@ -31,8 +32,11 @@ class Hellinger(eqx.Module):
     needs_nodes = False  # scores at base points
 
     def features(self, key, predictions, at_nodes):
-        given, units = predictions.predictions, predictions.units  # as given, and the test's units
-        return (given.base_dist.loc - units.center[None]) / given.base_dist.scale
+        normals, units = (
+            predictions.predictions,
+            predictions.units,
+        )  # as given, and the test's units
+        return (normals.base_dist.loc - units.center[None]) / normals.base_dist.scale
 
     def squared_distances(self, rows, cols):
         return jax.vmap(lambda row: self.paired(row[None], cols))(rows)
@@ -60,7 +64,7 @@ class Eigen(eqx.Module):
     rank: int = eqx.field(static=True)
 
     def __call__(self, kernel, q, residuals, ridge):
-        values, vectors = jnp.linalg.eigh(ckce.kernels.square_gram(kernel, q))
+        values, vectors = jnp.linalg.eigh(square_gram(kernel, q))
         kept = vectors[:, -self.rank :] * jnp.sqrt(jnp.abs(values[-self.rank :]))[None]
         error = 1 - jnp.sum(kept**2) / jnp.sum(values)
         by = ckce.Approximation("eigenvectors", jnp.asarray(self.rank), error)

@@ -41,18 +41,18 @@ def test_the_innocent_of_two_correlated_coordinates_is_not_accused(n):
 
     keys = jax.random.split(jax.random.key(1), 1000)
     sides = jnp.where(jnp.arange(1000) % 2 == 0, 1.0, -1.0)
-    found, given_the_other = jax.jit(lambda *a: jax.lax.map(lambda b: one(*b), a, batch_size=50))(
+    values, given_the_other = jax.jit(lambda *a: jax.lax.map(lambda b: one(*b), a, batch_size=50))(
         keys, sides
     )
     low, high = scipy.stats.binom.interval(0.999, 1000, 0.05)
-    accused = found.p_adjusted <= 0.05
+    accused = values.p_adjusted <= 0.05
     assert low <= int(jnp.sum(accused[:, 1])) <= high
     # z = 4 against 2.24 at worst: found in 96 %
     assert int(jnp.sum(accused[:, 0])) >= scipy.stats.binom.ppf(0.0005, 1000, 0.96)
-    wrong = accused[:, 0] & (jnp.sign(found.estimate[:, 0]) != sides)
+    wrong = accused[:, 0] & (jnp.sign(values.estimate[:, 0]) != sides)
     assert not bool(jnp.any(wrong))
     truth = jnp.stack([sides * shift, jnp.zeros(1000)], axis=1)
-    covered = jnp.sum((found.low <= truth) & (truth <= found.high), axis=0)
+    covered = jnp.sum((values.low <= truth) & (truth <= values.high), axis=0)
     low, high = scipy.stats.binom.interval(0.999, 1000, 0.95)
     assert np.all((low <= np.asarray(covered)) & (np.asarray(covered) <= high))
     # what the question given the other coordinate makes of it

@@ -278,10 +278,10 @@ def test_skce_takes_what_mcmc_returns_and_says_where_chains_have_not_settled(key
 def test_results_print_batched_traced_and_as_a_dictionary(key):
     result = drawn(0)
     assert "40 draws of 2 coordinates from each of 64 predictions by MALA" in repr(result)
-    held = result.to_dict()
-    assert held["warnings"] == []
-    assert len(held["rhat"]) == N
-    assert "samples" not in held
+    fields = result.to_dict()
+    assert fields["warnings"] == []
+    assert len(fields["rhat"]) == N
+    assert "samples" not in fields
     assert isinstance(result.draws, jaxcal.Draws)
 
     @jax.jit
@@ -392,7 +392,7 @@ def test_skce_from_tuned_draws_is_exact_up_to_monte_carlo_error_and_untuned_ones
 
     def chains(sampler, warmup):
         tiled = jnp.tile(centers, (sets, 1))  # every set of chains has its own n predictions
-        made = mcmc.mcmc_draws(
+        chain_draws = mcmc.mcmc_draws(
             key,
             Unnormalized(normal, (tiled, jnp.ones_like(tiled))),
             sampler=sampler,
@@ -402,14 +402,14 @@ def test_skce_from_tuned_draws_is_exact_up_to_monte_carlo_error_and_untuned_ones
             thin=1,
             event_shape=2,
         )
-        return made, made.samples.reshape(sets, n, 4, 2)
+        return chain_draws, chain_draws.samples.reshape(sets, n, 4, 2)
 
     @jax.jit
     @jax.vmap
     def from_draws(z):
         # standard deviations are equal, so the 2-Wasserstein distance is that of the means
-        given = {"divergence": Vectors(centers)} | options
-        test = skce_test(key, Draws(z), ys, **given)
+        values = {"divergence": Vectors(centers)} | options
+        test = skce_test(key, Draws(z), ys, **values)
         return test.estimate, test.p_value
 
     tuned, z = chains(mcmc.MALA(0.7), 400)

@@ -34,7 +34,7 @@ print(x)
 
 
 @pytest.fixture
-def made(tmp_path):
+def notebook(tmp_path):
     """A source and its notebook as if it had been run."""
     source = tmp_path / "story.py"
     source.write_text(SOURCE)
@@ -72,16 +72,16 @@ def test_every_notebook_has_a_source_and_a_line_in_the_readme():
     assert [name for name in sorted(names) if f"| `{name}` |" not in told] == []
 
 
-def test_a_notebook_that_agrees_passes(made):
-    assert build.check(made[0]) == []
+def test_a_notebook_that_agrees_passes(notebook):
+    assert build.check(notebook[0]) == []
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [("x = 2", "x = 3"), ("and a line", "and another"), ("# %%\nprint(x)\n", "")],
 )
-def test_a_changed_source_is_found(made, old, new):
-    source, _ = made
+def test_a_changed_source_is_found(notebook, old, new):
+    source, _ = notebook
     source.write_text(SOURCE.replace(old, new))
     assert any("run python notebooks/build.py story" in fault for fault in build.check(source))
 
@@ -96,16 +96,16 @@ def test_a_changed_source_is_found(made, old, new):
         (("display_data", {"data": {"image/png": "A" * 600_000}}), "more than 500000"),
     ],
 )
-def test_outputs_that_must_not_be_committed_are_found(made, output, says):
-    source, notebook = made
+def test_outputs_that_must_not_be_committed_are_found(notebook, output, says):
+    source, notebook = notebook
     kind, content = output
     notebook.cells[2].outputs = [nbformat.v4.new_output(kind, **content)]
     write(source, notebook)
     assert any(says in fault for fault in build.check(source))
 
 
-def test_new_words_keep_the_outputs_of_the_same_code_alone(made):
-    source, _ = made
+def test_new_words_keep_the_outputs_of_the_same_code_alone(notebook):
+    source, _ = notebook
     source.write_text(SOURCE.replace("and a line", "and another"))
     build.make(source, text_only=True)
     assert build.check(source) == []
@@ -115,8 +115,8 @@ def test_new_words_keep_the_outputs_of_the_same_code_alone(made):
         build.make(source, text_only=True)
 
 
-def test_a_notebook_that_was_not_run_in_order_is_found(made):
-    source, notebook = made
+def test_a_notebook_that_was_not_run_in_order_is_found(notebook):
+    source, notebook = notebook
     notebook.cells[2].execution_count = 7
     write(source, notebook)
     assert any("not run in order" in fault for fault in build.check(source))

@@ -185,12 +185,12 @@ def test_blocks_follow_the_dependence_of_the_data():
     noise = rng.normal(size=n)
     for rho in (0.5, 0.8):
         series = scipy.signal.lfilter([(1 - rho**2) ** 0.5], [1, -rho], noise)
-        found = dependence(jnp.asarray(np.stack([series, noise], axis=1)))
+        report = dependence(jnp.asarray(np.stack([series, noise], axis=1)))
         wanted = (4 * rho**2 * n / (1 - rho**2) ** 2) ** (1 / 3)
-        np.testing.assert_allclose(found.block[0], wanted, rtol=0.5)
-        np.testing.assert_allclose(found.inflation[0], (1 + rho) / (1 - rho), rtol=0.27)
-        assert found.block[1] < 3
-        np.testing.assert_allclose(found.inflation[1], 1, atol=0.1)
+        np.testing.assert_allclose(report.block[0], wanted, rtol=0.5)
+        np.testing.assert_allclose(report.inflation[0], (1 + rho) / (1 - rho), rtol=0.27)
+        assert report.block[1] < 3
+        np.testing.assert_allclose(report.inflation[1], 1, atol=0.1)
     for short in (2, 3, 12):
         assert np.all(np.isfinite(dependence(jnp.asarray(noise[:short, None])).block))
     constant = dependence(jnp.ones((30, 1)))

@@ -102,21 +102,21 @@ def density(params, y):
     return -(((y - mean) / width) ** 2) / 2
 
 
-def model(held):
-    return Unnormalized(density, (held["mean"], held["width"]))
+def model(values):
+    return Unnormalized(density, (values["mean"], values["width"]))
 
 
-def normals(held):
-    return dist.Normal(held["mean"], held["width"], validate_args=False)
+def normals(values):
+    return dist.Normal(values["mean"], values["width"], validate_args=False)
 
 
-def laplaces(held):
-    return dist.Laplace(held["mean"], held["width"], validate_args=False)
+def laplaces(values):
+    return dist.Laplace(values["mean"], values["width"], validate_args=False)
 
 
-def mixtures(held):
-    centers = jnp.stack([held["mean"] - 1, held["mean"] + 1], axis=1)
-    parts = dist.Normal(centers, held["width"][:, None], validate_args=False)
+def mixtures(values):
+    centers = jnp.stack([values["mean"] - 1, values["mean"] + 1], axis=1)
+    parts = dist.Normal(centers, values["width"][:, None], validate_args=False)
     return dist.MixtureSameFamily(dist.Categorical(np.full((len(centers), 2), 0.5)), parts)
 
 
@@ -190,120 +190,120 @@ def test_distances_keep_nan(n):
     chosen = [one for one in DIVERGENCES if n == 12 or one[1] is not mixtures]  # host, pair by pair
 
     @jax.jit
-    def run(held):
-        nodes = NodeScores(held["base"][:, None], held["at base"][..., None])
+    def run(values):
+        nodes = NodeScores(values["base"][:, None], values["at base"][..., None])
         rows = []
         for divergence, predictions in chosen:
-            features = divergence.features(KEY, predictions(held), nodes)
+            features = divergence.features(KEY, predictions(values), nodes)
             one = jax.tree.map(lambda leaf: leaf[row : row + 1], features)
             rows.append(divergence.squared_distances(one, features))
         return rows
 
-    held = jax.tree.map(jnp.asarray, forecasts(n))
-    assert np.all(np.isfinite(run(held)))
+    values = jax.tree.map(jnp.asarray, forecasts(n))
+    assert np.all(np.isfinite(run(values)))
     for place in ("mean", "samples", "probabilities", "at base"):
-        held |= {place: held[place].at[row].set(jnp.nan)}
-    for rows, (divergence, _) in zip(run(held), chosen, strict=True):
+        values |= {place: values[place].at[row].set(jnp.nan)}
+    for rows, (divergence, _) in zip(run(values), chosen, strict=True):
         assert np.all(np.isnan(rows)), divergence
 
 
-def kccsd(held, target, prediction, divergence, null):
+def kccsd(values, target, prediction, divergence, null):
     return jaxcal.kccsd_test(
         KEY,
-        normals(held),
-        held["targets"],
+        normals(values),
+        values["targets"],
         target_kernel=target,
         prediction_kernel=prediction,
         divergence=divergence,
         null=null,
         precondition="isotropic",  # which takes base points, whatever the distance
-        base_measure=held["base"],
+        base_measure=values["base"],
     )
 
 
-def kccsd_of_scores(held, target, prediction, divergence, null):
-    scores = Scores(held["at targets"], held["at base"], held["base"])
+def kccsd_of_scores(values, target, prediction, divergence, null):
+    scores = Scores(values["at targets"], values["at base"], values["base"])
     options = {"target_kernel": target, "prediction_kernel": prediction, "divergence": divergence}
     options |= {"null": null, "coordinates": True, "precondition": "diagonal"}
-    return jaxcal.kccsd_test(KEY, scores, held["targets"], **options)
+    return jaxcal.kccsd_test(KEY, scores, values["targets"], **options)
 
 
-def ksd(held, target, prediction, divergence, null):
+def ksd(values, target, prediction, divergence, null):
     return jaxcal.ksd_test(
-        KEY, Scores(held["at targets"]), held["targets"], target_kernel=target, null=null
+        KEY, Scores(values["at targets"]), values["targets"], target_kernel=target, null=null
     )
 
 
-def kcsd(held, target, prediction, divergence, null):
+def kcsd(values, target, prediction, divergence, null):
     options = {"target_kernel": target, "prediction_kernel": prediction, "null": null}
-    return jaxcal.kcsd_test(KEY, model(held), held["targets"], held["inputs"], **options)
+    return jaxcal.kcsd_test(KEY, model(values), values["targets"], values["inputs"], **options)
 
 
 def skce(predictions):
-    def run(held, target, prediction, divergence, null):
+    def run(values, target, prediction, divergence, null):
         options = {"target_kernel": target, "prediction_kernel": prediction, "null": null}
-        made = predictions(held)
-        return jaxcal.skce_test(KEY, made, held["targets"], divergence=divergence, **options)
+        result = predictions(values)
+        return jaxcal.skce_test(KEY, result, values["targets"], divergence=divergence, **options)
 
     return run
 
 
-def drawn(held):
-    return Draws(held["samples"])
+def drawn(values):
+    return Draws(values["samples"])
 
 
-def skce_of_classes(held, target, prediction, divergence, null):
+def skce_of_classes(values, target, prediction, divergence, null):
     options = {"prediction_kernel": prediction, "divergence": divergence, "null": null}
-    return jaxcal.skce_test(KEY, held["probabilities"], held["classes"], **options)
+    return jaxcal.skce_test(KEY, values["probabilities"], values["classes"], **options)
 
 
 def at_locations(predictions):
-    def run(held, target, prediction, divergence, null):
+    def run(values, target, prediction, divergence, null):
         options = {
             "target_kernel": target,
             "prediction_kernel": prediction,
             "divergence": divergence,
         }
         return ucme.ucme_test(
-            KEY, predictions(held), held["targets"], n_locations=2, null=null, **options
+            KEY, predictions(values), values["targets"], n_locations=2, null=null, **options
         )
 
     return run
 
 
-def at_given_locations(held, target, prediction, divergence, null):
-    there = dist.Normal(held["mean there"], 1.0, validate_args=False), held["targets there"]
+def at_given_locations(values, target, prediction, divergence, null):
+    there = dist.Normal(values["mean there"], 1.0, validate_args=False), values["targets there"]
     options = {"target_kernel": target, "prediction_kernel": prediction, "divergence": divergence}
-    made = normals(held)
-    return ucme.ucme_test(KEY, made, held["targets"], locations=there, null=null, **options)
+    result = normals(values)
+    return ucme.ucme_test(KEY, result, values["targets"], locations=there, null=null, **options)
 
 
-def exchangeability(held, target, prediction, divergence, null):
+def exchangeability(values, target, prediction, divergence, null):
     return candidates.exchangeability_test(
         KEY,
-        model(held),
-        held["targets"],
+        model(values),
+        values["targets"],
         proposal=candidates.RandomWalk(n_candidates=6),
         prediction_kernel=prediction,
-        base_measure=held["base"],
+        base_measure=values["base"],
         n_resamples=39,
     )
 
 
-def all_moments(held, target, prediction, divergence, null):
+def all_moments(values, target, prediction, divergence, null):
     return jaxcal.calibration_test(
         KEY,
-        model(held),
-        held["targets"],
+        model(values),
+        values["targets"],
         parts=[jaxcal.moments.KernelStein(), jaxcal.moments.Balance(n_moves=4)],
         prediction_kernel=prediction,
         null=null,
-        base_measure=held["base"],
+        base_measure=values["base"],
     )
 
 
-def ckce_test(held, target, prediction, divergence, null):
-    return ckce.ckce_test(KEY, held["probabilities"], held["classes"], n_draws=39)
+def ckce_test(values, target, prediction, divergence, null):
+    return ckce.ckce_test(KEY, values["probabilities"], values["classes"], n_draws=39)
 
 
 # how each is called, and the places where a value may be bad; those of classes are traced, as
@@ -424,15 +424,15 @@ def test_the_law_where_values_are_not_known_while_tracing(name):
 
 @pytest.mark.parametrize("value", BAD)
 def test_a_model_with_one_bad_value_has_no_place_in_a_comparison(value):
-    held = forecasts(12)
+    results = forecasts(12)
 
     @jax.jit
-    def run(held):
-        models = [held["probabilities"], held["others"], held["spoilt"]]
-        return ckce.compare(KEY, models, held["classes"], n_draws=99, rank=8, bandwidth=1.0)
+    def run(results):
+        models = [results["probabilities"], results["others"], results["spoilt"]]
+        return ckce.compare(KEY, models, results["classes"], n_draws=99, rank=8, bandwidth=1.0)
 
-    spoilt_model = spoilt(held, "others", value)["others"]
-    result = run(jax.tree.map(jnp.asarray, held | {"spoilt": spoilt_model}))
+    spoilt_model = spoilt(results, "others", value)["others"]
+    result = run(jax.tree.map(jnp.asarray, results | {"spoilt": spoilt_model}))
     for numbers in (result.estimate, result.corrected, result.low, result.high):
         np.testing.assert_array_equal(np.isnan(numbers), [False, False, True])
     lost = np.array([False, False, True])

@@ -158,5 +158,7 @@ def test_importing_jaxcal_and_its_plots_stays_light():
         "import sys, jaxcal, jaxcal.plots; "
         "print([m for m in ('matplotlib', 'numpyro', 'optax') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "[]"

@@ -17,18 +17,18 @@ def linear(key, slopes, m=12):
 def test_slopes_of_the_wrong_sign_become_the_typical_precision_and_are_counted(key):
     nodes, scores = linear(key, jnp.array([1.0, 2.0, 4.0, -3.0, 0.0]))
     for form in ("isotropic", "diagonal", "full"):
-        found = precision_root(nodes, scores, form)
-        root = found.values.reshape(-1)
+        result = precision_root(nodes, scores, form)
+        root = result.values.reshape(-1)
         np.testing.assert_allclose(root, np.array([1.0, 2.0, 4.0, 2.0, 2.0]) ** -0.5, rtol=1e-6)
-        assert found.clamped == 2
+        assert result.clamped == 2
 
 
 def test_extreme_slopes_are_clamped_and_counted(key):
     nodes, scores = linear(key, jnp.array([1.0, 1.0, 1.0, 1e9, 1e-9]))
-    found = precision_root(nodes, scores, "diagonal")
+    root = precision_root(nodes, scores, "diagonal")
     expected = np.array([1.0, 1.0, 1.0, RANGE, 1 / RANGE]) ** -0.5
-    np.testing.assert_allclose(found.values[:, 0], expected, rtol=1e-6)
-    assert found.clamped == 2
+    np.testing.assert_allclose(root.values[:, 0], expected, rtol=1e-6)
+    assert root.clamped == 2
 
 
 def test_full_needs_more_points_than_dimensions(key):

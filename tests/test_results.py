@@ -117,9 +117,9 @@ def test_the_smallest_shift_is_found_with_80_percent(key):
     named = results(calibrated, 0.0).smallest_shift
     assert named.shape == (100, 1)
     assert np.all(np.isfinite(named))
-    found = np.sum(results(other, float(np.median(named))).verdict == "rejected")
-    assert found >= scipy.stats.binom.ppf(1e-4, 100, 0.8)
-    assert found < 100  # and a shift of a third would not be
+    values = np.sum(results(other, float(np.median(named))).verdict == "rejected")
+    assert values >= scipy.stats.binom.ppf(1e-4, 100, 0.8)
+    assert values < 100  # and a shift of a third would not be
     third = np.sum(results(other, float(np.median(named)) / 3).verdict == "rejected")
     assert third <= scipy.stats.binom.ppf(1 - 1e-4, 100, 0.4)
 
@@ -206,7 +206,7 @@ def test_one_observation_that_carries_the_result_is_named(key):
     ys = YS.copy()
     scores = np.full_like(ys, 1e-3)
     scores[4] = 1e3
-    given = jaxcal.Scores(scores, RNG.normal(size=(12, 3, 2)))
-    result = kccsd_test(key, given, ys, null=Wild(39))
+    values = jaxcal.Scores(scores, RNG.normal(size=(12, 3, 2)))
+    result = kccsd_test(key, values, ys, null=Wild(39))
     assert float(result.diagnostics.largest_share) > 0.25
     assert "one observation carries" in str(result)

@@ -55,28 +55,30 @@ def energies(d):
 
 
 def shares(d):
-    found = coverage(normals(d), d["ys"], d["samples"])
-    return found.observed, found.p_uniform, found.p_conservative
+    shares_of = coverage(normals(d), d["ys"], d["samples"])
+    return shares_of.observed, shares_of.p_uniform, shares_of.p_conservative
 
 
 def compared(d):
     """Without what is resampled by row."""
     models = jnp.stack([d["classes"], d["classes"][:, ::-1]])
-    found = compare(KEY, models, d["labels"], rank=8, n_draws=3, prediction_kernel=Gaussian(0.3))
-    return found.estimate, found.corrected, found.left_out
+    comparison = compare(
+        KEY, models, d["labels"], rank=8, n_draws=3, prediction_kernel=Gaussian(0.3)
+    )
+    return comparison.estimate, comparison.corrected, comparison.left_out
 
 
 def diagnosed(d):
     scores = (d["mean"] - d["ys"]) / d["width"]
-    known = jnp.concatenate([d["mean"], d["width"]], axis=1)
-    return diagnose(KEY, d["ys"], scores, known, d["mean"], conditional=True)
+    values = jnp.concatenate([d["mean"], d["width"]], axis=1)
+    return diagnose(KEY, d["ys"], scores, values, d["mean"], conditional=True)
 
 
 def ridges(d):
     """The eigenvalues of the low rank of a kernel whose diagonal is constant."""
     problem = squared_ce.canonical(d["classes"], d["labels"])
-    found = spectral((Gaussian(0.2),), problem, 8)
-    return found.values, found.unexplained
+    result = spectral((Gaussian(0.2),), problem, 8)
+    return result.values, result.unexplained
 
 
 SLOW = ("ksd", "kcsd", "draws", "divergence", "diagnosis", "compared", "locations")

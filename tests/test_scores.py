@@ -129,10 +129,10 @@ def test_event_shapes():
 def test_standardized_scores_follow_the_chain_rule():
     """t = (y - c) / a has log density log f(c + a t) + const: its gradient by differences."""
     units = Units(jnp.asarray([1.0, -2.0, 0.3]), jnp.asarray([0.1, 3.0, 1e3]))
-    own = Standardized(Unnormalized(gaussian, PARAMS), units, (D,))
+    standardized = Standardized(Unnormalized(gaussian, PARAMS), units, (D,))
     ts = units.points(YS)
     close(units.original(ts), YS)
-    got = score(own, ts)
+    got = score(standardized, ts)
     close(got, GAUSSIAN_SCORES * units.scale[None])
     for i in range(N):
         for q in range(D):
@@ -147,12 +147,12 @@ def test_standardized_scores_follow_the_chain_rule():
 
 def test_scores_at_targets_and_base_points():
     nodes = jnp.asarray(RNG.normal(size=(4, D)))
-    own, at_nodes = scores_at(Unnormalized(gaussian, PARAMS), YS, nodes)
-    close(own, GAUSSIAN_SCORES)
+    values, at_nodes = scores_at(Unnormalized(gaussian, PARAMS), YS, nodes)
+    close(values, GAUSSIAN_SCORES)
     assert at_nodes.shape == (N, 4, D)
     close(at_nodes, -(nodes[None] - MEAN[:, None]) / DEVIATION[:, None] ** 2)
     alone, nothing = scores_at(Unnormalized(gaussian, PARAMS), YS, None)
-    close(alone, own)
+    close(alone, values)
     assert nothing is None
 
 
@@ -160,11 +160,11 @@ def test_given_scores_change_units_like_computed_ones():
     nodes = jnp.asarray(RNG.normal(size=(4, D)))
     units = Units.of(YS)
     computed = Standardized(Unnormalized(gaussian, PARAMS), units, (D,))
-    own, at_nodes = scores_at(Unnormalized(gaussian, PARAMS), YS, nodes)
-    given = Standardized(Scores(own, at_nodes, nodes), units, (D,))
+    values, at_nodes = scores_at(Unnormalized(gaussian, PARAMS), YS, nodes)
+    standardized = Standardized(Scores(values, at_nodes, nodes), units, (D,))
     for a, b in zip(
         scores_at(computed, units.points(YS), units.points(nodes)),
-        scores_at(given, units.points(YS), units.points(nodes)),
+        scores_at(standardized, units.points(YS), units.points(nodes)),
         strict=True,
     ):
         close(a, b)

@@ -51,9 +51,9 @@ def dense(mean, deviation, ys):
 def test_the_published_six_points():
     h = dense(MEAN, DEVIATION, TARGETS)
     near(h[[0, 1, 1], [1, 5, 1]], [-0.03760703, -0.28606897, 0.52270722], atol=1e-8)
-    found = skce(KEY, *SIX, **PAPER)
-    near(found.biased, 0.0209864573)
-    near(found.unbiased, -0.0261703615)
+    estimate = skce(KEY, *SIX, **PAPER)
+    near(estimate.biased, 0.0209864573)
+    near(estimate.unbiased, -0.0261703615)
     near(kce(KEY, *SIX, **PAPER), 0.0209864573**0.5, atol=1e-9)
     for size, wanted in ((2, -0.0029666461), (3, -0.0089715215), (6, -0.0261703615)):
         near(block_estimates(KEY, *SIX, size=size, **PAPER).estimate, wanted)
@@ -100,11 +100,11 @@ def test_the_published_pairs():
     near(pairwise.diagonal(features)[0, 0], 0.2488195751)
     two = dist.Laplace(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.5])), two[1]
     options = {"standardize": False, "prediction_kernel": PowerExponential(1.0, power=1.0)}
-    found = skce(KEY, *two, target_kernel=Laplace(1 / 0.7), **options)
-    near(found.unbiased, -0.0500116700)
+    estimate = skce(KEY, *two, target_kernel=Laplace(1 / 0.7), **options)
+    near(estimate.unbiased, -0.0500116700)
     p = jnp.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3]])
-    found = skce(KEY, p, jnp.array([0, 2]), prediction_kernel=Laplace(1.0))
-    near(found.unbiased, -0.0060055446)
+    estimate = skce(KEY, p, jnp.array([0, 2]), prediction_kernel=Laplace(1.0))
+    near(estimate.unbiased, -0.0060055446)
 
 
 def random_six(seed=0, n=11):
@@ -118,10 +118,10 @@ def test_estimators_are_sums_over_the_matrix_in_every_tiling():
     h, n = dense(mean, deviation, ys), 11
     data = (dist.Normal(mean, deviation), jnp.asarray(ys))
     off = h - np.diag(np.diag(h))
-    found = skce(KEY, *data, **PAPER)
-    close(found.unbiased, off.sum() / (n * (n - 1)))
-    close(found.biased, h.sum() / n**2)
-    close(found.biased, (n - 1) / n * found.unbiased + np.trace(h) / n**2)
+    estimate = skce(KEY, *data, **PAPER)
+    close(estimate.unbiased, off.sum() / (n * (n - 1)))
+    close(estimate.biased, h.sum() / n**2)
+    close(estimate.biased, (n - 1) / n * estimate.unbiased + np.trace(h) / n**2)
     assert np.linalg.eigvalsh(h).min() > -1e-12
     for size in (2, 3, 5, 11):
         m = n // size
@@ -134,9 +134,9 @@ def test_estimators_are_sums_over_the_matrix_in_every_tiling():
             close(estimated.standard_error, np.std(eta, ddof=1) / m**0.5)
     order = np.random.default_rng(1).permutation(n)
     shuffled = (dist.Normal(mean[order], deviation[order]), jnp.asarray(ys[order]))
-    close(skce(KEY, *shuffled, **PAPER).unbiased, found.unbiased)
+    close(skce(KEY, *shuffled, **PAPER).unbiased, estimate.unbiased)
     result = skce_test(KEY, *data, tile=4, null=Wild(19), **PAPER)
-    close(result.estimate, found.unbiased)
+    close(result.estimate, estimate.unbiased)
     close(jnp.sum(result.contributions), result.estimate)
 
 
@@ -153,11 +153,11 @@ def test_point_masses_and_perfect_predictions():
 def test_a_constant_prediction_kernel_or_predictor_makes_it_mmd():
     mean, deviation, ys = random_six()
     options = PAPER | {"prediction_kernel": Constant()}
-    found = skce(KEY, dist.Normal(mean, deviation), jnp.asarray(ys), **options)
+    estimate = skce(KEY, dist.Normal(mean, deviation), jnp.asarray(ys), **options)
     means = kernel_means(Gaussian(1.0), dist.Normal(mean, deviation))
     y = jnp.asarray(ys)[:, None]
     mmd = means.gram(y, y).mean() - 2 * means.first(means.features, y).mean()
-    close(found.biased, mmd + means.second(means.features, means.features).mean())
+    close(estimate.biased, mmd + means.second(means.features, means.features).mean())
     one = dist.Normal(0.3, 1.2)
     weighted = skce(KEY, one, jnp.asarray(ys), **PAPER)
     close(weighted.biased, skce(KEY, one, jnp.asarray(ys), **options).biased)
@@ -166,8 +166,8 @@ def test_a_constant_prediction_kernel_or_predictor_makes_it_mmd():
 def test_wide_target_kernels_compare_means():
     mean, deviation, ys = random_six()
     options = PAPER | {"prediction_kernel": Constant(), "target_kernel": Gaussian(1000.0)}
-    found = skce(KEY, dist.Normal(mean, deviation), jnp.asarray(ys), **options).biased
-    np.testing.assert_allclose(found * 1000**2, np.mean(ys - mean) ** 2, rtol=1e-4)
+    estimate = skce(KEY, dist.Normal(mean, deviation), jnp.asarray(ys), **options).biased
+    np.testing.assert_allclose(estimate * 1000**2, np.mean(ys - mean) ** 2, rtol=1e-4)
 
 
 def test_classes_are_residuals_in_a_matrix_valued_kernel():
@@ -179,8 +179,8 @@ def test_classes_are_residuals_in_a_matrix_valued_kernel():
     residual = np.eye(4)[ys] - p
     for kernel, matrix in ((None, np.eye(4)), (ClassGram(gram), gram), (gram, gram)):
         h = k * (residual @ matrix @ residual.T)
-        found = skce(KEY, p, ys, prediction_kernel=Laplace(0.6), target_kernel=kernel)
-        close(found.biased, h.mean())
+        estimate = skce(KEY, p, ys, prediction_kernel=Laplace(0.6), target_kernel=kernel)
+        close(estimate.biased, h.mean())
         general = MatrixSKCE(
             lambda a, b, m=matrix: jnp.exp(-jnp.linalg.norm(a - b + 1e-300) / 0.6) * m
         )
@@ -257,14 +257,14 @@ def test_moments_of_h_under_calibration(d, square, key):
     predictions, ys = synthetic(key, 1500, d, calibrated=True)
     pairwise, features = by_hand(predictions, ys)
     h = pairwise.block(features, features)[0]
-    own = pairwise.diagonal(features)[0]
+    values = pairwise.diagonal(features)[0]
     # the block's distances come from a matrix product: their roots are right to eps^1/2
-    close(jnp.diag(h), own, rtol=1e-7)
-    assert abs(own.mean() - (1 - 1.02 ** (-d / 2))) < 4 * own.std() / 1500**0.5
-    rows = (jnp.sum(h**2, 1) - own**2) / 1499
+    close(jnp.diag(h), values, rtol=1e-7)
+    assert abs(values.mean() - (1 - 1.02 ** (-d / 2))) < 4 * values.std() / 1500**0.5
+    rows = (jnp.sum(h**2, 1) - values**2) / 1499
     assert abs(rows.mean() - square) < 4 * 2 * rows.std() / 1500**0.5 + 1e-8
-    given = kernel_means(Gaussian(1.0), predictions)
-    close(1 - given.own(given.features), np.full(1500, 1 - 1.02 ** (-d / 2)))
+    means = kernel_means(Gaussian(1.0), predictions)
+    close(1 - means.own(means.features), np.full(1500, 1 - 1.02 ** (-d / 2)))
 
 
 @partial(jax.jit, static_argnames=("d", "calibrated"))
@@ -280,19 +280,21 @@ def estimates(keys, *, d, calibrated):
 
 
 @pytest.mark.parametrize(
-    ("d", "calibrated", "value", "own"),
+    ("d", "calibrated", "value", "values"),
     quick_first(
         [(1, False, 0.1107737, 0.2203), (10, True, 0.0, 0.0942692)],
         [(1, False, 0.1107737, 0.2203)],
     ),
 )
-def test_unbiased_estimates_are_and_the_bias_of_the_other_is_known(d, calibrated, value, own, key):
-    found = estimates(jax.random.split(key, 1500), d=d, calibrated=calibrated)
-    mean, error = found.mean(0), found.std(0) / 1500**0.5
+def test_unbiased_estimates_are_and_the_bias_of_the_other_is_known(
+    d, calibrated, value, values, key
+):
+    result = estimates(jax.random.split(key, 1500), d=d, calibrated=calibrated)
+    mean, error = result.mean(0), result.std(0) / 1500**0.5
     assert np.all(np.abs(mean[1:] - value) < 4 * error[1:])
-    gap = found[:, 0] - found[:, 3]
+    gap = result[:, 0] - result[:, 3]
     # 1e-4: the published E h(x, x) has four digits
-    assert abs(gap.mean() - (own - value) / 16) < 4 * gap.std() / 1500**0.5 + 1e-5
+    assert abs(gap.mean() - (values - value) / 16) < 4 * gap.std() / 1500**0.5 + 1e-5
 
 
 @pytest.mark.slow
@@ -380,19 +382,19 @@ def test_draws_keep_the_level_because_distance_and_means_do_not_share_them():
         def one(key):
             data_key, draw_key, key = jax.random.split(key, 3)
             predictions, ys = synthetic(data_key, 12, 2, calibrated=True)
-            given = jaxcal.Draws(jnp.moveaxis(predictions.sample(draw_key, (6,)), 0, 1))
+            draws = jaxcal.Draws(jnp.moveaxis(predictions.sample(draw_key, (6,)), 0, 1))
             sampled = dist.StudentT(1e6, predictions.base_dist.loc, 0.1).to_event(1)
             return jnp.stack(
                 [
-                    skce(key, given, ys).unbiased,
+                    skce(key, draws, ys).unbiased,
                     skce(key, sampled, ys, n_draws=4).unbiased,
                 ]
             )
 
         return jax.lax.map(one, keys)
 
-    found = run(jax.random.split(jax.random.key(3), 1500))
-    assert np.all(np.abs(found.mean(0)) < 4 * found.std(0) / 1500**0.5)
+    process = run(jax.random.split(jax.random.key(3), 1500))
+    assert np.all(np.abs(process.mean(0)) < 4 * process.std(0) / 1500**0.5)
 
 
 def kinds(mean):
@@ -442,8 +444,8 @@ def test_gradients_are_those_of_differences_and_finite_where_predictions_coincid
 
     @jax.jit
     def value(mean, scale):
-        found = skce(KEY, family(mean, scale), ys, **options)
-        return found.biased + 3 * found.unbiased
+        estimate = skce(KEY, family(mean, scale), ys, **options)
+        return estimate.biased + 3 * estimate.unbiased
 
     gradient = jax.jit(jax.grad(value, argnums=(0, 1)))
     same = (jnp.array([0.2, 0.2, 0.2, 0.5]), jnp.full(4, 0.8))
@@ -482,7 +484,7 @@ def test_a_batch_is_one_program_with_the_results_of_its_members(key):
 @pytest.mark.slow
 def test_single_precision_keeps_the_estimate():
     mean, deviation, ys = random_six(n=60)
-    found = [
+    values = [
         skce(
             KEY,
             dist.Normal(mean.astype(t), deviation.astype(t)),
@@ -491,8 +493,8 @@ def test_single_precision_keeps_the_estimate():
         )
         for t in (np.float32, np.float64)
     ]
-    assert found[0].unbiased.dtype == jnp.float32
-    np.testing.assert_allclose(found[0].unbiased, found[1].unbiased, atol=5e-7)
+    assert values[0].unbiased.dtype == jnp.float32
+    np.testing.assert_allclose(values[0].unbiased, values[1].unbiased, atol=5e-7)
 
 
 # --- intervals
@@ -510,17 +512,17 @@ def test_intervals_hold_the_value_of_a_miscalibrated_model(key):
         return jax.lax.map(one, keys)
 
     (low, high), bound = run(jax.random.split(key, 300))
-    held = int(jnp.sum((low <= 0.1107737) & (high >= 0.1107737)))
+    covering = int(jnp.sum((low <= 0.1107737) & (high >= 0.1107737)))
     # the normal limit is near at n = 100: 90 % to 97 % of the intervals, 85 % to 95 % of the bounds
-    assert between(held, 0.90, 0.97)
+    assert between(covering, 0.90, 0.97)
     assert between(int(jnp.sum(bound <= 0.1107737)), 0.85, 0.95)
 
 
 def test_block_estimates_say_what_they_are():
-    found = block_estimates(KEY, *SIX, size=4, **PAPER)
-    assert "1 blocks of 4" in repr(found)
-    assert any("last 2 of 6" in text for text in found.warnings())
-    assert found.to_dict()["size"] == 4
+    result = block_estimates(KEY, *SIX, size=4, **PAPER)
+    assert "1 blocks of 4" in repr(result)
+    assert any("last 2 of 6" in text for text in result.warnings())
+    assert result.to_dict()["size"] == 4
     assert skce_interval(block_estimates(KEY, *SIX, **PAPER), level=0.2).level == 0.2
 
 

@@ -45,12 +45,12 @@ def features_by_hand(mu, sd, y, at_mu, at_sd, at_y):
 
 
 def test_the_fixture_and_the_equation(key):
-    found = ucme(key, dist.Normal(MU, SD), Y, locations=AT, **KERNEL)
-    np.testing.assert_allclose(found.biased, 2.316035878e-4, rtol=1e-9)
+    estimate = ucme(key, dist.Normal(MU, SD), Y, locations=AT, **KERNEL)
+    np.testing.assert_allclose(estimate.biased, 2.316035878e-4, rtol=1e-9)
     z = features_by_hand(*(np.asarray(a) for a in (MU, SD, Y, AT[0].loc, AT[0].scale, AT[1])))
-    np.testing.assert_allclose(found.biased, np.mean(z.mean(0) ** 2), rtol=1e-10)
+    np.testing.assert_allclose(estimate.biased, np.mean(z.mean(0) ** 2), rtol=1e-10)
     gram = z @ z.T / 2
-    np.testing.assert_allclose(found.unbiased, (gram.sum() - np.trace(gram)) / 30, rtol=1e-10)
+    np.testing.assert_allclose(estimate.unbiased, (gram.sum() - np.trace(gram)) / 30, rtol=1e-10)
     q = 6 * z.mean(0) @ np.linalg.solve(np.cov(z.T), z.mean(0))
     for null, p in ((ChiSquared(), 0.9380149053), (F(), 0.9507088860)):
         result = ucme_test(key, dist.Normal(MU, SD), Y, locations=AT, null=null, **KERNEL)
@@ -58,7 +58,7 @@ def test_the_fixture_and_the_equation(key):
         np.testing.assert_allclose(result.statistic, q, rtol=1e-9)
         np.testing.assert_allclose(result.p_value, p, rtol=1e-9)
         np.testing.assert_allclose(jnp.sum(result.contributions), result.estimate, rtol=1e-10)
-        np.testing.assert_allclose(result.biased, found.biased, rtol=1e-12)
+        np.testing.assert_allclose(result.biased, estimate.biased, rtol=1e-12)
 
 
 @given(st.integers(0, 2**31))
@@ -78,9 +78,9 @@ def test_hotelling_ignores_linear_mixing_of_locations(seed):
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(12, 3)) * [1, 1e-4, 30] + [0.3, 0, 10]
     mixing = rng.normal(size=(3, 3)) + 3 * np.eye(3)
-    found, condition = hotelling(jnp.asarray(z))
+    values, condition = hotelling(jnp.asarray(z))
     wanted = 12 * z.mean(0) @ np.linalg.solve(np.cov(z.T), z.mean(0))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    np.testing.assert_allclose(values, wanted, rtol=1e-6)
     mixed = (z / [1, 1e-4, 30]) @ mixing  # of one size: what is mixed must be told apart again
     np.testing.assert_allclose(hotelling(jnp.asarray(mixed))[0], wanted, rtol=1e-6)
     np.testing.assert_allclose(condition, np.linalg.cond(np.corrcoef(z.T)), rtol=1e-6)
@@ -130,7 +130,7 @@ def classes(key, n):
 def test_features_of_classes_are_the_equation(key):
     p, ys = classes(key, 30)
     at, at_y = p[:4], jnp.asarray([0, 1, 2, 0])
-    found = ucme(
+    estimate = ucme(
         key,
         p[4:],
         ys[4:],
@@ -140,7 +140,7 @@ def test_features_of_classes_are_the_equation(key):
     )
     near = np.exp(-np.abs(p[4:, None] - at[None]).sum(-1))
     z = near * (jnp.asarray(ys[4:, None] == at_y[None], float) - p[4:][:, at_y])
-    np.testing.assert_allclose(found.biased, np.mean(z.mean(0) ** 2), rtol=1e-10)
+    np.testing.assert_allclose(estimate.biased, np.mean(z.mean(0) ** 2), rtol=1e-10)
     result = ucme_test(key, dist.Categorical(p), ys, n_locations=3)
     assert 0 < result.p_value < 1
 
@@ -172,8 +172,8 @@ def full_normals(key, n):
 )
 def test_locations_of_every_kind_of_prediction(make, key):
     predictions, at = make(key, 20), make(jax.random.key(5), 2)
-    held = isinstance(predictions, Draws)
-    ys, at_y = (p.samples[:, 0] + 0.1 if held else p.sample(key) for p in (predictions, at))
+    is_kind = isinstance(predictions, Draws)
+    ys, at_y = (p.samples[:, 0] + 0.1 if is_kind else p.sample(key) for p in (predictions, at))
     result = ucme_test(key, predictions, ys, locations=(at, at_y))
     assert jnp.isfinite(result.p_value)
     assert jnp.isfinite(ucme_test(key, predictions, ys, n_locations=2).p_value)
@@ -187,8 +187,8 @@ def p_values(key, calibrated, at, n, d):
     test = partial(ucme_test, key, dist.Normal(means, deviation).to_event(1), ys, **KERNEL)
     left_out = test(n_locations=3)
     at = (dist.Normal(at[0], deviation).to_event(1), at[1])
-    given = test(locations=at)
-    return {"left out": left_out.p_value, "given": given.p_value}
+    result = test(locations=at)
+    return {"left out": left_out.p_value, "given": result.p_value}
 
 
 def test_the_level_is_kept_and_a_shift_is_seen(key):

@@ -89,14 +89,14 @@ def test_gaussians_get_their_means_and_deviations_exactly(d):
     nodes, values = gaussian_nodes(mean, covariance)
     wanted = np.stack([root(c) for c in covariance])
     energy = energies(mean, covariance)
-    given = Moments(jnp.asarray(mean), jnp.asarray(covariance))
+    result = Moments(jnp.asarray(mean), jnp.asarray(covariance))
     offered = dist.MultivariateNormal(mean, covariance)
-    cases = [(Regression(), energy), (Landing(1), energy), (given, energy), (Moments(), offered)]
+    cases = [(Regression(), energy), (Landing(1), energy), (result, energy), (Moments(), offered)]
     for whitener, predictions in cases:
-        found = fitted(whitener, predictions, nodes, values, (d,))
-        close(found.center, mean, err_msg=str(whitener))
-        close(found.scale, wanted, rtol=1e-7, err_msg=str(whitener))
-        assert (found.clamped, found.astray) == (0, 0)
+        whitening = fitted(whitener, predictions, nodes, values, (d,))
+        close(whitening.center, mean, err_msg=str(whitener))
+        close(whitening.scale, wanted, rtol=1e-7, err_msg=str(whitener))
+        assert (whitening.clamped, whitening.astray) == (0, 0)
 
 
 def test_diagonal_scales_are_of_the_coordinates_alone():
@@ -105,9 +105,9 @@ def test_diagonal_scales_are_of_the_coordinates_alone():
     nodes, values = gaussian_nodes(mean, np.einsum("ni,ij->nij", variances, np.eye(2)))
     independent = dist.Normal(mean, np.sqrt(variances)).to_event(1)
     for whitener in (Regression("diagonal"), Landing(1, "diagonal"), Moments(form="diagonal")):
-        found = fitted(whitener, independent, nodes, values, (2,))
-        close(found.center, mean)
-        close(found.scale, np.einsum("ni,ij->nij", np.sqrt(variances), np.eye(2)))
+        whitening = fitted(whitener, independent, nodes, values, (2,))
+        close(whitening.center, mean)
+        close(whitening.scale, np.einsum("ni,ij->nij", np.sqrt(variances), np.eye(2)))
 
 
 def test_landing_finds_the_summits_of_student_and_of_skewed_densities():
@@ -125,10 +125,10 @@ def test_landing_finds_the_summits_of_student_and_of_skewed_densities():
 
     params = (jnp.asarray(center), jnp.asarray(width))
     for form, summit, scale in ((student, 0.0, 1.5**-0.5), (skewed, np.log(2), 2**-0.5)):
-        found = fitted(Landing(12), Unnormalized(form, params), nodes, none, (2,))
-        close(found.center, center + width * summit, rtol=1e-6, atol=1e-6)
-        close(found.scale, (scale * width)[:, :, None] * np.eye(2), rtol=1e-6, atol=1e-7)
-        assert (found.clamped, found.astray) == (0, 0)
+        whitening = fitted(Landing(12), Unnormalized(form, params), nodes, none, (2,))
+        close(whitening.center, center + width * summit, rtol=1e-6, atol=1e-6)
+        close(whitening.scale, (scale * width)[:, :, None] * np.eye(2), rtol=1e-6, atol=1e-7)
+        assert (whitening.clamped, whitening.astray) == (0, 0)
 
 
 def test_a_landing_cut_short_is_counted_and_its_scale_bounded_by_the_slope():
@@ -137,10 +137,10 @@ def test_a_landing_cut_short_is_counted_and_its_scale_bounded_by_the_slope():
 
     nodes = jnp.full((9, 1), -6.0)
     centers = jnp.linspace(0, 1, N)[:, None]
-    found = fitted(Landing(1), Unnormalized(skewed, centers), nodes, jnp.zeros((N, 9, 1)), (1,))
-    assert found.astray == N
-    slope = 2 - np.exp(found.center - centers)
-    assert np.all(np.abs(found.scale[:, :, 0] * slope) <= 1)
+    whitening = fitted(Landing(1), Unnormalized(skewed, centers), nodes, jnp.zeros((N, 9, 1)), (1,))
+    assert whitening.astray == N
+    slope = 2 - np.exp(whitening.center - centers)
+    assert np.all(np.abs(whitening.scale[:, :, 0] * slope) <= 1)
 
 
 def test_what_cannot_be_a_scale_is_replaced_and_counted():
@@ -151,15 +151,15 @@ def test_what_cannot_be_a_scale_is_replaced_and_counted():
     slopes[2] = 1e-12 * np.eye(2)
     slopes[3] = [[1.0, 3.0], [3.0, 4.0]]  # a saddle
     values = -jnp.einsum("nij,mj->nmi", slopes, nodes)
-    found = fitted(Regression(), None, nodes, values, (2,))
-    assert found.clamped == 4
-    close(found.scale[4:], np.tile(np.diag([1.0, 0.5]), (N - 4, 1, 1)))
-    close(found.scale[:2], np.tile(np.diag([1.0, 0.5]), (2, 1, 1)))
-    close(found.scale[2], np.diag([1e4, 0.5e4]))
+    whitening = fitted(Regression(), None, nodes, values, (2,))
+    assert whitening.clamped == 4
+    close(whitening.scale[4:], np.tile(np.diag([1.0, 0.5]), (N - 4, 1, 1)))
+    close(whitening.scale[:2], np.tile(np.diag([1.0, 0.5]), (2, 1, 1)))
+    close(whitening.scale[2], np.diag([1e4, 0.5e4]))
     values, vectors = np.linalg.eigh(np.asarray(slopes[3] / np.sqrt(np.outer([1, 4], [1, 4]))))
     mended = (vectors * np.where(values > 0, values, 1)) @ vectors.T
     units = np.diag([1.0, 0.5])
-    close(found.scale[3], root(units @ np.linalg.inv(mended) @ units))
+    close(whitening.scale[3], root(units @ np.linalg.inv(mended) @ units))
 
 
 def test_a_flat_density_gets_the_typical_scale_and_is_counted():
@@ -167,11 +167,11 @@ def test_a_flat_density_gets_the_typical_scale_and_is_counted():
         return jnp.where(jnp.all(jnp.abs(y - params) < 100), 0.0, -jnp.inf)
 
     nodes = jnp.asarray(np.random.default_rng(2).normal(size=(9, 2)))
-    found = fitted(
+    whitening = fitted(
         Landing(), Unnormalized(box, jnp.zeros((N, 2))), nodes, jnp.zeros((N, 9, 2)), (2,)
     )
-    assert found.clamped == N
-    close(found.scale, np.tile(np.eye(2), (N, 1, 1)))
+    assert whitening.clamped == N
+    close(whitening.scale, np.tile(np.eye(2), (N, 1, 1)))
 
 
 @pytest.mark.parametrize("d", quick_first([1, 2, 5], [2]))
@@ -179,7 +179,7 @@ def test_the_statistic_is_the_equation(d, key):
     mean, covariance, ys = normals(d)
     phi = np.random.default_rng(3).normal(size=(N, 3))
     options = {"prediction_kernel": Gaussian(1.3), "target_kernel": Gaussian(0.9)}
-    found = kccsd(
+    estimate = kccsd(
         key, energies(mean, covariance), ys, divergence=Vectors(phi), standardize=False,
         whiten=Moments(mean, covariance), **options,
     )  # fmt: skip
@@ -191,8 +191,8 @@ def test_the_statistic_is_the_equation(d, key):
     scores = np.stack([m.T @ s for m, s in zip(roots, scores, strict=True)])
     k = oracles.gram(oracles.gaussian, 1.3, phi)
     h = (k * oracles.stein_matrix(oracles.gaussian, 0.9, us, scores, None)).sum(0)
-    close(found.unbiased, oracles.u_statistic(h))
-    close(found.biased, oracles.v_statistic(h))
+    close(estimate.unbiased, oracles.u_statistic(h))
+    close(estimate.biased, oracles.v_statistic(h))
 
 
 @pytest.mark.slow
@@ -205,10 +205,10 @@ def test_no_affine_map_of_one_prediction_and_its_target_changes_anything(key):
 
     def estimates(mean, covariance, ys):
         for whitener in (Regression(), Landing(2), Moments(mean, covariance)):
-            found = kccsd(
+            estimate = kccsd(
                 key, energies(mean, covariance), ys, divergence=Vectors(phi), whiten=whitener
             )
-            yield found.unbiased
+            yield estimate.unbiased
 
     there = np.array(list(estimates(mean, covariance, ys)))
     square = scales[:, :, None] * scales[:, None]
@@ -256,16 +256,16 @@ def test_given_scores_are_regressed_and_cannot_land(key):
     at_targets = -np.stack(
         [np.linalg.solve(c, g) for c, g in zip(covariance, ys - mean, strict=True)]
     )
-    given = Scores(at_targets, values, nodes)
-    there = kccsd(key, given, ys, whiten=Regression())
+    scores = Scores(at_targets, values, nodes)
+    there = kccsd(key, scores, ys, whiten=Regression())
     energy = kccsd(key, energies(mean, covariance), ys, base_measure=nodes, whiten=Regression())
     close(there.unbiased, energy.unbiased)
     with pytest.raises(TypeError, match=r"whiten: Landing.* Scores has none: use Regression"):
-        kccsd(key, given, ys, whiten=Landing())
+        kccsd(key, scores, ys, whiten=Landing())
     with pytest.raises(ValueError, match=r"whiten: Regression.* Scores\.nodes"):
         kccsd(key, Scores(at_targets, values), ys, whiten=Regression())
     with pytest.raises(TypeError, match="whiten: Scores offers no mean"):
-        kccsd(key, given, ys, whiten=Moments())
+        kccsd(key, scores, ys, whiten=Moments())
     bad = Scores(at_targets, values.at[3, 2, 0].set(jnp.nan), nodes)
     result = kccsd_test(
         key, bad, ys, whiten=Regression(), divergence=Vectors(nodes[:1] * ys), null=QUICK
@@ -391,9 +391,9 @@ def test_single_precision_and_an_offset_cost_few_digits(key):
 def test_draws_give_moments_by_their_first_half():
     samples = np.random.default_rng(0).normal(size=(N, 16, 2))
     nodes = jnp.zeros((9, 2))
-    found = fitted(Moments(), Draws(jnp.asarray(samples)), nodes, jnp.zeros((N, 9, 2)), (2,))
-    close(found.center, samples[:, :8].mean(1))
-    close(found.scale, np.stack([root(np.cov(s[:8].T)) for s in samples]))
+    whitening = fitted(Moments(), Draws(jnp.asarray(samples)), nodes, jnp.zeros((N, 9, 2)), (2,))
+    close(whitening.center, samples[:, :8].mean(1))
+    close(whitening.scale, np.stack([root(np.cov(s[:8].T)) for s in samples]))
     with pytest.raises(ValueError, match="needs 8 of each prediction"):
         fitted(Moments(), Draws(jnp.asarray(samples[:, :6])), nodes, jnp.zeros((N, 9, 2)), (2,))
 
@@ -401,8 +401,8 @@ def test_draws_give_moments_by_their_first_half():
 def test_location_and_scale_are_told_apart_by_centres_and_log_scales(key):
     mean, covariance, _ = normals(2)
     units = Units(jnp.zeros(2), jnp.ones(2))
-    given = Standardized(dist.MultivariateNormal(mean, covariance), units, (2,))
-    features = LocationScale(Moments()).features(key, given, None)
+    standardized = Standardized(dist.MultivariateNormal(mean, covariance), units, (2,))
+    features = LocationScale(Moments()).features(key, standardized, None)
     deviations = np.sqrt(covariance[:, [0, 1], [0, 1]])
     roots = [root(c)[0, 1] / s[0] for c, s in zip(covariance, deviations, strict=True)]
     close(features, np.concatenate([mean, np.log(deviations), np.array(roots)[:, None]], axis=1))
@@ -473,18 +473,18 @@ def test_distributions_are_carried_along_in_closed_form(make, key):
     law = distribution_of(predictions)
     center, deviation = (np.asarray(part) for part in (law_moments(law)))
     units = Units(jnp.zeros(1), jnp.ones(1))
-    own = OwnUnits(units, jnp.asarray(center), jnp.asarray(deviation)[..., None])
-    carried = distribution_of(Standardized(predictions, own, ()))
+    units_of_each = OwnUnits(units, jnp.asarray(center), jnp.asarray(deviation)[..., None])
+    carried = distribution_of(Standardized(predictions, units_of_each, ()))
     mean, variance = law_moments(carried)
     close(mean, np.zeros((N, 1)))
     close(variance, np.ones((N, 1)))
     ts = jnp.asarray(np.random.default_rng(0).normal(size=(N, 4, 1)))
-    close(own.points(own.original(ts)), ts)
+    close(units_of_each.points(units_of_each.original(ts)), ts)
 
 
 def law_moments(law):
-    found = mean_and_covariance(law)
-    return found.mean, jnp.sqrt(found.cov[:, 0])
+    moments = mean_and_covariance(law)
+    return moments.mean, jnp.sqrt(moments.cov[:, 0])
 
 
 def test_classes_have_no_units_and_locations_share_theirs(key):

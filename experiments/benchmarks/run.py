@@ -79,7 +79,7 @@ def obvious_test(key, x, y):
     n = y.shape[0]
     z = jax.random.normal(node_key, (NODES, D))
     score = jax.grad(gaussian, argnums=1)
-    own = jax.vmap(score)(x, y)
+    scores = jax.vmap(score)(x, y)
     at_nodes = jax.vmap(lambda m: jax.vmap(lambda node: score(m, node))(z))(x)
 
     def fisher(a, b):
@@ -97,7 +97,7 @@ def obvious_test(key, x, y):
     def target(a, b):
         return jnp.exp(-jnp.sum((a - b) ** 2) / (2 * ell**2))
 
-    h = gram(lambda a, b: stein(target, a[0], b[0], a[1], b[1]), (y, own), (y, own))
+    h = gram(lambda a, b: stein(target, a[0], b[0], a[1], b[1]), (y, scores), (y, scores))
     h = h * jnp.exp(-gfd / (2 * sigma**2))
     h = h - jnp.diag(jnp.diag(h))
     w = jax.random.rademacher(sign_key, (DRAWS, n), jnp.float32)
@@ -203,11 +203,11 @@ def part_shared_batch(quick, n, batch):
     models = jax.sharding.PartitionSpec("models")
     x, y = data(n, (batch,))
     keys = jax.random.split(jax.random.key(0), batch)
-    given = jax.device_put((keys, x, y), jax.sharding.NamedSharding(mesh, models))
+    placed = jax.device_put((keys, x, y), jax.sharding.NamedSharding(mesh, models))
     shared = jax.shard_map(
         jax.vmap(jaxcal_test), mesh=mesh, in_specs=models, out_specs=models, check_vma=False
     )
-    seconds = best(jax.jit(shared), *given)
+    seconds = best(jax.jit(shared), *placed)
     return {"share of product rate": batch * n**2 * DRAWS / seconds / product_rate(quick)}
 
 
@@ -326,16 +326,16 @@ def part_classes(quick, n):
     jax.config.update("jax_enable_x64", True)
     p, y = classes(n)
     ours = jnp.asarray(p), jnp.asarray(y)
-    found, wanted = classes_jaxcal(*ours), classes_scipy(p, y)
+    result, wanted = classes_jaxcal(*ours), classes_scipy(p, y)
     times = {
         "exact median": (best(classes_jaxcal, *ours), best(classes_scipy, p, y)),
         "given median": (
-            best(classes_jaxcal, *ours, found[1]),
+            best(classes_jaxcal, *ours, result[1]),
             best(classes_scipy, p, y, wanted[1]),
         ),
     }
     report = {f"times faster, {name}": b / a for name, (a, b) in times.items()}
-    report["relative difference"] = float(np.abs(found[0] - wanted[0]) / np.abs(wanted[0]))
+    report["relative difference"] = float(np.abs(result[0] - wanted[0]) / np.abs(wanted[0]))
     return report
 
 

@@ -66,11 +66,11 @@ def measure(p, labels):
     }
 
 
-def difference(network, found):
+def difference(network, measured):
     """The largest relative difference from the published values, or nothing."""
     if network not in PUBLISHED:
         return ""
-    ours = (found["biased"], found["unbiased"], found["linear"])
+    ours = (measured["biased"], measured["unbiased"], measured["linear"])
     pairs = zip(ours, PUBLISHED[network], strict=True)
     return f"{max(abs(a / b - 1) for a, b in pairs):.2g}"
 
@@ -102,9 +102,9 @@ def main(arguments=None):
         if network in done:
             continue
         start = time.perf_counter()
-        found = measure(*read(Path(chosen.data), network, 400 if chosen.quick else None))
-        gap = "" if chosen.quick else difference(network, found)
-        cells = [network, *(f"{found[name]:.16g}" for name in COLUMNS[1:6]), gap]
+        result = measure(*read(Path(chosen.data), network, 400 if chosen.quick else None))
+        gap = "" if chosen.quick else difference(network, result)
+        cells = [network, *(f"{result[name]:.16g}" for name in COLUMNS[1:6]), gap]
         with path.open("a") as file:
             file.write(",".join(cells) + "\n")
         print(f"{network:14s}", *cells[1:], f"{time.perf_counter() - start:.0f} s", flush=True)

@@ -97,15 +97,15 @@ def run(folder: Path, path: Path, subsets: int, seed: int) -> None:
         whole = on_all(name, measure, models, labels, shared)
         order = np.argsort(whole)
         trials = subsample_trials(key, models, labels, {name: measure}, size=SIZE, trials=subsets)
-        found = np.asarray(trials.values[:, 0])
-        ranked = found[:, order]
+        values = np.asarray(trials.values[:, 0])
+        ranked = values[:, order]
         i, j = np.triu_indices(len(names), 1)
         agree = float(np.mean(ranked[:, i] < ranked[:, j]))
         exact, among, four = (
             float(trials.in_order(name, [k for k in order if names[k] in chosen]).mean())
             for chosen in (names, names[:-1], FOUR)
         )
-        first = float(np.mean(np.argmin(found, axis=1) == order[0]))
+        first = float(np.mean(np.argmin(values, axis=1) == order[0]))
         for k in range(len(names)):
             rows.append(
                 {
@@ -113,8 +113,8 @@ def run(folder: Path, path: Path, subsets: int, seed: int) -> None:
                     "model": names[k],
                     "rank": int(np.where(order == k)[0][0]) + 1,
                     "all_images": f"{whole[k]:.6g}",
-                    "subset_mean": f"{found[:, k].mean():.6g}",
-                    "subset_sd": f"{found[:, k].std():.6g}",
+                    "subset_mean": f"{values[:, k].mean():.6g}",
+                    "subset_sd": f"{values[:, k].std():.6g}",
                     "exact_order": f"{exact:.3f}",
                     "exact_order_of_networks": f"{among:.3f}",
                     "exact_order_of_four": f"{four:.3f}",

@@ -57,9 +57,9 @@ def train(key, sizes, x, y, steps):
         return optax.softmax_cross_entropy_with_integer_labels(logits(layers, x), y).mean()
 
     def step(state, _):
-        layers, held = state
-        change, held = rule.update(jax.grad(loss)(layers), held)
-        return (optax.apply_updates(layers, change), held), None
+        layers, moments = state
+        change, moments = rule.update(jax.grad(loss)(layers), moments)
+        return (optax.apply_updates(layers, change), moments), None
 
     start = (layers, rule.init(layers))
     return jax.jit(lambda s: jax.lax.scan(step, s, length=steps)[0])(start)[0]
@@ -97,10 +97,10 @@ def curves(key, levels, n, trials):
     shared = pooled_bandwidth(jnp.stack([jax.nn.softmax(logits(f, seen(raw, 0))) for f in fitted]))
     keys = jax.random.split(test_key, trials)
     names = ("CKCE", "CKCE, shared", "JKCE", "accuracy")
-    found = {}
+    by_name = {}
     for level in levels:
         values = np.asarray([measured(k, float(level), shared) for k in keys])
         for i, model in enumerate(MODELS):
             for j, name in enumerate(names):
-                found[level, model, name] = values[:, i, j]
-    return found
+                by_name[level, model, name] = values[:, i, j]
+    return by_name

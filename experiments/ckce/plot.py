@@ -57,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     grid[1, 0].set_ylabel("measure over its mean")
     models = list(dict.fromkeys(row["model"] for row in of["E5"]))
     for ax, model in zip(grid[1, 1:3], models, strict=True):
-        own = [r for r in of["E5"] if r["model"] == model]
-        shifts(ax, own, ("CKCE", "JKCE"), f"images, {model}", "brightness (%)")
+        chosen_rows = [r for r in of["E5"] if r["model"] == model]
+        shifts(ax, chosen_rows, ("CKCE", "JKCE"), f"images, {model}", "brightness (%)")
     ax = grid[1, 3]
     for model, line in zip(models, ("-", "--"), strict=True):
         for measure, colour in (("CKCE", "black"), ("JKCE", "0.45")):
-            own = [r for r in of["E5"] if (r["model"], r["measure"]) == (model, measure)]
-            places = [float(r["setting"]) for r in own]
-            values = [float(r["mean"]) for r in own]
+            chosen_rows = [r for r in of["E5"] if (r["model"], r["measure"]) == (model, measure)]
+            places = [float(r["setting"]) for r in chosen_rows]
+            values = [float(r["mean"]) for r in chosen_rows]
             ax.plot(places, values, color=colour, linestyle=line, label=f"{measure}, {model}")
     ax.set(title="images, values", xlabel="brightness (%)", yscale="log")
     ax.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=1)

@@ -150,8 +150,8 @@ def make(config: Config) -> runner.Study:
     @functools.cache
     def e2(n):
         make = functools.partial(four_models, n=n, m=10, concentration=0.1)
-        own = jax.random.fold_in(key, n)
-        return drawn_trials(own, make, THREE, trials=config.e2_trials)
+        fold = jax.random.fold_in(key, n)
+        return drawn_trials(fold, make, THREE, trials=config.e2_trials)
 
     @functools.cache
     def e4():
@@ -164,8 +164,8 @@ def make(config: Config) -> runner.Study:
 
     @functools.cache
     def e6():
-        found = shift_curves(key, toy(config.n), [0.2, 0.5, 0.8], E6, trials=config.e6_trials)
-        return np.asarray(found)
+        result = shift_curves(key, toy(config.n), [0.2, 0.5, 0.8], E6, trials=config.e6_trials)
+        return np.asarray(result)
 
     def values(cell):
         setting, model, measure = cell["setting"], cell["model"], cell["measure"]
@@ -174,8 +174,8 @@ def make(config: Config) -> runner.Study:
                 return e1()[:, list(E1).index(measure), NAMES.index(model)]
             case "E2":
                 a, b = (NAMES.index(name) for name in model.split("<"))
-                found = e2(setting).values[:, list(THREE).index(measure)]
-                return np.asarray(found[:, a] < found[:, b], float)
+                result = e2(setting).values[:, list(THREE).index(measure)]
+                return np.asarray(result[:, a] < result[:, b], float)
             case "E4":
                 where = config.e4_places.index(setting)
                 return e4()[where, :, list(E4).index(measure), 0]
@@ -185,9 +185,9 @@ def make(config: Config) -> runner.Study:
                 return e6()[[0.2, 0.5, 0.8].index(setting), :, list(E6).index(measure), 0]
 
     def measure(cell, _):
-        found = np.asarray(values(cell), float)
-        missing = int(np.sum(np.isnan(found)))
-        return {"mean": found.mean(), "sd": found.std(), "not_a_number": missing}
+        result = np.asarray(values(cell), float)
+        missing = int(np.sum(np.isnan(result)))
+        return {"mean": result.mean(), "sd": result.std(), "not_a_number": missing}
 
     return runner.Study(cells, ("mean", "sd", "not_a_number"), measure, config.seed)
 

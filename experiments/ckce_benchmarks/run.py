@@ -43,8 +43,8 @@ def data(n, batch=()):
 
     logits = 2 * jax.random.normal(jax.random.key(0), (*batch, n, CLASSES))
     q = jax.nn.softmax(logits)
-    own = q.reshape(-1, n, CLASSES)[0]
-    return q, jax.random.categorical(jax.random.key(1), jax.numpy.log(own), axis=1)
+    values = q.reshape(-1, n, CLASSES)[0]
+    return q, jax.random.categorical(jax.random.key(1), jax.numpy.log(values), axis=1)
 
 
 def regularized(q):
@@ -85,15 +85,15 @@ def part_low_rank(n):
 
     q, y = jax.block_until_ready(data(n))
     before = peak()
-    found = ckce(q, y, solver=LowRank(128, tile=1024))
-    jax.block_until_ready(found)
+    estimate = ckce(q, y, solver=LowRank(128, tile=1024))
+    jax.block_until_ready(estimate)
     above = peak() - before
     finer = ckce(q, y, solver=LowRank(512, tile=1024))
     return {
         "MiB above the data": above,
         "of which results [n]": 2 * n * 4 / 2**20,
-        "relative error": abs(float(found.estimate / finer.estimate) - 1),
-        "share left out": float(found.approximation.error),
+        "relative error": abs(float(estimate.estimate / finer.estimate) - 1),
+        "share left out": float(estimate.approximation.error),
     }
 
 
@@ -103,9 +103,9 @@ def part_conjugate(n):
 
     q, y = data(n)
     before = peak()
-    found = ckce(q, y, solver=ConjugateGradients(tolerance=1e-5))
-    exact = float(found.estimate)
-    return {"steps": int(found.approximation.size), "MiB above the data": peak() - before} | (
+    estimate = ckce(q, y, solver=ConjugateGradients(tolerance=1e-5))
+    exact = float(estimate.estimate)
+    return {"steps": int(estimate.approximation.size), "MiB above the data": peak() - before} | (
         {"relative error": abs(exact / float(value(q, y)) - 1)} if n <= 8192 else {}
     )
 

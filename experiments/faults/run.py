@@ -115,8 +115,8 @@ def program(family: str, d: int, n: int, route: str):
             key, fault, family=family, d=d, n=n, m=m
         )
         if route == "nodes":
-            known = claims(None, nodes, at_nodes, ys, scores)
-            centers, covariances = known.centers, known.covariances
+            claimed = claims(None, nodes, at_nodes, ys, scores)
+            centers, covariances = claimed.centers, claimed.covariances
         return faults(ys, scores, centers, covariances)
 
     return runner.spread(one)
@@ -136,8 +136,8 @@ def make(config: Config) -> runner.Study:
     def measure(cell, key):
         sets, d, fault = cell["data_sets"], cell["d"], FAULTS[cell["fault"]]
         keys = jax.random.split(key, sets)
-        given = jnp.broadcast_to(jnp.asarray(fault), (sets, 3))
-        result = program(cell["family"], d, cell["n"], cell["route"])(keys, given)
+        wide = jnp.broadcast_to(jnp.asarray(fault), (sets, 3))
+        result = program(cell["family"], d, cell["n"], cell["route"])(keys, wide)
         shift, spread, weaker = fault
         truths = {
             "mean": -shift * (np.arange(d) == 0),

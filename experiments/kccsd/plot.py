@@ -23,8 +23,8 @@ LEVEL = 0.05
 
 def interval(count: int, trials: int) -> tuple[float, float]:
     """Clopper and Pearson's 95 % interval of a rate."""
-    found = scipy.stats.binomtest(count, trials).proportion_ci(0.95)
-    return found.low, found.high
+    limits = scipy.stats.binomtest(count, trials).proportion_ci(0.95)
+    return limits.low, limits.high
 
 
 def panel(axes, rows, readings, slot: int) -> None:
@@ -54,9 +54,9 @@ def panel(axes, rows, readings, slot: int) -> None:
         (*(row[c] for c in ("model", "test", "divergence", "target", "exactness")), int(row["n"]))
         for row in rows
     ]
-    known = [(x, readings[name]) for x, name in zip(n, names, strict=True) if name in readings]
-    if known:
-        axes.plot(*zip(*known, strict=True), marker, mfc="none", mec="0.45", markersize=7)
+    points = [(x, readings[name]) for x, name in zip(n, names, strict=True) if name in readings]
+    if points:
+        axes.plot(*zip(*points, strict=True), marker, mfc="none", mec="0.45", markersize=7)
 
 
 def draw(rows, readings, exactness: str, target: str, path: Path) -> Path:
@@ -119,10 +119,10 @@ def draw(rows, readings, exactness: str, target: str, path: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """One figure for every target kernel and exactness; the first is Figure 1 of the paper."""
-    given = [Path(a) for a in (sys.argv[1:] if arguments is None else arguments)]
-    source = given[0] if given else FOLDER / "results.csv"
+    argv = [Path(a) for a in (sys.argv[1:] if arguments is None else arguments)]
+    source = argv[0] if argv else FOLDER / "results.csv"
     rows = runner.read(source)
-    readings = published.readings(given[1]) if len(given) > 1 else {}
+    readings = published.readings(argv[1]) if len(argv) > 1 else {}
     first = None
     for exactness in ("exact", "approx"):
         for target in ("Gaussian", "IMQ"):

@@ -29,7 +29,7 @@ class Comparison(NamedTuple):
 
 def readings(path: Path) -> dict[Name, float]:
     """Published rates by cell, from ``published_curves.csv``."""
-    found = {}
+    by_name = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             divergence = (
@@ -43,8 +43,8 @@ def readings(path: Path) -> dict[Name, float]:
                 "exact" if row["exact_or_approx"] == "exact" else "approx",
                 int(row["n"]),
             )
-            found[name] = float(row["rejection_rate"])
-    return found
+            by_name[name] = float(row["rejection_rate"])
+    return by_name
 
 
 def ours(path: Path) -> dict[Name, tuple[float, int]]:
@@ -64,7 +64,7 @@ def ours(path: Path) -> dict[Name, tuple[float, int]]:
 
 def compare(results: Path, published: Path) -> list[Comparison]:
     """Every cell that has a reading, in the order of the readings."""
-    measured, found = ours(results), []
+    measured, comparisons = ours(results), []
     for name, reading in readings(published).items():
         if name not in measured:
             continue
@@ -72,21 +72,23 @@ def compare(results: Path, published: Path) -> list[Comparison]:
         error = math.hypot(
             figures.standard_error(rate, trials), figures.standard_error(reading, TRIALS)
         )
-        found.append(Comparison(name, rate, reading, (rate - reading) / error))
-    return found
+        comparisons.append(Comparison(name, rate, reading, (rate - reading) / error))
+    return comparisons
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``published.py FILE [results.csv]``: which cells differ by more than 4 standard errors."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or not Path(given[0]).exists():
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if not argv or not Path(argv[0]).exists():
         print("published.py: give the file published_curves.csv with readings of the figures")
         return 2
-    results = Path(given[1]) if len(given) > 1 else FOLDER / "results.csv"
-    found = compare(results, Path(given[0]))
-    far = [one for one in found if abs(one.errors) > WITHIN]
-    mean_square = sum(one.errors**2 for one in found) / len(found)
-    print(f"{len(found)} cells have a published reading; {len(far)} differ by more than {WITHIN}")
+    results = Path(argv[1]) if len(argv) > 1 else FOLDER / "results.csv"
+    comparison = compare(results, Path(argv[0]))
+    far = [one for one in comparison if abs(one.errors) > WITHIN]
+    mean_square = sum(one.errors**2 for one in comparison) / len(comparison)
+    print(
+        f"{len(comparison)} cells have a published reading; {len(far)} differ by more than {WITHIN}"
+    )
     print(f"standard errors of the difference; root mean square difference {mean_square**0.5:.2f}")
     for one in far:
         print(f"  {' '.join(map(str, one.name))}: ours {one.ours:.2f}, published", end=" ")

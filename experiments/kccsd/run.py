@@ -64,8 +64,8 @@ def make(config: Config) -> runner.Study:
 
     def measure(cell: runner.Cell, key: jax.Array) -> dict[str, int]:
         one = grid.Series(*(cell[name] for name in grid.Series._fields))
-        found = p_values(cell["model"], cell["n"], jax.random.key_data(key).tobytes())
-        p = found[:, grid.series().index(one)]
+        result = p_values(cell["model"], cell["n"], jax.random.key_data(key).tobytes())
+        p = result[:, grid.series().index(one)]
         return {
             "rejected_05": int(jnp.sum(p <= 0.05)),
             "rejected_01": int(jnp.sum(p <= 0.01)),
@@ -83,12 +83,12 @@ def make(config: Config) -> runner.Study:
 
 def main(arguments: Sequence[str] | None = None) -> Path:
     """The paper's study; with ``--level`` first, the calibrated models with 1,000 data sets."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if "--level" not in given:
-        return runner.command_line(make, Config(), QUICK, FOLDER, given)
-    given.remove("--level")
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    if "--level" not in argv:
+        return runner.command_line(make, Config(), QUICK, FOLDER, argv)
+    argv.remove("--level")
     return runner.command_line(
-        make, LEVEL, QUICK, FOLDER, ["--output", str(FOLDER / "level.csv"), *given]
+        make, LEVEL, QUICK, FOLDER, ["--output", str(FOLDER / "level.csv"), *argv]
     )
 
 

@@ -108,9 +108,9 @@ def from_draws(key, mean, sd, targets, draws):
     """
     skce_key, check_key = jax.random.split(key)
     exact = Vectors(jnp.concatenate([mean, sd * mean.shape[1] ** 0.5], axis=1))
-    given = Draws(jnp.concatenate([draws, draws], axis=1))
-    found = skce_test(skce_key, given, targets, divergence=exact, standardize=False)
-    return found.p_value, stein(check_key, mean, sd, draws[:, 0])
+    results = Draws(jnp.concatenate([draws, draws], axis=1))
+    result = skce_test(skce_key, results, targets, divergence=exact, standardize=False)
+    return result.p_value, stein(check_key, mean, sd, draws[:, 0])
 
 
 def stein(key, mean, sd, targets):
@@ -150,7 +150,7 @@ def draw(
     """
     sets, n, d = data.mean.shape
     size = min(BATCH, sets)
-    found = []
+    parts = []
     for k, begin in enumerate(range(0, sets, size)):
         part = slice(begin, begin + size)
         params = (data.mean[part].reshape(-1, d), data.sd[part].reshape(-1, 1))
@@ -166,8 +166,8 @@ def draw(
             start=begin_at if start == "target" else None,
             **options,
         )
-        found.append(result.samples.reshape(-1, n, kept, CHAINS, d))
-    return jnp.concatenate(found)
+        parts.append(result.samples.reshape(-1, n, kept, CHAINS, d))
+    return jnp.concatenate(parts)
 
 
 def make(config: Config) -> runner.Study:

@@ -221,7 +221,7 @@ MUTANTS = [
         "return jnp.concatenate([k[None] * one.block(a, b) for one, a, b in both])",
         "return jnp.concatenate([k[None] ** (one is self.statistics[0]) * one.block(a, b) "
         "for one, a, b in both])",
-        "test_moments.py",
+        "pairwise/test_weighted.py",
     ),
     Mutant(
         "exchangeable points forget where they were drawn",

@@ -66,8 +66,8 @@ def report(rows: list[dict[str, str]]) -> None:
 
 
 def main(arguments=None) -> Path:
-    given = sys.argv[1:] if arguments is None else arguments
-    path = Path(given[0]) if given else FOLDER / "results.csv"
+    argv = sys.argv[1:] if arguments is None else arguments
+    path = Path(argv[0]) if argv else FOLDER / "results.csv"
     rows = runner.read(path)
     report(rows)
     figure = Figure(figsize=(11.5, 1.6 + 0.26 * len(rows)))

@@ -91,11 +91,11 @@ def make(config: Config) -> runner.Study:
     ]
 
     def measure(cell, key):
-        found = [
+        result = [
             errors(k, cell["family"], cell["n"], cell["d"], config.n_nodes)
             for k in jax.random.split(key, config.data_sets)
         ]
-        columns = {name: np.array([one[name] for one in found]) for name in found[0]}
+        columns = {name: np.array([one[name] for one in result]) for name in result[0]}
         summary = {"not_a_number": int(np.sum(np.isnan(list(columns.values()))))}
         for name, values in columns.items():
             summary[f"{name}_median"] = np.median(values)

@@ -12,8 +12,8 @@ FOLDER = Path(__file__).parent
 
 
 def main(arguments=None) -> Path:
-    given = sys.argv[1:] if arguments is None else arguments
-    path = Path(given[0]) if given else FOLDER / "results.csv"
+    argv = sys.argv[1:] if arguments is None else arguments
+    path = Path(argv[0]) if argv else FOLDER / "results.csv"
     rows = runner.read(path)
     posteriors = list(dict.fromkeys(row["posterior"] for row in rows))
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -28,9 +28,9 @@ def main(arguments=None) -> Path:
         ax.text(j, i, f"{share:.2f}{few}", ha="center", va="center", fontsize="small",
                 color="white" if share > 0.6 else "black")  # fmt: skip
     for j, method in enumerate(methods):
-        own = [row for row in rows if row["method"] == method]
-        known = [row for row in own if "moons" not in row["posterior"]] or own
-        seconds = sorted(float(row["cpu_seconds"]) for row in known)
+        result = [row for row in rows if row["method"] == method]
+        chosen_rows = [row for row in result if "moons" not in row["posterior"]] or result
+        seconds = sorted(float(row["cpu_seconds"]) for row in chosen_rows)
         middle = 1000 * seconds[len(seconds) // 2]
         ax.text(j, len(posteriors), f"{middle:.2g}" if middle < 100 else f"{middle:.0f}",
                 ha="center", va="center", fontsize="small")  # fmt: skip

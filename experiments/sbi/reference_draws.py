@@ -39,29 +39,29 @@ COLUMNS = ("task", "z_scores", "largest", "of", "share_above_1.96", "p_bonferron
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sbibm", type=Path, help="folder of the package, if not installed")
-    held = parser.parse_args().sbibm
-    if held is None:
-        found = find_spec("sbibm")
-        if found is None or found.origin is None:
+    sbibm = parser.parse_args().sbibm
+    if sbibm is None:
+        result = find_spec("sbibm")
+        if result is None or result.origin is None:
             raise SystemExit("sbibm is not installed: pip install --no-deps sbibm, or --sbibm")
-        held = Path(found.origin).parent
+        sbibm = Path(result.origin).parent
     jax.config.update("jax_enable_x64", True)
     with (FOLDER / "reference_draws.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for name in TASKS:
-            row = compare(held / "tasks" / name, name)
+            row = compare(sbibm / "tasks" / name, name)
             writer.writerow(row)
             print(dict(zip(COLUMNS, row, strict=True)), flush=True)
 
 
 def compare(folder: Path, name: str) -> tuple:
     """One row: how far the witnesses of all parameters and observations are from 0."""
-    made = simulator(folder, name)
-    found = [one(made, *read(folder / "files" / f"num_observation_{i}")) for i in range(1, 11)]
-    z, ess = (np.stack(part) for part in zip(*found, strict=True))  # [10, 3, d]
+    task = simulator(folder, name)
+    values = [one(task, *read(folder / "files" / f"num_observation_{i}")) for i in range(1, 11)]
+    z, ess = (np.stack(part) for part in zip(*values, strict=True))  # [10, 3, d]
     i, f, k = np.unravel_index(np.argmax(np.abs(z)), z.shape)
-    where = f"{made.names[k]}, f = {('1', 'u', 'tanh u')[f]}, observation {i + 1}"
+    where = f"{task.names[k]}, f = {('1', 'u', 'tanh u')[f]}, observation {i + 1}"
     p = min(1.0, z.size * 2 * scipy.stats.norm.sf(np.max(np.abs(z))))
     share = float(np.mean(np.abs(z) > 1.96))
     return name, z.size, f"{z[i, f, k]:.2f}", where, f"{share:.3f}", f"{p:.3f}", int(ess.min())
@@ -83,13 +83,13 @@ def read(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         return x, np.loadtxt(file, delimiter=",", skiprows=1)
 
 
-def one(made: simulators.Simulator, x: np.ndarray, draws: np.ndarray):
+def one(result: simulators.Simulator, x: np.ndarray, draws: np.ndarray):
     """z-scores [3, d] of the witnesses for one observation, and their effective sample sizes."""
     d = draws.shape[1]
-    space = space_of(made.prior, None, d, jnp.float64)
+    space = space_of(result.prior, None, d, jnp.float64)
     inside = np.all((draws > np.asarray(space.low)) & (draws < np.asarray(space.high)), axis=1)
     thetas = jnp.asarray(draws[inside])  # single precision puts a few draws on a bound
-    raw = jax.jit(jax.vmap(jax.grad(made.log_posterior), (0, None)))(thetas, jnp.asarray(x))
+    raw = jax.jit(jax.vmap(jax.grad(result.log_posterior), (0, None)))(thetas, jnp.asarray(x))
     u = space.free(thetas)
     s = np.asarray(space.scores(u, raw))
     u = np.asarray(u)

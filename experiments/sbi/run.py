@@ -151,10 +151,10 @@ def one(name: str, fault, n: int, key):
         draws = problems.draw(data.key, data.posterior, 40)
         return skce_test(data.key, jaxcal.Draws(draws), data.thetas, null=Wild(300)).p_value
     if name == "SKCE MCMC":
-        found = mcmc.mcmc_draws(
+        chain_draws = mcmc.mcmc_draws(
             data.key, posterior, n_draws=20, n_warmup=100, thin=2, event_shape=2
         )
-        draws = jaxcal.Draws(found.samples)
+        draws = jaxcal.Draws(chain_draws.samples)
         return skce_test(data.key, draws, data.thetas, null=Wild(300)).p_value
     scores = Scores(*scores_at(posterior, data.thetas, data.nodes), data.nodes)
     return known.stein(name, data.key, data.thetas, scores, data.xs)
@@ -166,20 +166,20 @@ def drawn(fault, n: int, key):
     draws = problems.draw(data.key, data.posterior, M)
     local = problems.numbered(fault, LOCAL_X[None])
     at = problems.draw(jax.random.fold_in(data.key, 1), local, 200)[0]
-    own = jax.vmap(problems.log_density)(data.posterior, data.thetas)
+    values = jax.vmap(problems.log_density)(data.posterior, data.thetas)
     others = jax.vmap(jax.vmap(problems.log_density, (None, 0)))(data.posterior, draws)
-    return data.thetas, data.xs, draws, own, others, at
+    return data.thetas, data.xs, draws, values, others, at
 
 
-def by_draws(name: str, thetas, xs, draws, own, others, at, key) -> float:
+def by_draws(name: str, thetas, xs, draws, values, others, at, key) -> float:
     thetas, xs, draws = np.asarray(thetas), np.asarray(xs), np.asarray(draws)
-    ranks = known.Ranks(thetas, draws, np.asarray(own), np.asarray(others))
+    ranks = known.Ranks(thetas, draws, np.asarray(values), np.asarray(others))
     return known.from_draws(name, known.key_seed(key), xs, ranks, (LOCAL_X, at))
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:
-    given = sys.argv[1:] if arguments is None else arguments
-    smoke = quick() if "--quick" in given else Config()
+    argv = sys.argv[1:] if arguments is None else arguments
+    smoke = quick() if "--quick" in argv else Config()
     return runner.command_line(make, Config(), smoke, FOLDER, arguments)
 
 

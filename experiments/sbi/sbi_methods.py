@@ -51,9 +51,9 @@ class Ranks(NamedTuple):
 def stein(method: str, key: Array, thetas, scores, xs, n_draws: int = 300) -> Array:
     """p-value from scores alone: ``scores`` is a `jaxcal.Scores`."""
     if method == "witnesses":  # the smallest of 2 d p-values after Holm
-        known = scores.at_nodes.reshape(len(thetas), -1)
-        found = diagnose(key, thetas, scores.at_targets, known, None, conditional=False)
-        return jnp.minimum(jnp.min(found.bias.p_adjusted), jnp.min(found.spread.p_adjusted))
+        result = scores.at_nodes.reshape(len(thetas), -1)
+        diagnosis = diagnose(key, thetas, scores.at_targets, result, None, conditional=False)
+        return jnp.minimum(jnp.min(diagnosis.bias.p_adjusted), jnp.min(diagnosis.spread.p_adjusted))
     if method == "KCSD":
         return jaxcal.kcsd_test(key, scores, thetas, xs, null=Wild(n_draws)).p_value
     form = "diagonal" if method == "KCCSD diagonal" else None
@@ -68,9 +68,9 @@ def chi2(thetas: np.ndarray, draws: np.ndarray) -> float:
     return min(1.0, len(p) * min(p))
 
 
-def uniform_ranks(own: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> float:
+def uniform_ranks(values: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> float:
     """Kolmogorov-Smirnov p-value of the rank of ``own`` [n] among ``others`` [n, m]."""
-    below = np.sum(others < own[:, None], axis=1) + rng.random(len(own))
+    below = np.sum(others < values[:, None], axis=1) + rng.random(len(values))
     return scipy.stats.kstest(below / (others.shape[1] + 1), "uniform").pvalue
 
 
@@ -78,8 +78,8 @@ def tarp_ranks(thetas: np.ndarray, draws: np.ndarray, rng: np.random.Generator) 
     """TARP's coverage values about uniform references, tested for uniformity directly."""
     low, high = thetas.min(axis=0), thetas.max(axis=0)
     references = rng.uniform(low, high, thetas.shape)
-    own = np.linalg.norm(thetas - references, axis=1)
-    return uniform_ranks(own, np.linalg.norm(draws - references[:, None], axis=2), rng)
+    values = np.linalg.norm(thetas - references, axis=1)
+    return uniform_ranks(values, np.linalg.norm(draws - references[:, None], axis=2), rng)
 
 
 def from_draws(method: str, seed: int, xs: np.ndarray, ranks: Ranks, local=None) -> float:
@@ -110,13 +110,13 @@ def of_sbi(method: str, seed: int, xs: np.ndarray, ranks: Ranks, local) -> float
     theta, x, samples = (torch.as_tensor(np.array(a), dtype=torch.float32) for a in
                          (ranks.thetas, xs, np.moveaxis(ranks.draws, 1, 0)))  # fmt: skip
     if method == "SBC KS":
-        found = _run_sbc(theta, x, samples, "marginals", show_progress_bar=False)
-        p = check_uniformity_frequentist(found, samples.shape[0])
+        result = _run_sbc(theta, x, samples, "marginals", show_progress_bar=False)
+        p = check_uniformity_frequentist(result, samples.shape[0])
         return min(1.0, len(p) * float(p.min()))
     if method == "coverage KS":  # sbi's expected coverage: ranks of the log density
         below = np.sum(ranks.others < ranks.own[:, None], axis=1)
-        found = torch.as_tensor(below[:, None], dtype=torch.float32)
-        return float(check_uniformity_frequentist(found, samples.shape[0])[0])
+        result = torch.as_tensor(below[:, None], dtype=torch.float32)
+        return float(check_uniformity_frequentist(result, samples.shape[0])[0])
     if method == "TARP":
         ecp, alpha = _run_tarp(samples, theta, get_tarp_references(theta))
         return float(check_tarp(ecp, alpha)[1])

@@ -41,14 +41,14 @@ def prepared(name: str, sets: int, n: int, seed: int) -> Prepared:
     from sbi.utils import BoxUniform
 
     task, how, budget = name.rsplit(" ", 2)
-    made = TASKS[task]()
+    result = TASKS[task]()
     train_key, test_key, node_key = jax.random.split(jax.random.key(seed), 3)
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     low, high = (torch.as_tensor(np.array(edge)) for edge in
-                 (made.prior.base_dist.low, made.prior.base_dist.high))  # fmt: skip
+                 (result.prior.base_dist.low, result.prior.base_dist.high))  # fmt: skip
     prior = BoxUniform(low, high)
-    simulated = made.pairs(train_key, int(budget))
+    simulated = result.pairs(train_key, int(budget))
     theta, x = (torch.as_tensor(np.array(part)) for part in simulated)
     start = time.perf_counter()
     with warnings.catch_warnings():
@@ -57,7 +57,7 @@ def prepared(name: str, sets: int, n: int, seed: int) -> Prepared:
         trainer.append_simulations(theta, x).train(max_num_epochs=300)
         posterior = trainer.build_posterior()
     trained = time.perf_counter() - start
-    pairs = made.pairs(test_key, sets * n + 1)
+    pairs = result.pairs(test_key, sets * n + 1)
     clock = methods.Clock()
     scored = score_pairs(node_key, posterior, pairs.thetas, pairs.xs)
     scoring = clock.read(sets)
@@ -70,10 +70,10 @@ def prepared(name: str, sets: int, n: int, seed: int) -> Prepared:
         else:
             draws = from_grid(log_prob_of(posterior), low, high, xs, seed)
     drawing = clock.read(sets)
-    own, others = log_densities(posterior, pairs, draws)
+    values, others = log_densities(posterior, pairs, draws)
     print(f"{name}: trained in {trained:.0f} s, drawn in {drawing.wall * sets:.0f} s")
     thetas = np.asarray(pairs.thetas)
-    ranks = methods.Ranks(thetas, draws, own, others)
+    ranks = methods.Ranks(thetas, draws, values, others)
     return Prepared(thetas, np.asarray(pairs.xs), scored, ranks, scoring, drawing)
 
 
@@ -124,9 +124,9 @@ def log_densities(posterior, pairs, draws):
     log_prob = log_prob_of(posterior)
     xs = torch.as_tensor(np.array(pairs.xs))
     with torch.no_grad():
-        own = log_prob(torch.as_tensor(np.array(pairs.thetas)), xs).numpy()
+        values = log_prob(torch.as_tensor(np.array(pairs.thetas)), xs).numpy()
         every = [log_prob(torch.as_tensor(np.array(draws[:, k])), xs).numpy() for k in range(M)]
-    return own, np.stack(every, axis=1)
+    return values, np.stack(every, axis=1)
 
 
 def measure_trained(cell, key, config):
@@ -134,8 +134,8 @@ def measure_trained(cell, key, config):
     name, method = cell["posterior"], cell["method"]
     sets = {f"{t} {h} {b}": s for t, h, b, s in config.trained}[name]
     n = config.n
-    made = prepared(name, sets, n, config.seed)
-    local = made.xs[-1], made.ranks.draws[-1]
+    data = prepared(name, sets, n, config.seed)
+    local = data.xs[-1], data.ranks.draws[-1]
 
     @jax.jit
     def by_scores(key, thetas, scores, xs):
@@ -147,17 +147,17 @@ def measure_trained(cell, key, config):
 
     def one(i: int) -> float:
         rows, one_key = slice(i * n, (i + 1) * n), jax.random.fold_in(key, i)
-        part = methods.Ranks(*(array[rows] for array in made.ranks))
+        part = methods.Ranks(*(array[rows] for array in data.ranks))
         if method == "SKCE":
             return float(by_draws(one_key, part.thetas, part.draws[:, :40]))
         if method in methods.OURS:
-            every = made.scored.scores
+            every = data.scored.scores
             scores = Scores(every.at_targets[rows], every.at_nodes[rows], every.nodes)
-            return float(by_scores(one_key, made.scored.thetas[rows], scores, made.xs[rows]))
-        return methods.from_draws(method, methods.key_seed(one_key), made.xs[rows], part, local)
+            return float(by_scores(one_key, data.scored.thetas[rows], scores, data.xs[rows]))
+        return methods.from_draws(method, methods.key_seed(one_key), data.xs[rows], part, local)
 
     one(0)  # compiled outside of the clock
     clock = methods.Clock()
     p = [one(i) for i in range(cell["data_sets"])]
     from_scores = method in methods.OURS and method != "SKCE"
-    return p, clock.read(len(p)).plus(made.scoring if from_scores else made.drawing)
+    return p, clock.read(len(p)).plus(data.scoring if from_scores else data.drawing)

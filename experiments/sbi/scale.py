@@ -43,8 +43,8 @@ def test_of_pairs(n: int) -> dict:
     before = peak()
 
     def run():
-        found = sbi.kccsd_test(keys[1], pairs)
-        return jax.block_until_ready(found.p_value)
+        result = sbi.kccsd_test(keys[1], pairs)
+        return jax.block_until_ready(result.p_value)
 
     return measured(run, before) | {"what": f"test of {n} pairs, {d} parameters"}
 
@@ -70,8 +70,8 @@ def scores_of_posteriors(n: int) -> dict:
     before = peak()
 
     def run():
-        found = sbi.chunked_scores(energy, thetas, xs, nodes)
-        return jax.block_until_ready((found.at_targets, found.at_nodes))
+        scores = sbi.chunked_scores(energy, thetas, xs, nodes)
+        return jax.block_until_ready((scores.at_targets, scores.at_nodes))
 
     return measured(run, before) | {"what": f"scores of {n} posteriors at 5 points"}
 

@@ -88,7 +88,7 @@ def history(config: Config, data_set: int) -> dict[str, Any]:
         "test": friedman1(test_key, config.n_test),
     }
     params = jax.vmap(initial)(jax.random.split(init_key, config.members))
-    state, done, found = (params, jax.vmap(ADAM.init)(params)), 0, {}
+    state, done, by_name = (params, jax.vmap(ADAM.init)(params)), 0, {}
     apply = jax.jit(jax.vmap(network, in_axes=(0, None)))
     for iteration in config.iterations:
         state = train(state, *data["train"], jnp.asarray(iteration - done))
@@ -97,8 +97,8 @@ def history(config: Config, data_set: int) -> dict[str, Any]:
         deviation = jnp.sqrt(jnp.mean((means["train"] - data["train"].ys) ** 2, axis=1))
         if iteration == 0:  # the untrained networks' widths are drawn
             deviation = jax.random.exponential(width_key, (config.members,))
-        found[iteration] = means, deviation
-    return {"data": data, "predictions": found}
+        by_name[iteration] = means, deviation
+    return {"data": data, "predictions": by_name}
 
 
 def described(key: jax.Array, predictions: Any, ys: jax.Array, divergence: Any, n_draws: int):
@@ -156,20 +156,20 @@ def make(config: Config) -> runner.Study:
         of_members, of_ensemble, smallest = measures(
             key, means[cell["data"]], deviation, ys, config.n_draws
         )
-        found = {}
+        by_name = {}
         for k, name in enumerate(MEASURES):
             column = of_members[:, k]
-            found |= {
+            by_name |= {
                 name: jnp.mean(column),
                 f"{name}_low": jnp.min(column),
                 f"{name}_high": jnp.max(column),
                 f"{name}_ensemble": of_ensemble[k],
             }
-        found["rejected"] = int(jnp.sum(of_members[:, -1] < 0.05))
-        found["smallest_eigenvalue"] = smallest
-        found["not_a_number"] = int(jnp.sum(~jnp.isfinite(of_members)))
-        found["not_a_number"] += int(jnp.sum(~jnp.isfinite(of_ensemble)))
-        return found
+        by_name["rejected"] = int(jnp.sum(of_members[:, -1] < 0.05))
+        by_name["smallest_eigenvalue"] = smallest
+        by_name["not_a_number"] = int(jnp.sum(~jnp.isfinite(of_members)))
+        by_name["not_a_number"] += int(jnp.sum(~jnp.isfinite(of_ensemble)))
+        return by_name
 
     parts = ("", "_low", "_high", "_ensemble")
     columns = tuple(f"{name}{part}" for name in MEASURES for part in parts)

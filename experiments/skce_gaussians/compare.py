@@ -26,8 +26,8 @@ TESTS = ("pairs", "root", "bootstrap", "cme")
 
 
 def exact_mean(model: str, d: int, name: str, n: int) -> float:
-    skce, own, _, _ = EXACT[model, d]
-    return skce + (own - skce) / n if name == "biased" else skce
+    skce, values, _, _ = EXACT[model, d]
+    return skce + (values - skce) / n if name == "biased" else skce
 
 
 def exact_variance(model: str, d: int, name: str, n: int) -> float | None:
@@ -47,7 +47,7 @@ def z(ours: float, theirs: float, error: float) -> str:
 def main(arguments: Sequence[str] | None = None) -> Path:
     source = Path(arguments[0]) if arguments else FOLDER / "results.csv"
     rows = runner.read(source)
-    known = {
+    published = {
         (r["quantity"], r["model"], r["d"], r["name"], r["n"]): float(r["value"])
         for r in runner.read(FOLDER / "published.csv")
     }
@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> Path:
             )
             where = (model, row["d"], name, row["n"])
             centre = exact_mean(model, d, name, n)
-            of_error = known[("error", *where)]
-            of_variance = known[("variance", *where)]
+            of_error = published[("error", *where)]
+            of_variance = published[("variance", *where)]
             wanted = exact_variance(model, d, name, n)
             cells = [model, d, n, name, f"{mean:.3g}", f"{centre:.3g}"]
             cells += [z(mean, centre, (variance / sets) ** 0.5)]
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
         sets = int(row["data_sets"])
         for name in TESTS:
             rate = float(row[f"{name}_rejected"]) / sets
-            theirs = known["rejected", row["model"], row["d"], name, row["n"]]
+            theirs = published["rejected", row["model"], row["d"], name, row["n"]]
             refused = math.isnan(rate)
             pooled = 0 if refused else figures.standard_error((rate + theirs) / 2, sets) * 2**0.5
             cells = [row["model"], row["d"], row["n"], name]

@@ -34,8 +34,8 @@ TESTS = {
 def published(quantity: str, model: str, d: str, name: str) -> tuple[list[int], list[float]]:
     rows = runner.read(FOLDER / "published.csv")
     wanted = (quantity, model, d, name)
-    found = [r for r in rows if (r["quantity"], r["model"], r["d"], r["name"]) == wanted]
-    return [int(r["n"]) for r in found], [float(r["value"]) for r in found]
+    chosen_rows = [r for r in rows if (r["quantity"], r["model"], r["d"], r["name"]) == wanted]
+    return [int(r["n"]) for r in chosen_rows], [float(r["value"]) for r in chosen_rows]
 
 
 def outside(axes: Axes, handles: list[Line2D], title: str) -> None:

@@ -134,23 +134,23 @@ def measured() -> tuple[str, ...]:
 
 def summary(estimates, p, truth: float) -> dict[str, float]:
     """Mean, mean absolute error and variance, with standard errors; rejections at 5 %."""
-    found = {}
+    by_name = {}
     for name, values in estimates.items():
         error, about = jnp.abs(values - truth), values - jnp.mean(values)
         sets = values.size
         variance = jnp.var(values, ddof=1)
         spread = jnp.mean(about**4) - variance**2
-        found[f"{name}_mean"] = jnp.mean(values)
-        found[f"{name}_error"] = jnp.mean(error)
-        found[f"{name}_error_se"] = jnp.std(error, ddof=1) / sets**0.5
-        found[f"{name}_variance"] = variance
-        found[f"{name}_variance_se"] = jnp.sqrt(jnp.maximum(spread, 0) / sets)
+        by_name[f"{name}_mean"] = jnp.mean(values)
+        by_name[f"{name}_error"] = jnp.mean(error)
+        by_name[f"{name}_error_se"] = jnp.std(error, ddof=1) / sets**0.5
+        by_name[f"{name}_variance"] = variance
+        by_name[f"{name}_variance_se"] = jnp.sqrt(jnp.maximum(spread, 0) / sets)
     for name in TESTS:  # a test that refuses so few observations has no count
-        found[f"{name}_rejected"] = int(jnp.sum(p[name] <= 0.05)) if name in p else float("nan")
+        by_name[f"{name}_rejected"] = int(jnp.sum(p[name] <= 0.05)) if name in p else float("nan")
     no_verdict = {name: int(jnp.sum(jnp.isnan(values))) for name, values in p.items()}
-    found["cme_singular"] = max(no_verdict.pop(name, 0) for name in ("cme", "cme_f"))
-    found["not_a_number"] = sum(no_verdict.values())
-    return found
+    by_name["cme_singular"] = max(no_verdict.pop(name, 0) for name in ("cme", "cme_f"))
+    by_name["not_a_number"] = sum(no_verdict.values())
+    return by_name
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:

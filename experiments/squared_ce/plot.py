@@ -55,9 +55,9 @@ def tuned(axes, rows) -> None:
     places = []
     for k, part in enumerate(("as run", "printed")):
         for j, name in enumerate(("kde", "kkr", "ukkr")):
-            found = [float(r["error"]) for r in rows if (r["part"], r["what"]) == (part, name)]
+            values = [float(r["error"]) for r in rows if (r["part"], r["what"]) == (part, name)]
             place = k * 4 + j
-            axes.plot(np.full(len(found), place), found, MARKS[name], color="0.25", markersize=5)
+            axes.plot(np.full(len(values), place), values, MARKS[name], color="0.25", markersize=5)
             places.append((place, f"{name}\n{part}"))
     axes.axhline(TRUTH, color="black", linewidth=0.8, linestyle="--")
     axes.text(max(p for p, _ in places), TRUTH, "truth", ha="right", va="bottom", fontsize=8)
@@ -73,8 +73,8 @@ def classifiers(axes, rows, notion: str, source: str) -> None:
     for j, estimator in enumerate(estimators):
         shift = (j - (len(estimators) - 1) / 2) * 0.14
         for i, name in enumerate(names):
-            own = [r for r in shown if (r["classifier"], r["what"]) == (name, estimator)]
-            for row in own:
+            chosen_rows = [r for r in shown if (r["classifier"], r["what"]) == (name, estimator)]
+            for row in chosen_rows:
                 low, error, high = (float(row[c]) for c in ("low", "error", "high"))
                 axes.plot([low, high], [i + shift] * 2, color="0.7", linewidth=1)
                 label = estimator if i == 0 else None
@@ -94,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     panels = []
     for name, title in (("digits", "digits"), ("cifar10", "CIFAR-10")):
         path = source.with_name(f"results_{name}.csv")
-        found = runner.read(path) if path.exists() else []
-        notions = dict.fromkeys(row["notion"] for row in found)
-        panels += [(found, notion, title) for notion in notions]
+        values = runner.read(path) if path.exists() else []
+        notions = dict.fromkeys(row["notion"] for row in values)
+        panels += [(values, notion, title) for notion in notions]
     lines = 1 + -(-len(panels) // 2)
     figure, grid = plt.subplots(
         lines, 2, figsize=(9, 3.1 * lines), layout="constrained", squeeze=False

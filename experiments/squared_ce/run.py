@@ -75,8 +75,8 @@ def curve(key: jax.Array, theta: jax.Array, *, n: int, repetitions: int) -> jax.
     """The empirical risk at theta and the root of the mean diagonal, of each repetition."""
 
     def one(key):
-        made = tempered_dirichlet(key, n)
-        problem = squared_ce.canonical(made.probabilities, made.labels)
+        sample = tempered_dirichlet(key, n)
+        problem = squared_ce.canonical(sample.probabilities, sample.labels)
         h = Residual(partial(temperature_residual, theta))
         estimate = jnp.mean(jnp.sum(h.residual(problem.inputs) ** 2, axis=1)) ** 0.5
         return jnp.stack([squared_ce.empirical_risk(h, problem).value, estimate])
@@ -99,8 +99,8 @@ def row(report: squared_ce.Report, name: str) -> dict[str, Any]:
     """What one estimator gave; ``risk`` is 100 sqrt(risk), ``spread`` its standard error."""
     tuned = next(each for each in report.estimators.values() if each.name.split(" (")[0] == name)
     rmse, spread = tuned.rmse
-    found = tuned.one_step
-    bound = np.nan if found is None else max(float(found.lower_bound), 0) ** 0.5
+    step_estimate = tuned.one_step
+    bound = np.nan if step_estimate is None else max(float(step_estimate.lower_bound), 0) ** 0.5
     numbers = {
         "risk": rmse,
         "spread": spread,
@@ -131,8 +131,8 @@ def make(config: Config) -> runner.Study:
     def report(presets: str, seed: int) -> squared_ce.Report:
         data_key, key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), seed))
         with jax.enable_x64(True):
-            made = tempered_dirichlet(data_key, config.n)
-        p, y = np.asarray(made.probabilities), np.asarray(made.labels)
+            sample = tempered_dirichlet(data_key, config.n)
+        p, y = np.asarray(sample.probabilities), np.asarray(sample.labels)
         chosen = estimators("canonical", None, presets)
         return squared_ce.calibration_error(
             key, p, y, notion="canonical", estimators=chosen, folds=config.folds
@@ -144,8 +144,8 @@ def make(config: Config) -> runner.Study:
         with jax.enable_x64(True):
             theta = jnp.asarray(float(cell["what"]))
             same = jax.random.key(config.seed)  # the same data at every theta
-            found = np.asarray(curve(same, theta, n=config.n, repetitions=config.repetitions))
-        risks, errors = found.T
+            values = np.asarray(curve(same, theta, n=config.n, repetitions=config.repetitions))
+        risks, errors = values.T
         return {
             "risk": risks.mean(),
             "spread": risks.std(ddof=1),
@@ -154,7 +154,7 @@ def make(config: Config) -> runner.Study:
             "high": np.quantile(errors, 0.975),
             "at_least": np.nan,
             "edge": 0,
-            "not_a_number": int(np.isnan(found).sum()),
+            "not_a_number": int(np.isnan(values).sum()),
         }
 
     return runner.Study(cells, MEASURED, measure, config.seed, paired=("what",))
@@ -206,9 +206,9 @@ def tables(path: Path) -> str:
     lines = []
     for notion in dict.fromkeys(row["notion"] for row in rows):
         lines += [f"\n{notion}\n| | " + " | ".join(models) + " |", "|---" * (len(models) + 1) + "|"]
-        found = {(r["what"], r["classifier"]): r for r in rows if r["notion"] == notion}
-        for name in dict.fromkeys(what for what, _ in found):
-            of = [found[name, model] for model in models]
+        by_name = {(r["what"], r["classifier"]): r for r in rows if r["notion"] == notion}
+        for name in dict.fromkeys(what for what, _ in by_name):
+            of = [by_name[name, model] for model in models]
             cells = [f"{float(r['risk']):.2f} ± {float(r['spread']):.2f}" for r in of]
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -231,9 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     else:
         runner.run(make_real(config, mine.data), path.with_name("results_cifar10.csv"))
     if mine.logits is not None:
-        given = path.with_name("results_logits.csv")
-        runner.run(make_real(config, mine.logits, logits=True), given)
-        print(tables(given))
+        result = path.with_name("results_logits.csv")
+        runner.run(make_real(config, mine.logits, logits=True), result)
+        print(tables(result))
     return path
 
 

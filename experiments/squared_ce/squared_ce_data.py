@@ -46,8 +46,8 @@ def logits(folder: Path, model: str) -> tuple[np.ndarray, np.ndarray]:
     """
     path = folder / f"{model}.npz"
     try:
-        with np.load(path) as held:
-            return softmax(held["logits"]), np.asarray(held["labels"]).astype(int)
+        with np.load(path) as value:
+            return softmax(value["logits"]), np.asarray(value["labels"]).astype(int)
     except (BadZipFile, KeyError, OSError, ValueError) as error:
         raise ValueError(
             f"{path}: wanted arrays 'logits' [n, m] and 'labels' [n]: {error}"

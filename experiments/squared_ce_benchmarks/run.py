@@ -25,10 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import squared_ce
+from jaxcal.kernels.grams import gram
 from jaxcal.squared_ce.estimators import at_data, fit_one
 from jaxcal.squared_ce.functions import diagonal
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.spectral import kernel_matrix
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from reference.classifiers import squared_confidence, tempered_dirichlet
@@ -50,8 +50,8 @@ def best(function: Callable[[], Any], repeats: int) -> float:
 
 def simulated(n: int, n_valid: int) -> tuple[Reduced, Reduced]:
     """The canonical problem of the paper's simulation: training and validation observations."""
-    made = tempered_dirichlet(jax.random.key(0), n + n_valid)
-    whole = squared_ce.canonical(made.probabilities, made.labels)
+    sample = tempered_dirichlet(jax.random.key(0), n + n_valid)
+    whole = squared_ce.canonical(sample.probabilities, sample.labels)
     return whole.take(slice(0, n)), whole.take(slice(n, None))
 
 
@@ -85,7 +85,7 @@ def paths(n: int, repeats: int) -> dict[str, float]:
     """A whole path of ridges at n training and n / 4 validation observations, in units of the one
     eigendecomposition it needs; and against NumPy, which starts again at each ridge."""
     train, valid = simulated(n, n // 4)
-    matrix = jax.block_until_ready(kernel_matrix(RBF, train.inputs, train.inputs))
+    matrix = jax.block_until_ready(gram(RBF, train.inputs, train.inputs))
     decompose = jax.jit(jnp.linalg.eigh)
     unit = best(lambda: decompose(matrix), repeats)
     kkr, ukkr = squared_ce.KroneckerRidge(), squared_ce.TwoStepRidge()
@@ -94,9 +94,11 @@ def paths(n: int, repeats: int) -> dict[str, float]:
         shared: list[Any] = []
         return [at_data(each.fit(train, shared), valid).rows for each in estimators]
 
-    found = {}
+    by_name = {}
     for name, chosen in {"kkr": [kkr], "ukkr": [ukkr], "both": [kkr, ukkr]}.items():
-        found[f"{name} path / eigendecomposition"] = best(lambda c=chosen: path(*c), repeats) / unit
+        by_name[f"{name} path / eigendecomposition"] = (
+            best(lambda c=chosen: path(*c), repeats) / unit
+        )
     shared: list[Any] = []
     for name, estimator in {"kkr": kkr, "ukkr": ukkr}.items():
         fitted = estimator.fit(train, shared)
@@ -104,17 +106,17 @@ def paths(n: int, repeats: int) -> dict[str, float]:
         start = time.process_time()
         plain = numpy_path(train, valid, [ridge], name == "kkr")
         seconds = 18 * (time.process_time() - start)
-        found[f"{name}: NumPy's 18 ridges / path"] = (
-            seconds / unit / found[f"{name} path / eigendecomposition"]
+        by_name[f"{name}: NumPy's 18 ridges / path"] = (
+            seconds / unit / by_name[f"{name} path / eigendecomposition"]
         )
         mine = float(jnp.mean(at_data(fitted, valid).rows[5]))
-        found[f"{name}: relative difference to NumPy"] = abs(mine / plain[0] - 1)
-    return found
+        by_name[f"{name}: relative difference to NumPy"] = abs(mine / plain[0] - 1)
+    return by_name
 
 
 def many(n: int, rank: int) -> dict[str, float]:
     """n training observations through landmarks: time in units of an n x rank x rank product."""
-    found = {}
+    by_name = {}
     wide, product = jnp.ones((n, rank)), jax.jit(lambda a: a.T @ a)
     unit = best(lambda: product(wide), 3)
     for notion, (train, valid) in {
@@ -129,17 +131,17 @@ def many(n: int, rank: int) -> dict[str, float]:
             fits = [each.fit(train, shared) for each in chosen]
             return [at_data(fit, valid).rows for fit in fits], shared[0][2].unexplained
 
-        found[f"{notion}: kkr and ukkr / product"] = best(path, 1) / unit
+        by_name[f"{notion}: kkr and ukkr / product"] = best(path, 1) / unit
         rows, unexplained = path()
-        found[f"{notion}: part of the trace left out"] = float(unexplained[0])
-        found[f"{notion}: lowest risk of ukkr"] = float(jnp.min(jnp.mean(rows[1], axis=1)))
-    found["peak MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return found
+        by_name[f"{notion}: part of the trace left out"] = float(unexplained[0])
+        by_name[f"{notion}: lowest risk of ukkr"] = float(jnp.min(jnp.mean(rows[1], axis=1)))
+    by_name["peak MiB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return by_name
 
 
 def against_exact(n: int, rank: int) -> dict[str, float]:
     """Landmarks against the exact factorisation at a size where both are possible."""
-    found = {}
+    by_name = {}
     train, valid = simulated(n, n // 4)
     for make in (squared_ce.KroneckerRidge, squared_ce.TwoStepRidge):
         risks = [
@@ -147,11 +149,11 @@ def against_exact(n: int, rank: int) -> dict[str, float]:
             for r in (None, rank)
         ]
         name = make().name
-        found[f"{name}: relative change of the lowest risk"] = abs(
+        by_name[f"{name}: relative change of the lowest risk"] = abs(
             risks[1].min() / risks[0].min() - 1
         )
-        found[f"{name}: same ridge chosen"] = float(risks[0].argmin() == risks[1].argmin())
-    return found
+        by_name[f"{name}: same ridge chosen"] = float(risks[0].argmin() == risks[1].argmin())
+    return by_name
 
 
 def estimators(n: int) -> dict[str, float]:
@@ -181,36 +183,36 @@ def agreement(n: int) -> dict[str, float]:
     bins = squared_ce.Bins(15)
     plain = float(jnp.mean(diagonal(fit_one(bins, problem), problem.inputs))) ** 0.5
     residual = fit_one(bins, problem).factors(problem.inputs).left[:, 0]
-    found = {}
+    by_name = {}
     if importlib.util.find_spec("calibration"):
         import calibration
 
         edges = list(np.linspace(0, 1, 16)[1:])
         data = list(zip(c, z.astype(int), strict=True))
         binned = calibration.bin(data, edges)
-        found["uncertainty-calibration, plug-in"] = abs(
+        by_name["uncertainty-calibration, plug-in"] = abs(
             plain - calibration.plugin_ce(binned, power=2)
         )
         debiased = squared_ce.Bins(15, debiased=True)
         squared = float(jnp.mean(diagonal(fit_one(debiased, problem), problem.inputs)))
         theirs = calibration.unbiased_square_ce(binned)
-        found["uncertainty-calibration, debiased square"] = abs(squared - theirs)
+        by_name["uncertainty-calibration, debiased square"] = abs(squared - theirs)
     if importlib.util.find_spec("torchmetrics"):
         import torch
         from torchmetrics.functional.classification import binary_calibration_error
 
         p, y = torch.tensor(c), torch.tensor(z.astype(int))
         theirs = binary_calibration_error(p, y, n_bins=15, norm="l2")
-        found["torchmetrics, l2"] = abs(plain - float(theirs))
+        by_name["torchmetrics, l2"] = abs(plain - float(theirs))
         theirs = binary_calibration_error(p, y, n_bins=15, norm="l1")
-        found["torchmetrics, l1"] = abs(float(jnp.mean(jnp.abs(residual))) - float(theirs))
+        by_name["torchmetrics, l1"] = abs(float(jnp.mean(jnp.abs(residual))) - float(theirs))
     if importlib.util.find_spec("netcal"):
         from netcal.metrics import ECE
 
-        found["netcal, l1"] = abs(float(jnp.mean(jnp.abs(residual))) - ECE(15).measure(c, z))
-    if not found:
+        by_name["netcal, l1"] = abs(float(jnp.mean(jnp.abs(residual))) - ECE(15).measure(c, z))
+    if not by_name:
         print("agreement skipped: none of uncertainty-calibration, torchmetrics, netcal is there")
-    return found
+    return by_name
 
 
 def main() -> None:
@@ -228,19 +230,19 @@ def main() -> None:
     }
     for part in chosen.parts or list(parts)[: 2 if quick else None]:
         with jax.enable_x64(True):
-            found = parts[part]()
-        for quantity, value in found.items():
+            result = parts[part]()
+        for quantity, value in result.items():
             print(f"{part:10s} {quantity:46s} {value:10.4g}", flush=True)
-        if found and not quick:
-            save(list(parts), part, found)
+        if result and not quick:
+            save(list(parts), part, result)
 
 
-def save(order: list[str], part: str, found: dict[str, float]) -> None:
+def save(order: list[str], part: str, values: dict[str, float]) -> None:
     """This part's rows of results.csv, in place of those it had."""
     path = FOLDER / "results.csv"
     rows = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
     rows = [row for row in rows if row["part"] != part]
-    rows += [{"part": part, "quantity": q, "value": f"{v:.4g}"} for q, v in found.items()]
+    rows += [{"part": part, "quantity": q, "value": f"{v:.4g}"} for q, v in values.items()]
     rows.sort(key=lambda row: order.index(row["part"]))
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["part", "quantity", "value"], lineterminator="\n")

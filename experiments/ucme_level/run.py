@@ -75,8 +75,8 @@ def make(config: Config) -> runner.Study:
         for place, state in enumerate(("calibrated", "shifted")):
             keys = jax.random.split(jax.random.fold_in(key, place), config.data_sets)
             shift = jnp.asarray(place * 2.5 / n**0.5, jnp.float32)
-            for null, found in zip(nulls, rejected(keys, shift, d, n), strict=True):
-                rates[f"{null}_{state}"] = jnp.mean(found)
+            for null, value in zip(nulls, rejected(keys, shift, d, n), strict=True):
+                rates[f"{null}_{state}"] = jnp.mean(value)
         return rates
 
     return runner.Study(cells, MEASURED, measure, config.seed)

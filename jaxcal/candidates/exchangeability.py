@@ -41,6 +41,7 @@ from jaxcal.typing import (
     KernelLike,
     Key,
     KeyLike,
+    Pairwise,
     Predictions,
     Scalar,
 )
@@ -183,7 +184,7 @@ def _test(
         standardized,
         NodeScores(nodes, values),
         standardize=True,
-        unitless=points.all_open(kernel),
+        unitless=points.all_unset(kernel),
     )
     bandwidth, _ = median_heuristic(embedding.divergence, described)
     pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
@@ -269,7 +270,9 @@ def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1
     return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
 
 
-def _forms(pairwise: Any, described: PyTree, indices: Array, tile: int, feature: Array) -> Array:
+def _forms(
+    pairwise: Pairwise, described: PyTree, indices: Array, tile: int, feature: Array
+) -> Array:
     """The quadratic form of one feature [n, k], observed and redrawn, [b + 1]."""
     residuals = jnp.take_along_axis(feature, indices, axis=1)
     return jnp.sum(quadratic_sums(pairwise, described, residuals, tile=tile).forms, axis=0)

@@ -10,7 +10,7 @@ Source: Besag and Clifford (1989), Section 2; Tjelmeland (2004) for the weights.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.models.sampling import sample
-from jaxcal.typing import DTypeLike, Key, Points, Scalar
+from jaxcal.typing import Distribution, DTypeLike, Key, Points, Scalar
 
 # log densities [n, k] and their gradients [n, k, d] of n predictions at k points each [n, k, d]
 Densities = Callable[[Float[Array, "n k d"]], tuple[Float[Array, "n k"], Float[Array, "n k d"]]]
@@ -158,7 +158,7 @@ class Chains(eqx.Module):
             usable = jnp.where(jnp.isfinite(gradients), gradients, 0)
             return jnp.einsum("nij,nkj->nki", jnp.swapaxes(units, 1, 2), usable)
 
-        def step(t: Array, carry: PyTree) -> Any:
+        def step(t: Array, carry: PyTree) -> PyTree:
             points, (logs, gradients), moved = carry
             scale_key, noise_key, accept_key = jax.random.split(jax.random.fold_in(key, t), 3)
             s = scales.draw(scale_key, (*logs.shape, 1), points.dtype)
@@ -257,7 +257,7 @@ class Independent(eqx.Module):
         'rejected'
     """
 
-    distribution: Any
+    distribution: Distribution
     n_candidates: int = eqx.field(default=64, static=True)
 
     def __check_init__(self):

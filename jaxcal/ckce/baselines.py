@@ -3,7 +3,7 @@
 Binned errors and reliability are those of `jaxcal.measures`.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from jaxcal import checks
 from jaxcal.ckce import kernels
-from jaxcal.ckce.estimator import checked_problem
+from jaxcal.ckce.estimator import Problem, checked_problem
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import checked, residuals
 from jaxcal.divergences.vectors import Vectors
@@ -19,16 +19,16 @@ from jaxcal.measures.classes import Cells, cells
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.quadratic import TILE, pair_means
 from jaxcal.results import Estimate
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, KernelLike, Scalar
 
 
 def jkce(
-    predictions: Any,
-    targets: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
     *,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
-    bandwidth: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
+    bandwidth: ArrayLike | None = None,
     tile: int = TILE,
 ) -> Estimate:
     r"""The joint kernel calibration error (JKCE), which is SKCE, with the kernels of `ckce`.
@@ -69,7 +69,7 @@ def jkce(
     return _jkce(problem, checks.integer(tile, "tile"))
 
 
-def _jkce_sums(problem: Any, tile: int) -> Estimate:
+def _jkce_sums(problem: Problem, tile: int) -> Estimate:
     kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
     # h = k(q, q') r.r', r the residuals
     residual = residuals(problem.q, problem.labels, problem.root)
@@ -100,7 +100,7 @@ class Skill(NamedTuple):
     brier: Scalar
 
 
-def skill(predictions: Any, targets: Any) -> Skill:
+def skill(predictions: ArrayLike, targets: ArrayLike) -> Skill:
     """Accuracy, cross-entropy and Brier score of class probabilities.
 
     A probability of 0 that came true costs infinity.
@@ -164,7 +164,7 @@ class BrierSplit(NamedTuple):
     within: Scalar
 
 
-def brier_split(predictions: Any, targets: Any, *, bins: int = 10) -> BrierSplit:
+def brier_split(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 10) -> BrierSplit:
     r"""The Brier score as calibration plus refinement, over cells of predictions.
 
     :math:`\sum_b \frac{n_b}{n} \|\bar e_b - \bar q_b\|^2` and

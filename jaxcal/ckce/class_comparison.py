@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.batching import one_at_a_time
@@ -20,10 +20,10 @@ from jaxcal.ckce.multipliers import studentized, value_interval
 from jaxcal.ckce.residuals import class_root, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.kernels import points
+from jaxcal.kernels import grams, points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.numerics import at_least
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import ArrayLike, KernelLike, Key, Scalar
 
 
 def default_rank(n: int, m: int) -> int:
@@ -39,15 +39,15 @@ def default_rank(n: int, m: int) -> int:
 def of_classes(
     key: Key,
     stack: Float[Array, "M n m"],
-    targets: Any,
+    targets: ArrayLike,
     *,
     n_draws: int,
     level: float,
     rank: int | None,
-    prediction_kernel: Any,
-    similarity: Any,
+    prediction_kernel: KernelLike,
+    similarity: ArrayLike | None,
     ridge: Ridge,
-    bandwidth: Any,
+    bandwidth: ArrayLike | str | None,
 ) -> dict[str, Any]:
     """The fields of a `Comparison` of M models, with arguments as in `compare`."""
     _, n, m = stack.shape
@@ -101,10 +101,10 @@ def _expanded(
     weights: Array,
     key: Key,
     labels: Array,
-    kernel: Any,
-    root: Any,
+    kernel: KernelLike,
+    root: Array | None,
     ridge: Array,
-    width: Any,
+    width: Array | None,
     level: float | Scalar,
     *,
     rank: int,
@@ -121,10 +121,10 @@ def _expanded(
     noise = calibrated_value(
         reference_key, features, q, ridge, root, weights, level=level, n_draws=n_draws
     )
-    diagonal = kernels.gram_diagonal(kernel, q)
+    diagonal = grams.gram_diagonal(kernel, q)
     left_out = at_least(1 - kept / jnp.sum(weights * diagonal), 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
-    bad_kernel = jnp.sum(~jnp.isfinite(kernels.gram(kernel, q, candidates[chosen][:1])))
+    bad_kernel = jnp.sum(~jnp.isfinite(grams.gram(kernel, q, candidates[chosen][:1])))
     bad_kernel = bad_kernel + jnp.sum(~jnp.isfinite(diagonal))
     nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), bad_kernel])
     curve = temperatures(features, q, low, root, weights)
@@ -137,10 +137,10 @@ def compare_stack(
     stack: Float[Array, "M n m"],
     weights: Float[Array, "M n"],
     labels: Int[Array, " n"],
-    kernel: Any,
-    root: Any,
+    kernel: KernelLike,
+    root: Array | None,
     ridge: Scalar,
-    width: Any,
+    width: Array | None,
     *,
     n_draws: int,
     rank: int,
@@ -151,7 +151,7 @@ def compare_stack(
     shared = (blocks_key, labels, kernel, root, ridge, width, jnp.asarray(level, stack.dtype))
 
     @one_at_a_time
-    def one(q: Array, weight: Array, shared: tuple[Any, ...]) -> _Expanded:
+    def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> _Expanded:
         return _expanded(q, weight, *shared, rank=rank, n_draws=n_draws)
 
     parts = jax.vmap(lambda q, weight: one(q, weight, shared))(stack, weights)

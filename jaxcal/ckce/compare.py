@@ -20,22 +20,22 @@ from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import named, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.results import recorded
-from jaxcal.typing import Key, KeyLike, Scalar
+from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike, Models, PredictionsLike, Scalar
 
 
 @recorded
 def compare(
     key: KeyLike,
-    models: Any,
-    targets: Any,
+    models: Models,
+    targets: ArrayLike,
     *,
     n_draws: int = 999,
     level: float = 0.05,
     rank: int | None = None,
-    prediction_kernel: Any = None,
-    similarity: Any = None,
+    prediction_kernel: KernelLike | None = None,
+    similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: Any = "pooled",
+    bandwidth: ArrayLike | str | None = "pooled",
 ) -> Comparison:
     r"""Which of M models is calibrated best: values, every difference, and the best ones.
 
@@ -130,14 +130,14 @@ def compare(
 def _of_any(
     key: Key,
     names: tuple[str, ...],
-    models: list[Any],
-    targets: Any,
+    models: list[PredictionsLike],
+    targets: ArrayLike,
     *,
     n_draws: int,
     level: float,
-    prediction_kernel: Any,
+    prediction_kernel: KernelLike | None,
     ridge: Ridge,
-    bandwidth: Any,
+    bandwidth: ArrayLike | str | None,
 ) -> dict[str, Any]:
     each, ys, specs = specifications(names, models, targets, prediction_kernel)
     n, dtype = ys.shape[0], floating(ys)
@@ -161,7 +161,7 @@ def _of_any(
     }
 
 
-def pooled_bandwidth(models: Any) -> Scalar:
+def pooled_bandwidth(models: Models) -> Scalar:
     r"""One bandwidth for all models: the mean of their medians, each weighted by itself.
 
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different

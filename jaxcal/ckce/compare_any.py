@@ -27,11 +27,12 @@ from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Unnormalized
 from jaxcal.models.families import Classes
 from jaxcal.numerics import at_least
+from jaxcal.pairwise.weighted import Weighted
 from jaxcal.preparation import Specification, stein_specification
 from jaxcal.preparation.residuals import not_finite
 from jaxcal.scores import is_distribution
 from jaxcal.skce.specification import mean_specification
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import ArrayLike, KernelLike, Key, PredictionsLike, Scalar
 from jaxcal.whitening import Regression
 
 SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
@@ -46,7 +47,7 @@ class AnyExpanded(NamedTuple):
     nonfinite: Int[Array, ""]
 
 
-def are_classes(models: list[Any]) -> bool:
+def are_classes(models: list[PredictionsLike]) -> bool:
     """Whether all models give class probabilities."""
     return all(
         isinstance(model, (np.ndarray, jax.Array, list, tuple))
@@ -57,8 +58,11 @@ def are_classes(models: list[Any]) -> bool:
 
 
 def specifications(
-    names: tuple[str, ...], models: list[Any], targets: Any, prediction_kernel: Any
-) -> tuple[list[Any], Array, list[Specification]]:
+    names: tuple[str, ...],
+    models: list[PredictionsLike],
+    targets: ArrayLike,
+    prediction_kernel: KernelLike | None,
+) -> tuple[list[PredictionsLike], Array, list[Specification]]:
     """Checked models and targets, and one choice of statistic for all."""
     kernel = Gaussian() + Constant() if prediction_kernel is None else prediction_kernel
     by_scores = [isinstance(model, (Unnormalized, Scores)) for model in models]
@@ -98,7 +102,7 @@ def specifications(
 
 def expanded(
     key: Key,
-    models: list[Any],
+    models: list[PredictionsLike],
     ys: Array,
     specs: list[Specification],
     ridge: Scalar,
@@ -124,7 +128,7 @@ def expanded(
 
 
 @jax.jit
-def _median(key: Key, predictions: Any, ys: Array, spec: Specification) -> Scalar:
+def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
     """The median distance of two predictions of one model; 0 where all agree."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
@@ -145,6 +149,7 @@ def _expanded(
     keys = jax.random.split(key, 3)
     prepared, featured = spec.fit(keys[:2], predictions, ys)
     pairwise, features = prepared.pairwise, featured.features
+    assert isinstance(pairwise, Weighted)
     described = features.predictions
     blocks_key, noise_key = jax.random.split(keys[2])
     with jax.default_matmul_precision("highest"):
@@ -173,7 +178,7 @@ def _expanded(
     return AnyExpanded(expansion, curve, noise, bad)
 
 
-def log_scores(models: list[Any], ys: Array) -> Array:
+def log_scores(models: list[PredictionsLike], ys: Array) -> Array:
     """Mean negative log densities, in nats [M]; NaN for predictions without one."""
     return jnp.stack([_log_score(model, ys) for model in models])
 

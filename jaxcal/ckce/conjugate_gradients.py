@@ -4,8 +4,9 @@ The condition number of A = K + n lambda I is at most 1 + max k(q, q) / lambda, 
 and the default ridge, so some ten steps give the exact value to rounding.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,8 +16,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.batching import over_rows
-from jaxcal.ckce import kernels, solve
+from jaxcal.ckce import solve
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
+from jaxcal.kernels import grams
 from jaxcal.numerics import at_least
 from jaxcal.typing import KernelLike, Scalar
 
@@ -44,7 +46,7 @@ def gram_times(
     right = jnp.pad(vectors, ((0, missing), (0, 0))).reshape(-1, side, vectors.shape[1])
 
     @partial(over_rows, mesh=mesh, reduce=False)
-    def rows(columns: Any, mine: Array) -> Array:
+    def rows(columns: PyTree, mine: Array) -> Array:
         kernel, *blocks = columns
 
         def row(x: Array) -> Array:
@@ -52,7 +54,7 @@ def gram_times(
             def step(total: Array, block: list[Array]) -> tuple[Array, None]:
                 y, v = block
                 with jax.default_matmul_precision("highest"):
-                    return total + kernels.gram(kernel, x, y) @ v, None
+                    return total + grams.gram(kernel, x, y) @ v, None
 
             start = jnp.zeros((side, vectors.shape[1]), xs.dtype)
             return jax.lax.scan(step, start, blocks)[0]
@@ -71,7 +73,7 @@ class Solved(NamedTuple):
 
 
 def conjugate_gradients(
-    product: Any, right: Float[Array, "n p"], *, tolerance: float, steps: int
+    product: Callable[[Array], Array], right: Float[Array, "n p"], *, tolerance: float, steps: int
 ) -> Solved:
     """Solve A x = b for every column of ``right`` at once, A by its product with [n, p].
 
@@ -85,7 +87,7 @@ def conjugate_gradients(
         # NaN stops too
         return (step < steps) & (jnp.max(left / scale) > tolerance**2)
 
-    def take(state: PyTree) -> Any:
+    def take(state: PyTree) -> PyTree:
         step, x, r, d, left = state
         ad = product(d)
         curve = jnp.sum(d * ad, axis=0)
@@ -149,7 +151,7 @@ class ConjugateGradients(eqx.Module):
             smoothed = gram_times(kernel, q, vectors, tile=tile, mesh=mesh)
             return smoothed + n * ridge * vectors
 
-        def iterate(matvec: Any, right: Array) -> tuple[Array, Array]:
+        def iterate(matvec: Callable[[Array], Array], right: Array) -> tuple[Array, Array]:
             solved = conjugate_gradients(matvec, right, tolerance=tolerance, steps=self.steps)
             return solved.x, solved.steps
 
@@ -165,7 +167,7 @@ class ConjugateGradients(eqx.Module):
         influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
         estimate, left = jnp.sum(contributions), residuals - fitted - n * ridge * b
         b2, right, rest = (jnp.sum(side**2) for side in (b, residuals, left))
-        sizes = solve.Sizes(b2, right, rest, jnp.max(kernels.gram_diagonal(kernel, q)))
+        sizes = solve.Sizes(b2, right, rest, jnp.max(grams.gram_diagonal(kernel, q)))
         rounding = solve.rounding(estimate, sizes, n, ridge)
         fit = solve.Fit(estimate, contributions, influence, rounding)
         left, right = jax.lax.stop_gradient((left, residuals))

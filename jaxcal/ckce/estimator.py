@@ -20,6 +20,7 @@ from jaxcal.ckce.residuals import checked, class_root, noise, residuals
 from jaxcal.ckce.result import CKCE
 from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
 from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
+from jaxcal.kernels import grams
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, DTypeLike, KernelLike, Scalar
 
@@ -207,7 +208,7 @@ def ckce_path(
 @jax.jit
 def _path(problem: Problem, ridges: Array) -> Array:
     kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-    gram = kernels.square_gram(kernel, problem.q)
+    gram = grams.square_gram(kernel, problem.q)
     return solve.path(gram, residuals(*problem[:2], problem.root), ridges)
 
 
@@ -261,7 +262,7 @@ def cross_validated_ridge(
 @jax.jit
 def _validated(problem: Problem, ridges: Array) -> tuple[Scalar, Array]:
     kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-    gram = kernels.square_gram(kernel, problem.q)
+    gram = grams.square_gram(kernel, problem.q)
     labels = residuals(jnp.zeros_like(problem.q), problem.labels, problem.root)
     errors = solve.left_out_errors(gram, labels, ridges)
     return ridges[jnp.argmin(errors)], errors
@@ -312,7 +313,7 @@ def null_mean(
 def _null_mean(problem: Problem) -> Scalar:
     def one(problem: Problem) -> Scalar:
         kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-        w = solve.null_weights(kernels.square_gram(kernel, problem.q), problem.ridge)
+        w = solve.null_weights(grams.square_gram(kernel, problem.q), problem.ridge)
         return jnp.sum(jnp.diagonal(w) * noise(problem.q, problem.root))
 
     return one_at_a_time(one)(problem)

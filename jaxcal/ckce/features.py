@@ -6,12 +6,12 @@ and F is made block by block, so memory does not grow with n.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.batching import over_rows
 from jaxcal.ckce import solve
@@ -55,7 +55,7 @@ def primal_fit(
     rows = (*padded, real.astype(points.dtype))
 
     @partial(over_rows, mesh=mesh, reduce=True)
-    def gather(features: FeatureMap, rows: Any) -> _Sums:
+    def gather(features: FeatureMap, rows: PyTree) -> _Sums:
         return normal_equations(features, *rows, side=side)
 
     with jax.default_matmul_precision("highest"):
@@ -67,10 +67,10 @@ def primal_fit(
         along = solve.solve(low, theta)
 
         @partial(over_rows, mesh=mesh, reduce=False)
-        def spread(shared: Any, rows: Any) -> tuple[Array, ...]:
+        def spread(shared: PyTree, rows: PyTree) -> tuple[Array, ...]:
             features, theta, along, ridge = shared
 
-            def one(block: Any) -> tuple[Array, ...]:
+            def one(block: PyTree) -> tuple[Array, ...]:
                 x, r, _ = block
                 f = features(x)
                 fitted = f @ theta
@@ -111,7 +111,7 @@ def normal_equations(
     rows = (*padded, jnp.concatenate([weights, jnp.zeros(missing, weights.dtype)]))
 
     @jax.checkpoint
-    def step(sums: _Sums, block: Any) -> tuple[_Sums, None]:
+    def step(sums: _Sums, block: PyTree) -> tuple[_Sums, None]:
         x, r, weight = block
         f = features(x) * weight[:, None]
         new = _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
@@ -124,5 +124,5 @@ def normal_equations(
     return jax.lax.scan(step, start, blocks)[0]
 
 
-def _blocks(rows: Any, side: int) -> Any:
+def _blocks(rows: PyTree, side: int) -> PyTree:
     return jax.tree.map(lambda a: a.reshape(-1, side, *a.shape[1:]), rows)

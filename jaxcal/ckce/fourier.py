@@ -1,7 +1,5 @@
 """CKCE of many observations by random Fourier features of its kernel."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,11 +7,12 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.ckce import kernels, solve
+from jaxcal.ckce import solve
 from jaxcal.ckce.features import TILE, primal_fit
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
+from jaxcal.kernels import grams
 from jaxcal.kernels.points import Gaussian, Linear, Sum
-from jaxcal.typing import KernelLike, Scalar
+from jaxcal.typing import KernelLike, Key, Scalar
 
 
 class Fourier(eqx.Module):
@@ -47,7 +46,7 @@ class Fourier(eqx.Module):
         True
     """
 
-    key: Any = eqx.field(converter=checks.key)
+    key: Key = eqx.field(converter=checks.key)
     n_features: int = eqx.field(default=100, static=True)
     tile: int = eqx.field(default=TILE, static=True)
     mesh: Mesh | None = eqx.field(default=None, static=True)
@@ -72,12 +71,12 @@ class Fourier(eqx.Module):
         normals = jax.random.normal(self.key, (m, self.n_features), q.dtype)
         features = FourierFeatures(normals, jnp.asarray(bandwidth, q.dtype))
         if m + 2 * self.n_features < n:
-            height = jnp.max(kernels.gram_diagonal(kernel, q))
+            height = jnp.max(grams.gram_diagonal(kernel, q))
             fit, _ = primal_fit(
                 features, q, residuals, ridge, height=height, tile=self.tile, mesh=self.mesh
             )
         else:
-            fit = solve.fit(kernels.square_gram(Linear(), features(q)), residuals, ridge)
+            fit = solve.fit(grams.square_gram(Linear(), features(q)), residuals, ridge)
         error = jnp.asarray((2 * self.n_features) ** -0.5, q.dtype)
         size = jnp.asarray(self.n_features)
         return Solution(fit, Approximation("random Fourier features", size, error))

@@ -5,7 +5,7 @@ density known up to its constant, the Stein feature of its score at the target: 
 given the prediction where the model is calibrated. Only their products D are needed.
 """
 
-from typing import Any, Unpack
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jaxcal.preparation import Specification, SteinOptions, stein_specification
 from jaxcal.preparation.residuals import not_finite
 from jaxcal.results import recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
-from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
+from jaxcal.typing import ArrayLike, DTypeLike, Key, KeyLike, PredictionsLike
 
 
 @recorded
@@ -137,6 +137,7 @@ def _estimate(
     keys = jax.random.split(key, 3)[:2]
     prepared, featured = spec.fit(keys, predictions, targets)
     pairwise, features = prepared.pairwise, featured.features
+    assert isinstance(pairwise, Weighted)
     described, kernel = features.predictions, prepared.prediction_kernel
     with jax.default_matmul_precision("highest"):
         gram = gram_block(kernel, prepared.embedding.divergence, described, described)
@@ -165,6 +166,6 @@ def residual_products(pairwise: Weighted, rows: WeightedFeatures, cols: Weighted
     return jnp.sum(statistic.block(left, right), axis=0)
 
 
-def floating(ys: Array) -> Any:
+def floating(ys: Array) -> DTypeLike:
     """The floating type of the targets; classes have the default one."""
     return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)

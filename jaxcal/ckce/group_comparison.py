@@ -1,7 +1,5 @@
 """Comparing groups of observations: is one model calibrated worse for some of them?"""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -14,25 +12,25 @@ from jaxcal.ckce.groups import checked_groups
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.results import recorded
-from jaxcal.typing import KeyLike
+from jaxcal.typing import ArrayLike, KernelLike, KeyLike, Names
 
 
 @recorded
 def compare_groups(
     key: KeyLike,
-    predictions: Any,
-    targets: Any,
-    groups: Any,
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    groups: ArrayLike,
     *,
-    names: Any = None,
+    names: Names | None = None,
     n_groups: int | None = None,
     n_draws: int = 999,
     level: float = 0.05,
     rank: int | None = None,
-    prediction_kernel: Any = simplex_kernel(),
-    similarity: Any = None,
+    prediction_kernel: KernelLike = simplex_kernel(),
+    similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: Any = None,
+    bandwidth: ArrayLike | None = None,
 ) -> Comparison:
     """Is one model calibrated worse for some groups than for others?
 
@@ -54,7 +52,7 @@ def compare_groups(
         n_draws: Draws of the bootstrap.
         level: Up to it a p-value counts; intervals have confidence 1 - level.
         rank: As in `compare`.
-        prediction_kernel: On probability vectors; open bandwidths take ``bandwidth``.
+        prediction_kernel: On probability vectors; unset bandwidths take ``bandwidth``.
         similarity: [m, m] Gram matrix of the classes; None is that of equality.
         ridge: A number, a function of the mean size of a group, or None for its fourth root's
             reciprocal.

@@ -1,7 +1,7 @@
 """Calibration within groups: P(Y | prediction, group) = prediction."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.ckce.solvers import Solution
-from jaxcal.kernels import points
+from jaxcal.kernels import grams, points
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
@@ -110,12 +110,12 @@ def _ckce_given(
     covariate_kernel: KernelLike,
     covariate_bandwidth: ArrayLike | None,
 ) -> CKCE:
-    def one(problem: Problem, covariates: Points, kernel_a: Any, bandwidth_a: Any) -> CKCE:
+    def one(problem: Problem, covariates: Points, kernel_a: KernelLike, bandwidth_a: Array) -> CKCE:
         kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
         kernel_a, bandwidths_a = kernels.fill(kernel_a, covariates, bandwidth_a)
         if bandwidths_a:
             bandwidths["covariate"] = bandwidths_a["prediction"]
-        gram = kernels.square_gram(kernel, problem.q) * kernels.square_gram(kernel_a, covariates)
+        gram = grams.square_gram(kernel, problem.q) * grams.square_gram(kernel_a, covariates)
         left = residuals(problem.q, problem.labels, problem.root)
         return result(Solution(solve.fit(gram, left, problem.ridge)), problem, bandwidths)
 
@@ -172,7 +172,7 @@ def ckce_by_group(
     return _by_group(problem, named, n_groups)
 
 
-def checked_groups(groups: Any, n: int, n_groups: int | None) -> tuple[Int[Array, " n"], int]:
+def checked_groups(groups: ArrayLike, n: int, n_groups: int | None) -> tuple[Int[Array, " n"], int]:
     """Groups [n] and their number, or an error that names the argument."""
     if n_groups is None:
         if isinstance(groups, Tracer):

@@ -16,7 +16,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian, Linear, Sum
-from jaxcal.typing import Points, Scalar
+from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 
 class Equal(points.Kernel):
@@ -34,7 +34,7 @@ class Equal(points.Kernel):
         return jnp.all(x == y).astype(jnp.result_type(float, x))
 
 
-def simplex_kernel(bandwidth: Any = None) -> Sum:
+def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
     r"""The paper's kernel on predictions, :math:`p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`.
 
     Args:
@@ -54,23 +54,6 @@ def simplex_kernel(bandwidth: Any = None) -> Sum:
     return Linear() + Gaussian(bandwidth)
 
 
-def gram(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """`jaxcal.kernels.points.matrix` in full precision: ``[k(x_i, y_j)]``."""
-    with jax.default_matmul_precision("highest"):
-        return points.matrix(kernel, xs, ys)
-
-
-def square_gram(kernel: Any, xs: Float[Array, "n q"]) -> Float[Array, "n n"]:
-    """``[k(x_i, x_j)]``, exactly symmetric."""
-    block = gram(kernel, xs, xs)
-    return (block + block.T) / 2
-
-
-def gram_diagonal(kernel: Any, xs: Float[Array, "n q"]) -> Float[Array, " n"]:
-    """``[k(x_i, x_i)]``."""
-    return jax.vmap(kernel)(xs, xs)
-
-
 @jax.jit
 def median_bandwidth(xs: Points) -> Scalar:
     r"""The median of :math:`\|x_i - x_j\|` over pairs of different points: not of the squares.
@@ -86,7 +69,7 @@ def median_bandwidth(xs: Points) -> Scalar:
 
 def fill(
     kernel: Any, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
-) -> tuple[Any, dict[str, Scalar]]:
+) -> tuple[KernelLike, dict[str, Scalar]]:
     """The kernel with every unset bandwidth set, by the median of ``xs`` or to ``bandwidth``."""
     kernel = points.as_kernel(kernel)
     if not points.needs_bandwidth(kernel):
@@ -98,7 +81,7 @@ def fill(
     return points.with_bandwidth(kernel, bandwidth), {"prediction": bandwidth}
 
 
-def check_bandwidth(kernel: Any, q: int) -> None:
+def check_bandwidth(kernel: KernelLike, q: int) -> None:
     """ValueError where a kernel has one length a dimension, and not ``q`` of them."""
     for lengths in points.lengths(kernel):
         if lengths.size != q:

@@ -1,20 +1,18 @@
 """CKCE of many observations by incomplete Cholesky, or with chosen landmarks."""
 
-from typing import Any
-
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array
 
 from jaxcal import checks
-from jaxcal.ckce import kernels
 from jaxcal.ckce.features import TILE, primal_fit
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
+from jaxcal.kernels import grams
 from jaxcal.kernels.bandwidths import by_values
+from jaxcal.kernels.low_rank import NystroemFeatures, pivots
 from jaxcal.numerics import at_least
-from jaxcal.typing import KernelLike, Points, Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 CANDIDATES = 4096
 
@@ -62,10 +60,10 @@ class LowRank(eqx.Module):
     """
 
     rank: int = eqx.field(default=256, static=True)
-    tolerance: Any = eqx.field(
+    tolerance: Array | float | None = eqx.field(
         default=None, converter=lambda t: None if t is None else checks.tolerance(t, 0.0)
     )
-    landmarks: Any = eqx.field(default=None, converter=_landmarks)
+    landmarks: Array | None = eqx.field(default=None, converter=_landmarks)
     tile: int = eqx.field(default=TILE, static=True)
     mesh: Mesh | None = eqx.field(default=None, static=True)
 
@@ -89,7 +87,7 @@ class LowRank(eqx.Module):
         tolerance = 1000 * eps if self.tolerance is None else self.tolerance
         chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
         features = NystroemFeatures.at(kernel, candidates[chosen], used)
-        diagonal = kernels.gram_diagonal(kernel, q)
+        diagonal = grams.gram_diagonal(kernel, q)
         height, whole = jnp.max(diagonal), jnp.sum(diagonal)
         fit, kept = primal_fit(
             features,
@@ -103,67 +101,6 @@ class LowRank(eqx.Module):
         )
         error = at_least(1 - kept / whole, 0)
         return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(used), error), broken)
-
-
-def pivots(
-    kernel: KernelLike, xs: Points, rank: int, tolerance: Any
-) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
-    """Rows of ``xs`` in the order incomplete Cholesky takes them, and which of them count.
-
-    Each step takes the row whose feature is farthest from the span of those taken; it stops after
-    ``rank`` steps, or where that squared distance is at most ``tolerance`` times the largest
-    k(x, x). Of several as far it takes the first in the order of values, whatever their rows. Cost
-    O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
-    """
-    n = xs.shape[0]
-    order = by_values(xs)
-    ordered = jax.lax.stop_gradient(xs)[order]
-    start = kernels.gram_diagonal(kernel, ordered)
-    least = tolerance * jnp.max(start)
-
-    def go_on(state: PyTree) -> Array:
-        step, _, left, _ = state
-        return (step < rank) & (jnp.max(left) > least)
-
-    def take(state: PyTree) -> Any:
-        step, columns, left, taken = state
-        i = jnp.argmax(left).astype(jnp.int32)
-        column = kernels.gram(kernel, ordered, ordered[i][None])[:, 0]
-        with jax.default_matmul_precision("highest"):
-            column = (column - columns @ columns[i]) / jnp.sqrt(left[i])
-        left = at_least(left - column**2, 0).at[i].set(0)
-        return step + 1, columns.at[:, step].set(column), left, taken.at[step].set(i)
-
-    empty = (jnp.zeros((), jnp.int32), jnp.zeros((n, rank), xs.dtype), start)
-    step, _, _, taken = jax.lax.while_loop(go_on, take, (*empty, jnp.zeros(rank, jnp.int32)))
-    return order[taken], jnp.arange(rank, dtype=step.dtype) < step
-
-
-class NystroemFeatures(eqx.Module):
-    r"""``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
-
-    ``used`` [r] says which landmarks count. ``low`` [r, r]: the factor L.
-    """
-
-    kernel: KernelLike
-    landmarks: Float[Array, "r m"]
-    low: Float[Array, "r r"]
-    used: Bool[Array, " r"]
-
-    @classmethod
-    def at(
-        cls, kernel: KernelLike, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]
-    ) -> "NystroemFeatures":
-        """The map for these landmarks, which must be distinct where they are used."""
-        block = kernels.square_gram(kernel, landmarks)
-        both = used[:, None] & used[None]
-        block = jnp.where(both, block, jnp.eye(len(used), dtype=block.dtype))
-        return cls(kernel, landmarks, jnp.linalg.cholesky(block), used)
-
-    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
-        block = jnp.where(self.used, kernels.gram(self.kernel, q, self.landmarks), 0)
-        with jax.default_matmul_precision("highest"):
-            return jax.scipy.linalg.solve_triangular(self.low, block.T, lower=True).T
 
 
 def spread(xs: Array) -> Array:

@@ -17,6 +17,7 @@ from jaxcal.ckce.estimator import Problem, checked_problem
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
+from jaxcal.kernels import grams
 from jaxcal.nulls.contract import p_value
 from jaxcal.results import Diagnostics, TestResult, largest_share, recorded
 from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike
@@ -82,7 +83,7 @@ def ckce_test(
 def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
     def one(key: Key, problem: Problem) -> TestResult:
         kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-        gram = kernels.square_gram(kernel, problem.q)
+        gram = grams.square_gram(kernel, problem.q)
         w = solve.null_weights(gram, problem.ridge)
         left = residuals(problem.q, problem.labels, problem.root)
         fit = solve.fit(gram, left, problem.ridge)

@@ -6,8 +6,6 @@ and probability vectors with it are the means of the predictions, so CKCE is the
 the operators of labels and of predictions.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.ridge import Ridge, ridge_at
-from jaxcal.kernels import points
+from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.typing import ArrayLike, KernelLike, Scalar
 
@@ -56,11 +54,11 @@ class ConditionalMean(eqx.Module):
         Returns:
             Weights of the n pairs, [r, n].
         """
-        return solve.solve(self.low, kernels.gram(self.kernel, self.xs, xs)).T
+        return solve.solve(self.low, grams.gram(self.kernel, self.xs, xs)).T
 
     def __call__(self, xs: Float[Array, "r q"], ys: Float[Array, "c d"]) -> Float[Array, "r c"]:
         r"""The embedding of P(Y | x) evaluated at y: an estimate of :math:`E[\ell(Y, y) | x]`."""
-        return self.weights(xs) @ kernels.gram(self.target_kernel, self.ys, ys)
+        return self.weights(xs) @ grams.gram(self.target_kernel, self.ys, ys)
 
 
 def conditional_mean(
@@ -71,7 +69,7 @@ def conditional_mean(
     target_kernel: KernelLike = Gaussian(),
     ridge: Ridge = None,
     bandwidth: ArrayLike | None = None,
-    target_bandwidth: Any = None,
+    target_bandwidth: ArrayLike | None = None,
 ) -> ConditionalMean:
     """Fit the conditional mean operator of P(Y | X) to pairs.
 
@@ -109,7 +107,7 @@ def conditional_mean(
     target_kernel = points.as_kernel(target_kernel, "target_kernel")
     target_kernel, _ = kernels.fill(target_kernel, ys, target_bandwidth, "target_bandwidth")
     strength = ridge_at(ridge, xs.shape[0], xs.dtype)
-    low = solve.factor(kernels.square_gram(kernel, xs), strength)
+    low = solve.factor(grams.square_gram(kernel, xs), strength)
     return ConditionalMean(xs, ys, kernel, target_kernel, strength, low)
 
 
@@ -142,8 +140,8 @@ def inner_product(a: ConditionalMean, b: ConditionalMean) -> Scalar:
     checks.instance(a, ConditionalMean, "a")
     checks.instance(b, ConditionalMean, "b")
     with jax.default_matmul_precision("highest"):
-        left = solve.solve(a.low, kernels.gram(a.target_kernel, a.ys, b.ys))
-        right = solve.solve(b.low, kernels.gram(a.kernel, b.xs, a.xs))
+        left = solve.solve(a.low, grams.gram(a.target_kernel, a.ys, b.ys))
+        right = solve.solve(b.low, grams.gram(a.kernel, b.xs, a.xs))
         return jnp.sum(left * right.T)
 
 

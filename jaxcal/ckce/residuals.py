@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.numerics import psd_root
-from jaxcal.typing import ArrayLike, DTypeLike, Key
+from jaxcal.typing import ArrayLike, DTypeLike, Key, Models, PredictionsLike
 
 Probabilities = Float[Array, "n m"]
 Labels = Int[Array, " n"]
@@ -24,7 +24,7 @@ def checked(predictions: ArrayLike, targets: ArrayLike) -> tuple[Probabilities, 
     return q, checks.labels(targets, n, m)
 
 
-def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Any]]:
+def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[PredictionsLike]]:
     """Names and predictions of several models, or an error."""
     if isinstance(models, Mapping):
         names, each = [str(name) for name in models], list(models.values())
@@ -42,7 +42,7 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Any]]:
     return tuple(names), each
 
 
-def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
+def stacked(models: Models, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
     """Names and class probabilities of several models, or an error."""
     names, each = named(models, least=least)
     arrays = [
@@ -57,7 +57,9 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
     return names, jnp.stack(arrays)
 
 
-def class_root(similarity: Any, m: int, dtype: DTypeLike) -> Float[Array, "m m"] | None:
+def class_root(
+    similarity: ArrayLike | None, m: int, dtype: DTypeLike
+) -> Float[Array, "m m"] | None:
     r"""A root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`; None is identity.
 
     ``similarity``: None (classes agree or do not), an array [m, m], or a kernel on classes with an

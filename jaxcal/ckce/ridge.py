@@ -4,7 +4,7 @@ Values of CKCE are comparable at equal n, ridge and kernel only.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar
 
-Ridge: TypeAlias = Any  # None, a positive number, or a function of n that returns one
+# None, a positive number, or a function of n that returns one
+Ridge: TypeAlias = ArrayLike | Callable[[int], ArrayLike] | None
 
 
 def fourth_root(n: int) -> float:
@@ -28,7 +29,7 @@ def ridge_at(ridge: Ridge, n: int, dtype: DTypeLike) -> Scalar:
 
     None is n^(-1/4). Under a transformation a value that is not known yet passes.
     """
-    schedule: Callable[[int], Any] = fourth_root if ridge is None else ridge
+    schedule = fourth_root if ridge is None else ridge
     value = schedule(n) if callable(schedule) else schedule
     if isinstance(value, bool) or not isinstance(
         value, (int, float, np.ndarray, np.generic, jax.Array)

@@ -4,13 +4,14 @@
 `jaxcal.ckce.conjugate_gradients` do without it. Any object with the same call is a solver.
 """
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
-from jaxcal.ckce import kernels, solve
+from jaxcal.ckce import solve
+from jaxcal.kernels import grams
 from jaxcal.typing import KernelLike, Scalar
 
 Predictions = Float[Array, "n m"]
@@ -95,10 +96,10 @@ class Exact(eqx.Module):
     def __call__(
         self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
-        return Solution(solve.fit(kernels.square_gram(kernel, q), residuals, ridge))
+        return Solution(solve.fit(grams.square_gram(kernel, q), residuals, ridge))
 
 
-def check_solver(value: object) -> Any:
+def check_solver(value: object) -> Solver:
     """A solver ready to use, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Solver):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""

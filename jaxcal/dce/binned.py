@@ -5,7 +5,7 @@ inside a bin. A binned ECE plus its average bin width is an upper bound of the t
 (Blasiok et al. 2023, eq. 5), which the bare number is not.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.predictions import Binary, atoms, binary
-from jaxcal.typing import ArrayLike, Scalar
+from jaxcal.typing import ArrayLike, DTypeLike, Scalar
 
 
 def unbinned_ece(
@@ -81,9 +81,9 @@ def binned_ece(
     predictions: ArrayLike,
     targets: ArrayLike,
     *,
-    edges: Any = 15,
+    edges: ArrayLike = 15,
     shift: float | Scalar = 0.0,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
 ) -> BinnedECE:
     r"""Binned ECE :math:`\sum_j |E[(v - y) 1(v \in I_j)]|` with the widths of its bins.
 
@@ -129,7 +129,7 @@ def _binned(data: Binary, edges: Array) -> BinnedECE:
     return BinnedECE(value, width, widest, value + width, edges, mass, residual)
 
 
-def _edges(edges: Any, shift: Any, dtype: Any) -> Array:
+def _edges(edges: ArrayLike, shift: ArrayLike, dtype: DTypeLike) -> Array:
     if isinstance(edges, int) or getattr(edges, "shape", None) == ():
         edges = checks.integer(edges, "edges")
         even = jnp.arange(edges + 1, dtype=dtype) / edges

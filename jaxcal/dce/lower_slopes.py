@@ -17,11 +17,11 @@ kink, and one of its slopes comes out.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxcal import checks
 from jaxcal.dce.lower import LowerDistance, lower_of_masses, places_of
@@ -77,19 +77,19 @@ def _value(tol: float, v: Vector, y: Vector, w: Vector) -> Scalar:
 
 
 @_value.defjvp
-def _slope(tol: float, primals: Any, tangents: Any) -> tuple[Scalar, Scalar]:
+def _slope(tol: float, primals: PyTree, tangents: PyTree) -> tuple[Scalar, Scalar]:
     value, *slopes = _call(tol, *primals)
     return value, jnp.sum(jnp.stack(slopes) * jnp.stack(tangents))
 
 
-def _call(tol: float, v: Vector, y: Vector, w: Vector) -> Any:
+def _call(tol: float, v: Vector, y: Vector, w: Vector) -> PyTree:
     like = jax.ShapeDtypeStruct(v.shape, v.dtype)
     shapes = (jax.ShapeDtypeStruct((), v.dtype), like, like, like)
     run = partial(_on_host, tol)
     return jax.pure_callback(run, shapes, v, y, w, vmap_method="sequential")
 
 
-def _on_host(tol: float, *data: Any) -> tuple[Any, ...]:
+def _on_host(tol: float, *data: PyTree) -> tuple[PyTree, ...]:
     """Value and slopes in v, y and w [n], by NumPy alone: JAX must not be called from here."""
     kind = np.asarray(data[0]).dtype
     v, y, w = (np.asarray(x, float) for x in data)

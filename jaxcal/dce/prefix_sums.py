@@ -7,7 +7,6 @@ compiles in no time whatever n is.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 
 def prefixes(
-    combine: Callable[[Any, Any], Any], elements: PyTree[Array], *, reverse: bool = False
+    combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array], *, reverse: bool = False
 ) -> PyTree[Array]:
     """Inclusive prefixes ``x_0 * .. * x_i`` along the leading axis n of every leaf.
 
@@ -57,10 +56,10 @@ def least(x: Array, *, reverse: bool = False) -> Array:
     return prefixes(jnp.minimum, x, reverse=reverse)
 
 
-def _scan(combine: Callable[[Any, Any], Any], elements: PyTree[Array]) -> PyTree[Array]:
+def _scan(combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array]) -> PyTree[Array]:
     """Inclusive prefixes along the leading axis, one step an entry."""
 
-    def step(carry: PyTree, item: PyTree) -> tuple[Any, Any]:
+    def step(carry: PyTree, item: PyTree) -> tuple[PyTree, PyTree]:
         total = combine(carry, item)
         return total, total
 

@@ -16,7 +16,6 @@ runs of places not yet told apart. log2(n) rounds of O(n); one sort for the rank
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +63,7 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
         begin = jnp.cumsum(jnp.sum(cost, axis=0))
         begin = jnp.concatenate([jnp.zeros(1, g.dtype), begin[:-1]])
 
-        def walk(carry: PyTree, item: PyTree) -> Any:
+        def walk(carry: PyTree, item: PyTree) -> PyTree:
             total, run, least = carry
             least = jnp.where(item[1] == run, least, total)  # a new run starts afresh
             total = total + item[0]
@@ -72,7 +71,7 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
 
         ends, (total, least) = jax.lax.scan(walk, (begin, low[0], begin), (cost, low))
 
-        def join(carry: PyTree, column: Any) -> Any:
+        def join(carry: PyTree, column: PyTree) -> PyTree:
             run, least = column
             least = jnp.where(run == carry[0], jnp.minimum(least, carry[1]), least)
             return (run, least), carry

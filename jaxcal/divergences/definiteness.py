@@ -18,7 +18,7 @@ from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.results import Result, Sentences, recorded
-from jaxcal.typing import KernelLike, KeyLike, PredictionsLike, Scalar
+from jaxcal.typing import DivergenceLike, KernelLike, KeyLike, PredictionsLike, Scalar
 
 
 class Definiteness(Result):
@@ -81,7 +81,7 @@ class Definiteness(Result):
 def positive_definiteness(
     predictions: PredictionsLike,
     *,
-    divergence: Any,
+    divergence: DivergenceLike,
     prediction_kernel: KernelLike = points.Gaussian(),
     key: KeyLike | None = None,
 ) -> Definiteness:
@@ -115,14 +115,14 @@ def positive_definiteness(
         >>> bool(spectrum.indefinite)
         False
     """
-    divergence = checks.divergence(divergence)
-    if divergence.needs_nodes:
+    distance: Any = checks.divergence(divergence)
+    if distance.needs_nodes:
         raise ValueError(
-            f"divergence: {type(divergence).__name__} is a distance of vectors, so that every "
+            f"divergence: {type(distance).__name__} is a distance of vectors, so that every "
             f"radial kernel here is positive definite on it"
         )
-    features = divergence.features(convert.key(0 if key is None else key), predictions, None)
-    if hasattr(divergence, "center") and (offset := divergence.center(features)) is not None:
+    features = distance.features(convert.key(0 if key is None else key), predictions, None)
+    if hasattr(distance, "center") and (offset := distance.center(features)) is not None:
         features = features - offset
     kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     if points.needs_bandwidth(kernel):

@@ -52,7 +52,7 @@ class Fisher(_Euclidean, eqx.Module):
         return embeddings.fisher(values)
 
 
-def ground_kernel(kernel: KernelLike) -> Any:
+def ground_kernel(kernel: KernelLike | None) -> Any:
     """A ground kernel as a pytree; None is a Gaussian whose bandwidth is still open."""
     if kernel is None:
         return points.Gaussian()
@@ -152,7 +152,7 @@ class GradientKernel(eqx.Module):
         return jax.jacfwd(jax.grad(self.kernel, argnums=0), argnums=1)(x, y)
 
 
-def with_ground_bandwidth(kernel: KernelLike, bandwidth: Array) -> Any:
+def with_ground_bandwidth(kernel: KernelLike, bandwidth: Array) -> KernelLike:
     """`jaxcal.kernels.points.with_bandwidth`, inside a `GradientKernel` too."""
     if isinstance(kernel, GradientKernel):
         return GradientKernel(points.with_bandwidth(kernel.kernel, bandwidth))

@@ -20,7 +20,7 @@ from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.models import Standardized, gaussian_moments
 from jaxcal.models.sampling import check_batch
 from jaxcal.numerics import at_least, psd_root, safe_sqrt
-from jaxcal.typing import Features, Key, Point, Points, PredictionsLike
+from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
 
 
 def moments(predictions: Any) -> tuple[Points, Cov]:
@@ -35,12 +35,14 @@ def moments(predictions: Any) -> tuple[Points, Cov]:
     return mean, cov
 
 
-def optional_floats(value: object) -> Any:
+def optional_floats(value: ArrayLike | None) -> Array | None:
     """None, or a floating-point array."""
     return None if value is None else convert.floats(value, "mean or cov")
 
 
-def _base(predictions: PredictionsLike, mean: Any, cov: Any, like: Points) -> tuple[Point, BaseCov]:
+def _base(
+    predictions: PredictionsLike, mean: Array | None, cov: Array | None, like: Points
+) -> tuple[Point, BaseCov]:
     """Mean and (co)variance of the base measure in the units of the predictions."""
     d, dtype = like.shape[1], like.dtype
     if mean is not None and mean.shape not in ((), (d,)):
@@ -87,8 +89,8 @@ class GaussianFisher(_Euclidean, eqx.Module):
         'rejected'
     """
 
-    mean: Any = eqx.field(default=None, converter=optional_floats)
-    cov: Any = eqx.field(default=None, converter=optional_floats)
+    mean: Array | None = eqx.field(default=None, converter=optional_floats)
+    cov: Array | None = eqx.field(default=None, converter=optional_floats)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def features(
@@ -131,9 +133,9 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         'rejected'
     """
 
-    mean: Any = eqx.field(default=None, converter=optional_floats)
-    cov: Any = eqx.field(default=None, converter=optional_floats)
-    bandwidth: Any = eqx.field(default=None, converter=optional_floats)
+    mean: Array | None = eqx.field(default=None, converter=optional_floats)
+    cov: Array | None = eqx.field(default=None, converter=optional_floats)
+    bandwidth: Array | None = eqx.field(default=None, converter=optional_floats)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def fitted(
@@ -151,6 +153,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         mu, sigma = moments(predictions)
         base = _base(predictions, self.mean, self.cov, mu)
         length = self.fitted(key, predictions, at_nodes).bandwidth
+        assert length is not None
         lengths = as_lengths(length, mu, "bandwidth")
         return embeddings.gaussian_kernel_fisher(mu, sigma, *base, lengths)
 

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
@@ -20,9 +20,9 @@ class Embedded(eqx.Module):
     """``features`` of the kernel means, ``squared_norms`` [n]: each kernel mean times itself, and
     the arrays of the formulas, the same in every row."""
 
-    features: Any
+    features: PyTree
     squared_norms: Float[Array, " n"]
-    formulas: Any
+    formulas: PyTree
 
 
 class MeanEmbedding(eqx.Module):
@@ -50,7 +50,7 @@ class MeanEmbedding(eqx.Module):
         'rejected'
     """
 
-    kernel: Any = None
+    kernel: KernelLike | None = None
     n_draws: int | None = eqx.field(default=None, static=True)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
@@ -75,6 +75,7 @@ class MeanEmbedding(eqx.Module):
     ) -> Features:
         draw_key, _ = jax.random.split(key)
         kernel = self.fitted(key, predictions, at_nodes).kernel
+        assert kernel is not None
         means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)
         squared_norms = own_by_second(means.formulas, means.features)
         arrays, rest = eqx.partition(means.formulas, eqx.is_array)
@@ -93,5 +94,5 @@ class MeanEmbedding(eqx.Module):
         return jax.vmap(one)(rows, cols)
 
 
-def _formulas(rows: Embedded) -> Any:
+def _formulas(rows: Embedded) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, rows.formulas)

@@ -192,7 +192,7 @@ def components(predictions: Any) -> Components:
     if vectors.ndim != 3:
         raise ValueError(
             f"predictions: wanted mixtures with batch shape [n] on numbers or vectors, got batch "
-            f"shape {tuple(original.batch_shape)}"
+            f"shape {tuple(getattr(original, 'batch_shape', ()))}"
         )
     return Components(distribution.weights.astype(vectors.dtype), vectors)
 

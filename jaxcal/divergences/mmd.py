@@ -1,6 +1,6 @@
 """Maximum mean discrepancy between predictions: closed form for Gaussians, or from draws."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -83,7 +83,7 @@ class MMD(eqx.Module):
         original = predictions.predictions if isinstance(predictions, Standardized) else predictions
         return self.n_draws is None and not isinstance(original, Draws)
 
-    def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
+    def fitted(self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None) -> "MMD":
         """The same divergence with the bandwidth of its ground kernel."""
         if not points.needs_bandwidth(self.ground):
             return self
@@ -95,7 +95,9 @@ class MMD(eqx.Module):
             return self  # whose features say what is wrong
         return MMD(with_ground_bandwidth(self.ground, length), self.n_draws)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         if self._closed(predictions):
             return self._gaussians(key, predictions)
         samples = drawn(key, predictions, self.n_draws)

@@ -1,7 +1,5 @@
 """The sliced Wasserstein distance, from draws."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +7,7 @@ import jax.numpy as jnp
 from jaxcal.divergences import embeddings
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.models.sampling import check_n_draws, drawn
-from jaxcal.typing import Features, Key
+from jaxcal.typing import Features, Key, PredictionsLike
 
 
 class SlicedWasserstein(_Euclidean, eqx.Module):
@@ -49,7 +47,9 @@ class SlicedWasserstein(_Euclidean, eqx.Module):
                 f"n_projections: wanted a positive number of directions, got {self.n_projections!r}"
             )
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         draw_key, direction_key = jax.random.split(key)
         samples = drawn(draw_key, predictions, self.n_draws)
         d = samples.shape[-1]

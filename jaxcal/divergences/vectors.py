@@ -5,11 +5,19 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.kernels import points
-from jaxcal.typing import Features, Key, Nodes
+from jaxcal.typing import (
+    ArrayLike,
+    DivergenceLike,
+    Features,
+    KernelLike,
+    Key,
+    Nodes,
+    PredictionsLike,
+)
 
 
 class NodeScores(NamedTuple):
@@ -22,14 +30,14 @@ class NodeScores(NamedTuple):
 class _Euclidean:
     """Distances whose features are vectors."""
 
-    def vectors(self, features: Any) -> Array:
+    def vectors(self, features: PyTree) -> Array:
         return features
 
-    def in_order(self, features: Any) -> Array:
+    def in_order(self, features: PyTree) -> Array:
         """Features as `separations` takes them: about their mean, for the sake of digits."""
         return centred(self.vectors(features))
 
-    def center(self, features: Any) -> Array | None:
+    def center(self, features: PyTree) -> Array | None:
         """The mean of the vectors, which tests take off them, [1, q]."""
         return _mean(features)
 
@@ -56,12 +64,12 @@ def _mean(vectors: Array) -> Array:
     return jnp.mean(jnp.where(jnp.isfinite(vectors), vectors, 0), axis=0, keepdims=True)
 
 
-def is_euclidean(divergence: Any) -> bool:
+def is_euclidean(divergence: DivergenceLike) -> bool:
     """Whether the distance is that of vectors, ``divergence.vectors(features)``."""
     return isinstance(divergence, _Euclidean)
 
 
-def _vectors(value: Any) -> Any:
+def _vectors(value: ArrayLike) -> Array:
     values = convert.floats(value, "values")
     return values[:, None] if values.ndim == 1 else values
 
@@ -89,7 +97,9 @@ class Vectors(_Euclidean, eqx.Module):
     values: Float[Array, "n q"] = eqx.field(converter=_vectors)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         return self.values
 
 
@@ -110,7 +120,9 @@ def gram_block(kernel: Any, divergence: Any, rows: Features, cols: Features) -> 
     )
 
 
-def gram_diagonal(kernel: Any, divergence: Any, features: Features) -> Float[Array, " n"]:
+def gram_diagonal(
+    kernel: KernelLike, divergence: DivergenceLike, features: Features
+) -> Float[Array, " n"]:
     """The kernel of each prediction with itself, from features; at a distance of 0 exactly."""
     radial = points.profile(kernel)
     if radial is not None:

@@ -17,7 +17,7 @@ from jaxcal.kernels import points
 from jaxcal.models import Draws, Standardized
 from jaxcal.models.families import Particles, distribution_of
 from jaxcal.models.sampling import drawn
-from jaxcal.typing import Distribution, Features, KernelLike, KeyLike
+from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike
 
 
 @runtime_checkable
@@ -31,11 +31,12 @@ class Formulas(Protocol):
     def own(self, features: PyTree, /) -> Array: ...
 
 
-Made = tuple[Any, Formulas]
-_PAIRS: dict[tuple[type, type], Callable[[Any, Any], Made]] = {}
+Made = tuple[PyTree, Formulas]
+Maker = Callable[[Any, Any], Made]  # of a kernel and a distribution
+_PAIRS: dict[tuple[type, type], Maker] = {}
 
 
-def pair(kernel: type, distribution: type) -> Callable[[Callable[[Any, Any], Made]], Any]:
+def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
     """Register how to average kernels of one class over distributions of one class.
 
     Args:
@@ -65,14 +66,14 @@ def pair(kernel: type, distribution: type) -> Callable[[Callable[[Any, Any], Mad
         (5,)
     """
 
-    def add(make: Callable[[Any, Any], Made]) -> Callable[[Any, Any], Made]:
+    def add(make: Maker) -> Maker:
         _PAIRS[kernel, distribution] = make
         return make
 
     return add
 
 
-def find(kernel: Any, distribution: Distribution) -> Callable[[Any, Any], Made] | None:
+def find(kernel: object, distribution: PyTree) -> Maker | None:
     """The function that averages this kernel over this distribution, or None."""
     for above in type(kernel).__mro__:
         for under in type(distribution).__mro__:
@@ -81,7 +82,7 @@ def find(kernel: Any, distribution: Distribution) -> Callable[[Any, Any], Made] 
     return None
 
 
-def make(kernel: Any, distribution: Any) -> Made:
+def make(kernel: KernelLike, distribution: PyTree) -> Made:
     """Features and formulas; TypeError where nothing averages this kernel over these."""
     maker = find(kernel, distribution)
     if maker is None:
@@ -92,7 +93,7 @@ def make(kernel: Any, distribution: Any) -> Made:
     return maker(kernel, distribution)
 
 
-def own_by_second(formulas: Any, features: Features) -> Float[Array, " n"]:
+def own_by_second(formulas: PyTree, features: Features) -> Float[Array, " n"]:
     """kappa_2 of each prediction with itself, one at a time."""
 
     def one(single: Features) -> Array:
@@ -123,8 +124,8 @@ class KernelMeans(eqx.Module):
     """
 
     kernel: KernelLike
-    features: Any
-    formulas: Any
+    features: PyTree
+    formulas: PyTree
 
     @property
     def route(self) -> str:
@@ -188,7 +189,7 @@ class KernelMeans(eqx.Module):
         return eqx.tree_at(lambda m: m.features, self, None, is_leaf=lambda x: x is None)
 
 
-def _routes(formulas: Any) -> list[str]:
+def _routes(formulas: PyTree) -> list[str]:
     """The ``route`` of every part that says one: parts in closed form have none."""
     if not isinstance(formulas, eqx.Module):
         return []
@@ -211,7 +212,11 @@ def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
 
 
 def kernel_means(
-    kernel: Any, predictions: Any, *, key: KeyLike | None = None, n_draws: int | None = None
+    kernel: KernelLike,
+    predictions: PredictionsLike,
+    *,
+    key: KeyLike | None = None,
+    n_draws: int | None = None,
 ) -> KernelMeans:
     """Average a kernel over n predictions.
 

@@ -5,7 +5,7 @@ r"""Mixtures by bilinearity, and sums and multiples of kernels by linearity.
 Source: Widmann, Lindsten and Zachariah (2021), App. D.3.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ class Weighted(NamedTuple):
     """``weights`` [n, k] and the components' features, leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
-    parts: Any
+    parts: PyTree
 
 
 class OfMixtures(eqx.Module):
@@ -32,7 +32,7 @@ class OfMixtures(eqx.Module):
 
     def first(self, rows: Weighted, ys: Array) -> Array:
         @jax.checkpoint
-        def step(total: Array, part: tuple[Any, Array]) -> tuple[Array, None]:
+        def step(total: Array, part: tuple[PyTree, Array]) -> tuple[Array, None]:
             features, weight = part
             return total + weight[:, None] * self.inner.first(features, ys), None
 
@@ -60,7 +60,7 @@ class OfMixtures(eqx.Module):
         return own_by_second(self, features)
 
 
-def _by_component(features: Weighted) -> tuple[Any, Array]:
+def _by_component(features: Weighted) -> tuple[PyTree, Array]:
     """Leaves [k, n, ...]."""
     swapped = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), features)
     return swapped.parts, swapped.weights
@@ -82,13 +82,13 @@ class OfSum(eqx.Module):
     left: Formulas
     right: Formulas
 
-    def first(self, rows: tuple[Any, Any], ys: Array) -> Array:
+    def first(self, rows: tuple[PyTree, PyTree], ys: Array) -> Array:
         return self.left.first(rows[0], ys) + self.right.first(rows[1], ys)
 
-    def second(self, rows: tuple[Any, Any], cols: tuple[Any, Any]) -> Array:
+    def second(self, rows: tuple[PyTree, PyTree], cols: tuple[PyTree, PyTree]) -> Array:
         return self.left.second(rows[0], cols[0]) + self.right.second(rows[1], cols[1])
 
-    def own(self, features: tuple[Any, Any]) -> Array:
+    def own(self, features: tuple[PyTree, PyTree]) -> Array:
         return self.left.own(features[0]) + self.right.own(features[1])
 
 

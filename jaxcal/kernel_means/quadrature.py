@@ -124,7 +124,12 @@ def normal_gap(variance: Array, other: Array | None) -> tuple[Density, Array]:
     return lambda u: jnp.exp(-(u**2) / 2) * (2 * jnp.pi) ** -0.5, scale
 
 
-def over_the_line(kernel: KernelLike, centre: Array, spread: Array, gap: Any) -> Made:
+def over_the_line(
+    kernel: KernelLike,
+    centre: Array,
+    spread: Array,
+    gap: Callable[[Array, Array | None], tuple[Density, Array]],
+) -> Made:
     """Features and formulas for predictions of one coordinate; NoClosedForm for more."""
     if centre.shape[-1] != 1:
         raise NoClosedForm("without a closed form, averages over several coordinates need draws")

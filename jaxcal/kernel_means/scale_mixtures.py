@@ -16,6 +16,7 @@ it holds for every average of the kernel, in any dimension.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -82,7 +83,7 @@ class ScaleMixture(eqx.Module):
     def own(self, features: PyTree) -> Array:
         return self._sum(lambda formulas, p: formulas.own(p), features)
 
-    def _sum(self, one: Any, *sides: Any) -> Array:
+    def _sum(self, one: Callable[..., Array], *sides: PyTree) -> Array:
         arrays, rest = eqx.partition(self.inner, eqx.is_array)
 
         def at(q: Array) -> Array:

@@ -6,11 +6,11 @@ distributions in closed form, of mixtures by linearity, of all others from draws
 normals and :math:`\prod_j 1 / (1 + b_j^2 w_j^2)` for Laplace distributions.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
 from jaxcal.kernels.points import Kernel
@@ -37,10 +37,10 @@ class _Formulas(eqx.Module):
 
     wave: Wave
 
-    def second(self, rows: Any, cols: Any) -> Array:
+    def second(self, rows: PyTree, cols: PyTree) -> Array:
         raise TypeError("a wave is no kernel of two points")
 
-    def own(self, features: Any) -> Array:
+    def own(self, features: PyTree) -> Array:
         return own_by_second(self, features)
 
 

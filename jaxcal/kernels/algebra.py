@@ -16,7 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import convert
-from jaxcal.typing import PointKernel, Scalar
+from jaxcal.typing import ArrayFunction, ArrayLike, KernelLike, PointKernel, Scalar
 
 Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
 
@@ -67,10 +67,10 @@ class Kernel(eqx.Module):
     def __radd__(self, other: PointKernel) -> "Sum":
         return Sum(other, self)
 
-    def __mul__(self, other: Any) -> "Product | Scaled":
+    def __mul__(self, other: PointKernel | ArrayLike) -> "Product | Scaled":
         return Product(self, other) if callable(other) else Scaled(other, self)
 
-    def __rmul__(self, other: Any) -> "Product | Scaled":
+    def __rmul__(self, other: PointKernel | ArrayLike) -> "Product | Scaled":
         return Product(other, self) if callable(other) else Scaled(other, self)
 
 
@@ -121,7 +121,7 @@ class Profile(Kernel):
         0.5
     """
 
-    function: Any = eqx.field(static=True)
+    function: ArrayFunction = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
 
     def __check_init__(self):
@@ -134,7 +134,7 @@ class Profile(Kernel):
         return _radial(self, x, y)
 
 
-def is_radial(kernel: Any) -> bool:
+def is_radial(kernel: KernelLike) -> bool:
     """Whether the kernel says that it is one of the squared distance in units of its bandwidth."""
     return hasattr(kernel, "bandwidth") and callable(getattr(kernel, "shape", None))
 
@@ -175,7 +175,7 @@ class Constant(Kernel):
 class Function(Kernel):
     """A plain function of two points as a kernel; compared by identity, so pass a named one."""
 
-    function: Any = eqx.field(static=True)
+    function: ArrayFunction = eqx.field(static=True)
     name: str = eqx.field(default="kernel", static=True)  # of the argument it was given for
 
     def __call__(self, x: Array, y: Array) -> Scalar:
@@ -198,18 +198,17 @@ def as_kernel(value: Any, name: str = "kernel") -> Any:
             f"{name}: wanted a kernel such as jaxcal.kernels.Gaussian() or a function of two "
             f"points, got {convert.say(value)}{remedy}"
         )
-    if not jax.tree_util.all_leaves([value]):
-        return value
-    if is_radial(value):
-        return Profile(getattr(value, "shape"), getattr(value, "bandwidth"))  # noqa: B009
-    return Function(value, name)
+    kernel: Any = value
+    if not jax.tree_util.all_leaves([kernel]):
+        return kernel
+    return Profile(kernel.shape, kernel.bandwidth) if is_radial(kernel) else Function(kernel, name)
 
 
 class Sum(Kernel):
     """``k1(x, y) + k2(x, y)``."""
 
-    left: Any = eqx.field(converter=as_kernel)
-    right: Any = eqx.field(converter=as_kernel)
+    left: KernelLike = eqx.field(converter=as_kernel)
+    right: KernelLike = eqx.field(converter=as_kernel)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return self.left(x, y) + self.right(x, y)
@@ -218,8 +217,8 @@ class Sum(Kernel):
 class Product(Kernel):
     """``k1(x, y) k2(x, y)``."""
 
-    left: Any = eqx.field(converter=as_kernel)
-    right: Any = eqx.field(converter=as_kernel)
+    left: KernelLike = eqx.field(converter=as_kernel)
+    right: KernelLike = eqx.field(converter=as_kernel)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return self.left(x, y) * self.right(x, y)
@@ -229,7 +228,7 @@ class Scaled(Kernel):
     """``scale k(x, y)``, scale > 0."""
 
     scale: Scalar = eqx.field(converter=check_bandwidth)
-    kernel: Any = eqx.field(converter=as_kernel)
+    kernel: KernelLike = eqx.field(converter=as_kernel)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         value = self.kernel(x, y)
@@ -261,54 +260,54 @@ def profile(kernel: Any) -> Callable[[Array], Array] | None:
             return None
 
 
-def _children(kernel: Any) -> list[Any]:
+def _children(kernel: KernelLike) -> list[KernelLike]:
     names = [name for name in ("left", "right", "kernel") if hasattr(kernel, name)]
     return [getattr(kernel, name) for name in names]
 
 
-def smoothness(kernel: Any) -> bool | None:
+def smoothness(kernel: KernelLike) -> bool | None:
     """Whether the kernel is twice differentiable at x = y; None where a part does not say."""
     parts = _children(kernel)
     answers = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
     return False if False in answers else None if None in answers else True
 
 
-def lengths(kernel: Any) -> list[Array]:
+def lengths(kernel: KernelLike) -> list[Array]:
     """The bandwidths inside the kernel that are one length a dimension."""
     bandwidth = getattr(kernel, "bandwidth", None)
     inner = [length for child in _children(kernel) for length in lengths(child)]
     return inner if bandwidth is None or jnp.ndim(bandwidth) == 0 else [bandwidth]
 
 
-def needs_bandwidth(kernel: Any) -> bool:
+def needs_bandwidth(kernel: KernelLike) -> bool:
     """Whether some part of the kernel leaves its bandwidth to a heuristic."""
-    return _is_open(kernel) or any(map(needs_bandwidth, _children(kernel)))
+    return _is_unset(kernel) or any(map(needs_bandwidth, _children(kernel)))
 
 
-def all_open(kernel: Any) -> bool:
+def all_unset(kernel: KernelLike) -> bool:
     """Whether every part of the kernel leaves its bandwidth to a heuristic: then it does not matter
     in which units the distances come."""
     if children := _children(kernel):
-        return all(map(all_open, children))
-    return _is_open(kernel)
+        return all(map(all_unset, children))
+    return _is_unset(kernel)
 
 
-def _is_open(kernel: Any) -> bool:
+def _is_unset(kernel: Any) -> bool:
     return hasattr(kernel, "bandwidth") and kernel.bandwidth is None
 
 
-def with_bandwidth(kernel: Any, bandwidth: Array) -> Any:
+def with_bandwidth(kernel: KernelLike, bandwidth: Array) -> Any:
     """The kernel with every unset bandwidth set to this one; given bandwidths stay."""
     match kernel:
         case Sum(left=left, right=right) | Product(left=left, right=right):
             return type(kernel)(with_bandwidth(left, bandwidth), with_bandwidth(right, bandwidth))
         case Scaled(scale=scale, kernel=inner):
             return Scaled(scale, with_bandwidth(inner, bandwidth))
-        case _ if _is_open(kernel):
+        case _ if _is_unset(kernel):
             return eqx.tree_at(lambda k: k.bandwidth, kernel, bandwidth, is_leaf=_is_none)
         case _:
             return kernel
 
 
-def _is_none(leaf: Any) -> bool:
+def _is_none(leaf: object) -> bool:
     return leaf is None

@@ -11,7 +11,6 @@ distance of the one or two pairs that attain it, so it has derivatives of every 
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -97,7 +96,7 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
     unsigned = jnp.uint32 if values.dtype == jnp.float32 else jnp.uint64
     bits = jax.lax.bitcast_convert_type(jnp.abs(values), unsigned)
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: object, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = low + (high - low) // 2
         enough = jnp.sum(bits[None] <= middle[:, None], axis=1) > ranks
@@ -317,7 +316,7 @@ def _isotropic_median(
 
     shift, *scales = jax.lax.stop_gradient((shift, *scales))
 
-    def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: object, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         r = (low + high) / 2
         below = excess(r, shift, *scales) > 0

@@ -39,7 +39,7 @@ class Delta(eqx.Module):
         return (xs[:, None] == ys[None]).astype(jnp.result_type(float))
 
 
-def _gram_matrix(value: object) -> Any:
+def _gram_matrix(value: object) -> Array:
     matrix = convert.floats(value, "matrix")
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"matrix: wanted a Gram matrix of shape [m, m], got {matrix.shape}")

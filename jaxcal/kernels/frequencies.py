@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernels.points import Constant, L1Laplace, Product, Scaled, Sum
-from jaxcal.typing import Key
+from jaxcal.typing import DTypeLike, Key
 
 
 class Precisions(NamedTuple):
@@ -24,7 +24,13 @@ class Precisions(NamedTuple):
 
 
 def precisions(
-    kernel: Any, key: Key, count: int, d: int, name: str = "kernel", *, dtype: Any = None
+    kernel: Any,
+    key: Key,
+    count: int,
+    d: int,
+    name: str = "kernel",
+    *,
+    dtype: Any = None,
 ) -> Precisions:
     """Precisions of the Gaussian kernels that a kernel on vectors is a mixture of.
 
@@ -83,7 +89,7 @@ def precisions(
     )
 
 
-def orthogonal_normals(key: Key, count: int, d: int, dtype: Any) -> Float[Array, "count d"]:
+def orthogonal_normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
     """Standard normal vectors [count, d], orthogonal to each other within blocks of d.
 
     Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features.

@@ -232,10 +232,10 @@ def _sampled(divergence: DivergenceLike, features: Features, tiles: Tiles) -> Fl
     return at_least(divergence.paired(rows, cols), 0)
 
 
-Add = Callable[[Any, Array, Int[Array, "k 2"]], Any]
+Add = Callable[[PyTree, Array, Int[Array, "k 2"]], PyTree]
 
 
-def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, Any], Any]:
+def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, PyTree], PyTree]:
     """``walk(add, start)``: ``add`` over tiles [k, r, c] and where each begins; kept, if few."""
     i, j, side = jnp.asarray(tiles.i), jnp.asarray(tiles.j), tiles.side
     if tiles.i.size * side**2 <= HELD and side <= SIDE:
@@ -244,8 +244,8 @@ def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, Any], Any
         return lambda add, start: add(start, blocks, corners)
     heights = [min(SIDE, side - top) for top in range(0, side, SIDE)]
 
-    def walk(add: Add, start: PyTree) -> Any:
-        def step(carry: PyTree, tile: tuple[Array, Array]) -> tuple[Any, None]:
+    def walk(add: Add, start: PyTree) -> PyTree:
+        def step(carry: PyTree, tile: tuple[Array, Array]) -> tuple[PyTree, None]:
             squared = block(*tile)
             if side % SIDE:  # rows that belong to no pair
                 rest = jnp.full((-side % SIDE, side), jnp.inf, squared.dtype)
@@ -259,7 +259,7 @@ def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, Any], Any
     return walk
 
 
-def _up_to(walk: Callable[..., Any], ends: Float[Array, " e"]) -> UInt[Array, " e"]:
+def _up_to(walk: Callable[..., PyTree], ends: Float[Array, " e"]) -> UInt[Array, " e"]:
     """How many squared distances are up to each of four ends."""
     lanes = [LANE * k for k in range(ends.size)]
 
@@ -281,7 +281,7 @@ class _Nearest(NamedTuple):
     place: Int[Array, "2"]
 
 
-def _neighbours(walk: Callable[..., Any], end: Scalar) -> tuple[_Nearest, _Nearest]:
+def _neighbours(walk: Callable[..., PyTree], end: Scalar) -> tuple[_Nearest, _Nearest]:
     """The largest squared distance up to ``end`` and the smallest beyond it, and their pairs."""
 
     def nearest(values: Array, corners: Array) -> _Nearest:

@@ -9,10 +9,12 @@ from jaxtyping import Array, Float, Shaped
 from jaxcal import checks
 from jaxcal.models import Unnormalized
 from jaxcal.scores import is_distribution
-from jaxcal.typing import Predictions
+from jaxcal.typing import PredictionsLike
 
 
-def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Array, " n"]:
+def log_densities(
+    predictions: PredictionsLike, ys: Shaped[Array, "n *event"]
+) -> Float[Array, " n"]:
     """Log density of each prediction at its own point, known up to a constant a prediction.
 
     Args:
@@ -38,14 +40,14 @@ def log_densities(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Arra
         density = jax.vmap(predictions.log_density, in_axes=(predictions.in_axes, 0))
         return density(predictions.params, ys)
     if is_distribution(predictions):
-        return predictions.log_prob(ys)
+        return getattr(predictions, "log_prob")(ys)  # noqa: B009
     raise TypeError(
         f"predictions: cannot get log densities from {type(predictions).__name__}. Pass a numpyro "
         f"distribution with batch shape [n] or jaxcal.Unnormalized(log_density, params)"
     )
 
 
-def _one_each(predictions: Predictions, ys: Array) -> None:
+def _one_each(predictions: PredictionsLike, ys: Array) -> None:
     if isinstance(predictions, Unnormalized) and predictions.in_axes == 0:
         batch = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(predictions.params)}
     else:

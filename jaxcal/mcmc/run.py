@@ -12,7 +12,7 @@ from jaxcal.calibration import kccsd_test
 from jaxcal.mcmc.densities import layout, log_densities
 from jaxcal.mcmc.diagnostics import effective_size, split_rhat
 from jaxcal.mcmc.results import McmcDraws
-from jaxcal.mcmc.samplers import NUTS
+from jaxcal.mcmc.samplers import NUTS, Potential
 from jaxcal.models import Unnormalized
 from jaxcal.numerics import largest, smallest
 from jaxcal.preparation import SteinOptions
@@ -28,7 +28,7 @@ LANES = "predictions"  # the axis along which all predictions take a step togeth
 class Sampler(Protocol):
     """Settings that make one of numpyro's kernels for a potential, minus a log density."""
 
-    def kernel(self, potential: Any, /) -> Any: ...
+    def kernel(self, potential: Potential, /) -> PyTree: ...
 
 
 @recorded
@@ -169,7 +169,7 @@ def check_draws(
 def _run(
     key: Key,
     predictions: Predictions,
-    sampler: Any,
+    sampler: Sampler,
     start: PyTree,
     *,
     n: int,
@@ -187,10 +187,10 @@ def _run(
     stride = max(1, -(-(steps // 2) // PATH))
     looked = steps // 2 // stride
 
-    def everywhere(function: Any) -> Any:
+    def everywhere(function: Any) -> PyTree:
         return jax.vmap(jax.vmap(function, axis_name=LANES))
 
-    def step(t: Array, carry: PyTree) -> Any:
+    def step(t: Array, carry: PyTree) -> PyTree:
         state, draws, path, accepted, diverged = carry
         state = everywhere(lambda state: kernel.sample(state, (), {}))(state)
         # the last of the steps that share a slot stays there; warm-up steps leave no trace
@@ -233,7 +233,7 @@ def _run(
     )
 
 
-def _potential(predictions: Predictions) -> Any:
+def _potential(predictions: Predictions) -> PyTree:
     """The potential of one prediction, as every lane of ``LANES`` sees its own.
 
     All lanes step together, so the densities and scores of all predictions are computed at once,
@@ -256,7 +256,7 @@ def _potential(predictions: Predictions) -> Any:
     return potential
 
 
-def _checked_start(start: PyTree, chains: int, n: int, event: tuple[int, ...]) -> Any:
+def _checked_start(start: PyTree, chains: int, n: int, event: tuple[int, ...]) -> PyTree:
     if start is None:
         return None
     if is_distribution(start):
@@ -286,7 +286,7 @@ def _begin(key: Key, start: PyTree, shape: tuple[int, ...]) -> Array:
     return start.astype(dtype)
 
 
-def _dtype(predictions: Predictions) -> Any:
+def _dtype(predictions: Predictions) -> PyTree:
     floats = [
         leaf
         for leaf in jax.tree.leaves(predictions)

@@ -4,14 +4,17 @@ With ``adapt`` the step is tuned during warm-up towards ``target`` acceptance (a
 a scale for each coordinate as well); without it every step is the one given.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.convert import number
-from jaxcal.typing import Scalar
+from jaxcal.typing import Point, Scalar
+
+Potential: TypeAlias = Callable[[Point], Scalar]  # minus a log density
 
 
 def _positive(value: object) -> Float[Array, ""]:
@@ -44,7 +47,7 @@ class MALA(eqx.Module):
     adapt: bool = eqx.field(default=True, static=True)
     target: float = eqx.field(default=0.574, static=True)
 
-    def kernel(self, potential: Any) -> Any:
+    def kernel(self, potential: Potential) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
         return _hamiltonian(
             "HMC",
@@ -82,7 +85,7 @@ class HMC(eqx.Module):
     adapt: bool = eqx.field(default=True, static=True)
     target: float = eqx.field(default=0.8, static=True)
 
-    def kernel(self, potential: Any) -> Any:
+    def kernel(self, potential: Potential) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
         return _hamiltonian(
             "HMC",
@@ -121,7 +124,7 @@ class NUTS(eqx.Module):
     adapt: bool = eqx.field(default=True, static=True)
     target: float = eqx.field(default=0.8, static=True)
 
-    def kernel(self, potential: Any) -> Any:
+    def kernel(self, potential: Potential) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
         return _hamiltonian(
             "NUTS",
@@ -134,7 +137,7 @@ class NUTS(eqx.Module):
         )
 
 
-def _hamiltonian(name: str, potential: Any, **settings: Any) -> Any:
+def _hamiltonian(name: str, potential: Potential, **settings: Any) -> Any:
     import numpyro.infer
 
     return getattr(numpyro.infer, name)(potential_fn=potential, **settings)

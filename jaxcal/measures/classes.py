@@ -106,7 +106,7 @@ def euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
     return safe_sqrt(squared_euclidean(p, q))
 
 
-def _two(p: ArrayLike, q: Any) -> tuple[Array, Array]:
+def _two(p: ArrayLike, q: ArrayLike) -> tuple[Array, Array]:
     p, q = checks.floats(p, "p"), checks.floats(q, "q")
     if p.shape != q.shape:
         raise ValueError(f"p, q: wanted vectors of one length, got {p.shape} and {q.shape}")
@@ -222,9 +222,9 @@ class CanonicalError(NamedTuple):
 
 def canonical_error(
     predictions: ArrayLike,
-    targets: Any = None,
+    targets: ArrayLike | None = None,
     *,
-    conditional: Any = None,
+    conditional: ArrayLike | None = None,
     distance: Distance = total_variation,
     bins: int = 15,
 ) -> CanonicalError:
@@ -271,6 +271,7 @@ def canonical_error(
             raise ValueError(f"conditional: wanted the shape {p.shape}, got {q.shape}")
         by_cell = Cells(jnp.full(len(p), 1 / len(p), p.dtype), p, q)
     else:
+        assert targets is not None
         by_cell = cells(p, targets, bins=bins)
     gaps = jax.vmap(_measured(distance))(by_cell.observed, by_cell.predicted)
     used = by_cell.weights > 0

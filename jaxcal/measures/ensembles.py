@@ -9,13 +9,13 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.typing import ArrayLike
+from jaxcal.typing import ArrayLike, PredictionsLike
 
 WRAPPERS = ("Independent", "ExpandedDistribution")
 CLASSES = {"CategoricalProbs", "CategoricalLogits", "BernoulliProbs", "BernoulliLogits"}
 
 
-def ensemble(members: Sequence[Any], weights: ArrayLike | None = None) -> Any:
+def ensemble(members: Sequence[PredictionsLike], weights: ArrayLike | None = None) -> Any:
     """Mix the predictions of k models into one mixture an observation.
 
     Args:
@@ -42,33 +42,33 @@ def ensemble(members: Sequence[Any], weights: ArrayLike | None = None) -> Any:
     """
     if not isinstance(members, Iterable):
         raise TypeError(f"members: wanted a list of predictions, got {checks.say(members)}")
-    members = list(members)
-    if not members:
+    each: list[Any] = list(members)
+    if not each:
         raise ValueError("members: wanted at least one")
-    w = _weights(weights, len(members))
-    if not all(hasattr(member, "batch_shape") for member in members):
-        arrays = [checks.probabilities(member, f"members[{k}]") for k, member in enumerate(members)]
+    w = _weights(weights, len(each))
+    if not all(hasattr(member, "batch_shape") for member in each):
+        arrays = [checks.probabilities(member, f"members[{k}]") for k, member in enumerate(each)]
         _same([array.shape for array in arrays], "shape")
         return jnp.tensordot(w.astype(arrays[0].dtype), jnp.stack(arrays), axes=1)
-    _same([(tuple(m.batch_shape), tuple(m.event_shape)) for m in members], "batch and event shape")
-    if len(members[0].batch_shape) != 1:
+    _same([(tuple(m.batch_shape), tuple(m.event_shape)) for m in each], "batch and event shape")
+    if len(each[0].batch_shape) != 1:
         raise ValueError(
-            f"members: wanted distributions with batch shape [n], got {members[0].batch_shape}"
+            f"members: wanted distributions with batch shape [n], got {each[0].batch_shape}"
         )
     import numpyro.distributions as dist
 
-    kinds = {_kind(member) for member in members}
+    kinds = {_kind(member) for member in each}
     if kinds <= CLASSES:
         family = dist.BernoulliProbs if kinds & {"BernoulliProbs", "BernoulliLogits"} else None
         if family is not None and not all(kind.startswith("Bernoulli") for kind in kinds):
             raise TypeError(f"members: cannot average {sorted(kinds)}")
-        probabilities = jnp.tensordot(w, jnp.stack([_probs(m) for m in members]), axes=1)
+        probabilities = jnp.tensordot(w, jnp.stack([_probs(m) for m in each]), axes=1)
         return (family or dist.CategoricalProbs)(probabilities)
-    n = members[0].batch_shape[0]
-    mixing = dist.Categorical(jnp.broadcast_to(w, (n, len(members))))
+    n = each[0].batch_shape[0]
+    mixing = dist.Categorical(jnp.broadcast_to(w, (n, len(each))))
     if len(kinds) == 1 and not any("Mixture" in kind for kind in kinds):
-        return dist.MixtureSameFamily(mixing, _stack(members))
-    return dist.MixtureGeneral(mixing, members)
+        return dist.MixtureSameFamily(mixing, _stack(each))
+    return dist.MixtureGeneral(mixing, each)
 
 
 def _stack(members: list[Any]) -> Any:
@@ -134,6 +134,6 @@ def _weights(weights: ArrayLike | None, k: int) -> Float[Array, " k"]:
     return w
 
 
-def _same(values: list[Any], what: str) -> None:
+def _same(values: list[PredictionsLike], what: str) -> None:
     if any(value != values[0] for value in values):
         raise ValueError(f"members: wanted the same {what} for all, got {values}")

@@ -12,7 +12,7 @@ from jaxcal.scores import is_distribution
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 
-def nll(predictions: Any, targets: ArrayLike) -> Scalar:
+def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
     """Mean negative log likelihood (NLL) of n targets.
 
     Args:
@@ -43,7 +43,7 @@ def nll(predictions: Any, targets: ArrayLike) -> Scalar:
     return -jnp.mean(log_densities(predictions, _matching(predictions, targets)))
 
 
-def mse(predictions: Any, targets: ArrayLike) -> Scalar:
+def mse(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
     """Mean squared error (MSE): the squared distance of targets to the predicted means.
 
     Summed over coordinates, and averaged over targets. A mixture predicts its own mean.
@@ -72,7 +72,8 @@ def mse(predictions: Any, targets: ArrayLike) -> Scalar:
             f"predictions: wanted a distribution with a mean, got {type(predictions).__name__}"
         )
     ys = _matching(predictions, targets)
-    squares = (ys - jnp.broadcast_to(predictions.mean, ys.shape)) ** 2
+    distribution: Any = predictions
+    squares = (ys - jnp.broadcast_to(distribution.mean, ys.shape)) ** 2
     return jnp.sum(squares) / ys.shape[0]
 
 

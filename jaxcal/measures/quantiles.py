@@ -1,5 +1,6 @@
 """Scalar targets: where in its prediction does each lie, and are predicted quantiles right?"""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -233,7 +234,7 @@ def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float
     )
     low, high = jnp.min(ends, axis=-1), jnp.max(ends, axis=-1)
 
-    def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: object, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bracket
         middle = (low + high) / 2
         below = _cdf(single, middle) < at
@@ -307,7 +308,7 @@ class _Wide(eqx.Module):
         # an event of one coordinate has parameters [n, 1]
         return values[..., None] if len(self.base.batch_shape) == 2 else values
 
-    def _call(self, function: Any, values: Array) -> Array:
+    def _call(self, function: Callable[..., Array], values: Array) -> Array:
         shape = jnp.broadcast_shapes(values.shape, self.batch_shape)
         inner = self._column(jnp.broadcast_to(values, shape))
         return jnp.broadcast_to(function(inner), inner.shape).reshape(shape)

@@ -171,7 +171,7 @@ class TemperatureFit(Result):
         ]
 
 
-def with_temperature(predictions: Any, temperature: Any) -> Any:
+def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> Any:
     r"""The same predictions at temperature T > 0: densities :math:`\propto p^{1/T}`.
 
     =========================  ==========================
@@ -207,27 +207,28 @@ def with_temperature(predictions: Any, temperature: Any) -> Any:
         >>> [round(p, 3) for p in warm[0].tolist()]
         [0.667, 0.333]
     """
+    distribution: Any = predictions
     t = checks.number(temperature, "temperature", above=0)
-    if isinstance(predictions, MultivariatePowerExponential):
-        scale = t ** (1 / (2 * predictions.beta))
+    if isinstance(distribution, MultivariatePowerExponential):
+        scale = t ** (1 / (2 * distribution.beta))
         return MultivariatePowerExponential(
-            predictions.loc, scale * predictions.scale_tril, predictions.beta
+            distribution.loc, scale * distribution.scale_tril, distribution.beta
         )
-    if not hasattr(predictions, "batch_shape"):
-        p = checks.probabilities(predictions)
+    if not hasattr(distribution, "batch_shape"):
+        p = checks.probabilities(distribution)
         return jax.nn.softmax(_logits(p) / t.astype(p.dtype), axis=-1)
-    name = type(predictions).__name__
+    name = type(distribution).__name__
     if name == "Independent":
-        inner = with_temperature(predictions.base_dist, t)
-        return inner.to_event(predictions.reinterpreted_batch_ndims)
+        inner = with_temperature(distribution.base_dist, t)
+        return inner.to_event(distribution.reinterpreted_batch_ndims)
     if name == "ExpandedDistribution":
-        return with_temperature(predictions.base_dist, t).expand(predictions.batch_shape)
+        return with_temperature(distribution.base_dist, t).expand(distribution.batch_shape)
     if name not in FAMILIES:
         raise TypeError(
             f"predictions: at another temperature {name} is of no known family; wanted class "
             f"probabilities, MultivariatePowerExponential or numpyro's {', '.join(FAMILIES)}"
         )
-    return FAMILIES[name](predictions, t)
+    return FAMILIES[name](distribution, t)
 
 
 def _logits(p: Float[Array, "n m"]) -> Float[Array, "n m"]:
@@ -320,7 +321,7 @@ def fit_temperature(
     search: Any = optax.lbfgs()
     value_and_slope: Any = optax.value_and_grad_from_state(loss)
 
-    def step(_: Any, carry: PyTree) -> Any:
+    def step(_: object, carry: PyTree) -> PyTree:
         log_t, state = carry
         value, slope = value_and_slope(log_t, state=state)
         move, state = search.update(slope, state, log_t, value=value, grad=slope, value_fn=loss)

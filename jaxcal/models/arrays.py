@@ -6,7 +6,18 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.typing import ArrayLike
+
 SETTLED = 1.1  # R-hat up to here counts as settled
+
+
+def _array(value: ArrayLike) -> Any:
+    """As it came: tests read it, and say what is wrong."""
+    return value
+
+
+def _array_or_none(value: ArrayLike | None) -> Any:
+    return value
 
 
 class Scores(eqx.Module):
@@ -30,9 +41,9 @@ class Scores(eqx.Module):
         (100,)
     """
 
-    at_targets: Any
-    at_nodes: Any = None
-    nodes: Any = None
+    at_targets: Any = eqx.field(converter=_array)
+    at_nodes: Any = eqx.field(default=None, converter=_array_or_none)
+    nodes: Any = eqx.field(default=None, converter=_array_or_none)
 
 
 class LogDensities(eqx.Module):
@@ -52,8 +63,8 @@ class LogDensities(eqx.Module):
         (99,)
     """
 
-    at_targets: Any
-    at_draws: Any
+    at_targets: Any = eqx.field(converter=_array)
+    at_draws: Any = eqx.field(converter=_array)
 
 
 class Draws(eqx.Module):
@@ -73,8 +84,8 @@ class Draws(eqx.Module):
         'rejected'
     """
 
-    samples: Any
-    rhat: Any = None
+    samples: Any = eqx.field(converter=_array)
+    rhat: Any = eqx.field(default=None, converter=_array_or_none)
 
     def unsettled(self) -> Float[Array, ""] | None:
         """The share of predictions not known to have settled, []; None without R-hat."""

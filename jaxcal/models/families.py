@@ -7,14 +7,14 @@ that no library of distributions is imported here.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.models.standardized import OwnUnits, Standardized, Units, along_last
-from jaxcal.typing import Distribution
+from jaxcal.typing import Distribution, PredictionsLike
 
 
 class Normals(NamedTuple):
@@ -35,7 +35,7 @@ class Mixtures(NamedTuple):
     """``weights`` [n, k] and the distribution of the k components, leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
-    parts: Any
+    parts: PyTree
 
 
 class Classes(NamedTuple):
@@ -57,10 +57,11 @@ class Nodes(NamedTuple):
     weights: Float[Array, "n m"]
 
 
-_DISTRIBUTIONS: dict[str, Callable[[Any, Any], Any]] = {}
+Reader: TypeAlias = Callable[[Any, PyTree], PyTree]  # a base distribution, and the whole
+_DISTRIBUTIONS: dict[str, Reader] = {}
 
 
-def distribution(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
+def distribution(*names: str) -> Callable[[Reader], Reader]:
     """Register how to read the distributions whose class has one of these names.
 
     Args:
@@ -84,14 +85,14 @@ def distribution(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[
         (5, 2)
     """
 
-    def add(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def add(read: Reader) -> Reader:
         _DISTRIBUTIONS.update(dict.fromkeys(names, read))
         return read
 
     return add
 
 
-def distribution_of(predictions: Any) -> Any:
+def distribution_of(predictions: PredictionsLike) -> PyTree:
     """Closed form of n predictions, or None where only draws will do.
 
     Args:
@@ -116,14 +117,14 @@ def distribution_of(predictions: Any) -> Any:
         return None if closed_form is None else _in_units(closed_form, predictions.units)
     if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes)):
         return predictions
-    base = predictions
+    base: Any = predictions
     while type(base).__name__ in ("Independent", "ExpandedDistribution"):
         base = base.base_dist
     read = _DISTRIBUTIONS.get(type(base).__name__)
     return None if read is None else read(base, predictions)
 
 
-def gaussian_moments(predictions: Any) -> Normals:
+def gaussian_moments(predictions: PredictionsLike) -> Normals:
     """Mean and covariance of n Gaussian predictions.
 
     Args:
@@ -173,7 +174,7 @@ def mean_and_covariance(distribution: Distribution) -> Normals | None:
     return None
 
 
-def _in_own_units(distribution: Distribution, own_units: OwnUnits) -> Any:
+def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
     """The distribution of M^-1 (T - center) for T of this one; None where it has no such form."""
     match distribution:
         case Normals():
@@ -195,7 +196,7 @@ def _in_own_units(distribution: Distribution, own_units: OwnUnits) -> Any:
     return None
 
 
-def _in_units(distribution: Distribution, units: Units | OwnUnits) -> Any:
+def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
     """The distribution of (Y - center) / scale for Y of this one; None where there is no form."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
@@ -222,7 +223,7 @@ def _spread(scale: Array) -> Array:
     return jnp.where(scale < 0, jnp.nan, scale)
 
 
-def _whole(array: Any, whole: PyTree) -> Array:
+def _whole(array: Array, whole: PyTree) -> Array:
     """A parameter of one number a coordinate as [*batch, d]."""
     shape = (*whole.batch_shape, *whole.event_shape)
     flat = jnp.broadcast_to(array, shape)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from jaxcal import convert
 from jaxcal.models.arrays import Draws
 from jaxcal.models.standardized import Standardized
-from jaxcal.typing import Key, KeyLike, Predictions
+from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 
 def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
@@ -22,7 +22,7 @@ def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Ar
         ) from None
 
 
-def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
+def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n m *event"]:
     """Draw m targets from each prediction.
 
     Args:
@@ -54,22 +54,23 @@ def draws(key: KeyLike, predictions: Any, m: int) -> Float[Array, "n m *event"]:
                 f"m: asked for {m} draws of each prediction, but Draws holds {available}"
             )
         return predictions.samples[:, :m]
-    if hasattr(predictions, "sample") and hasattr(predictions, "batch_shape"):
-        samples = jnp.moveaxis(sample(convert.key(key), predictions, (m,), "predictions"), 0, 1)
-        return samples if predictions.event_shape else samples[..., None]
+    distribution: Any = predictions
+    if hasattr(distribution, "sample") and hasattr(distribution, "batch_shape"):
+        samples = jnp.moveaxis(sample(convert.key(key), distribution, (m,), "predictions"), 0, 1)
+        return samples if distribution.event_shape else samples[..., None]
     raise TypeError(
         f"predictions: {type(predictions).__name__} has no sampler: draws from them are "
         f"needed; pass a numpyro distribution or Draws, or use Fisher(), which needs scores"
     )
 
 
-def check_n_draws(n_draws: Any) -> None:
+def check_n_draws(n_draws: object) -> None:
     """ValueError unless None or a positive number of draws."""
     if n_draws is not None:
         convert.integer(n_draws, "n_draws")
 
 
-def check_batch(predictions: Predictions) -> None:
+def check_batch(predictions: PredictionsLike) -> None:
     """ValueError where one distribution stands for all observations."""
     if getattr(predictions, "batch_shape", None) == ():
         raise ValueError(
@@ -80,7 +81,8 @@ def check_batch(predictions: Predictions) -> None:
 
 def drawn(key: Key, predictions: Any, n_draws: int | None) -> Float[Array, "n m d"]:
     """Draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
-    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    inside = isinstance(predictions, Standardized)
+    original: Any = predictions.predictions if inside else predictions
     if n_draws is None and not isinstance(original, Draws):
         raise TypeError(
             f"n_draws: say how many draws of each prediction to take, since "

@@ -1,13 +1,11 @@
 """Predictions in the units of the data, so that no result depends on metres or nanometres."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.numerics import binary_size, safe_sqrt
-from jaxcal.typing import Point, Points
+from jaxcal.typing import Point, Points, PredictionsLike
 
 
 def along_last(vector: Point, points: Float[Array, "*batch d"]) -> Float[Array, "*ones d"]:
@@ -142,6 +140,6 @@ class Standardized(eqx.Module):
         [1.0, 1.0, 1.0]
     """
 
-    predictions: Any
+    predictions: PredictionsLike
     units: Units | OwnUnits
     event: tuple[int, ...] = eqx.field(static=True)

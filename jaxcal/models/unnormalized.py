@@ -1,7 +1,6 @@
 """Densities known up to their constant."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -37,7 +36,7 @@ class Unnormalized(eqx.Module):
 
     log_density: LogDensity = eqx.field(static=True)
     params: PyTree = eqx.field(converter=lambda params: convert.leaves(params, "params"))
-    in_axes: Any = eqx.field(default=0, static=True)
+    in_axes: PyTree = eqx.field(default=0, static=True)
 
     def arrays_only(self) -> "Unnormalized":
         """The same predictions, with nothing but arrays among their parameters.
@@ -57,8 +56,8 @@ class _Completed:
     """A log density with the leaves that its parameters lack; equal where these leaves are."""
 
     log_density: LogDensity
-    leaves: tuple[Any, ...]
-    tree: Any
+    leaves: tuple[PyTree, ...]
+    tree: PyTree
 
     def __call__(self, params: PyTree, y: Array) -> Array:
         rest = jax.tree.unflatten(self.tree, self.leaves)

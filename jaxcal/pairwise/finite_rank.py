@@ -12,7 +12,7 @@ is taken off by the characteristic function of the prediction. The mean of < z_i
 frequencies is h.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ class Frequencies(NamedTuple):
     sizes: Float[Array, " r"]
 
 
+@runtime_checkable
 class Map(Protocol):
     """Features of n observations to their vectors, the columns of [channels, p, n]: loops over
     observations then run over neighbours in memory."""
@@ -46,7 +47,7 @@ class FiniteRank(eqx.Module):
     The engine takes its sums from those of the vectors: n p numbers instead of n^2.
     """
 
-    map: Any
+    map: Map
     channels: int = eqx.field(default=1, static=True)
     route: str = eqx.field(default="", static=True)
 

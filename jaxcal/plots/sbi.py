@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
@@ -106,7 +107,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def coverage_of_ranks(ranks: Any, level: float) -> Any:
+def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
     """The coverage of highest-density regions from ranks of the density; None without densities."""
     import jax.numpy as jnp
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.kernels import points
 from jaxcal.models import OwnUnits, Standardized
@@ -42,7 +42,7 @@ class MomentsResidual(eqx.Module):
 
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         return view.predictions, view.about_origin
 
     def features(
@@ -55,7 +55,8 @@ class MomentsResidual(eqx.Module):
     ) -> Featured:
         if not isinstance(predictions, Standardized) or view.targets is None:
             raise TypeError("predictions: moments are of densities, and classes have none")
-        densities, targets, ys = predictions.predictions, view.targets, view.ys
+        densities: Any = predictions.predictions
+        targets, ys = view.targets, view.ys
         common, each = _units(view, predictions)
         centers, scales = common if each is None else each
         logs = each_density(densities, lambda log_density, y: log_density(y), targets)
@@ -137,7 +138,7 @@ class Part(NamedTuple):
     """A channel: a moment's group of values [n, q], which observations [n] take part, whether the
     moment is left out, and what the channel is called."""
 
-    moment: Any
+    moment: Moment | KernelStein | None
     values: Float[Array, "n q"]
     kept: Bool[Array, " n"]
     out: Bool[Array, ""]
@@ -150,7 +151,7 @@ def _features(part: Part, ys: Points) -> Features:
     return SteinFeatures(ys, part.values, part.kept.astype(ys.dtype))
 
 
-def _asks(moment: Any, name: str) -> Any:
+def _asks(moment: object, name: str) -> int:
     """What a moment says about itself; 0 or False where it does not."""
     return getattr(moment, name, 0)
 
@@ -183,7 +184,7 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
     return jnp.linalg.cholesky(jnp.where(finite, fitted.values, eye))
 
 
-def _bounded(predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
+def _bounded(predictions: PredictionsLike, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
     """Whether a density ends: a distribution says so, or it is 0 at a node."""
     if is_distribution(predictions) and not on_whole_space(predictions):
         return jnp.ones((), bool)

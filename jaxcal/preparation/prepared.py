@@ -14,7 +14,16 @@ from jaxcal.models import Scores, Units
 from jaxcal.numerics import binary_size
 from jaxcal.preparation.residuals import Featured, Residual
 from jaxcal.preparation.views import ClassFrame, Frame
-from jaxcal.typing import Features, Key, Pairwise, Scalar
+from jaxcal.typing import (
+    ArrayLike,
+    DivergenceLike,
+    Features,
+    KernelLike,
+    Key,
+    Pairwise,
+    PredictionsLike,
+    Scalar,
+)
 
 
 class Embedding(eqx.Module):
@@ -25,7 +34,7 @@ class Embedding(eqx.Module):
     vectors that users give (`Vectors`); their rows are no part of what was fitted.
     """
 
-    divergence: Any
+    divergence: DivergenceLike
     offset: Array | None
     size: Array | None
     units: Units | None
@@ -63,7 +72,11 @@ class Embedding(eqx.Module):
         return cls(divergence, offset, size, units), raw
 
     def features(
-        self, key: Key, predictions: Any, at_nodes: NodeScores | None, vectors: Any
+        self,
+        key: Key,
+        predictions: PredictionsLike,
+        at_nodes: NodeScores | None,
+        vectors: ArrayLike | None,
     ) -> Features:
         """Features of other predictions, comparable with those it was fitted to."""
         if self.units is None:
@@ -99,8 +112,8 @@ class Prepared(eqx.Module):
     frame: Frame | ClassFrame
     embedding: Embedding
     residual: Residual
-    target_kernel: Any
-    prediction_kernel: Any
+    target_kernel: KernelLike
+    prediction_kernel: KernelLike
     pairwise: Pairwise
     bandwidths: dict[str, Scalar]
     identical_predictions: Bool[Array, ""]
@@ -109,7 +122,12 @@ class Prepared(eqx.Module):
     reach: Scalar
 
     def features(
-        self, keys: Array, predictions: Any, targets: Array, *, vectors: Any = None
+        self,
+        keys: Array,
+        predictions: Any,
+        targets: Array,
+        *,
+        vectors: ArrayLike | None = None,
     ) -> Featured:
         """Features of n predictions and targets, in the units and with the nodes of the fit.
 

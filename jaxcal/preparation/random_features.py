@@ -1,14 +1,17 @@
 """Linear time: the statistic of a test replaced by one of finite rank, by random features."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.divergences.simplex import TotalVariation
 from jaxcal.divergences.vectors import is_euclidean
+from jaxcal.kernel_means import KernelMeans
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels.classes import ClassGram
 from jaxcal.kernels.frequencies import orthogonal_normals, precisions
@@ -31,7 +34,7 @@ from jaxcal.preparation.residuals import (
 )
 from jaxcal.preparation.specification import Specification
 from jaxcal.preparation.views import View
-from jaxcal.typing import Features, Key
+from jaxcal.typing import DivergenceLike, DTypeLike, Features, KernelLike, Key, PredictionsLike
 
 
 class RandomFeatures(eqx.Module):
@@ -68,7 +71,7 @@ class RandomFeatures(eqx.Module):
         'rejected'
     """
 
-    key: Any = eqx.field(converter=checks.key)
+    key: Key = eqx.field(converter=checks.key)
     n_features: int = eqx.field(default=100, static=True)
     orthogonal: bool = eqx.field(default=True, static=True)
 
@@ -84,7 +87,7 @@ class RandomFeatures(eqx.Module):
 class Approximated(eqx.Module):
     """A residual whose statistic over pairs is replaced by one of random features."""
 
-    inner: Any
+    inner: SteinResidual | MeanResidual
     options: RandomFeatures
 
     @property
@@ -101,11 +104,18 @@ class Approximated(eqx.Module):
     def node_key(self, key: Key) -> Key:
         return self.inner.node_key(key)
 
-    def divided(self, view: View, divergence: Any, kernel: Any) -> tuple[Any, Any]:
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike
+    ) -> tuple[PyTree, PyTree]:
         return self.inner.divided(view, divergence, kernel)
 
     def features(
-        self, key: Key, view: View, predictions: Any, target_kernel: Any, described: Features
+        self,
+        key: Key,
+        view: View,
+        predictions: PredictionsLike,
+        target_kernel: KernelLike,
+        described: Features,
     ) -> Featured:
         inner = self.inner
         if not isinstance(inner, MeanResidual) or isinstance(predictions, Classes):
@@ -113,7 +123,11 @@ class Approximated(eqx.Module):
         return inner.features(key, view, predictions, Wave(), described)
 
     def pairwise(
-        self, featured: Featured, target_kernel: Any, prediction_kernel: Any, divergence: Any
+        self,
+        featured: Featured,
+        target_kernel: Any,
+        prediction_kernel: Any,
+        divergence: Any,
     ) -> FiniteRank:
         features = featured.features
         (residual,) = features.residuals
@@ -155,7 +169,7 @@ class Approximated(eqx.Module):
         return f"{self.options.n_features} random features"
 
 
-def with_random_features(spec: Specification, features: Any) -> Specification:
+def with_random_features(spec: Specification, features: PyTree) -> Specification:
     """The test with random features in the place of its kernels.
 
     Raises TypeError for what is no `RandomFeatures`, or a statistic without random features.
@@ -173,11 +187,11 @@ def _means(residual: Features) -> bool:
     return isinstance(residual, Observed)
 
 
-def _normals(key: Key, count: int, d: int, dtype: Any) -> Any:
+def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Array:
     return jax.random.normal(key, (count, d), dtype)
 
 
-def _vectors(divergence: Any, kernel: Any) -> Any:
+def _vectors(divergence: Any, kernel: Any) -> Callable[[Features], Array]:
     """The map from features of predictions to vectors whose distances the kernel sees."""
     if is_euclidean(divergence) or (
         isinstance(divergence, TotalVariation) and isinstance(kernel, Laplace)
@@ -189,7 +203,7 @@ def _vectors(divergence: Any, kernel: Any) -> Any:
     )
 
 
-def _as_sine(cosine: Any) -> Any:
+def _as_sine(cosine: KernelMeans) -> KernelMeans:
     """The same averages of the sine: every formula holds its wave."""
     return jax.tree.map(
         lambda part: Wave(sine=True) if isinstance(part, Wave) else part,

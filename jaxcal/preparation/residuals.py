@@ -71,7 +71,7 @@ class Claimed(NamedTuple):
 class Featured(NamedTuple):
     """What the engine sees of n observations, and what was noticed on the way."""
 
-    features: Any
+    features: PyTree
     nonfinite_scores: Int[Array, ""]
     nonfinite_features: Int[Array, ""]
     clamped: Int[Array, ""]
@@ -100,7 +100,7 @@ class Residual(Protocol):
 
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         """The predictions for the distance between them, and those for the residuals."""
         ...
 
@@ -140,11 +140,16 @@ class SteinResidual(eqx.Module):
 
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         return view.predictions, view.predictions
 
     def features(
-        self, key: Key, view: View, predictions: Any, target_kernel: KernelLike, described: Features
+        self,
+        key: Key,
+        view: View,
+        predictions: Any,
+        target_kernel: KernelLike,
+        described: Features,
     ) -> Featured:
         scores, at_nodes = view.scores, view.at_nodes
         assert scores is not None
@@ -210,7 +215,7 @@ class MeanResidual(eqx.Module):
 
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
-    ) -> tuple[Any, Any]:
+    ) -> tuple[PyTree, PyTree]:
         """Draws are divided: if the weight of a pair depended on the very draws that stand for the
         two predictions, its error would be of one sign under calibration."""
         seen, about = view.predictions, view.about_origin

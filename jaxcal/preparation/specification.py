@@ -30,7 +30,17 @@ from jaxcal.preparation.prepared import Embedding, Prepared
 from jaxcal.preparation.residuals import Featured, Residual, SteinResidual
 from jaxcal.preparation.views import ClassFrame, Frame
 from jaxcal.scores import is_distribution
-from jaxcal.typing import Key, Nodes, Points, Precondition, Scalar
+from jaxcal.typing import (
+    BaseMeasure,
+    DivergenceLike,
+    KernelLike,
+    Key,
+    Nodes,
+    Points,
+    Precondition,
+    PredictionsLike,
+    Scalar,
+)
 from jaxcal.whitening.contract import Whitener, checked
 
 Keys = _Key[Array, "2"]  # for base points and residuals, and for features of the predictions
@@ -42,14 +52,16 @@ class Specification(eqx.Module):
     Everything static changes the program; nothing else does.
     """
 
-    divergence: Any
-    prediction_kernel: Any
-    target_kernel: Any
+    divergence: DivergenceLike
+    prediction_kernel: KernelLike
+    target_kernel: KernelLike
     residual: Residual
-    base_measure: Any = None  # None, points [m, d], or a distribution, in the units of the targets
+    base_measure: BaseMeasure | None = (
+        None  # None, points [m, d], or a distribution, in the units of the targets
+    )
     n_nodes: int = eqx.field(default=10, static=True)
     standardize: bool = eqx.field(default=True, static=True)
-    whiten: Any = None  # a `Whitener`
+    whiten: Whitener | None = None  # a `Whitener`
 
     @property
     def components(self) -> bool:
@@ -89,7 +101,7 @@ class Specification(eqx.Module):
             ys = targets.reshape(targets.shape[0], -1)
             constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
             spread = reach(ys)
-        divergence = self.divergence
+        divergence: Any = self.divergence
         if hasattr(divergence, "with_target_kernel"):
             divergence = divergence.with_target_kernel(target_kernel)
         for_divergence, for_residual = self.residual.divided(
@@ -101,7 +113,7 @@ class Specification(eqx.Module):
             for_divergence,
             view.at_nodes,
             standardize=self.standardize,
-            unitless=points.all_open(self.prediction_kernel),
+            unitless=points.all_unset(self.prediction_kernel),
         )
         bandwidth, one_prediction = median_heuristic(embedding.divergence, described)
         prediction_kernel = points.with_bandwidth(self.prediction_kernel, bandwidth)
@@ -127,7 +139,7 @@ class Specification(eqx.Module):
         )
         return prepared, featured
 
-    def _frame(self, key: Key, predictions: Any, targets: Array) -> Frame:
+    def _frame(self, key: Key, predictions: PredictionsLike, targets: Array) -> Frame:
         ys = targets.reshape(targets.shape[0], -1)
         by_targets = Units.of(ys)
         units = by_targets if self.standardize else Units.unchanged(ys)
@@ -150,7 +162,7 @@ class Specification(eqx.Module):
             )
         if self.base_measure is None:
             return jax.random.normal(key, (self.n_nodes, d), dtype)
-        nodes = self.base_measure
+        nodes: Any = self.base_measure
         if is_distribution(nodes):
             nodes = sample(key, nodes, (self.n_nodes,), "base_measure")
         return units.points(nodes.reshape(-1, d).astype(dtype))
@@ -168,10 +180,10 @@ def reach(ys: Points) -> Scalar:
 class Options(TypedDict, total=False):
     """Options of every test and estimate over pairs, by name; `kccsd_test` explains them."""
 
-    divergence: Any
-    prediction_kernel: Any
-    target_kernel: Any
-    base_measure: Any
+    divergence: DivergenceLike
+    prediction_kernel: KernelLike
+    target_kernel: KernelLike
+    base_measure: BaseMeasure | None
     n_nodes: int
     standardize: bool
 
@@ -186,10 +198,10 @@ class SteinOptions(Options, total=False):
 def stein_specification(
     ys: Array,
     *,
-    divergence: Any = Fisher(),
-    prediction_kernel: Any = Gaussian(),
-    target_kernel: Any = Gaussian(),
-    base_measure: Any = None,
+    divergence: DivergenceLike = Fisher(),
+    prediction_kernel: KernelLike = Gaussian(),
+    target_kernel: KernelLike = Gaussian(),
+    base_measure: BaseMeasure | None = None,
     n_nodes: int = 10,
     precondition: Precondition = None,
     standardize: bool = True,
@@ -239,7 +251,7 @@ def stein_specification(
     )
 
 
-def vector_kernel(kernel: Any, ys: Array) -> Any:
+def vector_kernel(kernel: KernelLike, ys: Array) -> KernelLike:
     """A kernel on targets that are vectors, or an error that names it."""
     kernel = points.as_kernel(kernel, "target_kernel")
     of_vectors(kernel, "target_kernel")
@@ -252,7 +264,7 @@ def vector_kernel(kernel: Any, ys: Array) -> Any:
     return kernel
 
 
-def checked_base_measure(value: Any, ys: Array) -> Any:
+def checked_base_measure(value: Any, ys: Array) -> BaseMeasure | None:
     """Where scores are compared: None, points [m, *event], or a distribution; checked."""
     checks.of_jax(value, "base_measure")
     if isinstance(value, type):

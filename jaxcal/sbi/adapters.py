@@ -20,7 +20,7 @@ from jaxcal.sbi.posteriors import (
 from jaxcal.sbi.suspicions import is_of_torch
 from jaxcal.sbi.torch_posterior import TorchPosterior
 from jaxcal.scores import is_distribution
-from jaxcal.typing import Key
+from jaxcal.typing import Key, Observations, PosteriorLike, PriorLike
 
 
 def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Posterior:
@@ -67,7 +67,9 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
     )
 
 
-def predictions(posterior: Any, xs: Any, *, prior: Any = None) -> Any:
+def predictions(
+    posterior: PosteriorLike, xs: Observations, *, prior: PriorLike | None = None
+) -> Any:
     """The posteriors given n observations, as the rest of the library takes predictions.
 
     They are over the parameters as they are; `score_pairs` brings them to the whole space. Those of
@@ -95,7 +97,7 @@ def predictions(posterior: Any, xs: Any, *, prior: Any = None) -> Any:
         >>> coverage.coverage(posteriors, thetas[:, 0], draws).ranks.shape
         (100,)
     """
-    scorer: Any = as_posterior(posterior, xs, prior)
+    scorer: Posterior = as_posterior(posterior, xs, prior)
     if isinstance(scorer, TorchPosterior):
         return scorer.at(xs)
     if not isinstance(scorer, Densities):
@@ -112,18 +114,18 @@ class ConditionalPosterior:
     def __init__(self, distribution_of: Any):
         self.distribution_of = distribution_of
 
-    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+    def scored(self, thetas: Array, xs: Observations, nodes: Array | None) -> Scores:
         return self._at(xs).scored(thetas, xs, nodes)
 
-    def predictions(self, xs: Any) -> Any:
+    def predictions(self, xs: Observations) -> Any:
         """The distributions given xs."""
         return self._at(xs).predictions(xs)
 
-    def sample(self, key: Key, xs: Any, m: int) -> Float[Array, "n m d"]:
+    def sample(self, key: Key, xs: Observations, m: int) -> Float[Array, "n m d"]:
         """m draws of each."""
         return self._at(xs).sample(key, xs, m)
 
-    def _at(self, xs: Any) -> DistributionPosterior:
+    def _at(self, xs: Observations) -> DistributionPosterior:
         distribution = self.distribution_of(xs)
         if not is_distribution(distribution):
             raise TypeError(

@@ -1,6 +1,5 @@
 """Tests of a posterior from its simulated pairs: each arrow composed, nothing new computed."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,7 +18,16 @@ from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
 from jaxcal.sbi.ranks import MOST_FEATURES, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
-from jaxcal.typing import ArrayLike, Distribution, Key, KeyLike
+from jaxcal.typing import (
+    ArrayLike,
+    Distribution,
+    Key,
+    KeyLike,
+    Names,
+    Observations,
+    PosteriorLike,
+    PriorLike,
+)
 
 SPLIT_UP_TO = 2000  # pairs, unless asked for
 
@@ -27,13 +35,13 @@ SPLIT_UP_TO = 2000  # pairs, unless asked for
 @recorded
 def kccsd_test(
     key: KeyLike,
-    posterior: Any,
+    posterior: PosteriorLike | ScoredPairs,
     thetas: ArrayLike | None = None,
     xs: ArrayLike | None = None,
     *,
     prior: Distribution | None = None,
     bounds: ArrayLike | None = None,
-    names: Sequence[str] | None = None,
+    names: Names | None = None,
     n_nodes: int = 10,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
@@ -97,14 +105,14 @@ def kccsd_test(
 @recorded
 def kcsd_test(
     key: KeyLike,
-    posterior: Any,
+    posterior: PosteriorLike | ScoredPairs,
     thetas: ArrayLike | None = None,
     xs: ArrayLike | None = None,
     *,
     summaries: ArrayLike | None = None,
     prior: Distribution | None = None,
     bounds: ArrayLike | None = None,
-    names: Sequence[str] | None = None,
+    names: Names | None = None,
     n_nodes: int = 10,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
@@ -169,22 +177,22 @@ def kcsd_test(
 @recorded
 def check_posterior(
     key: KeyLike,
-    posterior: Any,
+    posterior: PosteriorLike | ScoredPairs,
     thetas: ArrayLike | None = None,
     xs: ArrayLike | None = None,
     *,
     summaries: ArrayLike | None = None,
     prior: Distribution | None = None,
     bounds: ArrayLike | None = None,
-    names: Sequence[str] | None = None,
+    names: Names | None = None,
     n_nodes: int = 10,
-    draws: Any = None,
+    draws: ArrayLike | None = None,
     n_draws: int = 99,
     chains: Proposal | None = Chains(),
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
     coordinates: bool | None = None,
-    coverage: Any = None,
+    coverage: Coverage | None = None,
     exclude_invalid_x: bool = False,
 ) -> PosteriorReport:
     """Check a posterior on simulated pairs: calibrated, right given x, and what is off where.
@@ -268,6 +276,7 @@ def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) ->
         return kccsd_test(key, pairs, null=null, level=level, coordinates=False)
 
     def test(key: Key, pairs: ScoredPairs, split: bool) -> TestResult:
+        assert pairs.predictions is not None
         return moment_tests.calibration_test(
             key,
             pairs.predictions,
@@ -303,14 +312,14 @@ def _tested(
 
 
 def _pairs(
-    posterior: Any,
+    posterior: PosteriorLike | ScoredPairs,
     thetas: ArrayLike | None,
-    xs: Any,
+    xs: Observations | None,
     key: Key,
-    prior: Any,
-    bounds: Any,
-    summaries: Any,
-    names: Any,
+    prior: PriorLike | None,
+    bounds: ArrayLike | None,
+    summaries: ArrayLike | None,
+    names: Names | None,
     n_nodes: int,
     exclude_invalid_x: bool = False,
 ) -> ScoredPairs:

@@ -1,8 +1,5 @@
 """Ranks and coverage of posteriors of which there are draws alone."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import jax.numpy as jnp
 
 from jaxcal import checks
@@ -10,17 +7,17 @@ from jaxcal.models import Units
 from jaxcal.results import recorded
 from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.ranks import PosteriorRanks, rank_draws
-from jaxcal.typing import KeyLike
+from jaxcal.typing import ArrayLike, KeyLike, Names, Observations
 
 
 @recorded
 def check_draws(
     key: KeyLike,
-    draws: Any,
-    thetas: Any,
-    xs: Any = None,
+    draws: ArrayLike,
+    thetas: ArrayLike,
+    xs: Observations | None = None,
     *,
-    names: Sequence[str] | None = None,
+    names: Names | None = None,
     level: float = 0.05,
 ) -> PosteriorRanks:
     """Ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors.

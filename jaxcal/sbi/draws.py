@@ -5,12 +5,13 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
+from jaxcal.typing import ArrayLike
 
 
-def as_draws(draws: Any, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
+def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
     """Draws of n posteriors as one array, for ranks and coverage.
 
     Chains of ArviZ are thinned to the effective size of their worst parameter, since ranks want
@@ -74,7 +75,7 @@ def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Arra
     return jnp.concatenate(parts, axis=2)
 
 
-def _independent(data: Any, names: Sequence[str] | None) -> np.ndarray:
+def _independent(data: PyTree, names: Sequence[str] | None) -> np.ndarray:
     """About independent draws [m, d] of one posterior, by the effective size of its chains."""
     import arviz  # pyright: ignore[reportMissingImports]
 

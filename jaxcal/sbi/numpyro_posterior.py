@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.models import Scores, Unnormalized
 from jaxcal.sbi.posteriors import BATCH, chunked_scores
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, Key, KeyLike
 
 
 class NumpyroPosterior:
@@ -67,10 +67,10 @@ class NumpyroPosterior:
         model: Callable[..., Any],
         observed: str | Sequence[str] = "x",
         *,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, ArrayLike] | None = None,
         inputs: Sequence[str] = (),
         guide: Callable[..., Any] | None = None,
-        params: dict[str, Any] | None = None,
+        params: dict[str, PyTree] | None = None,
         batch: int = BATCH,
     ):
         self.model = convert.function(model, "model", "the observation")
@@ -90,8 +90,8 @@ class NumpyroPosterior:
             self._learn_latents({})
 
     def pairs(
-        self, key: KeyLike, n: int, inputs: Mapping[str, Any] | None = None
-    ) -> tuple[Float[Array, "n d"], Any]:
+        self, key: KeyLike, n: int, inputs: Mapping[str, ArrayLike] | None = None
+    ) -> tuple[Float[Array, "n d"], PyTree]:
         """n unconstrained parameters from the prior, and an observation for each.
 
         Args:
@@ -108,7 +108,7 @@ class NumpyroPosterior:
         """
         return self._pairs(key, n, inputs, strict=True)
 
-    def _pairs(self, key: KeyLike, n: int, inputs: Any, *, strict: bool) -> tuple[Array, Any]:
+    def _pairs(self, key: KeyLike, n: int, inputs: PyTree, *, strict: bool) -> tuple[Array, PyTree]:
         from numpyro.infer import Predictive
 
         n = convert.integer(n, "n")
@@ -121,7 +121,7 @@ class NumpyroPosterior:
         else:
             self._learn_latents(one)
 
-            def simulate(key: Key, row: Any) -> Any:
+            def simulate(key: Key, row: PyTree) -> PyTree:
                 drawn = Predictive(self.model, num_samples=1)(key, **self._call(None, row))
                 return jax.tree.map(lambda leaf: leaf[0], drawn)
 
@@ -148,7 +148,7 @@ class NumpyroPosterior:
             inputs = {name: jnp.stack([self.row[name]] * m) for name in self.inputs}
         return self._pairs(key, m, inputs, strict=False)[0]
 
-    def log_prob(self, u: Array, x: Any) -> Array:
+    def log_prob(self, u: Array, x: PyTree) -> Array:
         """The log density of the unconstrained parameters given x, up to its constant."""
         from numpyro.infer.util import potential_energy
 
@@ -160,11 +160,11 @@ class NumpyroPosterior:
         call = self._call(seen, inputs, self.guide_x_name)
         return jnp.negative(potential_energy(program, (), call, self.unravel(u)))
 
-    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
         self.prepare(thetas, xs)
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
-    def prepare(self, thetas: Array, xs: Any) -> None:
+    def prepare(self, thetas: Array, xs: PyTree) -> None:
         """Learn the latent sites from the first observation's inputs."""
         if self.inputs:
             if not isinstance(xs, Mapping) or not {*self.inputs, *self.observed} <= {*xs}:
@@ -174,14 +174,16 @@ class NumpyroPosterior:
                 )
             self._learn_latents({name: jnp.asarray(xs[name][0]) for name in self.inputs})
 
-    def predictions(self, xs: Any) -> Unnormalized:
+    def predictions(self, xs: PyTree) -> Unnormalized:
         """The posteriors given xs, for tests that need log densities."""
         return Unnormalized(_Density(self), xs)
 
-    def _call(self, x: Any, inputs: Mapping[str, Any], x_name: str | None = None) -> dict[str, Any]:
+    def _call(
+        self, x: PyTree, inputs: Mapping[str, ArrayLike], x_name: str | None = None
+    ) -> dict[str, PyTree]:
         return {x_name or self.x_name: x, **self.arguments, **inputs}
 
-    def _inputs(self, inputs: Any, n: int) -> dict[str, Array]:
+    def _inputs(self, inputs: PyTree, n: int) -> dict[str, Array]:
         named = {} if inputs is None else _dict(inputs, "inputs")
         if {*named} != {*self.inputs}:
             raise ValueError(
@@ -200,7 +202,7 @@ class NumpyroPosterior:
         flat, self.unravel = ravel_pytree(unconstrained)
         self.d, self.names = flat.size, _coordinate_names(unconstrained)
 
-    def _sites(self) -> dict[str, Any]:
+    def _sites(self) -> dict[str, PyTree]:
         from numpyro.handlers import seed, trace
 
         program = seed(self.model, jax.random.key(0))
@@ -288,11 +290,11 @@ class GuidePosterior:
             )
         self.guide, self.params = guide, convert.leaves(_dict(params), "params")
 
-    def log_prob(self, u: Array, params: Any) -> Array:
+    def log_prob(self, u: Array, params: PyTree) -> Array:
         """The guide's log density of one unconstrained parameter."""
         return jnp.sum(self.guide.get_posterior(params).log_prob(u))
 
-    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
         leading = {len(leaf) for leaf in jax.tree.leaves(self.params)}
         if leading != {len(thetas)}:
             raise ValueError(
@@ -301,17 +303,17 @@ class GuidePosterior:
             )
         return chunked_scores(self.log_prob, thetas, self.params, nodes)
 
-    def predictions(self, xs: Any) -> Unnormalized:
+    def predictions(self, xs: PyTree) -> Unnormalized:
         """The guides, for tests that need log densities."""
         return Unnormalized(_Density(self), self.params)
 
-    def sample(self, key: Key, xs: Any, m: int) -> Float[Array, "n m d"]:
+    def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
         """m draws of each guide."""
         keys = jax.random.split(key, len(jax.tree.leaves(self.params)[0]))
         one = jax.vmap(lambda key, params: self.guide.get_posterior(params).sample(key, (m,)))
         return one(keys, self.params)
 
-    def rows(self, rows: Any) -> "GuidePosterior":
+    def rows(self, rows: PyTree) -> "GuidePosterior":
         """The fits of some of the observations."""
         return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
 
@@ -322,11 +324,11 @@ class _Density:
 
     posterior: Any
 
-    def __call__(self, x: Any, u: Array) -> Array:
+    def __call__(self, x: PyTree, u: Array) -> Array:
         return self.posterior.log_prob(u, x)
 
 
-def _dict(values: Any, name: str = "params") -> dict[str, Any]:
+def _dict(values: object, name: str = "params") -> dict[str, PyTree]:
     if not isinstance(values, Mapping):
         raise TypeError(f"{name}: wanted a dict of values by name, got {convert.say(values)}")
     return dict(values)
@@ -366,7 +368,7 @@ def _seeded(model: Callable[..., Any]) -> Callable[..., Any]:
     return seed(model, jax.random.key(0))
 
 
-def _with_params(guide: Callable[..., Any], params: dict[str, Any]) -> Callable[..., Any]:
+def _with_params(guide: Callable[..., Any], params: dict[str, PyTree]) -> Callable[..., Any]:
     from numpyro.handlers import substitute
 
     return substitute(guide, data=params)

@@ -5,11 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.sbi.posteriors import DistributionPosterior, Sampler
 from jaxcal.sbi.space import Space
-from jaxcal.typing import Key
+from jaxcal.typing import DTypeLike, Key
 
 ATTEMPTS = 12  # to draw parameters within bounds, each with twice as many draws as before
 MOST_AT_ONCE = 10_000  # draws of one posterior in an attempt
@@ -19,7 +19,7 @@ class PairedSampler:
     """``sample(key, m)`` of the posteriors of these observations, [n, m, d], before the change to
     free parameters; draws outside of the bounds are drawn again, as sbi does."""
 
-    def __init__(self, posterior: Sampler, xs: Any, dtype: Any, space: Space):
+    def __init__(self, posterior: Sampler, xs: PyTree, dtype: DTypeLike, space: Space):
         self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
 
     def __call__(self, key: Key, m: int) -> Float[Array, "n m d"]:

@@ -17,9 +17,24 @@ from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.freed import freed
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
 from jaxcal.sbi.paired_sampler import PairedSampler, rows_of
-from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
+from jaxcal.sbi.posteriors import (
+    ArrayPosterior,
+    Densities,
+    DistributionPosterior,
+    Posterior,
+    Sampler,
+)
 from jaxcal.sbi.space import Space, check_inside, space_of
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import (
+    ArrayLike,
+    Key,
+    KeyLike,
+    Names,
+    Observations,
+    PosteriorLike,
+    Predictions,
+    PriorLike,
+)
 
 LONG = 100  # numbers of one observation, above which a network's embedding stands for it
 
@@ -57,9 +72,9 @@ class ScoredPairs(eqx.Module):
     space: Space
     names: tuple[str, ...] = eqx.field(static=True)
     notes: tuple[str, ...] = eqx.field(static=True)
-    predictions: Any = None
+    predictions: Predictions | None = None
     sampler: PairedSampler | None = eqx.field(default=None, static=True)
-    xs: Any = None
+    xs: Observations | None = None
 
     def sample(self, key: KeyLike, m: int) -> Float[Array, "n m d"]:
         """m draws of each posterior, as free parameters; TypeError where ``sampler`` is None."""
@@ -70,14 +85,14 @@ class ScoredPairs(eqx.Module):
 
 def score_pairs(
     key: KeyLike,
-    posterior: Any,
-    thetas: Any,
-    xs: Any,
+    posterior: PosteriorLike,
+    thetas: ArrayLike,
+    xs: Observations,
     *,
-    prior: Any = None,
-    bounds: Any = None,
-    summaries: Any = None,
-    names: Any = None,
+    prior: PriorLike | None = None,
+    bounds: ArrayLike | None = None,
+    summaries: ArrayLike | None = None,
+    names: Names | None = None,
     n_nodes: int = 10,
     exclude_invalid_x: bool = False,
 ) -> ScoredPairs:
@@ -198,7 +213,7 @@ def score_pairs(
     )
 
 
-def _valid(xs: Any, n: int, exclude: bool) -> np.ndarray:
+def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
     """Which rows of xs are finite, [n]; ValueError where some are not and none may be left out."""
     leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(xs)]
     valid = np.all([np.all(np.isfinite(leaf), axis=1) for leaf in leaves], axis=0)
@@ -211,7 +226,9 @@ def _valid(xs: Any, n: int, exclude: bool) -> np.ndarray:
     )
 
 
-def _summarized(scorer: Any, xs: Any, summaries: Any, n: int) -> tuple[Array, tuple[str, ...]]:
+def _summarized(
+    scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
+) -> tuple[Array, tuple[str, ...]]:
     """What kernels compare observations by, [n, q], and a sentence where it is an embedding."""
     if summaries is not None:
         return _features(summaries, n), ()
@@ -231,7 +248,12 @@ def _summarized(scorer: Any, xs: Any, summaries: Any, n: int) -> tuple[Array, tu
 
 
 def _about_inputs(
-    key: Key, prior: Any, own_prior: Any, scorer: Any, values: Array, xs: Any
+    key: Key,
+    prior: Any,
+    own_prior: Any,
+    scorer: Any,
+    values: Array,
+    xs: Any,
 ) -> tuple[str, ...]:
     """Sentences on whether thetas and xs are what prior and network expect."""
     thetas, draws = np.asarray(values, float), None
@@ -246,7 +268,7 @@ def _about_inputs(
     return notes + suspicions.about_training(moments, features)
 
 
-def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
+def _paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
     values = checks.floats(thetas, "thetas")
     if values.ndim == 1:
         values = values[:, None]
@@ -274,7 +296,7 @@ def _paired(thetas: Any, xs: Any) -> tuple[Array, Any]:
     return values, arrays if isinstance(xs, dict) else arrays["xs"]
 
 
-def _features(xs: Any, n: int, name: str = "summaries") -> Array:
+def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     flat = [checks.features(x, name) for x in (xs.values() if isinstance(xs, dict) else [xs])]
     if any(x.shape[:1] != (n,) for x in flat):
         raise ValueError(f"{name}: wanted n={n} rows, one a pair, got {flat[0].shape}")
@@ -283,7 +305,7 @@ def _features(xs: Any, n: int, name: str = "summaries") -> Array:
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
 
 
-def _names(names: Any, d: int) -> tuple[str, ...]:
+def _names(names: Names | None, d: int) -> tuple[str, ...]:
     names = checks.names(names, d)
     if names is None:
         return tuple(f"theta_{k + 1}" for k in range(d))

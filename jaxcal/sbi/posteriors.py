@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.models import Scores, Unnormalized
@@ -30,7 +30,7 @@ class Posterior(Protocol):
     thetas and, where there are nodes, at every node for every x.
     """
 
-    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores: ...
+    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores: ...
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class Densities(Protocol):
     of torch are an `Unnormalized` too, whose density calls back to torch.
     """
 
-    def predictions(self, xs: Any) -> Any: ...
+    def predictions(self, xs: PyTree) -> Any: ...
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class Sampler(Protocol):
     ``sample(key, xs, m)`` returns m independent draws of each of the n posteriors, [n, m, d].
     """
 
-    def sample(self, key: Key, xs: Any, m: int) -> Float[Array, "n m d"]: ...
+    def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]: ...
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ class _Swapped:
 
     log_prob: Callable[..., Array]
 
-    def __call__(self, x: Any, theta: Array) -> Array:
+    def __call__(self, x: PyTree, theta: Array) -> Array:
         return self.log_prob(theta, x)
 
 
-def _call(params: Any, theta: Array) -> Array:
+def _call(params: PyTree, theta: Array) -> Array:
     network, x = params
     return network(theta, x)
 
 
-def _flow(params: Any, theta: Array) -> Array:
+def _flow(params: PyTree, theta: Array) -> Array:
     flow, x = params
     return flow.log_prob(theta, condition=x)
 
@@ -101,10 +101,10 @@ class JaxPosterior(eqx.Module):
     log_prob: Any
     batch: int = eqx.field(default=BATCH, static=True)
 
-    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
-    def predictions(self, xs: Any) -> Unnormalized:
+    def predictions(self, xs: PyTree) -> Unnormalized:
         """The posteriors given xs, for tests that need log densities."""
         density, network = _density(self.log_prob)
         if network is None:
@@ -115,7 +115,7 @@ class JaxPosterior(eqx.Module):
 def chunked_scores(
     log_prob: Any,
     thetas: Float[Array, "n d"],
-    xs: Any,
+    xs: PyTree,
     nodes: Float[Array, "m d"] | None = None,
     *,
     batch: int = BATCH,
@@ -181,13 +181,13 @@ def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
 class Static(eqx.Module):
     """The parts of a network that are no arrays, as one static thing."""
 
-    rest: Any = eqx.field(static=True)
+    rest: PyTree = eqx.field(static=True)
 
-    def __init__(self, rest: Any):
+    def __init__(self, rest: PyTree):
         leaves, tree = jax.tree.flatten(rest)
         self.rest = (tuple(leaves), tree)
 
-    def tree(self) -> Any:
+    def tree(self) -> PyTree:
         leaves, tree = self.rest
         return jax.tree.unflatten(tree, leaves)
 
@@ -196,7 +196,7 @@ class Static(eqx.Module):
 def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
     network = eqx.combine(arrays, static.tree())
 
-    def one(row: Any) -> tuple[Array, Array | None]:
+    def one(row: PyTree) -> tuple[Array, Array | None]:
         theta, x = row
         everywhere = theta[None] if nodes is None else jnp.concatenate([theta[None], nodes])
         params = x if network is None else (network, x)
@@ -210,7 +210,7 @@ def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
     return jax.lax.map(one, (thetas, xs), batch_size=size)
 
 
-def _check_log_prob(value: Any) -> None:
+def _check_log_prob(value: object) -> None:
     if isinstance(value, type) or not (callable(value) or hasattr(value, "log_prob")):
         raise TypeError(f"log_prob: wanted log_prob(theta, x), got {checks.say(value)}")
 
@@ -241,10 +241,10 @@ class ArrayPosterior(eqx.Module):
 
     scores: Scores
 
-    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
         return self.scores
 
-    def rows(self, rows: Any) -> "ArrayPosterior":
+    def rows(self, rows: PyTree) -> "ArrayPosterior":
         """The scores of some of the observations."""
         at, at_nodes = self.scores.at_targets, self.scores.at_nodes
         some = None if at_nodes is None else np.asarray(at_nodes)[rows]
@@ -272,16 +272,16 @@ class DistributionPosterior(eqx.Module):
         at, at_nodes = scores_at(as_vectors, thetas, nodes)
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
-    def predictions(self, xs: Any) -> Any:
+    def predictions(self, xs: PyTree) -> Any:
         """The distribution itself."""
         return self.distribution
 
-    def sample(self, key: Key, xs: Any, m: int) -> Float[Array, "n m d"]:
+    def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
         """m draws of each."""
         drawn = draws(key, self.distribution, m)
         return drawn.reshape(*drawn.shape[:2], -1)
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> bool:
     """Whether this is a tensor of torch, or behaves like one."""
     return hasattr(value, "detach") and hasattr(value, "numpy")

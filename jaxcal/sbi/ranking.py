@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks, goodness_of_fit, nulls
 from jaxcal.models import Scores
@@ -20,7 +20,7 @@ from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, Static
 from jaxcal.sbi.space import Space
 from jaxcal.scores import score
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
 TOGETHER = 50  # models under way at once
 
@@ -94,14 +94,14 @@ class PosteriorRanking(eqx.Module):
 
 def rank_posteriors(
     key: KeyLike,
-    models: Any,
-    thetas: Any,
-    xs: Any,
+    models: PyTree,
+    thetas: ArrayLike,
+    xs: Observations,
     *,
-    prior: Any = None,
-    bounds: Any = None,
-    summaries: Any = None,
-    names: Any = None,
+    prior: PriorLike | None = None,
+    bounds: ArrayLike | None = None,
+    summaries: ArrayLike | None = None,
+    names: Names | None = None,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
 ) -> PosteriorRanking:
@@ -186,7 +186,7 @@ def _tests(
     static: Static,
     thetas: Array,
     features: Array,
-    xs: Any,
+    xs: Observations,
     space: Space | None,
     null: nulls.Null,
     *,

@@ -94,7 +94,12 @@ class PosteriorRanks(Result):
 
 
 def ranks_of(
-    key: Key, pairs: ScoredPairs, draws: Any, n_draws: int, chains: Any, level: float
+    key: Key,
+    pairs: ScoredPairs,
+    draws: Any,
+    n_draws: int,
+    chains: Any,
+    level: float,
 ) -> PosteriorRanks | None:
     """Ranks among the draws that were passed, those of the posterior, or candidates by chains."""
     draw_key, rank_key = jax.random.split(key)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from jaxcal.coverage import Coverage
 from jaxcal.results import Result, Sentences, TestResult
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.ranks import CHAINS, DRAWS, PosteriorRanks
@@ -115,7 +116,7 @@ class PosteriorReport(Result):
 
     calibration: PosteriorResult
     conditional: PosteriorResult
-    coverage: Any
+    coverage: Coverage | None
     ranks: PosteriorRanks | None = None
 
     @property

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.models.standardized import along_last
-from jaxcal.typing import ArrayLike, Distribution, DTypeLike
+from jaxcal.typing import ArrayLike, DTypeLike, PriorLike
 
 Rows = Float[Array, "*batch d"]
 
@@ -99,7 +99,7 @@ class Space(eqx.Module):
         return above, below, above & below, *harmless
 
 
-def space_of(prior: Distribution, bounds: ArrayLike, d: int, dtype: DTypeLike) -> Space:
+def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: DTypeLike) -> Space:
     """The space of the parameters: that of ``bounds`` (low, high), else of the prior's support.
 
     The prior may be a numpyro or torch distribution over vectors [d], or None (no bounds known).

@@ -10,6 +10,7 @@ from jaxtyping import Array
 from jaxcal.models import Scores
 from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.sbi.space import Space, evenly_filled
+from jaxcal.typing import ArrayLike, PriorLike
 
 FEW = 50  # pairs
 UNLIKELY = 1e-6  # p-value of draws of the prior, below which thetas look like something else
@@ -38,7 +39,13 @@ def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
     )
 
 
-def about_space(space: Space, prior: Any, bounds: Any, thetas: Array, names: tuple[str, ...]):
+def about_space(
+    space: Space,
+    prior: PriorLike | None,
+    bounds: ArrayLike | None,
+    thetas: Array,
+    names: tuple[str, ...],
+):
     """Sentences on parameters with bounds, and on those that look as if they had some."""
     bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
     if bounded:
@@ -117,8 +124,8 @@ def about_count(n: int) -> tuple[str, ...]:
 
 
 def about_prior(
-    prior: Any,
-    trained_with: Any,
+    prior: PriorLike | None,
+    trained_with: PriorLike | None,
     thetas: np.ndarray,
     features: np.ndarray,
     draws: np.ndarray | None,

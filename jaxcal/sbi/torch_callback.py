@@ -1,26 +1,27 @@
 """Log densities of torch inside JAX programs, with first and second derivatives."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
-from jaxcal.typing import Scalar
+from jaxcal.typing import DTypeLike, Scalar
 
 
 @runtime_checkable
 class Outside(Protocol):
     """Densities computed outside of JAX, on arrays, row by row."""
 
-    def log_densities(self, thetas: np.ndarray, xs: Any) -> np.ndarray: ...
+    def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
 
-    def logs_and_scores(self, thetas: np.ndarray, xs: Any) -> tuple[np.ndarray, np.ndarray]: ...
+    def logs_and_scores(self, thetas: np.ndarray, xs: PyTree) -> tuple[np.ndarray, np.ndarray]: ...
 
-    def curvature(self, thetas: np.ndarray, xs: Any, directions: np.ndarray) -> np.ndarray: ...
+    def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class CalledBack:
 
     posterior: Outside
 
-    def __call__(self, x: Any, theta: Array) -> Scalar:
+    def __call__(self, x: PyTree, theta: Array) -> Scalar:
         @jax.custom_jvp
         def log_density(theta: Array) -> Scalar:
             return _call(self.posterior.log_densities, (theta.dtype, ()), x, theta)
@@ -46,12 +47,12 @@ class CalledBack:
             return value, slope
 
         @log_density.defjvp
-        def first(primals: Any, tangents: Any) -> Any:
+        def first(primals: PyTree, tangents: PyTree) -> PyTree:
             value, slope = both(*primals)
             return value, jnp.sum(slope * tangents[0])
 
         @both.defjvp
-        def second(primals: Any, tangents: Any) -> Any:
+        def second(primals: PyTree, tangents: PyTree) -> PyTree:
             value, slope = both(*primals)
             shapes = (theta.dtype, theta.shape)
             product = _call(self.posterior.curvature, shapes, x, primals[0], tangents[0])
@@ -60,7 +61,9 @@ class CalledBack:
         return log_density(theta)
 
 
-def _call(function: Any, shapes: tuple[Any, ...], x: Any, *vectors: Array) -> Any:
+def _call(
+    function: Callable[..., PyTree], shapes: tuple[PyTree, ...], x: PyTree, *vectors: Array
+) -> PyTree:
     """``function(thetas, xs, ..)`` on all rows that ``vmap`` has gathered."""
     dtype, *wanted = shapes
     outputs = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in wanted)
@@ -73,7 +76,12 @@ def _call(function: Any, shapes: tuple[Any, ...], x: Any, *vectors: Array) -> An
 
 
 def _rows(
-    function: Any, tree: Any, events: tuple[int, ...], dtype: Any, leaves: Any, vectors: Any
+    function: Callable[..., PyTree],
+    tree: PyTree,
+    events: tuple[int, ...],
+    dtype: DTypeLike,
+    leaves: PyTree,
+    vectors: PyTree,
 ) -> tuple[np.ndarray, ...]:
     arrays = [np.asarray(vector) for vector in vectors]
     observed = [np.asarray(leaf) for leaf in leaves]

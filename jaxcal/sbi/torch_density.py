@@ -8,9 +8,14 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcal import checks
+
+if TYPE_CHECKING:
+    from torch import Tensor  # pyright: ignore[reportMissingImports]
+else:
+    Tensor = Any
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,10 @@ class TorchDensity:
         notes: Sentences on what is tested.
     """
 
-    log_prob: Callable[[Any, Any], Any]
-    score: Callable[[Any, Any], Any] | None = None
-    draw: Callable[[Any, int], Any] | None = None
-    embed: Callable[[Any], Any] | None = None
+    log_prob: Callable[[Tensor, Tensor], Tensor]
+    score: Callable[[Tensor, Tensor], Tensor] | None = None
+    draw: Callable[[Tensor, int], Tensor] | None = None
+    embed: Callable[[Tensor], Tensor] | None = None
     prior: Any = None
     networks: tuple[Any, ...] = ()
     theta_shape: tuple[int, ...] | None = None
@@ -91,10 +96,11 @@ def density_of(posterior: Any, prior: Any = None) -> TorchDensity:
     if hasattr(posterior, "log_prob") and hasattr(posterior, "batch_shape"):
         return _conditional(lambda x: posterior, prior, ())
     if callable(posterior):
+        function: Any = posterior
         networks = (posterior,) if hasattr(posterior, "parameters") else ()
         if _arguments(posterior) == 1:
-            return _conditional(posterior, prior, networks)
-        return TorchDensity(posterior, prior=prior, networks=networks)
+            return _conditional(function, prior, networks)
+        return TorchDensity(function, prior=prior, networks=networks)
     raise TypeError(
         f"posterior: {name} has neither a posterior_estimator nor a potential_fn: pass a function "
         f"log_prob(thetas, xs) of torch tensors that returns one number a row, or a function "
@@ -137,15 +143,15 @@ def _vector_field(estimator: Any, prior: Any) -> TorchDensity:
     )
     composed = bool(getattr(estimator, "compose_enabled", False))
 
-    def log_prob(theta: Any, x: Any) -> Any:
+    def log_prob(theta: Tensor, x: Tensor) -> Tensor:
         whole = potential.neural_ode(x).log_prob(estimator.to_z(theta) if composed else theta)
         return whole - estimator.log_abs_det() if composed else whole
 
-    def draw(x: Any, m: int) -> Any:
+    def draw(x: Tensor, m: int) -> Tensor:
         drawn = potential.neural_ode(x).sample((m,))
         return estimator.from_z(drawn) if composed else drawn
 
-    def score(theta: Any, x: Any) -> Any:
+    def score(theta: Tensor, x: Tensor) -> Tensor:
         time = torch.full((1,), estimator.t_min, dtype=theta.dtype, device=theta.device)
         if not composed:
             return estimator.score(theta, x, t=time)
@@ -196,10 +202,12 @@ def _estimator(estimator: Any, prior: Any) -> TorchDensity:
     return _posterior_estimator(estimator, prior, note if same else ())
 
 
-def _conditional(of: Callable[[Any], Any], prior: Any, networks: tuple[Any, ...]) -> TorchDensity:
+def _conditional(
+    of: Callable[[Tensor], Tensor], prior: Any, networks: tuple[Any, ...]
+) -> TorchDensity:
     """``of(x)``: the distribution of theta given each of b rows of x."""
 
-    def at(x: Any) -> Any:
+    def at(x: Tensor) -> Any:
         distribution = of(x)
         if not hasattr(distribution, "log_prob"):
             raise TypeError(
@@ -208,7 +216,7 @@ def _conditional(of: Callable[[Any], Any], prior: Any, networks: tuple[Any, ...]
             )
         return distribution
 
-    def log_prob(theta: Any, x: Any) -> Any:
+    def log_prob(theta: Tensor, x: Tensor) -> Tensor:
         distribution = at(x)
         batch = tuple(getattr(distribution, "batch_shape", (len(theta),)))
         event = tuple(getattr(distribution, "event_shape", theta.shape[1:]))
@@ -225,7 +233,7 @@ def _conditional(of: Callable[[Any], Any], prior: Any, networks: tuple[Any, ...]
             )
         return distribution.log_prob(theta if event else theta[:, 0])
 
-    def draw(x: Any, m: int) -> Any:
+    def draw(x: Tensor, m: int) -> Tensor:
         drawn = at(x).sample((m,))
         return drawn if drawn.dim() == 3 else drawn.unsqueeze(-1)
 
@@ -240,12 +248,12 @@ def _ensemble(posterior: Any, prior: Any) -> TorchDensity:
     members = [density_of(member, prior) for member in posterior.posteriors]
     weights = torch.as_tensor(posterior.weights)
 
-    def log_prob(theta: Any, x: Any) -> Any:
+    def log_prob(theta: Tensor, x: Tensor) -> Tensor:
         logs = torch.stack([member.log_prob(theta, x) for member in members])
         shares = torch.log(weights).to(logs.device, logs.dtype)
         return torch.logsumexp(shares[:, None] + logs, dim=0)
 
-    def draw(x: Any, m: int) -> Any:
+    def draw(x: Tensor, m: int) -> Tensor:
         drawn = torch.stack([member.draw(x, m) for member in members if member.draw is not None])
         picks = torch.multinomial(weights, m * len(x), replacement=True).to(drawn.device)
         picks = picks.reshape(1, m, len(x), 1).expand(1, *drawn.shape[1:])
@@ -271,7 +279,7 @@ def _ensemble(posterior: Any, prior: Any) -> TorchDensity:
     )
 
 
-def _potential_at(potential: Any, theta: Any, x: Any) -> Any:
+def _potential_at(potential: Any, theta: Tensor, x: Tensor) -> Any:
     """One potential a pair; the observation that the potential held is put back."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
@@ -284,7 +292,7 @@ def _potential_at(potential: Any, theta: Any, x: Any) -> Any:
             setattr(potential, name, value)
 
 
-def _log_prob_of_prior(prior: Any, whose: str) -> Callable[[Any], Any]:
+def _log_prob_of_prior(prior: Any, whose: str) -> Callable[[Tensor], Tensor]:
     if not hasattr(prior, "log_prob"):
         raise ValueError(
             f"prior: {whose} is no posterior without one: pass prior= with a log_prob, or what "
@@ -295,7 +303,7 @@ def _log_prob_of_prior(prior: Any, whose: str) -> Callable[[Any], Any]:
     with torch.random.fork_rng():
         like = prior.sample((1,))
 
-    def log_prob(theta: Any) -> Any:
+    def log_prob(theta: Tensor) -> Tensor:
         return prior.log_prob(theta.to(like.device, like.dtype)).to(theta.device, theta.dtype)
 
     return log_prob
@@ -308,7 +316,7 @@ def _shapes(estimator: Any, theta: str, x: str) -> dict[str, Any]:
     return {"networks": (estimator,), "theta_shape": theta_shape, "x_shape": x_shape}
 
 
-def _embedding(estimator: Any, name: str) -> Callable[[Any], Any] | None:
+def _embedding(estimator: Any, name: str) -> Callable[[Tensor], Tensor] | None:
     network = getattr(estimator, name, None)
     return None if network is None else lambda x: network(x).reshape(len(x), -1)
 

@@ -4,18 +4,23 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.models import Scores, Unnormalized
 from jaxcal.sbi.torch_callback import CalledBack
 from jaxcal.sbi.torch_density import density_of
-from jaxcal.typing import Key
+from jaxcal.typing import Key, PriorLike
+
+if TYPE_CHECKING:
+    from torch import Tensor  # pyright: ignore[reportMissingImports]
+else:
+    Tensor = Any
 
 BATCH = 10_000
 
@@ -57,7 +62,14 @@ class TorchPosterior:
         2
     """
 
-    def __init__(self, posterior: Any, *, prior: Any = None, batch: int = BATCH, like: Any = None):
+    def __init__(
+        self,
+        posterior: Any,
+        *,
+        prior: PriorLike | None = None,
+        batch: int = BATCH,
+        like: Any = None,
+    ):
         with _torch().inference_mode(False):
             self.source, self.density = posterior, density_of(posterior, prior)
         self.prior, self.notes = self.density.prior, self.density.notes
@@ -76,7 +88,7 @@ class TorchPosterior:
     def _identity(self) -> tuple[int, ...]:
         return id(self.source), id(self.prior), self.batch
 
-    def prepare(self, thetas: Array, xs: Any) -> None:
+    def prepare(self, thetas: Array, xs: PyTree) -> None:
         """ValueError where parameters or observations are not of the size of those in training."""
         wanted = self.density.x_shape
         if wanted is None or isinstance(xs, dict):
@@ -90,7 +102,7 @@ class TorchPosterior:
                 f"{tuple(xs.shape[1:])}" + (": are the two swapped?" if sizes == (size, d) else "")
             )
 
-    def scored(self, thetas: Array, xs: Any, nodes: Array | None) -> Scores:
+    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
         self.prepare(thetas, xs)
         at = self.scores(np.asarray(thetas), xs)
         if nodes is None:
@@ -101,11 +113,11 @@ class TorchPosterior:
         at_nodes = np.stack(everywhere, axis=1)
         return Scores(jnp.asarray(at, thetas.dtype), jnp.asarray(at_nodes, thetas.dtype), nodes)
 
-    def at(self, xs: Any) -> Unnormalized:
+    def at(self, xs: PyTree) -> Unnormalized:
         """The posteriors given xs, for tests that need log densities: JAX calls back to torch."""
         return Unnormalized(CalledBack(self), jax.tree.map(jnp.asarray, _arrays(xs)))
 
-    def summaries(self, xs: Any) -> np.ndarray | None:
+    def summaries(self, xs: PyTree) -> np.ndarray | None:
         """The network's own embedding of xs, [n, q], or None where it has none."""
         embed = self.density.embed
         if embed is None or isinstance(xs, dict):
@@ -124,17 +136,17 @@ class TorchPosterior:
                         return mean, sd
         return None
 
-    def scores(self, thetas: np.ndarray, xs: Any) -> np.ndarray:
+    def scores(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
         """The score of every pair, [n, d]; NaN where the log density is not finite."""
         return self.logs_and_scores(thetas, xs, logs=False)[1]
 
-    def log_densities(self, thetas: np.ndarray, xs: Any) -> np.ndarray:
+    def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
         """The log density of every pair, [n], up to a constant a row."""
         parts = self._walk(thetas, xs, lambda t, x: (self._log_prob(t, x),), gradients=False)
         return np.concatenate([part[0] for part in parts])
 
     def logs_and_scores(
-        self, thetas: np.ndarray, xs: Any, *, logs: bool = True
+        self, thetas: np.ndarray, xs: PyTree, *, logs: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """Both of every pair, [n] and [n, d]; ``logs`` may be NaN where they are not asked for."""
         both = partial(self._both, logs=logs)
@@ -142,14 +154,14 @@ class TorchPosterior:
         values, scores = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
         return values, scores
 
-    def curvature(self, thetas: np.ndarray, xs: Any, directions: np.ndarray) -> np.ndarray:
+    def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray:
         """The Hessian of every log density times a direction, [n, d]."""
         torch = _torch()
         if self.density.slow:
             raise TypeError("posterior: the solution of an ODE has no second derivatives here")
         directed = iter(np.array_split(directions, range(self.batch, len(thetas), self.batch)))
 
-        def product(theta: Any, x: Any) -> tuple[Any]:
+        def product(theta: Tensor, x: Tensor) -> tuple[Tensor]:
             along = torch.as_tensor(next(directed), dtype=theta.dtype, device=theta.device)
             _, slope = self._both(theta, x, logs=False, create_graph=True)
             (row,) = torch.autograd.grad((slope * along).sum(), theta, allow_unused=True)
@@ -157,7 +169,7 @@ class TorchPosterior:
 
         return np.concatenate([part[0] for part in self._walk(thetas, xs, product, gradients=True)])
 
-    def _sample(self, key: Key, xs: Any, m: int) -> Array:
+    def _sample(self, key: Key, xs: PyTree, m: int) -> Array:
         torch, draw = _torch(), self.density.draw
         assert draw is not None
         rows = max(1, self.batch // m)
@@ -167,7 +179,7 @@ class TorchPosterior:
             drawn = np.concatenate([part[0] for part in parts], axis=1)
         return jnp.asarray(np.moveaxis(drawn, 0, 1))
 
-    def _log_prob(self, theta: Any, x: Any) -> Any:
+    def _log_prob(self, theta: Tensor, x: Tensor) -> Any:
         try:
             log_prob = self.density.log_prob(theta, x)
         except RuntimeError as error:
@@ -188,8 +200,8 @@ class TorchPosterior:
         return log_prob.reshape(-1)
 
     def _both(
-        self, theta: Any, x: Any, *, logs: bool, create_graph: bool = False
-    ) -> tuple[Any, Any]:
+        self, theta: Tensor, x: Tensor, *, logs: bool, create_graph: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Log densities and scores; without ``logs`` a network's own score needs no density."""
         torch, density = _torch(), self.density
         if density.score is None:
@@ -205,8 +217,8 @@ class TorchPosterior:
     def _walk(
         self,
         thetas: np.ndarray | None,
-        xs: Any,
-        function: Callable[[Any, Any], tuple[Any, ...]],
+        xs: PyTree,
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
         *,
         gradients: bool,
         rows: int | None = None,
@@ -219,7 +231,7 @@ class TorchPosterior:
             like = self._like(torch)
             for start in range(0, n, size):
                 part = slice(start, start + size)
-                theta = None
+                theta: Any = None
                 if thetas is not None:
                     theta = _tensor(torch, thetas[part], like).requires_grad_(gradients)
                 x = jax.tree.map(lambda leaf, part=part: _tensor(torch, leaf[part], like), xs)
@@ -254,7 +266,7 @@ class TorchPosterior:
             for module, training in zip(modules, modes, strict=True):
                 module.training = training
 
-    def _shaped(self, x: Any) -> Any:
+    def _shaped(self, x: Tensor) -> Any:
         """The observations in the shape that the network was made for."""
         wanted = self.density.x_shape
         return x if wanted is None or isinstance(x, dict) else x.reshape(len(x), *wanted)
@@ -270,7 +282,7 @@ def _torch() -> Any:
     return torch
 
 
-def _arrays(xs: Any) -> Any:
+def _arrays(xs: PyTree) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf.cpu() if hasattr(leaf, "cpu") else leaf), xs)
 
 
@@ -281,7 +293,7 @@ def _tensor(torch: Any, values: Any, like: Any) -> Any:
     return torch.as_tensor(np.array(values)).to(like.device, like.dtype)
 
 
-def _slope(torch: Any, log_prob: Any, theta: Any, create_graph: bool) -> Any:
+def _slope(torch: Any, log_prob: Any, theta: Tensor, create_graph: bool) -> Any:
     if not log_prob.requires_grad:
         raise ValueError(
             "posterior: its log density is detached from theta, so torch cannot give a score: "

@@ -1,7 +1,7 @@
 """What every simulator offers: a prior, draws of an observation, and its likelihood."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from jaxcal import convert
-from jaxcal.typing import KeyLike, Point, Scalar
+from jaxcal.typing import Distribution, KeyLike, Point, Scalar
 
 
 class Pairs(NamedTuple):
@@ -66,7 +66,7 @@ class Simulator(eqx.Module):
     """
 
     name: str = eqx.field(static=True)
-    prior: Any
+    prior: Distribution
     draw: Callable[..., Array] = eqx.field(
         converter=lambda function: _as_partial(function, "draw", "key and theta")
     )
@@ -104,7 +104,7 @@ class Simulator(eqx.Module):
         return self.prior.log_prob(theta) + self.log_likelihood(theta, x)
 
 
-def box(low: float, high: float, d: int) -> Any:
+def box(low: float, high: float, d: int) -> Distribution:
     """The uniform distribution over [low, high]^d."""
     import numpyro.distributions as dist
 

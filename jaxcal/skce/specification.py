@@ -63,15 +63,15 @@ def mean_specification(
     if isinstance(predictions, Classes):
         if whiten is not None:
             raise ValueError("whiten: class probabilities have no units to be brought into")
-        target_kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
+        kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
         default = points.L1Laplace() if isinstance(distribution, Laplaces) else Gaussian()
-        target_kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
+        kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
         base_measure = checked_base_measure(base_measure, ys)
     specification = Specification(
         checks.divergence(divergence),
         points.as_kernel(prediction_kernel, "prediction_kernel"),
-        target_kernel,
+        kernel,
         MeanResidual(n_draws),
         base_measure,
         checks.integer(n_nodes, "n_nodes"),

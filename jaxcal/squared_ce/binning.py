@@ -32,7 +32,7 @@ def _counts(value: Any) -> tuple[int, ...]:
     return tuple(int(count) for count in counts)
 
 
-def _edges(value: object) -> Any:
+def _edges(value: object) -> tuple[float, ...] | None:
     if value is None:
         return None
     edges = np.asarray(checks.floats(value, "edges"), np.float64)
@@ -86,7 +86,7 @@ class Bins(eqx.Module):
             return [{"bins": float(len(self.edges) - 1)}]
         return [{"bins": float(count)} for count in self.counts]
 
-    def fit(self, train: Reduced, shared: list[Any]) -> "FittedBins":
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedBins":
         scalar_only(train, self.name)
         return _fit(self, train)
 

@@ -6,7 +6,7 @@ evaluation set again ``features`` are computed once, and ``factors`` once a cand
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -57,13 +57,19 @@ class Estimator(Protocol):
 
     def grid(self, problem: Reduced, /) -> list[Setting]: ...
 
-    def fit(self, train: Reduced, shared: list[Any], /) -> Fitted: ...
+    def fit(self, train: Reduced, shared: list[object], /) -> Fitted: ...
+
+
+if TYPE_CHECKING:  # what users may pass; at run time `jaxcal.squared_ce.pipeline` reads it
+    Estimators: TypeAlias = Sequence[Estimator]
+else:
+    Estimators = Any
 
 
 class Candidate(eqx.Module):
     """One candidate of a fitted estimator as a calibration function."""
 
-    fitted: Any
+    fitted: Fitted
     setting: PyTree[Array]
 
     def factors(self, inputs: Array) -> Factors:
@@ -107,7 +113,7 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
     features = fitted.features(problem.inputs)
     residuals = problem.residuals
 
-    def one(setting: Any) -> AtData:
+    def one(setting: PyTree) -> AtData:
         factors = fitted.factors(features, setting)
         finite = finite_rows(factors)
         return AtData(
@@ -189,7 +195,7 @@ class Zero(eqx.Module):
     def grid(self, problem: Reduced) -> list[Setting]:
         return [{}]
 
-    def fit(self, train: Reduced, shared: list[Any]) -> "FittedZero":
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedZero":
         return FittedZero(jnp.zeros((1, train.inputs.shape[-1]), train.inputs.dtype))
 
 

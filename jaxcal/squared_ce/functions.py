@@ -7,7 +7,7 @@ one pair of `Factors` describes it on a data set. Source: Gruber and Bach (2025)
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ class Residual(eqx.Module):
 class Mean(eqx.Module):
     """The mean of several functions h, which is the ensemble of Algorithm 1 (not of residuals)."""
 
-    functions: tuple[Any, ...] = eqx.field(converter=tuple)
+    functions: tuple[CalibrationFunction, ...] = eqx.field(converter=tuple)
 
     def factors(self, inputs: Array) -> Factors:
         parts = [function.factors(inputs) for function in self.functions]

@@ -10,7 +10,7 @@ error is of second order in that of r, where the plug-in mean of |r|^2 has one o
 several r the largest mean is the closest, so the largest of their upper ends is the one to take.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ from jaxcal import checks
 from jaxcal.numerics import at_least, largest
 from jaxcal.results import Interval
 from jaxcal.squared_ce.risk import jackknife
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, Scalar
 
 
 class OneStep(NamedTuple):
@@ -52,7 +52,7 @@ class RiskDifference(NamedTuple):
     interval: Interval
 
 
-def mean_interval(values: Any, level: float = 0.05) -> Interval:
+def mean_interval(values: ArrayLike, level: float = 0.05) -> Interval:
     """The normal interval of a mean of independent values.
 
     Args:
@@ -96,7 +96,7 @@ def claimed_parts(
     return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
 
 
-def one_step(terms: Any, level: float = 0.05, claimed: Any = None) -> OneStep:
+def one_step(terms: ArrayLike, level: float = 0.05, claimed: ArrayLike | None = None) -> OneStep:
     """The one-step estimate of the squared error and its intervals, from the terms psi.
 
     Args:
@@ -132,7 +132,7 @@ def one_step(terms: Any, level: float = 0.05, claimed: Any = None) -> OneStep:
     return OneStep(mean, error, interval, mean - _normal_quantile(1 - level, error) * error)
 
 
-def compare_risks(first: Any, second: Any, level: float = 0.05) -> RiskDifference:
+def compare_risks(first: ArrayLike, second: ArrayLike, level: float = 0.05) -> RiskDifference:
     """Paired test that the first of two functions has the lower risk on the same observations.
 
     Both functions have to be fitted on other data. The standard error is that of a U-statistic by
@@ -191,7 +191,7 @@ def _normal_quantile(probability: float, like: Array) -> Scalar:
     return ndtri(jnp.asarray(probability, like.dtype))
 
 
-def _numbers(value: Any, name: str) -> Float[Array, " n"]:
+def _numbers(value: ArrayLike, name: str) -> Float[Array, " n"]:
     array = checks.floats(value, name)
     if array.ndim != 1 or array.size < 1:
         raise ValueError(f"{name}: wanted one number an observation, [n], got shape {array.shape}")

@@ -64,7 +64,7 @@ class KernelDensity(eqx.Module):
     def grid(self, problem: Reduced) -> list[Setting]:
         return [{"bandwidth": value} for value in self.bandwidths]
 
-    def fit(self, train: Reduced, shared: list[Any]) -> "FittedDensity":
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedDensity":
         one_problem(train)
         settings = jnp.asarray(self.bandwidths, train.inputs.dtype)
         return FittedDensity(on_simplex(train.inputs), train.outcomes, settings)

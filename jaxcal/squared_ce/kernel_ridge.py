@@ -29,6 +29,7 @@ from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.risk import one_problem
 from jaxcal.squared_ce.spectral import Spectral, spectral
+from jaxcal.typing import KernelLike
 
 RBF = Gaussian(1.0)  # exp(-gamma |x - y|^2) with the paper's gamma = 1/2
 
@@ -111,7 +112,7 @@ class RidgeSettings(NamedTuple):
     ridge: Float[Array, "*c"]
 
 
-def _kernels(value: object) -> tuple[Any, ...]:
+def _kernels(value: object) -> tuple[KernelLike, ...]:
     kernels = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if not kernels:
         raise ValueError("kernels: wanted at least one")
@@ -153,7 +154,7 @@ class KroneckerRidge(eqx.Module):
     """
 
     ridges: Ridges | None = None
-    kernels: tuple[Any, ...] = eqx.field(default=(RBF,), converter=_kernels)
+    kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
     rank: int | None = eqx.field(default=None, static=True, converter=_rank)
 
     @property
@@ -166,7 +167,7 @@ class KroneckerRidge(eqx.Module):
     def grid(self, problem: Reduced) -> list[Setting]:
         return _names(self._ridges(problem), len(self.kernels))
 
-    def fit(self, train: Reduced, shared: list[Any]) -> "FittedKronecker":
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedKronecker":
         factor = _shared(self.kernels, train, self.rank, shared)
         return FittedKronecker(factor, _settings(self._ridges(train), len(self.kernels), train))
 
@@ -197,7 +198,7 @@ class TwoStepRidge(eqx.Module):
     """
 
     ridges: Ridges | None = None
-    kernels: tuple[Any, ...] = eqx.field(default=(RBF,), converter=_kernels)
+    kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
     rank: int | None = eqx.field(default=None, static=True, converter=_rank)
 
     @property
@@ -210,7 +211,7 @@ class TwoStepRidge(eqx.Module):
     def grid(self, problem: Reduced) -> list[Setting]:
         return _names(self._ridges(problem), len(self.kernels))
 
-    def fit(self, train: Reduced, shared: list[Any]) -> "FittedTwoStep":
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedTwoStep":
         factor = _shared(self.kernels, train, self.rank, shared)
         return FittedTwoStep(factor, _settings(self._ridges(train), len(self.kernels), train))
 

@@ -1,6 +1,5 @@
 """Every observation is a test observation once: Algorithm 1 inside an outer cross-validation."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -10,11 +9,12 @@ import numpy as np
 from jaxcal import checks
 from jaxcal.results import Interval, Result, Sentences, confidence, recorded
 from jaxcal.squared_ce import splits
+from jaxcal.squared_ce.estimators import Estimators
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
 from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.tuned import together
-from jaxcal.typing import ArrayLike, KeyLike
+from jaxcal.typing import ArrayLike, Folds, KeyLike
 
 
 class Nested(Result):
@@ -83,8 +83,8 @@ def nested_calibration_error(
     predictions: ArrayLike,
     targets: ArrayLike,
     *,
-    outer: Any = 5,
-    estimators: Sequence[Any] | None = None,
+    outer: Folds = 5,
+    estimators: Estimators | None = None,
     level: float = 0.05,
     **options: Any,
 ) -> Nested:

@@ -6,14 +6,13 @@ Source: Gruber and Bach (2025), Sec. 5.1 (a grid of temperatures).
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.scipy.optimize
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.squared_ce.estimators import Setting
@@ -52,7 +51,7 @@ class Parametric(eqx.Module):
         3
     """
 
-    residual: Callable[[Any, Array], Array] = eqx.field(static=True)
+    residual: Callable[[PyTree, Array], Array] = eqx.field(static=True)
     thetas: np.ndarray = eqx.field(
         converter=lambda thetas: np.asarray(checks.floats(thetas, "thetas"))
     )
@@ -77,7 +76,7 @@ class Parametric(eqx.Module):
             {f"{what}[{k}]": float(value) for k, value in enumerate(theta)} for theta in self.thetas
         ]
 
-    def fit(self, train: Reduced, shared: list[Any]) -> "FittedParametric":
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedParametric":
         one_problem(train)
         thetas = jnp.asarray(self.thetas, train.inputs.dtype)
         if self.descend:
@@ -88,7 +87,7 @@ class Parametric(eqx.Module):
 class FittedParametric(eqx.Module):
     """The family at all candidates."""
 
-    residual: Callable[[Any, Array], Array] = eqx.field(static=True)
+    residual: Callable[[PyTree, Array], Array] = eqx.field(static=True)
     settings: Float[Array, "c *q"]
 
     @property
@@ -104,7 +103,7 @@ class FittedParametric(eqx.Module):
 
 
 @eqx.filter_jit
-def _descend(residual: Callable[[Any, Array], Array], starts: Array, train: Reduced) -> Array:
+def _descend(residual: Callable[[PyTree, Array], Array], starts: Array, train: Reduced) -> Array:
     """The ends of BFGS from each start, on the training risk in units of that of h = 0."""
     zero = jnp.zeros_like(train.residuals)
     unit = risk_of_factors(train.residuals, Factors(zero, zero)).value

@@ -6,7 +6,6 @@ function is the mean of the folds' functions h, without a refit.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jaxcal import checks
 from jaxcal.results import recorded
 from jaxcal.squared_ce import reductions, splits
 from jaxcal.squared_ce.binning import Bins
-from jaxcal.squared_ce.estimators import Estimator
+from jaxcal.squared_ce.estimators import Estimator, Estimators
 from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
 from jaxcal.squared_ce.leave_one_out import leave_one_out
@@ -24,13 +23,13 @@ from jaxcal.squared_ce.noticed import Data
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.tuning import join, tune
-from jaxcal.typing import ArrayLike, Key, KeyLike
+from jaxcal.typing import ArrayLike, Folds, Key, KeyLike
 
 SCALAR_RANK, VECTOR_RANK = 64, 512  # where exact factorisations get slow
 EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
 
 
-def default_estimators(problem: Reduced) -> list[Any]:
+def default_estimators(problem: Reduced) -> list[Estimator]:
     """The estimators of the paper for a notion of calibration.
 
     Five for a scalar notion (15 bins, tuned bins, kde, kkr, ukkr), three for the canonical one.
@@ -71,9 +70,9 @@ def calibration_error(
     targets: ArrayLike,
     *,
     notion: str = "top-label",
-    estimators: Sequence[Any] | None = None,
-    folds: Any = 5,
-    test: Any = 0.2,
+    estimators: Estimators | None = None,
+    folds: Folds = 5,
+    test: ArrayLike = 0.2,
     level: float = 0.05,
     keep: bool = False,
 ) -> Report:
@@ -144,9 +143,9 @@ def problem_error(
     key: KeyLike,
     problem: Reduced,
     *,
-    estimators: Sequence[Any] | None = None,
-    folds: Any = 5,
-    test: Any = 0.2,
+    estimators: Estimators | None = None,
+    folds: Folds = 5,
+    test: ArrayLike = 0.2,
     level: float = 0.05,
     keep: bool = False,
 ) -> Report:
@@ -195,9 +194,9 @@ def _run(
     key: Key,
     problem: Reduced,
     targets: np.ndarray,
-    estimators: Sequence[Any] | None,
-    folds: Any,
-    test: Any,
+    estimators: Estimators | None,
+    folds: Folds,
+    test: ArrayLike,
     level: float,
     keep: bool,
 ) -> Report:
@@ -274,12 +273,12 @@ def _classes(problem: Reduced) -> np.ndarray:
     return np.rint(table[:, 0]).astype(int) if table.shape[1] == 1 else np.argmax(table, axis=1)
 
 
-def _named(estimators: Sequence[Any]) -> dict[str, Any]:
+def _named(estimators: Estimators) -> dict[str, Estimator]:
     if not isinstance(estimators, Sequence) or isinstance(estimators, str):
         raise TypeError(
             f"estimators: wanted a list such as [Bins(15)], got {checks.say(estimators)}"
         )
-    by_name: dict[str, Any] = {}
+    by_name: dict[str, Estimator] = {}
     for estimator in estimators:
         if isinstance(estimator, type) or not isinstance(estimator, Estimator):
             raise TypeError(

@@ -5,16 +5,17 @@ differs is which inputs and outcomes: see `canonical`, `top_label`, `class_wise`
 Source: Gruber and Bach (2025), eq. 6 to 9, and Sec. 3.1 for the residuals.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.measures import classes
+from jaxcal.typing import ArrayLike
 
 Notion = Literal["canonical", "top-label", "class-wise"]
 NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise")
@@ -59,7 +60,7 @@ class Reduced(eqx.Module):
         """
         return jnp.mean(jnp.sum(self.residuals**2, axis=-1), axis=-1)
 
-    def take(self, rows: Any) -> "Reduced":
+    def take(self, rows: PyTree) -> "Reduced":
         """The observations with these numbers (or in this slice)."""
         rows = np.arange(self.n)[rows] if isinstance(rows, slice) else rows
         inputs, outcomes = _rows((self.inputs, self.outcomes), rows)
@@ -79,7 +80,7 @@ def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
-def softmax(logits: Any) -> np.ndarray:
+def softmax(logits: ArrayLike) -> np.ndarray:
     """Class probabilities from logits, in float64 whatever came and whatever JAX is set to.
 
     In float32 about half of the confidences of a good network round to exactly 1.
@@ -107,7 +108,7 @@ def softmax(logits: Any) -> np.ndarray:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def reduce(predictions: Any, targets: Any, notion: str) -> Reduced:
+def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
     """The problem of a notion of calibration, by its name.
 
     Args:
@@ -133,7 +134,7 @@ def reduce(predictions: Any, targets: Any, notion: str) -> Reduced:
     return functions[notion](predictions, targets)
 
 
-def canonical(predictions: Any, targets: Any) -> Reduced:
+def canonical(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
     """The problem P(Y = i | f(X) = p) = p_i for all classes i: the whole vector.
 
     Two classes as a canonical problem count everything twice: squared errors are 2 and risks 4
@@ -161,7 +162,7 @@ def canonical(predictions: Any, targets: Any) -> Reduced:
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
 
-def top_label(predictions: Any, targets: Any) -> Reduced:
+def top_label(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
     """The problem P(Y = argmax f | max f = c) = c: is the confidence the accuracy?
 
     Where several classes share the largest probability, the first of them is the prediction.
@@ -187,7 +188,7 @@ def top_label(predictions: Any, targets: Any) -> Reduced:
     return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 
 
-def class_wise(predictions: Any, targets: Any) -> Reduced:
+def class_wise(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
     """The problems P(Y = k | f_k(X) = c) = c, one for each class k.
 
     The class-wise error is the SUM of the squared errors of these problems.
@@ -213,7 +214,7 @@ def class_wise(predictions: Any, targets: Any) -> Reduced:
     return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
 
 
-def binary(confidences: Any, outcomes: Any) -> Reduced:
+def binary(confidences: ArrayLike, outcomes: ArrayLike) -> Reduced:
     """The problem P(Y = 1 | f(X) = c) = c of probabilities of an event.
 
     Args:

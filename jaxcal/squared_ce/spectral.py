@@ -6,7 +6,7 @@ K is replaced by G G^T; then a(p) = V^T phi(p) and b = V^T G^T D with G^T G = V 
 formulas stay the same. No ridge needs another factorisation.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,8 +15,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import by_values
+from jaxcal.kernels.grams import gram, gram_diagonal
+from jaxcal.kernels.low_rank import NystroemFeatures, pivots
 from jaxcal.numerics import at_least
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import KernelLike, Scalar
@@ -34,7 +35,7 @@ class Spectral(eqx.Module):
     ``loadings`` [g, r, d]. ``unexplained`` [g]: the part of the kernel's trace beyond the rank.
     """
 
-    kernels: tuple[Any, ...]
+    kernels: tuple[KernelLike, ...]
     centres: Float[Array, "g t q"]
     lift: Float[Array, "g t r"]
     values: Float[Array, "g r"]
@@ -50,17 +51,7 @@ class Spectral(eqx.Module):
         return jnp.stack(parts)
 
 
-def kernel_matrix(kernel: KernelLike, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Array:
-    """``[k(x_i, y_j)]``: by matrix products for radial kernels, else pair by pair."""
-    profile = points.profile(kernel)
-    if profile is None:
-        return points.gram(kernel, xs, ys)
-    centre = jnp.mean(ys, axis=0, keepdims=True)
-    with jax.default_matmul_precision("highest"):
-        return profile(points.squared_distances(xs - centre, ys - centre))
-
-
-def spectral(kernels: tuple[Any, ...], train: Reduced, rank: int | None) -> Spectral:
+def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
     """The factorisation of each kernel's matrix at the training inputs.
 
     ``rank=None``: one eigendecomposition a kernel, O(n^3) time and O(n^2) memory; outside of jit
@@ -95,7 +86,7 @@ def positive_directions(values: np.ndarray) -> int:
 
 
 @eqx.filter_jit
-def _spectral(kernels: tuple[Any, ...], train: Reduced, rank: int | None) -> Spectral:
+def _spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
     parts = [
         _exact(kernel, train) if rank is None else _low_rank(kernel, train, rank)
         for kernel in kernels
@@ -107,7 +98,7 @@ def _spectral(kernels: tuple[Any, ...], train: Reduced, rank: int | None) -> Spe
 
 
 def _exact(kernel: KernelLike, train: Reduced) -> tuple[Array, Array, Array, Array, Array]:
-    values, vectors = jnp.linalg.eigh(kernel_matrix(kernel, train.inputs, train.inputs))
+    values, vectors = jnp.linalg.eigh(gram(kernel, train.inputs, train.inputs))
     loadings = vectors.T @ train.residuals
     none = jnp.zeros((), values.dtype)
     return train.inputs, vectors, at_least(values, 0), loadings, none
@@ -118,51 +109,20 @@ def _low_rank(
 ) -> tuple[Array, Array, Array, Array, Array]:
     step = max(1, train.n // max(PIVOT_ROWS, 4 * rank))
     candidates = train.inputs[by_values(train.inputs)[::step]]
-    pivoted = pivoted_cholesky(kernel, candidates, rank)
-    # phi(p) = L^-1 k(landmarks, p)
-    identity = jnp.eye(rank, dtype=pivoted.lower.dtype)
-    inverse = jax.scipy.linalg.solve_triangular(pivoted.lower, identity, lower=True)
-    features = _lift_rows(kernel, pivoted.landmarks, inverse.T, train.inputs)
+    rows, used = pivots(kernel, candidates, rank, float(jnp.finfo(candidates.dtype).eps) ** 0.75)
+    landmarks = candidates[rows]
+    low = NystroemFeatures.at(kernel, landmarks, used).low
+    # phi(p) = L^-1 k(landmarks, p), of the landmarks that count
+    identity = jnp.eye(rank, dtype=low.dtype)
+    inverse = jax.scipy.linalg.solve_triangular(low, identity, lower=True)
+    to_features = jnp.where(used[:, None], inverse.T, 0)
+    features = _lift_rows(kernel, landmarks, to_features, train.inputs)
     with jax.default_matmul_precision("highest"):
         values, vectors = jnp.linalg.eigh(features.T @ features)
         loadings = vectors.T @ (features.T @ train.residuals)
-    trace = jnp.sum(jax.vmap(lambda x: kernel(x, x))(train.inputs))
+    trace = jnp.sum(gram_diagonal(kernel, train.inputs))
     unexplained = at_least(1 - jnp.sum(features**2) / trace, 0)
-    return pivoted.landmarks, inverse.T @ vectors, at_least(values, 0), loadings, unexplained
-
-
-class Landmarks(NamedTuple):
-    """``landmarks`` [r, q] and ``lower`` [r, r] with ``lower lower^T`` their kernel matrix."""
-
-    landmarks: Float[Array, "r q"]
-    lower: Float[Array, "r r"]
-
-
-def pivoted_cholesky(kernel: KernelLike, xs: Float[Array, "n q"], rank: int) -> Landmarks:
-    """Landmarks chosen greedily: each next one is the point that the others explain least.
-
-    Once all points are explained to rounding, further ones get 1 on the diagonal of ``lower``: what
-    is left of them is of the size of rounding, and stays so.
-    Cost O(n r^2), memory O(n r). Source: Harbrecht, Peters and Schneider (2012).
-    """
-    start = jax.vmap(lambda x: kernel(x, x))(xs)
-    tolerance = jnp.finfo(xs.dtype).eps ** 0.75 * jnp.max(start)
-
-    def step(j: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        left, factor, pivots = state
-        pivot = jnp.argmax(left).astype(jnp.int32)
-        column = kernel_matrix(kernel, xs, xs[pivot][None])[:, 0] - factor @ factor[pivot]
-        enough = left[pivot] <= tolerance
-        column = jnp.where(enough, 0.0, column / jnp.sqrt(jnp.where(enough, 1.0, left[pivot])))
-        left = at_least(left - column**2, 0).at[pivot].set(0.0)
-        return left, factor.at[:, j].set(column), pivots.at[j].set(pivot)
-
-    empty = jnp.zeros((xs.shape[0], rank), xs.dtype)
-    state = (start, empty, jnp.zeros(rank, jnp.int32))
-    _, factor, pivots = jax.lax.fori_loop(0, rank, step, state)
-    lower = jnp.tril(factor[pivots])
-    unused = jnp.diag(lower) == 0
-    return Landmarks(xs[pivots], lower + jnp.diag(unused.astype(xs.dtype)))
+    return landmarks, to_features @ vectors, at_least(values, 0), loadings, unexplained
 
 
 def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
@@ -170,7 +130,7 @@ def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) 
 
     def block(rows: Array) -> Array:
         with jax.default_matmul_precision("highest"):
-            return kernel_matrix(kernel, rows, centres) @ lift
+            return gram(kernel, rows, centres) @ lift
 
     n = queries.shape[0]
     if n <= QUERY_ROWS:

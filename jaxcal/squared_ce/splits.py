@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from jaxcal import checks
-from jaxcal.typing import Key
+from jaxcal.typing import Folds, Key
 
 Split = tuple[np.ndarray, np.ndarray]
 VALIDATION_SHARE = 0.2  # of the rows for tuning, where there is a single fold
@@ -44,7 +44,7 @@ def hold_out(key: Key, test: Any, *values: Any) -> Split:
     return _at_least_two(others[order], tested, "test")
 
 
-def folds(splitter: Any, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
+def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
     """(training rows, validation rows) of each fold.
 
     ``splitter``: a number of folds, contiguous in the order given; 1 for a single training and

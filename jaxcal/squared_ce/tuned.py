@@ -1,6 +1,6 @@
 """One estimator after tuning, with its estimates on the test rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from jaxcal.results import Interval, plain
-from jaxcal.squared_ce.estimators import Setting
+from jaxcal.squared_ce.estimators import Candidate, Setting
 from jaxcal.squared_ce.intervals import OneStep, mean_interval, one_step, root
 
 Numbers = np.ndarray
@@ -69,7 +69,7 @@ class Tuned(eqx.Module):
     unexplained: float
     level: float = eqx.field(static=True)
     claimed: Numbers | None = None
-    functions: list[Any] | None = None
+    functions: list[list[Candidate]] | None = None
     largest: float = eqx.field(static=True, default=1.0)
 
     @property
@@ -194,12 +194,12 @@ def together(parts: Sequence[Tuned]) -> OneStep | None:
         return in_numpy(one_step(values, parts[0].level, variances))
 
 
-def in_float64(function: Any, values: Numbers, level: float) -> Any:
+def in_float64(function: Callable[..., PyTree], values: Numbers, level: float) -> PyTree:
     """A function of JAX arrays in float64, whatever the setting around it."""
     with jax.enable_x64(True):
         return in_numpy(function(jnp.asarray(values), level))
 
 
-def in_numpy(tree: PyTree) -> Any:
+def in_numpy(tree: PyTree) -> PyTree:
     """Arrays as NumPy arrays, which keep float64 outside of the setting; other leaves as is."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.squared_ce.estimators import AtData, at_data, candidate, on_edge, rows_among
+from jaxcal.squared_ce.estimators import (
+    AtData,
+    Candidate,
+    Estimator,
+    Fitted,
+    at_data,
+    candidate,
+    on_edge,
+    rows_among,
+)
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
 from jaxcal.squared_ce.intervals import claimed_parts, one_step_terms
 from jaxcal.squared_ce.reductions import Reduced
@@ -16,13 +25,13 @@ from jaxcal.squared_ce.tuned import Tuned
 
 
 def tune(
-    opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Any], keep: bool
+    opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
 ) -> dict[str, dict[str, Any]]:
     """One scalar or vector problem: everything a `Tuned` is made of, by estimator."""
-    fits: dict[str, list[Any]] = {name: [] for name in estimators}
+    fits: dict[str, list[Fitted]] = {name: [] for name in estimators}
     seen: dict[str, list[AtData]] = {name: [] for name in estimators}
     for train, valid in pairs:
-        shared: list[Any] = []
+        shared: list[object] = []
         for name, estimator in estimators.items():
             fits[name].append(estimator.fit(opt.take(train), shared))
             seen[name].append(_without_residuals(at_data(fits[name][-1], opt.take(valid))))
@@ -68,7 +77,7 @@ def _choose(folds: list[AtData]) -> int:
 def _on_common_rows(
     opt: Reduced,
     pairs: list[Split],
-    fits: dict[str, list[Any]],
+    fits: dict[str, list[Fitted]],
     seen: dict[str, list[AtData]],
     chosen: dict[str, int],
 ) -> dict[str, list[AtData]]:
@@ -86,7 +95,7 @@ def _on_common_rows(
     return again
 
 
-def _ensemble(functions: list[Any], final: Reduced) -> dict[str, Any]:
+def _ensemble(functions: list[Candidate], final: Reduced) -> dict[str, Any]:
     """The mean of the folds' functions at the test rows."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
@@ -109,7 +118,7 @@ def _ensemble(functions: list[Any], final: Reduced) -> dict[str, Any]:
 
 
 @eqx.filter_jit
-def _factors(function: Any, inputs: Array) -> Factors:
+def _factors(function: Candidate, inputs: Array) -> Factors:
     return function.factors(inputs)
 
 
@@ -159,6 +168,6 @@ def _without_residuals(fold: AtData) -> AtData:
     return AtData(fold.rows, fold.diagonal, fold.finite, None)
 
 
-def _unexplained(fitted: Any) -> float:
+def _unexplained(fitted: object) -> float:
     spectral = getattr(fitted, "spectral", None)
     return 0.0 if spectral is None else float(jnp.max(spectral.unexplained))

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from jaxtyping import Array
 
 from jaxcal import checks
 from jaxcal.arrays_file import BadFile
@@ -12,7 +12,9 @@ from jaxcal.arrays_file import BadFile
 TARGETS, PROBABILITIES = "targets", "probabilities"
 
 
-def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
+def array_batches(
+    size: int, *arrays: Array | np.ndarray
+) -> Iterator[tuple[Array | np.ndarray, ...]]:
     """Consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
 
     Args:

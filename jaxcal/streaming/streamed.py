@@ -5,12 +5,12 @@ import zlib
 from collections.abc import Iterable, Sized
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
@@ -29,7 +29,7 @@ from jaxcal.results import JudgedResult, Sentences, in_words
 from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
 from jaxcal.streaming.state import StreamState
-from jaxcal.typing import KeyLike
+from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 PATIENCE = 3.0  # seconds without a bar
 
@@ -120,7 +120,7 @@ class StreamedTest(eqx.Module):
         (4000, 'not rejected')
     """
 
-    key: Any
+    key: Key
     prepared: Prepared
     n_first: int = eqx.field(static=True)
     name: str = eqx.field(static=True)
@@ -130,7 +130,13 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def kccsd(
-        cls, key: KeyLike, predictions: Any, targets: Any, *, features: RandomFeatures, **options
+        cls,
+        key: KeyLike,
+        predictions: PredictionsLike,
+        targets: ArrayLike,
+        *,
+        features: RandomFeatures,
+        **options,
     ) -> "StreamedTest":
         """The KCCSD test, fitted to a first sample; options as in `jaxcal.kccsd_test`."""
         ys = checks.targets(targets)
@@ -142,9 +148,9 @@ class StreamedTest(eqx.Module):
     def kcsd(
         cls,
         key: KeyLike,
-        predictions: Any,
-        targets: Any,
-        inputs: Any,
+        predictions: PredictionsLike,
+        targets: ArrayLike,
+        inputs: ArrayLike,
         *,
         features: RandomFeatures,
         **options,
@@ -159,7 +165,13 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def skce(
-        cls, key: KeyLike, predictions: Any, targets: Any, *, features: RandomFeatures, **options
+        cls,
+        key: KeyLike,
+        predictions: PredictionsLike,
+        targets: ArrayLike,
+        *,
+        features: RandomFeatures,
+        **options,
     ) -> "StreamedTest":
         """The SKCE test, fitted to a first sample; options as in `jaxcal.skce_test`."""
         predictions, ys, spec = mean_specification(predictions, targets, **options)
@@ -169,8 +181,8 @@ class StreamedTest(eqx.Module):
     def _fit(
         cls,
         key: KeyLike,
-        predictions: Any,
-        ys: Any,
+        predictions: PredictionsLike,
+        ys: Array,
         spec: Specification,
         features: RandomFeatures,
         name: str,
@@ -187,7 +199,7 @@ class StreamedTest(eqx.Module):
         """The state before the first batch."""
         return StreamState.empty(self.fingerprint, self.size)
 
-    def update(self, state: StreamState, *batch: Any) -> StreamState:
+    def update(self, state: StreamState, *batch: PyTree) -> StreamState:
         """The state with one more batch: predictions, targets and, for KCSD, inputs.
 
         Args:
@@ -223,7 +235,7 @@ class StreamedTest(eqx.Module):
 
     def run(
         self,
-        batches: Iterable[Any],
+        batches: Iterable[PyTree],
         *,
         state: StreamState | None = None,
         checkpoint: Path | str | None = None,
@@ -321,20 +333,24 @@ def _statistic(prepared: Prepared) -> FiniteRank:
     return prepared.pairwise
 
 
-def _plain(leaf: Any) -> np.ndarray:
+def _plain(leaf: Array) -> np.ndarray:
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(leaf))
     return np.asarray(leaf)
 
 
 @jax.jit
-def _fitted(key: Any, predictions: Any, ys: Any, spec: Specification) -> tuple[Prepared, Any]:
+def _fitted(
+    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification
+) -> tuple[Prepared, Array]:
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     return prepared, _statistic(prepared).vectors(featured.features)[:, :, 0].reshape(-1)
 
 
 @jax.jit
-def _batch_sums(key: Any, prepared: Prepared, predictions: Any, ys: Any, vectors: Any) -> Any:
+def _batch_sums(
+    key: Key, prepared: Prepared, predictions: PredictionsLike, ys: Array, vectors: Array | None
+) -> PyTree:
     keys = jax.random.split(key, 2)
     featured = prepared.features(keys, predictions, ys, vectors=vectors)
     z = _statistic(prepared).vectors(featured.features)

@@ -1,6 +1,6 @@
 """What a way to whiten offers: a centre and a scale of each prediction."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -83,7 +83,7 @@ class Whitener(Protocol):
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None, /) -> Whitening: ...
 
 
-def checked(value: object, name: str) -> Any:
+def checked(value: object, name: str) -> Whitener:
     """A way to bring predictions into units of their own, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Whitener):
         raise TypeError(

@@ -1,14 +1,12 @@
 """The divergence of centres and log scales."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.typing import Features, Key, Predictions
-from jaxcal.whitening.contract import checked
+from jaxcal.whitening.contract import Whitener, checked
 from jaxcal.whitening.densities import Regression
 
 
@@ -36,7 +34,7 @@ class LocationScale(_Euclidean, eqx.Module):
         'rejected'
     """
 
-    whitener: Any = Regression()
+    whitener: Whitener = Regression()
 
     def __check_init__(self):
         checked(self.whitener, "whitener")

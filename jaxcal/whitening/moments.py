@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from jaxcal import convert
 from jaxcal.divergences.vectors import NodeScores
@@ -19,7 +20,7 @@ from jaxcal.whitening.contract import FORMS, Whitening, diagonals, in_units_of
 def _moment(name: str) -> Any:
     """A field of numbers, or None."""
 
-    def read(value: object) -> Any:
+    def read(value: object) -> Array | None:
         return None if value is None else convert.floats(value, name)
 
     return eqx.field(default=None, converter=read)
@@ -48,8 +49,8 @@ class Moments(eqx.Module):
         'rejected'
     """
 
-    mean: Any = _moment("mean")
-    covariance: Any = _moment("covariance")
+    mean: Array | None = _moment("mean")
+    covariance: Array | None = _moment("covariance")
     form: str = eqx.field(default="full", static=True)
     needs_nodes: bool = eqx.field(default=False, init=False, static=True)
 

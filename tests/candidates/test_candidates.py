@@ -72,10 +72,10 @@ def test_ranks_are_uniform_where_targets_follow_their_predictions_and_only_there
 
 def test_ranks_count_ties_and_weights_as_written():
     logs = jnp.log(jnp.asarray([[0.2, 0.5, 0.3]]))
-    held = Candidates(
+    candidates = Candidates(
         jnp.asarray([[[1.0], [1.0], [0.0]]]), logs, jnp.asarray([[0.2, 0.5, 0.3]]), jnp.ones(())
     )
-    u = float(ranks(jax.random.key(3), held, coordinate(0))[0])
+    u = float(ranks(jax.random.key(3), candidates, coordinate(0))[0])
     uniform = float(jax.random.uniform(jax.random.key(3), (1,))[0])
     assert u == pytest.approx(0.3 + 0.7 * uniform)
 
@@ -169,7 +169,7 @@ def test_a_result_prints_its_verdict_and_names_the_fault(results):
 )
 def test_a_target_without_density_is_counted_and_said(target, verdict, sentence):
     ys = jnp.asarray(np.random.default_rng(1).beta(2, 5, (12, 1))).at[3].set(target)
-    found = exchangeability_test(
+    values = exchangeability_test(
         jax.random.key(0),
         jaxcal.Unnormalized(skewed, jnp.ones(12)),
         ys,
@@ -177,8 +177,8 @@ def test_a_target_without_density_is_counted_and_said(target, verdict, sentence)
         n_resamples=99,
         base_measure=jnp.linspace(0.1, 0.9, 5)[:, None],
     )
-    assert found.verdict == verdict
-    assert any(sentence in text for text in found.warnings())
+    assert values.verdict == verdict
+    assert any(sentence in text for text in values.warnings())
 
 
 def test_what_is_no_density_or_no_proposal_is_named(key):

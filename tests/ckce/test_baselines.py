@@ -28,12 +28,12 @@ R = problems.one_hot(Y) - np.asarray(Q)
 
 def test_jkce_is_a_sum_over_pairs():
     h = problems.simplex_gram(Q, Q, problems.median(Q)) * (R @ R.T)
-    found = jkce(Q, Y, tile=16)
-    np.testing.assert_allclose(found.biased, h.mean(), rtol=1e-9)
+    estimate = jkce(Q, Y, tile=16)
+    np.testing.assert_allclose(estimate.biased, h.mean(), rtol=1e-9)
     wanted = (h.sum() - np.trace(h)) / (N * (N - 1))
-    np.testing.assert_allclose(found.unbiased, wanted, rtol=1e-9)
-    v = (N - 1) / N * found.unbiased + np.trace(h) / N**2
-    np.testing.assert_allclose(found.biased, v, rtol=1e-9)
+    np.testing.assert_allclose(estimate.unbiased, wanted, rtol=1e-9)
+    v = (N - 1) / N * estimate.unbiased + np.trace(h) / N**2
+    np.testing.assert_allclose(estimate.biased, v, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("n", "m", "printed"), [(10_000, 10, -0.0099), (200, 10, None)])
@@ -41,8 +41,8 @@ def test_jkce_of_the_marginal_model_of_table_1(n, m, printed):
     y = jnp.arange(n) % m
     exact = (1 + 1 / m) * ((n / m - 1) / (n - 1) - 1 / m)
     if printed is None:
-        found = jkce(synthetic.marginal(n, m), y).unbiased
-        np.testing.assert_allclose(found, exact, rtol=1e-8)
+        estimate = jkce(synthetic.marginal(n, m), y).unbiased
+        np.testing.assert_allclose(estimate, exact, rtol=1e-8)
     else:
         np.testing.assert_allclose(100 * exact, printed, rtol=1e-3)
 
@@ -55,15 +55,15 @@ def brute_cells(q, bins):
 @pytest.mark.parametrize(("m", "bins"), [(2, 3), (4, 10), (1000, 3)])
 def test_cells_are_those_of_the_whole_table(m, bins):
     q = jnp.asarray(problems.drawn(m, 60, m, 0.05 if m > 100 else 0.5)[0])
-    found, wanted = np.asarray(cell_numbers(q, bins)), brute_cells(q, bins).ravel()
-    assert np.array_equal(found[:, None] == found, wanted[:, None] == wanted)
-    assert set(found) == set(range(found.max() + 1))
+    values, wanted = np.asarray(cell_numbers(q, bins)), brute_cells(q, bins).ravel()
+    assert np.array_equal(values[:, None] == values, wanted[:, None] == wanted)
+    assert set(values) == set(range(values.max() + 1))
 
 
 def test_edges_of_cells_belong_to_the_upper_interval():
     q = jnp.asarray([[0.5, 0.5], [0.49, 0.51], [1.0, 0.0], [0.0, 1.0], [0.51, 0.49]])
-    found, wanted = np.asarray(cell_numbers(q, 2)), brute_cells(q, 2).ravel()
-    assert np.array_equal(found[:, None] == found, wanted[:, None] == wanted)
+    values, wanted = np.asarray(cell_numbers(q, 2)), brute_cells(q, 2).ravel()
+    assert np.array_equal(values[:, None] == values, wanted[:, None] == wanted)
 
 
 def test_ece_by_brute_force():
@@ -77,8 +77,8 @@ def test_ece_by_brute_force():
         squared_euclidean: lambda gap: np.sum(gap**2),
     }.items():
         wanted = np.dot(shares, [one(gap) for gap in gaps])
-        found = canonical_error(Q, Y, bins=3, distance=divergence).mean
-        np.testing.assert_allclose(found, wanted, rtol=1e-10)
+        mean = canonical_error(Q, Y, bins=3, distance=divergence).mean
+        np.testing.assert_allclose(mean, wanted, rtol=1e-10)
 
 
 def test_ece_of_a_thousand_classes():
@@ -87,16 +87,16 @@ def test_ece_of_a_thousand_classes():
         problems.ece_of_the_paper(q, y), 50 * (1 / 50 - 1 / 1000) + 950 / 1000, rtol=1e-9
     )
     balanced = jnp.arange(20) % 10
-    found = problems.ece_of_the_paper(synthetic.marginal(20, 10), balanced)
-    np.testing.assert_allclose(found, 0, atol=1e-12)
+    result = problems.ece_of_the_paper(synthetic.marginal(20, 10), balanced)
+    np.testing.assert_allclose(result, 0, atol=1e-12)
 
 
 def test_scores_and_their_split():
-    found = skill(Q, Y)
-    np.testing.assert_allclose(found.brier, np.mean(np.sum(R**2, axis=1)))
-    own = np.asarray(Q)[np.arange(N), np.asarray(Y)]
-    np.testing.assert_allclose(found.cross_entropy, -np.mean(np.log(own)))
-    np.testing.assert_allclose(found.accuracy, np.mean(np.argmax(Q, axis=1) == np.asarray(Y)))
+    scores_of = skill(Q, Y)
+    np.testing.assert_allclose(scores_of.brier, np.mean(np.sum(R**2, axis=1)))
+    values = np.asarray(Q)[np.arange(N), np.asarray(Y)]
+    np.testing.assert_allclose(scores_of.cross_entropy, -np.mean(np.log(values)))
+    np.testing.assert_allclose(scores_of.accuracy, np.mean(np.argmax(Q, axis=1) == np.asarray(Y)))
     np.testing.assert_allclose(
         skill(synthetic.marginal(9, 10), Y[:9]).cross_entropy, np.log(10), rtol=1e-12
     )
@@ -117,16 +117,16 @@ def test_scores_and_their_split():
 
 
 def test_reliability_of_one_class_and_of_the_predicted_one():
-    found = reliability(Q[:, 0], Y == 0, bins=4)  # the diagram of Figure 1
+    diagram = reliability(Q[:, 0], Y == 0, bins=4)  # the diagram of Figure 1
     p, came = np.asarray(Q)[:, 0], np.asarray(Y) == 0
     for b in range(4):
         inside = np.minimum((p * 4).astype(int), 3) == b
-        assert int(found.count[b]) == inside.sum()
+        assert int(diagram.count[b]) == inside.sum()
         if inside.any():
-            np.testing.assert_allclose(found.confidence[b], p[inside].mean(), rtol=1e-9)
-            np.testing.assert_allclose(found.accuracy[b], came[inside].mean(), rtol=1e-9)
+            np.testing.assert_allclose(diagram.confidence[b], p[inside].mean(), rtol=1e-9)
+            np.testing.assert_allclose(diagram.accuracy[b], came[inside].mean(), rtol=1e-9)
         else:
-            assert np.isnan(float(found.confidence[b]))
+            assert np.isnan(float(diagram.confidence[b]))
     top = reliability(*confidences(Q, Y), bins=10)
     gaps = np.asarray(top.count) * np.abs(np.asarray(top.confidence) - np.asarray(top.accuracy))
     np.testing.assert_allclose(top.ece, np.nansum(gaps) / N, rtol=1e-9)
@@ -169,10 +169,10 @@ def test_the_dirichlet_model_against_exact_numbers():
     single = synthetic.temperature(truth.astype(jnp.float32), 2.0)
     assert np.any(np.asarray(truth) < np.finfo(np.float32).tiny)  # 0 in float32
     assert np.all(np.isfinite(single))
-    found = skill(truth, y)
-    np.testing.assert_allclose(found.brier, 0.45, atol=0.005)
-    np.testing.assert_allclose(found.cross_entropy, digamma(2.0) - digamma(1.1), atol=0.012)
-    np.testing.assert_allclose(found.accuracy, 0.664, atol=0.006)
+    scores_of = skill(truth, y)
+    np.testing.assert_allclose(scores_of.brier, 0.45, atol=0.005)
+    np.testing.assert_allclose(scores_of.cross_entropy, digamma(2.0) - digamma(1.1), atol=0.012)
+    np.testing.assert_allclose(scores_of.accuracy, 0.664, atol=0.006)
     for t, l1, square in ((2.0, 0.395, 0.0511), (0.5, 0.303, 0.0383)):
         gap = truth - synthetic.temperature(truth, t)
         np.testing.assert_allclose(jnp.mean(jnp.sum(jnp.abs(gap), 1)), l1, atol=0.004)

@@ -22,6 +22,7 @@ from jaxcal.ckce.expansion import Expansion, by_features, by_products
 from jaxcal.ckce.low_rank import NystroemFeatures
 from jaxcal.ckce.multipliers import CHUNK, studentized
 from jaxcal.ckce.residuals import residuals
+from jaxcal.kernels import grams
 
 N = 200
 TRUTH, Y = (jnp.asarray(a) for a in problems.drawn(0, N))
@@ -70,7 +71,7 @@ def test_both_ways_to_the_expansion_are_the_equation():
     left = residuals(q, y)
     ways = [
         by_features(key, features, q, left, jnp.asarray(ridge), jnp.ones(60))[0],
-        by_products(key, kernels.square_gram(kernel, q), left @ left.T, jnp.asarray(ridge)),
+        by_products(key, grams.square_gram(kernel, q), left @ left.T, jnp.asarray(ridge)),
     ]
     for way, close in zip(ways, (1e-4, 1e-9), strict=True):
         np.testing.assert_allclose(way.bias, ways[1].bias, rtol=1e-3)
@@ -196,11 +197,11 @@ def test_the_report_ranks_and_warns():
         assert outside == (row["p_value"] <= FOUND.level)
         assert not row["shown"] or row["worse"] not in FOUND.best()
     assert FOUND.warnings() == []
-    held = FOUND.to_dict()
-    assert held["names"] == list(MODELS)
-    own = compare(KEY, MODELS, Y, n_draws=9, rank=20, bandwidth="own")
-    assert any("a bandwidth of its own" in text for text in own.warnings())
-    assert any("cannot give p-values below 0.1" in text for text in own.warnings())
+    fields = FOUND.to_dict()
+    assert fields["names"] == list(MODELS)
+    comparison = compare(KEY, MODELS, Y, n_draws=9, rank=20, bandwidth="own")
+    assert any("a bandwidth of its own" in text for text in comparison.warnings())
+    assert any("cannot give p-values below 0.1" in text for text in comparison.warnings())
     rough = compare(KEY, MODELS, Y, n_draws=99, rank=3)
     assert any("take a larger rank" in text for text in rough.warnings())
 
@@ -258,14 +259,16 @@ def test_a_model_without_a_value_is_never_best_and_the_reason_is_the_one_counted
         return compare(KEY, models, Y, n_draws=99, rank=20, bandwidth=0.4)
 
     whole = compared(stack)
-    found = compared(stack.at[1, 3, 0].set(jnp.nan))
-    assert found.ranking()[-1] == "model 1"
-    np.testing.assert_array_equal(jnp.isnan(found.corrected), [False, True, False])
-    np.testing.assert_array_equal(found.may_be_best, [True, False, False])
-    assert ["1 of its predictions" in text for text in found.warnings()] == [True]
+    comparison = compared(stack.at[1, 3, 0].set(jnp.nan))
+    assert comparison.ranking()[-1] == "model 1"
+    np.testing.assert_array_equal(jnp.isnan(comparison.corrected), [False, True, False])
+    np.testing.assert_array_equal(comparison.may_be_best, [True, False, False])
+    assert ["1 of its predictions" in text for text in comparison.warnings()] == [True]
     # and the others lose nothing: their adjustment is that of the two of them
     two = compare(KEY, stack[jnp.asarray([0, 2])], Y, n_draws=99, rank=20, bandwidth=0.4)
-    np.testing.assert_allclose(found.differences.p_adjusted[0, 2], two.differences.p_adjusted[0, 1])
+    np.testing.assert_allclose(
+        comparison.differences.p_adjusted[0, 2], two.differences.p_adjusted[0, 1]
+    )
     assert bool(jnp.all(jnp.isfinite(whole.corrected)))
 
     broken = compare(KEY, stack, Y, n_draws=9, rank=20, prediction_kernel=not_below)
@@ -316,9 +319,9 @@ def test_the_level_between_two_equally_wrong_models():
     def one(key):
         data_key, test_key = jax.random.split(key)
         models, y = mirrored(data_key)
-        found = compare(test_key, models, y, n_draws=99, rank=20, bandwidth=0.4)
-        low, high = found.differences.low[0, 1], found.differences.high[0, 1]
-        return found.differences.p_value[0, 1], (low <= 0) & (high >= 0), found.corrected
+        comparison = compare(test_key, models, y, n_draws=99, rank=20, bandwidth=0.4)
+        low, high = comparison.differences.low[0, 1], comparison.differences.high[0, 1]
+        return comparison.differences.p_value[0, 1], (low <= 0) & (high >= 0), comparison.corrected
 
     p, covered, values = jax.jit(lambda keys: jax.lax.map(one, keys))(
         jax.random.split(jax.random.key(5), trials)
@@ -338,8 +341,8 @@ def test_the_power_against_a_calibrated_model():
         truth = problems.flat(q_key, 150, 3)
         y = synthetic.labels(y_key, truth)
         models = jnp.stack([truth, synthetic.temperature(truth, 0.3)])
-        found = compare(test_key, models, y, n_draws=99, rank=30)
-        return found.differences.p_adjusted[0, 1], found.differences.estimate[0, 1]
+        comparison = compare(test_key, models, y, n_draws=99, rank=30)
+        return comparison.differences.p_adjusted[0, 1], comparison.differences.estimate[0, 1]
 
     p, gap = jax.jit(lambda keys: jax.lax.map(one, keys))(jax.random.split(KEY, 60))
     assert int(jnp.sum((p <= 0.05) & (gap < 0))) > 45
@@ -350,10 +353,10 @@ def test_inside_jit_and_by_vmap():
     stack = jnp.stack(list(MODELS.values()))[:2]
 
     def gap(key, models):
-        found = compare(key, models, Y, n_draws=19, rank=10)
-        assert isinstance(found, Comparison)
-        assert "traced" in repr(found)
-        return found.differences.estimate
+        comparison = compare(key, models, Y, n_draws=19, rank=10)
+        assert isinstance(comparison, Comparison)
+        assert "traced" in repr(comparison)
+        return comparison.differences.estimate
 
     both = jax.jit(jax.vmap(gap))(jax.random.split(KEY, 2), jnp.stack([stack, stack[::-1]]))
     np.testing.assert_allclose(both[0, 0, 1], both[1, 1, 0], rtol=1e-9)

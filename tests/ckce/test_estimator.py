@@ -29,12 +29,12 @@ RIDGE = N**-0.25
 
 
 def test_equals_the_trace_formula_of_the_paper():
-    found = ckce(Q, Y)
+    estimate = ckce(Q, Y)
     wanted = problems.trace_formula(K, R @ R.T, RIDGE)
-    np.testing.assert_allclose(found.estimate, wanted, rtol=1e-10)
-    np.testing.assert_allclose(jnp.sum(found.contributions), wanted, rtol=1e-10)
-    np.testing.assert_allclose(found.ridge, RIDGE)
-    np.testing.assert_allclose(found.bandwidths["prediction"], GAMMA)
+    np.testing.assert_allclose(estimate.estimate, wanted, rtol=1e-10)
+    np.testing.assert_allclose(jnp.sum(estimate.contributions), wanted, rtol=1e-10)
+    np.testing.assert_allclose(estimate.ridge, RIDGE)
+    np.testing.assert_allclose(estimate.bandwidths["prediction"], GAMMA)
 
 
 def test_the_other_forms_agree():
@@ -57,12 +57,12 @@ def test_the_other_forms_agree():
 def test_a_similarity_of_classes_changes_the_products_of_residuals():
     root = np.asarray(jax.random.normal(jax.random.key(2), (3, 3)))
     similarity = root @ root.T
-    found = ckce(Q, Y, similarity=similarity).estimate
+    estimate = ckce(Q, Y, similarity=similarity).estimate
     q, e = np.asarray(Q), problems.one_hot(Y)
     # entry by entry: l(y, y') - E l(Z, y') - E l(y, Z') + E l(Z, Z')
     products = e @ similarity @ e.T - q @ similarity @ e.T - e @ similarity @ q.T
     products = products + q @ similarity @ q.T
-    np.testing.assert_allclose(found, problems.trace_formula(K, products, RIDGE), rtol=1e-9)
+    np.testing.assert_allclose(estimate, problems.trace_formula(K, products, RIDGE), rtol=1e-9)
     np.testing.assert_allclose(ckce(Q, Y, similarity=np.eye(3)).estimate, ckce(Q, Y).estimate)
 
 
@@ -90,8 +90,8 @@ def test_any_kernel_serves():
     gaps = np.linalg.norm(np.asarray(Q)[:, None] - np.asarray(Q), axis=-1)
     t = 5**0.5 * gaps / 0.3
     whole = 2 * np.exp(-gaps / 0.5) + (1 + t + t**2 / 3) * np.exp(-t) * np.asarray(Q @ Q.T)
-    found = ckce(Q, Y, prediction_kernel=kernel).estimate
-    np.testing.assert_allclose(found, problems.trace_formula(whole, R @ R.T, RIDGE), rtol=1e-6)
+    estimate = ckce(Q, Y, prediction_kernel=kernel).estimate
+    np.testing.assert_allclose(estimate, problems.trace_formula(whole, R @ R.T, RIDGE), rtol=1e-6)
 
 
 def test_a_constant_predictor_compares_frequencies():
@@ -99,9 +99,9 @@ def test_a_constant_predictor_compares_frequencies():
     c, frequencies = float(jnp.sum(q[0] ** 2)) + 1, np.bincount(Y, minlength=3) / N
     wanted = c / (c + RIDGE) ** 2 * np.sum((frequencies - np.asarray(q[0])) ** 2)
     for bandwidth in (None, 0.01, 10.0):
-        found = ckce(q, Y, bandwidth=bandwidth)
-        np.testing.assert_allclose(found.estimate, wanted, rtol=1e-9)
-    assert "all predictions are identical" in found.warnings()[0]
+        estimate = ckce(q, Y, bandwidth=bandwidth)
+        np.testing.assert_allclose(estimate.estimate, wanted, rtol=1e-9)
+    assert "all predictions are identical" in estimate.warnings()[0]
     balanced = jnp.arange(N + 2) % 3
     assert float(ckce(jnp.full((N + 2, 3), 1 / 3), balanced).estimate) < 1e-28
 
@@ -120,14 +120,14 @@ def test_limits_in_the_ridge():
 
 
 def test_null_mean_is_the_average_over_redrawn_labels():
-    found = null_mean(Q)
+    result = null_mean(Q)
     q = np.asarray(Q)
     w = problems.weights(K, RIDGE)
-    np.testing.assert_allclose(found, np.diag(w) @ (1 - np.sum(q**2, axis=1)), rtol=1e-9)
+    np.testing.assert_allclose(result, np.diag(w) @ (1 - np.sum(q**2, axis=1)), rtol=1e-9)
     uniform = np.random.default_rng(3).uniform(size=(4000, N, 1))
     left = np.eye(3)[(uniform > np.cumsum(q, axis=1)[:, :-1]).sum(axis=-1)] - q
     values = np.einsum("bip,ij,bjp->b", left, w, left)
-    assert abs(values.mean() - found) < 4 * values.std() / 4000**0.5
+    assert abs(values.mean() - result) < 4 * values.std() / 4000**0.5
 
 
 @pytest.mark.slow
@@ -148,8 +148,10 @@ def test_sampled_predictions_add_the_null_mean():
 def test_null_mean_with_a_similarity():
     similarity = np.array([[2.0, 1, 0], [1, 2, 0], [0, 0, 1]])
     q, w = np.asarray(Q), problems.weights(K, RIDGE)
-    own = q @ np.diag(similarity) - np.sum(q @ similarity * q, axis=1)
-    np.testing.assert_allclose(null_mean(Q, similarity=similarity), np.diag(w) @ own, rtol=1e-9)
+    variances = q @ np.diag(similarity) - np.sum(q @ similarity * q, axis=1)
+    np.testing.assert_allclose(
+        null_mean(Q, similarity=similarity), np.diag(w) @ variances, rtol=1e-9
+    )
 
 
 def test_invariances():
@@ -167,7 +169,7 @@ def test_invariances():
 def test_repeated_predictions_equal_their_aggregated_form():
     distinct = jnp.asarray([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.2, 0.3, 0.5]])
     which = jax.random.randint(jax.random.key(5), (N,), 0, 3)
-    found = ckce(distinct[which], Y, bandwidth=0.4, ridge=0.1).estimate
+    estimate = ckce(distinct[which], Y, bandwidth=0.4, ridge=0.1).estimate
     share = np.bincount(which, minlength=3) / N
     r = problems.one_hot(Y) - np.asarray(distinct)[which]
     means = np.stack([r[which == a].mean(axis=0) for a in range(3)])
@@ -175,7 +177,7 @@ def test_repeated_predictions_equal_their_aggregated_form():
     m = root @ problems.simplex_gram(distinct, distinct, 0.4) @ root
     inverse = np.linalg.inv(m + 0.1 * np.eye(3))
     wanted = np.trace(means.T @ root @ inverse @ m @ inverse @ root @ means)
-    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    np.testing.assert_allclose(estimate, wanted, rtol=1e-10)
 
 
 def test_influence_is_the_derivative_in_the_weights():
@@ -187,10 +189,10 @@ def test_influence_is_the_derivative_in_the_weights():
 
     even = jnp.full(N, 1 / N)
     slope = jax.jit(jax.grad(value))(even)
-    found = ckce(Q, Y)
-    np.testing.assert_allclose(found.influence, slope - slope.mean(), atol=1e-12)
+    estimate = ckce(Q, Y)
+    np.testing.assert_allclose(estimate.influence, slope - slope.mean(), atol=1e-12)
     error = np.sqrt(np.mean((slope - slope.mean()) ** 2) / N)
-    np.testing.assert_allclose(found.standard_error, error, rtol=1e-9)
+    np.testing.assert_allclose(estimate.standard_error, error, rtol=1e-9)
 
 
 def test_gradients_are_right_and_finite_at_duplicates():
@@ -216,10 +218,10 @@ def test_transformations_and_traces():
     @jax.jit
     def value(q, y, ridge, bandwidth):
         traces.append(0)
-        found = ckce(q, y, ridge=ridge, bandwidth=bandwidth)
-        assert repr(found) == "CKCE(traced)"
-        assert found.warnings() == []
-        return found.estimate
+        estimate = ckce(q, y, ridge=ridge, bandwidth=bandwidth)
+        assert repr(estimate) == "CKCE(traced)"
+        assert estimate.warnings() == []
+        return estimate.estimate
 
     wanted = ckce(Q, Y, ridge=0.1, bandwidth=0.3).estimate
     np.testing.assert_allclose(value(Q, Y, 0.1, 0.3), wanted)
@@ -235,14 +237,14 @@ def test_transformations_and_traces():
 
 def test_float32_keeps_its_digits():
     q = Q.astype(jnp.float32)
-    found = ckce(q / jnp.sum(q, axis=1, keepdims=True), Y)
-    assert found.estimate.dtype == jnp.float32
-    np.testing.assert_allclose(found.estimate, ckce(Q, Y).estimate, rtol=1e-4)
+    estimate = ckce(q / jnp.sum(q, axis=1, keepdims=True), Y)
+    assert estimate.estimate.dtype == jnp.float32
+    np.testing.assert_allclose(estimate.estimate, ckce(Q, Y).estimate, rtol=1e-4)
 
 
 def test_the_schedule_and_the_median():
-    found = ckce(Q, Y, ridge=lambda n: 1 / n)
-    np.testing.assert_allclose(found.ridge, 1 / N)
+    estimate = ckce(Q, Y, ridge=lambda n: 1 / n)
+    np.testing.assert_allclose(estimate.ridge, 1 / N)
     width = jax.jit(median_bandwidth)
     np.testing.assert_allclose(width(Q), problems.median(Q), rtol=1e-12)
     assert float(width(jnp.full((N, 3), 1 / 3))) == 1.0

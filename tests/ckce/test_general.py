@@ -42,10 +42,10 @@ def by_hand(mean, sd, ys, ridge):
 
 def test_normal_predictions_in_closed_form():
     sd = 0.5 + 0.1 * jnp.arange(1.0 * N) / N
-    found = ckce_means(KEYS[2], dist.Normal(MEAN, sd), YS, **FIXED)
-    np.testing.assert_allclose(found.estimate, by_hand(MEAN, sd, YS, N**-0.25), rtol=1e-8)
-    np.testing.assert_allclose(jnp.sum(found.contributions), found.estimate, rtol=1e-9)
-    assert "CKCE, n = 40" in repr(found)
+    estimate = ckce_means(KEYS[2], dist.Normal(MEAN, sd), YS, **FIXED)
+    np.testing.assert_allclose(estimate.estimate, by_hand(MEAN, sd, YS, N**-0.25), rtol=1e-8)
+    np.testing.assert_allclose(jnp.sum(estimate.contributions), estimate.estimate, rtol=1e-9)
+    assert "CKCE, n = 40" in repr(estimate)
 
 
 @pytest.mark.slow
@@ -57,9 +57,9 @@ def test_draws_come_near_the_closed_form():
 
 def test_classes_go_the_same_way():
     q, y = problems.data(3, N)
-    found = ckce_means(KEYS[2], q, y, prediction_kernel=Gaussian(0.3), ridge=0.1).estimate
+    estimate = ckce_means(KEYS[2], q, y, prediction_kernel=Gaussian(0.3), ridge=0.1).estimate
     wanted = ckce(q, y, prediction_kernel=Gaussian(0.3), ridge=0.1).estimate
-    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+    np.testing.assert_allclose(estimate, wanted, rtol=1e-8)
 
 
 def unit(parameters, y):
@@ -88,7 +88,7 @@ def test_unnormalized_densities_are_ranked_by_scores():
 def test_stein_products_are_those_of_the_stein_kernel():
     model = jaxcal.Unnormalized(unit, (MEAN, jnp.ones(N)))
     base = jnp.asarray([0.0, 1.0])
-    found = ckce_stein(
+    estimate = ckce_stein(
         KEYS[2],
         model,
         YS,
@@ -107,7 +107,7 @@ def test_stein_products_are_those_of_the_stein_kernel():
     # scores differ by the difference of the means at every base point
     mean = np.asarray(MEAN)
     k = np.exp(-((mean[:, None] - mean) ** 2) / (2 * 0.8**2))
-    np.testing.assert_allclose(found.estimate, problems.trace_formula(k, stein, 0.1), rtol=1e-7)
+    np.testing.assert_allclose(estimate.estimate, problems.trace_formula(k, stein, 0.1), rtol=1e-7)
 
 
 def test_bad_input_is_named():

@@ -64,23 +64,23 @@ def test_two_samples_by_the_trace_formula():
 
 def test_groups_sum_to_the_whole():
     groups = jnp.arange(N) % 3
-    found = ckce_by_group(Q, Y, groups, bandwidth=0.3, ridge=0.1)
-    np.testing.assert_allclose(jnp.sum(found.estimate), found.total.estimate, rtol=1e-10)
+    estimate = ckce_by_group(Q, Y, groups, bandwidth=0.3, ridge=0.1)
+    np.testing.assert_allclose(jnp.sum(estimate.estimate), estimate.total.estimate, rtol=1e-10)
     for g in range(3):
         inside = np.asarray(groups) == g
-        assert int(found.counts[g]) == inside.sum()
-        np.testing.assert_allclose(found.ridge[g], 0.1 * N / inside.sum())
+        assert int(estimate.counts[g]) == inside.sum()
+        np.testing.assert_allclose(estimate.ridge[g], 0.1 * N / inside.sum())
         alone = ckce(Q[inside], Y[inside], bandwidth=0.3, ridge=0.1 * N / inside.sum())
-        np.testing.assert_allclose(found.estimate[g], alone.estimate, rtol=1e-9)
+        np.testing.assert_allclose(estimate.estimate[g], alone.estimate, rtol=1e-9)
     one = ckce_given(Q, Y, groups.astype(float), covariate_kernel=Equal(), bandwidth=0.3, ridge=0.1)
-    np.testing.assert_allclose(one.estimate, found.total.estimate, rtol=1e-10)
+    np.testing.assert_allclose(one.estimate, estimate.total.estimate, rtol=1e-10)
     with pytest.raises(ValueError, match="n_groups: say how many"):
         jax.jit(lambda g: ckce_by_group(Q, Y, g).estimate)(groups)
 
 
 def test_a_constant_covariate_changes_nothing():
-    found = ckce_given(Q, Y, jnp.zeros(N), bandwidth=0.3)
-    np.testing.assert_allclose(found.estimate, ckce(Q, Y, bandwidth=0.3).estimate, rtol=1e-10)
+    estimate = ckce_given(Q, Y, jnp.zeros(N), bandwidth=0.3)
+    np.testing.assert_allclose(estimate.estimate, ckce(Q, Y, bandwidth=0.3).estimate, rtol=1e-10)
 
 
 TOY = jnp.asarray([[0.7, 0.3], [0.4, 0.6]])
@@ -93,11 +93,11 @@ def test_the_toy_model_with_equality_for_a_kernel():
         x = jnp.concatenate([jnp.zeros(first, int), jnp.ones(n - first, int)])
         y = jnp.arange(n) % 2  # balanced within each input
         q = TOY[x]
-        found = ckce(q, y, prediction_kernel=Equal()).estimate
-        np.testing.assert_allclose(found, wanted, atol=6e-5)
+        estimate = ckce(q, y, prediction_kernel=Equal()).estimate
+        np.testing.assert_allclose(estimate, wanted, atol=6e-5)
         shares = np.array([p, 1 - p])
         gaps = np.array([0.08, 0.02])
-        np.testing.assert_allclose(found, np.sum((shares / (shares + ridge)) ** 2 * gaps))
+        np.testing.assert_allclose(estimate, np.sum((shares / (shares + ridge)) ** 2 * gaps))
         limit = ckce(q, y, prediction_kernel=Equal(), ridge=1e-6).estimate
         np.testing.assert_allclose(limit, 0.1, rtol=1e-4)
         joint = jkce(q, y, prediction_kernel=Equal()).biased
@@ -115,8 +115,8 @@ def test_the_toy_model_with_the_simplex_kernel_forgets_the_weights():
     for p in (0.2, 0.8):
         first = round(p * 200)
         x = jnp.concatenate([jnp.zeros(first, int), jnp.ones(200 - first, int)])
-        found = ckce(TOY[x], jnp.arange(200) % 2, bandwidth=1.0, ridge=1e-7).estimate
-        np.testing.assert_allclose(found, 0.5120, rtol=1e-3)
+        estimate = ckce(TOY[x], jnp.arange(200) % 2, bandwidth=1.0, ridge=1e-7).estimate
+        np.testing.assert_allclose(estimate, 0.5120, rtol=1e-3)
 
 
 def test_the_test_is_exact_under_calibration():
@@ -125,8 +125,8 @@ def test_the_test_is_exact_under_calibration():
     def one(key):
         q_key, y_key, test_key = jax.random.split(key, 3)
         q = problems.flat(q_key, 15, 3)
-        found = ckce_test(test_key, q, synthetic.labels(y_key, q), n_draws=19)
-        return found.p_value, found.estimate
+        result = ckce_test(test_key, q, synthetic.labels(y_key, q), n_draws=19)
+        return result.p_value, result.estimate
 
     p, estimates = jax.jit(lambda keys: jax.lax.map(one, keys))(
         jax.random.split(jax.random.key(3), trials)
@@ -141,14 +141,14 @@ def test_the_test_is_exact_under_calibration():
 def test_the_test_sees_miscalibration_and_reports():
     truth, y = problems.drawn(0, 150)
     q = jnp.asarray(problems.tempered(truth, 3.0))
-    found = ckce_test(jax.random.key(2), q, y, n_draws=99)
-    assert float(found.p_value) <= 0.02
+    result = ckce_test(jax.random.key(2), q, y, n_draws=99)
+    assert float(result.p_value) <= 0.02
     exact = ckce(q, y)
-    np.testing.assert_allclose(found.statistic, exact.estimate, rtol=1e-9)
-    np.testing.assert_allclose(jnp.sum(found.contributions), found.estimate, rtol=1e-9)
-    np.testing.assert_allclose(found.standard_error, exact.standard_error, rtol=1e-9)
-    assert abs(float(found.null_samples.mean() / null_mean(q)) - 1) < 0.2
-    assert "CKCE test, n = 150" in repr(found)
+    np.testing.assert_allclose(result.statistic, exact.estimate, rtol=1e-9)
+    np.testing.assert_allclose(jnp.sum(result.contributions), result.estimate, rtol=1e-9)
+    np.testing.assert_allclose(result.standard_error, exact.standard_error, rtol=1e-9)
+    assert abs(float(result.null_samples.mean() / null_mean(q)) - 1) < 0.2
+    assert "CKCE test, n = 150" in repr(result)
 
 
 def value(q, y):
@@ -172,26 +172,26 @@ def models(key):
 
 @pytest.mark.slow
 def test_rankings_of_the_paper_at_100_observations():
-    found = drawn_trials(jax.random.key(4), models, MEASURES, trials=60)
-    wins = np.asarray(found.wins("CKCE"))
+    trials = drawn_trials(jax.random.key(4), models, MEASURES, trials=60)
+    wins = np.asarray(trials.wins("CKCE"))
     for calibrated in (0, 1):
         for wrong in (2, 3):
             assert wins[calibrated, wrong] >= 0.9
-    assert np.asarray(found.wins("ECE"))[0, 3] < 0.3  # biased least where predictions are sharp
-    assert np.asarray(found.wins("JKCE"))[1, 2] < 0.9
+    assert np.asarray(trials.wins("ECE"))[0, 3] < 0.3  # biased least where predictions are sharp
+    assert np.asarray(trials.wins("JKCE"))[1, 2] < 0.9
 
 
 def test_subsets_without_replacement():
     stack, labels = jnp.stack([Q, Q]), Y
-    found = subsample_trials(
+    trials = subsample_trials(
         jax.random.key(0), stack, labels, {"mean": mean_label}, size=N, trials=4
     )
     # all observations in another order
-    np.testing.assert_allclose(found.values, jnp.mean(labels), rtol=1e-12)
+    np.testing.assert_allclose(trials.values, jnp.mean(labels), rtol=1e-12)
     order = jnp.asarray([[[1.0, 2, 3]], [[3.0, 2, 1]]])
-    held = Trials(order, ("x",))
-    np.testing.assert_array_equal(held.in_order("x", [0, 1, 2]), [1, 0])
-    np.testing.assert_array_equal(held.wins("x")[0], [0, 0.5, 0.5])
+    result = Trials(order, ("x",))
+    np.testing.assert_array_equal(result.in_order("x", [0, 1, 2]), [1, 0])
+    np.testing.assert_array_equal(result.wins("x")[0], [0, 0.5, 0.5])
     with pytest.raises(ValueError, match="size: wanted"):
         subsample_trials(jax.random.key(0), stack, labels, {"m": mean_label}, size=N + 1, trials=2)
 

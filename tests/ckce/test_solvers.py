@@ -22,26 +22,26 @@ EXACT = ckce(Q, Y)
 KERNEL = simplex_kernel(EXACT.bandwidths["prediction"])
 
 
-def close(found, rtol):
-    np.testing.assert_allclose(found.estimate, EXACT.estimate, rtol=rtol)
-    np.testing.assert_allclose(found.contributions, EXACT.contributions, atol=rtol * 1e-2)
-    np.testing.assert_allclose(found.influence, EXACT.influence, atol=rtol * 10)
+def close(values, rtol):
+    np.testing.assert_allclose(values.estimate, EXACT.estimate, rtol=rtol)
+    np.testing.assert_allclose(values.contributions, EXACT.contributions, atol=rtol * 1e-2)
+    np.testing.assert_allclose(values.influence, EXACT.influence, atol=rtol * 10)
 
 
 def test_incomplete_cholesky_is_exact_at_full_rank():
-    found = ckce(Q, Y, solver=LowRank(N, tile=50))
-    close(found, 1e-9)
-    assert float(found.approximation.error) < 1e-9
-    assert "incomplete Cholesky" in repr(found)
+    estimate = ckce(Q, Y, solver=LowRank(N, tile=50))
+    close(estimate, 1e-9)
+    assert float(estimate.approximation.error) < 1e-9
+    assert "incomplete Cholesky" in repr(estimate)
 
 
 @pytest.mark.slow
 def test_incomplete_cholesky_comes_nearer_with_its_rank():
     errors, left = [], []
     for rank in (3, 10, 30):
-        found = ckce(Q, Y, solver=LowRank(rank, tile=50))
-        errors.append(abs(float(found.estimate / EXACT.estimate) - 1))
-        left.append(float(found.approximation.error))
+        estimate = ckce(Q, Y, solver=LowRank(rank, tile=50))
+        errors.append(abs(float(estimate.estimate / EXACT.estimate) - 1))
+        left.append(float(estimate.approximation.error))
     assert errors[2] < 1e-3 < errors[0]
     assert left[0] > left[1] > left[2]
 
@@ -51,16 +51,16 @@ def test_pivots_are_those_of_the_textbook():
     chosen, used = pivots(KERNEL, Q, 12, 1e-12)
     assert bool(jnp.all(used))
     left = k.copy()  # the Schur complement, the whole matrix
-    for found in np.asarray(chosen):
-        assert int(found) == int(np.argmax(np.diag(left)))
-        left = left - np.outer(left[:, found], left[found]) / left[found, found]
+    for value in np.asarray(chosen):
+        assert int(value) == int(np.argmax(np.diag(left)))
+        left = left - np.outer(left[:, value], left[value]) / left[value, value]
 
 
 def test_a_singular_gram_matrix_stops_early():
     same = Q[jnp.arange(N) % 5]
-    found = ckce(same, Y, solver=LowRank(40))
-    assert int(found.approximation.size) == 5
-    np.testing.assert_allclose(found.estimate, ckce(same, Y).estimate, rtol=1e-9)
+    estimate = ckce(same, Y, solver=LowRank(40))
+    assert int(estimate.approximation.size) == 5
+    np.testing.assert_allclose(estimate.estimate, ckce(same, Y).estimate, rtol=1e-9)
     rough = ckce(Q, Y, solver=LowRank(40, tolerance=0.05))
     assert int(rough.approximation.size) < 40
 
@@ -83,8 +83,8 @@ def test_devices_share_the_rows():
 @pytest.mark.slow
 def test_low_rank_has_gradients():
     exact = jax.grad(lambda q: ckce(q, Y, bandwidth=0.3).estimate)(Q)
-    found = jax.grad(lambda q: ckce(q, Y, solver=LowRank(N), bandwidth=0.3).estimate)(Q)
-    np.testing.assert_allclose(found, exact, atol=1e-6)
+    gradient = jax.grad(lambda q: ckce(q, Y, solver=LowRank(N), bandwidth=0.3).estimate)(Q)
+    np.testing.assert_allclose(gradient, exact, atol=1e-6)
 
 
 def test_random_features_have_the_kernel_for_their_mean():
@@ -123,12 +123,12 @@ def test_random_features_in_both_forms_come_near_the_exact_value():
 
 
 def test_conjugate_gradients_are_exact_and_few():
-    found = ckce(Q, Y, solver=ConjugateGradients(tile=50))
-    close(found, 1e-9)
-    assert int(found.approximation.size) <= 20
+    estimate = ckce(Q, Y, solver=ConjugateGradients(tile=50))
+    close(estimate, 1e-9)
+    assert int(estimate.approximation.size) <= 20
     rough = ckce(Q, Y, solver=ConjugateGradients(tile=50, tolerance=0.1))
-    assert int(rough.approximation.size) < int(found.approximation.size)
-    assert "conjugate gradients" in repr(found)
+    assert int(rough.approximation.size) < int(estimate.approximation.size)
+    assert "conjugate gradients" in repr(estimate)
 
 
 def test_conjugate_gradients_solve_every_column():
@@ -136,8 +136,8 @@ def test_conjugate_gradients_solve_every_column():
     a = random.normal(size=(20, 20))
     a = jnp.asarray(a @ a.T + 20 * np.eye(20))
     b = jnp.asarray(random.normal(size=(20, 3)) * [1, 0, 1])
-    found = conjugate_gradients(lambda v: a @ v, b, tolerance=1e-12, steps=50)
-    np.testing.assert_allclose(found.x, np.linalg.solve(a, b), atol=1e-10)
+    solution = conjugate_gradients(lambda v: a @ v, b, tolerance=1e-12, steps=50)
+    np.testing.assert_allclose(solution.x, np.linalg.solve(a, b), atol=1e-10)
     stopped = conjugate_gradients(lambda v: a @ v, b, tolerance=0.0, steps=2)
     assert int(stopped.steps) == 2
 

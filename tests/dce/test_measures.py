@@ -30,11 +30,11 @@ laplace = jax.jit(lambda v, y, w, ell: dce.laplace_ce(v, y, weights=w, bandwidth
 @pytest.mark.parametrize("seed", range(12))
 def test_smooth_ce_is_its_linear_program_and_proves_it(seed):
     v, y, w = sample(seed)
-    found = smooth(v, y, w)
+    smoothed = smooth(v, y, w)
     wanted = distances.smooth_ce_linear_program(v, y, weights=w)
-    assert float(found.value) == pytest.approx(wanted, abs=1e-9)
-    assert float(found.upper) == pytest.approx(wanted, abs=1e-9)
-    order, witness = np.argsort(v), np.asarray(found.witness)
+    assert float(smoothed.value) == pytest.approx(wanted, abs=1e-9)
+    assert float(smoothed.upper) == pytest.approx(wanted, abs=1e-9)
+    order, witness = np.argsort(v), np.asarray(smoothed.witness)
     assert np.all(np.abs(witness) <= 1)
     assert np.all(np.abs(np.diff(witness[order])) <= np.diff(v[order]) + 1e-14)
     assert np.sum(w / w.sum() * (y - v) * witness) == pytest.approx(wanted, abs=1e-9)
@@ -53,10 +53,10 @@ def test_denoising_is_the_least_of_all_step_functions():
         a = np.array(list(itertools.product(levels, repeat=4)))
         a = np.concatenate([np.zeros((len(a), 1)), a, np.full((len(a), 1), f[-1])], axis=1)
         costs = np.abs(np.diff(a, axis=1)).sum(axis=1) + np.abs(f[:-1] - a[:, 1:-1]) @ g[:-1]
-        found = np.asarray(solve(jnp.asarray(f), jnp.asarray(g)))
-        path = np.concatenate([[0], found])
+        values = np.asarray(solve(jnp.asarray(f), jnp.asarray(g)))
+        path = np.concatenate([[0], values])
         assert np.all(np.diff(path) * np.sign(f[-1]) >= 0)
-        cost = np.abs(np.diff(path)).sum() + np.abs(f[:-1] - found[:-1]) @ g[:-1]
+        cost = np.abs(np.diff(path)).sum() + np.abs(f[:-1] - values[:-1]) @ g[:-1]
         assert cost == pytest.approx(costs.min(), abs=1e-12)
 
 
@@ -88,10 +88,10 @@ def test_laplace_ce_is_the_sum_over_pairs(ell):
     v, y, w = sample(4)
     rho = w / w.sum() * (y - v)
     k = np.exp(-np.abs(v[:, None] - v) / ell)
-    found = laplace(v, y, w, ell)
+    error = laplace(v, y, w, ell)
     square = rho @ k @ rho
-    assert float(found.squared) == pytest.approx(square, abs=1e-14)
-    np.testing.assert_allclose(found.witness, k @ rho / square**0.5, atol=1e-12)
+    assert float(error.squared) == pytest.approx(square, abs=1e-14)
+    np.testing.assert_allclose(error.witness, k @ rho / square**0.5, atol=1e-12)
     at = np.linspace(0, 1, 31)
     wanted = np.exp(-np.abs(at[:, None] - v) / ell) @ rho / square**0.5
     got = dce.laplace_witness(v, y, at, weights=w, bandwidth=ell)
@@ -102,12 +102,12 @@ def test_the_u_statistic_leaves_out_the_diagonal():
     v, y, _ = sample(5)
     r = y - v
     h = r[:, None] * r * np.exp(-np.abs(v[:, None] - v))
-    found = laplace(v, y, np.ones(SIZE), 1.0)
+    error = laplace(v, y, np.ones(SIZE), 1.0)
     wanted = (h.sum() - np.trace(h)) / (SIZE * (SIZE - 1))
-    assert float(found.unbiased) == pytest.approx(wanted, abs=1e-14)
+    assert float(error.unbiased) == pytest.approx(wanted, abs=1e-14)
     by_engine = dce.kernel_ce(v, y)
     assert float(by_engine.unbiased) == pytest.approx(wanted, abs=1e-14)
-    np.testing.assert_allclose(by_engine.witness, found.witness, atol=1e-10)
+    np.testing.assert_allclose(by_engine.witness, error.witness, atol=1e-10)
 
 
 def test_laplace_ce_has_the_gradient_of_finite_differences():
@@ -130,10 +130,10 @@ def test_estimators_by_chance_agree_with_the_exact_square(key):
             (sketches.random_features, {"n_draws": 3000}),
             (sketches.random_bins, {"n_draws": 3000}),
         ]:
-            found = estimate(key, v, y, weights=w, bandwidth=ell, **options)
-            assert abs(float(found.value) - exact) < 4 * float(found.standard_error)
+            result = estimate(key, v, y, weights=w, bandwidth=ell, **options)
+            assert abs(float(result.value) - exact) < 4 * float(result.standard_error)
             if estimate is not sketches.pair_sample:
-                assert np.all((found.draws >= 0) & (found.draws <= 1))
+                assert np.all((result.draws >= 0) & (result.draws <= 1))
 
 
 def test_random_intervals_agree_with_random_shifts(key):
@@ -155,12 +155,12 @@ def test_the_walk_along_two_lists_is_the_sorted_definition(seed):
     order = np.argsort(v)
     v, rho = v[order], (w / w.sum() * (y - v))[order]
     f = np.concatenate([[0], np.cumsum(rho)])
-    for width, found in zip(WIDTHS, walk(v, rho, WIDTHS), strict=True):
+    for width, value in zip(WIDTHS, walk(v, rho, WIDTHS), strict=True):
         t = np.sort(np.concatenate([v - width, v]))
         middle = (t[1:] + t[:-1]) / 2
         inside = f[np.searchsorted(v, middle + width)] - f[np.searchsorted(v, middle)]
         wanted = np.abs(inside) @ np.diff(t) / width
-        assert float(found) == pytest.approx(wanted, abs=1e-8 if width == 1e-9 else 1e-13)
+        assert float(value) == pytest.approx(wanted, abs=1e-8 if width == 1e-9 else 1e-13)
 
 
 @pytest.mark.parametrize("n", [12, 100, 300])
@@ -197,9 +197,9 @@ def test_the_population_value_has_no_room_below_the_least_gap(n):
     y = v - np.float32(0.175)
     population = dce.surrogate_interval_ce(v, y, accuracy=None)
     assert float(population.value) == pytest.approx(0.175, rel=1e-5)
-    found = dce.dce_bracket(v, y, accuracy=1e-9, solve=False)
-    assert 0.1749 <= float(found.low) <= float(found.high) <= 0.1751
-    assert min(map(float, found.upper.values())) >= 0.1749
+    bracket = dce.dce_bracket(v, y, accuracy=1e-9, solve=False)
+    assert 0.1749 <= float(bracket.low) <= float(bracket.high) <= 0.1751
+    assert min(map(float, bracket.upper.values())) >= 0.1749
 
 
 def test_slopes_of_narrow_random_intervals_are_those_of_the_error():
@@ -254,8 +254,8 @@ def test_the_witness_is_the_middle_of_all_that_attain_the_error():
     v, y, w = sample(1)
     assert np.all(np.asarray(smooth(v, v, w).witness) == 0)
     balanced = np.array([0.25, 0.5, 0.5, 0.75]), np.array([1.0, 0.75, 0.25, 0.0])
-    found = smooth(*(np.tile(x, SIZE // 4) for x in (*balanced, np.ones(4))))
-    assert found.witness.max() == -found.witness.min() > 0
+    smoothed = smooth(*(np.tile(x, SIZE // 4) for x in (*balanced, np.ones(4))))
+    assert smoothed.witness.max() == -smoothed.witness.min() > 0
     mean = np.sum(w / w.sum() * (y - v))
     touched = np.asarray(smooth(v, y, w).witness) * np.sign(mean)
     assert touched.max() == 1
@@ -269,31 +269,31 @@ def test_interval_ce_is_the_best_of_all_runs():
             run = np.concatenate([[0], np.cumsum(cuts)]).astype(int)
             cost = 0.0
             for j in range(run[-1] + 1):
-                held = places[run == j]
-                inside = (v >= held[0]) & (v <= held[-1]) & (w > 0)
+                values = places[run == j]
+                inside = (v >= values[0]) & (v <= values[-1]) & (w > 0)
                 cost += abs(np.sum((w * (y - v))[inside]))
-                cost += np.sum(w[inside]) * (held[-1] - held[0])
+                cost += np.sum(w[inside]) * (values[-1] - values[0])
             least = min(least, cost)
-        found = dce.interval_ce(v, y, weights=w)
-        assert float(found.value) == pytest.approx(least, abs=1e-12)
-        kappa = np.asarray(found.recalibrated)
+        error = dce.interval_ce(v, y, weights=w)
+        assert float(error.value) == pytest.approx(least, abs=1e-12)
+        kappa = np.asarray(error.recalibrated)
         assert np.sum(w * np.abs(v - kappa)) <= least + 1e-12
-        for j in np.unique(found.bins):
-            inside = np.asarray(found.bins) == j
+        for j in np.unique(error.bins):
+            inside = np.asarray(error.bins) == j
             assert np.sum((w * (y - kappa))[inside]) == pytest.approx(0, abs=1e-12)
 
 
 def test_binned_ece_counts_the_ends_and_uses_the_edges_given():
     v, y = np.array([0.0, 0.2, 0.5, 1.0]), np.array([1.0, 0.0, 1.0, 0.0])
-    found = dce.binned_ece(v, y, edges=[0.0, 0.3, 1.0])
-    np.testing.assert_allclose(found.mass, [0.5, 0.5])
-    np.testing.assert_allclose(found.residual, [0.8 / 4, -0.5 / 4])
-    assert float(found.value) == pytest.approx(1.3 / 4)
-    assert float(found.width) == pytest.approx(0.5)
+    error = dce.binned_ece(v, y, edges=[0.0, 0.3, 1.0])
+    np.testing.assert_allclose(error.mass, [0.5, 0.5])
+    np.testing.assert_allclose(error.residual, [0.8 / 4, -0.5 / 4])
+    assert float(error.value) == pytest.approx(1.3 / 4)
+    assert float(error.width) == pytest.approx(0.5)
     shifted = dce.binned_ece(v, y, edges=2, shift=0.8)
     np.testing.assert_allclose(shifted.edges, [0, 0.4, 0.9, 1])
     np.testing.assert_allclose(shifted.mass, [0.5, 0.25, 0.25])
-    assert float(found.bound) >= dce.upper_distance(v, y).value - 1e-12
+    assert float(error.bound) >= dce.upper_distance(v, y).value - 1e-12
 
 
 def test_weighted_ce_recovers_ece_and_the_mean():
@@ -312,8 +312,8 @@ def test_smece_is_the_integral_of_the_reflected_gaussian():
     v, y, w = sample(9)
     rho = w / w.sum() * (y - v)
     t = (np.arange(20000) + 0.5) / 20000
-    found = dce.smece(v, y, weights=w)
-    for width in (0.1, 0.4, float(found.width)):
+    error = dce.smece(v, y, weights=w)
+    for width in (0.1, 0.4, float(error.width)):
         images = np.arange(-4, 5) * 2
         density = sum(
             np.exp(-((t[:, None] - s * v - m) ** 2) / (2 * width**2))
@@ -323,8 +323,8 @@ def test_smece_is_the_integral_of_the_reflected_gaussian():
         wanted = np.mean(np.abs(density @ rho)) / (width * (2 * np.pi) ** 0.5)
         got = dce.smece(v, y, weights=w, width=width)
         assert float(got.value) == pytest.approx(wanted, abs=float(got.error) + 1e-7)
-    assert float(found.value) == pytest.approx(float(found.width), abs=1e-12)
-    assert float(found.value) == pytest.approx(wanted, abs=float(found.error) + 1e-7)
+    assert float(error.value) == pytest.approx(float(error.width), abs=1e-12)
+    assert float(error.value) == pytest.approx(wanted, abs=float(error.error) + 1e-7)
 
 
 @pytest.mark.slow
@@ -335,8 +335,8 @@ def test_smece_has_the_gradient_of_finite_differences():
     value = jax.jit(lambda v: dce.smece(v, y, cells=512).value)
     slope = jax.jit(jax.grad(lambda v: dce.smece(v, y, cells=512).value))(v)
     fixed = dce.smece(v, y, cells=512).width
-    held = jax.jit(jax.grad(lambda v: dce.smece(v, y, cells=512, width=fixed).value))(v)
-    assert np.max(np.abs(slope - held)) > 1e-3
+    gradient = jax.jit(jax.grad(lambda v: dce.smece(v, y, cells=512, width=fixed).value))(v)
+    assert np.max(np.abs(slope - gradient)) > 1e-3
     for i in (0, 11, 30):
         step = np.eye(SIZE)[i] * 1e-6
         change = (float(value(v + step)) - float(value(v - step))) / 2e-6
@@ -357,17 +357,17 @@ def test_the_worst_violation_between_places_is_that_of_a_fine_grid():
         c += x * np.maximum(b[0] - (x - u[0]), b[1] - (u[1] - x))
         # ends are places of the program, where it holds already
         inner = max(0.0, c.max())
-        found = max(violations(u, a, b)[0], 0.0)
+        result = max(violations(u, a, b)[0], 0.0)
         ends = max(0.0, (1 - u[0]) * a[0] + u[0] * b[0], (1 - u[1]) * a[1] + u[1] * b[1])
-        assert max(found, ends) == pytest.approx(inner, abs=3e-4 * wide)
+        assert max(result, ends) == pytest.approx(inner, abs=3e-4 * wide)
 
 
 def test_the_lower_distance_is_certified_by_its_coupling():
     for v, y, w in [*LAWS[:10], sample(1), sample(2)]:
         w = w / w.sum()
-        found = dce.lower_distance(v, y, weights=w, tol=1e-8)
-        assert found.high - found.low < 3e-8
-        c = found.coupling
+        distance = dce.lower_distance(v, y, weights=w, tol=1e-8)
+        assert distance.high - distance.low < 3e-8
+        c = distance.coupling
         for u in np.unique(c.u):
             here = c.u == u
             assert np.sum(c.mass[here] * (c.y[here] - u)) == pytest.approx(0, abs=1e-9)
@@ -376,8 +376,8 @@ def test_the_lower_distance_is_certified_by_its_coupling():
                 mass = np.sum(w[v == x] * (y[v == x] if label else 1 - y[v == x]))
                 carried = np.sum(c.mass[(c.v == x) & (c.y == label)])
                 assert carried == pytest.approx(mass, abs=1e-9)
-        assert np.all(np.abs(np.diff(found.on_zero)) <= np.diff(found.places) + 1e-9)
-        assert np.all(np.abs(np.diff(found.on_one)) <= np.diff(found.places) + 1e-9)
+        assert np.all(np.abs(np.diff(distance.on_zero)) <= np.diff(distance.places) + 1e-9)
+        assert np.all(np.abs(np.diff(distance.on_one)) <= np.diff(distance.places) + 1e-9)
 
 
 lower = jax.jit(
@@ -473,12 +473,12 @@ def test_the_best_partition_is_calibrated_and_powers_are_ordered():
 
 def test_many_predictions_get_an_upper_bound_of_the_upper_distance():
     v, y, w = sample(2)
-    found = dce.upper_distance(v, y, weights=w)
-    assert not found.exact
-    assert found.value <= float(dce.interval_ce(v, y, weights=w).value) + 1e-12
-    assert found.value >= dce.lower_distance(v, y, weights=w).low
+    distance = dce.upper_distance(v, y, weights=w)
+    assert not distance.exact
+    assert distance.value <= float(dce.interval_ce(v, y, weights=w).value) + 1e-12
+    assert distance.value >= dce.lower_distance(v, y, weights=w).low
     w = w / w.sum()
-    assert np.sum(w * np.abs(v - found.g)) == pytest.approx(found.value)
-    for j in np.unique(found.groups):
-        inside = found.groups == j
-        assert np.sum((w * (y - found.g))[inside]) == pytest.approx(0, abs=1e-12)
+    assert np.sum(w * np.abs(v - distance.g)) == pytest.approx(distance.value)
+    for j in np.unique(distance.groups):
+        inside = distance.groups == j
+        assert np.sum((w * (y - distance.g))[inside]) == pytest.approx(0, abs=1e-12)

@@ -29,9 +29,9 @@ REFERENCES = {
 @pytest.mark.parametrize("which", [0, 1])
 def test_references(which):
     law = (A, B)[which]
-    found = measures(*law)
+    result = measures(*law)
     for name, values in REFERENCES.items():
-        assert found[name] == pytest.approx(values[which], abs=6e-8), name
+        assert result[name] == pytest.approx(values[which], abs=6e-8), name
     widest = dce.interval_ce(*law[:2], weights=law[2], width="max").value
     assert float(widest) == pytest.approx((0.175, 0.441666667)[which], abs=1e-9)
     random = [float(random_interval_ce(*law, 2.0**-k)) for k in range(4)]
@@ -42,8 +42,8 @@ def test_references(which):
 def test_gaussian_kernel_reference():
     from jaxcal.kernels import Gaussian
 
-    found = dce.kernel_ce(A[0], A[1], weights=A[2], kernel=Gaussian(0.5**0.5))
-    assert float(found.value) == pytest.approx(0.047382418, abs=1e-9)
+    error = dce.kernel_ce(A[0], A[1], weights=A[2], kernel=Gaussian(0.5**0.5))
+    assert float(error.value) == pytest.approx(0.047382418, abs=1e-9)
 
 
 def test_every_inequality_between_measures(measured):
@@ -74,9 +74,9 @@ def test_every_inequality_between_measures(measured):
 def test_random_intervals_lie_between_the_mean_and_ece(measured):
     """R7 to R10: and the average over shifts falls when the width doubles."""
     for (v, y, w), m in zip(LAWS, measured, strict=True):
-        found = [float(random_interval_ce(v, y, w, e)) for e in (0.07, 0.14, 0.28, 1.4)]
-        assert np.all(np.diff(found[:3]) <= SLACK)
-        for width, value in zip((0.07, 0.14, 0.28, 1.4), found, strict=True):
+        values = [float(random_interval_ce(v, y, w, e)) for e in (0.07, 0.14, 0.28, 1.4)]
+        assert np.all(np.diff(values[:3]) <= SLACK)
+        for width, value in zip((0.07, 0.14, 0.28, 1.4), values, strict=True):
             assert m["mean"] - SLACK <= value <= m["ece"] + SLACK
             assert m["interval"] <= value + width + SLACK
             assert value <= (1 + 2 / width) * m["lower"] + 1e-5
@@ -86,8 +86,8 @@ def test_random_intervals_lie_between_the_mean_and_ece(measured):
 
 def test_a_calibrated_law_has_no_error():
     for v, _, w in LAWS[:8]:
-        found = measures(v, v, w)
-        assert all(value == pytest.approx(0, abs=2e-8) for value in found.values()), found
+        values = measures(v, v, w)
+        assert all(value == pytest.approx(0, abs=2e-8) for value in values.values()), values
         surrogate = dce.surrogate_interval_ce(v, v, weights=w, accuracy=0.01)
         assert float(surrogate.value) == pytest.approx(2.0**-8)
         assert int(surrogate.k) == 8
@@ -126,16 +126,16 @@ def test_moving_predictions_moves_continuous_measures_little(measured):
 )
 def test_constructions_have_their_known_values(example):
     domain, values = example
-    found = measures(*(np.asarray(a) for a in domain.distribution()))
-    found["laplace"] = found["kernel"]
-    found["true"] = distances.true_distance(domain).value
+    result = measures(*(np.asarray(a) for a in domain.distribution()))
+    result["laplace"] = result["kernel"]
+    result["true"] = distances.true_distance(domain).value
     for name, value in values.items():
-        assert found[name] == pytest.approx(value, abs=3e-8), name
+        assert result[name] == pytest.approx(value, abs=3e-8), name
 
 
 def test_zero_predictions_of_ones_are_at_distance_one():
-    found = measures(np.zeros(6), np.ones(6), np.full(6, 1 / 6))
-    assert all(value == pytest.approx(1, abs=1e-8) for value in found.values()), found
+    values = measures(np.zeros(6), np.ones(6), np.full(6, 1 / 6))
+    assert all(value == pytest.approx(1, abs=1e-8) for value in values.values()), values
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,8 @@ def test_a_gaussian_kernel_misses_what_the_laplace_kernel_sees(epsilon, smooth, 
     v, y, w = constructions.hidden_from_gaussians(epsilon).distribution()
     assert float(dce.smooth_ce(v, y, weights=w).value) == pytest.approx(smooth, rel=2e-4)
     assert float(dce.laplace_ce(v, y, weights=w).value) == pytest.approx(laplace, rel=2e-4)
-    found = dce.kernel_ce(v, y, weights=w, kernel=Gaussian(0.5**0.5))
-    assert float(found.value) == pytest.approx(gauss, rel=2e-4)
+    error = dce.kernel_ce(v, y, weights=w, kernel=Gaussian(0.5**0.5))
+    assert float(error.value) == pytest.approx(gauss, rel=2e-4)
 
 
 def test_ece_jumps_where_continuous_measures_do_not():
@@ -189,11 +189,11 @@ def test_convex_measures_are_convex_in_the_law(measured):
         mixed = [np.concatenate(pair) for pair in zip(LAWS[i], LAWS[j], strict=True)]
         mixed[2] = mixed[2] / 2
         v, y, w = mixed
-        found = {
+        by_name = {
             "ece": float(dce.unbinned_ece(v, y, weights=w)),
             "smooth": float(dce.smooth_ce(v, y, weights=w).value),
             "kernel": float(dce.laplace_ce(v, y, weights=w).value),
             "lower": dce.lower_distance(v, y, weights=w, tol=1e-8).value,
         }
-        for name, value in found.items():
+        for name, value in by_name.items():
             assert value <= (measured[i][name] + measured[j][name]) / 2 + SLACK

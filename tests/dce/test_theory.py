@@ -37,14 +37,14 @@ def restricted(law, u):
     cost = np.tile(np.abs(u[:, None] - v).ravel(), 2)  # label 0, then label 1; u runs first
     carried = np.kron(np.eye(2), np.kron(np.ones(k), np.eye(m)))
     balanced = np.hstack([np.kron(np.diag(-u), np.ones(m)), np.kron(np.diag(1 - u), np.ones(m))])
-    found = scipy.optimize.linprog(
+    program = scipy.optimize.linprog(
         cost,
         A_eq=np.vstack([carried, balanced]),
         b_eq=np.concatenate([p0, p1, np.zeros(k)]),
         method="highs",
     )
-    assert found.status == 0
-    return found.fun
+    assert program.status == 0
+    return program.fun
 
 
 def on_chain(law, u):
@@ -58,15 +58,15 @@ def test_lower_distances_to_a_finite_set(case, measured):
     """R18, R19; the primal program is the chain where u are the predictions; more u cost less."""
     law, m = LAWS[case], measured[case]
     ends = np.union1d(masses(law)[0], [0.0, 1.0])
-    own = restricted(law, ends)
-    assert own == pytest.approx(on_chain(law, ends), abs=1e-8)
+    results = restricted(law, ends)
+    assert results == pytest.approx(on_chain(law, ends), abs=1e-8)
     finer = restricted(law, np.union1d(ends, np.arange(11) / 10))
-    assert m["lower"] - SLACK <= finer <= own + SLACK
-    assert own <= 2 * m["smooth"] + SLACK
+    assert m["lower"] - SLACK <= finer <= results + SLACK
+    assert results <= 2 * m["smooth"] + SLACK
     for cells in (3, 10):
-        found = restricted(law, np.arange(cells + 1) / cells)
-        assert m["lower"] - SLACK <= found <= m["lower"] + 1 / cells + SLACK  # cover 1/(2 cells)
-        assert 2 * m["smooth"] <= 4 * found + SLACK
+        result = restricted(law, np.arange(cells + 1) / cells)
+        assert m["lower"] - SLACK <= result <= m["lower"] + 1 / cells + SLACK  # cover 1/(2 cells)
+        assert 2 * m["smooth"] <= 4 * result + SLACK
 
 
 def test_the_kernel_error_is_an_average_of_squared_windows(measured):

@@ -122,7 +122,7 @@ def test_kernel_fisher_of_draws_converges_to_the_closed_form(key):
     nodes = at_nodes(key, predictions, m)
     exact = squared(GaussianKernelFisher(bandwidth=1.3), key, predictions)[0, 1]
     features = described(KernelFisher(Gaussian(1.3)), key, predictions, nodes)
-    found = jnp.sum((features[0] - features[1]) ** 2)
+    values = jnp.sum((features[0] - features[1]) ** 2)
     delta = np.asarray(nodes.values[0] - nodes.values[1])
     z = np.asarray(nodes.nodes)
     gram = np.exp(-np.sum((z[:, None] - z) ** 2, -1) / (2 * 1.3**2))
@@ -130,9 +130,9 @@ def test_kernel_fisher_of_draws_converges_to_the_closed_form(key):
     standard_error = 2 * np.std(rows) / m**0.5
     bias = np.mean(np.sum(delta**2, -1)) / m  # of the terms that pair a node with itself
     assert standard_error < 0.2 * exact
-    assert abs(found - bias - exact) < 4 * standard_error
+    assert abs(values - bias - exact) < 4 * standard_error
     # smoothing never adds: sup k = 1
-    assert found <= np.mean(np.sum(delta**2, -1))
+    assert values <= np.mean(np.sum(delta**2, -1))
 
 
 def test_isotropic_kernel_fisher_is_the_published_formula(key):
@@ -164,8 +164,8 @@ def test_closed_mmd_is_the_double_integral(diagonal, key):
         return w[i] @ np.exp(-np.sum(gaps**2, -1) / 2) @ w[j]
 
     wanted = integral(0, 0) + integral(1, 1) - 2 * integral(0, 1)
-    found = squared(MMD(Gaussian(lengths)), key, predictions)[0, 1]
-    np.testing.assert_allclose(found, wanted, rtol=1e-8)
+    values = squared(MMD(Gaussian(lengths)), key, predictions)[0, 1]
+    np.testing.assert_allclose(values, wanted, rtol=1e-8)
 
 
 def test_mmd_of_draws_is_the_distance_of_the_samples(key):
@@ -185,16 +185,16 @@ def test_mmd_of_draws_is_the_distance_of_the_samples(key):
 def test_mmd_of_draws_converges_to_the_closed_form(key):
     predictions, m, repeats = general_gaussians(2, 2), 200, 12
     exact = squared(MMD(Gaussian(1.5)), key, predictions)[0, 1]
-    own = described(MMD(Gaussian(1.5)), key, predictions, None).squared_norms
+    squared_norms = described(MMD(Gaussian(1.5)), key, predictions, None).squared_norms
 
     def once(key):
         return squared(MMD(Gaussian(1.5), n_draws=m), key, predictions)[0, 1]
 
-    found = jax.lax.map(once, jax.random.split(key, repeats))
-    bias = jnp.sum(1 - own) / m  # of the draws paired with themselves
-    standard_error = jnp.std(found, ddof=1) / repeats**0.5
+    values = jax.lax.map(once, jax.random.split(key, repeats))
+    bias = jnp.sum(1 - squared_norms) / m  # of the draws paired with themselves
+    standard_error = jnp.std(values, ddof=1) / repeats**0.5
     assert standard_error < 0.1 * exact
-    assert abs(jnp.mean(found) - bias - exact) < 4 * standard_error
+    assert abs(jnp.mean(values) - bias - exact) < 4 * standard_error
 
 
 def test_bures_is_the_wasserstein_distance_of_any_gaussians(key):
@@ -320,7 +320,7 @@ def test_types_stay_and_coinciding_predictions_have_finite_gradients(name, key):
 def test_base_measure_is_in_the_units_of_the_targets(key):
     predictions = general_gaussians(3, 2)
     units = Units(jnp.asarray([3.0, -1.0]), jnp.asarray([2.0, 0.5]))
-    own = Standardized(predictions, units, (2,))
+    standardized = Standardized(predictions, units, (2,))
     mean, cov = jnp.asarray([1.0, 2.0]), jnp.asarray([[2.0, 0.3], [0.3, 1.0]])
     changed = dist.MultivariateNormal(
         units.points(predictions.loc),
@@ -332,9 +332,9 @@ def test_base_measure_is_in_the_units_of_the_targets(key):
             units.scale[:, None] * units.scale[None] if form == (2, 2) else units.scale**2
         )
         for divergence in (GaussianFisher, partial(GaussianKernelFisher, bandwidth=1.0)):
-            found = squared(divergence(mean=mean, cov=base), key, own)
+            squares = squared(divergence(mean=mean, cov=base), key, standardized)
             wanted = squared(divergence(mean=units.points(mean), cov=in_units), key, changed)
-            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(squares, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_open_ground_bandwidths_follow_the_second_order_heuristic(key, monkeypatch):
@@ -355,7 +355,7 @@ def test_open_ground_bandwidths_follow_the_second_order_heuristic(key, monkeypat
     def gradient(*bandwidth):
         return KernelFisher(GradientKernel(Gaussian(*bandwidth)))
 
-    for opened, given, held in [
+    for opened, values, results in [
         (GaussianKernelFisher(), GaussianKernelFisher(bandwidth=1.5), predictions),
         (MMD(), MMD(Gaussian(1.5)), predictions),
         (MMD(IMQ(), n_draws=6), MMD(IMQ(2.5), n_draws=6), predictions),
@@ -363,10 +363,10 @@ def test_open_ground_bandwidths_follow_the_second_order_heuristic(key, monkeypat
         (gradient(), gradient(chosen), predictions),
         (KernelFisher(IMQ()), KernelFisher(IMQ(of_nodes)), scores),
     ]:
-        features = [described(divergence, key, held, nodes) for divergence in (opened, given)]
+        features = [described(divergence, key, results, nodes) for divergence in (opened, values)]
         pairs = [(f, jax.tree.map(lambda a: a[::-1], f)) for f in features]
-        found, wanted = opened.paired(*pairs[0]), given.paired(*pairs[1])
-        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+        result, wanted = opened.paired(*pairs[0]), values.paired(*pairs[1])
+        np.testing.assert_allclose(result, wanted, rtol=1e-9, atol=1e-12)
         assert jnp.min(wanted) > 1e-6
 
 

@@ -55,8 +55,8 @@ def test_kernel_fisher_is_the_double_sum(matrix):
         full = gram[..., None, None] * np.eye(d)
     delta = scores[0] - scores[1]
     wanted = np.einsum("ka,klab,lb->", delta, full, delta) / m**2
-    found = embeddings.kernel_fisher(jnp.asarray(scores), jnp.asarray(gram))
-    np.testing.assert_allclose(squared(found), wanted, rtol=1e-10)
+    result = embeddings.kernel_fisher(jnp.asarray(scores), jnp.asarray(gram))
+    np.testing.assert_allclose(squared(result), wanted, rtol=1e-10)
 
 
 def test_kernel_fisher_survives_a_singular_gram_matrix_in_float32():
@@ -64,9 +64,9 @@ def test_kernel_fisher_survives_a_singular_gram_matrix_in_float32():
     gram = jnp.exp(-((nodes[:, None] - nodes[None]) ** 2) / 2)
     assert not jnp.all(jnp.isfinite(jnp.linalg.cholesky(gram)))  # what a Cholesky factor would be
     scores = jnp.ones((1, 20, 1), jnp.float32)
-    found = embeddings.kernel_fisher(scores, gram)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(jnp.sum(found**2), 1.0, rtol=1e-5)
+    result = embeddings.kernel_fisher(scores, gram)
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(jnp.sum(result**2), 1.0, rtol=1e-5)
 
 
 @pytest.mark.parametrize("base", ["variances", "covariance"])
@@ -81,13 +81,13 @@ def test_gaussian_fisher_is_the_integral_over_the_base(model, base):
     nodes, weights = gauss_hermite(base_mean, base_cov)
     scores = gaussian_scores(mean, cov, nodes)
     wanted = weights @ np.sum((scores[0] - scores[1]) ** 2, axis=-1)
-    found = embeddings.gaussian_fisher(
+    result = embeddings.gaussian_fisher(
         jnp.asarray(mean),
         jnp.asarray(cov if model == "covariance" else np.stack([np.diag(c) for c in cov])),
         jnp.asarray(base_mean),
         jnp.asarray(base_cov if base == "covariance" else np.diag(base_cov)),
     )
-    np.testing.assert_allclose(squared(found), wanted, rtol=1e-10)
+    np.testing.assert_allclose(squared(result), wanted, rtol=1e-10)
 
 
 @pytest.mark.parametrize("base", ["variances", "covariance"])
@@ -105,14 +105,14 @@ def test_gaussian_kernel_fisher_is_the_double_integral(model, base):
     scaled = nodes / lengths
     gram = np.exp(-np.sum((scaled[:, None] - scaled) ** 2, -1) / 2)
     wanted = np.sum(delta * (gram @ delta))
-    found = embeddings.gaussian_kernel_fisher(
+    result = embeddings.gaussian_kernel_fisher(
         jnp.asarray(mean),
         jnp.asarray(cov if model == "covariance" else np.stack([np.diag(c) for c in cov])),
         jnp.asarray(base_mean),
         jnp.asarray(base_cov if base == "covariance" else np.diag(base_cov)),
         jnp.asarray(lengths),
     )
-    np.testing.assert_allclose(squared(found), wanted, rtol=1e-8)
+    np.testing.assert_allclose(squared(result), wanted, rtol=1e-8)
 
 
 def test_wasserstein_is_bures_where_covariances_commute_and_an_upper_bound_elsewhere():
@@ -124,20 +124,22 @@ def test_wasserstein_is_bures_where_covariances_commute_and_an_upper_bound_elsew
     cov = np.stack([axes @ np.diag(v) @ axes.T for v in RNG.uniform(0.1, 4, (2, 3))])
     mean = RNG.normal(size=(2, 3))
     shift = np.sum((mean[0] - mean[1]) ** 2)
-    found = embeddings.wasserstein(jnp.asarray(mean), jnp.asarray(cov))
-    np.testing.assert_allclose(squared(found), shift + bures(*cov), rtol=1e-10)
+    result = embeddings.wasserstein(jnp.asarray(mean), jnp.asarray(cov))
+    np.testing.assert_allclose(squared(result), shift + bures(*cov), rtol=1e-10)
     general = covariances(2, 3)
-    found = embeddings.wasserstein(jnp.asarray(mean), jnp.asarray(general))
-    assert squared(found) > shift + bures(*general) + 1e-3
+    result = embeddings.wasserstein(jnp.asarray(mean), jnp.asarray(general))
+    assert squared(result) > shift + bures(*general) + 1e-3
     variances = RNG.uniform(0.1, 4, (2, 3))
-    found = embeddings.wasserstein(jnp.asarray(mean), jnp.asarray(variances))
-    np.testing.assert_allclose(squared(found), shift + bures(*map(np.diag, variances)), rtol=1e-10)
+    result = embeddings.wasserstein(jnp.asarray(mean), jnp.asarray(variances))
+    np.testing.assert_allclose(squared(result), shift + bures(*map(np.diag, variances)), rtol=1e-10)
 
 
 def test_isotropic_wasserstein_compares_deviations_not_variances():
     mean, d = jnp.zeros((2, 4)), 4
-    found = squared(embeddings.wasserstein(mean, jnp.asarray([[4.0] * d, [9.0] * d])))
-    np.testing.assert_allclose(found, d * (2 - 3) ** 2)  # the paper's print would give d (4 - 9)^2
+    squares = squared(embeddings.wasserstein(mean, jnp.asarray([[4.0] * d, [9.0] * d])))
+    np.testing.assert_allclose(
+        squares, d * (2 - 3) ** 2
+    )  # the paper's print would give d (4 - 9)^2
 
 
 def test_sliced_wasserstein_averages_optimal_assignments():
@@ -147,8 +149,8 @@ def test_sliced_wasserstein_averages_optimal_assignments():
     for theta in directions:
         cost = (samples[0] @ theta)[:, None] - samples[1] @ theta
         costs.append(np.mean(cost[scipy.optimize.linear_sum_assignment(cost**2)] ** 2))
-    found = embeddings.sliced_wasserstein(jnp.asarray(samples), jnp.asarray(directions))
-    np.testing.assert_allclose(squared(found), np.mean(costs), rtol=1e-10)
+    result = embeddings.sliced_wasserstein(jnp.asarray(samples), jnp.asarray(directions))
+    np.testing.assert_allclose(squared(result), np.mean(costs), rtol=1e-10)
 
 
 def test_psd_root_and_its_derivative():
@@ -172,7 +174,7 @@ def test_embeddings_keep_the_type_they_are_given(dtype):
     mean, variances = jnp.zeros((3, 2), dtype), jnp.ones((3, 2), dtype)
     cov, base = variances[:, :, None] * jnp.eye(2, dtype=dtype)[None], jnp.ones(2, dtype)
     scores = jnp.ones((3, 4, 2), dtype)
-    made = [
+    values = [
         embeddings.fisher(scores),
         embeddings.kernel_fisher(scores, jnp.eye(4, dtype=dtype)),
         embeddings.gaussian_fisher(mean, variances, base, base),
@@ -183,5 +185,5 @@ def test_embeddings_keep_the_type_they_are_given(dtype):
         embeddings.wasserstein(mean, cov),
         embeddings.sliced_wasserstein(scores, jnp.eye(2, dtype=dtype)),
     ]
-    assert {vector.dtype for vector in made} == {jnp.dtype(dtype)}
-    assert all(jnp.all(jnp.isfinite(vector)) for vector in made)
+    assert {vector.dtype for vector in values} == {jnp.dtype(dtype)}
+    assert all(jnp.all(jnp.isfinite(vector)) for vector in values)

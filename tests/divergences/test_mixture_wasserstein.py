@@ -31,8 +31,8 @@ def random_mixtures(n, k, seed=0, equal=False):
 
 
 @jax.jit
-def squared(divergence, held):
-    return divergence.squared_distances(held, held)
+def squared(divergence, values):
+    return divergence.squared_distances(values, values)
 
 
 def distances(divergence, predictions):
@@ -41,22 +41,22 @@ def distances(divergence, predictions):
 
 def test_the_fixture_of_two_mixtures():
     # squared distance of (0, 1), (2, .5) with weights .3, .7 to (1, 1), (-1, .25) with .5, .5
-    given = mixture([[0.3, 0.7], [0.5, 0.5]], [[0, 2], [1, -1]], [[1, 0.5], [1, 0.25]])
-    held = components(given)
-    np.testing.assert_allclose(squared(MixtureWasserstein(), held)[0, 1], 2.90625, rtol=1e-12)
-    gaps = held.vectors[0, :, None] - held.vectors[1, None]
-    plan = Exact()(jnp.sum(gaps**2, -1), held.weights[0], held.weights[1])
+    mixtures = mixture([[0.3, 0.7], [0.5, 0.5]], [[0, 2], [1, -1]], [[1, 0.5], [1, 0.25]])
+    parts = components(mixtures)
+    np.testing.assert_allclose(squared(MixtureWasserstein(), parts)[0, 1], 2.90625, rtol=1e-12)
+    gaps = parts.vectors[0, :, None] - parts.vectors[1, None]
+    plan = Exact()(jnp.sum(gaps**2, -1), parts.weights[0], parts.weights[1])
     np.testing.assert_allclose(plan, [[0, 0.3], [0.5, 0.2]], atol=1e-12)
 
 
 @pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("s", [1.0, 1.5, 2.0])
 def test_it_is_a_metric(s, equal):
-    found = np.asarray(distances(MixtureWasserstein(s), random_mixtures(7, 3, equal=equal)))
-    np.testing.assert_allclose(found, found.T, atol=1e-7)
-    np.testing.assert_allclose(np.diag(found), 0, atol=1e-7)
-    assert np.all(found[~np.eye(7, dtype=bool)] > 0.01)
-    assert np.all(found[:, :, None] <= found[:, None, :] + found.T[None] + 1e-7)
+    values = np.asarray(distances(MixtureWasserstein(s), random_mixtures(7, 3, equal=equal)))
+    np.testing.assert_allclose(values, values.T, atol=1e-7)
+    np.testing.assert_allclose(np.diag(values), 0, atol=1e-7)
+    assert np.all(values[~np.eye(7, dtype=bool)] > 0.01)
+    assert np.all(values[:, :, None] <= values[:, None, :] + values.T[None] + 1e-7)
 
 
 def test_couplings_are_those_of_a_linear_program_of_their_own():
@@ -79,13 +79,15 @@ def test_couplings_are_those_of_a_linear_program_of_their_own():
 
 
 def test_equal_weights_are_the_best_of_all_permutations():
-    given = random_mixtures(4, 4, equal=True, seed=5)
-    found = squared(MixtureWasserstein(), components(given))
-    parts = np.stack([given.component_distribution.loc, given.component_distribution.scale], -1)
+    mixtures = random_mixtures(4, 4, equal=True, seed=5)
+    squares = squared(MixtureWasserstein(), components(mixtures))
+    parts = np.stack(
+        [mixtures.component_distribution.loc, mixtures.component_distribution.scale], -1
+    )
     for i, j in itertools.product(range(4), range(4)):
         costs = ((parts[i][:, None] - parts[j]) ** 2).sum(-1)
         best = min(costs[range(4), p].mean() for p in itertools.permutations(range(4)))
-        np.testing.assert_allclose(found[i, j], best, atol=1e-12)
+        np.testing.assert_allclose(squares[i, j], best, atol=1e-12)
 
 
 def test_single_components_are_at_their_own_distance(key):
@@ -100,8 +102,8 @@ def test_single_components_are_at_their_own_distance(key):
         single = one.to_event(1)
         features = alone.features(key, single, None)
         wanted = alone.squared_distances(features, features)
-        found = squared(MixtureWasserstein(), components(single))
-        np.testing.assert_allclose(found, wanted, atol=1e-12)
+        squares = squared(MixtureWasserstein(), components(single))
+        np.testing.assert_allclose(squares, wanted, atol=1e-12)
     features = Wasserstein().features(key, full, None)
     wanted = Wasserstein().squared_distances(features, features)
     np.testing.assert_allclose(squared(MixtureWasserstein(), components(full)), wanted, atol=1e-12)
@@ -115,27 +117,27 @@ def test_distances_of_locations_and_scales_are_wasserstein_distances(law):
     family = dist.Normal if law is scipy.stats.norm else dist.Laplace
     loc, scale = jnp.asarray([0.3, -1.0]), jnp.asarray([0.5, 2.0])
     gap = (loc[0] - loc[1]) + (scale[0] - scale[1]) * z
-    found = squared(MixtureWasserstein(), components(family(loc, scale)))[0, 1]
-    np.testing.assert_allclose(found, np.mean(gap**2), rtol=1e-3)
+    values = squared(MixtureWasserstein(), components(family(loc, scale)))[0, 1]
+    np.testing.assert_allclose(values, np.mean(gap**2), rtol=1e-3)
 
 
 @pytest.mark.parametrize("s", [1.0, 1.5, 2.0])
 def test_normals_of_one_width_pair_their_sorted_means(s):
     means = np.random.default_rng(2).normal(size=(2, 5))
-    given = mixture(np.full((2, 5), 0.2), means, np.ones((2, 5)))
+    mixtures = mixture(np.full((2, 5), 0.2), means, np.ones((2, 5)))
     gaps = np.abs(np.sort(means[0]) - np.sort(means[1]))
     wanted = np.mean(gaps**s) ** (1 / s)
-    np.testing.assert_allclose(distances(MixtureWasserstein(s), given)[0, 1], wanted, rtol=1e-10)
+    np.testing.assert_allclose(distances(MixtureWasserstein(s), mixtures)[0, 1], wanted, rtol=1e-10)
 
 
 @pytest.mark.slow
 def test_it_is_at_least_the_wasserstein_distance_of_the_mixtures():
-    given = random_mixtures(4, 3, seed=4)
-    found = squared(MixtureWasserstein(), components(given))
-    draws = np.sort(np.asarray(given.sample(jax.random.key(1), (40_000,))), axis=0)
+    mixtures = random_mixtures(4, 3, seed=4)
+    squares = squared(MixtureWasserstein(), components(mixtures))
+    draws = np.sort(np.asarray(mixtures.sample(jax.random.key(1), (40_000,))), axis=0)
     for i, j in itertools.combinations(range(4), 2):
         gaps = (draws[:, i] - draws[:, j]) ** 2
-        assert found[i, j] >= np.mean(gaps) - 4 * np.std(gaps) / 200
+        assert squares[i, j] >= np.mean(gaps) - 4 * np.std(gaps) / 200
 
 
 def test_split_and_weightless_components_change_nothing():
@@ -151,9 +153,9 @@ def test_split_and_weightless_components_change_nothing():
         jnp.pad(parts.scale, ((0, 0), (0, 2)), constant_values=3.0),
     )
     wanted = squared(MixtureWasserstein(), components(base))
-    for given in (doubled, more):
+    for value in (doubled, more):
         np.testing.assert_allclose(
-            squared(MixtureWasserstein(), components(given)), wanted, atol=1e-9
+            squared(MixtureWasserstein(), components(value)), wanted, atol=1e-9
         )
 
 
@@ -178,37 +180,37 @@ def test_mixtures_of_other_kinds_and_units():
 
 
 def test_gradients_are_those_of_finite_differences_and_finite_at_equal_mixtures():
-    given = random_mixtures(3, 3, seed=7)
-    weights, parts = given.mixing_distribution.probs, given.component_distribution
+    mixtures = random_mixtures(3, 3, seed=7)
+    weights, parts = mixtures.mixing_distribution.probs, mixtures.component_distribution
 
     @jax.jit
     def total(means, s=2.0):
-        held = components(mixture(weights, means, parts.scale))
-        return jnp.sum(MixtureWasserstein(1.5).squared_distances(held, held))
+        result = components(mixture(weights, means, parts.scale))
+        return jnp.sum(MixtureWasserstein(1.5).squared_distances(result, result))
 
     step = jnp.zeros((3, 3)).at[1, 2].set(1e-6)
-    found = jax.jit(jax.grad(total))(parts.loc)
+    gradient = jax.jit(jax.grad(total))(parts.loc)
     wanted = (total(parts.loc + step) - total(parts.loc - step)) / 2e-6
-    np.testing.assert_allclose(found[1, 2], wanted, rtol=1e-5)
-    assert jnp.all(jnp.isfinite(found))
+    np.testing.assert_allclose(gradient[1, 2], wanted, rtol=1e-5)
+    assert jnp.all(jnp.isfinite(gradient))
 
 
 def test_a_batch_of_data_sets_is_one_program():
     many = [components(random_mixtures(4, 3, seed=k)) for k in range(3)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
-    found = jax.jit(jax.vmap(lambda held: MixtureWasserstein().squared_distances(held, held)))(
+    values = jax.jit(jax.vmap(lambda value: MixtureWasserstein().squared_distances(value, value)))(
         stacked
     )
-    for one, held in zip(found, many, strict=True):
-        np.testing.assert_allclose(one, squared(MixtureWasserstein(), held), atol=1e-12)
+    for one, value in zip(values, many, strict=True):
+        np.testing.assert_allclose(one, squared(MixtureWasserstein(), value), atol=1e-12)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ott") is None, reason="needs ott-jax")
 @pytest.mark.filterwarnings("ignore")
 def test_sinkhorn_comes_near_from_above(free_promotion):
-    held = components(random_mixtures(4, 3, seed=9))
-    exact = np.asarray(squared(MixtureWasserstein(), held))
-    near = np.asarray(squared(MixtureWasserstein(transport=Sinkhorn(0.01)), held))
+    parts = components(random_mixtures(4, 3, seed=9))
+    exact = np.asarray(squared(MixtureWasserstein(), parts))
+    near = np.asarray(squared(MixtureWasserstein(transport=Sinkhorn(0.01)), parts))
     assert np.all(near > exact - 1e-3 * exact.max())
     np.testing.assert_allclose(near, exact, atol=0.1 * exact.mean())
     assert np.abs(near - exact).mean() < 0.03 * exact.mean()
@@ -241,11 +243,11 @@ def test_bad_input_is_refused_or_not_a_number():
     uneven = [dist.Normal(jnp.zeros(2), 1.0), dist.Laplace(jnp.zeros(2), 1.0)]
     with pytest.raises(TypeError, match="all normal or all Laplace"):
         components(dist.MixtureGeneral(dist.Categorical(jnp.ones((2, 2)) / 2), uneven))
-    held = components(random_mixtures(3, 2))
-    spoilt = held._replace(vectors=held.vectors.at[1, 0, 0].set(jnp.nan))
-    found = squared(MixtureWasserstein(), spoilt)
-    assert jnp.all(jnp.isnan(found[1]))
-    assert jnp.isfinite(found[0, 2])
+    parts = components(random_mixtures(3, 2))
+    spoilt = parts._replace(vectors=parts.vectors.at[1, 0, 0].set(jnp.nan))
+    squares = squared(MixtureWasserstein(), spoilt)
+    assert jnp.all(jnp.isnan(squares[1]))
+    assert jnp.isfinite(squares[0, 2])
 
 
 # Section 9.1 of the specification: Theorem D.1 of the paper does not hold
@@ -256,9 +258,9 @@ CORNERS = mixture(
 
 @pytest.mark.slow
 def test_four_mixtures_are_no_points_of_a_hilbert_space():
-    found = np.asarray(squared(MixtureWasserstein(), components(CORNERS)))
-    np.testing.assert_allclose([found[i, (i + 1) % 4] for i in range(4)], 1, rtol=1e-12)
-    np.testing.assert_allclose([found[0, 2], found[1, 3]], [2, 4], rtol=1e-12)
+    values = np.asarray(squared(MixtureWasserstein(), components(CORNERS)))
+    np.testing.assert_allclose([values[i, (i + 1) % 4] for i in range(4)], 1, rtol=1e-12)
+    np.testing.assert_allclose([values[0, 2], values[1, 3]], [2, 4], rtol=1e-12)
     seen = positive_definiteness(
         CORNERS, divergence=MixtureWasserstein(), prediction_kernel=Gaussian(2.5**0.5)
     )
@@ -276,10 +278,10 @@ def test_four_mixtures_are_no_points_of_a_hilbert_space():
 def test_exponentials_of_the_distance_itself_are_no_kernels_either():
     grid = list(itertools.product([0, 1, 2], [1, 2, 3]))
     two = np.asarray(list(itertools.combinations_with_replacement(grid, 2)), float)
-    given = mixture(np.full((45, 2), 0.5), two[:, :, 0], two[:, :, 1])
+    mixtures = mixture(np.full((45, 2), 0.5), two[:, :, 0], two[:, :, 1])
     wide, narrow = (
         positive_definiteness(
-            given, divergence=MixtureWasserstein(), prediction_kernel=Laplace(1 / rate)
+            mixtures, divergence=MixtureWasserstein(), prediction_kernel=Laplace(1 / rate)
         )
         for rate in (0.25, 1.0)
     )
@@ -290,21 +292,23 @@ def test_exponentials_of_the_distance_itself_are_no_kernels_either():
 
 def test_first_order_distances_of_locations_fail_too():
     ends = [[0, 10], [1, 10], [1, 11], [0, 11]]
-    given = mixture([[0.5, 0.5]] * 4, ends, np.ones((4, 2)))
-    found = np.asarray(distances(MixtureWasserstein(1.0), given))
-    np.testing.assert_allclose([found[i, (i + 1) % 4] for i in range(4)], 0.5, rtol=1e-9)
-    np.testing.assert_allclose([found[0, 2], found[1, 3]], 1, rtol=1e-9)
+    mixtures = mixture([[0.5, 0.5]] * 4, ends, np.ones((4, 2)))
+    values = np.asarray(distances(MixtureWasserstein(1.0), mixtures))
+    np.testing.assert_allclose([values[i, (i + 1) % 4] for i in range(4)], 0.5, rtol=1e-9)
+    np.testing.assert_allclose([values[0, 2], values[1, 3]], 1, rtol=1e-9)
     wide = Gaussian(5.0)  # wide kernels are where it shows
     assert positive_definiteness(
-        given, divergence=MixtureWasserstein(1.0), prediction_kernel=wide
+        mixtures, divergence=MixtureWasserstein(1.0), prediction_kernel=wide
     ).indefinite
 
 
 @pytest.mark.parametrize(("s", "kernel"), [(1.0, Laplace(2.0)), (2.0, Gaussian(2.0))])
 def test_components_on_a_line_are_safe(s, kernel):
     rng = np.random.default_rng(0)
-    given = mixture(rng.dirichlet(np.ones(3), 15), rng.normal(size=(15, 3)), np.ones((15, 3)))
-    seen = positive_definiteness(given, divergence=MixtureWasserstein(s), prediction_kernel=kernel)
+    mixtures = mixture(rng.dirichlet(np.ones(3), 15), rng.normal(size=(15, 3)), np.ones((15, 3)))
+    seen = positive_definiteness(
+        mixtures, divergence=MixtureWasserstein(s), prediction_kernel=kernel
+    )
     assert seen.smallest > -1e-8
 
 
@@ -312,16 +316,16 @@ def test_components_on_a_line_are_safe(s, kernel):
 def test_embeddings_make_kernels_and_the_look_says_so(key):
     rng = np.random.default_rng(4)
     root = jnp.asarray(rng.normal(size=(30, 2, 2)))
-    given = dist.MultivariateNormal(jnp.asarray(rng.normal(size=(30, 2))), root @ root.mT)
+    result = dist.MultivariateNormal(jnp.asarray(rng.normal(size=(30, 2))), root @ root.mT)
     for divergence in (Wasserstein(), MMD(Gaussian(1.0))):
-        seen = positive_definiteness(given, divergence=divergence)
+        seen = positive_definiteness(result, divergence=divergence)
         assert not seen.indefinite
         assert seen.warnings() == []
         assert seen.n == 30
-    bures = positive_definiteness(given, divergence=Bures(), prediction_kernel=Gaussian(3.0))
+    bures = positive_definiteness(result, divergence=Bures(), prediction_kernel=Gaussian(3.0))
     assert bures.largest > 0
     with pytest.raises(ValueError, match="Fisher is a distance of vectors"):
-        positive_definiteness(given, divergence=Fisher())
+        positive_definiteness(result, divergence=Fisher())
 
 
 @pytest.mark.slow

@@ -32,28 +32,28 @@ def scipy_distances(name, ps):
 def test_distances_are_those_of_scipy(name, m, key):
     divergence, _, _ = METRICS[name]
     ps = rows(9, m)
-    there, back = (divergence.features(key, given, None) for given in (ps, ps[::-1]))
-    found = jnp.sqrt(jax.jit(divergence.squared_distances)(there, there))
-    np.testing.assert_allclose(found, sp.squareform(scipy_distances(name, ps)), atol=2e-8)
+    there, back = (divergence.features(key, value, None) for value in (ps, ps[::-1]))
+    values = jnp.sqrt(jax.jit(divergence.squared_distances)(there, there))
+    np.testing.assert_allclose(values, sp.squareform(scipy_distances(name, ps)), atol=2e-8)
     np.testing.assert_array_equal(divergence.vectors(there), ps)
     paired = jnp.sqrt(divergence.paired(there, back))
-    np.testing.assert_allclose(paired, found[jnp.arange(9), jnp.arange(9)[::-1]], atol=2e-8)
+    np.testing.assert_allclose(paired, values[jnp.arange(9), jnp.arange(9)[::-1]], atol=2e-8)
     if m <= 16 or name == "tv":
-        assert np.all(np.diag(found) == 0)
+        assert np.all(np.diag(values) == 0)
 
 
 def test_distributions_over_classes_are_their_probabilities():
     ps = rows(4, 3)
-    for given in (
+    for value in (
         dist.Categorical(probs=ps),
         dist.Categorical(logits=jnp.log(ps) + 2.0),
         np.asarray(ps),
         ps.tolist(),
     ):
-        np.testing.assert_allclose(class_probabilities(given), ps, rtol=1e-12)
+        np.testing.assert_allclose(class_probabilities(value), ps, rtol=1e-12)
     p = ps[:, 0]
-    for given in (dist.Bernoulli(probs=p), dist.Bernoulli(logits=jnp.log(p / (1 - p)))):
-        np.testing.assert_allclose(class_probabilities(given), jnp.stack([1 - p, p], 1), rtol=1e-12)
+    for value in (dist.Bernoulli(probs=p), dist.Bernoulli(logits=jnp.log(p / (1 - p)))):
+        np.testing.assert_allclose(class_probabilities(value), jnp.stack([1 - p, p], 1), rtol=1e-12)
     one = dist.Bernoulli(0.25).expand([3])
     np.testing.assert_allclose(class_probabilities(one), [[0.75, 0.25]] * 3)
     np.testing.assert_allclose(
@@ -62,7 +62,7 @@ def test_distributions_over_classes_are_their_probabilities():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("values", "error", "message"),
     [
         (dist.Categorical(jnp.ones(3) / 3), ValueError, "batch shape \\[n\\]"),
         (dist.Categorical(jnp.ones((2, 2, 3)) / 3), ValueError, "batch shape \\(2, 2\\)"),
@@ -74,9 +74,9 @@ def test_distributions_over_classes_are_their_probabilities():
         (jnp.asarray([[jnp.nan, 1.0]]), ValueError, "NaN"),
     ],
 )
-def test_what_is_no_probability_is_refused(given, error, message):
+def test_what_is_no_probability_is_refused(values, error, message):
     with pytest.raises(error, match=message):
-        class_probabilities(given)
+        class_probabilities(values)
 
 
 @each
@@ -102,9 +102,9 @@ def test_gradients_are_those_of_finite_differences_and_go_through_many_classes(n
         return jnp.sum(gram_block(Gaussian(0.5), divergence, ps, qs))
 
     step = jnp.zeros_like(ps).at[1, 20].set(1e-6)
-    found = jax.jit(jax.grad(total))(ps)[1, 20]
+    values = jax.jit(jax.grad(total))(ps)[1, 20]
     wanted = (total(ps + step) - total(ps - step)) / 2e-6
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    np.testing.assert_allclose(values, wanted, rtol=1e-5)
 
 
 def test_total_variation_never_holds_a_value_for_every_pair_and_class():
@@ -119,8 +119,8 @@ def test_total_variation_never_holds_a_value_for_every_pair_and_class():
 @pytest.mark.parametrize(("n", "tile"), [(2, 512), (5, 3), (301, 64)])
 def test_the_exact_median_is_that_of_scipy(name, n, tile):
     ps = rows(n, 5, 0.1, seed=n)
-    found = median(METRICS[name][0], ps, tile=tile)
-    np.testing.assert_allclose(found, np.median(scipy_distances(name, ps)), rtol=1e-13)
+    result = median(METRICS[name][0], ps, tile=tile)
+    np.testing.assert_allclose(result, np.median(scipy_distances(name, ps)), rtol=1e-13)
 
 
 @each
@@ -143,11 +143,11 @@ def test_the_exact_median_knows_ties_and_zeros(name, counts):
 def test_the_exact_median_in_32_bits_is_that_of_the_same_distances():
     ps = rows(200, 6, 0.05).astype(jnp.float32)
     with jax.enable_x64(False):
-        found = exact_median(TotalVariation(), ps, tile=64)
+        result = exact_median(TotalVariation(), ps, tile=64)
         squared = TotalVariation().squared_distances(ps, ps)
     wanted = np.median(np.sqrt(np.asarray(squared)[np.triu_indices(200, 1)]))
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(result, wanted, rtol=1e-6)
 
 
 def test_the_exact_median_refuses_and_reports():

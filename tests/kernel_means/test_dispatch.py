@@ -44,22 +44,22 @@ def test_mixtures_are_weighted_sums_over_their_components(family):
         kernel = L1Laplace(0.8)
     rng = np.random.default_rng(0)
     shapes = {"p": (3, 2), "q": (3, 4)}  # different numbers of components
-    given = {
+    by_name = {
         name: (rng.dirichlet(np.ones(s[1]), 3), rng.normal(size=s), rng.uniform(0.3, 2, s))
         for name, s in shapes.items()
     }
     ys = jnp.asarray(rng.normal(size=(5, 1)))
-    p, q = (kernel_means(kernel, mixture(*given[name], family)) for name in "pq")
+    p, q = (kernel_means(kernel, mixture(*by_name[name], family)) for name in "pq")
     parts = {
         name: [kernel_means(kernel, family(m[:, a], s[:, a])) for a in range(m.shape[1])]
-        for name, (_, m, s) in given.items()
+        for name, (_, m, s) in by_name.items()
     }
     first = sum(
-        given["p"][0][:, a, None] * k.first(k.features, ys) for a, k in enumerate(parts["p"])
+        by_name["p"][0][:, a, None] * k.first(k.features, ys) for a, k in enumerate(parts["p"])
     )
     close(p.first(p.features, ys), first)
     second = sum(
-        given["p"][0][:, a, None] * given["q"][0][:, b] * k.second(k.features, g.features)
+        by_name["p"][0][:, a, None] * by_name["q"][0][:, b] * k.second(k.features, g.features)
         for a, k in enumerate(parts["p"])
         for b, g in enumerate(parts["q"])
     )
@@ -159,8 +159,8 @@ def test_averages_from_draws_are_the_plain_means_and_unbiased_for_a_prediction_i
     close(means.first(means.features, ys), k(z[:, :, None], np.asarray(ys)[None, None]).mean(1))
     second = np.array([[k(a[:, None], b[None]).mean() for b in z] for a in z])
     close(means.second(means.features, means.features), second)
-    own = [k(a[:, None], a[None])[~np.eye(6, dtype=bool)].mean() for a in z]
-    close(means.own(means.features), own)
+    values = [k(a[:, None], a[None])[~np.eye(6, dtype=bool)].mean() for a in z]
+    close(means.own(means.features), values)
 
 
 @pytest.mark.parametrize("n_draws", [None, 4000])
@@ -172,7 +172,7 @@ def test_a_sampler_gives_the_closed_form_within_its_error(key, n_draws):
     else:
         drawn = kernel_means(Gaussian(0.8), normal, key=key, n_draws=n_draws)
     m = drawn.features.points.shape[1]
-    for found, wanted in [
+    for value, wanted in [
         (drawn.first(drawn.features, ys), exact.first(exact.features, ys)),
         (
             drawn.second(drawn.features, drawn.features)[0, 1:],
@@ -180,16 +180,18 @@ def test_a_sampler_gives_the_closed_form_within_its_error(key, n_draws):
         ),
         (drawn.own(drawn.features), exact.own(exact.features)),
     ]:
-        np.testing.assert_allclose(found, wanted, atol=4 * 0.5 / m**0.5)
+        np.testing.assert_allclose(value, wanted, atol=4 * 0.5 / m**0.5)
 
 
 def test_own_is_unbiased_where_the_plain_diagonal_is_not(key):
     normal = dist.Normal(jnp.zeros(4000), jnp.ones(4000))
     drawn = kernel_means(Gaussian(0.8), normal, key=key, n_draws=3)
-    own = drawn.own(drawn.features)
+    result = drawn.own(drawn.features)
     exact = (1 + 2 / 0.8**2) ** -0.5
-    assert abs(own.mean() - exact) < 4 * own.std() / 4000**0.5
-    assert own.mean() + 0.1 < (own * 2 / 3 + 1 / 3).mean()  # what the plain diagonal would give
+    assert abs(result.mean() - exact) < 4 * result.std() / 4000**0.5
+    assert (
+        result.mean() + 0.1 < (result * 2 / 3 + 1 / 3).mean()
+    )  # what the plain diagonal would give
 
 
 class Uniforms(NamedTuple):

@@ -180,15 +180,15 @@ def test_single_precision_keeps_its_digits(far):
     rng = np.random.default_rng(4)
     mean, scale = far + rng.normal(size=(20, 5)), rng.uniform(0.3, 2, size=(20, 5))
     ys = far + rng.normal(size=(20, 5))
-    found = []
+    parts = []
     for dtype in (np.float32, np.float64):
         law = dist.Normal(mean.astype(dtype), scale.astype(dtype)).to_event(1)
         means = kernel_means(Gaussian(jnp.asarray(2.0, dtype)), law)
         first = means.first(means.features, jnp.asarray(ys, dtype))
         second = means.second(means.features, means.features)
         assert first.dtype == second.dtype == dtype
-        found.append((first, second))
-    (first, second), (first64, second64) = found
+        parts.append((first, second))
+    (first, second), (first64, second64) = parts
     np.testing.assert_allclose(first, first64, atol=2e-6)
     np.testing.assert_allclose(second, second64, atol=2e-7)
 

@@ -40,16 +40,16 @@ def test_median_of_isotropic_gaussians_solves_the_mixture_equation(d):
     shift = np.concatenate([[0.0], 10 ** rng.uniform(-2, 0.7, 40)])
     v, w = 10 ** rng.uniform(-1, 1, (2, 41))
     wanted = [mixture_median(*pair, d) for pair in zip(shift, v, w, strict=True)]
-    found = isotropic_median(*map(jnp.asarray, (shift, v, w)), d=d)
-    np.testing.assert_allclose(found, wanted, rtol=1e-7)
+    median = isotropic_median(*map(jnp.asarray, (shift, v, w)), d=d)
+    np.testing.assert_allclose(median, wanted, rtol=1e-7)
 
 
 def test_median_of_isotropic_gaussians_in_float32_keeps_five_digits():
     shift, v, w = (jnp.asarray([0.0, 1.0, 5.0, 9.0], jnp.float32) + c for c in (0, 1, 0.5))
-    found = isotropic_median(shift, v, w, d=3)
+    median = isotropic_median(shift, v, w, d=3)
     wanted = [mixture_median(*map(float, pair), 3) for pair in zip(shift, v, w, strict=True)]
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert median.dtype == jnp.float32
+    np.testing.assert_allclose(median, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("d", [1, 4])
@@ -59,9 +59,9 @@ def test_narrow_predictions_far_apart_have_their_median_halfway(d, deviation):
     variance = jnp.full(3, deviation**2)
     for dtype in (jnp.float32, jnp.float64):
         shift = jnp.asarray([0.0, 1.0, 7.0], dtype)
-        found = isotropic_median(shift, variance.astype(dtype), variance.astype(dtype), d=d)
-        np.testing.assert_allclose(found[1:], [0.5, 3.5], rtol=1e-2)
-        assert 0 <= found[0] <= 3 * deviation
+        median = isotropic_median(shift, variance.astype(dtype), variance.astype(dtype), d=d)
+        np.testing.assert_allclose(median[1:], [0.5, 3.5], rtol=1e-2)
+        assert 0 <= median[0] <= 3 * deviation
 
 
 def test_heuristic_is_the_median_over_pairs(key):
@@ -72,8 +72,8 @@ def test_heuristic_is_the_median_over_pairs(key):
     wanted = np.median([mixture_median(*a, 2) for a in zip(shift, variance[i], variance[j])])  # noqa: B905
     diagonal = jnp.asarray(np.repeat(variance[:, None], 2, axis=1))
     for cov in (diagonal, diagonal[:, :, None] * jnp.eye(2)[None]):
-        found = spread_of_gaussians(key, jnp.asarray(mean), cov)
-        np.testing.assert_allclose(found, wanted, rtol=1e-7)
+        result = spread_of_gaussians(key, jnp.asarray(mean), cov)
+        np.testing.assert_allclose(result, wanted, rtol=1e-7)
 
 
 def test_heuristic_of_other_gaussians_and_of_draws_agree_with_brute_force(key):
@@ -95,8 +95,8 @@ def test_heuristic_of_other_gaussians_and_of_draws_agree_with_brute_force(key):
     wanted = np.median(medians)
     # one median of 32^2 distances has a standard error of about 10 % (1.25 * 0.45 / sqrt(32)),
     # and the median over 190 pairs of 20 predictions of about 10 % / sqrt(20) = 2.3 %
-    found = spread_of_gaussians(key, jnp.asarray(mean), jnp.asarray(cov))
-    np.testing.assert_allclose(found, wanted, rtol=0.1)
+    result = spread_of_gaussians(key, jnp.asarray(mean), jnp.asarray(cov))
+    np.testing.assert_allclose(result, wanted, rtol=0.1)
     samples = jnp.asarray(np.stack([one[0, :64] for one in z]))
     np.testing.assert_allclose(spread_of_draws(samples), wanted, rtol=0.1)
 
@@ -142,9 +142,9 @@ def test_dispatch_uses_moments_then_draws(key):
 @pytest.mark.slow
 def test_many_predictions_cost_no_more_pairs(key):
     mean = jax.random.normal(key, (3000, 1))
-    found = spread_of_gaussians(key, mean, jnp.ones((3000, 1)))
+    result = spread_of_gaussians(key, mean, jnp.ones((3000, 1)))
     all_pairs = spread_of_gaussians(key, mean[:200], jnp.ones((200, 1)), most=200 * 199 // 2)
-    np.testing.assert_allclose(found, all_pairs, rtol=0.1)
+    np.testing.assert_allclose(result, all_pairs, rtol=0.1)
     shapes = [
         np.prod(v.aval.shape, dtype=int)
         for eqn in jax.make_jaxpr(spread_of_gaussians)(key, mean, jnp.ones((3000, 1))).eqns

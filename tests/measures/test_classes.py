@@ -57,9 +57,9 @@ def test_binned_errors_are_those_of_a_dictionary_of_cells():
         weights.append(len(members) / N)
     np.testing.assert_allclose(canonical_error(P, LABELS, bins=bins).mean, np.dot(gaps, weights))
     np.testing.assert_allclose(canonical_error(P, LABELS, bins=bins).largest, max(gaps))
-    held = cells(P, LABELS, bins=bins)
-    assert int(jnp.sum(held.weights > 0)) == len(groups)
-    np.testing.assert_allclose(jnp.sum(held.weights), 1)
+    table = cells(P, LABELS, bins=bins)
+    assert int(jnp.sum(table.weights > 0)) == len(groups)
+    np.testing.assert_allclose(jnp.sum(table.weights), 1)
     jitted = jax.jit(lambda p, y: canonical_error(p, y, bins=bins).mean)(P, LABELS)
     np.testing.assert_allclose(jitted, np.dot(gaps, weights))
 
@@ -81,34 +81,34 @@ def test_the_plug_in_tends_to_the_exact_error():
     n = 200_000
     r = RNG.uniform(size=n)
     y = RNG.uniform(size=n) < r**2
-    found = reliability(r, y, bins=20)
-    assert float(found.ece) == pytest.approx(1 / 6, abs=4 * 0.5 / n**0.5)
-    assert float(found.mce) == pytest.approx(1 / 4, abs=0.02)
+    diagram = reliability(r, y, bins=20)
+    assert float(diagram.ece) == pytest.approx(1 / 6, abs=4 * 0.5 / n**0.5)
+    assert float(diagram.mce) == pytest.approx(1 / 4, abs=0.02)
 
 
 def test_reliability_by_hand():
     r = np.array([0.0, 0.1, 0.2, 0.25, 0.5, 1.0, 0.95])
     y = np.array([0, 1, 0, 1, 1, 1, 0])
-    found = reliability(r, y, bins=4)
-    assert found.count.tolist() == [3, 1, 1, 2]  # an edge belongs to the bin above it
-    np.testing.assert_allclose(found.confidence, [0.1, 0.25, 0.5, 0.975])
-    np.testing.assert_allclose(found.accuracy, [1 / 3, 1, 1, 0.5])
+    diagram = reliability(r, y, bins=4)
+    assert diagram.count.tolist() == [3, 1, 1, 2]  # an edge belongs to the bin above it
+    np.testing.assert_allclose(diagram.confidence, [0.1, 0.25, 0.5, 0.975])
+    np.testing.assert_allclose(diagram.accuracy, [1 / 3, 1, 1, 0.5])
     gaps = np.array([1 / 3 - 0.1, 0.75, 0.5, 0.475])
-    np.testing.assert_allclose(found.ece, gaps @ [3, 1, 1, 2] / 7)
-    np.testing.assert_allclose(found.mce, 0.75)
+    np.testing.assert_allclose(diagram.ece, gaps @ [3, 1, 1, 2] / 7)
+    np.testing.assert_allclose(diagram.mce, 0.75)
     equal = reliability(RNG.uniform(size=1000) ** 3, np.zeros(1000, int), bins=10, equal_mass=True)
     assert np.all(np.abs(np.asarray(equal.count) - 100) <= 1)
 
 
 def test_empty_bins_are_masked():
-    found = reliability(np.array([0.05, 0.06, 0.99]), np.array([0, 1, 1]), bins=10)
-    assert found.filled.tolist() == [True] + [False] * 8 + [True]
-    for column in (found.confidence, found.accuracy, found.low, found.high):
-        assert np.array_equal(np.isnan(column), ~np.asarray(found.filled))
-    assert np.isfinite(found.ece)
-    ax = plot(found)
+    diagram = reliability(np.array([0.05, 0.06, 0.99]), np.array([0, 1, 1]), bins=10)
+    assert diagram.filled.tolist() == [True] + [False] * 8 + [True]
+    for column in (diagram.confidence, diagram.accuracy, diagram.low, diagram.high):
+        assert np.array_equal(np.isnan(column), ~np.asarray(diagram.filled))
+    assert np.isfinite(diagram.ece)
+    ax = plot(diagram)
     assert len(ax.lines[1].get_xdata()) == 2
-    assert "fewer than 10" in repr(found)
+    assert "fewer than 10" in repr(diagram)
     constant = reliability(np.full(50, 0.5), np.arange(50) % 2, equal_mass=True)
     assert int(constant.count.sum()) == 50
 
@@ -121,17 +121,17 @@ def test_wilson_intervals_are_those_of_scipy(k, n):
 
 
 def test_the_diagram_shows_the_bins():
-    found = reliability(R, HITS, bins=5)
-    ax = plot(found, label="predicted probability of rain")
-    np.testing.assert_allclose(ax.lines[1].get_ydata(), found.accuracy)
+    diagram = reliability(R, HITS, bins=5)
+    ax = plot(diagram, label="predicted probability of rain")
+    np.testing.assert_allclose(ax.lines[1].get_ydata(), diagram.accuracy)
     assert ax.get_xlabel() == "predicted probability of rain"
     assert ax.get_xlim() == (0, 1)
     ax.plot([0, 1], [0.5, 0.5])  # other curves can join
-    many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), found)
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), diagram)
     assert "2 reliability diagrams" in repr(many)
     with pytest.raises(ValueError, match="a figure shows one result"):
         plot(many)
-    assert set(found.to_dict()) >= {"edges", "confidence", "accuracy", "count", "ece", "warnings"}
+    assert set(diagram.to_dict()) >= {"edges", "confidence", "accuracy", "count", "ece", "warnings"}
 
     @jax.jit
     def inside(r):
@@ -167,7 +167,7 @@ def test_the_error_over_an_lp_ball_is_the_supremum(p):
     """No function of the ball does better, and the one of Hoelder's equality reaches it."""
     w = RNG.dirichlet(np.ones(N))
     gap = Q - P
-    found = float(lp_ball_error(P, Q, p, weights=w))
+    result = float(lp_ball_error(P, Q, p, weights=w))
 
     def norm(f):
         size = np.abs(f)
@@ -177,14 +177,14 @@ def test_the_error_over_an_lp_ball_is_the_supremum(p):
         return np.sum(w[:, None] * f * gap) / norm(f)
 
     for _ in range(200):
-        assert value(RNG.normal(size=gap.shape)) <= found * (1 + 1e-12)
+        assert value(RNG.normal(size=gap.shape)) <= result * (1 + 1e-12)
     if p == 1:  # all mass where the gap is largest
         best = np.zeros_like(gap)
         at = np.unravel_index(np.argmax(np.abs(gap)), gap.shape)
         best[at] = np.sign(gap[at])
     else:
         best = np.sign(gap) * np.abs(gap) ** (0.0 if p == np.inf else 1 / (p - 1))
-    np.testing.assert_allclose(value(best), found, rtol=1e-9)
+    np.testing.assert_allclose(value(best), result, rtol=1e-9)
 
 
 def test_special_cases_of_the_ball():
@@ -207,12 +207,12 @@ def mmce_by_hand(k):
 
 def test_mmce_is_its_double_sum():
     biased, unbiased = mmce_by_hand(lambda a, b: np.exp(-abs(a - b) / 0.4))
-    found = mmce(R, HITS)
-    np.testing.assert_allclose(found.biased, biased)
-    np.testing.assert_allclose(found.unbiased, unbiased)
+    estimate = mmce(R, HITS)
+    np.testing.assert_allclose(estimate.biased, biased)
+    np.testing.assert_allclose(estimate.unbiased, unbiased)
     biased, unbiased = mmce_by_hand(lambda a, b: np.exp(-((a - b) ** 2) / 0.08))
-    found = mmce(R, HITS, kernel=Gaussian(0.2), tile=16)
-    np.testing.assert_allclose(found, (unbiased, biased))
+    estimate = mmce(R, HITS, kernel=Gaussian(0.2), tile=16)
+    np.testing.assert_allclose(estimate, (unbiased, biased))
 
 
 def test_mmce_is_half_the_kernel_calibration_error(key):

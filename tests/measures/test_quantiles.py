@@ -68,14 +68,14 @@ def test_quantiles_of_families_and_mixtures_are_roots():
         ),
     ):
         np.testing.assert_allclose(roots(law, levels), scipy_law.ppf(levels), rtol=1e-9)
-    found = np.asarray(roots(MIXTURE, levels))
+    values = np.asarray(roots(MIXTURE, levels))
     wanted = [[mixture_quantile(tau, i) for tau in levels] for i in range(N)]
-    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(values, wanted, rtol=1e-9, atol=1e-9)
     general = dist.MixtureGeneral(
         dist.Categorical(jnp.asarray(WEIGHTS)),
         [dist.Normal(jnp.asarray(LOC[:, k]), SCALE[:, k]) for k in range(K)],
     )
-    np.testing.assert_allclose(roots(general, levels), found, rtol=1e-12)
+    np.testing.assert_allclose(roots(general, levels), values, rtol=1e-12)
     shared = dist.Normal(0.5, 2.0).expand((N,))
     np.testing.assert_allclose(roots(shared, [0.3])[:, 0], scipy.stats.norm(0.5, 2).ppf(0.3))
     column = dist.Normal(jnp.asarray(LOC[:, :1]), SCALE[:, :1]).to_event(1)
@@ -129,24 +129,24 @@ def test_calibrated_shares_and_the_level_of_the_p_value():
 
 
 def test_the_gap_is_that_of_kolmogorov():
-    found = quantile_calibration(NORMAL, YS)
+    report = quantile_calibration(NORMAL, YS)
     distance = scipy.stats.kstest(np.asarray(pit(NORMAL, YS)), "uniform").statistic
-    np.testing.assert_allclose(found.p_value, min(1, 2 * np.exp(-2 * N * distance**2)))
+    np.testing.assert_allclose(report.p_value, min(1, 2 * np.exp(-2 * N * distance**2)))
     np.testing.assert_allclose(
-        found.observed, [np.mean(np.asarray(found.pit) <= tau) for tau in LEVELS]
+        report.observed, [np.mean(np.asarray(report.pit) <= tau) for tau in LEVELS]
     )
-    assert "largest gap" in repr(found)
-    assert len(found.to_dict()["observed"]) == 19
+    assert "largest gap" in repr(report)
+    assert len(report.to_dict()["observed"]) == 19
 
 
 def test_draws_stand_for_a_cdf():
     n, m = 20_000, 9
     z = RNG.normal(size=(n, m, 1))
-    found = quantile_calibration(Draws(z), RNG.normal(size=n), levels=np.arange(1, 10) / 10)
+    report = quantile_calibration(Draws(z), RNG.normal(size=n), levels=np.arange(1, 10) / 10)
     low, high = scipy.stats.binom.interval(0.9999, n, np.arange(1, 10) / 10)
-    counts = np.rint(np.asarray(found.observed) * n)
+    counts = np.rint(np.asarray(report.observed) * n)
     assert np.all((low <= counts) & (counts <= high))
-    assert float(found.p_value) > 1e-3
+    assert float(report.p_value) > 1e-3
     many = RNG.normal(size=(1, 100_000, 1))
     np.testing.assert_allclose(quantiles(Draws(many), [0.1, 0.9]), [[-1.2816, 1.2816]], atol=0.03)
     biased = quantile_calibration(Draws(z), RNG.normal(size=n) + 0.2)
@@ -203,20 +203,20 @@ def test_nan_gives_no_verdict():
     ys = YS.copy()
     ys[0] = np.nan
     for predictions in (NORMAL, Draws(RNG.normal(size=(N, 5)))):
-        found = quantile_calibration(predictions, ys)
-        assert np.isnan(found.p_value)
-        assert np.all(np.isnan(found.observed))
-        assert found.verdict == "cannot tell"
-        assert "transforms are NaN" in found.reason
-        assert "cannot tell: transforms are NaN" in repr(found)
-        assert any("no verdict" in t.get_text() for t in plots.quantile_calibration(found).texts)
-        assert any("no verdict" in t.get_text() for t in plots.pit_histogram(found).texts)
+        report = quantile_calibration(predictions, ys)
+        assert np.isnan(report.p_value)
+        assert np.all(np.isnan(report.observed))
+        assert report.verdict == "cannot tell"
+        assert "transforms are NaN" in report.reason
+        assert "cannot tell: transforms are NaN" in repr(report)
+        assert any("no verdict" in t.get_text() for t in plots.quantile_calibration(report).texts)
+        assert any("no verdict" in t.get_text() for t in plots.pit_histogram(report).texts)
 
 
 def test_the_verdict_is_at_the_level():
-    found = quantile_calibration(NORMAL, YS)
+    report = quantile_calibration(NORMAL, YS)
     for p, level, verdict in [(0.03, 0.05, "rejected"), (0.03, 0.01, "not rejected")]:
-        other = replace(found, p_value=jnp.asarray(p), level=level)
+        other = replace(report, p_value=jnp.asarray(p), level=level)
         assert other.verdict == other.to_dict()["verdict"] == verdict
         assert f"{verdict} at level {level:g}" in repr(other)
     two = quantile_calibration(dist.Normal(jnp.zeros(2), 1.0), YS[:2], level=0.03)
@@ -225,12 +225,12 @@ def test_the_verdict_is_at_the_level():
 
 
 def test_figures_show_the_transforms():
-    found = quantile_calibration(NORMAL, YS)
-    ax = plots.quantile_calibration(found)
-    np.testing.assert_allclose(ax.lines[1].get_xdata()[1:-1], np.sort(found.pit))
-    ax = plots.pit_histogram(found, bins=5)
+    report = quantile_calibration(NORMAL, YS)
+    ax = plots.quantile_calibration(report)
+    np.testing.assert_allclose(ax.lines[1].get_xdata()[1:-1], np.sort(report.pit))
+    ax = plots.pit_histogram(report, bins=5)
     assert sum(bar.get_height() for bar in ax.patches if bar.get_width() < 0.5) == N
-    many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), found)
+    many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), report)
     assert "2 results" in repr(many)
     with pytest.raises(ValueError, match="a figure shows one result"):
         plots.pit_histogram(many)
@@ -239,10 +239,10 @@ def test_figures_show_the_transforms():
 def test_traced_results_print():
     @jax.jit
     def inside(ys):
-        found = quantile_calibration(NORMAL, ys)
-        assert repr(found) == "QuantileCalibration(traced)"
-        assert found.warnings() == []
-        return found
+        report = quantile_calibration(NORMAL, ys)
+        assert repr(report) == "QuantileCalibration(traced)"
+        assert report.warnings() == []
+        return report
 
     assert inside(jnp.asarray(YS)).pit.shape == (N,)
 

@@ -235,18 +235,18 @@ def test_probabilities_of_exactly_0_are_0_at_every_temperature(dtype, n):
 
 def test_a_target_of_probability_0_is_counted_and_said():
     p = np.array([[1, 0], [0.2, 0.8]] * 6, np.float32)
-    found = fit_temperature(p, [1, 1, *[0, 1] * 5])
-    assert int(found.impossible) == 1
-    assert 1 < float(found.temperature) < np.inf
-    assert any("1 targets had probability 0" in text for text in found.warnings())
+    fit = fit_temperature(p, [1, 1, *[0, 1] * 5])
+    assert int(fit.impossible) == 1
+    assert 1 < float(fit.temperature) < np.inf
+    assert any("1 targets had probability 0" in text for text in fit.warnings())
 
 
 @pytest.mark.slow
 def test_fits_are_traced_and_batched():
     def fit(ys):
-        found = fit_temperature(dist.Normal(LOC, SCALE), ys)
-        assert repr(found) == "TemperatureFit(traced)"
-        return found
+        result = fit_temperature(dist.Normal(LOC, SCALE), ys)
+        assert repr(result) == "TemperatureFit(traced)"
+        return result
 
     many = jax.vmap(fit)(LOC[None] + jnp.asarray(RNG.normal(size=(3, N))))
     assert many.temperature.shape == (3,)

@@ -137,11 +137,11 @@ def test_many_coordinates_in_a_loop_are_those_of_few_side_by_side():
 
     def factors(d):
         law = dist.Normal(jnp.asarray(means[:, d]), jnp.asarray(scales[:, d])).to_event(1)
-        made = kernel_means(Gaussian(3.0), law)
-        one = made.first(made.features, jnp.asarray(ys[None, d]))
-        return one, made.second(made.features, made.features), made.own(made.features)
+        result = kernel_means(Gaussian(3.0), law)
+        one = result.first(result.features, jnp.asarray(ys[None, d]))
+        return one, result.second(result.features, result.features), result.own(result.features)
 
     whole = factors(slice(None))
     parts = [factors(slice(0, 10)), factors(slice(10, 20))]
-    for found, left, right in zip(whole, *parts, strict=True):
-        np.testing.assert_allclose(found, left * right, rtol=1e-12)
+    for value, left, right in zip(whole, *parts, strict=True):
+        np.testing.assert_allclose(value, left * right, rtol=1e-12)

@@ -152,11 +152,11 @@ def test_block_is_the_equation(name, kind):
     kernel, derivatives = KERNELS[name]
     features = observations(kind)
     wanted = by_hand(derivatives, features)
-    whole, own, parts, own_parts = blocks_and_diagonals(kernel, to_jax(features))
+    whole, diagonal, parts, own_parts = blocks_and_diagonals(kernel, to_jax(features))
     close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-10)
     assert whole.shape == (1, N, N)
     close(whole[0], wanted.sum(0))
-    close(own[0], np.diag(wanted.sum(0)))
+    close(diagonal[0], np.diag(wanted.sum(0)))
     assert parts.shape == (D, N, N)
     close(parts, wanted)
     close(own_parts, np.einsum("dii->di", wanted))

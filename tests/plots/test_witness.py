@@ -15,7 +15,7 @@ N = 120
 
 
 @pytest.fixture(scope="module")
-def held():
+def tested():
     """Predictions N(x, 1), wrong by 2 where x > 0.5; the result, inputs and targets."""
     x_key, noise_key, node_key = jax.random.split(jax.random.key(1), 3)
     xs = jax.random.uniform(x_key, (N, 1), minval=-1)
@@ -31,8 +31,8 @@ def drawn(ax):
     return line.get_xdata(), line.get_ydata()
 
 
-def test_bins_hold_equally_many_and_average_to_the_estimate(held):
-    result, xs, _ = held
+def test_bins_hold_equally_many_and_average_to_the_estimate(tested):
+    result, xs, _ = tested
     ax = witness(result, xs, bins=6, label="dose (mg)")
     at, means = drawn(ax)
     assert np.all(np.diff(at) > 0)
@@ -42,8 +42,8 @@ def test_bins_hold_equally_many_and_average_to_the_estimate(held):
     ax.figure.savefig(io.BytesIO())
 
 
-def test_bars_are_two_standard_errors(held):
-    result, xs, _ = held
+def test_bars_are_two_standard_errors(tested):
+    result, xs, _ = tested
     ax = witness(result, xs, bins=6)
     _, _, bars = ax.containers[-1]
     segments = next(b for b in bars if np.ptp(b.get_segments()[0][:, 1]) > 0).get_segments()
@@ -52,8 +52,8 @@ def test_bars_are_two_standard_errors(held):
     assert np.ptp(segments[0][:, 1]) == pytest.approx(4 * error)
 
 
-def test_text_makes_one_bar_a_group(held):
-    result, xs, _ = held
+def test_text_makes_one_bar_a_group(tested):
+    result, xs, _ = tested
     where = np.where(xs > 0.5, "late", "early")
     ax = witness(result, where, label="half")
     _, means = drawn(ax)
@@ -62,8 +62,8 @@ def test_text_makes_one_bar_a_group(held):
     np.testing.assert_allclose(means, [parts[where == g].mean() for g in ("early", "late")])
 
 
-def test_the_map_is_the_estimate_taken_apart(held):
-    result, xs, ys = held
+def test_the_map_is_the_estimate_taken_apart(tested):
+    result, xs, ys = tested
     ax = witness_map(result, xs, ys, bins=5, labels=("input (s)", "target (m)"))
     mesh = ax.collections[-1]
     shown = np.ma.filled(mesh.get_array(), np.nan).ravel()
@@ -80,32 +80,32 @@ def test_the_map_is_the_estimate_taken_apart(held):
     ax.figure.savefig(io.BytesIO())
 
 
-def test_means_weighted_by_numbers_are_the_estimate(held):
-    result, xs, _ = held
-    found = mean_parts(N * np.asarray(result.contributions), (xs > 0.2).astype(int), 3)
-    total = np.nansum(found.mean * found.number) / N
+def test_means_weighted_by_numbers_are_the_estimate(tested):
+    result, xs, _ = tested
+    results = mean_parts(N * np.asarray(result.contributions), (xs > 0.2).astype(int), 3)
+    total = np.nansum(results.mean * results.number) / N
     assert total == pytest.approx(float(result.estimate))
-    assert np.isnan(found.mean[2])
-    assert np.isnan(found.error[2])
+    assert np.isnan(results.mean[2])
+    assert np.isnan(results.error[2])
 
 
 @pytest.mark.parametrize("x", [np.zeros(N), np.arange(N) % 2, np.repeat([0.0, 1.0], [N - 1, 1])])
-def test_few_different_values_make_few_bins(held, x):
+def test_few_different_values_make_few_bins(tested, x):
     for bins in (1, 10, 1000):
-        ax = witness(held[0], x, bins=bins)
+        ax = witness(tested[0], x, bins=bins)
         assert len(drawn(ax)[0]) <= max(1, len(np.unique(x)))
-    witness_map(held[0], x, x, bins=3).figure.savefig(io.BytesIO())
+    witness_map(tested[0], x, x, bins=3).figure.savefig(io.BytesIO())
 
 
-def test_a_result_that_is_not_a_number_says_so(held):
-    result, xs, ys = held
+def test_a_result_that_is_not_a_number_says_so(tested):
+    result, xs, ys = tested
     broken = eqx.tree_at(lambda r: r.contributions, result, jnp.full(N, jnp.nan))
     for ax in (witness(broken, xs), witness_map(broken, xs, ys)):
         assert any("no verdict" in text.get_text() for text in ax.texts)
 
 
-def test_wrong_arguments_are_named(held):
-    result, xs, ys = held
+def test_wrong_arguments_are_named(tested):
+    result, xs, ys = tested
     with pytest.raises(ValueError, match=r"x: wanted one value an observation, shape \(120,\)"):
         witness(result, xs[:3])
     with pytest.raises(ValueError, match=r"y: wanted one value an observation"):

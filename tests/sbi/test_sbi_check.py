@@ -72,10 +72,10 @@ def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
 def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
     thetas, xs = pairs
     nodes = jax.random.normal(jax.random.key(1), (10, D))
-    given = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes[None], nodes)
-    ours = sbi.kccsd_test(KEY, given, thetas, xs, coordinates=False)
+    scores = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes[None], nodes)
+    ours = sbi.kccsd_test(KEY, scores, thetas, xs, coordinates=False)
     test_key = jax.random.split(jax.random.fold_in(KEY, 1))[0]
-    wanted = jaxcal.kccsd_test(test_key, given, thetas)
+    wanted = jaxcal.kccsd_test(test_key, scores, thetas)
     assert float(ours.p_value) == float(wanted.p_value)
     assert float(ours.test.estimate) == pytest.approx(float(wanted.estimate), rel=1e-12)
     np.testing.assert_array_equal(ours.contributions, ours.test.contributions)
@@ -100,16 +100,16 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     scores = -(ys - xs - error[None]) / jnp.asarray([[1.0, scale]]) ** 2
     covariances = jnp.broadcast_to(jnp.diag(jnp.asarray([1.0, scale]) ** 2), (n, 2, 2))
     actual = shift / np.sqrt(1 + shift**2)
-    for given in (None, covariances):
-        found = diagnose(keys[2], ys, scores, xs, None, conditional=False, covariances=given)
-        said = sentences(found, ("a", "b"), 0.05)
+    for value in (None, covariances):
+        diagnosis = diagnose(keys[2], ys, scores, xs, None, conditional=False, covariances=value)
+        said = sentences(diagnosis, ("a", "b"), 0.05)
         assert len(said) == 1
         assert said[0].startswith(words)
-        assert ("given the other parameters" in said[0]) == (given is None)
-        assert float(found.bias.estimate[1]) == pytest.approx(actual, abs=0.1)
-        assert float(found.sd_ratio()[1]) == pytest.approx(scale, rel=0.1)
-        if given is not None:  # in claimed standard deviations
-            assert float(found.shift.estimate[1]) == pytest.approx(shift / scale, abs=0.1)
+        assert ("given the other parameters" in said[0]) == (value is None)
+        assert float(diagnosis.bias.estimate[1]) == pytest.approx(actual, abs=0.1)
+        assert float(diagnosis.sd_ratio()[1]) == pytest.approx(scale, rel=0.1)
+        if value is not None:  # in claimed standard deviations
+            assert float(diagnosis.shift.estimate[1]) == pytest.approx(shift / scale, abs=0.1)
 
 
 def test_a_parameter_is_not_accused_of_the_shift_of_one_correlated_with_it():
@@ -120,13 +120,13 @@ def test_a_parameter_is_not_accused_of_the_shift_of_one_correlated_with_it():
     xs, noise = jax.random.normal(jax.random.key(2), (2, n, 2))
     ys = xs + noise @ jnp.linalg.cholesky(covariance).T
     scores = (xs + jnp.asarray([[0.0, 0.2]]) - ys) @ jnp.linalg.inv(covariance)
-    found = diagnose(
+    diagnosis = diagnose(
         keys[2], ys, scores, xs, None, conditional=False, covariances=covariance[None].repeat(n, 0)
     )
-    assert [text[:15] for text in sentences(found, ("a", "b"), 0.05)] == ["b is too high b"]
-    assert float(found.bias.estimate[0]) < -0.1  # as named: given b
-    assert float(found.bias.p_adjusted[0]) < 0.001
-    low, high = np.asarray(found.shift.low), np.asarray(found.shift.high)
+    assert [text[:15] for text in sentences(diagnosis, ("a", "b"), 0.05)] == ["b is too high b"]
+    assert float(diagnosis.bias.estimate[0]) < -0.1  # as named: given b
+    assert float(diagnosis.bias.p_adjusted[0]) < 0.001
+    low, high = np.asarray(diagnosis.shift.low), np.asarray(diagnosis.shift.high)
     assert np.all((low < [0, 0.2]) & (high > [0, 0.2]))
 
 
@@ -139,13 +139,13 @@ def test_a_ratio_of_deviations_is_as_sure_as_its_pairs(right):
     """Too noisy a witness gives a limit, not NaN: 1 - spread is actual over claimed variance."""
     spread = witness([0.75, 1.2, jnp.nan], [0.1, 0.5, 0.1])
     bias = witness([0.0] * 3, [1.0] * 3)
-    found = sbi.Diagnosis(None, bias, spread, None, None, None, None)
-    np.testing.assert_allclose(found.sd_ratio(), [2, np.nan, np.nan])
-    low, high = found.sd_ratio_interval()
+    diagnosis = sbi.Diagnosis(None, bias, spread, None, None, None, None)
+    np.testing.assert_allclose(diagnosis.sd_ratio(), [2, np.nan, np.nan])
+    low, high = diagnosis.sd_ratio_interval()
     np.testing.assert_allclose(low, [0.446**-0.5, 0.78**-0.5, np.nan])
     np.testing.assert_allclose(high, [0.054**-0.5, np.inf, np.nan])
     said = sbi.PosteriorResult(
-        right.calibration.test, found, jnp.zeros((3, 1)), "calibrated", ("a", "b", "c"), ()
+        right.calibration.test, diagnosis, jnp.zeros((3, 1)), "calibrated", ("a", "b", "c"), ()
     )
     rows = {line.split()[0]: line for line in repr(said).splitlines() if line.startswith("  ")}
     assert "  2.00 (1.50 to 4.30)  " in rows["a"]
@@ -252,11 +252,13 @@ def test_witnesses_keep_their_level_and_regressions_never_see_their_target():
         xs = jax.random.normal(x_key, (100, 2))
         ys = xs + jax.random.normal(y_key, (100, 2))
         ones = jnp.broadcast_to(jnp.eye(2), (100, 2, 2))
-        found = diagnose(fold_key, ys, xs - ys, xs, xs, conditional=True, covariances=ones)
+        diagnosis = diagnose(fold_key, ys, xs - ys, xs, xs, conditional=True, covariances=ones)
         trends = jnp.minimum(
-            jnp.min(found.shift_trend.p_adjusted), jnp.min(found.spread_trend.p_adjusted)
+            jnp.min(diagnosis.shift_trend.p_adjusted), jnp.min(diagnosis.spread_trend.p_adjusted)
         )
-        plain = jnp.minimum(jnp.min(found.shift.p_adjusted), jnp.min(found.spread.p_adjusted))
+        plain = jnp.minimum(
+            jnp.min(diagnosis.shift.p_adjusted), jnp.min(diagnosis.spread.p_adjusted)
+        )
         return jnp.stack([plain, trends])
 
     p = np.asarray(jax.jit(lambda keys: jax.lax.map(smallest, keys))(keys))
@@ -298,43 +300,45 @@ def test_a_bounded_prior_is_transformed_and_said(in_a_box):
 @pytest.mark.parametrize("function", [False, True])
 def test_base_points_are_draws_of_the_prior(pairs, function):
     prior = dist.Normal(jnp.asarray([3.0, -2.0]), 0.1).to_event(1)
-    given = (lambda key, m: prior.sample(key, (m,))) if function else prior
-    found = sbi.score_pairs(KEY, log_prob, *pairs, prior=given, n_nodes=100).scores
-    nodes = np.asarray(found.nodes)
+    values = (lambda key, m: prior.sample(key, (m,))) if function else prior
+    scores = sbi.score_pairs(KEY, log_prob, *pairs, prior=values, n_nodes=100).scores
+    nodes = np.asarray(scores.nodes)
     assert np.all(np.abs(nodes.mean(axis=0) - [3, -2]) < 0.05)  # five standard errors
     assert np.all(np.abs(nodes.std(axis=0) - 0.1) < 0.04)
     wanted = np.asarray(pairs[1])[:, None] - 2 * nodes
-    np.testing.assert_allclose(found.at_nodes, wanted, rtol=1e-9)
+    np.testing.assert_allclose(scores.at_nodes, wanted, rtol=1e-9)
 
 
 def test_pairs_given_up_take_their_observations_along(pairs):
     """Without a prior: some pairs become base points, the others keep their place and their x."""
     thetas, xs = pairs
-    found = sbi.score_pairs(KEY, log_prob, thetas, xs, n_nodes=20)
-    given_up = np.flatnonzero(np.isin(thetas[:, 0], found.scores.nodes[:, 0]))
+    scored_pairs = sbi.score_pairs(KEY, log_prob, thetas, xs, n_nodes=20)
+    given_up = np.flatnonzero(np.isin(thetas[:, 0], scored_pairs.scores.nodes[:, 0]))
     assert len(given_up) == 20
     assert given_up.max() > 20  # not the first
     thetas, xs = (np.delete(part, given_up, axis=0) for part in (thetas, xs))
-    np.testing.assert_array_equal(found.thetas, thetas)
-    np.testing.assert_array_equal(found.features, xs)
-    np.testing.assert_allclose(found.scores.at_targets, xs - 2 * thetas, rtol=1e-9)
+    np.testing.assert_array_equal(scored_pairs.thetas, thetas)
+    np.testing.assert_array_equal(scored_pairs.features, xs)
+    np.testing.assert_allclose(scored_pairs.scores.at_targets, xs - 2 * thetas, rtol=1e-9)
 
 
 def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
     """At the parameters and at the base points: theta = tanh(u / 2)."""
     thetas, xs = (part[:20] for part in in_a_box)
     nodes = jnp.asarray([[0.3, -0.9], [0.0, 0.6]])
-    found = sbi.score_pairs(KEY, uniform_posterior, thetas, xs, prior=nodes, bounds=(-1, 1))
+    scored_pairs = sbi.score_pairs(KEY, uniform_posterior, thetas, xs, prior=nodes, bounds=(-1, 1))
 
     def freed(u, x):
         return uniform_posterior(jnp.tanh(u / 2), x) + jnp.sum(jnp.log1p(-(jnp.tanh(u / 2) ** 2)))
 
     us, free_nodes = (jnp.log((1 + t) / (1 - t)) for t in (thetas, nodes))
     wanted = sbi.chunked_scores(freed, us, xs, free_nodes)
-    np.testing.assert_allclose(found.thetas, us, rtol=1e-9)
-    np.testing.assert_allclose(found.scores.nodes, free_nodes, rtol=1e-9)
-    np.testing.assert_allclose(found.scores.at_targets, wanted.at_targets, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(found.scores.at_nodes, wanted.at_nodes, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(scored_pairs.thetas, us, rtol=1e-9)
+    np.testing.assert_allclose(scored_pairs.scores.nodes, free_nodes, rtol=1e-9)
+    np.testing.assert_allclose(
+        scored_pairs.scores.at_targets, wanted.at_targets, rtol=1e-8, atol=1e-8
+    )
+    np.testing.assert_allclose(scored_pairs.scores.at_nodes, wanted.at_nodes, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.slow

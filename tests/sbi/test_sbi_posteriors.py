@@ -33,9 +33,9 @@ def power(x, theta):
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 def test_scores_in_chunks_are_the_gradients(pairs, batch):
     thetas, xs, nodes = pairs
-    found = chunked_scores(log_prob, thetas, xs, nodes, batch=batch)
-    np.testing.assert_allclose(found.at_targets, power(xs, thetas), rtol=1e-12)
-    np.testing.assert_allclose(found.at_nodes, power(xs[:, None], nodes[None]), rtol=1e-12)
+    scores = chunked_scores(log_prob, thetas, xs, nodes, batch=batch)
+    np.testing.assert_allclose(scores.at_targets, power(xs, thetas), rtol=1e-12)
+    np.testing.assert_allclose(scores.at_nodes, power(xs[:, None], nodes[None]), rtol=1e-12)
     assert chunked_scores(log_prob, thetas, xs, batch=batch).at_nodes is None
 
 
@@ -58,9 +58,9 @@ class Flow(eqx.Module):
 def test_networks_and_flows_need_no_wrapping(pairs):
     thetas, xs, nodes = pairs
     energy = Energy(eqx.nn.MLP(2 * D, 1, 8, 1, jnp.tanh, key=jax.random.key(1)))
-    found = as_posterior(energy).scored(thetas, xs, nodes)
+    scores = as_posterior(energy).scored(thetas, xs, nodes)
     wanted = jax.vmap(jax.grad(energy))(thetas, xs)
-    np.testing.assert_allclose(found.at_targets, wanted, rtol=1e-9)
+    np.testing.assert_allclose(scores.at_targets, wanted, rtol=1e-9)
     flow = as_posterior(Flow(jnp.asarray(3.0))).scored(thetas, xs, nodes)
     np.testing.assert_allclose(flow.at_nodes, 3 * (xs[:, None] - nodes[None]), rtol=1e-9)
 
@@ -130,9 +130,9 @@ def test_a_numpyro_model_gives_scores_of_its_unconstrained_posterior(numpyro_pos
         return prior + jacobian - jnp.sum((x - jnp.stack([p, rate, w[0]])) ** 2) / 0.5
 
     wanted = jax.jit(jax.vmap(jax.grad(by_hand)))(us, xs)
-    found = posterior.scored(us, xs, us[:2])
-    np.testing.assert_allclose(found.at_targets, wanted, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(found.at_nodes[0, 0], wanted[0], rtol=1e-8, atol=1e-8)
+    scores = posterior.scored(us, xs, us[:2])
+    np.testing.assert_allclose(scores.at_targets, wanted, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(scores.at_nodes[0, 0], wanted[0], rtol=1e-8, atol=1e-8)
 
 
 def test_constrained_latents_become_the_parameters_of_the_pairs(numpyro_posterior):
@@ -161,8 +161,8 @@ def test_an_amortized_guide_is_a_prediction():
 
     posterior = NumpyroPosterior(conjugate, guide=guide, params={"slope": jnp.asarray(0.5)})
     us, xs = posterior.pairs(jax.random.key(2), 5)
-    found = posterior.scored(us, xs, None)
-    np.testing.assert_allclose(found.at_targets[:, 0], (0.5 * xs - us[:, 0]) / 0.25, rtol=1e-9)
+    scores = posterior.scored(us, xs, None)
+    np.testing.assert_allclose(scores.at_targets[:, 0], (0.5 * xs - us[:, 0]) / 0.25, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -178,9 +178,9 @@ def test_autoguides_fitted_to_each_observation_are_predictions():
     SVI(positive, guide, numpyro.optim.Adam(0.1), Trace_ELBO()).init(jax.random.key(0), 0.3)
     params = {"auto_loc": jnp.asarray([[0.1], [0.7]]), "auto_scale": jnp.asarray([[0.5], [2.0]])}
     us = jnp.asarray([[0.2], [0.3]])
-    found = GuidePosterior(guide, params).scored(us, jnp.zeros((2, 1)), us)
+    scores = GuidePosterior(guide, params).scored(us, jnp.zeros((2, 1)), us)
     wanted = (params["auto_loc"] - us) / params["auto_scale"] ** 2
-    np.testing.assert_allclose(found.at_targets, wanted, rtol=1e-9)
+    np.testing.assert_allclose(scores.at_targets, wanted, rtol=1e-9)
     with pytest.raises(ValueError, match="one fit an observation"):
         GuidePosterior(guide, params).scored(us[:1], us[:1], None)
 
@@ -201,19 +201,19 @@ def test_fits_follow_their_pairs_when_some_become_base_points():
 
 def test_a_batch_of_distributions_is_one_posterior_an_observation(pairs):
     thetas, xs, nodes = pairs
-    found = as_posterior(dist.Normal(xs, 0.5).to_event(1)).scored(thetas, xs, nodes)
-    np.testing.assert_allclose(found.at_targets, 4 * (xs - thetas), rtol=1e-9)
-    np.testing.assert_allclose(found.at_nodes, 4 * (xs[:, None] - nodes[None]), rtol=1e-9)
+    scores = as_posterior(dist.Normal(xs, 0.5).to_event(1)).scored(thetas, xs, nodes)
+    np.testing.assert_allclose(scores.at_targets, 4 * (xs - thetas), rtol=1e-9)
+    np.testing.assert_allclose(scores.at_nodes, 4 * (xs[:, None] - nodes[None]), rtol=1e-9)
 
 
 def test_distributions_of_one_parameter_need_no_event_axis(pairs):
     thetas, xs, nodes = (values[:, :1] for values in pairs)
     sds = jnp.linspace(0.5, 2, N)
     for law in (dist.Normal(xs[:, 0], sds), dist.Normal(xs, sds[:, None]).to_event(1)):
-        found = as_posterior(law).scored(thetas, xs, nodes)
-        np.testing.assert_allclose(found.at_targets[:, 0], (xs - thetas)[:, 0] / sds**2, rtol=1e-9)
+        scores = as_posterior(law).scored(thetas, xs, nodes)
+        np.testing.assert_allclose(scores.at_targets[:, 0], (xs - thetas)[:, 0] / sds**2, rtol=1e-9)
         wanted = (xs[:, None] - nodes[None]) / sds[:, None, None] ** 2
-        np.testing.assert_allclose(found.at_nodes, wanted, rtol=1e-9)
+        np.testing.assert_allclose(scores.at_nodes, wanted, rtol=1e-9)
 
 
 def test_a_distribution_without_density_at_a_point_has_no_score_there():
@@ -222,9 +222,9 @@ def test_a_distribution_without_density_at_a_point_has_no_score_there():
             return jnp.where(value > 0, super().log_prob(value), -jnp.inf)
 
     thetas, nodes = jnp.asarray([[1.0], [-1.0]]), jnp.asarray([[2.0], [-2.0]])
-    found = as_posterior(Half(jnp.zeros(2), 1.0)).scored(thetas, thetas, nodes)
-    np.testing.assert_array_equal(found.at_targets, [[-1], [np.nan]])
-    np.testing.assert_array_equal(found.at_nodes[..., 0], [[-2, np.nan], [-2, np.nan]])
+    scores = as_posterior(Half(jnp.zeros(2), 1.0)).scored(thetas, thetas, nodes)
+    np.testing.assert_array_equal(scores.at_targets, [[-1], [np.nan]])
+    np.testing.assert_array_equal(scores.at_nodes[..., 0], [[-2, np.nan], [-2, np.nan]])
 
 
 def test_models_that_cannot_have_scores_are_refused():

@@ -63,7 +63,7 @@ def test_gaussian_forecasts_follow_their_laws(d, calibrated, key):
 )
 def test_their_calibration_error_is_the_integral(d, calibrated, skce, key):
     means, deviation, ys = gaussian_forecasts(key, 40_000, d=d, calibrated=calibrated)
-    found = block_estimates(
+    estimates = block_estimates(
         key,
         dist.Normal(means, deviation).to_event(1),
         ys,
@@ -72,8 +72,8 @@ def test_their_calibration_error_is_the_integral(d, calibrated, skce, key):
         target_kernel=Gaussian(1.0),
         prediction_kernel=Laplace(1.0),
     )
-    assert abs(found.estimate - skce) < 4 * found.standard_error
-    assert found.standard_error < 0.002
+    assert abs(estimates.estimate - skce) < 4 * estimates.standard_error
+    assert estimates.standard_error < 0.002
 
 
 def test_friedmans_function_of_five_inputs(key):

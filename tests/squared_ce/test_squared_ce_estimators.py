@@ -23,6 +23,7 @@ from squared_ce_oracles import (
 )
 
 from jaxcal.kernels import Gaussian, Laplace
+from jaxcal.kernels.grams import gram as gram_matrix
 from jaxcal.squared_ce import binary, canonical, top_label
 from jaxcal.squared_ce.binning import Bins, bin_numbers
 from jaxcal.squared_ce.estimators import (
@@ -45,7 +46,7 @@ from jaxcal.squared_ce.kernel_ridge import (
     ukkr_ridges,
 )
 from jaxcal.squared_ce.parametric import Parametric
-from jaxcal.squared_ce.spectral import kernel_matrix, spectral, unexplained_share
+from jaxcal.squared_ce.spectral import spectral, unexplained_share
 
 TRAINING = canonical(TRAIN, TRAIN_LABELS)
 EVALUATION = canonical(EVAL, EVAL_LABELS)
@@ -152,16 +153,16 @@ def test_empty_bins_follow_their_policy():
     fresh = jnp.array([[0.1], [0.95]])
     gap = CONFIDENCES.mean() - CORRECT.mean()
     for empty, wanted in [(None, gap), (0.0, 0.0)]:
-        found = fit_one(Bins(5, empty=empty), SCALAR).factors(fresh).left[:, 0]
-        np.testing.assert_allclose(found, [wanted, 0.2366666667], rtol=1e-9)
+        result = fit_one(Bins(5, empty=empty), SCALAR).factors(fresh).left[:, 0]
+        np.testing.assert_allclose(result, [wanted, 0.2366666667], rtol=1e-9)
 
 
 def test_bins_of_equal_mass_hold_equally_many():
     problem = squared_confidence(jax.random.key(1), 1000)
     settings = Bins(10, equal_mass=True).fit(problem, []).settings
     which = bin_numbers(problem.inputs[:, 0], settings.edges[0], settings.counts[0])
-    held = np.bincount(np.asarray(which), minlength=10)
-    assert np.all(np.abs(held - 100) <= 1)
+    counts = np.bincount(np.asarray(which), minlength=10)
+    assert np.all(np.abs(counts - 100) <= 1)
     ties = binary(np.r_[np.full(90, 0.5), np.linspace(0.6, 0.9, 10)], np.zeros(100, int))
     assert np.isfinite(plug_in(Bins(10, equal_mass=True), ties))
 
@@ -188,9 +189,9 @@ def test_the_debiased_form_has_less_bias_where_nothing_is_wrong():
         fits = [Bins(10, debiased=flag).fit(problem, []) for flag in (False, True)]
         return jnp.stack([jnp.mean(at_data(fit, problem).diagonal) for fit in fits])
 
-    found = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 2000))
-    plain, debiased = jnp.mean(found, axis=0)
-    error = jnp.std(found, axis=0) / 2000**0.5
+    result = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 2000))
+    plain, debiased = jnp.mean(result, axis=0)
+    error = jnp.std(result, axis=0) / 2000**0.5
     assert plain > 0.01  # about sum of c (1 - c) / n_b = 10 / 100 / 6
     # bins without a second point take no part, and confidences vary inside a bin: small, not 0
     assert abs(float(debiased)) < 4 * float(error[1]) + 0.05 * float(plain)
@@ -224,15 +225,15 @@ def test_bad_options_are_named(make, message):
 
 
 def test_dirichlet_kernels_and_ratios_of_the_small_example():
-    found = dirichlet(EVALUATION.inputs, TRAINING.inputs, 0.5)
+    result = dirichlet(EVALUATION.inputs, TRAINING.inputs, 0.5)
     golden = [
         (4.5218422963, 1.8596799455, 0.3549757905, 3.1486119681),
         (1.7027119181, 2.8678370264, 3.7728735028, 2.5715392262),
         (0.5933355561, 3.2119774696, 0.8908648732, 1.9516034092),
     ]
-    np.testing.assert_allclose(found, golden, rtol=1e-9)
+    np.testing.assert_allclose(result, golden, rtol=1e-9)
     wanted = scipy.stats.dirichlet(TRAIN[0] / 0.5 + 1).pdf(EVAL[0])
-    assert float(found[0, 0]) == pytest.approx(wanted)
+    assert float(result[0, 0]) == pytest.approx(wanted)
     h = fit_one(KernelDensity(0.5), TRAINING)
     ratio = EVALUATION.inputs - h.factors(EVALUATION.inputs).left
     np.testing.assert_allclose(ratio[0], [0.457439755, 0.3185206809, 0.2240395641], rtol=1e-8)
@@ -243,8 +244,8 @@ def test_dirichlet_kernels_and_ratios_of_the_small_example():
 
 
 def test_in_sample_ratios_with_and_without_the_own_term():
-    own = jnp.mean(diagonal(fit_one(KernelDensity(0.5), TRAINING), TRAINING.inputs))
-    assert float(own) == pytest.approx(0.0514758296, rel=1e-8)
+    result = jnp.mean(diagonal(fit_one(KernelDensity(0.5), TRAINING), TRAINING.inputs))
+    assert float(result) == pytest.approx(0.0514758296, rel=1e-8)
     assert float(leave_one_out_error(TRAINING, 0.5)) == pytest.approx(0.2974958875, rel=1e-8)
 
 
@@ -252,14 +253,14 @@ def test_in_sample_ratios_with_and_without_the_own_term():
 def test_confidences_of_exactly_1_bring_no_nan(dtype):
     train = binary(np.array([1, 0.9, 0.6, 1], dtype), [1, 1, 0, 0])
     queries = jnp.asarray(np.array([[1], [0.7], [0.95]], dtype))
-    found = dirichlet(on_simplex(queries), on_simplex(train.inputs), dtype(0.1))
+    result = dirichlet(on_simplex(queries), on_simplex(train.inputs), dtype(0.1))
     golden = [
         (11, 0, 0, 11),
         (0.310722774, 1.33166903, 2.20133044, 0.310722774),
         (6.58610633, 3.46637175, 0.0106128892, 6.58610633),
     ]
     rtol = 2e-8 if dtype == np.float64 else 1e-4
-    np.testing.assert_allclose(found, golden, rtol=rtol)
+    np.testing.assert_allclose(result, golden, rtol=rtol)
     ratio = queries - fit_one(KernelDensity(0.1), train).factors(queries).left
     np.testing.assert_allclose(ratio[:, 0], (0.5, 0.39533362, 0.60378155), rtol=rtol)
 
@@ -279,10 +280,10 @@ def test_at_the_boundary_the_ratio_is_its_limit():
 
 
 def test_a_wide_kernel_gives_the_class_frequencies():
-    found = (
+    result = (
         EVALUATION.inputs - fit_one(KernelDensity(1e9), TRAINING).factors(EVALUATION.inputs).left
     )
-    np.testing.assert_allclose(found, np.tile([0.25, 0.25, 0.5], (3, 1)), atol=1e-8)
+    np.testing.assert_allclose(result, np.tile([0.25, 0.25, 0.5], (3, 1)), atol=1e-8)
 
 
 @pytest.mark.slow
@@ -290,19 +291,19 @@ def test_many_observations_are_walked_in_blocks(monkeypatch):
     wanted = at_data(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
     monkeypatch.setattr("jaxcal.squared_ce.kde.BLOCK", 8)
     jax.clear_caches()
-    found = at_data(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
-    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    result = at_data(KernelDensity((0.1, 0.3)).fit(TRAINING, []), EVALUATION).diagonal
+    np.testing.assert_allclose(result, wanted, rtol=1e-12)
 
 
 def test_the_likeliest_bandwidth_is_that_of_a_direct_sum():
     grid = (0.01, 0.05, 0.2, 1.0)
-    made = squared_confidence(jax.random.key(2), 40)
-    c = np.asarray(made.inputs[:, 0])
+    sample = squared_confidence(jax.random.key(2), 40)
+    c = np.asarray(sample.inputs[:, 0])
     scores = []
     for b in grid:
         k = np.array([[scipy.stats.beta(z / b + 1, (1 - z) / b + 1).pdf(p) for z in c] for p in c])
         scores.append(np.sum(np.log(k.sum(1) - np.diag(k))))
-    assert float(likelihood_bandwidth(made, grid)) == grid[int(np.argmax(scores))]
+    assert float(likelihood_bandwidth(sample, grid)) == grid[int(np.argmax(scores))]
     saturated = binary(np.append(c, 1.0), np.zeros(41, int))
     assert float(likelihood_bandwidth(saturated, grid)) == grid[int(np.argmax(scores))]
     assert np.isnan(likelihood_bandwidth(binary([1.0, 0.0], [0, 1]), grid))
@@ -322,8 +323,8 @@ def small(seed, n, m, d):
 def test_kkr_equals_the_kronecker_system_and_ukkr_the_vector_ridge(ridge):
     train, queries = small(0, 9, 4, 3)
     x, d, q = (np.asarray(a) for a in (train.inputs, train.residuals, queries.inputs))
-    found = gram(fit_one(kkr(ridge, power=0), train), queries.inputs, queries.inputs)
-    np.testing.assert_allclose(found, kronecker_ridge(x, d, q, ridge), rtol=1e-7, atol=1e-10)
+    result = gram(fit_one(kkr(ridge, power=0), train), queries.inputs, queries.inputs)
+    np.testing.assert_allclose(result, kronecker_ridge(x, d, q, ridge), rtol=1e-7, atol=1e-10)
     residual = fit_one(ukkr(ridge, power=0), train).factors(queries.inputs).left
     np.testing.assert_allclose(residual, two_step_residual(x, d, q, ridge), rtol=1e-8, atol=1e-11)
 
@@ -435,16 +436,16 @@ def test_a_low_rank_is_the_whole_kernel_where_the_kernel_has_that_rank():
 
 def test_a_low_rank_factor_is_the_landmarks_own_and_tells_what_it_leaves_out():
     train, queries = small(6, 60, 5, 4)
-    found = spectral((Gaussian(0.2),), train, 12)
-    a = found.lifted(train.inputs)[0]
+    result = spectral((Gaussian(0.2),), train, 12)
+    a = result.lifted(train.inputs)[0]
     approximate = a @ a.T
-    gap = kernel_matrix(Gaussian(0.2), train.inputs, train.inputs) - approximate
+    gap = gram_matrix(Gaussian(0.2), train.inputs, train.inputs) - approximate
     assert np.linalg.eigvalsh(np.asarray(gap)).min() > -1e-10
-    assert float(found.unexplained[0]) == pytest.approx(float(jnp.trace(gap)) / 60, rel=1e-6)
-    np.testing.assert_allclose(a.T @ a, np.diag(np.asarray(found.values[0])), atol=1e-10)
-    np.testing.assert_allclose(a.T @ train.residuals, found.loadings[0], atol=1e-10)
+    assert float(result.unexplained[0]) == pytest.approx(float(jnp.trace(gap)) / 60, rel=1e-6)
+    np.testing.assert_allclose(a.T @ a, np.diag(np.asarray(result.values[0])), atol=1e-10)
+    np.testing.assert_allclose(a.T @ train.residuals, result.loadings[0], atol=1e-10)
     # ukkr with the kernel G G^T from its definition
-    at = found.lifted(queries.inputs)[0]
+    at = result.lifted(queries.inputs)[0]
     solved = np.linalg.solve(np.asarray(approximate) + 0.1 * np.eye(60), train.residuals)
     wanted = np.asarray(at @ a.T) @ solved
     low = ukkr(0.1, power=0, kernels=Gaussian(0.2), rank=12)
@@ -475,8 +476,8 @@ def test_queries_are_lifted_in_blocks(monkeypatch):
     train, queries = small(7, 30, 11, 3)
     wanted = spectral((Gaussian(1.0),), train, None).lifted(queries.inputs)
     monkeypatch.setattr("jaxcal.squared_ce.spectral.QUERY_ROWS", 4)
-    found = spectral((Gaussian(1.0),), train, None).lifted(queries.inputs)
-    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    result = spectral((Gaussian(1.0),), train, None).lifted(queries.inputs)
+    np.testing.assert_allclose(result, wanted, atol=1e-12)
 
 
 # --- parameters
@@ -484,8 +485,8 @@ def test_queries_are_lifted_in_blocks(monkeypatch):
 
 @pytest.mark.slow
 def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
-    made = tempered_dirichlet(jax.random.key(8), 2000)
-    problem = canonical(made.probabilities, made.labels)
+    sample = tempered_dirichlet(jax.random.key(8), 2000)
+    problem = canonical(sample.probabilities, sample.labels)
     grid = Parametric(temperature_residual, 2.0 ** np.linspace(-5, 4.9, 34))
     seen = at_data(grid.fit(problem, []), problem)
     curve = np.asarray(jnp.mean(seen.rows, axis=1))
@@ -498,12 +499,12 @@ def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
     descent = Parametric(temperature_residual, np.array([0.3, 0.5, 2.0]), descend=True)
     fitted = descent.fit(problem, [])
     ends = np.asarray(fitted.settings)
-    found = jnp.mean(at_data(fitted, problem).rows, axis=1)
+    result = jnp.mean(at_data(fitted, problem).rows, axis=1)
     assert np.all(np.abs(ends[1:] - best) < 0.1)
-    assert float(found[1]) <= float(jnp.min(jnp.mean(seen.rows, axis=1))) + 1e-12
+    assert float(result[1]) <= float(jnp.min(jnp.mean(seen.rows, axis=1))) + 1e-12
     # the residual 0 at theta = 0.3 is stationary, though it is no minimum
     assert ends[0] == pytest.approx(0.3)
-    assert float(found[0]) > float(found[1]) + 3e-4
+    assert float(result[0]) > float(result[1]) + 3e-4
     assert descent.grid(problem)[0] == {"start": 0.3}
 
 

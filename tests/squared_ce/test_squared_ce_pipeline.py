@@ -117,9 +117,9 @@ def test_a_report_reads_well_and_becomes_json(report):
         "kernel ridge (ukkr)",
     ):
         assert f"\n  {name} " in text
-    found = json.loads(json.dumps(report.to_dict()))
-    assert found["selected"] == report.selected
-    assert found["every_row"]["error"] == report.error == report.every_row.error
+    fields = json.loads(json.dumps(report.to_dict()))
+    assert fields["selected"] == report.selected
+    assert fields["every_row"]["error"] == report.error == report.every_row.error
     assert len(report.table()) == 4
     risks = [report.estimators[line["estimator"]].risk for line in report.table()]
     assert risks == sorted(risks)
@@ -141,17 +141,17 @@ def test_edges_negative_means_and_low_ranks_are_flagged(problem):
         Bins(15),
         TwoStepRidge(Ridges((1e-3,), 0.75), kernels=Gaussian(0.01), rank=3),
     ]
-    found = squared_ce.problem_error(jax.random.key(2), problem, estimators=chosen, folds=1)
-    text = "\n".join(found.warnings())
+    result = squared_ce.problem_error(jax.random.key(2), problem, estimators=chosen, folds=1)
+    text = "\n".join(result.warnings())
     assert "debiased bins: the chosen bins is at an end of the grid" in text
     assert "\n15 bins" not in text  # one candidate has no edges
     assert "the low rank leaves out" in text
-    assert found.data.folds == 1
-    tuned = found.estimators["debiased bins"]
+    assert result.data.folds == 1
+    tuned = result.estimators["debiased bins"]
     if tuned.squared < 0:
         assert tuned.error == 0
         assert "is negative" in text
-    assert found.estimators["15 bins"].interval.low >= 0
+    assert result.estimators["15 bins"].interval.low >= 0
 
 
 class Broken(eqx.Module):
@@ -179,15 +179,15 @@ class FittedBroken(eqx.Module):
         return inputs
 
     def factors(self, features, setting):
-        found = jnp.where(features > 0.5, jnp.nan, setting * features)
-        return Factors(found, found)
+        values = jnp.where(features > 0.5, jnp.nan, setting * features)
+        return Factors(values, values)
 
 
 def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_rows(problem):
-    found = squared_ce.problem_error(
+    result = squared_ce.problem_error(
         jax.random.key(2), problem, estimators=[Broken(), Bins(5), Zero()]
     )
-    broken, zero = found.estimators["broken"], found.estimators["zero"]
+    broken, zero = result.estimators["broken"], result.estimators["zero"]
     tuning, tested = hold_out(jax.random.key(2), 0.2, problem.inputs, problem.outcomes)
     high = np.asarray(problem.inputs[:, 0]) > 0.5
     assert broken.nonfinite_validation == high[tuning].sum()
@@ -201,7 +201,7 @@ def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_row
     wanted = double_loop(residuals, np.zeros((low.sum(), low.sum())))
     assert zero.fold_risks[0] == pytest.approx(wanted, rel=1e-12)
     assert np.isfinite(broken.squared)
-    assert any("h is not finite" in text for text in found.warnings())
+    assert any("h is not finite" in text for text in result.warnings())
     assert np.isnan(zero.test_rows[high[tested]]).all()
 
 
@@ -222,36 +222,36 @@ def test_class_wise_adds_up_the_problems_of_the_classes():
         }
 
     whole = on_the_same_rows(p, np.eye(3)[y], y)
-    found = squared_ce.calibration_error(key, p, y, notion="class-wise", **whole)
+    result = squared_ce.calibration_error(key, p, y, notion="class-wise", **whole)
     parts = [
         squared_ce.problem_error(key, squared_ce.binary(p[:, k], y == k), **options)
         for k in range(3)
         for options in [on_the_same_rows(p[:, k], y == k)]
     ]
-    assert found.best.squared == pytest.approx(sum(part.best.squared for part in parts))
-    assert found.best.mean_squared == pytest.approx(found.best.squared / 3)
-    assert found.best.risk == pytest.approx(sum(part.best.risk for part in parts))
-    assert found.brier == pytest.approx(sum(part.brier for part in parts))
-    assert found.data.problems == 3
-    assert abs(found.best.squared - 0.048) < 0.05
+    assert result.best.squared == pytest.approx(sum(part.best.squared for part in parts))
+    assert result.best.mean_squared == pytest.approx(result.best.squared / 3)
+    assert result.best.risk == pytest.approx(sum(part.best.risk for part in parts))
+    assert result.brier == pytest.approx(sum(part.brier for part in parts))
+    assert result.data.problems == 3
+    assert abs(result.best.squared - 0.048) < 0.05
 
 
 @pytest.mark.slow
 def test_the_simulation_of_the_paper_gives_its_known_estimates():
     # bands: the specification's mean over seeds, plus and minus four of its standard deviations
     with jax.enable_x64(True):
-        made = tempered_dirichlet(jax.random.key(5), 500)
-    p, y = np.asarray(made.probabilities), np.asarray(made.labels)
-    found = squared_ce.calibration_error(jax.random.key(6), p, y, notion="canonical")
+        sample = tempered_dirichlet(jax.random.key(5), 500)
+    p, y = np.asarray(sample.probabilities), np.asarray(sample.labels)
+    result = squared_ce.calibration_error(jax.random.key(6), p, y, notion="canonical")
     for name, (mean, sd) in {
         "kde": (0.209, 0.012),
         "ukkr": (0.222, 0.036),
         "kkr": (0.181, 0.051),
     }.items():
-        assert abs(found.estimators[name].error - mean) < 4 * sd
-    assert found.best.name == "kde"
-    assert found.best.settings[0]["bandwidth"] == pytest.approx(0.2)
-    assert 8 < found.best.rmse[0] < 11
+        assert abs(result.estimators[name].error - mean) < 4 * sd
+    assert result.best.name == "kde"
+    assert result.best.settings[0]["bandwidth"] == pytest.approx(0.2)
+    assert 8 < result.best.rmse[0] < 11
 
 
 @pytest.mark.slow
@@ -259,16 +259,16 @@ def test_confidences_of_the_closed_form_give_their_known_estimates():
     # bands as above; the truth is 0.1826
     with jax.enable_x64(True):
         problem = squared_confidence(jax.random.key(13), 500)
-    found = squared_ce.problem_error(jax.random.key(14), problem)
+    result = squared_ce.problem_error(jax.random.key(14), problem)
     for name, (mean, sd) in {
         "bins": (0.193, 0.022),
         "kde": (0.181, 0.019),
         "ukkr": (0.187, 0.018),
         "kkr": (0.180, 0.018),
     }.items():
-        assert abs(found.estimators[name].error - mean) < 4 * sd
+        assert abs(result.estimators[name].error - mean) < 4 * sd
     # tuning cannot lose to the fixed choice where its grid holds it
-    assert found.estimators["bins"].risk <= found.estimators["15 bins"].risk
+    assert result.estimators["bins"].risk <= result.estimators["15 bins"].risk
 
 
 @partial(jax.jit, static_argnums=1)
@@ -303,10 +303,10 @@ def test_single_precision_data_is_tuned_in_float64(problem):
     c = np.asarray(problem.inputs[:, 0], np.float32)
     p = np.stack([c, 1 - c], axis=1)
     labels = 1 - np.asarray(problem.outcomes[:, 0]).astype(int)
-    found = squared_ce.calibration_error(
+    result = squared_ce.calibration_error(
         jax.random.key(2), p, labels, notion="canonical", estimators=[Zero()]
     )
-    assert found.best.risks.dtype == np.float64
+    assert result.best.risks.dtype == np.float64
 
 
 # --- splits
@@ -417,8 +417,8 @@ def test_bad_data_is_named_or_flagged(problem):
     broken = eqx.tree_at(lambda q: q.inputs, problem, problem.inputs.at[0].set(jnp.nan))
     with pytest.raises(ValueError, match="inputs hold NaN"):
         squared_ce.problem_error(key, broken)
-    found = call(key, p, y, notion="class-wise", estimators=[Bins(5)])
-    text = "\n".join(found.warnings())
+    result = call(key, p, y, notion="class-wise", estimators=[Bins(5)])
+    text = "\n".join(result.warnings())
     assert "no label belongs to the classes [2]" in text
     assert "40 observations have a probability of exactly 0 or 1" in text
     assert "all predictions are the same" in text
@@ -436,7 +436,7 @@ def test_folds_without_a_class_are_named():
     order, _ = hold_out(jax.random.key(0), np.arange(2), confidence, correct, y)
     without = np.flatnonzero(y[order] == 0)
     rest = np.flatnonzero(y[order] == 1)
-    found = squared_ce.calibration_error(
+    result = squared_ce.calibration_error(
         jax.random.key(0),
         p,
         y,
@@ -444,31 +444,31 @@ def test_folds_without_a_class_are_named():
         test=np.arange(2),
         folds=[(without, rest), (np.r_[without[:30], rest[:10]], np.r_[without[30:], rest[10:]])],
     )
-    assert found.data.incomplete_folds == [0]
-    assert any("[0] lack a class" in text for text in found.warnings())
+    assert result.data.incomplete_folds == [0]
+    assert any("[0] lack a class" in text for text in result.warnings())
 
 
 @pytest.mark.slow
 def test_nested_folds_test_every_observation_once(problem):
     c = np.asarray(problem.inputs[:, 0])
     p, y = np.stack([c, 1 - c], axis=1), 1 - np.asarray(problem.outcomes[:, 0]).astype(int)
-    found = squared_ce.nested_calibration_error(
+    result = squared_ce.nested_calibration_error(
         jax.random.key(7), p, y, outer=4, estimators=[Bins(5), Zero()], folds=2
     )
-    assert len(found.reports) == 4
-    assert np.isfinite(found.contributions).all()
-    total = sum(report.best.contributions.sum() for report in found.reports)
-    assert found.squared == pytest.approx(total / N)
-    assert np.isfinite(found.terms).all()
-    names = found.reports[0].estimators
-    each = [np.r_[*(r.estimators[name].terms for r in found.reports)] for name in names]
+    assert len(result.reports) == 4
+    assert np.isfinite(result.contributions).all()
+    total = sum(report.best.contributions.sum() for report in result.reports)
+    assert result.squared == pytest.approx(total / N)
+    assert np.isfinite(result.terms).all()
+    names = result.reports[0].estimators
+    each = [np.r_[*(r.estimators[name].terms for r in result.reports)] for name in names]
     ends = [np.mean(terms) + 1.96 * np.std(terms, ddof=1) / N**0.5 for terms in each]
-    assert float(found.interval.high) >= max(0, *ends) ** 0.5 - 1e-4
-    low = np.mean(found.terms) - 1.96 * np.std(found.terms, ddof=1) / N**0.5
-    assert float(found.interval.low) <= max(0, low) ** 0.5 + 1e-4
-    assert "95 % interval {:.4f} to {:.4f}".format(*map(float, found.interval[:2])) in repr(found)
-    assert "selected:" in repr(found)
-    json.dumps(found.to_dict())
+    assert float(result.interval.high) >= max(0, *ends) ** 0.5 - 1e-4
+    low = np.mean(result.terms) - 1.96 * np.std(result.terms, ddof=1) / N**0.5
+    assert float(result.interval.low) <= max(0, low) ** 0.5 + 1e-4
+    assert "95 % interval {:.4f} to {:.4f}".format(*map(float, result.interval[:2])) in repr(result)
+    assert "selected:" in repr(result)
+    json.dumps(result.to_dict())
 
 
 class Constant(eqx.Module):
@@ -491,14 +491,14 @@ class Constant(eqx.Module):
 def test_an_error_is_never_more_than_possible(notion, largest):
     key = jax.random.key(0)
     p = jax.random.dirichlet(key, jnp.ones(3), (13,))
-    found = squared_ce.calibration_error(
+    result = squared_ce.calibration_error(
         key, p, np.arange(13) % 3, notion=notion, estimators=[Constant(6.3)], folds=2
     )
-    tuned = found.best
+    tuned = result.best
     assert tuned.error == pytest.approx(largest)
-    for end in (*found.interval[:2], *tuned.plug_in_interval[:2], *tuned.fold_errors):
+    for end in (*result.interval[:2], *tuned.plug_in_interval[:2], *tuned.fold_errors):
         assert 0 <= float(end) <= largest + 1e-9
-    text = "\n".join(found.warnings())
+    text = "\n".join(result.warnings())
     assert "more than a squared error can be" in text
     assert "test observations are too few" in text
 
@@ -534,11 +534,11 @@ def test_labels_not_seen_do_not_shrink_an_interval():
     terms = one_step_terms(inputs, residual)
     assert float(one_step(terms).interval.low) == pytest.approx(0.02**2)
     mean, square = claimed_parts(inputs, residual)
-    found = one_step(terms, 0.05, 4 * (square - mean**2))
+    step_estimate = one_step(terms, 0.05, 4 * (square - mean**2))
     error = 2 * 0.02 * (0.02 * 0.98 / 60) ** 0.5
-    assert float(found.standard_error) == pytest.approx(error)
-    assert float(found.interval.low) < 0
-    assert float(found.lower_bound) < 0
+    assert float(step_estimate.standard_error) == pytest.approx(error)
+    assert float(step_estimate.interval.low) < 0
+    assert float(step_estimate.lower_bound) < 0
 
 
 def test_claimed_variances_are_those_of_labels_from_the_predictions():
@@ -552,9 +552,9 @@ def test_claimed_variances_are_those_of_labels_from_the_predictions():
 
 def test_intervals_by_hand():
     values = jnp.asarray(np.random.default_rng(0).normal(1, 2, 50))
-    found = mean_interval(values, 0.1)
+    interval = mean_interval(values, 0.1)
     wanted = scipy.stats.norm.interval(0.9, np.mean(values), np.std(values, ddof=1) / 50**0.5)
-    np.testing.assert_allclose([found.low, found.high], wanted, rtol=1e-9)
+    np.testing.assert_allclose([interval.low, interval.high], wanted, rtol=1e-9)
     assert np.isnan(mean_interval(values[:1]).low)
     np.testing.assert_allclose(root(mean_interval(values - 1, 0.1)).low, 0)
     step = one_step(values, 0.1)
@@ -573,8 +573,8 @@ SETS = 1000
 @jax.vmap
 def bounds(key):
     """The one-step estimate of ten bins fitted on half of 400 confidences; true square 1 / 30."""
-    made = squared_confidence(key, 400)
-    train, test = made.take(slice(0, 200)), made.take(slice(200, 400))
+    sample = squared_confidence(key, 400)
+    train, test = sample.take(slice(0, 200)), sample.take(slice(200, 400))
     seen = at_data(Bins(10).fit(train, []), test)
     step = one_step(one_step_terms(test.residuals, seen.residuals[0]))
     holds = (step.interval.low <= 1 / 30) & (step.interval.high >= 1 / 30)
@@ -598,11 +598,11 @@ def paired_p_values(keys):
     against nine times itself."""
 
     def one(key):
-        made = squared_confidence(key, 500)
-        true = made.inputs - made.inputs**2
+        sample = squared_confidence(key, 500)
+        true = sample.inputs - sample.inputs**2
 
         def rows(factor):
-            return squared_ce.empirical_risk(Known(factor**0.5 * true), made).rows
+            return squared_ce.empirical_risk(Known(factor**0.5 * true), sample).rows
 
         equal = compare_risks(rows(0.5), rows(1.5)).p_value
         return equal, compare_risks(rows(1.0), rows(9.0)).p_value
@@ -628,14 +628,14 @@ def test_the_paired_test_has_its_documented_level_and_power():
 @pytest.mark.slow
 def test_a_parametric_family_goes_through_the_pipeline():
     with jax.enable_x64(True):
-        made = tempered_dirichlet(jax.random.key(11), 300)
+        sample = tempered_dirichlet(jax.random.key(11), 300)
     family = Parametric(temperature_residual, np.array([0.3, 0.7, 1.0, 1.4]))
-    found = squared_ce.calibration_error(
+    result = squared_ce.calibration_error(
         jax.random.key(12),
-        np.asarray(made.probabilities),
-        np.asarray(made.labels),
+        np.asarray(sample.probabilities),
+        np.asarray(sample.labels),
         notion="canonical",
         estimators=[family],
     )
-    assert found.best.settings[0]["theta"] in (0.7, 1.0, 1.4)
-    assert abs(found.best.squared - 0.063278) < 0.03
+    assert result.best.settings[0]["theta"] in (0.7, 1.0, 1.4)
+    assert abs(result.best.squared - 0.063278) < 0.03

@@ -12,23 +12,23 @@ Y = [0, 2, 2, 1]
 
 
 def test_the_canonical_residual_is_the_probability_vector_minus_the_one_hot_label():
-    found = canonical(P, Y)
-    np.testing.assert_array_equal(found.inputs, P)
-    np.testing.assert_array_equal(found.outcomes, np.eye(3)[Y])
-    np.testing.assert_allclose(found.residuals[1], [0.2, 0.5, -0.7])
-    assert found.problems() == [found]
+    problem = canonical(P, Y)
+    np.testing.assert_array_equal(problem.inputs, P)
+    np.testing.assert_array_equal(problem.outcomes, np.eye(3)[Y])
+    np.testing.assert_allclose(problem.residuals[1], [0.2, 0.5, -0.7])
+    assert problem.problems() == [problem]
 
 
 def test_the_top_label_residual_is_confidence_minus_correctness_and_ties_go_to_the_first_class():
-    found = top_label(P, Y)
-    np.testing.assert_array_equal(found.inputs[:, 0], [0.7, 0.5, 0.5, 0.4])
-    np.testing.assert_array_equal(found.outcomes[:, 0], [1, 0, 1, 0])  # row 3: a tie, class 0
+    problem = top_label(P, Y)
+    np.testing.assert_array_equal(problem.inputs[:, 0], [0.7, 0.5, 0.5, 0.4])
+    np.testing.assert_array_equal(problem.outcomes[:, 0], [1, 0, 1, 0])  # row 3: a tie, class 0
 
 
 def test_the_class_wise_problems_are_the_columns_of_the_canonical_one():
-    found = class_wise(P, Y)
-    assert found.residuals.shape == (3, 4, 1)
-    for k, problem in enumerate(found.problems()):
+    result = class_wise(P, Y)
+    assert result.residuals.shape == (3, 4, 1)
+    for k, problem in enumerate(result.problems()):
         np.testing.assert_array_equal(problem.residuals[:, 0], canonical(P, Y).residuals[:, k])
         np.testing.assert_array_equal(problem.inputs, binary(P[:, k], np.array(Y) == k).inputs)
 
@@ -78,11 +78,11 @@ def test_labels_that_are_not_integers_and_half_precision_are_refused():
 
 def test_logits_become_probabilities_in_double_precision():
     logits = np.array([[30.0, 0.0, -5.0], [800.0, 801.0, -800.0]], np.float32)
-    found = softmax(logits)
-    assert found.dtype == np.float64
-    assert 0 < 1 - found[0, 0] < 1e-12  # float32 has 1 here
-    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-15)
-    np.testing.assert_allclose(found[1, 1], 1 / (1 + np.exp(-1)), rtol=1e-12)
+    probabilities = softmax(logits)
+    assert probabilities.dtype == np.float64
+    assert 0 < 1 - probabilities[0, 0] < 1e-12  # float32 has 1 here
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-15)
+    np.testing.assert_allclose(probabilities[1, 1], 1 / (1 + np.exp(-1)), rtol=1e-12)
     for wrong in (logits[0], logits * np.nan):
         with pytest.raises(ValueError, match="logits"):
             softmax(wrong)

@@ -44,13 +44,13 @@ def test_all_ways_to_the_risk_equal_the_double_loop(seed):
     residuals, factors = symmetric(seed, 8, 3, 2)
     h = np.asarray(factors.left @ factors.right.T)
     wanted = double_loop(np.asarray(residuals), h)
-    for found in (
+    for value in (
         by_moments(residuals, factors),
         by_pairs(residuals, factors),
         of_gram(residuals, jnp.asarray(h)),
     ):
-        np.testing.assert_allclose(found.value, wanted, rtol=1e-11)
-        np.testing.assert_allclose(jnp.mean(found.rows), wanted, rtol=1e-11)
+        np.testing.assert_allclose(value.value, wanted, rtol=1e-11)
+        np.testing.assert_allclose(jnp.mean(value.rows), wanted, rtol=1e-11)
     np.testing.assert_allclose(
         by_moments(residuals, factors).rows, by_pairs(residuals, factors).rows, rtol=1e-9, atol=1e-9
     )
@@ -92,9 +92,9 @@ def test_incomplete_versions_are_means_over_their_pairs(key):
         risks.consecutive_risk(residuals, factors), np.mean(np.diag(gaps, 1)), rtol=1e-12
     )
     n_pairs = 40_000
-    found = float(risks.random_pairs_risk(key, residuals, factors, n_pairs=n_pairs))
+    value = float(risks.random_pairs_risk(key, residuals, factors, n_pairs=n_pairs))
     off = gaps[~np.eye(9, dtype=bool)]
-    assert abs(found - off.mean()) < 4.5 * off.std() / n_pairs**0.5
+    assert abs(value - off.mean()) < 4.5 * off.std() / n_pairs**0.5
     with pytest.raises(ValueError, match="n_pairs: wanted at least 1"):
         risks.random_pairs_risk(key, residuals, factors, n_pairs=0)
 
@@ -107,12 +107,12 @@ def test_random_pairs_never_pair_an_observation_with_itself(key):
 
 def test_the_jackknife_equals_leaving_out_one_observation_after_the_other():
     residuals, factors = symmetric(7, 12, 2, 2)
-    found = by_moments(residuals, factors)
+    result = by_moments(residuals, factors)
     h = np.asarray(factors.left @ factors.right.T)
     rest = [np.delete(np.arange(12), i) for i in range(12)]
     values = np.array([double_loop(np.asarray(residuals)[k], h[np.ix_(k, k)]) for k in rest])
     wanted = np.sqrt(11 / 12 * np.sum((values - values.mean()) ** 2))
-    np.testing.assert_allclose(found.standard_error, wanted, rtol=1e-9)
+    np.testing.assert_allclose(result.standard_error, wanted, rtol=1e-9)
     assert np.isnan(risks.jackknife(jnp.ones(2)))
 
 
@@ -130,8 +130,8 @@ def test_the_risk_is_differentiable_and_batches():
     problem = canonical(ATOMS, [0, 1, 1])
 
     def value(theta):
-        found = temperature_residual(theta, problem.inputs)
-        return risks.risk_of_factors(problem.residuals, Factors(found, found)).value
+        result = temperature_residual(theta, problem.inputs)
+        return risks.risk_of_factors(problem.residuals, Factors(result, result)).value
 
     slope = jax.grad(value)(0.7)
     np.testing.assert_allclose(slope, (value(0.7 + 1e-6) - value(0.7 - 1e-6)) / 2e-6, rtol=1e-6)
@@ -234,9 +234,9 @@ def test_empirical_risks_are_unbiased_for_a_fixed_function(key):
 
     _, support = LAW.support("canonical")
     wanted = population("canonical", fixed.factors(support.inputs))
-    for found in one(jax.random.split(key, sets)):
-        error = float(jnp.std(found)) / sets**0.5
-        assert abs(float(jnp.mean(found)) - wanted) < 4 * error
+    for value in one(jax.random.split(key, sets)):
+        error = float(jnp.std(value)) / sets**0.5
+        assert abs(float(jnp.mean(value)) - wanted) < 4 * error
         assert error < 0.01 * wanted
 
 
@@ -255,9 +255,9 @@ def test_the_scalar_law_has_its_closed_forms(key):
         (true, 1 / 36 - 1 / 900),
         (Residual(jnp.zeros_like), 1 / 36),
     ]:
-        found = risks.empirical_risk(h, problem)
-        assert abs(float(found.value) - value) < 4 * float(found.standard_error)
-        assert float(found.standard_error) < 3e-4
+        result = risks.empirical_risk(h, problem)
+        assert abs(float(result.value) - value) < 4 * float(result.standard_error)
+        assert float(result.standard_error) < 3e-4
     assert float(c.min()) >= 0
 
 
@@ -267,31 +267,31 @@ CURVE = [(0.16, 0.009347), (0.3, 0.009667), (1.0, 0.008666), (2.0, 0.009321)]
 @pytest.mark.parametrize(("theta", "wanted"), quick_first(CURVE, [CURVE[0], CURVE[3]]))
 def test_the_simulation_of_the_paper_has_its_exact_curve(theta, wanted):
     problem, _, _ = simulated()
-    found = risks.empirical_risk(Residual(partial(temperature_residual, theta)), problem)
-    assert abs(float(found.value) - wanted) < 4 * float(found.standard_error) + 5e-6
-    assert float(found.standard_error) < 1.5e-4  # 0.00116 to 0.0013 at n = 500
+    result = risks.empirical_risk(Residual(partial(temperature_residual, theta)), problem)
+    assert abs(float(result.value) - wanted) < 4 * float(result.standard_error) + 5e-6
+    assert float(result.standard_error) < 1.5e-4  # 0.00116 to 0.0013 at n = 500
 
 
 @eqx.filter_jit
 def simulated():
-    made = tempered_dirichlet(jax.random.key(4), 60_000)
-    return canonical(made.probabilities, made.labels), made.truth, made
+    sample = tempered_dirichlet(jax.random.key(4), 60_000)
+    return canonical(sample.probabilities, sample.labels), sample.truth, sample
 
 
 @pytest.mark.slow
 def test_the_simulation_of_the_paper_has_its_known_errors():
-    problem, truth, made = simulated()
+    problem, truth, result = simulated()
 
     def near(values, wanted):
         return abs(float(jnp.mean(values)) - wanted) < 4 * float(jnp.std(values)) / 60_000**0.5
 
     assert near(jnp.sum(truth**2, axis=1), 1.04 / 1.2)
     assert near(jnp.max(truth, axis=1), 0.90597)
-    assert near(jnp.max(made.probabilities, axis=1), 0.73984)
+    assert near(jnp.max(result.probabilities, axis=1), 0.73984)
     assert near(jnp.sum(problem.residuals**2, axis=1), 0.19664)
-    own = temperature_residual(1.0, problem.inputs)
-    np.testing.assert_allclose(own, problem.inputs - truth, atol=1e-9)
-    assert near(jnp.sum(own**2, axis=1), 0.063278)
+    results = temperature_residual(1.0, problem.inputs)
+    np.testing.assert_allclose(results, problem.inputs - truth, atol=1e-9)
+    assert near(jnp.sum(results**2, axis=1), 0.063278)
     assert not np.any(np.isnan(temperature_residual(2.0, jnp.array([[1.0, 0.0, 0.0]]))))
 
 

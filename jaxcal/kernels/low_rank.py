@@ -1,0 +1,72 @@
+"""Incomplete Cholesky: the points that tell most of a Gram matrix, and features from them."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxcal.kernels.bandwidths import by_values
+from jaxcal.kernels.grams import gram, gram_diagonal, square_gram
+from jaxcal.numerics import at_least
+from jaxcal.typing import KernelLike, Points
+
+
+def pivots(
+    kernel: KernelLike, xs: Points, rank: int, tolerance: Array | float
+) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
+    """Rows of ``xs`` in the order incomplete Cholesky takes them, and which of them count.
+
+    Each step takes the row whose feature is farthest from the span of those taken; it stops after
+    ``rank`` steps, or where that squared distance is at most ``tolerance`` times the largest
+    k(x, x). Of several as far it takes the first in the order of values, whatever their rows. Cost
+    O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
+    """
+    n = xs.shape[0]
+    order = by_values(xs)
+    ordered = jax.lax.stop_gradient(xs)[order]
+    start = gram_diagonal(kernel, ordered)
+    least = tolerance * jnp.max(start)
+
+    def go_on(state: PyTree) -> Array:
+        step, _, left, _ = state
+        return (step < rank) & (jnp.max(left) > least)
+
+    def take(state: PyTree) -> PyTree:
+        step, columns, left, taken = state
+        i = jnp.argmax(left).astype(jnp.int32)
+        column = gram(kernel, ordered, ordered[i][None])[:, 0]
+        with jax.default_matmul_precision("highest"):
+            column = (column - columns @ columns[i]) / jnp.sqrt(left[i])
+        left = at_least(left - column**2, 0).at[i].set(0)
+        return step + 1, columns.at[:, step].set(column), left, taken.at[step].set(i)
+
+    empty = (jnp.zeros((), jnp.int32), jnp.zeros((n, rank), xs.dtype), start)
+    step, _, _, taken = jax.lax.while_loop(go_on, take, (*empty, jnp.zeros(rank, jnp.int32)))
+    return order[taken], jnp.arange(rank, dtype=step.dtype) < step
+
+
+class NystroemFeatures(eqx.Module):
+    r"""``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
+
+    ``used`` [r] says which landmarks count. ``low`` [r, r]: the factor L.
+    """
+
+    kernel: KernelLike
+    landmarks: Float[Array, "r m"]
+    low: Float[Array, "r r"]
+    used: Bool[Array, " r"]
+
+    @classmethod
+    def at(
+        cls, kernel: KernelLike, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]
+    ) -> "NystroemFeatures":
+        """The map for these landmarks, which must be distinct where they are used."""
+        block = square_gram(kernel, landmarks)
+        both = used[:, None] & used[None]
+        block = jnp.where(both, block, jnp.eye(len(used), dtype=block.dtype))
+        return cls(kernel, landmarks, jnp.linalg.cholesky(block), used)
+
+    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
+        block = jnp.where(self.used, gram(self.kernel, q, self.landmarks), 0)
+        with jax.default_matmul_precision("highest"):
+            return jax.scipy.linalg.solve_triangular(self.low, block.T, lower=True).T
