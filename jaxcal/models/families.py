@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.models.standardized import OwnUnits, Standardized, Units, along_last
@@ -223,7 +224,7 @@ def _spread(scale: Array) -> Array:
     return jnp.where(scale < 0, jnp.nan, scale)
 
 
-def _whole(array: Array, whole: PyTree) -> Array:
+def _whole(array: Array | np.ndarray, whole: PyTree) -> Array:
     """A parameter of one number a coordinate as [*batch, d]."""
     shape = (*whole.batch_shape, *whole.event_shape)
     flat = jnp.broadcast_to(array, shape)
