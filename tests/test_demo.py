@@ -113,6 +113,17 @@ def test_both_nulls_share_the_estimate_and_its_seasons(shown):
 
 
 @pytest.mark.slow
+def test_the_demonstration_ends_in_a_check(shown):
+    text, verdicts, output = shown
+    page = output.with_suffix(".html")
+    assert f"as a page: {page}" in text
+    written = page.read_text()
+    assert "Check of the energy-based model" in written
+    assert repr(verdicts[-1].dependent).split("\n")[0] in written
+    assert written.count("data:image/png") == 1
+
+
+@pytest.mark.slow
 def test_the_figure_is_saved(shown):
     assert shown[2].read_bytes().startswith(b"\x89PNG")
 

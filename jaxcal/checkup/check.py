@@ -88,7 +88,7 @@ def carried_out(
         names=tuple(question.name for question in chosen.tests),
         tests=tuple(answers[:k]),
         estimates=tuple(answers[k:]),
-        sight=tuple(f"{question.name}: sees {question.sight}." for question in questions),
+        sight=tuple(question.in_words() for question in questions),
         n=_count(chosen.predictions, targets),
         level=level,
         dependent=dependent,

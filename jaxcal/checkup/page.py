@@ -38,9 +38,7 @@ def of_report(report: Any) -> str:
         _tag("h2", "Results"),
         *(_section(result) for result in (*report.tests, *report.estimates)),
         _tag("h2", "How it was made"),
-        _table(
-            ["", ""], [[name, str(value)] for name, value in report.provenance.items()], head=False
-        ),
+        _table(["", ""], _sources(report), head=False),
     ]
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'
@@ -48,6 +46,12 @@ def of_report(report: Any) -> str:
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
+
+
+def _sources(report: Any) -> list[list[str]]:
+    """Versions, and the call as far as it is known: that of the check, or else of its test."""
+    known = report if report.provenance["function"] else report.tests[0]
+    return [[name, str(value)] for name, value in known.provenance.items()]
 
 
 def _section(result: Any) -> str:

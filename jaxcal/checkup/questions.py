@@ -22,6 +22,10 @@ class Question(NamedTuple):
     ask: Callable[[Key, Any, Any, Null, float], Any]
     sight: str
 
+    def in_words(self) -> str:
+        """The sentence that goes with the name."""
+        return f"{self.name}: sees {self.sight}."
+
 
 def _calibration_test(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
     return calibration_test(key, predictions, targets, null=null, level=level)

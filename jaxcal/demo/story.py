@@ -14,6 +14,8 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.calibration import kccsd_test
+from jaxcal.checkup import CheckReport
+from jaxcal.checkup.questions import SCORES
 from jaxcal.data import seattle_weather
 from jaxcal.demo import narration
 from jaxcal.demo.days import SEASONS, Days, forecasts, season
@@ -38,7 +40,8 @@ class Verdict(NamedTuple):
 
 
 def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> list[Verdict]:
-    """Fit, test, print the report and save the figure ``output``; the same seed, the same report.
+    """Fit, test, print the report, save the figure ``output`` and, beside it, the check of the last
+    forecaster as a page; the same seed, the same report.
 
     ``draws`` of each null, ``rounds`` of training. Computes in float32. Raises OSError where the
     figure cannot be written.
@@ -75,8 +78,27 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
         )
     print(narration.conclusion([(v.name, v.dependent) for v in verdicts], tested.dates))
     draw([(v.name, v.dependent) for v in verdicts], tested.dates, output)
-    print(f"\nFigure: {output}   ({time.perf_counter() - started:.0f} s in all)")
+    page = output.with_suffix(".html")
+    check_of(verdicts[-1], tested).to_html(page)
+    print(f"\nCheck of the energy-based model, as a page: {page}")
+    print(f"Figure: {output}   ({time.perf_counter() - started:.0f} s in all)")
     return verdicts
+
+
+def check_of(verdict: Verdict, tested: Days) -> CheckReport:
+    """The check of one forecaster, of the test that was made of it."""
+    return CheckReport.of(
+        kind=f"the {verdict.name[0].lower()}{verdict.name[1:]}",
+        why="its densities are known up to their constants, and kccsd_test needs no more; days "
+        "follow each other, which the dependent wild bootstrap allows for",
+        names=(SCORES.name,),
+        tests=(verdict.dependent,),
+        estimates=(),
+        sight=(SCORES.in_words(),),
+        n=tested.dates.size,
+        level=verdict.dependent.level,
+        dependent=True,
+    )
 
 
 def _trained(start_key: Any, train_key: Any, fitted: Days, rounds: int) -> Energy:
