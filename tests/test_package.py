@@ -40,8 +40,9 @@ def wheel(sdist, tmp_path_factory):
 
 def files(folder):
     """Files of a folder of the repository, without what running it leaves there."""
+    left = {"__pycache__", ".ipynb_checkpoints", "quick"}
     paths = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+    return {str(path.relative_to(ROOT)) for path in paths if not left & set(path.parts)}
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
