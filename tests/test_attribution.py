@@ -154,6 +154,11 @@ def test_every_route_to_the_claims_gives_the_same_and_is_shown(key):
         assert split.pairs() == [(0, 1)]
         assert "claimed / actual sd" in str(result)
         assert "correlation too high by" in str(result)
+    quartic = jaxcal.Unnormalized(lambda center, y: -jnp.sum((y - center) ** 4) / 20, centers)
+    untold = jaxcal.kccsd_test(key, quartic, ys, coordinates=True, null=Gamma())
+    assert np.all(np.isnan(untold.coordinates.marginal_spread.p_value))
+    assert "too high by" in str(untold)
+    assert "nan" not in str(untold)
 
 
 def test_one_coordinate_has_no_pair():

@@ -48,7 +48,9 @@ def test_links_to_files_lead_somewhere(name):
             continue
         file, _, anchor = target.partition("#")
         path = (PAGES[name].parent / file).resolve() if file else PAGES[name]
-        assert path.exists(), target
+        # the source distribution has no figures of studies, which their plot.py draws again
+        drawn = path.suffix == ".png" and (path.parent / "plot.py").exists()
+        assert path.exists() or drawn, target
         assert not anchor or anchor in anchors(path), target
 
 
@@ -119,7 +121,7 @@ def test_the_readme_is_short():
 def test_errors_are_listed_by_their_argument():
     listed = errors.messages()
     assert any("at least 2 observations" in text for text in listed["targets"])
-    assert next(iter(listed)) == errors.SHARED
+    assert list(listed)[-1] == errors.SHARED
     assert "## targets { #targets }" in errors.page()
 
 

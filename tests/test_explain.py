@@ -62,6 +62,15 @@ def test_every_name_has_its_section_and_every_section_its_warning():
     assert set(names(text for _, text in SAID)) <= used
 
 
+def test_every_reason_of_a_test_has_its_line():
+    page = (PACKAGE / "results/warnings.md").read_text(encoding="utf-8")
+    tree = ast.parse((PACKAGE / "results/report.py").read_text(encoding="utf-8"))
+    (function,) = [one for one in ast.walk(tree) if getattr(one, "name", "") == "no_verdict"]
+    reasons = [text.partition(" (")[0] for text in texts(function.body[1:]) if len(text) > 20]
+    assert len(reasons) == 7
+    assert [text for text in reasons if f"| {text} |" not in page] == []
+
+
 @pytest.mark.parametrize("name", SECTIONS)
 def test_a_section_says_cause_consequence_and_what_to_do(name):
     heads = [line.split(":")[0] for line in SECTIONS[name].splitlines() if line.startswith("- ")]

@@ -120,7 +120,7 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
             row + f"   {mean:+7.3f} sd ({low:+7.3f} to {high:+7.3f})   {p:8.3g}"
             for row, (mean, _, _, p, low, high) in zip(rows, columns, strict=True)
         ]
-    if split.marginal_spread is not None:
+    if split.marginal_spread is not None and _told(split.marginal_spread):
         title = "claimed / actual sd"
         head += f"   {title:24}   p (Holm)"
         rows = [
@@ -137,7 +137,7 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
 
 def _pairs(split: Coordinates) -> list[str]:
     """A line a pair of coordinates, the clearest ten where there are more."""
-    if split.correlation is None:
+    if split.correlation is None or not _told(split.correlation):
         return []
     order = np.argsort(np.asarray(split.correlation.p_value), kind="stable")[:10]
     pairs, limits = split.pairs(), list(_limits(split.correlation))
@@ -146,6 +146,11 @@ def _pairs(split: Coordinates) -> list[str]:
         (i, j), (high, low, most, p) = pairs[k], limits[k]
         lines.append(f"  {f'{i}, {j}':10}   {high:+6.3f} ({low:+6.3f} to {most:+6.3f})   {p:8.3g}")
     return lines
+
+
+def _told(means: Means) -> bool:
+    """Whether any is known: all are NaN where scores do not look Gaussian, with a sentence."""
+    return not np.all(np.isnan(np.asarray(means.p_value)))
 
 
 def _limits(means: Means) -> zip:

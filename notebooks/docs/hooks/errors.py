@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = ROOT / "jaxcal"
 ARGUMENT = re.compile(r"([A-Za-z_][\w.]*|'[\w ]+'|\{[^}]*\}): (.+)", re.DOTALL)
 KINDS = {"ValueError", "TypeError", "AttributeError", "ImportError", "BadFile", "Unusable"}
-SHARED = "any argument"  # checks that several arguments share
+SHARED = "of several arguments"  # or of files
 
 
 def literal(node: ast.expr) -> str:
@@ -39,7 +39,7 @@ def messages() -> dict[str, list[str]]:
                 by_argument.setdefault(name, set()).add(match[2])
             elif text.strip("{} "):
                 by_argument.setdefault(SHARED, set()).add(text)
-    order = sorted(by_argument, key=lambda name: (name != SHARED, name.lower()))
+    order = sorted(by_argument, key=lambda name: (name == SHARED, name.lower()))
     return {name: sorted(by_argument[name]) for name in order}
 
 
