@@ -22,8 +22,8 @@ Rows = Mapping[tuple[str, str], Mapping[str, str]]
 HEAD = """\
 # The same tasks by other packages
 
-What other packages compute, jaxcal computes too: here is each task in their words and in ours, run
-on the same data, with the numbers of both. The blocks of code are those that ran
+Tasks that other packages and jaxcal share, in their words and in ours, run on the same data, with
+the numbers of both. The blocks of code are those that ran
 (`experiments/peers`), the numbers are those of `experiments/peers/results.csv`, and a test
 holds this page to both. Versions:
 {versions}.
@@ -34,8 +34,8 @@ of its first class and whether it came true, `y`; Gaussian forecasts `mean`, `sd
 `targets`, too narrow by a fifth; and 100 `draws` of each of {k} posteriors of two parameters
 `thetas` given `xs`, too narrow by a tenth. `dist` is `numpyro.distributions`, `np` is NumPy.
 
-{equal} of {all} pairs of numbers agree, most of them to the last digits. The others are other
-quantities under one name, and their rows say why.
+{equal} of {all} pairs of numbers agree, most of them to the last digits. In the remaining ones the
+same name stands for different quantities; the sections below say which.
 
 | task | package | theirs | ours | largest difference | equal within |
 |---|---|---|---|---|---|
@@ -75,7 +75,7 @@ def number(text: str) -> str:
 
 def row(task: Task, peer: Peer, rows: Rows) -> str:
     values = rows[task.name, peer.package]
-    within = "other quantities" if peer.within is None else f"{peer.within:.0e}"
+    within = "different" if peer.within is None else f"{peer.within:.0e}"
     numbers = [number(values[name]) for name in ("theirs", "ours")]
     difference = f"{float(values['difference']):.1e}"
     return " | ".join(["", task.name, peer.package, *numbers, difference, within, ""]).strip()
@@ -86,7 +86,7 @@ def section(task: Task) -> str:
     for peer in task.peers:
         blocks.append(code(peer.package, peer.words))
         if peer.why:
-            blocks.append(f"Other numbers, because {peer.why}.")
+            blocks.append(f"Different, because {peer.why}.")
     return "\n\n".join(blocks)
 
 
