@@ -115,7 +115,7 @@ TASKS = (
                 "relplot",
                 theirs.relplot_smece_of_width,
                 None,
-                "relplot's mesh and its four choices, which the next task makes too",
+                "relplot uses its mesh and its four choices, which the next task makes too",
             ),
         ),
     ),
