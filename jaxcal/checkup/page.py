@@ -13,7 +13,8 @@ h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .verdict { border-left: .4rem solid #111; padding: .4rem 1rem; font-size: 1.15rem; }
 table { border-collapse: collapse; } th, td { padding: .2rem 1.2rem .2rem 0; text-align: left;
   border-bottom: 1px solid #ccc; }
-pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .8rem; line-height: 1.35; }
+pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .8rem; line-height: 1.35;
+  white-space: pre-wrap; }
 img { max-width: 100%; } li { margin: .3rem 0; }
 """
 
@@ -29,12 +30,13 @@ def of_report(report: Any) -> str:
         _tag("h1", title),
         f'<p class="verdict">{html.escape(_sentence(report.verdict_in_words()))}</p>',
         _tag("p", f"n = {report.n} observations; p = {float(report.p_value):.3g}."),
+        *_warnings(report),
         _tag("h2", "Why these tests"),
         _tag("p", _sentence(f"the predictions are {report.kind}: {report.why}")),
         _table(["test", "p-value", "p-value (Holm)"], rows),
         _tag("p", _sentence(f"the p-value of the verdict is {report.correction()}")),
         _tag("h2", "What this can and cannot see"),
-        "<ul>" + "".join(_tag("li", text) for text in report.limits()) + "</ul>",
+        _list(report.limits()),
         _tag("h2", "Results"),
         *(_section(result) for result in (*report.tests, *report.estimates)),
         _tag("h2", "How it was made"),
@@ -46,6 +48,16 @@ def of_report(report: Any) -> str:
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
+
+
+def _warnings(report: Any) -> list[str]:
+    """What the tests and estimates warn of, above all else."""
+    texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
+    return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
+
+
+def _list(texts: list[str]) -> str:
+    return "<ul>" + "".join(_tag("li", text) for text in texts) + "</ul>"
 
 
 def _sources(report: Any) -> list[list[str]]:

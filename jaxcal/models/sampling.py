@@ -57,6 +57,8 @@ def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n
     distribution: Any = predictions
     if hasattr(distribution, "sample") and hasattr(distribution, "batch_shape"):
         samples = jnp.moveaxis(sample(convert.key(key), distribution, (m,), "predictions"), 0, 1)
+        if not jnp.issubdtype(samples.dtype, jnp.floating):
+            samples = samples.astype(float)  # counts are numbers as others to kernels on targets
         return samples if distribution.event_shape else samples[..., None]
     raise TypeError(
         f"predictions: {type(predictions).__name__} has no sampler: draws from them are "

@@ -158,10 +158,15 @@ def test_a_batch_of_checks_has_a_verdict_each():
         batch.to_html("never.html")
 
 
-def test_a_page_escapes_what_it_is_told(checked, tmp_path):
-    odd = replace(checked, kind="<script>")
+def test_a_page_escapes_what_it_is_told_and_warns(checked, tmp_path):
+    odd = replace(checked, kind="<script>", estimates=())
     odd.to_html(tmp_path / "odd.html")
-    assert "<script>" not in (tmp_path / "odd.html").read_text()
+    page = (tmp_path / "odd.html").read_text()
+    assert "<script>" not in page
+    assert ("Before you rely on it" in page) == bool(checked.tests[0].warnings())
+    named = replace(checked.tests[0], too_few="too few of them")
+    replace(odd, tests=(named,)).to_html(tmp_path / "few.html")
+    assert "<li>too few of them</li>" in (tmp_path / "few.html").read_text()
 
 
 def test_every_question_says_what_it_does_not_see():
