@@ -52,7 +52,8 @@ def regularized(q):
     import jax.numpy as jnp
 
     from jaxcal.ckce import simplex_kernel
-    from jaxcal.ckce.kernels import median_bandwidth, square_gram
+    from jaxcal.ckce.kernels import median_bandwidth
+    from jaxcal.kernels.grams import square_gram
 
     n = q.shape[0]
     gram = square_gram(simplex_kernel(median_bandwidth(q)), q)

@@ -299,7 +299,7 @@ MUTANTS = [
 def measure(mutant: Mutant) -> dict[str, float]:
     """1 where the quick tests killed the mutant, else 0; processor seconds until they did."""
     with tempfile.TemporaryDirectory() as folder:
-        for part in ("jaxcal", "tests"):
+        for part in ("jaxcal", "tests", "experiments/reference"):
             shutil.copytree(CHECKOUT / part, Path(folder, part))
         shutil.copy(CHECKOUT / "pyproject.toml", folder)
         source = Path(folder, "jaxcal", mutant.file)

@@ -17,9 +17,10 @@ from jaxcal.ckce import (
     null_mean,
     solve,
 )
-from jaxcal.ckce.kernels import gram, median_bandwidth
+from jaxcal.ckce.kernels import median_bandwidth
 from jaxcal.ckce.residuals import class_root, residuals, sampled_residuals
 from jaxcal.kernels import Gaussian, Laplace, Linear, Matern52
+from jaxcal.kernels.grams import gram
 
 Q, Y = problems.data()
 GAMMA = problems.median(Q)
