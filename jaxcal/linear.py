@@ -49,7 +49,8 @@ def linear_sums(
         features: Pytree with leading axis n.
         weights: [n, b], one draw of the null a column; b may be 0.
         squares: Whether sums of squares of h are wanted.
-        eigenvalues: Whether the eigenvalues of H are wanted, all p of them.
+        eigenvalues: Whether the p largest eigenvalues of H without its diagonal are wanted, exact
+            where the diagonal is constant.
         rows: Observations at a time.
         mesh: Devices that share the observations; results differ between meshes by rounding only.
 
@@ -180,9 +181,11 @@ def _sums(
             all_squares=jnp.sum(products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
         )
     if eigenvalues:
-        every = jnp.linalg.eigvalsh(products)[None]
+        # without the diagonal of H, which is nearly its mean in each of few directions of n
+        means = jnp.mean(diagonal, axis=1)
+        every = jnp.linalg.eigvalsh(products)[None] - jnp.sum(means)
         if channels > 1:
-            each = jnp.linalg.eigvalsh(apart)
+            each = jnp.linalg.eigvalsh(apart) - means[:, None]
             each = jnp.pad(each, ((0, 0), (every.shape[1] - each.shape[1], 0)))
             every = jnp.concatenate([every, each])
         result = result._replace(eigenvalues=every)

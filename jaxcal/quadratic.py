@@ -29,8 +29,9 @@ class QuadraticSums(NamedTuple):
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
     h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j. ``squares`` [c]: sum of
     h_ij^2 over i != j, and ``all_squares`` []: the same for the sum of the channels; where asked.
-    ``eigenvalues`` [r, k]: of H with its diagonal, some or all, the sum of the channels first and
-    then each channel where there are several; where asked.
+    ``eigenvalues`` [r, k]: the largest of H without its diagonal, nearly, or 0 in their place where
+    they are negative; the sum of the channels first and then each channel where there are several;
+    where asked.
     """
 
     total: Float[Array, " c"]
@@ -141,7 +142,7 @@ def _sums(
         forms, row_sums, squared, products = spread(features, (columns, random))
     values = None
     if sketch is not None:
-        values = eigenvalues(products[:, :n] + diagonal[..., None] * random[None], random)
+        values = eigenvalues(products[:, :n], diagonal, random)
     return QuadraticSums(
         total=forms[:, 0],
         diagonal=diagonal,
@@ -154,18 +155,23 @@ def _sums(
 
 
 def eigenvalues(
-    products: Float[Array, "c n q"], sketch: Float[Array, "n q"]
+    products: Float[Array, "c n q"], diagonal: Float[Array, "c n"], sketch: Float[Array, "n q"]
 ) -> Float[Array, "r q"]:
-    r"""The largest q eigenvalues of each channel of H, or nearly, from H times q random columns.
+    r"""The largest q eigenvalues of each channel of H without its diagonal D, nearly.
 
-    Those of :math:`Y (\Omega^\top Y)^{-1} Y^\top`, :math:`Y = H \Omega`, which are never above
-    H's own for a positive semidefinite H. The sum over channels first where there are several.
-    Cost n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
+    ``products`` are H - D times q random columns ``sketch``. H, positive semidefinite, is taken for
+    :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, :math:`Y = H \Omega`, and the
+    eigenvalues are those of :math:`\Lambda - V^\top D V`. The sum over channels first where there
+    are several. Cost 2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
     """
     if products.shape[0] > 1:
-        products = jnp.concatenate([jnp.sum(products, axis=0, keepdims=True), products])
+        products, diagonal = (
+            jnp.concatenate([jnp.sum(part, axis=0, keepdims=True), part])
+            for part in (products, diagonal)
+        )
 
-    def of_channel(y: Float[Array, "n q"]) -> Float[Array, " q"]:
+    def of_channel(y: Float[Array, "n q"], diagonal: Float[Array, " n"]) -> Float[Array, " q"]:
+        y = y + diagonal[:, None] * sketch
         # a shift by rounding, which is taken off again, tells directions from noise
         shift = jnp.finfo(y.dtype).eps * jnp.sqrt(jnp.sum(y**2))
         y = y + shift * sketch
@@ -173,11 +179,14 @@ def eigenvalues(
         sizes, directions = jnp.linalg.eigh((core + core.T) / 2)
         real = sizes > shift * sketch.shape[0] / 2
         half = y @ (directions * jnp.where(real, jnp.where(real, sizes, 1) ** -0.5, 0)[None])
-        values = jnp.linalg.eigvalsh(half.T @ half) - shift
-        return jnp.where(values < 0, 0, values)
+        values, rotation = jnp.linalg.eigh(half.T @ half)
+        seen = values > shift
+        basis = half @ (rotation * jnp.where(seen, jnp.where(seen, values, 1) ** -0.5, 0)[None])
+        inner = jnp.diag(jnp.where(seen, values - shift, 0))
+        return jnp.linalg.eigvalsh(inner - basis.T @ (diagonal[:, None] * basis))
 
     with jax.default_matmul_precision("highest"):
-        return jax.vmap(of_channel)(products)
+        return jax.vmap(of_channel)(products, diagonal)
 
 
 def count(features: Features) -> int:

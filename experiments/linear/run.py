@@ -30,10 +30,12 @@ class Config:
     power_n: int = 128
     power_features: tuple[int, ...] = (6, 20, 100, 300)
     plain_features: tuple[int, ...] = (20, 100)  # not orthogonal
+    pairs_n: tuple[int, ...] = (100, 300)  # level by all pairs
+    wild_features: tuple[int, ...] = (20, 100)  # power with signs instead of eigenvalues
     seed: int = 20261122
 
 
-QUICK = Config(20, 100, (20,), 20, 32, (6,), (6,))
+QUICK = Config(20, 100, (20,), 20, 32, (6,), (6,), (30,), (6,))
 FASTER_COMPILATION = {"xla_backend_optimization_level": 1}
 
 
@@ -49,14 +51,15 @@ def hgm(key: jax.Array, n: int, wrong: bool):
 
 def make(config: Config) -> runner.Study:
     """Rejection rates of calibrated and of miscalibrated models by features, and the time taken."""
-    rows = [
+    rows = [("level", n, PAIRS, True, "Eigenvalues", config.level_sets) for n in config.pairs_n]
+    power = [(size, True, "Eigenvalues") for size in (PAIRS, *config.power_features)]
+    power += [(size, False, "Eigenvalues") for size in config.plain_features]
+    power += [(size, True, "Wild") for size in (PAIRS, *config.wild_features)]
+    rows += [("power", config.power_n, *how, config.power_sets) for how in power]
+    rows += [
         ("level", config.level_n, size, True, "Eigenvalues", config.level_sets)
         for size in config.level_features
     ]
-    power = [(size, True, "Eigenvalues") for size in (PAIRS, *config.power_features)]
-    power += [(size, False, "Eigenvalues") for size in config.plain_features]
-    power += [(PAIRS, True, "Wild")]
-    rows += [("power", config.power_n, *how, config.power_sets) for how in power]
 
     def measure(cell, key):
         def one(key):

@@ -100,7 +100,7 @@ class Sums(NamedTuple):
         weights: Columns that the null asked for, [n, b].
         forms: Their forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [r, b].
         squares: Sums of h^2 over ordered pairs, [r]; NaN if not asked for.
-        eigenvalues: The largest eigenvalues of H with its diagonal, [r, k], where asked for.
+        eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], where asked for.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal

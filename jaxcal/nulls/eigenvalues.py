@@ -12,7 +12,7 @@ from jaxcal import convert
 from jaxcal.nulls.contract import Needs, Outcome, Sums
 from jaxcal.nulls.resampling import float_type
 from jaxcal.nulls.weighted_chi_square import tail
-from jaxcal.numerics import at_least, at_most
+from jaxcal.numerics import at_least
 from jaxcal.quadratic import count
 from jaxcal.typing import Features, Key, Scalar
 
@@ -22,11 +22,13 @@ def _columns(value: object) -> int:
 
 
 class Eigenvalues(eqx.Module):
-    r"""The limit distribution: n U against :math:`\sum_j \lambda_j (\chi^2_1 - 1)`, by inversion.
+    r"""The limit distribution: (n - 1) U against :math:`\sum_j \lambda_j (\chi^2_1 - 1)`, inverted.
 
-    The eigenvalues :math:`\lambda` of H / n are those of a sketch of H with some columns, which are
-    never too large. Trace and Frobenius norm of H are exact, and leave two extremes for the rest:
-    equal weights, or all in the largest one. The p-value is the geometric mean of those of the two.
+    The eigenvalues :math:`\lambda` are those of H / n without its diagonal, which is no part of U:
+    the sum has the variance and the skewness of a bootstrap with signs. The largest are those of a
+    sketch of H with some columns, less the mean of the diagonal. Trace and Frobenius norm of H are
+    exact, and leave two extremes for the rest: equal weights, or as much of the sketched ones. The
+    p-value is the geometric mean of those of the two.
     Random features of a test (`jaxcal.RandomFeatures`) have all their eigenvalues, and need no
     sketch. There is no least p-value as with draws: p = 1e-10 costs what p = 0.1 costs.
 
@@ -63,56 +65,58 @@ class Eigenvalues(eqx.Module):
         n, values = sums.n, sums.eigenvalues
         if values is None:
             raise ValueError("Eigenvalues: these sums over pairs come without eigenvalues")
-        traces = jnp.sum(sums.diagonal, axis=1) / n
-        norms = (sums.squares + jnp.sum(sums.diagonal**2, axis=1)) / float(n**2)
-        statistic = float(n) * sums.unbiased
-        lengths = jnp.var(sums.diagonal, axis=1)
-        spectra = (statistic + traces, values / n, traces, norms, lengths)
+        statistic = float(n - 1) * sums.unbiased
+        means, norms = jnp.mean(sums.diagonal, axis=1), sums.squares / float(n**2)
+        spectra = statistic, values / n, means, norms, jnp.var(sums.diagonal, axis=1)
         p, error = jax.vmap(partial(p_value_of_spectrum, n=n))(*spectra)
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
-        r"""That of h = 1 for all pairs, where n U is largest beside its distribution:
-        :math:`P(\chi^2_1 \geq n)`."""
-        return math.erfc((n / 2) ** 0.5)
+        r"""That of h = 1 for all pairs, where U is largest beside its distribution, or less:
+        :math:`P(\chi^2_1 \geq n + 1)`."""
+        return math.erfc(((n + 1) / 2) ** 0.5)
 
 
 def p_value_of_spectrum(
-    x: Scalar,
+    statistic: Scalar,
     values: Float[Array, " k"],
     trace: Scalar,
     norm: Scalar,
     lengths: Scalar,
     n: int,
 ) -> tuple[Scalar, Scalar]:
-    r"""P(Q > x) and by how much it may be off.
+    r"""The p-value of (n - 1) U and by how much it may be off.
 
     Args:
-        x: The value that the sum Q of weighted chi-square variables exceeds.
-        values: The largest weights of Q, in ascending order.
-        trace: Sum of all weights.
-        norm: Sum of their squares.
-        lengths: Variance of :math:`h_{ii} = |z_i|^2` over the observations.
-        n: Observations that the weights come from.
+        statistic: (n - 1) U.
+        values: The largest eigenvalues of H / n without its diagonal, in ascending order.
+        trace: The mean of :math:`h_{ii}`.
+        norm: Sum of :math:`h_{ij}^2 / n^2` over i != j.
+        lengths: Variance of :math:`h_{ii}` over the observations.
+        n: Observations.
 
     Returns:
         The p-value and its error.
     """
-    largest = values[-1]
-    mean = at_least(trace - jnp.sum(values), 0)
-    square = at_least(norm - jnp.sum(values**2), 0)
-    # the thinnest tail: the rest of the trace and norm in equal weights
-    even = jnp.where(mean > 0, square / jnp.where(mean > 0, mean, 1), 0)
-    even = at_most(even, largest)
     # well above rounding, which a compiler may do twice, and differently
-    least = 1000 * jnp.finfo(x.dtype).eps
-    none = (mean <= least * trace) | (square <= least * norm)
+    least = 1000 * jnp.finfo(statistic.dtype).eps
+    weights = at_least(values, least * jnp.sqrt(norm))
+    seen = jnp.sum(weights**2)
+    square = at_least(norm - seen, 0)
+    # the sum of the absolute values of the rest, at most: with the diagonal none is negative
+    mean = trace + at_least(trace - jnp.sum(weights), 0)
+    x = statistic + jnp.sum(weights) + mean
+    # the thinnest tail: the rest in equal weights, as small as they may be
+    even = jnp.where(mean > 0, square / jnp.where(mean > 0, mean, 1), 0)
+    none = square <= least * norm
     degrees = jnp.where(none, 1, mean / jnp.where(none, 1, even))
-    degrees = jnp.append(jnp.ones_like(values), degrees)
-    thin = tail(jnp.where(none, x - mean, x), jnp.append(values, jnp.where(none, 0, even)), degrees)
-    # the heaviest: the rest of the norm in the largest weight, and of the trace in a constant
-    raised = jnp.sqrt(largest**2 + square)
-    heavy = tail(x - mean + (raised - largest), values.at[-1].set(raised))
+    degrees = jnp.append(jnp.ones_like(weights), degrees)
+    thin = tail(
+        jnp.where(none, x - mean, x), jnp.append(weights, jnp.where(none, 0, even)), degrees
+    )
+    # the heaviest: as if a sketch missed as large a share of the largest as of all, and no others
+    raised = weights * jnp.sqrt(1 + square / jnp.where(seen > 0, seen, 1))
+    heavy = tail(statistic + jnp.sum(raised), raised)
     p = jnp.exp((thin.log_p + heavy.log_p) / 2)
     between = at_least(jnp.abs(heavy.p - p), jnp.abs(p - thin.p))
     # the variance of p over the spectra of n observations, from those of normal vectors, times how

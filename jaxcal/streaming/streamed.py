@@ -301,12 +301,12 @@ class StreamedTest(eqx.Module):
         square = float(mean @ mean)
         estimate = (n * square - state.trace / n) / (n - 1)
         values = np.linalg.eigvalsh(second) if state.lost == 0 else np.full(self.size, np.nan)
-        trace, norm = state.trace / n, float(np.sum(second**2))
+        values = values - state.trace / n**2  # without the diagonal of H, as in linear_sums
+        trace, norm = state.trace / n, float(np.sum(second**2)) - state.fourth / n**2
         lengths = state.fourth / n - trace**2
         with jax.enable_x64(True):
-            x = jnp.asarray(n * estimate + trace)
-            numbers = (jnp.asarray(value) for value in (trace, norm, lengths))
-            p, error = p_value_of_spectrum(x, jnp.asarray(values), *numbers, n=n)
+            numbers = (n - 1) * estimate, values, trace, norm, lengths
+            p, error = p_value_of_spectrum(*(jnp.asarray(value) for value in numbers), n=n)
         along = float(mean @ second @ mean) - square**2
         reason = ""
         if state.lost:
