@@ -198,6 +198,7 @@ def recipes():
     distances |= {
         "distance_from_calibration": top["distance_from_calibration"],
         "from_classes": {**LABELLED, "notion": "top-label"},
+        "recalibrate": {"key": 0, **BINARY},
         "laplace_witness": {**BINARY, "at": P},
         "upper_distance": {"predictions": P[:6], "targets": Y[:6], "weights": np.ones(6) / 6},
     }
@@ -288,6 +289,10 @@ def recipes():
 
 def plots():
     tested, bracketed = Lazy("kccsd_test"), Lazy("distance_from_calibration")
+    batch = Lazy(
+        "distance_from_calibration",
+        part=lambda result: jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), result),
+    )
     fractions = {"x": [10, 20], "trials": 12}
     return {
         "bracket": {"result": bracketed},
@@ -305,6 +310,7 @@ def plots():
         "rejection_rates": {**fractions, "rejected": {"a": [1, 5]}},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},
+        "reliability_of_classes": {"result": batch},
         "reliability_with_witness": {"result": bracketed},
         "ridge_path": {"ridges": [0.1, 1.0], "values": {"a": np.array([1.0, 2.0])}},
         "risk_over_grid": {"tuned": tuned},

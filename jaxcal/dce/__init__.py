@@ -23,6 +23,7 @@ from jaxcal.dce.lower import Coupling, LowerDistance, lower_distance
 from jaxcal.dce.lower_bounds import LowerBounds, lower_distance_bounds
 from jaxcal.dce.lower_slopes import lower_distance_value
 from jaxcal.dce.predictions import from_classes
+from jaxcal.dce.recalibration import Recalibration, recalibrate
 from jaxcal.dce.smece import SmoothECE, smece
 from jaxcal.dce.smooth import SmoothCE, smooth_ce
 from jaxcal.dce.upper import Partition, upper_distance
@@ -37,6 +38,7 @@ __all__ = [
     "LowerBounds",
     "LowerDistance",
     "Partition",
+    "Recalibration",
     "SmoothCE",
     "SmoothECE",
     "SurrogateCE",
@@ -51,6 +53,7 @@ __all__ = [
     "lower_distance",
     "lower_distance_bounds",
     "lower_distance_value",
+    "recalibrate",
     "smece",
     "smooth_ce",
     "surrogate_interval_ce",

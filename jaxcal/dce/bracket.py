@@ -39,6 +39,7 @@ from jaxcal.dce.resampling import (
     resampling_test,
 )
 from jaxcal.dce.smooth import _smooth
+from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least, at_most, largest, smallest
 from jaxcal.results import (
     Interval,
@@ -226,6 +227,14 @@ class DistanceResult(JudgedResult):
     weights: Vector
     null: str = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
+
+    @property
+    def p_adjusted(self) -> Array:
+        """P-values of a batch by Holm's method, which keep the level of all its members together:
+        of all classes for ``notion="class-wise"``. NaN where a p-value is."""
+        p = jnp.ravel(self.p_value)
+        adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
+        return adjusted.reshape(self.p_value.shape)
 
     def _no_verdict(self) -> Sentences:
         few = too_few(self.null, self._least, self.predictions.shape[-1], self.level)

@@ -34,8 +34,9 @@ class Groups(NamedTuple):
 
     def of(self, v: Array) -> Array:
         """The run of any predictions; below the first edge the first, above the last the last."""
-        run = jnp.searchsorted(self.edges, v)
-        return jnp.minimum(run, self.edges.size - 1)
+        # of equal edges the first one has the predictions
+        last = jnp.searchsorted(self.edges, self.edges[-1])
+        return jnp.minimum(jnp.searchsorted(self.edges, v), last)
 
 
 def runs(v: Vector, w: Vector) -> Float[Array, " k"]:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from jaxcal.dce.bracket import DistanceResult
 
 
+SHOWN = 20  # members of a batch that its report lists
+
+
 def report(result: "DistanceResult") -> list[str]:
     """The report of one result, line by line."""
     bracket, p = result.bracket, float(result.p_value)
@@ -34,12 +37,23 @@ def batch_report(result: "DistanceResult") -> list[str]:
     """The report of a batch of results."""
     p = np.asarray(result.p_value)
     low, high = np.asarray(result.bracket.low), np.asarray(result.bracket.high)
-    return [
+    lines = [
         f"{p.size} distances from calibration, batch shape {p.shape}",
         f"  {count_verdicts(result)}",
         f"  low ends {np.nanmin(low):.4g} to {np.nanmax(low):.4g}, high ends "
         f"{np.nanmin(high):.4g} to {np.nanmax(high):.4g}",
     ]
+    if p.ndim != 1:
+        return lines
+    lines.append(f"  {'':>5} {'these data':>19} {'population':>19} {'p-value':>8} {'adjusted':>8}")
+    adjusted, interval = np.asarray(result.p_adjusted), result.interval
+    ends = [np.asarray(x) for x in (low, high, interval.low, interval.high)]
+    for k in np.argsort(adjusted, kind="stable")[:SHOWN]:
+        of_data, of_population = (f"{a[k]:.4f} to {b[k]:.4f}" for a, b in (ends[:2], ends[2:]))
+        lines.append(f"  {k:>5} {of_data:>19} {of_population:>19} {p[k]:>8.3g} {adjusted[k]:>8.3g}")
+    if p.size > SHOWN:
+        lines.append(f"  and {p.size - SHOWN} of larger adjusted p-values")
+    return lines
 
 
 def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
@@ -57,7 +71,7 @@ def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
     different = np.unique(v).size
     return [
         (
-            f"{n} observations are too few for the interval, which rests on large n"
+            f"{n} observations are too few: coverage of the interval was measured from 50 on"
             " [few-observations]",
             n < 30,
         ),

@@ -6,7 +6,7 @@ save by ``ax.figure.savefig("name.png")``. Greys and line styles carry the meani
 
 from jaxcal.plots.ckce import comparison, differences, ridge_path
 from jaxcal.plots.coverage import coverage
-from jaxcal.plots.dce import bracket, reliability_with_witness
+from jaxcal.plots.dce import bracket, reliability_of_classes, reliability_with_witness
 from jaxcal.plots.quantiles import pit_histogram, quantile_calibration
 from jaxcal.plots.rejections import rejection_rates, rejections
 from jaxcal.plots.reliability import reliability
@@ -31,6 +31,7 @@ __all__ = [
     "rejection_rates",
     "rejections",
     "reliability",
+    "reliability_of_classes",
     "reliability_with_witness",
     "ridge_path",
     "risk_over_grid",

@@ -2,14 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.dce.bracket import DistanceResult
+from jaxcal.dce.report import SHOWN
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BINS = 15
 
@@ -69,6 +73,63 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     assert legend is not None
     legend.set_ncols(2)
     return ax
+
+
+def reliability_of_classes(result: DistanceResult, *, columns: int = 4) -> "Figure":
+    """Draw `reliability_with_witness` of each class, with its population interval and p-value.
+
+    Args:
+        result: A batch, as of `jaxcal.distance_from_calibration` with ``notion="class-wise"``.
+        columns: Panels in a row.
+
+    Returns:
+        The figure; at most 20 classes, those of the least adjusted p-values.
+
+    Raises:
+        ValueError: The result is no batch of one axis.
+        TypeError: It is no `jaxcal.dce.DistanceResult`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> probabilities = jax.random.dirichlet(jax.random.key(0), jnp.ones(3), (90,))
+        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(probabilities))
+        >>> result = jaxcal.distance_from_calibration(
+        ...     2, probabilities, targets, notion="class-wise"
+        ... )
+        >>> len(jaxcal.plots.reliability_of_classes(result).axes)
+        3
+    """
+    from matplotlib.figure import Figure
+
+    columns = checks.integer(columns, "columns")
+    if not isinstance(result, DistanceResult):
+        raise TypeError(f"result: wanted a DistanceResult, got {checks.say(result)}")
+    if np.ndim(result.p_value) != 1:
+        raise ValueError("result: wanted a batch of one axis, such as notion='class-wise' makes")
+    p = np.asarray(result.p_adjusted)
+    shown = np.sort(np.argsort(p, kind="stable")[:SHOWN])
+    columns = min(columns, shown.size)
+    rows = -(-shown.size // columns)
+    figure = Figure(figsize=(2.6 * columns, 2.9 * rows), layout="constrained")
+    for panel, k in enumerate(shown):
+        ax = figure.add_subplot(rows, columns, panel + 1)
+        member = jax.tree.map(lambda leaf, k=k: leaf[k], result)
+        reliability_with_witness(member, ax=ax)
+        legend = ax.get_legend()
+        if legend is not None:
+            legend.remove()
+        for side in ax.child_axes:
+            side.set_ylabel("")
+        interval = member.interval
+        ax.set_title(
+            f"class {k}: {float(interval.low):.3f} to {float(interval.high):.3f}\n"
+            f"adjusted p = {p[k]:.3g}",
+            fontsize="small",
+        )
+        ax.set(xlabel="", ylabel="")
+    figure.supxlabel("predicted probability of the class", fontsize="medium")
+    figure.supylabel("rate of the class", fontsize="medium")
+    return figure
 
 
 def _to_weight(t: Any) -> Any:

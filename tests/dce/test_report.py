@@ -417,3 +417,33 @@ def test_labels_of_64_bits_are_read_in_single_precision_without_a_warning(kind):
         held = dce.predictions.binary([0.2, 0.8], np.asarray([0, 1], kind))
     assert held.y.dtype == jnp.float32
     assert held.y.tolist() == [0, 1]
+
+
+def test_a_batch_lists_its_members_with_adjusted_p_values(result):
+    batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), result)
+    batch = eqx.tree_at(lambda r: r.p_value, batch, jnp.array([0.03, 0.01, jnp.nan]))
+    adjusted = np.asarray(batch.p_adjusted)
+    np.testing.assert_allclose(adjusted[:2], [0.06, 0.03])  # Holm: 3 x .01, 2 x .03
+    assert np.isnan(adjusted[2])
+    lines = str(batch).splitlines()
+    first, second = (next(k for k, s in enumerate(lines) if s.split()[:1] == [m]) for m in "10")
+    assert first < second
+    figure = plots.reliability_of_classes(batch)
+    figure.savefig(io.BytesIO())
+    assert len(figure.axes) == 3
+    with pytest.raises(ValueError, match="wanted a batch of one axis"):
+        plots.reliability_of_classes(result)
+
+
+def test_recalibration_is_a_map_of_predictions_and_repairs_new_ones():
+    """Predictions 1.8 times the rate: labels are means, so groups know the rate."""
+    rate = np.linspace(0.05, 0.5, 200)
+    repair = dce.recalibrate(0, 1.8 * rate, rate)
+    new = repair(np.array([0.18, 0.45, 0.72, 1.0]))
+    np.testing.assert_allclose(new, [0.1, 0.25, 0.4, 0.5], atol=0.05)
+    assert np.max(np.abs(repair.predictions - rate)) < 0.06
+    assert float(repair.after.high) < 0.05 < float(repair.before.low)
+    assert float(repair.value) == pytest.approx(0.8 * rate.mean(), abs=0.02)
+    assert "distance after" in str(repair)
+    with pytest.raises(ValueError, match="folds: wanted at most one an observation"):
+        dce.recalibrate(0, [0.1, 0.2], [0, 1], folds=3)
