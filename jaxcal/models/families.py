@@ -224,7 +224,7 @@ def _spread(scale: Array) -> Array:
     return jnp.where(scale < 0, jnp.nan, scale)
 
 
-def _whole(array: Array | np.ndarray, whole: PyTree) -> Array:
+def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
     """A parameter of one number a coordinate as [*batch, d]."""
     shape = (*whole.batch_shape, *whole.event_shape)
     flat = jnp.broadcast_to(array, shape)
