@@ -127,14 +127,15 @@ def test_blocks_of_observations_add_up(monkeypatch):
     )
 
 
-def test_ratios_are_those_of_normal_draws():
+@pytest.mark.parametrize("size", [5, 60], ids=["noise alone", "far above noise"])
+def test_ratios_are_those_of_normal_draws(size):
     """Studentized draws against the equation, one pair and one draw at a time."""
     rng = np.random.default_rng(0)
     k, models, draws = 12, 2, 3
     second = rng.normal(size=(models, k, k))
     second = second + np.swapaxes(second, 1, 2)
     second[:, np.arange(k), np.arange(k)] = 0
-    first = 5 * rng.normal(size=(models, k))
+    first = size * rng.normal(size=(models, k))
     whole = Expansion(
         *(jnp.asarray(a) for a in (np.ones(2), np.arange(2.0), np.zeros(2), first, second))
     )
@@ -145,6 +146,7 @@ def test_ratios_are_those_of_normal_draws():
         line, g = (a[i] - a[j] for a in pair)
         noise = 4 * np.sum(g**2)
         kappa = np.sqrt(max(0, 1 - noise / (line @ line)))
+        assert (kappa > 0) == (size > 5)
         error = np.sqrt(noise / 2 + max(0, line @ line - noise))
         np.testing.assert_allclose(drawn.error[i, j], error, rtol=1e-9)
         for b in range(draws):
