@@ -237,6 +237,7 @@ def _normal(base: Any, whole: PyTree) -> Normals:
 
 
 @distribution("MultivariateNormal")
+@distribution("LowRankMultivariateNormal")
 def _multivariate_normal(base: Any, whole: PyTree) -> Normals | None:
     if len(whole.event_shape) != 1:
         return None
