@@ -357,6 +357,64 @@ def part_classes_memory(quick, n, ours):
     return {"MiB above idle": peak() - before}
 
 
+def part_linear(quick, n):
+    """A linear-time test with 100 features; n p^2 useful flops of their covariance, p = 100 d."""
+    import jax
+
+    from jaxcal import RandomFeatures, Unnormalized, kccsd_test, nulls
+
+    def test(key, x, y):
+        features = RandomFeatures(1, 100)
+        model, null = Unnormalized(gaussian, x), nulls.Eigenvalues()
+        return kccsd_test(key, model, y, features=features, null=null).p_value
+
+    key = jax.random.key(0)
+    tenth = best(test, key, *data(n // 10))
+    before = peak()
+    whole = best(test, key, *data(n), repeats=2)
+    memory = peak()
+    return {
+        "share of product rate": n * (100 * D) ** 2 / whole / product_rate(quick),
+        "times a tenth of n": whole / tenth,
+        "peak MiB at a tenth": before,
+        "peak MiB": memory,
+    }
+
+
+def part_eigenvalues(quick, n):
+    """p-values by eigenvalues and by 500 draws, by turns."""
+    import jax
+
+    from jaxcal import Unnormalized, kccsd_test, nulls
+
+    x, y = data(n)
+    key, model = jax.random.key(0), Unnormalized(gaussian, x)
+
+    def seconds(null):
+        return best(lambda: kccsd_test(key, model, y, null=null).p_value, repeats=2)
+
+    pairs = [(seconds(nulls.Wild(DRAWS)), seconds(nulls.Eigenvalues())) for _ in range(2)]
+    draws, eigenvalues = (min(column) for column in zip(*pairs, strict=True))
+    return {"times faster than 500 draws": draws / eigenvalues}
+
+
+def part_second_call(quick, n):
+    """Memory that the second call of a test needs above what the process holds before it."""
+    import jax
+
+    x, y = data(n)
+    jax.block_until_ready(jaxcal_test(jax.random.key(0), x, y))
+
+    def status(name):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the largest resident memory
+    before = status("VmRSS")
+    jax.block_until_ready(jaxcal_test(jax.random.key(1), x, y))
+    return {"MiB held before": before, "MiB of a second call": status("VmHWM") - before}
+
+
 PARTS = {
     "idle process": (part_idle, {}),
     "n = 8192": (part_single, {"n": 8192}),
@@ -371,6 +429,9 @@ PARTS = {
     "SKCE, 10 classes": (part_classes, {"n": 10000}),
     "SKCE, 10 classes, memory": (part_classes_memory, {"n": 10000, "ours": True}),
     "SKCE, 10 classes, memory, scipy": (part_classes_memory, {"n": 10000, "ours": False}),
+    "linear time, n = 10^6": (part_linear, {"n": 10**6}),
+    "eigenvalues, n = 8192": (part_eigenvalues, {"n": 8192}),
+    "n = 4096, second call": (part_second_call, {"n": 4096}),
     "first p-value": (part_first, {"obvious": False}),
     "first p-value, the obvious way": (part_first, {"obvious": True}),
 }
@@ -383,6 +444,9 @@ QUICK = {
     "SKCE, n = 8192": {"n": 600},
     "SKCE, 10 classes": {"n": 600},
     "SKCE, 10 classes, memory": {"n": 600, "ours": True},
+    "linear time, n = 10^6": {"n": 3000},
+    "eigenvalues, n = 8192": {"n": 600},
+    "n = 4096, second call": {"n": 600},
     "first p-value": {"obvious": False},
 }
 
