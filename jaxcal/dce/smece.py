@@ -11,7 +11,6 @@ Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +119,7 @@ def _smece(data: Binary, cells: int, width: ArrayLike) -> SmoothECE:
         filter = jnp.exp(-((frequency * width) ** 2) / 2)
         return integral(jnp.abs(smoothed(waves, filter)))
 
-    def halve(_: Any, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+    def halve(_: object, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
         middle = (low + high) / 2
         above = error(fixed_waves, middle) > middle

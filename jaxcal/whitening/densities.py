@@ -125,7 +125,7 @@ class Landing(eqx.Module):
         heights = jax.lax.map(lambda z: height(jnp.broadcast_to(z[None], (n, d))), nodes)
         start = nodes[jnp.argmax(heights, axis=0)]
 
-        def step(at: Points, _: Any) -> tuple[Points, None]:
+        def step(at: Points, _: object) -> tuple[Points, None]:
             _, scores, hessians = to_second_order(predictions, at)
             along = _newton(scores, -hessians)
             candidates = jnp.stack([at, *(at + part * along for part in SHORTER)])
