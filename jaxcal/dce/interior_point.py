@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from jaxcal.typing import Scalar, Vector
 
@@ -118,7 +118,7 @@ def _solve(factors: tuple[_Blocks, Array, Array], ra: Array, rb: Array) -> tuple
     pivots, ea, eb = factors
     none = jnp.zeros((), ra.dtype)
 
-    def forward(carry: tuple[Array, Array], item: tuple[Any, ...]) -> Any:
+    def forward(carry: tuple[Array, Array], item: tuple[PyTree, ...]) -> PyTree:
         pivot, ea, eb, ra, rb = item
         a, b = ra + carry[0], rb + carry[1]
         xa, xb = pivot.times(a, b)
@@ -127,7 +127,7 @@ def _solve(factors: tuple[_Blocks, Array, Array], ra: Array, rb: Array) -> tuple
     more = jnp.concatenate([ea, none[None]]), jnp.concatenate([eb, none[None]])
     _, (ya, yb) = jax.lax.scan(forward, (none, none), (pivots, *more, ra, rb))
 
-    def backward(carry: tuple[Array, Array], item: tuple[Any, ...]) -> Any:
+    def backward(carry: tuple[Array, Array], item: tuple[PyTree, ...]) -> PyTree:
         pivot, ea, eb, ya, yb = item
         xa, xb = pivot.times(ea * carry[0], eb * carry[1])
         return (ya + xa, yb + xb), (ya + xa, yb + xb)
@@ -162,7 +162,7 @@ def solve_chain(program: ChainProgram) -> ChainSolution:
     slack = combine(jnp.subtract, limits, _rows(program, a, b))
     price = combine(lambda s: 1e-2 / m / s, slack)
 
-    def step(carry: Any, _: None) -> tuple[Any, None]:
+    def step(carry: PyTree, _: None) -> tuple[Any, None]:
         a, b, slack, price = carry
         mu = dot(slack, price) / count
         d = combine(jnp.divide, price, slack)
