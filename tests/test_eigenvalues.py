@@ -74,6 +74,12 @@ def test_the_scale_of_the_weights_cancels_in_loops_too():
     )
 
 
+def test_what_is_nearly_certain_has_a_p_value():
+    weights = jnp.maximum(0.3 ** jnp.arange(64.0), 1e-4).astype(jnp.float32)
+    p = jax.jit(lambda xs: jax.lax.map(lambda x: tail(x, weights).p, xs))
+    np.testing.assert_allclose(p(jnp.geomspace(1e-8, 5e-3, 500, dtype=jnp.float32)), 1, atol=1e-3)
+
+
 def test_no_weights_and_bad_numbers_give_no_p_value():
     assert jnp.isnan(run(jnp.asarray(1.0), jnp.zeros(500)).p)
     assert jnp.isnan(run(jnp.asarray(jnp.nan), jnp.ones(500)).p)

@@ -9,6 +9,7 @@ a parabola, so that hardly any terms cancel, however small the probability, and 
 rule converges exponentially. Inversion as in Imhof (1961), on the contour of Rice (1980).
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -96,8 +97,12 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     slopes = degrees * lam / gaps * jnp.sum(pulls.real, axis=1) / mass
     log_peak = -0.5 * jnp.sum(degrees * jnp.log(gaps)) - level * c - jnp.log(c)
     log_p = at_most(log_peak + jnp.log(width * mass / jnp.pi), 0)
-    log_p = jnp.where(x <= 0, 0, log_p)
-    slopes = jnp.where(x <= 0, 0, slopes)
+    # Chernoff's bound of 1 - p, where the terms above cancel
+    s = 2.0 ** jnp.arange(-1, 8, dtype=lam.dtype) / level
+    bound = s * level - 0.5 * jnp.log1p(2 * s[:, None] * lam[None]) @ degrees
+    certain = (x <= 0) | (mass <= 0) | (jnp.min(bound) < math.log(1e-5))
+    log_p = jnp.where(certain, 0, log_p)
+    slopes = jnp.where(certain, 0, slopes)
     hide = jnp.where(bad, jnp.nan, 0)
     return Tail(jnp.exp(log_p) + hide, log_p + hide, slopes + hide)
 
