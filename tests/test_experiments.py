@@ -21,6 +21,7 @@ STUDIES = ["kccsd", "kccsd_mcmc", "level", "preconditioning", "precision"]
 COMMITTED = [
     *STUDIES,
     "attribution",
+    "check",
     "distance",
     "peers",
     "smallest_shift",
