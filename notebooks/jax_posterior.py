@@ -41,8 +41,8 @@ class Posterior(eqx.Module):
 
     def mixture(self, x):
         """Logs of the weights [4], means [4, 4], and factors of the precisions [4, 4, 4]."""
-        given = jnp.arcsinh((jnp.log(x) - center) / scale)  # prey may be all but extinct
-        out = self.net(given).reshape(4, 15)
+        inputs = jnp.arcsinh((jnp.log(x) - center) / scale)  # prey may be all but extinct
+        out = self.net(inputs).reshape(4, 15)
         factor = jnp.zeros((4, 4, 4)).at[:, *jnp.tril_indices(4)].set(out[:, 5:])
         factor = jnp.where(jnp.eye(4, dtype=bool), jnp.exp(factor), factor)
         return jax.nn.log_softmax(out[:, 0]), out[:, 1:5], factor
@@ -155,10 +155,10 @@ def summary(examined):
         print(f"p = {float(part.p_value):.3f} ({question})", *part.findings(), sep="\n    ")
 
 
-held = sbi.kcsd_test(
+diagnosis = sbi.kcsd_test(
     keys[4], hasty, *tuning, **(options | {"summaries": jnp.log(tuning.xs)})
 ).diagnosis
-t = 1 / jnp.mean(1 - held.spread.estimate)
+t = 1 / jnp.mean(1 - diagnosis.spread.estimate)
 print(f"power: {float(t):.2f}")
 summary(sbi.check_posterior(keys[4], Tempered(hasty, t), *fresh, **options))
 
@@ -178,20 +178,20 @@ posterior_figure(after)
 
 # %% [markdown]
 # Training longer made the posteriors far narrower and mended their widths, as far as 500 pairs can
-# tell: coverage would let this network pass. The scores do not, both tests reject: a shift that is
-# small beside the posterior's width moves no coverage, but every score. There is no finding, so no
-# parameter is named by itself: by themselves no shift is clear after correction. Given the other
-# parameters alpha, beta and gamma lie too high, with small p-values, which says that the joint
-# density is off along directions in which these are tied together. Most posteriors here are not
-# near Gaussian, as a note says, so that shifts are those of one covariance for all.
+# tell: coverage and ranks would let this network pass. The scores do not, both questions are
+# answered no: a shift that is small beside the posterior's width moves no coverage, but every score.
+# There is no finding, as no parameter by itself is clearly off after correction: the strongest part
+# is KCCSD, which asks for the shape of the joint density, along directions in which parameters are
+# tied together too. Most posteriors here are not near Gaussian, as a note says, so that shifts are
+# those of one covariance for all.
 #
 # ## What scores hardly see
 #
 # A network trained on one simulation in forty learns them by heart. Its posteriors are far too
 # narrow: some new parameters lie so far outside that their scores are enormous, and these few pairs
-# drown the rest in noise, of which a note warns. The p-values below are larger than those of the
-# far better network above. Coverage, which needs draws, says at once how bad it is: where you can
-# have draws, look at both.
+# drown the rest in noise, of which a note warns. Log densities say so still, but given x, where
+# scores stand alone, the p-value is larger than that of the far better network above. Coverage,
+# which needs draws, says at once how bad it is: where you can have draws, look at both.
 
 # %%
 few = simulations // 40
