@@ -178,12 +178,12 @@ posterior_figure(after)
 
 # %% [markdown]
 # Training longer made the posteriors far narrower and mended their widths, as far as 500 pairs can
-# tell: coverage and ranks would let this network pass. The scores do not, both questions are
-# answered no: a shift that is small beside the posterior's width moves no coverage, but every score.
-# There is no finding, as no parameter by itself is clearly off after correction: the strongest part
-# is KCCSD, which asks for the shape of the joint density, along directions in which parameters are
-# tied together too. Most posteriors here are not near Gaussian, as a note says, so that shifts are
-# those of one covariance for all.
+# tell: coverage and ranks would let this network pass. The scores do not: a shift that is small
+# beside the posterior's width moves no coverage, but every score. There is no finding, as no
+# parameter by itself is clearly off after correction: the strongest part is KCCSD, which asks for
+# the shape of the joint density, along directions in which parameters are tied together too. Most
+# posteriors here are not near Gaussian, as a note says, so that shifts are those of one covariance
+# for all.
 #
 # ## What scores hardly see
 #
