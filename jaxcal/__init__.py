@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         whitening,
     )
     from jaxcal.calibration import kccsd, kccsd_test
-    from jaxcal.checkup import CheckReport, check
+    from jaxcal.checking import CheckReport, check
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {  # of functions and classes
-    "CheckReport": "checkup",
+    "CheckReport": "checking",
     "Draws": "models",
     "LogDensities": "models",
     "Estimate": "results",
@@ -57,7 +57,7 @@ _HOMES = {  # of functions and classes
     "Unnormalized": "models",
     "calibration_error": "squared_ce",
     "calibration_test": "moment_tests",
-    "check": "checkup",
+    "check": "checking",
     "compare": "ckce",
     "distance_from_calibration": "dce",
     "kccsd": "calibration",

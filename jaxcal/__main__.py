@@ -215,7 +215,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     from jaxcal import arrays_file, report
-    from jaxcal.checkup import files
+    from jaxcal.checking import files
 
     if fault := _overwritten(options.file, options.json, options.html):
         return _fail(fault)

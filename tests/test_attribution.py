@@ -11,7 +11,7 @@ import jaxcal
 from jaxcal.moments.attribution import faults
 from jaxcal.nulls import Gamma
 from jaxcal.sbi.diagnosis import diagnose
-from jaxcal.sbi.words import sentences
+from jaxcal.sbi.report_text import sentences
 
 COV = np.array([[1.0, 0.8], [0.8, 1.0]])
 PRECISION = np.linalg.inv(COV)

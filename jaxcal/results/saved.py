@@ -150,7 +150,7 @@ def _unpacked(node: Any, read: Callable[[str], np.ndarray]) -> Any:
                 other = ", ".join(sorted(set(fields) ^ set(_names(kind))))
                 raise ValueError(f"{kind.__name__} of this version of jaxcal differs in {other}")
             values = {field: _unpacked(item, read) for field, item in fields.items()}
-            return _assembled(kind, values)
+            return _object(kind, values)
         case {}:
             raise ValueError(f"an entry of the header is of an unknown kind: {sorted(node)}")
     return node
@@ -191,7 +191,7 @@ def _class(name: str) -> Any:
     return kind
 
 
-def _assembled(kind: Any, values: dict[str, Any]) -> Any:
+def _object(kind: Any, values: dict[str, Any]) -> Any:
     """An object of these fields, as it was: without the work of its ``__init__``."""
     if not issubclass(kind, eqx.Module):
         return kind(**values)

@@ -13,7 +13,7 @@ from jaxcal.coverage import Coverage
 from jaxcal.results import Result, Sentences, TestResult
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.ranks import CHAINS, DRAWS, PosteriorRanks
-from jaxcal.sbi.words import LABELS, QUESTIONS, SIGHT, SOURCES, sentences, table, told
+from jaxcal.sbi.report_text import LABELS, QUESTIONS, SIGHT, SOURCES, sentences, table, told
 
 
 class PosteriorResult(Result):

@@ -16,7 +16,7 @@ from jaxcal.models import Scores
 from jaxcal.results import Means
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
 from jaxcal.sbi.ranks import rank_draws
-from jaxcal.sbi.words import sentences
+from jaxcal.sbi.report_text import sentences
 
 N, D = 300, 2
 PRIOR = dist.Normal(jnp.zeros(D), 1.0).to_event(1)

@@ -8,7 +8,7 @@ import pytest
 import jaxcal
 from jaxcal.__main__ import main
 from jaxcal.arrays_file import BadFile
-from jaxcal.checkup import files
+from jaxcal.checking import files
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

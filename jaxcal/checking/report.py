@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.checkup import page
+from jaxcal.checking import page
 from jaxcal.nulls.contract import holm
 from jaxcal.results import JudgedResult, Sentences, in_words
 

@@ -1,7 +1,7 @@
 """One call for any predictions: the test that fits them, why, its verdict, and a report."""
 
-from jaxcal.checkup.check import check
-from jaxcal.checkup.report import CheckReport
+from jaxcal.checking.check import check
+from jaxcal.checking.report import CheckReport
 
 __all__ = ["CheckReport", "check"]
 

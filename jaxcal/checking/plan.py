@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from jaxcal import checks
-from jaxcal.checkup import questions
-from jaxcal.checkup.questions import Question
+from jaxcal.checking import questions
+from jaxcal.checking.questions import Question
 from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
 from jaxcal.models.families import Classes, distribution_of
 from jaxcal.sbi import ScoredPairs

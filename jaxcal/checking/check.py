@@ -7,8 +7,8 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxcal import checks
-from jaxcal.checkup.plan import Plan, plan
-from jaxcal.checkup.report import CheckReport
+from jaxcal.checking.plan import Plan, plan
+from jaxcal.checking.report import CheckReport
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.results import recorded
 from jaxcal.typing import Key, KeyLike

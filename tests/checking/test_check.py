@@ -11,8 +11,8 @@ import pytest
 from quick import quick_first
 
 import jaxcal
-from jaxcal.checkup import questions
-from jaxcal.checkup.plan import plan
+from jaxcal.checking import questions
+from jaxcal.checking.plan import plan
 from jaxcal.results import Result
 
 RANDOM = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxcal import arrays_file
 from jaxcal.arrays_file import BadFile
-from jaxcal.checkup.check import check
-from jaxcal.checkup.report import CheckReport
+from jaxcal.checking.check import check
+from jaxcal.checking.report import CheckReport
 from jaxcal.models import Draws, Scores
 from jaxcal.streaming import parquet_batches, parquet_shards
 
