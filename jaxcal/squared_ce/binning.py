@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
+from jaxcal import checks, convert
 from jaxcal.squared_ce.estimators import Setting, scalar_only
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
@@ -24,12 +24,9 @@ PRINTED = tuple(range(5, 101, 5))
 
 def _counts(value: Any) -> tuple[int, ...]:
     counts = tuple(value) if isinstance(value, (tuple, list, range, np.ndarray)) else (value,)
-    for count in counts:
-        if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-            raise ValueError(f"counts: wanted numbers of bins, at least 1, got {value!r}")
     if not counts:
         raise ValueError("counts: wanted at least one number of bins")
-    return tuple(int(count) for count in counts)
+    return tuple(convert.integer(count, "counts") for count in counts)
 
 
 def _edges(value: object) -> tuple[float, ...] | None:

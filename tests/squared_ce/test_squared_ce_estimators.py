@@ -200,8 +200,8 @@ def test_the_debiased_form_has_less_bias_where_nothing_is_wrong():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Bins(0), "counts: wanted numbers of bins"),
-        (lambda: Bins((5, 2.5)), "counts: wanted numbers of bins"),
+        (lambda: Bins(0), "counts: wanted a whole number of at least 1"),
+        (lambda: Bins((5, 2.5)), "counts: wanted a whole number of at least 1"),
         (lambda: Bins(()), "counts: wanted at least one"),
         (lambda: Bins(edges=(0.1, 1)), "edges: wanted at least two, from 0"),
         (lambda: Bins(edges=(0, 0.5, 0.5, 1)), "edges: wanted increasing"),
