@@ -72,6 +72,7 @@ def recipes():
     small = {"estimators": [squared_ce.Zero()], "folds": 2}
     top = {
         "Draws": {"samples": RNG.normal(size=(N, 5, 2))},
+        "LogDensities": {"at_targets": YS[:, 0], "at_draws": RNG.normal(size=(N, 5))},
         "Scores": {"at_targets": YS},
         "RandomFeatures": {"key": 0},
         "Unnormalized": {"log_density": density, "params": YS},
@@ -263,7 +264,7 @@ def recipes():
         },
         "data": {},
         "models": {
-            **{name: top[name] for name in ("Draws", "Scores", "Unnormalized")},
+            **{name: top[name] for name in ("Draws", "LogDensities", "Scores", "Unnormalized")},
             "draws": {"key": 0, "predictions": NORMALS, "m": 3},
             "gaussian_moments": {"predictions": NORMALS},
         },

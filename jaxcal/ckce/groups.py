@@ -110,7 +110,9 @@ def _ckce_given(
     covariate_kernel: KernelLike,
     covariate_bandwidth: ArrayLike | None,
 ) -> CKCE:
-    def one(problem: Problem, covariates: Points, kernel_a: KernelLike, bandwidth_a: Array | None) -> CKCE:
+    def one(
+        problem: Problem, covariates: Points, kernel_a: KernelLike, bandwidth_a: Array | None
+    ) -> CKCE:
         kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
         kernel_a, bandwidths_a = kernels.fill(kernel_a, covariates, bandwidth_a)
         if bandwidths_a:
