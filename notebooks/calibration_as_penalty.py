@@ -291,3 +291,9 @@ plt.show()
 # For your own training: start from early stopping. If you add a penalty, hold the bandwidths or use
 # `precondition="isotropic"`, take a small weight and held-out data, and judge it by a measure that
 # was not trained on. On this task a KCCSD penalty is not shown to be worth its held-out data.
+#
+# ## What to do next
+#
+# - Look where the forecast is off before you train again: `plots.witness` over the input, and
+#   `kccsd_test(.., coordinates=True)`.
+# - A classifier is repaired after training by one number: `jaxcal.measures.fit_temperature`.

@@ -204,3 +204,9 @@ plt.show()
 # Three of the ten bins are clear of 0, on both sides. Near $x_1 = 0$ there is nothing to see:
 # similar forecasts are pooled, and across the border errors cancel in the pool as well. With 400
 # cases the picture stays coarse. The verdict is sharper than the map.
+#
+# ## What to do next
+#
+# - Ask both: `jaxcal.calibration_test` has the spread and the scores in one call, and no draws.
+# - An error that changes its sign over $x$: `jaxcal.kcsd_test(.., inputs)`, given the inputs.
+# - How many cases does a fault take? The notebook `power`.

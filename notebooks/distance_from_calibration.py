@@ -107,3 +107,13 @@ print(
         key, probabilities, classes, notion="class-wise", **options
     ).bracket.low
 )
+
+# %% [markdown]
+# ## What to do next
+#
+# - Repair: `dce.recalibrate` gives a function for new predictions, with the bracket before and
+#   after on cross-fitted ones.
+# - All classes at once: `jaxcal.skce_test` asks whether they are calibrated, and
+#   `jaxcal.calibration_error` how far the largest probability is off (the notebook
+#   `squared_calibration_error`).
+# - Several classifiers: `jaxcal.compare`, in the notebook `which_model`.

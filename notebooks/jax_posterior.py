@@ -204,3 +204,11 @@ print(*(f"note: {note}" for note in drilled.warnings()), sep="\n")
 for name, shown in {"longer": after.coverage, "by heart": drilled.coverage}.items():
     inside = 100 * jnp.interp(0.9, shown.levels, shown.observed)
     print(f"{name}: regions of 90 % hold {inside:.0f} % of the parameters")
+
+# %% [markdown]
+# ## What to do next
+#
+# - Your own posterior: any function `log_prob(theta, x)` in the place of the network. A numpyro
+#   model goes in as `sbi.NumpyroPosterior`; from PyTorch see the notebook `sbi_in_pytorch`.
+# - Several networks of one architecture: `sbi.rank_posteriors` tests them in one program.
+# - Pairs that chose the repair are used up: the last verdict needs fresh ones.

@@ -229,3 +229,10 @@ for name, p in curves.items():
 # KCCSD's line is one number, drawn at each setting: it has no chain. With a tuned sampler SKCE
 # keeps its level too, at the cost of tuning and checking it: `jaxcal.mcmc` warns where chains have
 # not settled, and `experiments/kccsd_mcmc` has HMC and NUTS beside MALA.
+#
+# ## What to do next
+#
+# - All 720 cells of the published tables, ours beside theirs: `experiments/kccsd`.
+# - The test that followed from this one, `jaxcal.calibration_test`, sees spread and weights of
+#   modes too: the notebook `name_the_fault`.
+# - Draws from your own unnormalized forecasts: `jaxcal.mcmc_draws`, and look at its warnings.

@@ -370,3 +370,10 @@ for name, values in curves.items():
 # check their weights by other means: count targets nearest to each mode, or test with draws.
 #
 # (With 100 data sets a rate of 5 % is uncertain by 4 percentage points either way.)
+#
+# ## What to do next
+#
+# - Weights of modes without draws: `jaxcal.moment_test(.., moment=jaxcal.moments.Exchangeable())`,
+#   which is part of `jaxcal.calibration_test`.
+# - Your own distance between predictions, or kernel: a class of a few lines, in the notes on
+#   contributing.

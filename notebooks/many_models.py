@@ -180,3 +180,10 @@ for name, part in {"mean off": slice(None, half), "width off": slice(half, None)
 # own about one in seven. So compare models on the same cases, with the same key: then base points
 # and bootstrap signs are shared as well. The order on one set of cases is still only the order on
 # those cases. It can be off for models that are close, however smooth the curve looks.
+#
+# ## What to do next
+#
+# - Which models may be the best, with intervals of their differences: `jaxcal.compare`, in the
+#   notebook `which_model`.
+# - Posteriors of simulation-based inference: `jaxcal.sbi.rank_posteriors`.
+# - Many cases instead of many models: the notebook `scale`.

@@ -104,3 +104,9 @@ posterior_figure(again)
 # - A posterior can be calibrated and still leave out information in x: the prior is. This is what
 #   the second question is for. If x is an image or a long series, pass `summaries=`.
 # - `report.p_values()`, `report.findings()` and `report.to_dict()` hold all of this for programs.
+#
+# ## What to do next
+#
+# - Your own simulator: the same call, `jaxcal.sbi.check_posterior(key, posterior, thetas, xs)`.
+# - With draws alone, of BayesFlow or ArviZ: `jaxcal.sbi.check_draws`.
+# - How many pairs does a fault take? The notebook `power`.

@@ -83,3 +83,11 @@ confidence = squared_ce.calibration_error(
     folds=2 if quick else 5,
 )
 print(confidence)
+
+# %% [markdown]
+# ## What to do next
+#
+# - Is the error more than chance? `jaxcal.skce_test`, for all classes at once.
+# - For two classes, a bracket that needs no bins and no estimator: the notebook
+#   `distance_from_calibration`.
+# - Repair: `jaxcal.measures.fit_temperature`, then ask again on fresh cases.

@@ -127,3 +127,11 @@ posteriors = {
     }.items()
 }
 print(ckce.compare(keys[0], posteriors, numbers, n_draws=draws))
+
+# %% [markdown]
+# ## What to do next
+#
+# - Calibration is not skill: read the scores beside the ranking before you choose.
+# - Where is the best one still off? `jaxcal.calibration_test` for densities,
+#   `jaxcal.calibration_error` for classes.
+# - Groups of cases, such as patients of two hospitals: `jaxcal.ckce.compare_groups`.
