@@ -2,6 +2,7 @@
 
 from jaxcal.kernel_means import (
     classes,
+    counts,
     laplaces,
     mixtures,
     normals,
@@ -16,6 +17,7 @@ from jaxcal.models.families import distribution, distribution_of
 __all__ = [
     "KernelMeans",
     "classes",
+    "counts",
     "distribution",
     "distribution_of",
     "kernel_means",

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.kernels import points
-from jaxcal.models import Draws, Standardized
+from jaxcal.models import Draws, OwnUnits, Standardized, counts
 from jaxcal.models.families import Particles, distribution_of
 from jaxcal.models.sampling import drawn
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike
@@ -33,6 +33,7 @@ class Formulas(Protocol):
 
 Made = tuple[PyTree, Formulas]
 Maker = Callable[[Any, Any], Made]  # of a kernel and a distribution
+OWN_COUNTS = 128  # in units of each prediction a pair costs the square of this
 _PAIRS: dict[tuple[type, type], Maker] = {}
 
 
@@ -217,12 +218,19 @@ def kernel_means(
     *,
     key: KeyLike | None = None,
     n_draws: int | None = None,
+    n_counts: int | None = None,
 ) -> KernelMeans:
     """Average a kernel over n predictions.
 
     In closed form where there is one for this kernel and these predictions; from all draws of
-    `jaxcal.Draws`; otherwise from draws of each prediction. From m draws the averages are
-    unbiased, with a standard error of at most 1 / m^1/2 for kernels bounded by 1.
+    `jaxcal.Draws`; over counts by finite sums, for any kernel; otherwise from draws of each
+    prediction. From m draws the averages are unbiased, with a standard error of at most 1 / m^1/2
+    for kernels bounded by 1. `KernelMeans.route` says which way was taken, with its error.
+
+    Without draws go ``Normal``, ``MultivariateNormal``, ``LowRankMultivariateNormal`` and
+    ``Laplace`` distributions, mixtures of one of these, classes, and counts: ``Poisson``,
+    ``Binomial``, ``BetaBinomial``, ``NegativeBinomial2``, ``Geometric``, ``ZeroInflatedPoisson``,
+    mixtures of them, and any other numpyro distribution of one whole number at or above 0.
 
     Args:
         kernel: A kernel with a bandwidth.
@@ -232,6 +240,10 @@ def kernel_means(
         key: Random key, needed where draws are made.
         n_draws: Number of draws of each prediction; the closed form is then passed over. Where
             there is none, 64 by default.
+        n_counts: Over counts, sum over 0, .., n_counts - 1. By default as many as hold all but
+            1e-9 of the probability, up to 2048; where that is not enough, or where values are
+            traced by JAX and not known, draws are made. Where a given number leaves probability
+            out, averages are NaN.
 
     Returns:
         `KernelMeans`.
@@ -263,6 +275,10 @@ def kernel_means(
             return KernelMeans(kernel, *make(kernel, distribution))
         except NoClosedForm:
             pass
+    if distribution is None and n_draws is None:
+        distribution = _summed(predictions, n_counts)
+        if distribution is not None:
+            return KernelMeans(kernel, *make(kernel, distribution))
     if key is None:
         raise TypeError(
             f"key: the average of {type(kernel).__name__} over {type(original).__name__} has no "
@@ -272,6 +288,21 @@ def kernel_means(
         drawn(convert.key(key), predictions, 64 if n_draws is None else n_draws)
     )
     return KernelMeans(kernel, *make(kernel, distribution))
+
+
+def _summed(predictions: Any, n_counts: int | None) -> PyTree | None:
+    """Counts in the units of the predictions; None where they are none, or too many."""
+    standardized = isinstance(predictions, Standardized)
+    original = predictions.predictions if standardized else predictions
+    size = counts.lattice_size(original) if n_counts is None else n_counts
+    if size is None or not counts.is_count(original):
+        return None
+    lattice = counts.lattice(original, size)
+    if not standardized:
+        return lattice
+    if isinstance(predictions.units, OwnUnits) and size > OWN_COUNTS:
+        return None
+    return distribution_of(Standardized(lattice, predictions.units, predictions.event))
 
 
 class NoClosedForm(TypeError):

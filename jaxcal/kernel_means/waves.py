@@ -12,9 +12,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxcal.kernel_means.counts import ERROR
 from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
 from jaxcal.kernels.points import Kernel
-from jaxcal.models.families import Laplaces, Nodes, Normals, Particles
+from jaxcal.models.families import Laplaces, Lattice, Nodes, Normals, Particles
 from jaxcal.typing import Scalar
 
 
@@ -85,6 +86,17 @@ class OverNodes(_Formulas):
         return jnp.sum(rows.weights[:, :, None] * self.wave.of(rows.points @ ws.T), axis=1)
 
 
+class OverCounts(_Formulas):
+    """One matrix product."""
+
+    route: ClassVar[str] = f"sums over counts, error below {ERROR:g}"
+    points: Float[Array, "m d"]
+
+    def first(self, rows: Array, ws: Array) -> Float[Array, "r c"]:
+        check_dimension(ws, self.points.shape[-1])
+        return rows @ self.wave.of(self.points @ ws.T)
+
+
 @pair(Wave, Normals)
 def wave_over_normals(kernel: Wave, distribution: Normals) -> Made:
     """Closed form for any covariances."""
@@ -107,3 +119,9 @@ def wave_over_draws(kernel: Wave, distribution: Particles) -> Made:
 def wave_over_nodes(kernel: Wave, distribution: Nodes) -> Made:
     """By the quadrature rule."""
     return distribution, OverNodes(kernel)
+
+
+@pair(Wave, Lattice)
+def wave_over_counts(kernel: Wave, distribution: Lattice) -> Made:
+    """The sum over the counts."""
+    return distribution.weights, OverCounts(kernel, distribution.points)

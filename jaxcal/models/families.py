@@ -58,6 +58,13 @@ class Nodes(NamedTuple):
     weights: Float[Array, "n m"]
 
 
+class Lattice(NamedTuple):
+    """``points`` [m, d] that all predictions share, and their probabilities ``weights`` [n, m]."""
+
+    points: Float[Array, "m d"]
+    weights: Float[Array, "n m"]
+
+
 Reader: TypeAlias = Callable[[Any, PyTree], PyTree]  # a base distribution, and the whole
 _DISTRIBUTIONS: dict[str, Reader] = {}
 
@@ -116,7 +123,7 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
     if isinstance(predictions, Standardized):
         closed_form = distribution_of(predictions.predictions)
         return None if closed_form is None else _in_units(closed_form, predictions.units)
-    if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes)):
+    if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes, Lattice)):
         return predictions
     base: Any = predictions
     while type(base).__name__ in ("Independent", "ExpandedDistribution"):
@@ -194,6 +201,9 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
             return Particles(own_units.of_common(points))
         case Nodes(points, weights):
             return Nodes(own_units.of_common(points), weights)
+        case Lattice(points, weights):
+            each = jnp.broadcast_to(points, (*weights.shape, points.shape[-1]))
+            return Nodes(own_units.of_common(each), weights)
     return None
 
 
@@ -216,6 +226,8 @@ def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
             return Particles(units.points(points))
         case Nodes(points, weights):
             return Nodes(units.points(points), weights)
+        case Lattice(points, weights):
+            return Lattice(units.points(points), weights)
     return None
 
 

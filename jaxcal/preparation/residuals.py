@@ -201,9 +201,12 @@ class SteinResidual(eqx.Module):
 
 
 class MeanResidual(eqx.Module):
-    """Kernel means of the predictions, in closed form or from draws: SKCE and UCME."""
+    """Kernel means of the predictions, in closed form or from draws: SKCE and UCME.
+
+    ``n_counts``: over how many counts to sum, found where the values are known."""
 
     n_draws: int | None = eqx.field(default=None, static=True)
+    n_counts: int | None = eqx.field(default=None, static=True)
     components: bool = eqx.field(default=False, init=False, static=True)
     needs_scores: bool = eqx.field(default=False, init=False, static=True)
 
@@ -241,7 +244,13 @@ class MeanResidual(eqx.Module):
     ) -> Featured:
         draw_key = jax.random.split(key)[0]
         if isinstance(view.about_origin, Standardized):
-            means = kernel_means(target_kernel, predictions, key=draw_key, n_draws=self.n_draws)
+            means = kernel_means(
+                target_kernel,
+                predictions,
+                key=draw_key,
+                n_draws=self.n_draws,
+                n_counts=self.n_counts,
+            )
             draws = view.about_origin.predictions
             unsettled = draws.unsettled() if isinstance(draws, Draws) else None
         else:

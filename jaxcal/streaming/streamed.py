@@ -18,6 +18,7 @@ from jaxcal.linear import square, triangle
 from jaxcal.nulls.eigenvalues import p_value_of_spectrum
 from jaxcal.pairwise.finite_rank import FiniteRank
 from jaxcal.preparation import (
+    MeanResidual,
     Prepared,
     RandomFeatures,
     Specification,
@@ -175,6 +176,9 @@ class StreamedTest(eqx.Module):
     ) -> "StreamedTest":
         """The SKCE test, fitted to a first sample; options as in `jaxcal.skce_test`."""
         predictions, ys, spec = mean_specification(predictions, targets, **options)
+        # later counts may lie beyond those of the first sample: they are drawn
+        drawn = MeanResidual(options.get("n_draws"))
+        spec = eqx.tree_at(lambda chosen: chosen.residual, spec, drawn)
         return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
 
     @classmethod
