@@ -12,7 +12,7 @@ from jaxcal.dce.bounds import Bracket
 from jaxcal.dce.bracket import dce_bracket
 from jaxcal.dce.groups import Groups, label_free_groups, moved
 from jaxcal.dce.predictions import Ordered, binary, ordered
-from jaxcal.results import Result
+from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
 
@@ -65,6 +65,7 @@ class Recalibration(Result):
         ]
 
 
+@recorded
 def recalibrate(
     key: KeyLike,
     predictions: ArrayLike,

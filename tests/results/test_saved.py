@@ -84,10 +84,12 @@ MAKE = {
     "SmoothECE": lambda: dce.smece(BINARY, HAPPENED),
     "BlockEstimates": lambda: jaxcal.skce.block_estimates(0, NORMALS, YS[:, 1]),
     "StreamResult": stream,
+    "CheckReport": lambda: jaxcal.check(0, SCORES, YS),
+    "Recalibration": lambda: dce.recalibrate(0, BINARY, HAPPENED),
 }
 INSIDE = {"PosteriorResult": "calibration", "PosteriorRanks": "ranks"}  # of PosteriorReport
 DRAWN = "TestResult Coverage PosteriorReport Report Reliability QuantileCalibration Comparison"
-DRAWN = {*DRAWN.split(), "DistanceResult"}
+DRAWN = {*DRAWN.split(), "DistanceResult", "CheckReport"}
 ROWS = {"Coverage": 9, "Reliability": 4, "QuantileCalibration": 19, "Comparison": 2}
 ROWS |= {"ExchangeabilityResult": 3, "PosteriorRanks": 3, "McmcDraws": N}
 
