@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import oracles
 import pytest
 import scipy.signal
@@ -448,3 +449,13 @@ def test_no_p_value_is_below_the_least(null, n, key):
     assert p >= least - slack
     if isinstance(null, (Wild, BlockSquares, Bound, Spectrum)):  # and it is reached
         assert p <= least + slack
+
+
+@pytest.mark.parametrize("test", [jaxcal.kccsd_test, jaxcal.skce_test])
+def test_stretches_are_as_long_as_scores_or_targets_depend_on_each_other(test):
+    """Forecasts that hardly change from day to day need no long stretches if errors are new."""
+    slow = jnp.sin(jnp.arange(100) / 30)
+    noise = jax.random.normal(jax.random.key(3), (100,))
+    for center, few in ((0 * slow, False), (30 * slow, test is jaxcal.skce_test)):
+        result = test(0, dist.Normal(center, 1.0), center + noise, null=DependentWild(99))
+        assert bool(result.diagnostics.few_stretches) is few

@@ -125,9 +125,11 @@ class DependentWild(eqx.Module):
 
 def _estimated_flip(features: Features) -> Array:
     """At most 1/2, for stretches of twice the block length of the longest dependence."""
+    residuals = getattr(features, "residuals", ())
+    one = residuals[0] if len(residuals) == 1 else features
     for name in ("scores", "ys"):
-        if hasattr(features, name):
-            features = getattr(features, name)
+        if hasattr(one, name):
+            features = getattr(one, name)
             break
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(features)]
     series = jnp.concatenate(leaves, axis=1).astype(float_type(features))

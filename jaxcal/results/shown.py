@@ -47,7 +47,7 @@ def in_html(result: Any) -> str:
 def to_frame(result: Any, rows: Sequence[str]) -> Any:
     """A pandas data frame; ImportError with what to install where pandas is not there."""
     try:
-        import pandas as pd
+        import pandas as pd  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise ImportError("to_frame needs pandas: pip install pandas") from None
     if rows and not result.batch_shape:
