@@ -274,7 +274,10 @@ def _result(
         coordinates = Coordinates(
             outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *claimed
         )
-    noticed = featured.noticed
+    noticed, means = featured.noticed, featured.means
+    averages_error = None if means is None else means.error
+    averages_error = None if averages_error is None else jnp.asarray(averages_error)
+    n = contributions.shape[-1]
     diagnostics = Diagnostics(
         nonfinite_targets=not_finite(targets),
         nonfinite_scores=featured.nonfinite_scores,
@@ -294,6 +297,8 @@ def _result(
         bounded=None if noticed is None else noticed.bounded,
         rough=None if noticed is None else noticed.rough,
         silent=silent,
+        averages_error=averages_error,
+        coarse_averages=None if averages_error is None else n * averages_error**2 > 0.05,
     )
     return TestResult.of(
         diagnostics,

@@ -34,6 +34,7 @@ class OverCounts(eqx.Module):
     """Matrix products of length m."""
 
     route: ClassVar[str] = f"sums over counts, error below {ERROR:g}"
+    error: ClassVar[float] = ERROR
     kernel: KernelLike
     points: Float[Array, "m d"]
 

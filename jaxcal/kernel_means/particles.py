@@ -12,10 +12,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal.kernel_means.dispatch import Made, check_dimension, gram, own_by_second, pair
-from jaxcal.kernels.points import Scaled, Sum
+from jaxcal.kernel_means.dispatch import (
+    Made,
+    NoClosedForm,
+    check_dimension,
+    gram,
+    own_by_second,
+    pair,
+)
+from jaxcal.kernels.points import Scaled, Sum, is_radial, profile, smoothness
 from jaxcal.models.families import Nodes, Particles
-from jaxcal.typing import KernelLike
+from jaxcal.models.line_rules import OUTSIDE, Rules
+from jaxcal.numerics import safe_sqrt
+from jaxcal.typing import KernelLike, Scalar
 
 
 class FromDraws(eqx.Module):
@@ -50,8 +59,9 @@ class FromDraws(eqx.Module):
 class FromNodes(eqx.Module):
     """Weighted sums over the nodes."""
 
-    route: ClassVar[str] = "given nodes"
     kernel: KernelLike
+    error: Scalar | None = None
+    route: str = eqx.field(static=True, default="given nodes")
 
     def first(self, rows: Nodes, ys: Array) -> Array:
         check_dimension(ys, rows.points.shape[-1])
@@ -90,3 +100,29 @@ def over_draws(kernel: KernelLike, distribution: Particles) -> Made:
 def over_nodes(kernel: KernelLike, distribution: Nodes) -> Made:
     """Any kernel that the quadrature rule integrates well."""
     return distribution, FromNodes(kernel)
+
+
+@pair(Sum, Rules)
+@pair(Scaled, Rules)
+@pair(object, Rules)
+def over_the_quantiles(kernel: KernelLike, distribution: Rules) -> Made:
+    r"""Smooth kernels of a distance, over the coarse rule.
+
+    With :math:`c` the weights of the coarse rule and minus those of the fine one and K the Gram
+    matrix of all nodes, an average differs by at most :math:`(c^\top K c)^{1/2}` between the rules
+    for kernels of height 1, wherever the target lies: the distance of the rules in the space of
+    the kernel (Cauchy and Schwarz).
+    """
+    if smoothness(kernel) is not True or not (is_radial(kernel) or profile(kernel)):
+        raise NoClosedForm("the rule needs a smooth kernel of a distance")
+
+    def error(rules: Rules) -> Array:
+        points = jnp.concatenate([rules.coarse.points, rules.fine.points])
+        weights = jnp.concatenate([rules.coarse.weights, -rules.fine.weights])
+        between = gram(kernel, points, points)
+        return safe_sqrt(jnp.maximum(weights @ between @ weights / between[0, 0], 0))
+
+    largest = jnp.max(jax.lax.map(error, distribution))
+    rounding = safe_sqrt(jnp.asarray(jnp.finfo(largest.dtype).eps, largest.dtype))
+    largest = jnp.maximum(largest, rounding) + 2 * OUTSIDE
+    return distribution.coarse, FromNodes(kernel, largest, "quadrature over the quantiles")

@@ -73,6 +73,7 @@ class OnTheLine(eqx.Module):
     """kappa by quadrature: ``kernel`` a kernel of the distance, ``gap`` that of a difference."""
 
     route: ClassVar[str] = f"quadrature on the line, error below {ERROR:g}"
+    error: ClassVar[float] = ERROR
     kernel: KernelLike
     gap: Callable[[Array, Array | None], tuple[Density, Array]] = eqx.field(static=True)
 

@@ -70,6 +70,7 @@ class ScaleMixture(eqx.Module):
     """As many times the cost of one Gaussian kernel as there are nodes, one node at a time."""
 
     route: ClassVar[str] = f"a mixture of Gaussian kernels, error below {ERROR:g}"
+    error: ClassVar[float] = ERROR
     weights: Float[Array, " q"]
     inner: Formulas  # leaves [q, ...]
     own_features: bool = eqx.field(static=True)  # whether features are [n, q, ...], one a node

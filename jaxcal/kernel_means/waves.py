@@ -90,6 +90,7 @@ class OverCounts(_Formulas):
     """One matrix product."""
 
     route: ClassVar[str] = f"sums over counts, error below {ERROR:g}"
+    error: ClassVar[float] = ERROR
     points: Float[Array, "m d"]
 
     def first(self, rows: Array, ws: Array) -> Float[Array, "r c"]:

@@ -143,7 +143,9 @@ class Diagnostics(NamedTuple):
     observations equal to another in target and prediction, beyond chance (`jaxcal.repeats`). Of
     moments: ``impossible``, targets where their own prediction has density 0; ``bounded``, a
     density ends; ``rough``, one is not twice differentiable; ``silent``, no part of the
-    statistic could speak.
+    statistic could speak. Of kernel means: ``averages_error``, how far off an average can be, None
+    from draws (`jaxcal.kernel_means.KernelMeans`); ``coarse_averages``, its square exceeds a tenth
+    of the statistic's spread, about 1 / (2 n).
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -167,6 +169,8 @@ class Diagnostics(NamedTuple):
     bounded: Bool[Array, ""] | None = None
     rough: Bool[Array, ""] | None = None
     silent: Bool[Array, ""] | None = None
+    averages_error: Scalar | None = None
+    coarse_averages: Bool[Array, ""] | None = None
 
 
 def all_finite(diagnostics: Diagnostics) -> Bool[Array, ""]:

@@ -196,6 +196,8 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
     share = float(np.max(np.asarray(diagnostics.largest_share), initial=0.0))
     reach = float(np.max(np.asarray(diagnostics.reach), initial=0.0))
     shares = 0.0 if diagnostics.unsettled is None else diagnostics.unsettled
+    errors = 0.0 if diagnostics.averages_error is None else diagnostics.averages_error
+    off = float(np.max(np.asarray(errors), initial=0.0))
     unsettled = float(np.max(np.asarray(shares), initial=0.0))
     return [
         (
@@ -260,6 +262,12 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             f"(R-hat): the test can reject calibrated models; make more steps, or use kccsd_test"
             " [unsettled-chains]",
             unsettled > FEW,
+        ),
+        (
+            f"averages over the predictions are off by up to {off:.1g}, which shifts the statistic "
+            f"by up to the square of that, not small beside its spread at this n: give n_draws, or "
+            f"a wider target kernel [coarse-averages]",
+            any_of(diagnostics.coarse_averages),
         ),
         (
             f"one observation carries {share:.0%} of the absolute contributions, and the result "

@@ -239,7 +239,7 @@ def test_what_is_missing_is_said():
     with pytest.raises(ValueError, match="no bandwidth yet"):
         kernel_means(Gaussian(), dist.Normal(jnp.zeros(2), 1.0))
     with pytest.raises(TypeError, match="give a key"):
-        kernel_means(Gaussian(1.0), dist.StudentT(3.0, jnp.zeros(2), 1.0))
+        kernel_means(Gaussian(1.0), dist.StudentT(3.0, jnp.zeros((2, 2)), 1.0).to_event(1))
     with pytest.raises(TypeError, match="give a key"):
         kernel_means(Laplace(1.0), dist.Laplace(jnp.zeros((2, 2)), 1.0).to_event(1))
     with pytest.raises(ValueError, match="at least 2 draws"):
