@@ -1,6 +1,8 @@
 """Predictions and targets from a file: .npz of arrays, or a table of class probabilities."""
 
 import csv
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +127,26 @@ def _classes(path: Path, columns: dict[str, list[Any]]) -> tuple[np.ndarray, np.
         if bad := int(np.sum(~np.isfinite(numbers[name]))):
             raise BadFile(f"{path}: the column '{name}' holds {bad} values that are not finite")
     values = np.stack([numbers[name] for name in rest], axis=1)
-    return values[:, 0] if len(rest) == 1 else values, _labels(path, numbers[labels[0]])
+    if len(rest) == 1:
+        return values[:, 0], _labels(path, numbers[labels[0]])
+    digits = max(_digits(entry) for name in rest for entry in columns[name])
+    sums = np.sum(values, axis=1, keepdims=True)
+    off = np.max(np.abs(sums - 1))
+    if 1e-6 < off <= len(rest) * 0.5000001 * 10.0**-digits:
+        print(
+            f"{path}: probabilities of {digits} digits do not quite sum to 1; each row is divided "
+            "by its sum",
+            file=sys.stderr,
+        )
+        values = values / sums
+    return values, _labels(path, numbers[labels[0]])
+
+
+def _digits(entry: Any) -> int:
+    """Digits behind the point of a number in a text; many where it is none."""
+    text = str(entry).strip() if isinstance(entry, str) else ""
+    plain = re.fullmatch(r"[+-]?\d*\.?(\d*)", text)
+    return len(plain[1]) if plain and text else 17
 
 
 def _labels(path: Path, targets: np.ndarray) -> np.ndarray:

@@ -25,7 +25,9 @@ class CheckReport(JudgedResult):
 
     Attributes:
         tests: Results of the k tests.
+        p_values: [k] p-values of the tests by themselves.
         p_adjusted: [k] p-values after Holm's correction; NaN where there is none.
+        p_value: Of "calibrated", from all tests, []; NaN where no test has a p-value.
         estimates: Results that say how large an error is, and have no part in the verdict.
         kind: What the predictions are, in words.
         why: Why these tests.
@@ -47,7 +49,9 @@ class CheckReport(JudgedResult):
     _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
 
     tests: tuple[Any, ...]
+    p_values: Float[Array, " k"]
     p_adjusted: Float[Array, " k"]
+    p_value: Float[Array, ""]
     estimates: tuple[Any, ...]
     kind: str = eqx.field(static=True)
     why: str = eqx.field(static=True)
@@ -62,17 +66,9 @@ class CheckReport(JudgedResult):
         """Build a report: the p-values of the tests are adjusted, those that are NaN counted."""
         p = jnp.stack([_p_value(test) for test in tests])
         adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
-        return cls(tests=tests, p_adjusted=adjusted, **fields)
-
-    @property
-    def p_value(self) -> Array:
-        """Of "calibrated", from all tests, []; NaN where no test has a p-value."""
-        return jnp.nanmin(self.p_adjusted, axis=-1)
-
-    @property
-    def p_values(self) -> Array:
-        """[k] p-values of the tests by themselves."""
-        return jnp.stack([_p_value(test) for test in self.tests], axis=-1)
+        return cls(
+            tests=tests, p_values=p, p_adjusted=adjusted, p_value=jnp.nanmin(adjusted), **fields
+        )
 
     def to_html(self, path: Path | str) -> None:
         """Write the report with its figures to one HTML file that needs no other.

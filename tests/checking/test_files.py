@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -26,7 +27,11 @@ def text(header, *columns):
     return "\n".join([header, *rows]) + "\n"
 
 
-TABLE = text("a,label,b,c", P[:, 0], LABELS, P[:, 1], P[:, 2])
+def of_classes(values):
+    return text("a,label,b,c", values[:, 0], LABELS, values[:, 1], values[:, 2])
+
+
+TABLE = of_classes(P)
 
 
 @pytest.fixture
@@ -59,6 +64,27 @@ def test_a_table_is_classes(write):
     binary, labels = files.read(write("b.csv", text("label,p", LABELS % 2, P[:, 0])))
     assert binary.shape == (N,)
     assert set(labels.tolist()) == {0, 1}
+
+
+def test_rows_that_are_rounded_are_divided_by_their_sums(write, capsys):
+    rounded = np.round(P, 3)
+    predictions, _ = files.read(write("a.csv", of_classes(rounded)))
+    np.testing.assert_allclose(predictions.sum(1), 1, rtol=1e-12)
+    np.testing.assert_allclose(predictions, rounded, atol=2e-3)
+    assert "of 3 digits do not quite sum to 1" in capsys.readouterr().err
+
+
+def test_a_row_that_is_wrong_is_named(write, capsys):
+    path = write("a.csv", of_classes(np.where(np.arange(N)[:, None] == 7, 0.9 * P, P)))
+    assert main(["check", str(path)]) == 2
+    assert "row 7 does not sum to 1" in capsys.readouterr().err
+
+
+def test_a_report_of_64_bits_is_read_where_32_are_the_default(write):
+    report = files.checked(write("a.csv", TABLE), seed=0, level=0.05, dependent=False)
+    with jax.enable_x64(False):
+        assert report.p_value.dtype == "float64"
+        assert str(report).startswith("check of class probabilities")
 
 
 def test_draws_and_scores_are_read(write):
