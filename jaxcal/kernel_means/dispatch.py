@@ -253,14 +253,17 @@ def kernel_means(
     1 / m^1/2 for kernels bounded by 1. `KernelMeans.route` says which way was taken,
     `KernelMeans.error` how far off the averages can be.
 
-    Without draws go ``Normal``, ``MultivariateNormal``, ``LowRankMultivariateNormal`` and
-    ``Laplace`` distributions, mixtures of one of these, classes, and counts: ``Poisson``,
-    ``Binomial``, ``BetaBinomial``, ``NegativeBinomial2``, ``Geometric``, ``ZeroInflatedPoisson``,
-    mixtures of them, and any other numpyro distribution of one whole number at or above 0; and, by
-    their ``icdf``, ``Uniform``, ``Exponential``, ``LogNormal``, ``Logistic``, ``Gumbel``,
-    ``Cauchy``, ``HalfNormal``, ``HalfCauchy``, ``AsymmetricLaplace``, truncated ones, ``StudentT``
-    by its density, and mixtures of any of these across families (``Gamma`` and ``Beta`` where
-    numpyro finds tensorflow_probability).
+    No draws are needed for:
+
+    - ``Normal``, ``MultivariateNormal``, ``LowRankMultivariateNormal`` and ``Laplace``, their
+      affine transforms (``AffineTransform``), mixtures of one of these, and classes;
+    - counts: ``Poisson``, ``Binomial``, ``BetaBinomial``, ``NegativeBinomial2``, ``Geometric``,
+      ``ZeroInflatedPoisson``, mixtures of them, and any other numpyro distribution of one whole
+      number at or above 0;
+    - one number with an ``icdf``: ``Uniform``, ``Exponential``, ``LogNormal``, ``Logistic``,
+      ``Gumbel``, ``Cauchy``, ``HalfNormal``, ``HalfCauchy``, ``AsymmetricLaplace`` and truncated
+      distributions (``Gamma`` and ``Beta`` where numpyro finds tensorflow_probability), and, by its
+      density, ``StudentT``; also mixtures across these families.
 
     Args:
         kernel: A kernel with a bandwidth.

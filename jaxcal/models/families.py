@@ -125,11 +125,16 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
         return None if closed_form is None else _in_units(closed_form, predictions.units)
     if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes, Lattice)):
         return predictions
-    base: Any = predictions
-    while type(base).__name__ in ("Independent", "ExpandedDistribution"):
-        base = base.base_dist
+    base = _bare(predictions)
     read = _DISTRIBUTIONS.get(type(base).__name__)
     return None if read is None else read(base, predictions)
+
+
+def _bare(predictions: Any) -> Any:
+    """The distribution without its wrappers."""
+    while type(predictions).__name__ in ("Independent", "ExpandedDistribution"):
+        predictions = predictions.base_dist
+    return predictions
 
 
 def gaussian_moments(predictions: PredictionsLike) -> Normals:
@@ -296,6 +301,41 @@ def _general_mixture(base: Any, whole: PyTree) -> Mixtures | None:
     if any(shape != shapes[0] for shape in shapes):
         return None
     return Mixtures(weights, jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *parts))
+
+
+@distribution("TransformedDistribution")
+def _affine(base: Any, whole: PyTree) -> PyTree | None:
+    """Affine transforms of each coordinate, one after the other."""
+    if any(type(transform).__name__ != "AffineTransform" for transform in base.transforms):
+        return None
+    inner = base.base_dist
+    shape = (whole.batch_shape, whole.event_shape)
+    if (inner.batch_shape, inner.event_shape) == shape:  # as mixtures need to see it
+        closed_form = distribution_of(inner)
+    else:
+        bare = _bare(inner)
+        read = _DISTRIBUTIONS.get(type(bare).__name__)
+        closed_form = None if read is None else read(bare, whole)
+    for transform in base.transforms:
+        if closed_form is not None:
+            loc, scale = _whole(transform.loc, whole), _whole(transform.scale, whole)
+            closed_form = _stretched(closed_form, loc, scale)
+    return closed_form
+
+
+def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
+    """The distribution of loc + scale Y for Y of this one, loc and scale [*n, d]."""
+    match distribution:
+        case Normals(mean, cov) if cov.ndim == mean.ndim:
+            return Normals(loc + scale * mean, scale**2 * cov)
+        case Normals(mean, cov):
+            return Normals(loc + scale * mean, scale[..., None] * cov * scale[..., None, :])
+        case Laplaces(center, spread):
+            return Laplaces(loc + scale * center, jnp.abs(scale) * spread)
+        case Mixtures(weights, parts):
+            inner = _stretched(parts, loc[:, None], scale[:, None])
+            return None if inner is None else Mixtures(weights, inner)
+    return None
 
 
 def full(normals: Normals) -> Normals:

@@ -68,7 +68,10 @@ def _of_parts(part: Any, weights: Array, size: int) -> tuple[Array, Array]:
     base = part
     while type(base).__name__ in ("Independent", "ExpandedDistribution"):
         base = base.base_dist
-    if base.support.is_discrete:
+    innermost = base
+    while hasattr(innermost, "base_dist"):
+        innermost = innermost.base_dist
+    if innermost.support.is_discrete:
         raise NotImplementedError
     at, ends = (_student, 1.0) if type(base).__name__ == "StudentT" else (_inverse, ENDS)
     both = jax.vmap(lambda z: at(base, z))(jnp.linspace(-ends, ends, size))

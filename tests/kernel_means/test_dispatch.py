@@ -249,3 +249,31 @@ def test_what_is_missing_is_said():
     means = kernel_means(Gaussian(1.0), dist.Normal(jnp.zeros(2), 1.0))
     with pytest.raises(ValueError, match=r"targets: wanted shape \[c, 1\]"):
         means.first(means.features, jnp.zeros((2, 3)))
+
+
+def test_affine_transforms_are_their_family():
+    rng = np.random.default_rng(3)
+    m, loc = rng.normal(size=(2, 3, 2))
+    s, scale = rng.uniform(0.5, 2, (2, 3, 2))
+    scale[:, 1] *= -1
+    twice = [dist.transforms.AffineTransform(0.5, 2.0), dist.transforms.AffineTransform(loc, scale)]
+    center, spread = loc + scale * (0.5 + 2 * m), 2 * np.abs(scale) * s
+    root = np.array([[1.0, 0.0], [0.8, 0.5]])
+    stretched = 2 * scale[:, :, None] * root
+    for predictions, wanted in [
+        (dist.Normal(m, s), dist.Normal(center, spread)),
+        (dist.Laplace(m, s), dist.Laplace(center, spread)),
+        (
+            dist.MultivariateNormal(m, scale_tril=root),
+            dist.MultivariateNormal(center, stretched @ np.swapaxes(stretched, 1, 2)),
+        ),
+    ]:
+        moved = dist.TransformedDistribution(predictions, twice)
+        if not wanted.event_shape:
+            moved, wanted = moved.to_event(1), wanted.to_event(1)
+        jax.tree.map(close, distribution_of(moved), distribution_of(wanted))
+    inside = dist.TransformedDistribution(mixture(*P), dist.transforms.AffineTransform(3.0, -2.0))
+    direct = mixture(P[0], 3 - 2 * np.array(P[1]), 2 * np.array(P[2]))
+    jax.tree.map(close, distribution_of(inside), distribution_of(direct))
+    folded = dist.TransformedDistribution(dist.Normal(m, s), dist.transforms.ExpTransform())
+    assert distribution_of(folded) is None
