@@ -162,7 +162,7 @@ class TorchPosterior:
         directed = iter(np.array_split(directions, range(self.batch, len(thetas), self.batch)))
 
         def product(theta: Tensor, x: Tensor) -> tuple[Tensor]:
-            along = torch.as_tensor(next(directed), dtype=theta.dtype, device=theta.device)
+            along = _tensor(torch, next(directed), theta)
             _, slope = self._both(theta, x, logs=False, create_graph=True)
             (row,) = torch.autograd.grad((slope * along).sum(), theta, allow_unused=True)
             return (torch.zeros_like(theta) if row is None else row,)
