@@ -262,8 +262,8 @@ def kernel_means(
       number at or above 0;
     - one number with an ``icdf``: ``Uniform``, ``Exponential``, ``LogNormal``, ``Logistic``,
       ``Gumbel``, ``Cauchy``, ``HalfNormal``, ``HalfCauchy``, ``AsymmetricLaplace`` and truncated
-      distributions (``Gamma`` and ``Beta`` where numpyro finds tensorflow_probability), and, by its
-      density, ``StudentT``; also mixtures across these families.
+      distributions, and, by their densities, ``StudentT``, ``Gamma`` and ``Beta``; also transforms
+      of these number by number, and mixtures across these families.
 
     Args:
         kernel: A kernel with a bandwidth.

@@ -2,8 +2,11 @@ r"""Quadrature rules for continuous distributions of one number, by their invers
 functions: :math:`E f(Y) = \int f(F^{-1}(\Phi(z)))\,\phi(z)\,dz` by the trapezoidal rule in z.
 
 The error falls exponentially in the number of nodes for smooth f, whatever the density looks like
-at the ends of its support. Student t distributions have nodes ``sinh(s)`` and their density
-instead, mixtures the nodes of their components. Source: Trefethen and Weideman (2014).
+at the ends of its support. Families whose inverse is no elementary function have a map of their own
+and their density instead: Student t distributions ``sinh(x)``, gamma distributions the exponential
+and beta distributions the logistic function of a grid that grows sparse where they have a tail.
+Transforms act on the nodes, mixtures have the nodes of their components.
+Source: Trefethen and Weideman (2014).
 """
 
 import math
@@ -11,6 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.nn import sigmoid, softplus
+from jax.scipy.special import digamma
 from jaxtyping import Array
 
 from jaxcal.models.families import Nodes
@@ -65,18 +70,20 @@ def _weighted_parts(predictions: Any) -> list[tuple[Any, Array]]:
 
 def _of_parts(part: Any, weights: Array, size: int) -> tuple[Array, Array]:
     """Nodes and weights [size, n, k]."""
-    base = part
-    while type(base).__name__ in ("Independent", "ExpandedDistribution"):
+    base, transforms = part, []
+    while hasattr(base, "base_dist"):
+        transforms = [*getattr(base, "transforms", ()), *transforms]
         base = base.base_dist
-    innermost = base
-    while hasattr(innermost, "base_dist"):
-        innermost = innermost.base_dist
-    if innermost.support.is_discrete:
+    if base.support.is_discrete or any(t.domain.event_dim for t in transforms):
         raise NotImplementedError
-    at, ends = (_student, 1.0) if type(base).__name__ == "StudentT" else (_inverse, ENDS)
+    family = next((above.__name__ for above in type(base).__mro__ if above.__name__ in RULES), None)
+    at, ends = (_inverse, ENDS) if family is None else (RULES[family], 1.0)
     both = jax.vmap(lambda z: at(base, z))(jnp.linspace(-ends, ends, size))
+    nodes, w = both
+    for transform in transforms:
+        nodes = jax.vmap(transform)(nodes)
     shape = (size, *part.batch_shape, *part.event_shape)
-    nodes, w = (jnp.broadcast_to(_of_rank(a, len(shape)), shape) for a in both)
+    nodes, w = (jnp.broadcast_to(_of_rank(a, len(shape)), shape) for a in (nodes, w))
     nodes, w = (a.reshape(size, -1, weights.shape[1]) for a in (nodes, w))
     w = w / jnp.sum(w, axis=0, keepdims=True) * weights[None]
     return jnp.broadcast_to(nodes, w.shape), w
@@ -102,3 +109,42 @@ def _student(base: Any, z: Array) -> tuple[Array, Array]:
     y = jnp.sinh(end * z)
     w = end * jnp.cosh(end * z) * jnp.exp(-(base.df + 1) / 2 * jnp.log1p(y**2 / base.df))
     return base.loc + base.scale * y, w
+
+
+def _gamma(base: Any, z: Array) -> tuple[Array, Array]:
+    a = base.concentration
+    low = _sparse_inverse(digamma(a) - 5 * jnp.maximum(a, 1) ** -0.5 - 12 / a)
+    high = jnp.log(a + 6 * jnp.sqrt(a) + 14)
+    x = low + (high - low) * (z + 1) / 2
+    t = x - _sparse(-x)
+    w = (high - low) * (1 + _slope(-x)) * jnp.exp(a * (t - jnp.log(a)) - jnp.exp(t) + a)
+    return jnp.exp(t) / base.rate, w
+
+
+def _beta(base: Any, z: Array) -> tuple[Array, Array]:
+    a, b = base.concentration1, base.concentration0
+    middle = digamma(a) - digamma(b)
+    spread = 5 * jnp.sqrt(1 / jnp.maximum(a, 1) + 1 / jnp.maximum(b, 1))
+    low = _sparse_inverse(middle - spread - 12 / a)
+    high = -_sparse_inverse(-middle - spread - 12 / b)
+    x = low + (high - low) * (z + 1) / 2
+    t = x - _sparse(-x) + _sparse(x)
+    log_density = a * (softplus(-middle) - softplus(-t)) + b * (softplus(middle) - softplus(t))
+    return sigmoid(t), (high - low) * (1 + _slope(-x) + _slope(x)) * jnp.exp(log_density)
+
+
+def _sparse(x: Array) -> Array:
+    """How much further than x nodes lie, far out on one side."""
+    return softplus(x) ** 2 / 10
+
+
+def _slope(x: Array) -> Array:
+    return softplus(x) * sigmoid(x) / 5
+
+
+def _sparse_inverse(t: Array) -> Array:
+    """x of ``x - _sparse(-x)`` at or below t."""
+    return jnp.where(t < 0, 5 - 5 * jnp.sqrt(1 - 0.4 * jnp.minimum(t, 0)), t)
+
+
+RULES = {"StudentT": _student, "Gamma": _gamma, "Beta": _beta}

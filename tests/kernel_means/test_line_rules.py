@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions.transforms import AffineTransform, PowerTransform
 from scipy import stats
 
 from jaxcal.kernel_means import kernel_means
@@ -23,6 +24,14 @@ FAMILIES = {  # with scipy's densities
     "LogNormal": (dist.LogNormal(A, 0.7), lambda y: stats.lognorm.pdf(y, 0.7, 0, np.exp(A))),
     "Cauchy": (dist.Cauchy(A, B), lambda y: stats.cauchy.pdf(y, A, B)),
     "StudentT": (dist.StudentT(3 * B, A, 2.0), lambda y: stats.t.pdf(y, 3 * B, A, 2.0)),
+    "Gamma": (dist.Gamma(1 + A**2, B), lambda y: stats.gamma.pdf(y, 1 + A**2, scale=1 / B)),
+    "Beta": (dist.Beta(1 + A**2, 3.0), lambda y: stats.beta.pdf(y, 1 + A**2, 3.0)),
+    "a transform": (
+        dist.TransformedDistribution(
+            dist.Gamma(2 + A**2, B), [PowerTransform(-1.0), AffineTransform(A, -2.0)]
+        ),
+        lambda y: stats.invgamma.pdf((A - y) / 2, 2 + A**2, scale=B) / 2,
+    ),
     "a vector": (
         dist.Logistic(A[:, None], B[:, None]).to_event(1),
         lambda y: stats.logistic.pdf(y, A, B),
@@ -44,7 +53,9 @@ def mixed(one, other):
 
 YS = jnp.array([[-2.0], [0.7], [9.0]])
 # panels that end at every edge and kink, and grow to both sides of 0
-GROWN = np.concatenate([np.arange(0, 12, 0.25), np.geomspace(12, 1e9, 60)])
+GROWN = np.concatenate(
+    [[0], np.geomspace(1e-6, 0.25, 30), np.arange(0.5, 12, 0.25), np.geomspace(12, 1e9, 60)]
+)
 ENDS = np.unique(np.concatenate([-GROWN, GROWN]))
 X, W = np.polynomial.legendre.leggauss(16)
 MIDDLES, HALVES = (ENDS[1:] + ENDS[:-1])[:, None] / 2, np.diff(ENDS)[:, None] / 2
@@ -75,6 +86,18 @@ def test_averages_are_integrals_of_the_density(name):
         (means.own(means.features), np.diag(second), 2),
     ]:
         np.testing.assert_allclose(value, wanted, rtol=0, atol=times * error)
+
+
+@pytest.mark.parametrize("family", ["Gamma", "Beta"])
+def test_densities_that_are_infinite_at_an_end(family):
+    a = np.array([0.2, 0.6])
+    predictions = {"Gamma": dist.Gamma(a, 0.5), "Beta": dist.Beta(a, 0.4)}[family]
+    frozen = {"Gamma": stats.gamma(a, scale=2.0), "Beta": stats.beta(a, 0.4)}[family]
+    y = frozen.ppf((np.arange(100_000)[:, None] + 0.5) / 100_000)
+    means = kernel_means(Gaussian(0.5), predictions)
+    wanted = np.exp(-((y[:, :, None] - np.asarray(YS)[:, 0]) ** 2) / (2 * 0.5**2)).mean(0)
+    first = means.first(means.features, YS)
+    np.testing.assert_allclose(first, wanted, rtol=0, atol=error_of(means) + 1e-5)
 
 
 def test_units_change_nothing():
