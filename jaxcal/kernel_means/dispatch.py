@@ -282,7 +282,7 @@ def kernel_means(
         `KernelMeans`.
 
     Raises:
-        ValueError: The kernel has no bandwidth yet.
+        ValueError: The kernel has no bandwidth yet, or ``n_counts`` is no positive integer.
         TypeError: There is neither closed form nor sampler, or no key for it.
 
     Example:
@@ -297,6 +297,7 @@ def kernel_means(
         raise ValueError(
             f"kernel: {kernel} has no bandwidth yet, and its averages need one: give it one"
         )
+    n_counts = None if n_counts is None else convert.integer(n_counts, "n_counts")
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(original, Draws):
         anyhow = convert.key(0 if key is None else key)  # given draws are taken in order

@@ -74,8 +74,8 @@ def skce_test(
         level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
         base_measure: For divergences of scores, as in `jaxcal.kccsd_test`.
         n_nodes: For divergences of scores, as in `jaxcal.kccsd_test`.
-        n_draws: Take kernel means from that many draws of each prediction instead of a closed
-            form.
+        n_draws: Take kernel means from that many draws of each prediction, instead of closed
+            forms, sums and quadrature.
         standardize: Bring targets to standard deviation 1 in each coordinate first; bandwidths
             given by hand are then in standard deviations.
         whiten: `jaxcal.whitening.Moments()`, or another way, brings targets and predictions into

@@ -116,6 +116,8 @@ def test_as_many_counts_as_the_tails_need():
 def test_too_few_counts_are_no_number():
     means = kernel_means(Gaussian(1.0), dist.Poisson(A), n_counts=20)
     assert np.isnan(means.own(means.features)).tolist() == [False, False, True]
+    with pytest.raises(ValueError, match="n_counts"):
+        kernel_means(Gaussian(1.0), dist.Poisson(A), n_counts=0)
 
 
 def test_traced_counts_are_drawn_unless_their_number_is_said(key):
