@@ -89,7 +89,7 @@ MAKE = {
 }
 INSIDE = {"PosteriorResult": "calibration", "PosteriorRanks": "ranks"}  # of PosteriorReport
 DRAWN = "TestResult Coverage PosteriorReport Report Reliability QuantileCalibration Comparison"
-DRAWN = {*DRAWN.split(), "DistanceResult", "CheckReport"}
+DRAWN = {*DRAWN.split(), "DistanceResult", "CheckReport", "PosteriorRanks"}
 ROWS = {"Coverage": 9, "Reliability": 4, "QuantileCalibration": 19, "Comparison": 2}
 ROWS |= {"ExchangeabilityResult": 3, "PosteriorRanks": 3, "McmcDraws": N}
 
