@@ -103,8 +103,8 @@ def test_limits_of_a_series_follow_the_level():
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_level_of_a_report_is_everywhere_in_it(level):
     at = X[:10]  # base points
-    known = jaxcal.Scores(X - YS, X[:, None] - at[None], at)
-    pairs = sbi.score_pairs(0, known, YS, X)
+    exact = jaxcal.Scores(X - YS, X[:, None] - at[None], at)
+    pairs = sbi.score_pairs(0, exact, YS, X)
     shares = coverage(MODEL, YS, X[:, None] + RNG.normal(size=(N, 9, 2)), level=level)
     examined = sbi.check_posterior(0, pairs, null=Wild(39), level=level, coverage=shares)
     for part in (examined.calibration, examined.conditional):
@@ -127,15 +127,19 @@ def test_intervals_of_estimates_have_the_confidence(level):
     z = scipy.stats.norm.ppf(1 - level / 2)
     values = jnp.asarray(YS[:, 0])
     error = np.std(YS[:, 0], ddof=1) / N**0.5
-    for found in (squared_ce.mean_interval(values, level), one_step(values, level).interval):
-        np.testing.assert_allclose(np.subtract(found.high, found.low), 2 * z * error, rtol=1e-6)
-        assert found.level == level
+    for interval in (squared_ce.mean_interval(values, level), one_step(values, level).interval):
+        np.testing.assert_allclose(
+            np.subtract(interval.high, interval.low), 2 * z * error, rtol=1e-6
+        )
+        assert interval.level == level
     risks = squared_ce.compare_risks(values, jnp.asarray(YS[:, 1]), level)
     half = z * risks.standard_error
     np.testing.assert_allclose(risks.interval.high, risks.difference + half, rtol=1e-6)
     blocks = skce.block_estimates(KEY, MODEL, YS, size=4)
-    found = skce.skce_interval(blocks, level=level)
-    np.testing.assert_allclose(found.high - found.low, 2 * z * blocks.standard_error, rtol=1e-6)
+    interval = skce.skce_interval(blocks, level=level)
+    np.testing.assert_allclose(
+        interval.high - interval.low, 2 * z * blocks.standard_error, rtol=1e-6
+    )
     sided = blocks.estimate - scipy.stats.norm.ppf(1 - level) * blocks.standard_error
     np.testing.assert_allclose(blocks.lower_bound(level), max(sided, 0), rtol=1e-6)
 

@@ -44,7 +44,7 @@ def of_rows(v, y, w):
     p = jnp.stack([v, 1 - v], axis=1)
     hits = y.astype(int)
     normal = dist.Normal(v, jnp.full(n, 0.4))
-    known = jnp.stack([v**2, 1 - v**2], axis=1)
+    classes = jnp.stack([v**2, 1 - v**2], axis=1)
     top, right = measures.confidences(p, 1 - hits)
     curve = measures.quantile_calibration(normal, y)
     reliability = measures.reliability(v, hits)
@@ -53,9 +53,9 @@ def of_rows(v, y, w):
     return {
         "cells": measures.canonical_error(p, 1 - hits).mean,
         "largest cell": measures.canonical_error(p, 1 - hits).largest,
-        "known": measures.canonical_error(p, conditional=known).mean,
-        "ball of L1": finite.lp_ball_error(p, known, 1.0),
-        "ball of L2": finite.lp_ball_error(p, known, 2.0),
+        "known": measures.canonical_error(p, conditional=classes).mean,
+        "ball of L1": finite.lp_ball_error(p, classes, 1.0),
+        "ball of L2": finite.lp_ball_error(p, classes, 2.0),
         "top label": jnp.mean(top - right.astype(float)),
         "reliability": reliability.ece,
         "worst bin": reliability.mce,

@@ -191,7 +191,7 @@ def everything(laws):
 def relation(name, laws):
     """The largest ratio met, and the largest allowed."""
     pair, allowed = RELATIONS[name]
-    pairs = [pair(found) for found in everything(laws)]
+    pairs = [pair(law) for law in everything(laws)]
     return max(a / b for a, b in pairs if b > 1e-7), allowed
 
 
@@ -236,8 +236,8 @@ def make(config: Config) -> runner.Study:
             value, reference = relation(name, config.relation_laws)
         else:
             n, beta = int(part.split("=")[1]), float(case)
-            found = sampled(key, jnp.asarray(beta), n=n, trials=cell["trials"], measure=name)
-            value, sd = jnp.mean(found), jnp.std(found, ddof=1)
+            estimates = sampled(key, jnp.asarray(beta), n=n, trials=cell["trials"], measure=name)
+            value, sd = jnp.mean(estimates), jnp.std(estimates, ddof=1)
             reference, reference_sd = reference_values.SAMPLED[n][beta][
                 reference_values.MEASURES.index(name)
             ]

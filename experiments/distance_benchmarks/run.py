@@ -75,8 +75,8 @@ def ratios(n):
     for name, measure in measures.items():
         mine, reference = by_turns((jax.jit(measure), v, y), (sort, v), repeats=5)
         yield f"n={n}: {name}", "times a sort", mine / reference
-    held = np.asarray(v)
-    mine, reference = by_turns((np.sort, held), (sort, v), repeats=3)
+    on_host = np.asarray(v)
+    mine, reference = by_turns((np.sort, on_host), (sort, v), repeats=3)
     yield f"n={n}: NumPy's sort, which is not the reference", "times a sort", mine / reference
 
 
@@ -108,9 +108,9 @@ def agreement(cases):
     worst = gap = width = 0.0
     for seed in range(cases):
         v, y = sample(seed, 200, power=2.0)
-        found = smooth(v, y)
-        worst = max(worst, abs(float(found.value) - distances.smooth_ce_linear_program(v, y)))
-        gap = max(gap, abs(float(found.upper - found.value)))
+        outcome = smooth(v, y)
+        worst = max(worst, abs(float(outcome.value) - distances.smooth_ce_linear_program(v, y)))
+        gap = max(gap, abs(float(outcome.upper - outcome.value)))
         low = dce.lower_distance(v, y, tol=1e-9)
         width = max(width, low.coupling.cost - (low.high - low.moved), low.high - low.low)
     yield "200 observations", "smooth: largest difference from HiGHS", worst

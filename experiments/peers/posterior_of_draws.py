@@ -14,4 +14,4 @@ class Posterior:
         return self.draws
 
     def sample(self, sample_shape, x, show_progress_bars=False):
-        raise NotImplementedError
+        raise NotImplementedError("the diagnostics that are run here draw in batches")

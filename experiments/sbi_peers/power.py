@@ -177,17 +177,17 @@ def pool_of(simulator: Any, posterior: Any, key: jax.Array, config: Config) -> P
         else:
             draws.append(by_chains(posterior, few, config, rng))
     everything = np.concatenate(draws).astype(np.float32)
-    own = at(posterior, thetas[:, None], xs)[:, 0]
-    return Pool(thetas, xs, everything, own, at(posterior, everything, xs))
+    at_theta = at(posterior, thetas[:, None], xs)[:, 0]
+    return Pool(thetas, xs, everything, at_theta, at(posterior, everything, xs))
 
 
 def p_values(
-    key: jax.Array, check: Callable[..., Any], block: Pool, thetas: Any, own: Any, lc2st: bool
+    key: jax.Array, check: Callable[..., Any], block: Pool, thetas: Any, at_theta: Any, lc2st: bool
 ) -> dict[str, float]:
     """Of every method for these parameters [n, d], beside the block's draws but the last; and the
     check's processor seconds."""
     draws, others = block.draws[:, :-1], block.at_draws[:, :-1]
-    ranks, seed = sbi_methods.Ranks(thetas, draws, own, others), sbi_methods.key_seed(key)
+    ranks, seed = sbi_methods.Ranks(thetas, draws, at_theta, others), sbi_methods.key_seed(key)
     start = time.process_time()
     p = {"check": float(check(key, jnp.asarray(thetas), jnp.asarray(block.xs)).p_value)}
     p["cpu_check"] = time.process_time() - start
@@ -213,10 +213,10 @@ def counts(
             "power": (block.thetas, block.at_thetas),
             "level": (block.draws[:, -1], block.at_draws[:, -1]),
         }
-        for k, (word, (thetas, own)) in enumerate(parameters.items()):
+        for k, (word, (thetas, at_theta)) in enumerate(parameters.items()):
             test_key = jax.random.fold_in(jax.random.fold_in(key, b), k)
             asked = word == "power" and b < local
-            p = p_values(test_key, check, block, thetas, own, asked)
+            p = p_values(test_key, check, block, thetas, at_theta, asked)
             seconds.append(p.pop("cpu_check"))
             for name, value in p.items():
                 of[word, name] += value <= 0.05
@@ -240,11 +240,11 @@ def known_pool(fault: str, key: jax.Array, config: Config) -> tuple[Callable[...
     thetas, xs = simulator.pairs(pair_key, config.blocks_known * config.n)
     z = jax.random.normal(draw_key, (len(xs), config.m + 1, 10))
     draws = xs[:, None] / 2 + deviation * (shift + spread * z)
-    own, others = (
+    at_theta, others = (
         np.asarray(jax.vmap(at)(points, xs))
         for at, points in ((log_prob, thetas), (jax.vmap(log_prob, in_axes=(0, None)), draws))
     )
-    pool = Pool(np.array(thetas), np.array(xs), np.array(draws), own, others)
+    pool = Pool(np.array(thetas), np.array(xs), np.array(draws), at_theta, others)
 
     def check(key: jax.Array, thetas: Any, xs: Any) -> Any:
         return check_posterior(key, log_prob, thetas, xs, prior=simulator.prior)

@@ -62,8 +62,8 @@ def _list(texts: list[str]) -> str:
 
 def _sources(report: Any) -> list[list[str]]:
     """Versions, and the call as far as it is known: that of the check, or else of its test."""
-    known = report if report.provenance["function"] else report.tests[0]
-    return [[name, str(value)] for name, value in known.provenance.items()]
+    recorded = report if report.provenance["function"] else report.tests[0]
+    return [[name, str(value)] for name, value in recorded.provenance.items()]
 
 
 def _section(result: Any) -> str:

@@ -75,7 +75,9 @@ def _of_parts(part: Any, weights: Array, size: int) -> tuple[Array, Array]:
         transforms = [*getattr(base, "transforms", ()), *transforms]
         base = base.base_dist
     if base.support.is_discrete or any(t.domain.event_dim for t in transforms):
-        raise NotImplementedError
+        raise NotImplementedError(
+            "no rule for counts, nor for transforms of several numbers at once"
+        )
     family = next((above.__name__ for above in type(base).__mro__ if above.__name__ in RULES), None)
     at, ends = (_inverse, ENDS) if family is None else (RULES[family], 1.0)
     both = jax.vmap(lambda z: at(base, z))(jnp.linspace(-ends, ends, size))

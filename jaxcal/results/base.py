@@ -117,7 +117,7 @@ class Result(eqx.Module):
         return {name: getattr(self, name) for name in names}
 
     def _lines(self) -> list[str]:
-        raise NotImplementedError
+        raise NotImplementedError("a result says what its report prints")
 
     def _batch_lines(self) -> list[str]:
         shape = self.batch_shape
@@ -159,7 +159,7 @@ class JudgedResult(Result):
         return judge(cast(Judged, self))
 
     def _no_verdict(self) -> Sentences:
-        raise NotImplementedError
+        raise NotImplementedError("a judged result says when it has no verdict")
 
     def _contents(self) -> dict[str, Any]:
         return super()._contents() | {"verdict": self.verdict, "reason": self.reason}

@@ -151,12 +151,12 @@ from jaxcal.ckce import ConjugateGradients, ckce
 random = np.random.default_rng(0)
 q, y = random.dirichlet(np.ones(3), 101), random.integers(0, 3, 101)
 devices = np.array(jax.devices())
-found = []
+results = []
 for mesh in (None, Mesh(devices[:3], ("rows",)), Mesh(devices.reshape(2, 2), ("hosts", "chips"))):
     solver = ConjugateGradients(tile=16, mesh=mesh)
     a = ckce(q, y, solver=solver, bandwidth=0.3)
-    found.append([float(a.estimate), *a.contributions.tolist(), *a.influence.tolist()])
-json.dump(found, sys.stdout)
+    results.append([float(a.estimate), *a.contributions.tolist(), *a.influence.tolist()])
+json.dump(results, sys.stdout)
 """
 
 

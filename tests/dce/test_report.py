@@ -57,22 +57,22 @@ def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
     ):
         for domain in (make(0.1).domain, make(0.2).domain):
             v, y, w = domain.distribution()
-            found = dce.dce_bracket(v, y, weights=w)
+            outcome = dce.dce_bracket(v, y, weights=w)
             true = distances.true_distance(domain).value
-            assert float(found.low) - 1e-7 <= true <= float(found.high) + 1e-7
-            assert all(float(x) <= true + 1e-7 for x in found.lower.values())
-            assert all(float(x) >= true - 1e-7 for x in found.upper.values())
+            assert float(outcome.low) - 1e-7 <= true <= float(outcome.high) + 1e-7
+            assert all(float(x) <= true + 1e-7 for x in outcome.lower.values())
+            assert all(float(x) >= true - 1e-7 for x in outcome.upper.values())
 
 
 @pytest.mark.slow
 def test_jit_and_vmap_give_the_bracket_without_the_program(data):
     v, y = data
-    found = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
+    outcome = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
     outside = dce.dce_bracket(v, y, solve=False)
     exact = dce.lower_distance(v, y)
-    assert exact.low - 3e-4 < float(found.lower["lower distance"]) <= exact.high
-    assert float(found.low) == pytest.approx(float(outside.low))
-    assert float(found.high) == pytest.approx(float(outside.high))
+    assert exact.low - 3e-4 < float(outcome.lower["lower distance"]) <= exact.high
+    assert float(outcome.low) == pytest.approx(float(outside.low))
+    assert float(outcome.high) == pytest.approx(float(outside.high))
     with pytest.raises(ValueError, match="solve=True runs outside of jit"):
         jax.jit(lambda v, y: dce.dce_bracket(v, y, solve=True))(v, y)
 
@@ -180,8 +180,8 @@ def test_means_as_labels_need_random_signs(data, key):
     v, y = data
     with pytest.raises(ValueError, match="null='redraw' draws labels 0 or 1"):
         dce.distance_from_calibration(key, v, y / 2, null="redraw", **FEW)
-    found = dce.distance_from_calibration(key, v, y * 0.98 + 0.01, solve=False, **FEW)
-    assert found.null == "signs"
+    outcome = dce.distance_from_calibration(key, v, y * 0.98 + 0.01, solve=False, **FEW)
+    assert outcome.null == "signs"
 
 
 def values(v, y, w):
@@ -247,9 +247,9 @@ def test_one_observation_and_equal_predictions(n, key):
     for value in values(v, y, np.ones(n)):
         assert float(value) == pytest.approx(0.7, abs=0.35)  # smECE is smoothed
     assert dce.lower_distance(v, y).value == pytest.approx(0.7, abs=1e-6)
-    found = dce.distance_from_calibration(key, v, y, **FEW)
-    assert any("too few" in text for text in found.warnings())
-    assert any("all labels are equal" in text for text in found.warnings()) == (n > 1)
+    outcome = dce.distance_from_calibration(key, v, y, **FEW)
+    assert any("too few" in text for text in outcome.warnings())
+    assert any("all labels are equal" in text for text in outcome.warnings()) == (n > 1)
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ def test_wrong_types_are_named(key):
 
 def test_not_a_number_inside_jit_is_not_a_number_outside():
     v = jnp.array([0.1, jnp.nan, 0.4])
-    found = jax.jit(values)(v, jnp.array([0.0, 1.0, 1.0]), jnp.ones(3))
-    assert np.all(np.isnan(found))
+    outcome = jax.jit(values)(v, jnp.array([0.0, 1.0, 1.0]), jnp.ones(3))
+    assert np.all(np.isnan(outcome))
     out = jax.jit(values)(v.at[1].set(1.5), jnp.array([0.0, 1.0, 1.0]), jnp.ones(3))
     assert np.all(np.isnan(out))
 
@@ -361,9 +361,9 @@ def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
     """The model says 1.8 times the rate; the figure shows the band below the middle only."""
     v = np.linspace(0.05, 0.5, n)
     y = v / 1.8  # mean labels: no noise
-    found = dce.distance_from_calibration(key, v, y, n_draws=2, solve=False)
-    assert np.all(np.asarray(found.witness) <= 0)
-    band = plots.reliability_with_witness(found).collections[0].get_paths()[0].vertices
+    outcome = dce.distance_from_calibration(key, v, y, n_draws=2, solve=False)
+    assert np.all(np.asarray(outcome.witness) <= 0)
+    band = plots.reliability_with_witness(outcome).collections[0].get_paths()[0].vertices
     assert band[:, 1].max() <= 0.5
     assert band[:, 1].min() < 0.5
 
@@ -414,9 +414,9 @@ def test_figures_show_the_result_and_refuse_a_batch(result, draw):
 @pytest.mark.parametrize("kind", [bool, np.int64, np.float64])
 def test_labels_of_64_bits_are_read_in_single_precision_without_a_warning(kind):
     with jax.enable_x64(False):
-        held = dce.predictions.binary([0.2, 0.8], np.asarray([0, 1], kind))
-    assert held.y.dtype == jnp.float32
-    assert held.y.tolist() == [0, 1]
+        reduced = dce.predictions.binary([0.2, 0.8], np.asarray([0, 1], kind))
+    assert reduced.y.dtype == jnp.float32
+    assert reduced.y.tolist() == [0, 1]
 
 
 def test_a_batch_lists_its_members_with_adjusted_p_values(result):
