@@ -451,8 +451,10 @@ def test_no_p_value_is_below_the_least(null, n, key):
         assert p <= least + slack
 
 
-@pytest.mark.parametrize("test", [jaxcal.kccsd_test, jaxcal.skce_test])
-def test_stretches_are_as_long_as_scores_or_targets_depend_on_each_other(test):
+@pytest.mark.parametrize(
+    "test", [jaxcal.kccsd_test, jaxcal.skce_test, jaxcal.moment_test, jaxcal.calibration_test]
+)
+def test_stretches_are_as_long_as_what_is_tested_depends_on_itself(test):
     """Forecasts that hardly change from day to day need no long stretches if errors are new."""
     slow = jnp.sin(jnp.arange(100) / 30)
     noise = jax.random.normal(jax.random.key(3), (100,))

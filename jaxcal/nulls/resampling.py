@@ -75,9 +75,10 @@ class DependentWild(eqx.Module):
     Args:
         n_draws: Number of draws.
         flip: Probability of a flip, above 0 and at most 1/2. None takes stretches twice as long
-            as the block length of Politis and White (2004) of the scores (of the targets where a
-            test has no scores), the longest over coordinates. That block length makes the squared
-            error of the variance least; a test asks for less bias than that.
+            as the block length of Politis and White (2004) of the scores, of each moment where a
+            test asks for moments, and of the targets where it has neither, the longest of all. That
+            block length makes the squared error of the variance least; a test asks for less bias
+            than that.
 
     Raises:
         ValueError: ``flip`` is out of range.
@@ -125,15 +126,11 @@ class DependentWild(eqx.Module):
 
 def _estimated_flip(features: Features) -> Array:
     """At most 1/2, for stretches of twice the block length of the longest dependence."""
-    residuals = getattr(features, "residuals", ())
-    one = residuals[0] if len(residuals) == 1 else features
-    for name in ("scores", "ys"):
-        if hasattr(one, name):
-            features = getattr(one, name)
-            break
-    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(features)]
-    series = jnp.concatenate(leaves, axis=1).astype(float_type(features))
-    block = jnp.max(dependence(jax.lax.stop_gradient(series)).block)
+    residuals = getattr(features, "residuals", (features,))
+    series = [getattr(one, "scores", getattr(one, "ys", one)) for one in residuals]
+    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(series)]
+    columns = jnp.concatenate(leaves, axis=1).astype(float_type(features))
+    block = jnp.max(dependence(jax.lax.stop_gradient(columns)).block)
     return 0.5 / at_least(2 * block, 1.0)
 
 
