@@ -33,7 +33,7 @@ from jaxcal.quadratic import (
     quadratic_sums,
 )
 from jaxcal.repeats import fingerprints, repeated_rows
-from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult, largest_share
+from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
 
 
@@ -278,16 +278,13 @@ def _result(
     averages_error = None if means is None else means.error
     averages_error = None if averages_error is None else jnp.asarray(averages_error)
     n = contributions.shape[-1]
-    diagnostics = Diagnostics(
+    diagnostics = Diagnostics.of(
+        contributions,
+        prepared,
         nonfinite_targets=not_finite(targets),
         nonfinite_scores=featured.nonfinite_scores,
         nonfinite_features=featured.nonfinite_features,
-        identical_predictions=prepared.identical_predictions,
-        identical_targets=prepared.identical_targets,
-        constant_coordinates=prepared.constant_coordinates,
         clamped=featured.clamped,
-        largest_share=largest_share(contributions),
-        reach=prepared.reach,
         unsettled=featured.unsettled,
         common_covariances=featured.common_covariances,
         astray=featured.astray,

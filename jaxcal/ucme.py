@@ -24,7 +24,7 @@ from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation import Prepared, Specification, not_finite
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
-from jaxcal.results import Diagnostics, Estimate, TestResult, largest_share, recorded
+from jaxcal.results import Diagnostics, Estimate, TestResult, recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
@@ -306,15 +306,11 @@ def _test(key: Key, located: _Located, null: LocationNull, n_targets: int) -> Te
     shares = (z @ total - jnp.sum(z**2, axis=1)) / (j * ordered_pairs(n))
     contributions = jnp.zeros(n_targets, z.dtype).at[located.rows].set(shares)
     judgement = null.judge(key, z)
-    diagnostics = Diagnostics(
+    diagnostics = Diagnostics.of(
+        contributions,
+        located.prepared,
         nonfinite_targets=located.nonfinite_targets,
-        nonfinite_scores=jnp.zeros((), jnp.int32),
         nonfinite_features=located.nonfinite_features,
-        identical_predictions=located.prepared.identical_predictions,
-        identical_targets=located.prepared.identical_targets,
-        constant_coordinates=located.prepared.constant_coordinates,
-        clamped=jnp.zeros((), jnp.int32),
-        largest_share=largest_share(contributions),
         collinear_features=judgement.collinear,
         few_observations=jnp.asarray(n < null.enough(j)),
         repeated_rows=located.repeated_rows,

@@ -265,6 +265,12 @@ def test_few_observations_and_collinear_features_are_told(key):
     assert ucme_test(key, predictions, ys, locations=nowhere, **KERNEL).verdict == "cannot tell"
 
 
+def test_a_target_far_out_is_told(key):
+    loc, noise = jax.random.normal(key, (2, 60))
+    result = ucme_test(key, dist.Normal(loc, 1.0), (loc + noise).at[3].set(1e6), n_locations=5)
+    assert any("a few set the scale" in text for text in result.warnings())
+
+
 def test_a_calm_result_has_no_warnings(key):
     means, deviation, ys = gaussian_forecasts(key, 300, d=10, calibrated=True)
     result = ucme_test(key, dist.Normal(means, deviation).to_event(1), ys, n_locations=3)

@@ -19,7 +19,7 @@ from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.kernels import grams
 from jaxcal.nulls.contract import p_value
-from jaxcal.results import Diagnostics, TestResult, largest_share, recorded
+from jaxcal.results import Diagnostics, TestResult, recorded
 from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike
 
 
@@ -99,7 +99,11 @@ def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
         parts = rows - jnp.diagonal(w) * jnp.sum(left**2, axis=1)
         biased = jnp.sum(rows)
         return TestResult.of(
-            _diagnostics(problem, parts),
+            Diagnostics.of(
+                parts,
+                nonfinite_features=jnp.sum(~jnp.isfinite(problem.q)),
+                identical_predictions=jnp.all(problem.q == problem.q[:1]),
+            ),
             estimate=jnp.sum(parts),
             biased=biased,
             standard_error=jnp.sqrt(jnp.mean(fit.influence**2) / parts.size),
@@ -114,17 +118,3 @@ def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
         )
 
     return one_at_a_time(one)(key, problem)
-
-
-def _diagnostics(problem: Problem, parts: Array) -> Diagnostics:
-    none = jnp.zeros((), jnp.int32)
-    return Diagnostics(
-        nonfinite_targets=none,
-        nonfinite_scores=none,
-        nonfinite_features=jnp.sum(~jnp.isfinite(problem.q)),
-        identical_predictions=jnp.all(problem.q == problem.q[:1]),
-        identical_targets=jnp.zeros((), bool),
-        constant_coordinates=none,
-        clamped=none,
-        largest_share=largest_share(parts),
-    )

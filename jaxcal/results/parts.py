@@ -1,6 +1,6 @@
 """What results are made of: estimates, means, the split over coordinates, what was noticed."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -171,6 +171,39 @@ class Diagnostics(NamedTuple):
     silent: Bool[Array, ""] | None = None
     averages_error: Scalar | None = None
     coarse_averages: Bool[Array, ""] | None = None
+
+    @classmethod
+    def of(
+        cls, contributions: Float[Array, " n"], fitted: "Fitted | None" = None, **noticed: Any
+    ) -> "Diagnostics":
+        """The one builder: the largest share of the contributions, what the fit of a test noticed
+        about predictions and targets, and the entries given by name; all others are in order."""
+        none, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        in_order = cls(none, none, none, no, no, none, none, largest_share(contributions))
+        if fitted is not None:
+            in_order = in_order._replace(
+                identical_predictions=fitted.identical_predictions,
+                identical_targets=fitted.identical_targets,
+                constant_coordinates=fitted.constant_coordinates,
+                reach=fitted.reach,
+            )
+        return in_order._replace(**noticed)
+
+
+class Fitted(Protocol):
+    """What the fit of a test noticed, such as `jaxcal.preparation.Prepared`."""
+
+    @property
+    def identical_predictions(self) -> Bool[Array, ""]: ...
+
+    @property
+    def identical_targets(self) -> Bool[Array, ""]: ...
+
+    @property
+    def constant_coordinates(self) -> Int[Array, ""]: ...
+
+    @property
+    def reach(self) -> Scalar: ...
 
 
 def all_finite(diagnostics: Diagnostics) -> Bool[Array, ""]:
