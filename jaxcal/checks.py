@@ -297,13 +297,16 @@ def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
     rounding = 100 * float(jnp.finfo(values.dtype).eps)
     if not isinstance(values, Tracer):
         concrete = np.asarray(values)
-        bad = ~((concrete >= 0) & (concrete <= 1 + rounding))
-        if bad.any():
+        low, high = concrete.min(), concrete.max()
+        if not (low >= 0 and high <= 1 + rounding):  # so too where one is NaN
+            bad = ~((concrete >= 0) & (concrete <= 1 + rounding))
             row = int(np.argmax(bad))
             raise ValueError(
                 f"{name}: wanted {wanted} in [0, 1]; entry {row} is {concrete[row]}, and "
                 f"{int(bad.sum())} of {concrete.size} are out of range or NaN"
             )
+        if high <= 1:
+            return values
     return jnp.where((values > 1) & (values <= 1 + rounding), 1, values)
 
 

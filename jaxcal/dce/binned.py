@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.dce.predictions import Binary, atoms, binary
+from jaxcal.dce.predictions import Binary, Ordered, atoms, binary, ordered
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar
 
 
@@ -46,7 +46,13 @@ def unbinned_ece(
         >>> float(jaxcal.dce.unbinned_ece(predictions, targets))
         0.25
     """
-    return jnp.sum(jnp.abs(atoms(binary(predictions, targets, weights)).rho))
+    return ece(ordered(binary(predictions, targets, weights)))
+
+
+@jax.jit
+def ece(data: Ordered) -> Scalar:
+    """The same of checked data."""
+    return jnp.sum(jnp.abs(atoms(data).rho))
 
 
 class BinnedECE(NamedTuple):
@@ -120,7 +126,9 @@ def binned_ece(
 @jax.jit
 def _binned(data: Binary, edges: Array) -> BinnedECE:
     b = edges.size - 1
-    which = jnp.clip(jnp.searchsorted(edges, data.v, side="right") - 1, 0, b - 1)
+    # comparing with every edge is faster than halving, and compiles to one pass
+    method = "compare_all" if b <= 64 else "scan"
+    which = jnp.clip(jnp.searchsorted(edges, data.v, side="right", method=method) - 1, 0, b - 1)
     mass = jax.ops.segment_sum(data.w, which, b)
     residual = jax.ops.segment_sum(data.w * (data.y - data.v), which, b)
     wide = jnp.diff(edges)

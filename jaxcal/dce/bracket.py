@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.dce.binned import binned_ece
+from jaxcal.dce.binned import binned_ece, ece
 from jaxcal.dce.bounds import Bracket
 from jaxcal.dce.groups import label_free_groups, moved
 from jaxcal.dce.intervals import (
@@ -29,7 +29,7 @@ from jaxcal.dce.laplace import _laplace
 from jaxcal.dce.lower import lower_distance
 from jaxcal.dce.lower_bounds import CELLS, bounds_of
 from jaxcal.dce.population import PopulationBounds, population_bounds
-from jaxcal.dce.predictions import Binary, Ordered, atoms, binary, from_classes, merged, ordered
+from jaxcal.dce.predictions import Binary, Ordered, binary, from_classes, merged, ordered
 from jaxcal.dce.report import batch_report, findings, report
 from jaxcal.dce.resampling import (
     Null,
@@ -132,7 +132,7 @@ def _measure(data: Ordered, accuracy: float | int, bins: int, solve: bool | None
         lower = (exact.low, exact.high)
     return _Measures(
         mean=jnp.abs(jnp.sum(w * (y - v))),
-        ece=jnp.sum(jnp.abs(atoms(distribution).rho)),
+        ece=ece(distribution),
         smooth=smooth.value,
         kernel=_laplace(distribution, jnp.ones((), v.dtype)).value,
         surrogate=surrogate.value,

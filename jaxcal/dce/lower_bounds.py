@@ -136,9 +136,17 @@ def places(v: Vector, w: Vector, cells: int) -> Places:
 
 
 def cell(u: Places, v: Vector) -> tuple[Array, Array]:
-    """The gap of places that holds each v, and the part of it below v."""
-    i = jnp.clip(jnp.searchsorted(u, v, side="right") - 1, 0, u.size - 2)
+    """The gap of places that holds each of ascending ``v``, and the part of it below v."""
+    i = jnp.clip(_ranks(u, v)[0] - 1, 0, u.size - 2)
     return i, (v - u[i]) / (u[i + 1] - u[i])
+
+
+def _ranks(u: Places, v: Vector) -> tuple[Array, Array]:
+    """How many ``u`` are at most each of ``v`` [n], and how many ``v`` are below each of ``u`` [m];
+    both ascend."""
+    below = jnp.searchsorted(v, u).astype(jnp.int32)
+    counts = jnp.zeros(v.size, jnp.int32).at[below].add(1, mode="drop")
+    return sums(counts), below
 
 
 def between(f: Array, i: Array, t: Array) -> Array:
@@ -171,9 +179,18 @@ def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
 
 
 def _carried(u: Places, target: Places, v: Vector, mass: Vector, end: int, total: Scalar) -> Scalar:
-    """The cost of carrying ``mass`` at v to ``target`` at u, and what is over to 0 or 1."""
-    one = jnp.ones(1, u.dtype)
-    at = jnp.concatenate([u, v, end * one])
-    change = jnp.concatenate([target, -mass, (total - jnp.sum(target)) * one])
-    at, change = jax.lax.sort((at, change), num_keys=1, is_stable=False)
-    return jnp.sum(jnp.abs(sums(change))[:-1] * jnp.diff(at))
+    """The cost of carrying ``mass`` at ascending v to ``target`` at ascending u, and what is over
+    to 0 or 1: the integral of the absolute difference of the two distribution functions."""
+    up_to, below = _ranks(u, v)
+    of_v = jnp.arange(v.size, dtype=jnp.int32) + up_to
+    of_u = jnp.arange(u.size, dtype=jnp.int32) + below
+    at, change = (
+        jnp.zeros(u.size + v.size, u.dtype)
+        .at[of_v]
+        .set(x, unique_indices=True)
+        .at[of_u]
+        .set(y, unique_indices=True)
+        for x, y in ((v, u), (-mass, target))
+    )
+    over = 0 if end else total - jnp.sum(target)
+    return jnp.sum(jnp.abs(over + sums(change))[:-1] * jnp.diff(at))

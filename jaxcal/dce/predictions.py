@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.dce.prefix_sums import sums
+from jaxcal.dce.sorting import order
 from jaxcal.squared_ce.reductions import reduce
 from jaxcal.typing import Vector
 
@@ -94,6 +95,11 @@ def binary(predictions: Any, targets: Any, weights: Any = None) -> Binary:
     y = y.astype(np.int32) if y.dtype == bool else y
     y = checks.unit(jnp.asarray(y), "targets", "labels 0 or 1 (or means of such)").astype(v.dtype)
     w = jnp.ones_like(v) if weights is None else _weights(weights, v)
+    return _normalized(v, y, w)
+
+
+@jax.jit
+def _normalized(v: Array, y: Array, w: Array) -> Binary:
     good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
     return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))
 
@@ -110,14 +116,13 @@ def _weights(value: Any, v: Array) -> Array:
 
 
 def ordered(data: Binary) -> Ordered:
-    """One sort, shared by all measures: NumPy's on a CPU outside of jit, many times faster than
-    the compiler's, and the compiler's otherwise."""
-    if isinstance(data.v, Tracer) or jax.default_backend() != "cpu":
-        order = jnp.argsort(data.v)
-        return Ordered(data.v[order], data.y[order], data.w[order], order)
-    order = np.argsort(np.asarray(data.v))
-    v, y, w = (jnp.asarray(np.asarray(x)[order]) for x in data)
-    return Ordered(v, y, w, jnp.asarray(order.astype(np.int32)))
+    """One sort, shared by all measures; see `sorting.order`."""
+    return _taken(data, order(data.v))
+
+
+@jax.jit
+def _taken(data: Binary, places: Array) -> Ordered:
+    return Ordered(data.v[places], data.y[places], data.w[places], places)
 
 
 def atoms(data: Binary | Ordered) -> Atoms:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
+from jaxcal.dce.sorting import order
 from jaxcal.typing import Vector
 
 
@@ -35,8 +36,9 @@ def denoise(f: Vector, g: Vector) -> Vector:
     sign = jnp.where(f[-1] < 0, -1, 1).astype(f.dtype)
     clipped = jnp.clip(sign * f, 0, sign * f[-1])
     slots = jnp.arange(n, dtype=jnp.int32)
-    levels, order = jax.lax.sort((clipped, slots), num_keys=1, is_stable=False)
-    rank = jnp.zeros_like(slots).at[order].set(slots, unique_indices=True)
+    places = order(clipped)
+    levels = clipped[places]
+    rank = jnp.zeros_like(slots).at[places].set(slots, unique_indices=True)
     ranks = _isotonic(rank, g.at[-1].set(0))
     return (sign * levels.at[ranks].get(mode="clip")).at[-1].set(f[-1])
 
