@@ -7,7 +7,7 @@ n p^2 / 2 more where squares or eigenvalues are asked for, and O(rows p + p^2) m
 """
 
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +16,10 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.batching import one_at_a_time, over_rows
 from jaxcal.quadratic import QuadraticSums, count
-from jaxcal.typing import Features
+from jaxcal.typing import Features, OfVectors
 
 ROWS = 2048  # at a time: enough for a matrix product at full rate
 SIDE = 256  # of the blocks of a symmetric product: smaller ones are slower by more than they save
-
-
-@runtime_checkable
-class OfVectors(Protocol):
-    """A pairwise statistic < z_i, z_j > with a vector of each observation, [channels, p, n]."""
-
-    @property
-    def channels(self) -> int: ...
-
-    def vectors(self, features: Features, /) -> Float[Array, "c p n"]: ...
 
 
 def linear_sums(

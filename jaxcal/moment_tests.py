@@ -14,7 +14,7 @@ from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Unnormalized
 from jaxcal.moments import Balance, Curvature, Exchangeable, KernelStein, Score
 from jaxcal.nulls import Null, Wild
-from jaxcal.preparation import MomentsResidual, Specification, checked_base_measure
+from jaxcal.preparation import MomentsResidual, RandomFeatures, Specification, checked_base_measure
 from jaxcal.quadratic import TILE
 from jaxcal.results import TestResult, recorded
 from jaxcal.scores import is_distribution
@@ -42,6 +42,7 @@ class MomentOptions(TypedDict, total=False):
     n_nodes: int
     whiten: Whitener | None
     standardize: bool
+    features: RandomFeatures | None
     tile: int
     mesh: Mesh | None
 
@@ -72,7 +73,7 @@ def moment_test(
         **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
             prediction, plus a constant, for the same error everywhere; ``divergence``,
             ``base_measure``, ``n_nodes``, ``whiten``, ``standardize``, ``null``, ``level``,
-            ``tile`` and ``mesh`` as in `jaxcal.kccsd_test`.
+            ``features``, ``tile`` and ``mesh`` as in `jaxcal.kccsd_test`.
 
     Returns:
         `TestResult`. A target where its prediction has density 0 is a rejection of its own. There
@@ -84,7 +85,7 @@ def moment_test(
         TypeError: An argument is of the wrong type, or there is no such option.
 
     Cost: The moment at n targets, n n_nodes scores, and n^2 (b + q) products for b draws of the
-    null and q numbers of the moment.
+    null and q numbers of the moment; with R random features n R q b.
 
     Source: Balance, Metropolis et al. (1953); scores, Stein (1972); curvature, the information
     matrix test of White (1982).
@@ -208,6 +209,7 @@ def _run(
         level=options.get("level", 0.05),
         tile=options.get("tile", TILE),
         mesh=options.get("mesh"),
+        features=options.get("features"),
     )
 
 

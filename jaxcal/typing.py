@@ -52,6 +52,16 @@ class Pairwise(Protocol):
 
 
 @runtime_checkable
+class OfVectors(Protocol):
+    """A pairwise statistic < z_i, z_j > with a vector of each observation, [channels, p, n]."""
+
+    @property
+    def channels(self) -> int: ...
+
+    def vectors(self, features: Features, /) -> Float[Array, "c p n"]: ...
+
+
+@runtime_checkable
 class Divergence(Protocol):
     """A divergence between predictions: features once per prediction, then squared values.
 

@@ -8,12 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jax.tree_util import Partial
+from quick import quick_first
 
 import jaxcal
 from jaxcal import ckce, nulls, sbi
 from jaxcal.ckce import solve
-from jaxcal.kernels import Gaussian
+from jaxcal.divergences import Fisher, Vectors, Wasserstein
+from jaxcal.kernels import Constant, Gaussian
 from jaxcal.kernels.grams import square_gram
+from jaxcal.linear import linear_sums
+from jaxcal.numerics import TURN
+from jaxcal.pairwise.finite_rank import Frequencies, twice, waves
+from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
+from jaxcal.preparation import (
+    Featured,
+    MomentsResidual,
+    Specification,
+    stein_specification,
+    with_random_features,
+)
 from jaxcal.testing import apply
 
 N = 40
@@ -100,7 +114,61 @@ class Conjugate:
         return jaxcal.Scores(score(thetas, xs), at_nodes, nodes)
 
 
-@pytest.mark.parametrize("kind", [Hellinger, SignAgreement, Eigen, Coins, Conjugate])
+class Cauchy(eqx.Module):
+    """k(x, y) = prod_j 1 / (1 + (x_j - y_j)^2), the characteristic function of the Laplace distribution."""
+
+    def __call__(self, x, y):
+        return jnp.prod(1 / (1 + (x - y) ** 2))
+
+    def frequencies(self, key, count, d):
+        return jax.random.laplace(key, (count, d))
+
+
+class SignResidual(eqx.Module):
+    """k(p, p') sign(y - mu) . sign(y' - mu'): what a user compares instead of scores."""
+
+    needs_scores = components = False
+
+    def needs_nodes(self, predictions):
+        return False
+
+    def node_key(self, key):
+        return key
+
+    def divided(self, view, divergence, kernel):
+        return view.predictions, view.about_origin
+
+    def features(self, key, view, predictions, target_kernel, described):
+        signs = jnp.sign(view.ys - predictions.units.points(predictions.predictions.base_dist.loc))
+        return Featured(WeightedFeatures(described, (signs,)), *[jnp.zeros((), int)] * 3)
+
+    def pairwise(self, featured, target_kernel, prediction_kernel, divergence):
+        return Weighted(prediction_kernel, divergence, (Inner(),))
+
+
+class NearSigns(SignAgreement):
+    """The same in random waves of its kernel."""
+
+    def waves(self, draw, features):
+        return SignWaves(draw.frequencies(features[0].shape[1], Gaussian(1.0)))
+
+
+class SignWaves(eqx.Module):
+    """Waves of predictions and targets, times signs."""
+
+    frequencies: Frequencies
+
+    def __call__(self, vectors, features):
+        turns = self.frequencies.turns(vectors) + self.frequencies.targets @ features[0].T / TURN
+        cos, _ = waves(turns, twice(self.frequencies.sizes))
+        return (cos[:, None] * jnp.sign(features[1]).T[None]).reshape(1, -1, len(features[0]))
+
+
+OUTSIDE = [Hellinger, SignAgreement, Eigen, Coins, Conjugate]
+OUTSIDE += [Cauchy, SignResidual, NearSigns, SignWaves]
+
+
+@pytest.mark.parametrize("kind", OUTSIDE)
 def test_each_takes_fewer_than_20_lines(kind):
     assert len(inspect.getsource(kind).strip().splitlines()) <= 20
 
@@ -163,3 +231,69 @@ def test_a_posterior():
     xs = thetas + jnp.asarray(RNG.normal(size=(N, 2)))
     assert sbi.kccsd_test(KEY, Conjugate(), thetas, xs).p_value > 0.01
     assert sbi.kccsd_test(KEY, Conjugate(), thetas + 1, xs).p_value < 0.01
+
+
+def skewness(log_density, y):
+    return jnp.tanh(jax.grad(log_density)(y))
+
+
+def of_signs(n):
+    spec = Specification(Wasserstein(), Gaussian(), Gaussian(), SignResidual())
+    return spec, dist.Normal(X[:n], 1.0).to_event(1), YS[:n]
+
+
+def of_a_moment(n):
+    residual = MomentsResidual((Partial(skewness),), ("skewness",))
+    spec = Specification(Fisher(), Gaussian() + Constant(), Gaussian(), residual)
+    return spec, dist.Normal(X[:n], 1.0).to_event(1), YS[:n]
+
+
+def of_a_kernel(n):
+    kernel = 0.5 * Gaussian() + Gaussian() * Cauchy() + Cauchy()
+    return stein_specification(YS[:n], target_kernel=kernel), *of_signs(n)[1:]
+
+
+@pytest.mark.parametrize("n", quick_first([12, 25, 40], [12]))
+@pytest.mark.parametrize("case", [of_signs, of_a_moment, of_a_kernel])
+def test_random_features_of_what_a_user_adds(case, n):
+    """Their mean over keys is the statistic of all pairs; each is that of all pairs of features."""
+    spec, predictions, ys = case(n)
+    keys = jax.random.split(KEY, 2)
+    prepared, featured = spec.fit(keys, predictions, ys)
+    exact = prepared.pairwise.block(featured.features, featured.features)[0]
+
+    def drawn(key):
+        random = with_random_features(spec, jaxcal.RandomFeatures(key, 40))
+        prepared, featured = random.fit(keys, predictions, ys)
+        linear = linear_sums(prepared.pairwise, featured.features, jnp.zeros((n, 0)))
+        return prepared.pairwise.block(featured.features, featured.features)[0], linear.total[0]
+
+    each, totals = jax.jit(jax.vmap(drawn))(jax.random.split(KEY, 200))
+    error = jnp.std(each, 0, ddof=1) / 200**0.5
+    assert np.all(np.abs(jnp.mean(each, 0) - exact) < 5 * error + 1e-9)
+    pairs = jnp.sum(each, (1, 2)) - jnp.trace(each, axis1=1, axis2=2)
+    np.testing.assert_allclose(totals, pairs, rtol=1e-8, atol=1e-8)
+
+
+def test_random_features_of_a_statistic_with_waves_of_its_own():
+    features = WeightedFeatures(X, ((X, YS - X),))
+    weighted = Weighted(Gaussian(2.0), Vectors(X), (NearSigns(),))
+    exact = weighted.block(features, features)[0]
+
+    def drawn(key):
+        return jaxcal.RandomFeatures(key, 40).of(weighted, features).block(features, features)[0]
+
+    each = jax.jit(jax.vmap(drawn))(jax.random.split(KEY, 400))
+    assert np.all(np.abs(each.mean(0) - exact) < 5 * each.std(0, ddof=1) / 20 + 1e-9)
+    without = Weighted(Gaussian(2.0), Vectors(X), (SignAgreement(),))
+    with pytest.raises(TypeError, match=r"SignAgreement has no random features: .* vectors"):
+        jaxcal.RandomFeatures(0).of(without, features)
+
+
+@pytest.mark.parametrize("null", [nulls.Wild(199), nulls.Eigenvalues(), Coins()])
+def test_a_moment_of_a_user_in_linear_time(null):
+    options = {"moment": skewness, "features": jaxcal.RandomFeatures(1, 40), "null": null}
+    calm = jaxcal.moment_test(KEY, NORMALS, YS, **options)
+    assert calm.p_value > 0.01
+    assert "40 random features" in str(calm)
+    assert jaxcal.moment_test(KEY, NORMALS, YS + 1, **options).verdict == "rejected"

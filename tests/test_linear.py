@@ -29,7 +29,8 @@ from jaxcal.kernels import (
 from jaxcal.linear import SIDE, linear_sums, square, triangle
 from jaxcal.models.families import Laplaces, Mixtures, Normals, Particles
 from jaxcal.nulls import DependentWild, Eigenvalues, Gamma, Wild
-from jaxcal.pairwise.finite_rank import FiniteRank, class_directions
+from jaxcal.pairwise.finite_rank import FiniteRank
+from jaxcal.pairwise.skce import class_directions
 from jaxcal.preparation import stein_specification, with_random_features
 from jaxcal.quadratic import quadratic_sums
 from jaxcal.skce.specification import mean_specification

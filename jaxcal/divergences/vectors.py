@@ -1,6 +1,6 @@
 """Divergences that are Euclidean distances of feature vectors, and the kernel on a divergence."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -11,6 +11,7 @@ from jaxcal import convert
 from jaxcal.kernels import points
 from jaxcal.typing import (
     ArrayLike,
+    Divergence,
     DivergenceLike,
     Features,
     KernelLike,
@@ -27,8 +28,18 @@ class NodeScores(NamedTuple):
     values: Float[Array, "n m d"]
 
 
+@runtime_checkable
+class VectorDivergence(Divergence, Protocol):
+    """A divergence between ``vectors`` [n, q]: their Euclidean distance where it says so by
+    ``euclidean = True``."""
+
+    def vectors(self, features: Features, /) -> Array: ...
+
+
 class _Euclidean:
     """Distances whose features are vectors."""
+
+    euclidean: ClassVar[bool] = True
 
     def vectors(self, features: PyTree) -> Array:
         return features
@@ -64,9 +75,10 @@ def _mean(vectors: Array) -> Array:
     return jnp.mean(jnp.where(jnp.isfinite(vectors), vectors, 0), axis=0, keepdims=True)
 
 
-def is_euclidean(divergence: DivergenceLike) -> bool:
-    """Whether the distance is that of vectors, ``divergence.vectors(features)``."""
-    return isinstance(divergence, _Euclidean)
+def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:
+    """Whether the distance is that of vectors, ``divergence.vectors(features)``: it says so by
+    ``euclidean = True``."""
+    return getattr(divergence, "euclidean", False)
 
 
 def _vectors(value: ArrayLike) -> Array:

@@ -2,7 +2,9 @@ r"""Random frequencies of a shift-invariant kernel: k(x, y) = E cos(w . (x - y))
 
 A radial kernel that is a mixture of Gaussian kernels (Schoenberg) has normal frequencies of random
 precision: with :math:`shape(u) = E e^{-S u / 2}`, w is normal of variance S over the squared
-bandwidth. Products add precisions, sums choose between them. Source: Rahimi and Recht (2007).
+bandwidth. Any other kernel of height 1 may draw w from its spectral density itself, by a method
+``frequencies(key, count, d)``. Products add frequencies, sums choose between them. Source: Rahimi
+and Recht (2007).
 """
 
 from typing import Any, NamedTuple
@@ -17,10 +19,16 @@ from jaxcal.typing import DTypeLike, Key
 
 class Precisions(NamedTuple):
     """Draws of the frequencies' variances ``values`` [r, d], each with the ``height`` [r] of the
-    kernel that it stands for; their mean height is k(x, x)."""
+    kernel that it stands for; their mean height is k(x, x). ``drawn`` [r, d] are frequencies that
+    kernels drew themselves."""
 
     values: Float[Array, "r d"]
     height: Float[Array, " r"]
+    drawn: Float[Array, "r d"] | float = 0.0
+
+    def frequencies(self, normals: Float[Array, "r d"]) -> Float[Array, "r d"]:
+        """The frequencies, from standard normal vectors."""
+        return normals * jnp.sqrt(self.values) + self.drawn
 
 
 def precisions(
@@ -38,7 +46,8 @@ def precisions(
         kernel: `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
             `Constant`, their sums, products and multiples, with their bandwidths; or any radial
             kernel with a method ``precisions(key, count)`` that draws S of
-            :math:`shape(u) = E e^{-S u / 2}`.
+            :math:`shape(u) = E e^{-S u / 2}`; or any kernel with k(x, x) = 1 and a method
+            ``frequencies(key, count, d)`` that draws [count, d] from its spectral density.
         key: Random key.
         count: Number of draws r.
         d: Dimension of the points.
@@ -66,26 +75,39 @@ def precisions(
             total = jnp.mean(a.height) + jnp.mean(b.height)
             share = jnp.mean(a.height) / total
             first = jax.random.uniform(keys[2], (count,), dtype) < share
-            return Precisions(jnp.where(first[:, None], a.values, b.values), total * one)
+            values, drawn = (
+                jnp.where(first[:, None], *pair)
+                for pair in ((a.values, b.values), (a.drawn, b.drawn))
+            )
+            return Precisions(values, total * one, drawn)
         case Product(left=left, right=right):
             keys = jax.random.split(key)
             a, b = inner(left, keys[0]), inner(right, keys[1])
-            return Precisions(a.values + b.values, a.height * b.height)
+            return Precisions(a.values + b.values, a.height * b.height, a.drawn + b.drawn)
         case Scaled(scale=scale, kernel=part):
             a = inner(part, key)
-            return Precisions(a.values, jnp.asarray(scale, dtype) * a.height)
+            return a._replace(height=jnp.asarray(scale, dtype) * a.height)
         case L1Laplace(bandwidth=lengths) if lengths is not None:
             # Cauchy frequencies, independent in each coordinate
             drawn = 0.5 / jax.random.gamma(key, 0.5, (count, d), dtype)
             return Precisions(drawn / jnp.asarray(lengths, dtype) ** 2 * jnp.ones((1, d)), one)
+        case _ if hasattr(kernel, "frequencies"):
+            drawn = jnp.asarray(kernel.frequencies(key, count, d), dtype)
+            if drawn.shape != (count, d):
+                raise ValueError(
+                    f"{name}: {type(kernel).__name__}.frequencies(key, {count}, {d}) must be of "
+                    f"shape {(count, d)}, got {drawn.shape}"
+                )
+            return Precisions(jnp.zeros((count, d), dtype), one, drawn)
         case _ if hasattr(kernel, "precisions") and kernel.bandwidth is not None:
             drawn = jnp.asarray(kernel.precisions(key, count), dtype)[:, None]
             lengths = jnp.broadcast_to(jnp.asarray(kernel.bandwidth, dtype), (d,))
             return Precisions(drawn / lengths[None] ** 2, one)
     raise TypeError(
         f"{name}: random features are those of Gaussian, IMQ, RationalQuadratic, Matern52, "
-        f"Laplace, L1Laplace and Constant, their sums, products and multiples, and of radial "
-        f"kernels with a method precisions(key, count); got {kernel}"
+        f"Laplace, L1Laplace and Constant, their sums, products and multiples, of radial kernels "
+        f"with a method precisions(key, count), and of kernels with a method "
+        f"frequencies(key, count, d), which draws from the spectral density; got {kernel}"
     )
 
 

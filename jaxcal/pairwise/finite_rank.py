@@ -15,13 +15,15 @@ frequencies is h.
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means import KernelMeans
+from jaxcal.divergences.vectors import VectorDivergence
+from jaxcal.kernels.frequencies import orthogonal_normals, precisions
 from jaxcal.numerics import TURN, cos_and_sin
-from jaxcal.pairwise.weighted import WeightedFeatures
-from jaxcal.typing import Features
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+from jaxcal.typing import DTypeLike, Features, KernelLike, Key, OfVectors
 
 
 class Frequencies(NamedTuple):
@@ -31,6 +33,124 @@ class Frequencies(NamedTuple):
     predictions: Float[Array, "r q"]
     targets: Float[Array, "r d"]
     sizes: Float[Array, " r"]
+
+    def turns(self, vectors: Float[Array, "q n"]) -> Float[Array, "r n"]:
+        """Phases of the predictions' waves, in turns."""
+        return (self.predictions / TURN) @ vectors
+
+
+class Draw(eqx.Module):
+    """What a statistic draws its frequencies from; the same ones each time it is asked.
+
+    Attributes:
+        key: Random key.
+        kernel: Kernel on the vectors of the predictions.
+        target_kernel: Kernel on targets, with its bandwidth.
+        count: Number of frequencies r.
+        dimension: Length q of the vectors of the predictions.
+        orthogonal: Whether frequencies are orthogonal to each other in blocks.
+        dtype: Type of the results.
+    """
+
+    key: Key
+    kernel: KernelLike
+    target_kernel: KernelLike
+    count: int = eqx.field(static=True)
+    dimension: int = eqx.field(static=True)
+    orthogonal: bool = eqx.field(static=True)
+    dtype: DTypeLike = eqx.field(static=True)
+
+    def frequencies(self, d: int = 0, kernel: KernelLike | None = None) -> Frequencies:
+        """Frequencies of the predictions, and of targets [n, d] where a kernel acts on these: the
+        one given, or that of the test."""
+        keys, q = self._keys(), self.dimension
+        draw = orthogonal_normals if self.orthogonal else _normals
+        normals = draw(keys[0], self.count, q + d, self.dtype)
+        first = precisions(
+            self.kernel, keys[1], self.count, q, "prediction_kernel", dtype=self.dtype
+        )
+        nu = first.frequencies(normals[:, :q])
+        if d == 0:
+            none = jnp.zeros((self.count, 0), self.dtype)
+            return Frequencies(nu, none, jnp.sqrt(first.height / self.count))
+        kernel = self.target_kernel if kernel is None else kernel
+        second = precisions(kernel, keys[2], self.count, d, "target_kernel", dtype=self.dtype)
+        sizes = jnp.sqrt(first.height * second.height / self.count)
+        return Frequencies(nu, second.frequencies(normals[:, q:]), sizes)
+
+    def signs(self, length: int) -> Float[Array, "r length"]:
+        """Random signs, a row for each frequency."""
+        return jax.random.rademacher(self._keys()[3], (self.count, length), self.dtype)
+
+    def _keys(self) -> Array:
+        return jax.random.split(self.key, 4)
+
+
+@runtime_checkable
+class Waves(Protocol):
+    """The vectors [channels, p, n] of a statistic times a kernel on predictions, from the vectors
+    [q, n] of the predictions and the features of the statistic."""
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
+
+
+@runtime_checkable
+class HasWaves(Protocol):
+    """A statistic of targets that is a mean over random frequencies."""
+
+    def waves(self, draw: Draw, features: Any, /) -> Waves: ...
+
+
+def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
+    """A kernel on predictions times statistics, as an inner product of random features.
+
+    A statistic takes part that has a method ``vectors(features)``, [channels, q, n], whose inner
+    products it is, or a method ``waves(draw, features)``.
+
+    Raises:
+        TypeError: a statistic has neither.
+    """
+    assert isinstance(weighted.divergence, VectorDivergence)
+    waves = []
+    for one, of in zip(weighted.statistics, features.residuals, strict=True):
+        if isinstance(one, HasWaves):
+            waves.append(one.waves(draw, of))
+        elif isinstance(one, OfVectors):
+            waves.append(VectorWaves(draw.frequencies(), one))
+        else:
+            raise TypeError(
+                f"features: {type(one).__name__} has no random features: it needs a method "
+                f"vectors(features), [channels, q, n], whose inner products it is, or "
+                f"waves(draw, features)"
+            )
+    return WeightedWaves(weighted.divergence, tuple(waves))
+
+
+class WeightedWaves(eqx.Module):
+    """The waves of several statistics, channel by channel; shorter vectors end in zeros."""
+
+    divergence: VectorDivergence
+    each: tuple[Waves, ...]
+
+    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
+        vectors = self.divergence.vectors(features.predictions).T
+        parts = [one(vectors, of) for one, of in zip(self.each, features.residuals, strict=True)]
+        length = max(part.shape[1] for part in parts)
+        return jnp.concatenate(
+            [jnp.pad(part, ((0, 0), (0, length - part.shape[1]), (0, 0))) for part in parts]
+        )
+
+
+class VectorWaves(eqx.Module):
+    """Waves of the predictions times the vectors of a statistic: 2 r q numbers an observation."""
+
+    frequencies: Frequencies
+    statistic: OfVectors
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Features) -> Float[Array, "c p n"]:
+        cos, _ = waves(self.frequencies.turns(vectors), twice(self.frequencies.sizes))
+        z = self.statistic.vectors(features)
+        return (cos[None, :, None] * z[:, None]).reshape(len(z), -1, z.shape[-1])
 
 
 @runtime_checkable
@@ -62,71 +182,6 @@ class FiniteRank(eqx.Module):
         return jnp.sum(self.vectors(features) ** 2, axis=1)
 
 
-class SteinWaves(eqx.Module):
-    """Waves under the Stein operator: 2 r d numbers an observation, of r frequencies.
-
-    With ``components`` each target coordinate is a channel.
-    """
-
-    frequencies: Frequencies
-    divergence: Any
-    components: bool = eqx.field(default=False, static=True)
-
-    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
-        nu, omega, sizes = self.frequencies
-        (stein,) = features.residuals
-        along = self.divergence.vectors(features.predictions).T
-        cos, sin = waves((nu / TURN) @ along + (omega / TURN) @ stein.ys.T, twice(sizes))
-        s, w = stein.scores.T[:, None], twice(omega).T[:, :, None]
-        z = s * cos[None] - w * sin[None]
-        match stein.preconditioner:
-            case None:
-                pass
-            case m if m.ndim == 3:
-                z = jnp.einsum("nij,jpn->ipn", m, z)
-            case m:
-                z = jnp.moveaxis(m.reshape(*m.shape, *[1] * (3 - m.ndim)), 0, -1) * z
-        return z if self.components else z.reshape(1, -1, z.shape[-1])
-
-
-class MeanWaves(eqx.Module):
-    """Waves minus their means under the prediction: 2 r numbers an observation."""
-
-    frequencies: Frequencies
-    divergence: Any
-    cosine: KernelMeans
-    sine: KernelMeans
-
-    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
-        nu, omega, sizes = self.frequencies
-        (observed,) = features.residuals
-        cos, sin = cos_and_sin((omega / TURN) @ observed.ys.T)
-        real = cos - self.cosine.first(observed.distribution, omega).T
-        imaginary = sin - self.sine.first(observed.distribution, omega).T
-        alpha = (nu / TURN) @ self.divergence.vectors(features.predictions).T
-        turned_cos, turned_sin = waves(alpha, twice(sizes))
-        return (turned_cos * twice(real) - turned_sin * twice(imaginary))[None]
-
-
-class ClassWaves(eqx.Module):
-    r"""Waves of the predictions times a random projection of the residual :math:`e_y - p`.
-
-    ``directions`` [r, m] have second moment :math:`\Lambda`, the Gram matrix of the m classes.
-    """
-
-    frequencies: Frequencies
-    divergence: Any
-    directions: Float[Array, "r m"]
-
-    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
-        (observed,) = features.residuals
-        p = observed.distribution.probabilities
-        along = self.directions[:, observed.ys] - self.directions @ p.T
-        nu, _, sizes = self.frequencies
-        cos, _ = waves((nu / TURN) @ self.divergence.vectors(features.predictions).T, twice(sizes))
-        return (cos * twice(along))[None]
-
-
 def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
     """Cosine and sine [p, n], p = 2 r, of the turns and of a quarter turn less.
 
@@ -142,19 +197,5 @@ def twice(rows: Array) -> Array:
     return jnp.concatenate([rows, rows])
 
 
-def class_directions(
-    signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
-) -> Float[Array, "r m"]:
-    r"""Directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for residuals of
-    sum 0, from random signs [r, m - 1]: along the ones, where no residual lies, none is lost."""
-    m = signs.shape[1] + 1
-    # an orthonormal basis [m, m - 1] of the vectors of sum 0
-    ones = jnp.ones((m, 1), signs.dtype)
-    basis = jnp.linalg.qr(jnp.concatenate([ones, jnp.eye(m, dtype=signs.dtype)[:, 1:]], 1))[0]
-    basis = basis[:, 1:]
-    if matrix is None:
-        return signs @ basis.T
-    gram = basis.T @ matrix.astype(signs.dtype) @ basis
-    values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
-    root = vectors * jnp.sqrt(jnp.where(values > 0, values, 0))[None]
-    return signs @ (basis @ root).T
+def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
+    return jax.random.normal(key, (count, d), dtype)

@@ -18,7 +18,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernel_means import KernelMeans
+from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
+from jaxcal.kernels.classes import ClassGram
+from jaxcal.models.families import Classes
+from jaxcal.numerics import TURN, cos_and_sin
+from jaxcal.pairwise.finite_rank import Draw, Frequencies, twice, waves
 from jaxcal.typing import Features
 
 
@@ -71,6 +76,49 @@ class KernelResidual(eqx.Module):
         at_targets = jax.vmap(of_target)(features.ys, features.distribution)
         return (at_targets + means.own(features.distribution))[None]
 
+    def waves(self, draw: Draw, features: Observed) -> "MeanWaves | ClassWaves":
+        """The same with a target kernel of random frequencies, where ``means`` are those of a
+        `Wave`; of classes, with random directions of theirs."""
+        if isinstance(features.distribution, Classes):
+            kernel = self.means.kernel
+            matrix = kernel.matrix if isinstance(kernel, ClassGram) else None
+            signs = draw.signs(features.distribution.probabilities.shape[1] - 1)
+            return ClassWaves(draw.frequencies(), class_directions(signs, matrix))
+        frequencies = draw.frequencies(features.ys.shape[1])
+        return MeanWaves(frequencies, self.means, _sine(self.means))
+
+
+class MeanWaves(eqx.Module):
+    """Waves minus their means under the prediction: 2 r numbers an observation."""
+
+    frequencies: Frequencies
+    cosine: KernelMeans
+    sine: KernelMeans
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Observed) -> Float[Array, "c p n"]:
+        _, omega, sizes = self.frequencies
+        cos, sin = cos_and_sin((omega / TURN) @ features.ys.T)
+        real = cos - self.cosine.first(features.distribution, omega).T
+        imaginary = sin - self.sine.first(features.distribution, omega).T
+        turned_cos, turned_sin = waves(self.frequencies.turns(vectors), twice(sizes))
+        return (turned_cos * twice(real) - turned_sin * twice(imaginary))[None]
+
+
+class ClassWaves(eqx.Module):
+    r"""Waves of the predictions times a random projection of the residual :math:`e_y - p`.
+
+    ``directions`` [r, m] have second moment :math:`\Lambda`, the Gram matrix of the m classes.
+    """
+
+    frequencies: Frequencies
+    directions: Float[Array, "r m"]
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Observed) -> Float[Array, "c p n"]:
+        p = features.distribution.probabilities
+        along = self.directions[:, features.ys] - self.directions @ p.T
+        cos, _ = waves(self.frequencies.turns(vectors), twice(self.frequencies.sizes))
+        return (cos * twice(along))[None]
+
 
 class MatrixSKCE(eqx.Module):
     r"""Pairwise statistic of SKCE for classes and any kernel k((p, y), (p', y')).
@@ -102,3 +150,30 @@ def _with_residuals(observed: Observed) -> tuple[Array, Array]:
     p = observed.distribution
     assert isinstance(p, jax.Array)
     return p, jax.nn.one_hot(observed.ys, p.shape[-1], dtype=p.dtype) - jnp.asarray(p)
+
+
+def class_directions(
+    signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
+) -> Float[Array, "r m"]:
+    r"""Directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for residuals of
+    sum 0, from random signs [r, m - 1]: along the ones, where no residual lies, none is lost."""
+    m = signs.shape[1] + 1
+    # an orthonormal basis [m, m - 1] of the vectors of sum 0
+    ones = jnp.ones((m, 1), signs.dtype)
+    basis = jnp.linalg.qr(jnp.concatenate([ones, jnp.eye(m, dtype=signs.dtype)[:, 1:]], 1))[0]
+    basis = basis[:, 1:]
+    if matrix is None:
+        return signs @ basis.T
+    gram = basis.T @ matrix.astype(signs.dtype) @ basis
+    values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
+    root = vectors * jnp.sqrt(jnp.where(values > 0, values, 0))[None]
+    return signs @ (basis @ root).T
+
+
+def _sine(cosine: KernelMeans) -> KernelMeans:
+    """The same averages of the sine: every formula holds its wave."""
+    return jax.tree.map(
+        lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
+        cosine,
+        is_leaf=lambda part: isinstance(part, Wave),
+    )

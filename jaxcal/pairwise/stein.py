@@ -19,6 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.kernels import points
+from jaxcal.numerics import TURN
+from jaxcal.pairwise.finite_rank import Draw, Frequencies, twice, waves
 from jaxcal.pairwise.weighted import WeightedFeatures
 from jaxcal.typing import Point, PointKernel, Points, Scalar
 
@@ -227,6 +229,11 @@ class Stein(eqx.Module):
 
         return jnp.moveaxis(jax.vmap(alone)(features), 0, 1)
 
+    def waves(self, draw: Draw, features: SteinFeatures) -> "SteinWaves":
+        """The same with a target kernel of random frequencies."""
+        frequencies = draw.frequencies(self.dimension, self.target_kernel)
+        return SteinWaves(frequencies, self.components)
+
     def _target_block(self, rows: SteinFeatures, cols: SteinFeatures) -> Array:
         kernel, m = self.target_kernel, rows.preconditioner
         plain = not self.components and (m is None or m.ndim == 1)
@@ -248,6 +255,33 @@ class Stein(eqx.Module):
         left = (rows.ys, rows.scores, _matrices(rows))
         right = (cols.ys, cols.scores, _matrices(cols))
         return jnp.moveaxis(points.gram(pair, left, right), -1, 0)
+
+
+class SteinWaves(eqx.Module):
+    """Waves under the Stein operator: 2 r d numbers an observation, of r frequencies.
+
+    With ``components`` each target coordinate is a channel.
+    """
+
+    frequencies: Frequencies
+    components: bool = eqx.field(default=False, static=True)
+
+    def __call__(
+        self, vectors: Float[Array, "q n"], features: SteinFeatures
+    ) -> Float[Array, "c p n"]:
+        _, omega, sizes = self.frequencies
+        turns = self.frequencies.turns(vectors) + (omega / TURN) @ features.ys.T
+        cos, sin = waves(turns, twice(sizes))
+        s, w = features.scores.T[:, None], twice(omega).T[:, :, None]
+        z = s * cos[None] - w * sin[None]
+        match features.preconditioner:
+            case None:
+                pass
+            case m if m.ndim == 3:
+                z = jnp.einsum("nij,jpn->ipn", m, z)
+            case m:
+                z = jnp.moveaxis(m.reshape(*m.shape, *[1] * (3 - m.ndim)), 0, -1) * z
+        return z if self.components else z.reshape(1, -1, z.shape[-1])
 
 
 class OperatorStein(eqx.Module):

@@ -30,6 +30,10 @@ class Inner(eqx.Module):
     def diagonal(self, features: Float[Array, "n q"]) -> Array:
         return jnp.sum(features**2, axis=1)[None]
 
+    def vectors(self, features: Float[Array, "n q"]) -> Float[Array, "1 q n"]:
+        """The residuals, whose products these are."""
+        return features.T[None]
+
 
 class WeightedFeatures(NamedTuple):
     """``predictions``: features for the divergence between them; ``residuals``: those of each

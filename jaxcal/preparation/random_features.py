@@ -1,40 +1,23 @@
 """Linear time: the statistic of a test replaced by one of finite rank, by random features."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.divergences.simplex import TotalVariation
 from jaxcal.divergences.vectors import is_euclidean
-from jaxcal.kernel_means import KernelMeans
 from jaxcal.kernel_means.waves import Wave
-from jaxcal.kernels.classes import ClassGram
-from jaxcal.kernels.frequencies import orthogonal_normals, precisions
-from jaxcal.kernels.points import L1Laplace, Laplace
+from jaxcal.kernels.points import Constant, L1Laplace, Laplace
 from jaxcal.models import Standardized
 from jaxcal.models.families import Classes
-from jaxcal.pairwise.finite_rank import (
-    ClassWaves,
-    FiniteRank,
-    Frequencies,
-    MeanWaves,
-    SteinWaves,
-    class_directions,
-)
-from jaxcal.pairwise.skce import Observed
-from jaxcal.preparation.residuals import (
-    Featured,
-    MeanResidual,
-    SteinResidual,
-)
+from jaxcal.pairwise.finite_rank import Draw, FiniteRank, in_waves
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+from jaxcal.preparation.residuals import Featured, Residual
 from jaxcal.preparation.specification import Specification
 from jaxcal.preparation.views import View
-from jaxcal.typing import DivergenceLike, DTypeLike, Features, KernelLike, Key, PredictionsLike
+from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Pairwise, PredictionsLike
 
 
 class RandomFeatures(eqx.Module):
@@ -46,6 +29,11 @@ class RandomFeatures(eqx.Module):
     its level for every number of features, as it is a test of its own; more features bring its
     power near that of all pairs (measured in `experiments/linear`).
 
+    Kernels of other packages take part by a method ``frequencies(key, count, d)`` that draws from
+    their spectral density, or ``precisions(key, count)`` (`jaxcal.kernels.frequencies`); statistics
+    of targets by one of the two methods that `of` names; distances between predictions by
+    ``vectors(features)`` and ``euclidean = True``.
+
     Args:
         key: Random key of the frequencies: the same key, the same features for every model.
         n_features: Number of features, half of them cosines and half sines; even.
@@ -53,8 +41,8 @@ class RandomFeatures(eqx.Module):
 
     Raises:
         ValueError: an odd or too small ``n_features``.
-        TypeError: arguments of another type; in a test, a kernel without random features or a
-            distance that is not one of vectors.
+        TypeError: arguments of another type; in a test, a kernel or a statistic without random
+            features, or a distance that is not one of vectors.
 
     Cost: of a test, n p (b + p) multiplications for b draws of the null.
 
@@ -83,11 +71,58 @@ class RandomFeatures(eqx.Module):
             )
         checks.flag(self.orthogonal, "orthogonal")
 
+    def of(
+        self,
+        weighted: Pairwise,
+        features: WeightedFeatures,
+        target_kernel: KernelLike = Constant(),
+    ) -> FiniteRank:
+        """A kernel on predictions times statistics of the targets, as one of random features.
+
+        Args:
+            weighted: The `jaxcal.pairwise.weighted.Weighted`, whose statistics have a method
+                ``vectors(features)``, [channels, q, n], whose inner products they are, or
+                ``waves(draw, features)`` (`jaxcal.pairwise.finite_rank.HasWaves`).
+            features: Features of the observations.
+            target_kernel: Kernel on targets, with its bandwidth, for statistics with waves.
+
+        Returns:
+            The statistic of finite rank, with the same features; its mean over the keys is that of
+            all pairs.
+
+        Raises:
+            TypeError: a kernel, a statistic or a distance has no random features.
+        """
+        if not isinstance(weighted, Weighted):
+            raise TypeError(
+                f"features: random features are those of a kernel on predictions times statistics "
+                f"of targets, jaxcal.pairwise.weighted.Weighted, not of {type(weighted).__name__}"
+            )
+        vectors, kernel = _vectors(weighted.divergence, weighted.prediction_kernel)
+        along = vectors(features.predictions)
+        draw = Draw(
+            self.key,
+            kernel,
+            target_kernel,
+            self.n_features // 2,
+            along.shape[1],
+            self.orthogonal,
+            along.dtype,
+        )
+        route = f"{self.n_features} random features"
+        if weighted.route not in ("", "closed form"):
+            route = f"{route}; {weighted.route}"
+        return FiniteRank(in_waves(weighted, features, draw), weighted.channels, route)
+
 
 class Approximated(eqx.Module):
-    """A residual whose statistic over pairs is replaced by one of random features."""
+    """A residual whose statistic over pairs is replaced by one of random features.
 
-    inner: SteinResidual | MeanResidual
+    ``features`` are those of the residual with a wave as its target kernel, so that averages over
+    predictions are characteristic functions; ``pairwise`` gives its statistics their frequencies.
+    """
+
+    inner: Residual
     options: RandomFeatures
 
     @property
@@ -97,6 +132,10 @@ class Approximated(eqx.Module):
     @property
     def components(self) -> bool:
         return self.inner.components
+
+    @property
+    def apart(self) -> bool:
+        return getattr(self.inner, "apart", False)
 
     def needs_nodes(self, predictions: Standardized) -> bool:
         return self.inner.needs_nodes(predictions)
@@ -117,96 +156,43 @@ class Approximated(eqx.Module):
         target_kernel: KernelLike,
         described: Features,
     ) -> Featured:
-        inner = self.inner
-        if not isinstance(inner, MeanResidual) or isinstance(predictions, Classes):
-            return inner.features(key, view, predictions, target_kernel, described)
-        return inner.features(key, view, predictions, Wave(), described)
+        kernel = target_kernel if isinstance(predictions, Classes) else Wave()
+        return self.inner.features(key, view, predictions, kernel, described)
 
     def pairwise(
         self,
         featured: Featured,
-        target_kernel: Any,
-        prediction_kernel: Any,
-        divergence: Any,
+        target_kernel: KernelLike,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
     ) -> FiniteRank:
-        features = featured.features
-        (residual,) = features.residuals
-        vectors = _vectors(divergence, prediction_kernel)(features.predictions)
-        kernel = prediction_kernel
-        if isinstance(divergence, TotalVariation):  # half a sum of absolute differences
-            kernel = L1Laplace(2 * prediction_kernel.bandwidth)
-        count, dtype = self.options.n_features // 2, vectors.dtype
-        keys = jax.random.split(self.options.key, 4)
-        of_classes = _means(residual) and isinstance(residual.distribution, Classes)
-        d = 0 if of_classes else residual.ys.shape[1]
-        q = vectors.shape[1]
-        draw = orthogonal_normals if self.options.orthogonal else _normals
-        normals = draw(keys[0], count, q + d, dtype)
-        first = precisions(kernel, keys[1], count, q, "prediction_kernel", dtype=dtype)
-        nu = normals[:, :q] * jnp.sqrt(first.values)
-        if of_classes:
-            sizes = jnp.sqrt(first.height / count)
-            m = residual.distribution.probabilities.shape[1]
-            signs = jax.random.rademacher(keys[3], (count, m - 1), dtype)
-            matrix = target_kernel.matrix if isinstance(target_kernel, ClassGram) else None
-            waves = Frequencies(nu, jnp.zeros((count, 0), dtype), sizes)
-            mapped = ClassWaves(waves, divergence, class_directions(signs, matrix))
-            return FiniteRank(mapped, route=self._route())
-        second = precisions(target_kernel, keys[2], count, d, "target_kernel", dtype=dtype)
-        omega = normals[:, q:] * jnp.sqrt(second.values)
-        waves = Frequencies(nu, omega, jnp.sqrt(first.height * second.height / count))
-        if not _means(residual):
-            components = self.inner.components
-            mapped = SteinWaves(waves, divergence, components)
-            return FiniteRank(mapped, d if components else 1, self._route())
-        cosine = featured.means
-        assert cosine is not None
-        sine = _as_sine(cosine)
-        route = self._route() + (f"; {cosine.route}" if cosine.route != "closed form" else "")
-        return FiniteRank(MeanWaves(waves, divergence, cosine, sine), route=route)
-
-    def _route(self) -> str:
-        return f"{self.options.n_features} random features"
+        weighted = self.inner.pairwise(featured, target_kernel, prediction_kernel, divergence)
+        return self.options.of(weighted, featured.features, target_kernel)
 
 
 def with_random_features(spec: Specification, features: PyTree) -> Specification:
     """The test with random features in the place of its kernels.
 
-    Raises TypeError for what is no `RandomFeatures`, or a statistic without random features.
+    Raises TypeError for what is no `RandomFeatures`.
     """
     if not isinstance(features, RandomFeatures):
         raise TypeError(
             f"features: wanted jaxcal.RandomFeatures(key, 100) or None, got {checks.say(features)}"
         )
-    if not isinstance(spec.residual, (SteinResidual, MeanResidual)):
-        raise TypeError("features: this statistic has no random features")
     return eqx.tree_at(lambda s: s.residual, spec, Approximated(spec.residual, features))
 
 
-def _means(residual: Features) -> bool:
-    return isinstance(residual, Observed)
-
-
-def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Array:
-    return jax.random.normal(key, (count, d), dtype)
-
-
-def _vectors(divergence: Any, kernel: Any) -> Callable[[Features], Array]:
-    """The map from features of predictions to vectors whose distances the kernel sees."""
-    if is_euclidean(divergence) or (
-        isinstance(divergence, TotalVariation) and isinstance(kernel, Laplace)
-    ):
-        return divergence.vectors
+def _vectors(
+    divergence: DivergenceLike, kernel: KernelLike
+) -> tuple[Callable[[Features], Array], KernelLike]:
+    """The map from features of predictions to vectors, and the kernel on these."""
+    if is_euclidean(divergence):
+        return divergence.vectors, kernel
+    if isinstance(divergence, TotalVariation) and isinstance(kernel, Laplace):
+        assert kernel.bandwidth is not None
+        # half a sum of absolute differences
+        return divergence.vectors, L1Laplace(2 * kernel.bandwidth)
     raise TypeError(
         f"features: random features want a distance between vectors, such as Fisher(), Wasserstein "
         f"of normals or Vectors(values), got {type(divergence).__name__}"
-    )
-
-
-def _as_sine(cosine: KernelMeans) -> KernelMeans:
-    """The same averages of the sine: every formula holds its wave."""
-    return jax.tree.map(
-        lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
-        cosine,
-        is_leaf=lambda part: isinstance(part, Wave),
     )
