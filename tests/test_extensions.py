@@ -115,7 +115,7 @@ class Conjugate:
 
 
 class Cauchy(eqx.Module):
-    """k(x, y) = prod_j 1 / (1 + (x_j - y_j)^2), the characteristic function of the Laplace distribution."""
+    """k(x, y) = prod_j 1 / (1 + (x_j - y_j)^2), of Laplace frequencies."""
 
     def __call__(self, x, y):
         return jnp.prod(1 / (1 + (x - y) ** 2))

@@ -2,7 +2,7 @@
 
 from jaxcal.preparation.parts import MomentsResidual
 from jaxcal.preparation.prepared import Embedding, Prepared
-from jaxcal.preparation.random_features import RandomFeatures, with_random_features
+from jaxcal.preparation.random_features import RandomFeatures
 from jaxcal.preparation.residuals import (
     Featured,
     MeanResidual,
@@ -19,6 +19,7 @@ from jaxcal.preparation.specification import (
     checked_base_measure,
     stein_specification,
     vector_kernel,
+    with_random_features,
 )
 from jaxcal.preparation.views import ClassFrame, Frame, View
 

@@ -3,21 +3,15 @@
 from collections.abc import Callable
 
 import equinox as eqx
-from jaxtyping import Array, PyTree
+from jaxtyping import Array
 
 from jaxcal import checks
 from jaxcal.divergences.simplex import TotalVariation
 from jaxcal.divergences.vectors import is_euclidean
-from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels.points import Constant, L1Laplace, Laplace
-from jaxcal.models import Standardized
-from jaxcal.models.families import Classes
 from jaxcal.pairwise.finite_rank import Draw, FiniteRank, in_waves
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-from jaxcal.preparation.residuals import Featured, Residual
-from jaxcal.preparation.specification import Specification
-from jaxcal.preparation.views import View
-from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Pairwise, PredictionsLike
+from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Pairwise
 
 
 class RandomFeatures(eqx.Module):
@@ -113,73 +107,6 @@ class RandomFeatures(eqx.Module):
         if weighted.route not in ("", "closed form"):
             route = f"{route}; {weighted.route}"
         return FiniteRank(in_waves(weighted, features, draw), weighted.channels, route)
-
-
-class Approximated(eqx.Module):
-    """A residual whose statistic over pairs is replaced by one of random features.
-
-    ``features`` are those of the residual with a wave as its target kernel, so that averages over
-    predictions are characteristic functions; ``pairwise`` gives its statistics their frequencies.
-    """
-
-    inner: Residual
-    options: RandomFeatures
-
-    @property
-    def needs_scores(self) -> bool:
-        return self.inner.needs_scores
-
-    @property
-    def components(self) -> bool:
-        return self.inner.components
-
-    @property
-    def apart(self) -> bool:
-        return getattr(self.inner, "apart", False)
-
-    def needs_nodes(self, predictions: Standardized) -> bool:
-        return self.inner.needs_nodes(predictions)
-
-    def node_key(self, key: Key) -> Key:
-        return self.inner.node_key(key)
-
-    def divided(
-        self, view: View, divergence: DivergenceLike, kernel: KernelLike
-    ) -> tuple[PyTree, PyTree]:
-        return self.inner.divided(view, divergence, kernel)
-
-    def features(
-        self,
-        key: Key,
-        view: View,
-        predictions: PredictionsLike,
-        target_kernel: KernelLike,
-        described: Features,
-    ) -> Featured:
-        kernel = target_kernel if isinstance(predictions, Classes) else Wave()
-        return self.inner.features(key, view, predictions, kernel, described)
-
-    def pairwise(
-        self,
-        featured: Featured,
-        target_kernel: KernelLike,
-        prediction_kernel: KernelLike,
-        divergence: DivergenceLike,
-    ) -> FiniteRank:
-        weighted = self.inner.pairwise(featured, target_kernel, prediction_kernel, divergence)
-        return self.options.of(weighted, featured.features, target_kernel)
-
-
-def with_random_features(spec: Specification, features: PyTree) -> Specification:
-    """The test with random features in the place of its kernels.
-
-    Raises TypeError for what is no `RandomFeatures`.
-    """
-    if not isinstance(features, RandomFeatures):
-        raise TypeError(
-            f"features: wanted jaxcal.RandomFeatures(key, 100) or None, got {checks.say(features)}"
-        )
-    return eqx.tree_at(lambda s: s.residual, spec, Approximated(spec.residual, features))
 
 
 def _vectors(

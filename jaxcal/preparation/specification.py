@@ -4,6 +4,7 @@ Everything is brought to the units of the targets' own spread first, so that no 
 metres or nanometres; bandwidths follow by the median heuristic in those units.
 """
 
+import dataclasses
 import math
 from typing import Any, TypedDict
 
@@ -12,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from jaxtyping import Key as _Key
 
 from jaxcal import checks
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, pairs, positive_median
 from jaxcal.kernels.classes import of_vectors
@@ -27,6 +29,7 @@ from jaxcal.models.families import Classes
 from jaxcal.models.sampling import sample
 from jaxcal.pairwise.stein import check_smooth
 from jaxcal.preparation.prepared import Embedding, Prepared
+from jaxcal.preparation.random_features import RandomFeatures
 from jaxcal.preparation.residuals import Featured, Residual, SteinResidual
 from jaxcal.preparation.views import ClassFrame, Frame
 from jaxcal.scores import is_distribution
@@ -61,7 +64,8 @@ class Specification(eqx.Module):
     )
     n_nodes: int = eqx.field(default=10, static=True)
     standardize: bool = eqx.field(default=True, static=True)
-    whiten: Whitener | None = None  # a `Whitener`
+    whiten: Whitener | None = None
+    random_features: RandomFeatures | None = None  # in the place of all pairs
 
     @property
     def components(self) -> bool:
@@ -120,15 +124,20 @@ class Specification(eqx.Module):
         if points.needs_bandwidth(self.prediction_kernel):
             size = embedding.size
             bandwidths["prediction"] = bandwidth if size is None else bandwidth * size
-        featured = self.residual.features(keys[0], view, for_residual, target_kernel, described)
+        random = self.random_features
+        # averages over predictions are then their characteristic functions
+        averaged = target_kernel if random is None or classes else Wave()
+        featured = self.residual.features(keys[0], view, for_residual, averaged, described)
         pairwise = self.residual.pairwise(
             featured, target_kernel, prediction_kernel, embedding.divergence
         )
+        if random is not None:
+            pairwise = random.of(pairwise, featured.features, target_kernel)
         prepared = Prepared(
             frame,
             embedding,
             self.residual,
-            target_kernel,
+            averaged,
             prediction_kernel,
             pairwise,
             bandwidths,
@@ -166,6 +175,18 @@ class Specification(eqx.Module):
         if is_distribution(nodes):
             nodes = sample(key, nodes, (self.n_nodes,), "base_measure")
         return units.points(nodes.reshape(-1, d).astype(dtype))
+
+
+def with_random_features(spec: Specification, features: PyTree) -> Specification:
+    """The test with random features in the place of its kernels.
+
+    Raises TypeError for what is no `RandomFeatures`.
+    """
+    if not isinstance(features, RandomFeatures):
+        raise TypeError(
+            f"features: wanted jaxcal.RandomFeatures(key, 100) or None, got {checks.say(features)}"
+        )
+    return dataclasses.replace(spec, random_features=features)
 
 
 def reach(ys: Points) -> Scalar:
