@@ -7,7 +7,7 @@ the residuals exactly, for every n. The statistic is the quadratic form of `jaxc
 :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from jaxcal.divergences.vectors import NodeScores
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
+from jaxcal.mcmc import log_densities
 from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.numerics import largest
 from jaxcal.pairwise.residual import PredictionKernel
@@ -77,7 +78,8 @@ def exchangeability_test(
         key: Random key: typed, legacy or an integer seed.
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        proposal: How candidates are made: `Chains`, `RandomWalk` or `Independent`.
+        proposal: How candidates are made: `Chains`, which with ``nodes`` see weights of modes too,
+            `RandomWalk`, `Independent` or `Drawn`.
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             asks for the same error everywhere.
@@ -151,6 +153,28 @@ def exchangeability_test(
     return replace(result, level=level)
 
 
+@dataclass(frozen=True)
+class _Densities:
+    """Of n predictions at k points each, [n, k, d]; events of a shape of their own."""
+
+    predictions: Any
+    event: tuple[int, ...]
+
+    def __call__(self, points: Float[Array, "n k d"], /) -> tuple[Array, Array]:
+        each = jax.vmap(partial(log_densities_and_gradients, self.predictions))
+        logs, gradients = each(self._rows(points))
+        gradients = gradients.reshape(*logs.shape, points.shape[2])
+        return jnp.moveaxis(logs, 0, 1), jnp.moveaxis(gradients, 0, 1)
+
+    def logs(self, points: Float[Array, "n k d"], /) -> Float[Array, "n k"]:
+        each = jax.vmap(partial(log_densities, self.predictions))
+        return jnp.moveaxis(each(self._rows(points)), 0, 1)
+
+    def _rows(self, points: Float[Array, "n k d"]) -> Array:
+        n, k, _ = points.shape
+        return jnp.moveaxis(points, 1, 0).reshape(k, n, *self.event)
+
+
 @partial(jax.jit, static_argnames=("n_nodes", "n_resamples", "tile"))
 def _test(
     key: Key,
@@ -193,13 +217,7 @@ def _test(
     usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)
     roots = units.scale[None, :, None] * jnp.where(usable, roots, jnp.eye(d, dtype=ys.dtype)[None])
 
-    def densities(at: Float[Array, "n k d"]) -> tuple[Array, Array]:
-        rows = jnp.moveaxis(at, 1, 0).reshape(at.shape[1], n, *event)
-        logs, gradients = jax.vmap(lambda y: log_densities_and_gradients(predictions, y))(rows)
-        gradients = gradients.reshape(at.shape[1], n, d)
-        return jnp.moveaxis(logs, 0, 1), jnp.moveaxis(gradients, 0, 1)
-
-    candidates = proposal(candidate_key, densities, ys, roots)
+    candidates = proposal(candidate_key, _Densities(predictions, event), ys, roots)
     logs = candidates.log_densities
     lost = jnp.any(jnp.isnan(logs) | (logs == jnp.inf), axis=1)
     lost = lost | ~jnp.all(jnp.isfinite(ys), axis=1)

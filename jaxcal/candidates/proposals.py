@@ -9,8 +9,8 @@ then proportional to its density. Only log densities up to their constant are us
 Source: Besag and Clifford (1989), Section 2; Tjelmeland (2004) for the weights.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -18,11 +18,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
+from jaxcal.candidates.mixtures import Mixtures, fitted
 from jaxcal.models.sampling import sample
 from jaxcal.typing import Distribution, DTypeLike, Key, Points, Scalar
 
-# log densities [n, k] and their gradients [n, k, d] of n predictions at k points each [n, k, d]
-Densities = Callable[[Float[Array, "n k d"]], tuple[Float[Array, "n k"], Float[Array, "n k d"]]]
+
+@runtime_checkable
+class Densities(Protocol):
+    """Of n predictions at k points each: log densities [n, k] and their gradients [n, k, d]."""
+
+    def __call__(
+        self, points: Float[Array, "n k d"], /
+    ) -> tuple[Float[Array, "n k"], Float[Array, "n k d"]]: ...
+
+    def logs(self, points: Float[Array, "n k d"], /) -> Float[Array, "n k"]:
+        """Log densities alone."""
+        ...
 
 
 class Candidates(NamedTuple):
@@ -80,6 +91,16 @@ def _ordered(smallest: float, largest: float) -> None:
         )
 
 
+def _nodes(value: object) -> Any:
+    """Nodes [k, d] as an array, or None."""
+    if value is None:
+        return None
+    nodes = convert.floats(value, "nodes")
+    if nodes.ndim != 2:
+        raise ValueError(f"nodes: wanted shape [k, d], got {nodes.shape}")
+    return nodes
+
+
 class Chains(eqx.Module):
     r"""Candidates by Metropolis-Hastings: steps back from the target, and as many forward m times.
 
@@ -88,20 +109,27 @@ class Chains(eqx.Module):
     gradient, they do not. M is the unit of the prediction; each step draws its own s, so that no
     step size has to be tuned. More steps buy power and never cost level.
 
+    Such steps stay in the mode they start in. With ``nodes``, every other step, as a coin says, is
+    proposed by a Gaussian mixture instead, which is fitted to each prediction by its log densities
+    at points that begin as the nodes, and never sees a target: weights of modes are then seen too.
+
     Args:
         n_candidates: Number m of candidates.
         n_steps: Number of steps in each direction.
         langevin: Follow the score.
         smallest: Smallest s; s is log-uniform.
         largest: Largest s.
+        nodes: Points [k, d] in the units of the targets, at least d + 2 of them, that reach where
+            predictions have their mass, such as 128 draws of a prior; None for no jumps.
 
     Raises:
         ValueError: A number is out of range; the message names it.
 
-    Cost: (m + 1) n_steps log densities a prediction, with their gradients for ``langevin``.
+    Cost: (m + 1) n_steps log densities a prediction, with their gradients for ``langevin``; with
+    nodes 3 k log densities more.
 
     Source: Besag and Clifford (1989), Section 2; Roberts and Tweedie (1996) for Langevin
-    proposals.
+    proposals; Tierney (1994), Section 2.3.3, for independent ones.
 
     Example:
         >>> import jax, jaxcal
@@ -119,6 +147,7 @@ class Chains(eqx.Module):
     langevin: bool = eqx.field(default=True, static=True)
     smallest: float = eqx.field(default=0.2, static=True)
     largest: float = eqx.field(default=1.5, static=True)
+    nodes: Any = eqx.field(default=None, converter=_nodes)
 
     def __check_init__(self):
         convert.integer(self.n_candidates, "n_candidates")
@@ -126,17 +155,27 @@ class Chains(eqx.Module):
         _ordered(self.smallest, self.largest)
 
     def __call__(self, key, densities, ys, units, /) -> Candidates:
-        n = ys.shape[0]
+        n, d = ys.shape
         back_key, forward_key = jax.random.split(key)
         start = ys[:, None]
         at_targets = densities(start)
-        centre, at_centre, moved_back = self._walk(back_key, densities, start, at_targets, units)
+        jumps = None
+        if self.nodes is not None:
+            if self.nodes.shape[1] != d or len(self.nodes) < d + 2:
+                raise ValueError(
+                    f"nodes: wanted at least {d + 2} of shape [{d}], got {self.nodes.shape}"
+                )
+            jumps = fitted(
+                jax.random.fold_in(key, 2), densities.logs, self.nodes.astype(ys.dtype), n
+            )
+        walk = partial(self._walk, densities=densities, units=units, jumps=jumps)
+        centre, at_centre, moved_back = walk(back_key, points=start, at_points=at_targets)
 
         def spread(leaf: Array) -> Array:
             return jnp.broadcast_to(leaf, (n, self.n_candidates, *leaf.shape[2:]))
 
-        ends, at_ends, moved = self._walk(
-            forward_key, densities, spread(centre), jax.tree.map(spread, at_centre), units
+        ends, at_ends, moved = walk(
+            forward_key, points=spread(centre), at_points=jax.tree.map(spread, at_centre)
         )
         logs = jnp.concatenate([at_targets[0], at_ends[0]], axis=1)
         k = self.n_candidates + 1
@@ -147,7 +186,16 @@ class Chains(eqx.Module):
             (moved_back + self.n_candidates * moved) / k,
         )
 
-    def _walk(self, key, densities, points, at_points, units):
+    def _walk(
+        self,
+        key: Key,
+        *,
+        densities: Densities,
+        units: Float[Array, "n d d"],
+        jumps: Mixtures | None,
+        points: Array,
+        at_points: PyTree,
+    ) -> tuple[Array, PyTree, Scalar]:
         scales = _Scales(self.smallest, self.largest)
         inverse = jnp.linalg.inv(units)
 
@@ -160,15 +208,26 @@ class Chains(eqx.Module):
 
         def step(t: Array, carry: PyTree) -> PyTree:
             points, (logs, gradients), moved = carry
-            scale_key, noise_key, accept_key = jax.random.split(jax.random.fold_in(key, t), 3)
+            step_key = jax.random.fold_in(key, t)
+            scale_key, noise_key, accept_key = jax.random.split(step_key, 3)
             s = scales.draw(scale_key, (*logs.shape, 1), points.dtype)
             noise = jax.random.normal(noise_key, points.shape, points.dtype)
             step_in_units = s**2 / 2 * drift(gradients) + s * noise
             proposed = points + jnp.einsum("nij,nkj->nki", units, step_in_units)
+            jumping = None
+            if jumps is not None:
+                coin_key, jump_key = jax.random.split(jax.random.fold_in(step_key, 3))
+                jumping = jax.random.bernoulli(coin_key, shape=logs.shape)
+                drawn = jumps.sample(jump_key, points.shape[1])
+                proposed = jnp.where(jumping[:, :, None], drawn, proposed)
             new_logs, new_gradients = densities(proposed)
             there = jnp.einsum("nij,nkj->nki", inverse, points - proposed)
             back = (there - s**2 / 2 * drift(new_gradients)) / s
-            ratio = new_logs - logs + jnp.sum(noise**2 - back**2, axis=-1) / 2
+            of_proposals = jnp.sum(noise**2 - back**2, axis=-1) / 2
+            if jumps is not None:
+                change = jumps.log_density(points) - jumps.log_density(proposed)
+                of_proposals = jnp.where(jumping, change, of_proposals)
+            ratio = new_logs - logs + of_proposals
             uniform = jax.random.uniform(accept_key, logs.shape, logs.dtype)
             accepted = jnp.log(uniform) < ratio  # never where a density is 0 or NaN
 
@@ -229,7 +288,7 @@ class RandomWalk(eqx.Module):
         steps = s * jnp.einsum("nij,nkj->nki", units, noise)
         others = ys[:, None] + steps[:, :1] + steps[:, 1:]
         points = jnp.concatenate([ys[:, None], others], axis=1)
-        logs, _ = densities(points)
+        logs = densities.logs(points)
         return Candidates(points, logs, weights(logs), jnp.ones((), ys.dtype))
 
 
@@ -274,7 +333,7 @@ class Independent(eqx.Module):
         points = jnp.concatenate([ys[None], others.astype(ys.dtype)])
         proposal = self.distribution.log_prob(points.reshape(-1, n, *event))
         points = jnp.moveaxis(points, 0, 1)
-        logs, _ = densities(points)
+        logs = densities.logs(points)
         ratio = logs - jnp.moveaxis(proposal, 0, 1)
         return Candidates(points, logs, weights(ratio), jnp.ones((), ys.dtype))
 
@@ -319,7 +378,7 @@ class Drawn(eqx.Module):
             )
         others = self.draws.reshape(n, -1, d).astype(ys.dtype)
         points = jnp.concatenate([ys[:, None], others], axis=1)
-        logs, _ = densities(points)
+        logs = densities.logs(points)
         same = jnp.full(logs.shape, 1 / logs.shape[1], ys.dtype)
         return Candidates(points, logs, same, jnp.ones((), ys.dtype))
 

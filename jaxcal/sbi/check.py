@@ -215,8 +215,9 @@ def check_posterior(
         n_nodes: Draws of the prior at which posteriors are compared.
         draws: [n, m, d] independent draws of each posterior, or what `as_draws` takes.
         n_draws: How many draws of each posterior to take where it draws cheaply.
-        chains: How candidates are made where there are no draws: a `jaxcal.candidates.Chains` or
-            any other proposal; None leaves ranks and coverage out.
+        chains: How candidates are made where there are no draws: a `jaxcal.candidates.Chains`,
+            which jumps by draws of the prior where it has no nodes of its own, or any other
+            proposal; None leaves ranks and coverage out.
         null: Null distribution of the statistics.
         level: Level of the verdict, which is about all p-values together, and of limits.
         coordinates: As in `kccsd_test`, for the question given x.
@@ -231,8 +232,8 @@ def check_posterior(
         TypeError: As in `score_pairs`, and for a coverage that is no `Coverage`.
 
     Cost: about 60 log densities, n_nodes + 14 gradients and d + 2 Hessian-vector products a pair;
-    n_draws log densities more, or 200 gradients for the chains; and n^2 products for each null draw
-    and statistic.
+    n_draws log densities more, or 384 and 200 gradients for the chains; and n^2 products for each
+    null draw and statistic.
 
     Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test` and `kcsd_test`.
 

@@ -36,6 +36,7 @@ from jaxcal.typing import (
     PriorLike,
 )
 
+PILOTS = 128  # draws of the prior that jumps begin with
 LONG = 100  # numbers of one observation, above which a network's embedding stands for it
 
 
@@ -53,6 +54,8 @@ class ScoredPairs(eqx.Module):
             (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
             `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None.
         sampler: None unless draws are cheap, which `sample` gives.
+        prior_draws: Draws of the prior as free parameters, [k, d], by which chains jump from one
+            mode to another (`jaxcal.candidates.Chains`); None without a prior.
         xs: The observations as they came.
 
     Example:
@@ -75,6 +78,7 @@ class ScoredPairs(eqx.Module):
     predictions: Predictions | None = None
     sampler: PairedSampler | None = eqx.field(default=None, static=True)
     xs: Observations | None = None
+    prior_draws: Float[Array, "k d"] | None = None
 
     def sample(self, key: KeyLike, m: int) -> Float[Array, "n m d"]:
         """m draws of each posterior, as free parameters; TypeError where ``sampler`` is None."""
@@ -210,6 +214,7 @@ def score_pairs(
         None if predictions is None else freed(predictions, space),
         PairedSampler(scorer, xs, values.dtype, space) if isinstance(scorer, Sampler) else None,
         xs,
+        _prior_draws(key, prior, scorer, values, space),
     )
 
 
@@ -342,6 +347,18 @@ def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | 
             f"prior: wanted draws of shape [m, {d}] to match thetas, got {nodes.shape}"
         )
     return nodes
+
+
+def _prior_draws(
+    key: Key, prior: Any, scorer: Any, values: Array, space: Space
+) -> Float[Array, "k d"] | None:
+    """Draws of the prior as free parameters, none of them on a bound; None without enough."""
+    drawn = _nodes(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
+    if drawn is None:
+        return None
+    free = np.asarray(space.free(drawn))
+    finite = free[np.all(np.isfinite(free), axis=1)]
+    return jnp.asarray(finite) if len(finite) >= finite.shape[1] + 2 else None
 
 
 def _draw_torch(key: Key, prior: Any, m: int) -> Any:

@@ -1,5 +1,6 @@
 """Where parameters stand among draws of their posteriors, or among exchangeable candidates."""
 
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -42,7 +43,7 @@ class PosteriorRanks(Result):
             where there is no log density.
         diagnosis: `Diagnosis` of the normal scores of the ranks of parameters. Its shift and
             spread are those of each parameter by itself, whatever the shape of the posterior; among
-            chains, which stay near the parameter, they are smaller than the actual ones.
+            chains, which may stay near the parameter, they are smaller than the actual ones.
         statistics: what is ranked: "density" (coverage of highest-density regions) or "distance"
             (TARP, to a draw of another posterior) first, then each parameter (SBC).
         source: "draws" of the posterior, or "chains" from the parameter.
@@ -123,6 +124,8 @@ def ranks_of(
         return rank_draws(rank_key, free, pairs.thetas, features, pairs.names, level=level)
     if free is None and chains is None:
         return None
+    if isinstance(chains, Chains) and chains.nodes is None:
+        chains = replace(chains, nodes=pairs.prior_draws)
     proposal = chains if free is None else Drawn(free)
     return rank_densities(
         rank_key,

@@ -29,7 +29,7 @@ SIGHT = {
     "scores": "scores: shifts of every mode; hardly spread or correlation, and no weights of "
     "modes that lie apart",
     "candidates": "candidates: spread, shift, squares and products, with an exact level at every "
-    "n; chains see as far as they walk",
+    "n; chains see as far as they walk, and weights of modes where a prior lets them jump",
     "ranks": "ranks: each parameter by itself and the size of highest-density regions; no "
     "correlation, and nothing that cancels over x",
     "coverage": "coverage: the size of highest-density regions; hardly a shift",

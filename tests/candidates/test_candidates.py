@@ -1,7 +1,6 @@
 """Exchangeable candidates: uniform ranks, exact p-values, the fault by its name."""
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -34,9 +33,18 @@ def skewed(sharpness, y):
     return jnp.sum(jnp.where(inside, logs, -jnp.inf))
 
 
-def densities(sharpness, at):
-    both = jax.value_and_grad(lambda y: skewed(sharpness, y))
-    return jax.vmap(jax.vmap(both))(at)
+@dataclass(frozen=True)
+class Skewed:
+    """The densities that proposals ask."""
+
+    sharpness: jax.Array
+
+    def __call__(self, at):
+        both = jax.value_and_grad(lambda y: skewed(self.sharpness, y))
+        return jax.vmap(jax.vmap(both))(at)
+
+    def logs(self, at):
+        return self(at)[0]
 
 
 @pytest.mark.parametrize(
@@ -44,11 +52,12 @@ def densities(sharpness, at):
     [
         Chains(n_candidates=9, n_steps=3),
         Chains(n_candidates=9, n_steps=3, langevin=False),
+        Chains(n_candidates=9, n_steps=3, nodes=jnp.linspace(0.02, 0.98, 20)[:, None]),
         RandomWalk(n_candidates=9),
         # a proposal that reaches a little less than the prediction's neighbour: still a density > 0
         "independent",
     ],
-    ids=["langevin", "random walk chain", "random walk", "independent"],
+    ids=["langevin", "random walk chain", "jumps", "random walk", "independent"],
 )
 def test_ranks_are_uniform_where_targets_follow_their_predictions_and_only_there(proposal, key):
     if proposal == "independent":
@@ -61,7 +70,7 @@ def test_ranks_are_uniform_where_targets_follow_their_predictions_and_only_there
 
     @jax.jit
     def ranked(sharpness):
-        drawn = proposal(candidate_key, partial(densities, sharpness), ys, units)
+        drawn = proposal(candidate_key, Skewed(sharpness), ys, units)
         of = (log_density, coordinate(0), distance_to(jnp.full((N, 1), 0.3)))
         return jnp.stack([ranks(rank_key, drawn, statistic) for statistic in of])
 
