@@ -1,6 +1,6 @@
 """Random features: their sums against the engine of all pairs, their mean against the equations."""
 
-from functools import partial
+from functools import cache, partial
 
 import equinox as eqx
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.special
 from jaxtyping import TypeCheckError
 from quick import quick_first
 
@@ -47,12 +48,14 @@ class AsTheyAre(eqx.Module):
 
 @pytest.mark.parametrize(("n", "rows", "channels"), [(12, 2048, 1), (100, 32, 3), (300, 64, 2)])
 def test_sums_of_vectors_are_the_sums_over_pairs(n, rows, channels):
-    keys = jax.random.split(jax.random.key(n), 2)
-    z = jax.random.normal(keys[0], (n, channels, 5)) + 0.3
-    weights = jax.random.normal(keys[1], (n, 4))
+    rng = np.random.default_rng(n)
+    z = jnp.asarray(rng.normal(0.3, 1, (n, channels, 5)))
+    weights = jnp.asarray(rng.normal(size=(n, 4)))
     statistic = FiniteRank(AsTheyAre(), channels)
-    linear = linear_sums(statistic, z, weights, squares=True, eigenvalues=True, rows=rows)
-    pairs = quadratic_sums(statistic, z, weights, squares=True)
+    linear = jax.jit(partial(linear_sums, statistic, squares=True, eigenvalues=True, rows=rows))(
+        z, weights
+    )
+    pairs = jax.jit(partial(quadratic_sums, statistic, squares=True))(z, weights)
     for name in ("total", "diagonal", "row_sums", "forms", "squares", "all_squares"):
         close(getattr(linear, name), getattr(pairs, name), err_msg=name)
     h = np.einsum("icp,jcp->cij", z, z)
@@ -66,8 +69,8 @@ def test_sums_of_vectors_are_the_sums_over_pairs(n, rows, channels):
 
 @pytest.mark.parametrize("p", [3, SIDE, SIDE + 1, 2 * SIDE + 30])
 def test_a_symmetric_product_is_the_square_of_its_triangle(p):
-    z = jax.random.normal(jax.random.key(p), (p, 4))
-    close(square(triangle(z)), z @ z.T)
+    z = np.random.default_rng(p).normal(size=(p, 4))
+    close(jax.jit(lambda z: square(triangle(z)))(z), z @ z.T)
 
 
 KERNELS = [
@@ -84,25 +87,33 @@ KERNELS = [
 ]
 
 
+@cache
+def _normals(orthogonal, draws):
+    if orthogonal:
+        return np.asarray(_orthogonal(draws, 2))
+    return np.asarray(jax.random.normal(jax.random.key(2), (draws, 2)))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _orthogonal(draws, d):
+    return frequencies.orthogonal_normals(jax.random.key(2), draws, d, jnp.float64)
+
+
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_frequencies_have_the_kernel_as_their_mean_wave(kernel, orthogonal):
-    draws, gap = 40_000, jnp.array([0.7, -0.4])
-    draw = frequencies.precisions(kernel, jax.random.key(1), draws, 2)
-    if orthogonal:
-        normals = frequencies.orthogonal_normals(jax.random.key(2), draws, 2, gap.dtype)
-    else:
-        normals = jax.random.normal(jax.random.key(2), (draws, 2))
-    values = draw.height * jnp.cos((normals * jnp.sqrt(draw.values)) @ gap)
-    exact = kernel(gap, jnp.zeros(2))
-    assert abs(jnp.mean(values) - exact) < 4.5 * jnp.std(values) / draws**0.5 + 1e-12
+    draws, gap = 40_000, np.array([0.7, -0.4])
+    draw = jax.jit(lambda key: frequencies.precisions(kernel, key, draws, 2))(jax.random.key(1))
+    values = draw.height * np.cos((_normals(orthogonal, draws) * np.sqrt(draw.values)) @ gap)
+    exact = kernel(jnp.asarray(gap), jnp.zeros(2))
+    assert abs(np.mean(values) - exact) < 4.5 * np.std(values) / draws**0.5 + 1e-12
 
 
 def test_orthogonal_normals_are_orthogonal_and_of_normal_length():
-    normals = frequencies.orthogonal_normals(jax.random.key(0), 3000, 3, jnp.float64)
-    gram = jnp.einsum("bij,bkj->bik", *[normals.reshape(1000, 3, 3)] * 2)
-    close(gram * (1 - jnp.eye(3))[None], 0, atol=1e-12)
-    assert abs(jnp.mean(normals**2) - 1) < 4.5 * (2 / 9000) ** 0.5
+    normals = np.asarray(_orthogonal(3000, 3))
+    gram = np.einsum("bij,bkj->bik", *[normals.reshape(1000, 3, 3)] * 2)
+    close(gram * (1 - np.eye(3)), 0, atol=1e-12)
+    assert abs(np.mean(normals**2) - 1) < 4.5 * (2 / 9000) ** 0.5
 
 
 def test_waves_over_predictions_are_characteristic_functions():
@@ -153,24 +164,25 @@ def test_class_directions_have_the_gram_matrix_of_the_classes_on_residuals():
 def _matrices(spec, predictions, targets, n_keys):
     """H of all pairs, and its mean and standard error over the frequencies of several keys."""
     keys = jax.random.split(jax.random.key(0), 2)
-    prepared, featured = spec.fit(keys, predictions, targets)
-    exact = prepared.pairwise.block(featured.features, featured.features)
 
-    def drawn(key):
-        approximate = with_random_features(spec, RandomFeatures(key, 64))
-        prepared, featured = approximate.fit(keys, predictions, targets)
+    def block(spec):
+        prepared, featured = spec.fit(keys, predictions, targets)
         return prepared.pairwise.block(featured.features, featured.features)
 
-    each = jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(1), n_keys))
-    return exact, jnp.mean(each, 0), jnp.std(each, 0, ddof=1) / n_keys**0.5
+    def drawn(key):
+        return block(with_random_features(spec, RandomFeatures(key, 64)))
+
+    exact, each = jax.jit(lambda drawn_keys: (block(spec), jax.vmap(drawn)(drawn_keys)))(
+        jax.random.split(jax.random.key(1), n_keys)
+    )
+    return np.asarray(exact), np.mean(each, 0), np.std(each, 0, ddof=1) / n_keys**0.5
 
 
 def _scored(n, d, key=3):
-    keys = jax.random.split(jax.random.key(key), 4)
-    nodes = jax.random.normal(keys[0], (6, d))
-    loc = jax.random.normal(keys[1], (n, d))
-    ys = loc + 1.2 * jax.random.normal(keys[2], (n, d))
-    return Scores(loc - ys, loc[:, None] - nodes[None], nodes), ys
+    rng = np.random.default_rng(key)
+    nodes, loc = rng.normal(size=(6, d)), rng.normal(size=(n, d))
+    ys = loc + 1.2 * rng.normal(size=(n, d))
+    return Scores(loc - ys, loc[:, None] - nodes, nodes), jnp.asarray(ys)
 
 
 STEIN = {
@@ -192,12 +204,11 @@ def test_features_have_the_stein_kernel_as_their_mean(name):
 
 
 def _mean_cases():
-    keys = jax.random.split(jax.random.key(8), 5)
-    loc = jax.random.normal(keys[0], (9, 2))
-    p = jax.nn.softmax(jax.random.normal(keys[1], (9, 4)))
+    rng = np.random.default_rng(8)
+    loc, line = jnp.asarray(rng.normal(size=(9, 2))), jnp.asarray(rng.normal(size=9))
+    p = jnp.asarray(scipy.special.softmax(rng.normal(size=(9, 4)), axis=1))
     classes = jnp.array([0, 1, 2, 3, 0, 1, 2, 3, 0])
-    gram = jnp.eye(4) + 0.3
-    line = jax.random.normal(keys[2], (9,))
+    gram = jnp.asarray(np.eye(4) + 0.3)
     return {
         "normals": (dist.Normal(loc, 0.7).to_event(1), loc + 0.5, {}),
         "laplace": (dist.Laplace(line, 0.7), line - 0.3, {}),
@@ -209,7 +220,7 @@ def _mean_cases():
             {"divergence": TotalVariation(), "prediction_kernel": Laplace()},
         ),
         "draws": (
-            jaxcal.Draws(line[:, None] + jax.random.normal(keys[3], (9, 6))),
+            jaxcal.Draws(np.asarray(line)[:, None] + rng.normal(size=(9, 6))),
             line,
             {"divergence": Vectors(line)},
         ),
@@ -247,7 +258,7 @@ def test_more_features_come_nearer_to_the_test_of_all_pairs():
 @pytest.mark.parametrize("null", [Wild(100), DependentWild(100, flip=0.2), Gamma(), Eigenvalues()])
 def test_every_null_serves_features_as_it_serves_pairs(null):
     """A statistic of finite rank has one p-value, whichever engine takes its sums."""
-    z = jax.random.normal(jax.random.key(0), (40, 1, 3)) + 0.2
+    z = jnp.asarray(np.random.default_rng(0).normal(0.2, 1, (40, 1, 3)))
 
     class Blocks:  # the same statistic, without saying that it is one of vectors
         channels = 1
@@ -258,9 +269,12 @@ def test_every_null_serves_features_as_it_serves_pairs(null):
         def diagonal(self, features):
             return jnp.sum(features**2, axis=-1).T
 
-    key = jax.random.key(1)
-    linear = jaxcal.testing.apply(null, key, FiniteRank(AsTheyAre()), z)
-    pairs = jaxcal.testing.apply(null, key, Blocks(), z)
+    linear, pairs = jax.jit(
+        lambda key, z: [
+            jaxcal.testing.apply(null, key, statistic, z)
+            for statistic in (FiniteRank(AsTheyAre()), Blocks())
+        ]
+    )(jax.random.key(1), z)
     if linear.p_error is None:
         close(linear.p_value, pairs.p_value, rtol=1e-6)
     else:  # the diagonal of H is taken for its mean
@@ -272,11 +286,14 @@ def test_every_null_serves_features_as_it_serves_pairs(null):
 def test_results_do_not_depend_on_the_block():
     predictions, ys = _scored(50, 2)
     spec = with_random_features(stein_specification(ys), RandomFeatures(0, 10))
-    prepared, featured = spec.fit(jax.random.split(jax.random.key(0), 2), predictions, ys)
-    weights = jnp.zeros((50, 0))
-    one, many = (
-        linear_sums(prepared.pairwise, featured.features, weights, rows=rows) for rows in (50, 7)
-    )
+
+    @jax.jit
+    def both(keys):
+        prepared, featured = spec.fit(keys, predictions, ys)
+        sums = partial(linear_sums, prepared.pairwise, featured.features, jnp.zeros((50, 0)))
+        return sums(rows=50), sums(rows=7)
+
+    one, many = both(jax.random.split(jax.random.key(0), 2))
     close(one.total, many.total)
     close(one.row_sums, many.row_sums)
 
