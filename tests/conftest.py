@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 from jaxlib.version import __version_info__
@@ -33,12 +34,15 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # on some machines XLA writes an error for each program it reads from there, and runs it well
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import equinox as eqx
 import hypothesis
 import jax
+import numpy as np
 import numpyro.distributions
 import numpyro.infer
 import optax
 import pytest
+from jax._src.interpreters import mlir
 
 jax.config.update("jax_enable_x64", True)
 
@@ -49,10 +53,25 @@ hypothesis.settings.register_profile("jaxcal", derandomize=True, deadline=None, 
 hypothesis.settings.load_profile("jaxcal")
 
 
+# jax makes a context with all dialects of MLIR for each program it lowers, a fifth of what a single
+# operation costs: one a thread and module of tests, which does not grow for long
+contexts = threading.local()
+
+
+def shared_context(make=mlir.make_ir_context):
+    if not hasattr(contexts, "last"):
+        contexts.last = make()
+    return contexts.last
+
+
+mlir.make_ir_context = shared_context
+
+
 @pytest.fixture(scope="module", autouse=True)
 def programs_do_not_pile_up():
     """Linux grants a process 65,530 memory maps, and every compiled program keeps several."""
     yield
+    vars(contexts).clear()
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
         jax.clear_caches()
@@ -74,22 +93,59 @@ def relaxed(function):
     return call
 
 
-NAMES = ("__init__", "__call__", "init", "log_prob", "sample", "mean", "variance", "cdf", "icdf")
+def traced(arguments):
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments))
+
+
+def one_program(function):
+    """The same method of a distribution, outside jit one program instead of one an operation."""
+    compiled = eqx.filter_jit(function)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if not traced((args, kwargs)):
+            try:
+                return compiled(*args, **kwargs)
+            except Exception:
+                pass  # it looks at values, or is no pytree of them
+        return function(*args, **kwargs)
+
+    return call
+
+
+def on_the_host(function):
+    """The same constraint, which compares NumPy's arrays without a program."""
+
+    @functools.wraps(function)
+    def call(self, x):
+        is_array = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
+        return function(self, np.asarray(x) if is_array else x)
+
+    return call
+
+
+PROGRAMS = dict.fromkeys(("log_prob", "sample", "mean", "variance", "cdf", "icdf"), one_program)
+ROOTS = [  # of classes whose methods are relaxed, and what else is done to them
+    (numpyro.distributions.Distribution, {"__init__": None, **PROGRAMS}),
+    (numpyro.distributions.constraints.Constraint, {"__init__": None, "__call__": on_the_host}),
+    (numpyro.infer.mcmc.MCMCKernel, dict.fromkeys(("__init__", "init", "sample"))),
+]
 
 
 def relax_numpyro():
     """numpyro promotes ranks and types in its distributions, their supports and its samplers."""
-    todo = [numpyro.distributions.Distribution, numpyro.distributions.constraints.Constraint]
-    todo += [numpyro.infer.mcmc.MCMCKernel]
-    while todo:
-        kind = todo.pop()
-        todo += kind.__subclasses__()
-        for name in NAMES:
-            value = vars(kind).get(name)
-            if isinstance(value, property):
-                setattr(kind, name, property(relaxed(value.fget)))
-            elif callable(value):
-                setattr(kind, name, relaxed(value))
+    for root, names in ROOTS:
+        todo = [root]
+        while todo:
+            kind = todo.pop()
+            todo += kind.__subclasses__()
+            for name, change in names.items():
+                value = vars(kind).get(name)
+                change = change or (lambda function: function)
+                if isinstance(value, property):
+                    setattr(kind, name, property(relaxed(change(value.fget))))
+                elif callable(value):
+                    setattr(kind, name, relaxed(change(value)))
 
 
 def relax_optax():
