@@ -3,6 +3,7 @@
 import itertools
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,10 +23,10 @@ run = jax.jit(tail)
 @pytest.mark.parametrize("q", [0.99, 0.5, 0.05, 1e-8, 1e-200])
 def test_equal_weights_are_a_chi_square(k, q):
     x = scipy.stats.chi2.isf(q, k)
-    weights, scale = jnp.ones(500).at[k:].set(0), 7.0
+    weights, scale = (np.arange(500) < k).astype(float), 7.0
     exact = float(run(jnp.asarray(scale * x), scale * weights).log_p)
     np.testing.assert_allclose(exact, np.log(q), rtol=1e-9, atol=1e-9)
-    single = run(jnp.float32(scale * x), jnp.float32(scale) * weights.astype(jnp.float32))
+    single = run(jnp.float32(scale * x), np.float32(scale) * weights.astype(np.float32))
     np.testing.assert_allclose(float(single.log_p), np.log(q), rtol=1e-5, atol=2e-4)
 
 
@@ -47,16 +48,17 @@ def imhof(x, weights, degrees):
 @pytest.mark.parametrize("x", [0.3, 2.0, 6.0, 15.0])
 def test_unequal_weights_follow_imhof(x):
     weights, degrees = np.array([1.0, 0.5, 0.2, 0.02]), np.array([1.0, 1.0, 3.5, 40.0])
-    padded = jnp.zeros(500).at[:4].set(weights), jnp.ones(500).at[:4].set(degrees)
+    padded = np.pad(weights, (0, 496)), np.pad(degrees, (0, 496), constant_values=1)
     result = run(jnp.asarray(x), *padded)
     np.testing.assert_allclose(result.p, imhof(x, weights, degrees), atol=1e-6)
     step = 1e-5
     for k in range(4):
         up, down = (
-            run(jnp.asarray(x), padded[0].at[k].multiply(jnp.exp(sign * step)), padded[1]).log_p
+            run(jnp.asarray(x), padded[0] * np.exp(sign * step * (np.arange(500) == k)), padded[1])
             for sign in (1, -1)
         )
-        np.testing.assert_allclose(result.slopes[k], (up - down) / (2 * step), atol=1e-5)
+        slope = (up.log_p - down.log_p) / (2 * step)
+        np.testing.assert_allclose(result.slopes[k], slope, atol=1e-5)
 
 
 def test_the_scale_of_the_weights_cancels_in_loops_too():
@@ -70,7 +72,7 @@ def test_the_scale_of_the_weights_cancels_in_loops_too():
     p = every(jnp.linspace(0.3, 3, 300, dtype=jnp.float32))
     np.testing.assert_allclose(p, p[0], rtol=1e-4)
     np.testing.assert_allclose(
-        p[0], tail(jnp.asarray(9.0), jnp.asarray(weights, float)).p, rtol=1e-4
+        p[0], run(jnp.asarray(9.0), jnp.asarray(weights, float)).p, rtol=1e-4
     )
 
 
@@ -81,10 +83,11 @@ def test_what_is_nearly_certain_has_a_p_value():
 
 
 def test_no_weights_and_bad_numbers_give_no_p_value():
-    assert jnp.isnan(run(jnp.asarray(1.0), jnp.zeros(500)).p)
-    assert jnp.isnan(run(jnp.asarray(jnp.nan), jnp.ones(500)).p)
-    assert jnp.isnan(run(jnp.asarray(1.0), jnp.ones(500).at[3].set(jnp.nan)).p)
-    assert run(jnp.asarray(-1.0), jnp.ones(500)).p == 1
+    ones = np.ones(500)
+    assert np.isnan(run(jnp.asarray(1.0), 0 * ones).p)
+    assert np.isnan(run(jnp.asarray(jnp.nan), ones).p)
+    assert np.isnan(run(jnp.asarray(1.0), np.where(np.arange(500) == 3, np.nan, ones)).p)
+    assert run(jnp.asarray(-1.0), ones).p == 1
 
 
 class Radial:
@@ -107,7 +110,8 @@ class Radial:
 def test_the_sketch_has_the_largest_eigenvalues(n, tile):
     xs = jax.random.normal(jax.random.key(n), (n, 1))
     sketch = jax.random.normal(jax.random.key(0), (n, min(n, 40)))
-    sums = quadratic_sums(Radial(1.0), xs, jnp.zeros((n, 0)), sketch=sketch, tile=tile)
+    walk = partial(quadratic_sums, Radial(1.0), tile=tile)
+    sums = jax.jit(lambda xs, sketch: walk(xs, jnp.zeros((n, 0)), sketch=sketch))(xs, sketch)
     exact = np.linalg.eigvalsh(Radial(1.0).block(xs, xs)[0])[-10:] - 1
     assert sums.eigenvalues is not None
     values = sums.eigenvalues[0, -10:]  # below 0 they are no weights, and may be missing
@@ -155,16 +159,25 @@ def test_the_p_value_agrees_with_draws_of_signs(length):
             return signs[None] * super().block(rows[:, 1:], cols[:, 1:])
 
     xs = jnp.concatenate([signs, xs], axis=1)
-    needs = Eigenvalues(64).needs(jax.random.key(0), xs)
-    sums = quadratic_sums(
-        Signed(length), xs, jnp.zeros((200, 0)), squares=True, sketch=needs.sketch
-    )
-    sums = testing.nulls.Sums.of(sums, jnp.zeros((200, 0)))
-    draws = testing.apply(Wild(4000), jax.random.key(1), Signed(length), xs).samples[0]
-    for size in (-1.0, 0.0, 1.0, 2.0, 3.0):  # of the statistic, in standard deviations
-        moved = size * jnp.std(draws)
+    weights = jnp.zeros((200, 0))
+
+    @eqx.filter_jit  # keeps the counts, which are no arrays
+    def walk(xs):
+        needs = Eigenvalues(64).needs(jax.random.key(0), xs)
+        sums = quadratic_sums(Signed(length), xs, weights, squares=True, sketch=needs.sketch)
+        draws = testing.apply(Wild(4000), jax.random.key(1), Signed(length), xs).samples[0]
+        return testing.nulls.Sums.of(sums, weights), draws
+
+    @eqx.filter_jit
+    def outcome_of(sums, moved):
         outcome = Eigenvalues(64).outcome(sums._replace(means=moved[None, None]))
         assert outcome.p_error is not None
-        p, error = float(outcome.p_value[0]), float(outcome.p_error[0])
-        share = float(jnp.mean(draws >= moved))
+        return outcome.p_value[0], outcome.p_error[0]
+
+    sums, draws = walk(xs)
+    draws = np.asarray(draws)
+    for size in (-1.0, 0.0, 1.0, 2.0, 3.0):  # of the statistic, in standard deviations
+        moved = size * np.std(draws)
+        p, error = map(float, outcome_of(sums, jnp.asarray(moved)))
+        share = float(np.mean(draws >= moved))
         assert abs(p - share) < error + 4.5 * np.sqrt(p * (1 - p) / 4000)
