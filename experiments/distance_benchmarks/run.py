@@ -23,7 +23,7 @@ from jaxcal.dce.resampling import kernel_statistic, smooth_statistic
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import switches
-from reference import distances, sketches
+from reference import distances
 
 FOLDER = Path(__file__).parent
 STEP_NAMES = (  # `switches.STEPS`, each with those before it
@@ -74,7 +74,6 @@ def ratios(n, repeats=5):
         "binned ECE, 15 bins": dce.binned_ece,
         "smECE": dce.smece,
         "Laplace kernel, with witness": dce.laplace_ce,
-        "random intervals, one width": lambda v, y: sketches.random_interval_ce(v, y, width=0.1),
         "surrogate, 9 widths": dce.surrogate_interval_ce,
         "bounds of the lower distance": dce.lower_distance_bounds,
         "smooth, with witness": dce.smooth_ce,
