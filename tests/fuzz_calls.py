@@ -199,7 +199,9 @@ def recipes():
     distances |= {
         "distance_from_calibration": top["distance_from_calibration"],
         "from_classes": {**LABELLED, "notion": "top-label"},
+        "interval_ce_test": {"key": 0, **BINARY},
         "recalibrate": {"key": 0, **BINARY},
+        "smooth_ce_test": {"key": 0, **BINARY},
         "laplace_witness": {**BINARY, "at": P},
         "upper_distance": {"predictions": P[:6], "targets": Y[:6], "weights": np.ones(6) / 6},
     }

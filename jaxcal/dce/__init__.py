@@ -22,6 +22,7 @@ from jaxcal.dce.laplace import KernelCE, laplace_ce, laplace_witness
 from jaxcal.dce.lower import Coupling, LowerDistance, lower_distance
 from jaxcal.dce.lower_bounds import LowerBounds, lower_distance_bounds
 from jaxcal.dce.lower_slopes import lower_distance_value
+from jaxcal.dce.measure_tests import MeasureTest, interval_ce_test, smooth_ce_test
 from jaxcal.dce.predictions import from_classes
 from jaxcal.dce.recalibration import Recalibration, recalibrate
 from jaxcal.dce.smece import SmoothECE, smece
@@ -37,6 +38,7 @@ __all__ = [
     "KernelCE",
     "LowerBounds",
     "LowerDistance",
+    "MeasureTest",
     "Partition",
     "Recalibration",
     "SmoothCE",
@@ -47,6 +49,7 @@ __all__ = [
     "distance_from_calibration",
     "from_classes",
     "interval_ce",
+    "interval_ce_test",
     "kernel_ce",
     "laplace_ce",
     "laplace_witness",
@@ -56,6 +59,7 @@ __all__ = [
     "recalibrate",
     "smece",
     "smooth_ce",
+    "smooth_ce_test",
     "surrogate_interval_ce",
     "unbinned_ece",
     "upper_distance",

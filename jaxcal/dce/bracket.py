@@ -33,10 +33,10 @@ from jaxcal.dce.predictions import Binary, Ordered, binary, from_classes, merged
 from jaxcal.dce.report import batch_report, findings, report
 from jaxcal.dce.resampling import (
     Null,
-    binary_labels,
     drawable,
     kernel_statistic,
     resampling_test,
+    suitable_null,
 )
 from jaxcal.dce.smooth import _smooth
 from jaxcal.nulls.contract import holm
@@ -337,12 +337,7 @@ def distance_from_calibration(
         )
         return jax.vmap(one)(jax.random.split(key, np.shape(predictions)[0]), predictions, targets)
     data = binary(predictions, targets, weights)
-    checks.choice(null, "null", (None, "redraw", "signs"))
-    traced = isinstance(data.y, Tracer)
-    if null is None:
-        null = "redraw" if traced or bool(binary_labels(data.y)) else "signs"
-    elif null == "redraw" and not traced and not bool(binary_labels(data.y)):
-        raise ValueError("null='redraw' draws labels 0 or 1, targets hold means: use 'signs'")
+    null = suitable_null(null, data)
     ascending = ordered(data)
     measures = _measure(ascending, accuracy, bins, solve)
     null_key, fold_key = jax.random.split(key)

@@ -20,11 +20,13 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
+from jaxcal import checks
+from jaxcal.dce.boxcars import boxcars
 from jaxcal.dce.laplace import field
 from jaxcal.dce.predictions import Binary, Ordered, Residuals, merged
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, smallest
 from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]
@@ -90,6 +92,29 @@ def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
 def smooth_statistic(v: Vector, rho: Vector) -> Scalar:
     """Smooth calibration error of sorted residuals."""
     return smooth_of_residuals(Residuals(v, rho)).value
+
+
+class RandomIntervals(NamedTuple):
+    """Surrogate interval calibration error of sorted residuals, widths down to 2^-k_max."""
+
+    k_max: int
+
+    def __call__(self, v: Vector, rho: Vector) -> Scalar:
+        widths = 2.0 ** -jnp.arange(self.k_max + 1, dtype=v.dtype)
+        return smallest(boxcars(v, rho, widths) + widths)
+
+
+def suitable_null(null: object, data: Binary) -> Null:
+    """The null asked for, or for None "redraw" where all labels are 0 or 1, and under jit.
+    ValueError where means would be drawn again."""
+    checks.choice(null, "null", (None, "redraw", "signs"))
+    if null == "signs":
+        return "signs"
+    if isinstance(data.y, Tracer) or bool(binary_labels(data.y)):
+        return "redraw"
+    if null == "redraw":
+        raise ValueError("null='redraw' draws labels 0 or 1, targets hold means: use 'signs'")
+    return "signs"
 
 
 def null_draws(

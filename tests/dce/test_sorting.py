@@ -18,6 +18,8 @@ def numbers(kind, n):
         return np.round(x, 1)
     if kind == "last bits":
         return 0.5 + rng.permutation(n) * np.finfo(float).eps
+    if kind == "last bits, and zeros":  # so that not all bits fit beside the place
+        return np.where(x < 0.3, 0, 0.5 + rng.permutation(n) * np.finfo(float).eps)
     if kind == "many sizes":
         return np.where(x < 0.1, 0, np.exp(-700 * rng.random(n)))
     if kind == "zeros and NaN":
@@ -25,7 +27,15 @@ def numbers(kind, n):
     return np.full(n, np.nan) if kind == "NaN" else x
 
 
-KINDS = ["uniform", "ties", "last bits", "many sizes", "zeros and NaN", "NaN"]
+KINDS = [
+    "uniform",
+    "ties",
+    "last bits",
+    "last bits, and zeros",
+    "many sizes",
+    "zeros and NaN",
+    "NaN",
+]
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

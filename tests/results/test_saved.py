@@ -78,6 +78,7 @@ MAKE = {
     "KernelCE": lambda: dce.laplace_ce(BINARY, HAPPENED),
     "DistanceResult": lambda: jaxcal.distance_from_calibration(0, BINARY, HAPPENED),
     "SurrogateCE": lambda: dce.surrogate_interval_ce(BINARY, HAPPENED, accuracy=0.1),
+    "MeasureTest": lambda: dce.smooth_ce_test(0, BINARY, HAPPENED),
     "IntervalCE": lambda: dce.interval_ce(BINARY, HAPPENED),
     "Partition": lambda: dce.upper_distance(BINARY[:6], HAPPENED[:6]),
     "SmoothCE": lambda: dce.smooth_ce(BINARY, HAPPENED),
