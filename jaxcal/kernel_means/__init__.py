@@ -9,6 +9,7 @@ from jaxcal.kernel_means import (
     particles,
     quadrature,
     scale_mixtures,
+    scales,
     waves,
 )
 from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means, pair
@@ -28,6 +29,7 @@ __all__ = [
     "particles",
     "quadrature",
     "scale_mixtures",
+    "scales",
     "waves",
 ]
 

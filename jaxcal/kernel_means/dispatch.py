@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.kernels import points
-from jaxcal.models import Draws, OwnUnits, Standardized, counts, line_rules
+from jaxcal.models import Draws, OwnUnits, Standardized, counts, line_rules, scale_rules
 from jaxcal.models.families import Particles, distribution_of
 from jaxcal.models.sampling import drawn
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
@@ -143,8 +143,8 @@ class KernelMeans(eqx.Module):
         """Largest absolute error of an average, for kernels of height 1 in float64.
 
         A bound for rules that state one, 0 for closed forms; the largest difference from a rule of
-        twice as many nodes for quadrature over quantiles. None for draws, whose averages are
-        unbiased, and for nodes that came without one.
+        twice as many nodes for quadrature over quantiles or scales. None for draws, whose averages
+        are unbiased, and for nodes that came without one.
         """
         errors = _errors(self.formulas)
         if any(error is None for error in errors):
@@ -207,19 +207,19 @@ class KernelMeans(eqx.Module):
 
 def _routes(formulas: PyTree) -> list[str]:
     """The ``route`` of every part that says one: parts in closed form have none."""
-    return [part.route for part in _rules(formulas)]
+    return [part.route for part in stated_rules(formulas)]
 
 
 def _errors(formulas: PyTree) -> list[Any]:
     """The ``error`` of every part that has a route; None of draws."""
-    return [getattr(part, "error", None) for part in _rules(formulas)]
+    return [getattr(part, "error", None) for part in stated_rules(formulas)]
 
 
-def _rules(formulas: PyTree) -> list[Any]:
+def stated_rules(formulas: PyTree) -> list[Any]:
     """Every part of formulas that says its route."""
     if not isinstance(formulas, eqx.Module):
         return []
-    inner = [rule for part in vars(formulas).values() for rule in _rules(part)]
+    inner = [rule for part in vars(formulas).values() for rule in stated_rules(part)]
     return [formulas, *inner] if hasattr(formulas, "route") else inner
 
 
@@ -248,7 +248,8 @@ def kernel_means(
 
     In closed form where there is one for this kernel and these predictions; from all draws of
     `jaxcal.Draws`; over counts by finite sums, for any kernel; over one number with an inverse
-    distribution function by 64 nodes, for smooth kernels of a distance; otherwise from draws of
+    distribution function by 64 nodes, for smooth kernels of a distance; over Student t
+    distributions of 2 to 4 coordinates by 16 scales, for Gaussian kernels; otherwise from draws of
     each prediction. From m draws the averages are unbiased, with a standard error of at most
     1 / m^1/2 for kernels bounded by 1. `KernelMeans.route` says which way was taken,
     `KernelMeans.error` how far off the averages can be.
@@ -263,7 +264,8 @@ def kernel_means(
     - one number with an ``icdf``: ``Uniform``, ``Exponential``, ``LogNormal``, ``Logistic``,
       ``Gumbel``, ``Cauchy``, ``HalfNormal``, ``HalfCauchy``, ``AsymmetricLaplace`` and truncated
       distributions, and, by their densities, ``StudentT``, ``Gamma`` and ``Beta``; also transforms
-      of these number by number, and mixtures across these families.
+      of these number by number, and mixtures across these families;
+    - ``MultivariateStudentT`` of at most 4 coordinates, for Gaussian kernels and their sums.
 
     Args:
         kernel: A kernel with a bandwidth.
@@ -311,7 +313,7 @@ def kernel_means(
             pass
     if distribution is None and n_draws is None:
         rule = _summed(predictions, n_counts)
-        rule = _by_quantiles(predictions) if rule is None else rule
+        rule = _by_quadrature(predictions) if rule is None else rule
         if rule is not None:
             try:
                 return KernelMeans(kernel, *make(kernel, rule))
@@ -343,14 +345,18 @@ def _summed(predictions: Any, n_counts: int | None) -> PyTree | None:
     return distribution_of(Standardized(lattice, predictions.units, predictions.event))
 
 
-def _by_quantiles(predictions: Any) -> line_rules.Rules | None:
+def _by_quadrature(predictions: Any) -> line_rules.Rules | scale_rules.ScaleRules | None:
     """Quadrature rules in the units of the predictions; None where there are none."""
     standardized = isinstance(predictions, Standardized)
-    rules = line_rules.line_rules(predictions.predictions if standardized else predictions)
+    original = predictions.predictions if standardized else predictions
+    rules = line_rules.line_rules(original) or scale_rules.scale_rules(original)
     if rules is None or not standardized:
         return rules
-    inside = (Standardized(rule, predictions.units, predictions.event) for rule in rules)
-    return line_rules.Rules(*map(distribution_of, inside))
+    inside = (
+        distribution_of(Standardized(rule, predictions.units, predictions.event))
+        for rule in rules[:2]
+    )
+    return type(rules)(*inside, *rules[2:])
 
 
 class NoClosedForm(TypeError):

@@ -26,6 +26,7 @@ from jaxcal.numerics import at_most
 from jaxcal.typing import Point, Points, Scalar
 
 UNROLLED = 16  # coordinates written out side by side
+SMALL = 4  # and of matrices
 
 
 class DiagonalNormals(NamedTuple):
@@ -125,13 +126,35 @@ class Full(eqx.Module):
         return by_rows(self._pair, rows, cols)
 
     def _pair(self, p: FullNormals, q: FullNormals) -> Scalar:
+        if p.mean.shape[-1] <= SMALL:
+            return self._small_pair(p, q)
         low = jnp.linalg.cholesky(jnp.diag(self.squares) + p.cov + q.cov)
         white = jax.scipy.linalg.solve_triangular(low, p.mean - q.mean, lower=True)
         log_ratio = jnp.log(jnp.diagonal(low)) - jnp.log(self.squares) / 2
         return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
 
+    def _small_pair(self, p: FullNormals, q: FullNormals) -> Scalar:
+        """The same, Cholesky's factor written out, so that pairs go side by side."""
+        total, gap = p.cov + q.cov, p.mean - q.mean
+        low: list[list[Array]] = []
+        white: list[Array] = []
+        volume, exponent = jnp.ones_like(gap[0]), jnp.zeros_like(gap[0])
+        for i in range(gap.size):
+            row: list[Array] = []
+            for j in range(i):
+                row.append((total[i, j] - _dot(row, low[j][:j])) / low[j][j])
+            row.append(jnp.sqrt(self.squares[i] + total[i, i] - _dot(row, row)))
+            white.append((gap[i] - _dot(row[:-1], white)) / row[i])
+            low.append(row)
+            volume, exponent = volume * row[i] ** 2 / self.squares[i], exponent + white[i] ** 2
+        return jnp.exp(-exponent / 2) * jax.lax.rsqrt(volume)
+
     def own(self, features: FullNormals) -> Array:
         return own_by_second(self, features)
+
+
+def _dot(left: list[Array], right: list[Array]) -> Array | float:
+    return sum((a * b for a, b in zip(left, right, strict=True)), start=0.0)
 
 
 def _half(terms: Array) -> Array:
