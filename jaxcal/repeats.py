@@ -6,7 +6,6 @@ in n^2 / 2^33 cases, 1 in 10^5 observations.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +30,7 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
 
 
 @partial(jax.jit, static_argnames="n")
-def drawn_order(key: Key, n: int, tree: PyTree, ties: Any = None) -> Int[Array, " n"]:
+def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Array, " n"]:
     """Row numbers in random order, the same rows wherever they stand in the arrays of a pytree.
 
     What ``ties`` holds counts only among rows that are equal in ``tree``. Rows equal in both may

@@ -16,6 +16,7 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.models import Scores
 from jaxcal.results import Result, TestResult
+from jaxcal.typing import Contents
 
 
 class Unusable(Exception):
@@ -55,9 +56,7 @@ def run(
             raise Unusable(" ".join(str(error).split())) from None
 
 
-def write_json(
-    result: Result, path: Path, settings: dict[str, Any], notes: Sequence[str] = ()
-) -> None:
+def write_json(result: Result, path: Path, settings: Contents, notes: Sequence[str] = ()) -> None:
     """Every number of the result but the draws of the null; what is not finite becomes null.
 
     ``notes`` on the file go in front of the warnings of the result.

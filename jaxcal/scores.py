@@ -66,7 +66,7 @@ def nan_without_density(
 
 
 def scores_at(
-    predictions: Any, ys: Points, nodes: Nodes | None
+    predictions: PredictionsLike, ys: Points, nodes: Nodes | None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
     """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d].
 
@@ -84,7 +84,7 @@ def scores_at(
     return values[0], jnp.moveaxis(values[1:], 0, 1)
 
 
-def _from_arrays(predictions: Any, scores: Scores, ys: Points):
+def _from_arrays(predictions: PredictionsLike, scores: Scores, ys: Points):
     n, d = ys.shape
     at_targets = scores.at_targets.reshape(n, d)
     at_nodes = scores.at_nodes

@@ -17,6 +17,7 @@ Key: TypeAlias = _Key[Array, ""]
 KeyLike: TypeAlias = Array | np.ndarray | np.integer | int  # as read by `convert.key`
 Features: TypeAlias = PyTree[Array]  # every leaf has a leading axis n: one entry an observation
 LogDensity: TypeAlias = Callable[[Any, Array], Array]
+Contents: TypeAlias = dict[str, Any]  # what results hold by name, as `to_dict` returns it
 Precondition: TypeAlias = Literal["isotropic", "diagonal", "full"] | None
 
 

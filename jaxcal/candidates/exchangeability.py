@@ -44,6 +44,7 @@ from jaxcal.typing import (
     KeyLike,
     Pairwise,
     Predictions,
+    PredictionsLike,
     Scalar,
 )
 
@@ -178,11 +179,11 @@ class _Densities:
 @partial(jax.jit, static_argnames=("n_nodes", "n_resamples", "tile"))
 def _test(
     key: Key,
-    predictions: Any,
+    predictions: PredictionsLike,
     targets: Array,
     proposal: Any,
-    divergence: Any,
-    kernel: Any,
+    divergence: DivergenceLike,
+    kernel: KernelLike,
     base_measure: Any,
     *,
     n_nodes: int,

@@ -8,10 +8,11 @@ from jax.core import Tracer
 
 from jaxcal import checks
 from jaxcal.checking.plan import Plan, plan
+from jaxcal.checking.questions import Asked
 from jaxcal.checking.report import CheckReport
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.results import recorded
-from jaxcal.typing import Key, KeyLike
+from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 
 @recorded
@@ -68,19 +69,17 @@ def check(
 
 
 def carried_out(
-    key: Key, chosen: Plan, targets: Any, *, level: float, dependent: bool
+    key: Key, chosen: Plan, targets: ArrayLike | None, *, level: float, dependent: bool
 ) -> CheckReport:
     """The tests and estimates of a plan. Inside of jit and vmap estimates are left out."""
     null = DependentWild() if dependent else Wild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))
     )
+    asked = Asked(chosen.predictions, targets, null, level)
     questions = chosen.tests if traced else (*chosen.tests, *chosen.estimates)
     keys = jax.random.split(key, len(questions))
-    answers = [
-        question.ask(one, chosen.predictions, targets, null, level)
-        for one, question in zip(keys, questions, strict=True)
-    ]
+    answers = [question.ask(one, asked) for one, question in zip(keys, questions, strict=True)]
     k = len(chosen.tests)
     return CheckReport.of(
         kind=chosen.kind,
@@ -95,8 +94,9 @@ def carried_out(
     )
 
 
-def _count(predictions: Any, targets: Any) -> int:
+def _count(predictions: PredictionsLike, targets: ArrayLike | None) -> int:
     """The number of observations."""
     if targets is None:
-        targets = predictions.thetas if hasattr(predictions, "thetas") else predictions.at_targets
+        name = "thetas" if hasattr(predictions, "thetas") else "at_targets"
+        return int(np.shape(getattr(predictions, name))[0])
     return int(np.shape(targets)[0])

@@ -15,6 +15,7 @@ from jaxcal.checking.check import check
 from jaxcal.checking.report import CheckReport
 from jaxcal.models import Draws, Scores
 from jaxcal.streaming import parquet_batches, parquet_shards
+from jaxcal.typing import PredictionsLike
 
 LABELS = ("label", "labels", "target", "targets")
 
@@ -31,7 +32,7 @@ def checked(path: Path, *, seed: int, level: float, dependent: bool) -> CheckRep
             raise BadFile(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def read(path: Path) -> tuple[Any, np.ndarray]:
+def read(path: Path) -> tuple[PredictionsLike, np.ndarray]:
     """Predictions and targets. BadFile, naming the file, for what cannot be used."""
     kind = path.suffix.lower()
     if kind == ".csv":
@@ -41,7 +42,7 @@ def read(path: Path) -> tuple[Any, np.ndarray]:
     return _arrays(path)
 
 
-def _arrays(path: Path) -> tuple[Any, np.ndarray]:
+def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray]:
     arrays, others = arrays_file.load(path, ("targets", "probabilities", "draws", "scores"))
     kinds = [name for name in ("probabilities", "draws", "scores") if name in arrays]
     if "targets" not in arrays or len(kinds) != 1:
@@ -68,7 +69,7 @@ def _arrays(path: Path) -> tuple[Any, np.ndarray]:
     return _floats(values), _labels(path, targets)
 
 
-def _parquet(path: Path) -> tuple[Any, np.ndarray]:
+def _parquet(path: Path) -> tuple[PredictionsLike, np.ndarray]:
     try:
         import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
     except ImportError:

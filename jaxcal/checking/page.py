@@ -3,7 +3,7 @@
 import html
 from typing import Any
 
-from jaxcal.results import shown
+from jaxcal.results import Result, shown
 from jaxcal.squared_ce import Report
 
 STYLE = """
@@ -66,7 +66,7 @@ def _sources(report: Any) -> list[list[str]]:
     return [[name, str(value)] for name, value in recorded.provenance.items()]
 
 
-def _section(result: Any) -> str:
+def _section(result: Result) -> str:
     """The figure of a result, and its report as text."""
     # the figure of a calibration error compares estimators, of which a check fits one
     drawing = None if isinstance(result, Report) else result._figure()

@@ -11,6 +11,7 @@ from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
 from jaxcal.models.families import Classes, distribution_of
 from jaxcal.sbi import ScoredPairs
 from jaxcal.scores import is_distribution
+from jaxcal.typing import ArrayLike, PredictionsLike
 
 
 class Plan(NamedTuple):
@@ -20,10 +21,10 @@ class Plan(NamedTuple):
     why: str
     tests: tuple[Question, ...]
     estimates: tuple[Question, ...]
-    predictions: Any
+    predictions: PredictionsLike
 
 
-def plan(predictions: Any, targets: Any, *, dependent: bool) -> Plan:
+def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -> Plan:
     """The tests that fit the predictions. TypeError where nothing does; ValueError where none of
     those that do allows for dependence and it is asked for."""
     checks.of_jax(predictions)
@@ -31,7 +32,7 @@ def plan(predictions: Any, targets: Any, *, dependent: bool) -> Plan:
     return _for_series(chosen) if dependent else chosen
 
 
-def _of_models(predictions: Any) -> Plan | None:
+def _of_models(predictions: PredictionsLike) -> Plan | None:
     """Of predictions that say by their class what they are."""
     if isinstance(draws := getattr(predictions, "draws", None), Draws):
         predictions = draws  # what MCMC returns
@@ -76,7 +77,7 @@ def _of_models(predictions: Any) -> Plan | None:
     return None
 
 
-def _of_arrays(predictions: Any, targets: Any) -> Plan:
+def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
     """Of distributions, and of arrays, which are classes or draws as their targets are."""
     observed = checks.array(targets, "targets")
     whole = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))

@@ -9,17 +9,27 @@ from jaxcal.dce import distance_from_calibration
 from jaxcal.measures import confidences, reliability
 from jaxcal.moment_tests import calibration_test
 from jaxcal.nulls import Null
+from jaxcal.results import Result
 from jaxcal.sbi import check_draws, check_posterior
 from jaxcal.skce import skce_test
 from jaxcal.squared_ce import Bins, calibration_error
 from jaxcal.typing import Key
 
 
+class Asked(NamedTuple):
+    """Of whom a question is asked: predictions of any kind, their targets, and how to judge."""
+
+    predictions: Any
+    targets: Any
+    null: Null
+    level: float
+
+
 class Question(NamedTuple):
     """A test or an estimate by name, its call, and one sentence on its sight."""
 
     name: str
-    ask: Callable[[Key, Any, Any, Null, float], Any]
+    ask: Callable[[Key, Asked], Result]
     sight: str
 
     def in_words(self) -> str:
@@ -27,40 +37,44 @@ class Question(NamedTuple):
         return f"{self.name}: sees {self.sight}."
 
 
-def _calibration_test(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return calibration_test(key, predictions, targets, null=null, level=level)
+def _calibration_test(key: Key, asked: Asked) -> Result:
+    return calibration_test(
+        key, asked.predictions, asked.targets, null=asked.null, level=asked.level
+    )
 
 
-def _kccsd_test(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return kccsd_test(key, predictions, targets, null=null, level=level)
+def _kccsd_test(key: Key, asked: Asked) -> Result:
+    return kccsd_test(key, asked.predictions, asked.targets, null=asked.null, level=asked.level)
 
 
-def _skce_test(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return skce_test(key, predictions, targets, null=null, level=level)
+def _skce_test(key: Key, asked: Asked) -> Result:
+    return skce_test(key, asked.predictions, asked.targets, null=asked.null, level=asked.level)
 
 
-def _distance(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return distance_from_calibration(key, predictions, targets, level=level)
+def _distance(key: Key, asked: Asked) -> Result:
+    return distance_from_calibration(key, asked.predictions, asked.targets, level=asked.level)
 
 
-def _calibration_error(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return calibration_error(key, predictions, targets, estimators=[Bins()], level=level)
+def _calibration_error(key: Key, asked: Asked) -> Result:
+    return calibration_error(
+        key, asked.predictions, asked.targets, estimators=[Bins()], level=asked.level
+    )
 
 
-def _reliability(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return reliability(*confidences(predictions, targets))
+def _reliability(key: Key, asked: Asked) -> Result:
+    return reliability(*confidences(asked.predictions, asked.targets))
 
 
-def _ranks(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return check_draws(key, predictions.samples, targets, level=level)
+def _ranks(key: Key, asked: Asked) -> Result:
+    return check_draws(key, asked.predictions.samples, asked.targets, level=asked.level)
 
 
-def _coverage(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return coverage(predictions, level=level)
+def _coverage(key: Key, asked: Asked) -> Result:
+    return coverage(asked.predictions, level=asked.level)
 
 
-def _posterior(key: Key, predictions: Any, targets: Any, null: Null, level: float) -> Any:
-    return check_posterior(key, predictions, null=null, level=level)
+def _posterior(key: Key, asked: Asked) -> Result:
+    return check_posterior(key, asked.predictions, null=asked.null, level=asked.level)
 
 
 MOMENTS = Question(

@@ -2,7 +2,7 @@
 
 import textwrap
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,7 +11,12 @@ from jaxtyping import Array, Float
 
 from jaxcal.checking import page
 from jaxcal.nulls.contract import holm
-from jaxcal.results import JudgedResult, Sentences, in_words
+from jaxcal.results import JudgedResult, Result, Sentences, in_words
+from jaxcal.typing import Contents
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 LIMITS = (
     "Calibrated predictions need not be sharp or useful: compare scores as well.",
@@ -48,11 +53,11 @@ class CheckReport(JudgedResult):
 
     _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
 
-    tests: tuple[Any, ...]
+    tests: tuple[Result, ...]
     p_values: Float[Array, " k"]
     p_adjusted: Float[Array, " k"]
     p_value: Float[Array, ""]
-    estimates: tuple[Any, ...]
+    estimates: tuple[Result, ...]
     kind: str = eqx.field(static=True)
     why: str = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
@@ -62,7 +67,7 @@ class CheckReport(JudgedResult):
     dependent: bool = eqx.field(static=True, default=False)
 
     @classmethod
-    def of(cls, *, tests: tuple[Any, ...], **fields: Any) -> "CheckReport":
+    def of(cls, *, tests: tuple[Result, ...], **fields: Any) -> "CheckReport":
         """Build a report: the p-values of the tests are adjusted, those that are NaN counted."""
         p = jnp.stack([_p_value(test) for test in tests])
         adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
@@ -100,7 +105,7 @@ class CheckReport(JudgedResult):
             if text
         ]
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         return {
             "verdict": self.verdict,
             "reason": self.reason,
@@ -118,7 +123,7 @@ class CheckReport(JudgedResult):
             "limits": self.limits(),
         }
 
-    def _figure(self) -> Any:
+    def _figure(self) -> "Figure | None":
         return self.tests[0]._figure()
 
     def limits(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The expansions of several models, or groups, of class probabilities, and what they say."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.numerics import at_least
-from jaxcal.typing import ArrayLike, KernelLike, Key, Scalar
+from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
 
 def default_rank(n: int, m: int) -> int:
@@ -48,7 +48,7 @@ def of_classes(
     similarity: ArrayLike | None,
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
-) -> dict[str, Any]:
+) -> Contents:
     """The fields of a `Comparison` of M models, with arguments as in `compare`."""
     _, n, m = stack.shape
     if n < 3:
@@ -145,7 +145,7 @@ def compare_stack(
     n_draws: int,
     rank: int,
     level: float | Scalar,
-) -> dict[str, Any]:
+) -> Contents:
     """The fields of a `Comparison` of M models, each with weights 0 or 1 of the observations."""
     blocks_key, draws_key = jax.random.split(key)
     shared = (blocks_key, labels, kernel, root, ridge, width, jnp.asarray(level, stack.dtype))
@@ -181,7 +181,7 @@ def judged(
     key: Key,
     level: float | Scalar,
     n_draws: int,
-) -> dict[str, Any]:
+) -> Contents:
     """What a `Comparison` says of M statistics, however they were made."""
     ready = studentized(key, expansions, n_draws=n_draws)
     differences = Differences.of(ready, level)

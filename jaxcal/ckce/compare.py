@@ -4,8 +4,6 @@ All models see the same observations and the same draws of the bootstrap: a diff
 far more certain than either value.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +18,16 @@ from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import named, stacked
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.results import recorded
-from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike, Models, PredictionsLike, Scalar
+from jaxcal.typing import (
+    ArrayLike,
+    Contents,
+    KernelLike,
+    Key,
+    KeyLike,
+    Models,
+    PredictionsLike,
+    Scalar,
+)
 
 
 @recorded
@@ -138,7 +145,7 @@ def _of_any(
     prediction_kernel: KernelLike | None,
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
-) -> dict[str, Any]:
+) -> Contents:
     each, ys, specs = specifications(names, models, targets, prediction_kernel)
     n, dtype = ys.shape[0], floating(ys)
     if n < 3:

@@ -138,7 +138,7 @@ def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specificati
 @partial(jax.jit, static_argnames="n_draws")
 def _expanded(
     key: Key,
-    predictions: Any,
+    predictions: PredictionsLike,
     ys: Array,
     spec: Specification,
     ridge: Scalar,

@@ -1,6 +1,6 @@
 """What a comparison of models says: values, differences, the models that may be the best."""
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxcal.ckce.effect import EffectSize
 from jaxcal.ckce.multipliers import Studentized, order_statistic
 from jaxcal.ckce.result import COMPARABLE
 from jaxcal.results import Result, Sentences, confidence
-from jaxcal.typing import Scalar
+from jaxcal.typing import Contents, Scalar
 
 PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
@@ -139,7 +139,7 @@ class Comparison(Result):
         chosen = np.asarray(self.may_be_best)
         return [name for name in self.ranking() if chosen[self.names.index(name)]]
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Contents]:
         """Every pair of models once, the better calibrated first: one dict a row.
 
         With ``better``, ``worse``, ``difference`` (never positive), ``low``, ``high``,
@@ -205,7 +205,7 @@ class Comparison(Result):
             f"64-bit types [ridge-below-rounding]"
         )
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         return super()._contents() | {"ranking": self.ranking(), "best": self.best()}
 
     def _batch_lines(self) -> list[str]:

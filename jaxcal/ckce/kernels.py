@@ -68,7 +68,7 @@ def median_bandwidth(xs: Points) -> Scalar:
 
 
 def fill(
-    kernel: Any, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
+    kernel: KernelLike, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
 ) -> tuple[KernelLike, dict[str, Scalar]]:
     """The kernel with every unset bandwidth set, by the median of ``xs`` or to ``bandwidth``."""
     kernel = points.as_kernel(kernel)

@@ -7,14 +7,14 @@ Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with s
 """
 
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.dce.binned import binned_ece, ece
@@ -63,7 +63,7 @@ class _Measures(NamedTuple):
     binned: Scalar
     interval: Scalar | None
     groups: Scalar
-    lower: tuple[Any, Any]
+    lower: tuple[PyTree, PyTree]
     witness: Vector
 
 

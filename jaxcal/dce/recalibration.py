@@ -1,7 +1,6 @@
 """Recalibration by groups: a map of predictions, and what is left of the distance after it."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +130,7 @@ def _cross_fitted(key: Key, data: Ordered, folds: int) -> Vector:
     """Mean labels of the groups of other folds, in ascending order of the predictions."""
     fold = jax.random.permutation(key, jnp.arange(data.v.size) % folds)
 
-    def without(one: Any) -> Vector:
+    def without(one: Array) -> Vector:
         rest = data._replace(w=jnp.where(fold == one, 0, data.w))
         fitted = label_free_groups(rest)
         return fitted.rate[fitted.of(data.v)]

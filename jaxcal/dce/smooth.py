@@ -8,11 +8,9 @@ of the distance from calibration, and twice it an upper bound of the lower dista
 Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from jaxcal.dce.predictions import Ordered, Residuals, binary, ordered
 from jaxcal.dce.prefix_sums import least, sums
@@ -112,7 +110,7 @@ def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector
 
 
 @_value.defjvp
-def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> Any:
+def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> PyTree:
     """Envelope: d/d rho_i is the witness, d/d v_i the flow's loss across v_i. What proves the value
     counts as constant."""
     solution = _value(*primals)

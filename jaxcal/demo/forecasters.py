@@ -1,6 +1,6 @@
 """Two forecasters of a target given an input: a regression, and a density without its constant."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.models import Units, Unnormalized
-from jaxcal.typing import Key, Point, Points, Scalar
+from jaxcal.typing import Distribution, Key, Point, Points, Scalar
 
 
 class Regression(NamedTuple):
@@ -28,7 +28,7 @@ class Regression(NamedTuple):
         residuals = ys - xs @ slope.T
         return cls(slope, y_mean - slope @ x_mean, residuals.T @ residuals / (n - q - 1))
 
-    def predict(self, inputs: Float[Array, "n q"]) -> Any:
+    def predict(self, inputs: Float[Array, "n q"]) -> Distribution:
         """One Gaussian a row of ``inputs``, as a numpyro distribution with batch shape [n]."""
         from numpyro.distributions import MultivariateNormal  # numpyro only where it is used
 

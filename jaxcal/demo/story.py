@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ from jaxcal.demo.training import train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.results import TestResult
 from jaxcal.scores import score
-from jaxcal.typing import Points, Predictions
+from jaxcal.typing import Key, Points, Predictions
 
 RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahrenheit
 
@@ -101,7 +101,7 @@ def check_of(verdict: Verdict, tested: Days) -> CheckReport:
     )
 
 
-def _trained(start_key: Any, train_key: Any, fitted: Days, rounds: int) -> Energy:
+def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energy:
     """The energy trained on 2012 and 2013; 2014 decides when to stop."""
     training, validation = (
         (jnp.asarray(days.inputs), jnp.asarray(days.targets))
@@ -116,7 +116,7 @@ def _trained(start_key: Any, train_key: Any, fitted: Days, rounds: int) -> Energ
 
 
 def _tests(
-    key: Any, predictions: Predictions, tested: Days, draws: int
+    key: Key, predictions: Predictions, tested: Days, draws: int
 ) -> tuple[TestResult, TestResult]:
     """The test as if days were independent, and the one that allows for their dependence."""
     independent = kccsd_test(key, predictions, tested.targets, null=Wild(draws))

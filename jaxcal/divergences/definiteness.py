@@ -18,7 +18,7 @@ from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.results import Result, Sentences, recorded
-from jaxcal.typing import DivergenceLike, KernelLike, KeyLike, PredictionsLike, Scalar
+from jaxcal.typing import Contents, DivergenceLike, KernelLike, KeyLike, PredictionsLike, Scalar
 
 
 class Definiteness(Result):
@@ -64,7 +64,7 @@ class Definiteness(Result):
             ),
         ]
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         return super()._contents() | {"indefinite": self.indefinite}
 
     def _batch_lines(self) -> list[str]:

@@ -4,7 +4,7 @@ They take numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNo
 shape [n], and raise TypeError for anything else.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -23,7 +23,7 @@ from jaxcal.numerics import at_least, psd_root, safe_sqrt
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
 
 
-def moments(predictions: Any) -> tuple[Points, Cov]:
+def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
     """Means [n, d] and (co)variances of n Gaussian predictions, or an error that says why not."""
     check_batch(predictions.predictions if isinstance(predictions, Standardized) else predictions)
     mean, cov = gaussian_moments(predictions)

@@ -1,7 +1,5 @@
 """Distance between Laplace predictions in closed form."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 
@@ -9,7 +7,7 @@ from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.models import Standardized
 from jaxcal.models.families import Laplaces, distribution_of
 from jaxcal.models.sampling import check_batch
-from jaxcal.typing import Features, Key
+from jaxcal.typing import Features, Key, PredictionsLike
 
 
 class LaplaceWasserstein(_Euclidean, eqx.Module):
@@ -37,7 +35,9 @@ class LaplaceWasserstein(_Euclidean, eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def features(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> Features:
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
         original = predictions.predictions if isinstance(predictions, Standardized) else predictions
         check_batch(original)
         distribution = distribution_of(predictions)

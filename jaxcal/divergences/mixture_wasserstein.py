@@ -173,7 +173,7 @@ def _power(values: Array, exponent: float) -> Array:
     )
 
 
-def components(predictions: Any) -> Components:
+def components(predictions: PredictionsLike) -> Components:
     """Weights and component vectors of n mixtures, or TypeError for other predictions."""
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     check_batch(original)

@@ -1,6 +1,6 @@
 """Divergences that are Euclidean distances of feature vectors, and the kernel on a divergence."""
 
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -115,7 +115,9 @@ class Vectors(_Euclidean, eqx.Module):
         return self.values
 
 
-def gram_block(kernel: Any, divergence: Any, rows: Features, cols: Features) -> Array:
+def gram_block(
+    kernel: KernelLike, divergence: DivergenceLike, rows: Features, cols: Features
+) -> Array:
     """Kernel matrix of r rows and c columns of predictions, from their features; [r, c].
 
     One matrix product where the kernel has a radial profile; other kernels see the feature vectors,

@@ -330,7 +330,7 @@ def kernel_means(
     return KernelMeans(kernel, *make(kernel, distribution))
 
 
-def _summed(predictions: Any, n_counts: int | None) -> PyTree | None:
+def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
     """Counts in the units of the predictions; None where they are none, or too many."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions

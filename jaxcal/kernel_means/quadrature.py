@@ -14,7 +14,7 @@ and distance: `ERROR`. Predictions of several coordinates are left to draws.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -28,7 +28,7 @@ from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels import points
 from jaxcal.kernels.points import IMQ, Gaussian, Matern52, Product, RationalQuadratic
 from jaxcal.models.families import Laplaces, Normals
-from jaxcal.typing import KernelLike, Scalar
+from jaxcal.typing import ArrayFunction, KernelLike, Scalar
 
 ERROR = 3e-7
 BETWEEN = grids.both_sides(1e-10, 89)
@@ -37,7 +37,7 @@ BEYOND = grids.below(1e-10, 30.0, 59)  # in scales of the density
 Density = Callable[[Array], Array]
 
 
-def integral(kernel: Any, density: Density, scale: Array, z: Array) -> Array:
+def integral(kernel: ArrayFunction, density: Density, scale: Array, z: Array) -> Array:
     """``E k(abs(X - z))`` for z >= 0 and X / scale of symmetric density ``density(abs(u))``.
 
     ``kernel``: a function of the squared distance. Shapes of ``scale`` and ``z`` [r, c], and so is
@@ -92,6 +92,7 @@ class OnTheLine(eqx.Module):
     def _average(self, shift: Array, spread: Array, other: Array | None) -> Array:
         density, scale = self.gap(spread, other)
         profile = points.profile(self.kernel)
+        assert profile is not None
         return integral(profile, density, jnp.broadcast_to(scale, shift.shape), jnp.abs(shift))
 
 

@@ -6,7 +6,7 @@ Nothing here knows a kernel by its name: one with ``bandwidth`` gets the median 
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeGuard
 
 import equinox as eqx
 import jax
@@ -134,12 +134,23 @@ class Profile(Kernel):
         return _radial(self, x, y)
 
 
-def is_radial(kernel: KernelLike) -> bool:
+class RadialLike(Protocol):
+    """A kernel ``shape(u)`` of the squared distance u in units of its bandwidth."""
+
+    @property
+    def bandwidth(self) -> Bandwidth: ...
+
+    def shape(self, u: Array, /) -> Array: ...
+
+    def __call__(self, x: Array, y: Array, /) -> Array: ...
+
+
+def is_radial(kernel: KernelLike) -> TypeGuard[RadialLike]:
     """Whether the kernel says that it is one of the squared distance in units of its bandwidth."""
     return hasattr(kernel, "bandwidth") and callable(getattr(kernel, "shape", None))
 
 
-def _radial(kernel: Any, x: Array, y: Array) -> Scalar:
+def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
     if kernel.bandwidth is None:
         raise ValueError(
             f"{type(kernel).__name__} has no bandwidth yet: give one, or let a test choose it"
@@ -235,7 +246,7 @@ class Scaled(Kernel):
         return of_type(self.scale, value) * value
 
 
-def profile(kernel: Any) -> Callable[[Array], Array] | None:
+def profile(kernel: KernelLike) -> Callable[[Array], Array] | None:
     """The kernel as a function of the squared Euclidean distance, or None where it is not one.
 
     Radial kernels with one length, constants, and their sums, products and multiples have one.

@@ -1,7 +1,5 @@
 """Kernels on classes 0, .., m - 1."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,7 @@ from jaxcal import convert
 from jaxcal.typing import KernelLike, Scalar
 
 
-def of_vectors(kernel: KernelLike, name: str) -> Any:
+def of_vectors(kernel: KernelLike, name: str) -> KernelLike:
     """The kernel, or TypeError for one that compares classes."""
     if isinstance(kernel, Delta | ClassGram):
         raise TypeError(

@@ -1,7 +1,8 @@
 """n predictions times c chains, walked side by side in one program."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, Unpack, runtime_checkable
+from typing import Protocol, Unpack, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -187,7 +188,7 @@ def _run(
     stride = max(1, -(-(steps // 2) // PATH))
     looked = steps // 2 // stride
 
-    def everywhere(function: Any) -> PyTree:
+    def everywhere(function: Callable[..., PyTree]) -> PyTree:
         return jax.vmap(jax.vmap(function, axis_name=LANES))
 
     def step(t: Array, carry: PyTree) -> PyTree:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -282,7 +282,7 @@ def canonical_error(
     )
 
 
-def _measured(distance: Any) -> Distance:
+def _measured(distance: Distance) -> Distance:
     """The distance, with an error that says so where it returns no number."""
     checks.function(distance, "distance", "two probability vectors")
 

@@ -51,7 +51,7 @@ def _rounding() -> float:
     return 1e-6 if jnp.result_type(float) == jnp.float64 else 1e-3
 
 
-def lattice(predictions: Any, size: int) -> Lattice:
+def lattice(predictions: PredictionsLike, size: int) -> Lattice:
     """The probabilities of 0, .., size - 1, of sum 1; NaN where others have probability too."""
     p = _probabilities(predictions, size)
     total = jnp.sum(p, axis=1, keepdims=True)

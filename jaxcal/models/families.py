@@ -65,7 +65,8 @@ class Lattice(NamedTuple):
     weights: Float[Array, "n m"]
 
 
-Reader: TypeAlias = Callable[[Any, PyTree], PyTree]  # a base distribution, and the whole
+Base: TypeAlias = Any  # a numpyro distribution of the class that its reader is written for
+Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # of the base distribution, and the whole
 _DISTRIBUTIONS: dict[str, Reader] = {}
 
 
@@ -249,13 +250,13 @@ def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
 
 
 @distribution("Normal")
-def _normal(base: Any, whole: PyTree) -> Normals:
+def _normal(base: Base, whole: PyTree) -> Normals:
     return Normals(_whole(base.loc, whole), _spread(_whole(base.scale, whole)) ** 2)
 
 
 @distribution("MultivariateNormal")
 @distribution("LowRankMultivariateNormal")
-def _multivariate_normal(base: Any, whole: PyTree) -> Normals | None:
+def _multivariate_normal(base: Base, whole: PyTree) -> Normals | None:
     if len(whole.event_shape) != 1:
         return None
     mean = _whole(base.loc, whole)
@@ -263,11 +264,11 @@ def _multivariate_normal(base: Any, whole: PyTree) -> Normals | None:
 
 
 @distribution("Laplace")
-def _laplace(base: Any, whole: PyTree) -> Laplaces:
+def _laplace(base: Base, whole: PyTree) -> Laplaces:
     return Laplaces(_whole(base.loc, whole), _spread(_whole(base.scale, whole)))
 
 
-def _mixing(base: Any, whole: PyTree) -> Array | None:
+def _mixing(base: Base, whole: PyTree) -> Array | None:
     """The weights [n, k] of a mixture, or None where the mixture is inside a wrapper."""
     if base is not whole:
         return None
@@ -276,7 +277,7 @@ def _mixing(base: Any, whole: PyTree) -> Array | None:
 
 
 @distribution("MixtureSameFamily")
-def _mixture(base: Any, whole: PyTree) -> Mixtures | None:
+def _mixture(base: Base, whole: PyTree) -> Mixtures | None:
     components = base.component_distribution
     batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
     if tuple(components.batch_shape) != batch:  # all predictions share them
@@ -288,7 +289,7 @@ def _mixture(base: Any, whole: PyTree) -> Mixtures | None:
 
 
 @distribution("MixtureGeneral")
-def _general_mixture(base: Any, whole: PyTree) -> Mixtures | None:
+def _general_mixture(base: Base, whole: PyTree) -> Mixtures | None:
     weights = _mixing(base, whole)
     parts = [distribution_of(part) for part in base.component_distributions]
     if weights is None or any(part is None for part in parts):
@@ -304,7 +305,7 @@ def _general_mixture(base: Any, whole: PyTree) -> Mixtures | None:
 
 
 @distribution("TransformedDistribution")
-def _affine(base: Any, whole: PyTree) -> PyTree | None:
+def _affine(base: Base, whole: PyTree) -> PyTree | None:
     """Affine transforms of each coordinate, one after the other."""
     if any(type(transform).__name__ != "AffineTransform" for transform in base.transforms):
         return None
@@ -348,7 +349,7 @@ def full(normals: Normals) -> Normals:
 
 
 @distribution("CategoricalProbs", "CategoricalLogits")
-def _categorical(base: Any, whole: PyTree) -> Classes | None:
+def _categorical(base: Base, whole: PyTree) -> Classes | None:
     probabilities = base.probs
     if whole.event_shape:
         return None
@@ -356,7 +357,7 @@ def _categorical(base: Any, whole: PyTree) -> Classes | None:
 
 
 @distribution("BernoulliProbs", "BernoulliLogits")
-def _bernoulli(base: Any, whole: PyTree) -> Classes | None:
+def _bernoulli(base: Base, whole: PyTree) -> Classes | None:
     if whole.event_shape:
         return None
     p = jnp.broadcast_to(base.probs, whole.batch_shape)

@@ -18,7 +18,7 @@ from jax.nn import sigmoid, softplus
 from jax.scipy.special import digamma
 from jaxtyping import Array
 
-from jaxcal.models.families import Nodes
+from jaxcal.models.families import Base, Nodes
 from jaxcal.typing import PredictionsLike
 
 SIZE = 64  # as many nodes as draws where these are made
@@ -55,7 +55,7 @@ def line_rules(predictions: PredictionsLike) -> Rules | None:
     return Rules(*rules)
 
 
-def _weighted_parts(predictions: Any) -> list[tuple[Any, Array]]:
+def _weighted_parts(predictions: Any) -> list[tuple[Base, Array]]:
     """The components with their weights [n, k]: a distribution of shape [n, k], or several."""
     n = predictions.batch_shape[0]
     if not hasattr(predictions, "mixing_distribution"):
@@ -68,7 +68,7 @@ def _weighted_parts(predictions: Any) -> list[tuple[Any, Array]]:
     return [(predictions.component_distribution, weights)]
 
 
-def _of_parts(part: Any, weights: Array, size: int) -> tuple[Array, Array]:
+def _of_parts(part: Base, weights: Array, size: int) -> tuple[Array, Array]:
     """Nodes and weights [size, n, k]."""
     base, transforms = part, []
     while hasattr(base, "base_dist"):
@@ -101,11 +101,11 @@ def _flat(array: Array) -> Array:
     return jnp.moveaxis(array, 1, 0).reshape(array.shape[1], -1)
 
 
-def _inverse(base: Any, z: Array) -> tuple[Array, Array]:
+def _inverse(base: Base, z: Array) -> tuple[Array, Array]:
     return jnp.asarray(base.icdf(jax.scipy.stats.norm.cdf(z))), jnp.exp(-(z**2) / 2)
 
 
-def _student(base: Any, z: Array) -> tuple[Array, Array]:
+def _student(base: Base, z: Array) -> tuple[Array, Array]:
     # the probability beyond a is about (a / df^1/2)^-df
     end = jnp.arcsinh(jnp.sqrt(base.df) * 10 ** jnp.minimum(6 / base.df, 15))
     y = jnp.sinh(end * z)
@@ -113,7 +113,7 @@ def _student(base: Any, z: Array) -> tuple[Array, Array]:
     return base.loc + base.scale * y, w
 
 
-def _gamma(base: Any, z: Array) -> tuple[Array, Array]:
+def _gamma(base: Base, z: Array) -> tuple[Array, Array]:
     a = base.concentration
     low = _sparse_inverse(digamma(a) - 5 * jnp.maximum(a, 1) ** -0.5 - 12 / a)
     high = jnp.log(a + 6 * jnp.sqrt(a) + 14)
@@ -123,7 +123,7 @@ def _gamma(base: Any, z: Array) -> tuple[Array, Array]:
     return jnp.exp(t) / base.rate, w
 
 
-def _beta(base: Any, z: Array) -> tuple[Array, Array]:
+def _beta(base: Base, z: Array) -> tuple[Array, Array]:
     a, b = base.concentration1, base.concentration0
     middle = digamma(a) - digamma(b)
     spread = 5 * jnp.sqrt(1 / jnp.maximum(a, 1) + 1 / jnp.maximum(b, 1))

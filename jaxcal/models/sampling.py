@@ -81,7 +81,7 @@ def check_batch(predictions: PredictionsLike) -> None:
         )
 
 
-def drawn(key: Key, predictions: Any, n_draws: int | None) -> Float[Array, "n m d"]:
+def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
     """Draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
     inside = isinstance(predictions, Standardized)
     original: Any = predictions.predictions if inside else predictions

@@ -14,7 +14,8 @@ diagonal of :math:`\Sigma_p^{-1}` in the place of :math:`\sigma^{-2}`, and :math
 :math:`-\Sigma_p s_p`, the same is asked of a coordinate given the others.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +157,7 @@ def _correlation(
     first: Float[Array, "m q"],
     second: Float[Array, "m q"],
     claimed: Float[Array, "n q"],
-    means: Any,
+    means: Callable[[Array], Means],
 ) -> Means:
     """Claimed minus actual correlation [q]."""
     n = claimed.shape[0]

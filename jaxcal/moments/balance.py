@@ -10,7 +10,7 @@ counts 0, so that supports with boundaries need no transform.
 Source: detailed balance of Metropolis et al. (1953).
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from jaxcal.moments.evaluation import LogDensityOfOne
 from jaxcal.typing import DTypeLike, Key, Nodes, Point
 
 
-def _moves(value: object) -> Any:
+def _moves(value: object) -> Nodes | None:
     """Moves [m, d] as an array, or None."""
     if value is None:
         return None
@@ -60,7 +60,7 @@ class Balance(eqx.Module):
         (True, True)
     """
 
-    moves: Any = eqx.field(default=None, converter=_moves)
+    moves: Nodes | None = eqx.field(default=None, converter=_moves)
     n_moves: int = eqx.field(default=16, static=True)
     lengths: tuple[float, ...] = eqx.field(default=(2.8, 0.06), static=True)
     whole_space: bool = eqx.field(default=False, init=False, static=True)
@@ -102,7 +102,7 @@ class Jumps(eqx.Module):
         True
     """
 
-    moves: Any = eqx.field(default=None, converter=_moves)
+    moves: Nodes | None = eqx.field(default=None, converter=_moves)
     n_moves: int = eqx.field(default=24, static=True)
     lengths: tuple[float, ...] = eqx.field(default=(3.0, 0.8), static=True)
     common: bool = eqx.field(default=True, init=False, static=True)
@@ -156,7 +156,10 @@ def symmetric_moves(
     return (jnp.exp(logs)[:, None] * directions).astype(dtype)
 
 
-def _fitted(balance: Any, key: Key, dimension: int, dtype: DTypeLike) -> Any:
+Moving = TypeVar("Moving", Balance, Jumps)
+
+
+def _fitted(balance: Moving, key: Key, dimension: int, dtype: DTypeLike) -> Moving:
     if balance.moves is None:
         moves = symmetric_moves(key, balance.n_moves, dimension, balance.lengths, dtype)
     else:
@@ -166,7 +169,7 @@ def _fitted(balance: Any, key: Key, dimension: int, dtype: DTypeLike) -> Any:
     return type(balance)(moves, balance.n_moves, balance.lengths)
 
 
-def _check(balance: Any) -> None:
+def _check(balance: "Balance | Jumps") -> None:
     convert.integer(balance.n_moves, "n_moves")
     if not isinstance(balance.lengths, tuple | list):
         raise TypeError(f"lengths: wanted a tuple of numbers, got {convert.say(balance.lengths)}")

@@ -24,7 +24,7 @@ from jaxcal.models.families import distribution_of, mean_and_covariance
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.results import Means
-from jaxcal.typing import Nodes, Points, Scalar
+from jaxcal.typing import Nodes, Points, PredictionsLike, Scalar
 
 
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
@@ -38,7 +38,7 @@ def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
     return jnp.einsum("nij,nj->ni", covariances, scores) / deviations
 
 
-def offered_covariances(predictions: Any) -> Float[Array, "*n d d"] | None:
+def offered_covariances(predictions: PredictionsLike) -> Float[Array, "*n d d"] | None:
     """Covariances of predictions whose form is known, or None: normal, Laplace, their mixtures."""
     offered = mean_and_covariance(distribution_of(predictions))
     return None if offered is None else offered.cov
@@ -55,7 +55,7 @@ class Covariances(NamedTuple):
 
 
 def covariances_of(
-    predictions: Any,
+    predictions: PredictionsLike,
     nodes: Nodes | None,
     at_nodes: Float[Array, "n m d"] | None,
     scores: Points,

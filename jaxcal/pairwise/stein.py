@@ -10,7 +10,7 @@ and the derivative by M times the derivative (an operator-valued kernel k M^T M'
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from jaxcal.kernels import points
 from jaxcal.numerics import TURN
 from jaxcal.pairwise.finite_rank import Draw, Frequencies, twice, waves
 from jaxcal.pairwise.weighted import WeightedFeatures
-from jaxcal.typing import Point, PointKernel, Points, Scalar
+from jaxcal.typing import KernelLike, Point, PointKernel, Points, Scalar
 
 
 class SteinFeatures(NamedTuple):
@@ -207,7 +207,7 @@ class Stein(eqx.Module):
     through autodiff, O(d^2) per pair.
     """
 
-    target_kernel: Any  # its profile or bandwidth, where it has one, decides the way
+    target_kernel: KernelLike  # its profile or bandwidth, where it has one, decides the way
     dimension: int = eqx.field(static=True)
     components: bool = eqx.field(default=False, static=True)
 

@@ -1,15 +1,15 @@
 """Figures of CKCE: models with their intervals, all differences, ridge paths."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 
 from jaxcal import checks
 from jaxcal.ckce import Comparison
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import confidence
+from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,8 +128,8 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def ridge_path(
-    ridges: Float[Any, " r"],
-    values: Mapping[str, Float[Any, " r"]],
+    ridges: ArrayLike,
+    values: Mapping[str, ArrayLike],
     *,
     used: float | None = None,
     ax: "Axes | None" = None,

@@ -140,7 +140,9 @@ def _from_weight(t: Any) -> Any:
     return (t + 1) / 2
 
 
-def groups(v: Any, y: Any, w: Any, count: int) -> tuple[Any, Any, Any]:
+def groups(
+    v: np.ndarray, y: np.ndarray, w: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Sorted predictions in groups of about equal mass, ties kept together: mean prediction, mean
     label and mass of each."""
     before = np.cumsum(w) - w / 2

@@ -1,10 +1,10 @@
 """Figures of one test result: its null, its contributions, its coordinates."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from jaxcal import checks
 from jaxcal.plots import faults
@@ -62,7 +62,7 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
 def contributions(
     result: TestResult,
-    x: Shaped[Any, " n"] | None = None,
+    x: ArrayLike | None = None,
     *,
     label: str = "observation, in the order given",
     ax: "Axes | None" = None,

@@ -1,6 +1,6 @@
 """Figures of tuned calibration errors: risks over a grid, and the estimates side by side."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -127,7 +127,7 @@ def risk_over_grid(tuned: Tuned, *, problem: int = 0, ax: "Axes | None" = None) 
     return ax
 
 
-def _log_ticks(ax: "Axes", grid: Any) -> None:
+def _log_ticks(ax: "Axes", grid: np.ndarray) -> None:
     """A logarithmic axis with labels at powers of ten, or at 1, 2 and 5 where there are few."""
     from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 
@@ -138,7 +138,7 @@ def _log_ticks(ax: "Axes", grid: Any) -> None:
     ax.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _zero_and_decades(ax: "Axes", values: Any, threshold: float) -> None:
+def _zero_and_decades(ax: "Axes", values: np.ndarray, threshold: float) -> None:
     """A vertical scale that is linear up to ``threshold``, then logarithmic, around ``values``."""
     finite = values[np.isfinite(values)]
     low, high = min(float(finite.min()), -0.2 * threshold), max(float(finite.max()), threshold)
@@ -152,7 +152,7 @@ def _zero_and_decades(ax: "Axes", values: Any, threshold: float) -> None:
     ax.set_ylim(1.3 * low, 1.3 * high)
 
 
-def _threshold(values: Any) -> float:
+def _threshold(values: np.ndarray) -> float:
     """The power of ten below a quarter of the positive values."""
     finite = values[np.isfinite(values) & (values > 0)]
     return 10.0 ** np.floor(np.log10(np.quantile(finite, 0.25))) if finite.size else 1.0

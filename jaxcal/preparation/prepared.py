@@ -143,7 +143,7 @@ class Prepared(eqx.Module):
         described = embedding.features(keys[1], for_divergence, view.at_nodes, vectors)
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
-    def _check_nodes(self, predictions: Any) -> None:
+    def _check_nodes(self, predictions: PredictionsLike) -> None:
         """ValueError where scores were taken at other nodes than those of the fit.
 
         Values are looked at outside of jit only.

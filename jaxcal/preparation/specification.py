@@ -36,6 +36,7 @@ from jaxcal.scores import is_distribution
 from jaxcal.typing import (
     BaseMeasure,
     DivergenceLike,
+    DTypeLike,
     KernelLike,
     Key,
     Nodes,
@@ -160,7 +161,9 @@ class Specification(eqx.Module):
             return Frame(units, frame.origin, nodes, self.whiten)
         return frame
 
-    def _nodes(self, key: Key, predictions: Any, units: Units, dtype: Any) -> Nodes | None:
+    def _nodes(
+        self, key: Key, predictions: PredictionsLike, units: Units, dtype: DTypeLike
+    ) -> Nodes | None:
         """Nodes [m, d] in the units of the test."""
         d = units.scale.size
         if isinstance(predictions, Scores):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -15,6 +15,11 @@ from jaxcal.results.explain import pointer
 from jaxcal.results.parts import plain
 from jaxcal.results.provenance import SOURCE, provenance
 from jaxcal.results.verdicts import Judged, first_that_holds, judge
+from jaxcal.typing import Contents
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 Sentences = Iterable[tuple[str, Any]]  # each with whether it holds
 
@@ -56,7 +61,7 @@ class Result(eqx.Module):
             return []
         return [text for text, holds in self._sentences() if holds]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Contents:
         """Plain numbers and lists, for JSON, with the warnings; long arrays are left out."""
         return plain(self._contents()) | {"warnings": self.warnings()}
 
@@ -67,7 +72,7 @@ class Result(eqx.Module):
         return shown.to_frame(self, self._rows)
 
     @property
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> Contents:
         """How the result came about: ``jaxcal``, ``jax`` (versions), ``result`` (class), ``dtype``,
         and ``function``, ``key``, ``n`` and ``options`` of the call. These four are None where it
         is not known: the call was inside of jit or vmap, or the result was changed since."""
@@ -105,14 +110,14 @@ class Result(eqx.Module):
     def _repr_html_(self) -> str:
         return shown.in_html(self)
 
-    def _figure(self) -> Any:
+    def _figure(self) -> "Figure | None":
         """A small matplotlib figure of one result, or None where its class has no natural one."""
         return shown.figure(self, self._plots) if self._plots else None
 
     def _sentences(self) -> Sentences:
         return []
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         names = [one.name for one in dataclasses.fields(self) if one.name not in self._long]
         return {name: getattr(self, name) for name in names}
 
@@ -161,5 +166,5 @@ class JudgedResult(Result):
     def _no_verdict(self) -> Sentences:
         raise NotImplementedError("a judged result says when it has no verdict")
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         return super()._contents() | {"verdict": self.verdict, "reason": self.reason}

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxcal.typing import Contents, DTypeLike
+
 Arguments = ParamSpec("Arguments")
 Outcome = TypeVar("Outcome")
 SOURCE = "_source"  # the attribute of a result that holds what is known of its call
@@ -29,7 +31,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
     return call
 
 
-def provenance(result: Any, dtype: Any) -> dict[str, Any]:
+def provenance(result: Any, dtype: DTypeLike) -> Contents:
     """Versions, class, type of the numbers, and the call as far as it is known."""
     unknown = {"function": None, "key": None, "n": None, "options": None}
     here = {
@@ -43,7 +45,7 @@ def provenance(result: Any, dtype: Any) -> dict[str, Any]:
 
 def _described(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> Contents:
     parameters = inspect.signature(function).parameters
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
     bound |= bound.pop("options", {})

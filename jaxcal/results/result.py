@@ -14,7 +14,7 @@ from jaxcal.results.base import JudgedResult, Sentences
 from jaxcal.results.parts import Coordinates, Diagnostics, Parts, all_finite
 from jaxcal.results.report import about_marginal_mean, batch_report, findings, no_verdict, report
 from jaxcal.results.verdicts import too_few
-from jaxcal.typing import Scalar
+from jaxcal.typing import Contents, Scalar
 
 
 class TestResult(JudgedResult):
@@ -148,7 +148,7 @@ class TestResult(JudgedResult):
             sentences += [(text, True) for text in about]
         return [*sentences, (self.too_few, bool(self.too_few))]
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         return super()._contents() | {"smallest_shift": self.smallest_shift}
 
     def _lines(self) -> list[str]:

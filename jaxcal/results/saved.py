@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcal.typing import Contents
+
 FORMAT, HEADER = 1, "header.json"
 UNREADABLE = (
     zipfile.BadZipFile,
@@ -50,7 +52,7 @@ def replacing(path: Path) -> Iterator[Any]:
         beside.unlink(missing_ok=True)
 
 
-def save(value: Any, path: Path, provenance: dict[str, Any]) -> None:
+def save(value: Any, path: Path, provenance: Contents) -> None:
     """Write a result. TypeError, naming the field, for what is neither number, word nor module."""
     arrays: dict[str, np.ndarray] = {}
     content = _packed(value, "", arrays)
@@ -64,7 +66,7 @@ def save(value: Any, path: Path, provenance: dict[str, Any]) -> None:
             archive.writestr(f"{name}.npy", buffer.getvalue())
 
 
-def load(path: Path) -> tuple[Any, dict[str, Any]]:
+def load(path: Path) -> tuple[Any, Contents]:
     """The result and its provenance. ValueError, naming the file, for anything else in it."""
     with path.open("rb") as file:
         try:
@@ -156,7 +158,7 @@ def _unpacked(node: Any, read: Callable[[str], np.ndarray]) -> Any:
     return node
 
 
-def _restored(array: np.ndarray, entry: dict[str, Any]) -> Any:
+def _restored(array: np.ndarray, entry: Contents) -> Any:
     if "dtype" in entry:
         array = array.view(jnp.dtype(entry["dtype"]))
     if entry["as"] == "scalar":
@@ -191,7 +193,7 @@ def _class(name: str) -> Any:
     return kind
 
 
-def _object(kind: Any, values: dict[str, Any]) -> Any:
+def _object(kind: Any, values: Contents) -> Any:
     """An object of these fields, as it was: without the work of its ``__init__``."""
     if not issubclass(kind, eqx.Module):
         return kind(**values)

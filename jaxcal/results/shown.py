@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxcal.results.parts import plain
+from jaxcal.typing import Contents
 
 
 def figure(result: Any, names: Sequence[str], *, panel: tuple[float, float] = (4.8, 3.2)) -> Any:
@@ -61,7 +62,7 @@ def to_frame(result: Any, rows: Sequence[str]) -> Any:
     return pd.DataFrame(columns)
 
 
-def _flat(content: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+def _flat(content: Contents, before: str = "") -> list[tuple[str, Any]]:
     pairs = []
     for name, value in content.items():
         inner = isinstance(value, dict)

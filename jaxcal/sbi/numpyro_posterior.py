@@ -8,7 +8,7 @@ parameters here, so positive, ordered, simplex and matrix-valued sites need noth
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ from jaxcal import convert
 from jaxcal.models import Scores, Unnormalized
 from jaxcal.sbi.posteriors import BATCH, chunked_scores
 from jaxcal.typing import ArrayLike, Key, KeyLike
+
+Program: TypeAlias = Callable[..., Any]  # a model or a guide of numpyro
 
 
 class NumpyroPosterior:
@@ -64,12 +66,12 @@ class NumpyroPosterior:
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Program,
         observed: str | Sequence[str] = "x",
         *,
         arguments: Mapping[str, ArrayLike] | None = None,
         inputs: Sequence[str] = (),
-        guide: Callable[..., Any] | None = None,
+        guide: Program | None = None,
         params: dict[str, PyTree] | None = None,
         batch: int = BATCH,
     ):
@@ -342,7 +344,7 @@ def _site_names(observed: Any, argument: str = "observed") -> tuple[str, ...]:
     return tuple(names)
 
 
-def _first_free(model: Callable[..., Any], taken: set[str], of: str) -> str:
+def _first_free(model: Program, taken: set[str], of: str) -> str:
     """The name of the argument that takes the observation."""
     parameters = inspect.signature(model).parameters
     unknown = sorted(taken - set(parameters))
@@ -362,13 +364,13 @@ def _first_free(model: Callable[..., Any], taken: set[str], of: str) -> str:
     return free[0].name
 
 
-def _seeded(model: Callable[..., Any]) -> Callable[..., Any]:
+def _seeded(model: Program) -> Program:
     from numpyro.handlers import seed
 
     return seed(model, jax.random.key(0))
 
 
-def _with_params(guide: Callable[..., Any], params: dict[str, PyTree]) -> Callable[..., Any]:
+def _with_params(guide: Any, params: dict[str, PyTree]) -> Program:
     from numpyro.handlers import substitute
 
     return substitute(guide, data=params)

@@ -1,7 +1,6 @@
 """Many posteriors of one architecture, tested on the same pairs by one program, and ranked."""
 
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -182,7 +181,7 @@ def rank_posteriors(
 @partial(jax.jit, static_argnames="level")
 def _tests(
     key: Key,
-    arrays: Any,
+    arrays: PyTree,
     static: Static,
     thetas: Array,
     features: Array,
@@ -192,7 +191,7 @@ def _tests(
     *,
     level: float,
 ) -> TestResult:
-    def test(network: Any) -> TestResult:
+    def test(network: PyTree) -> TestResult:
         predictions = JaxPosterior(eqx.combine(network, static.tree())).predictions(xs)
         at = score(predictions if space is None else over_free(predictions, space), thetas)
         return goodness_of_fit.kcsd_test(key, Scores(at), thetas, features, null=null, level=level)

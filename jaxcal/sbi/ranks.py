@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -26,7 +26,11 @@ from jaxcal.results import Result
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.pairs import ScoredPairs
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import Contents, Key, Scalar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 DRAWS, CHAINS = "draws", "chains"
 MOST_FEATURES = 50  # more than these are not searched for trends
@@ -70,7 +74,7 @@ class PosteriorRanks(Result):
     source: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
 
-    def _figure(self) -> Any:
+    def _figure(self) -> "Figure":
         ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)
         ax.figure.set_size_inches(4.8, 3.2)
         return ax.figure
@@ -81,7 +85,7 @@ class PosteriorRanks(Result):
         p = self.p_values
         return jnp.minimum(1.0, p.shape[-1] * jnp.min(p, axis=-1))
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         of_all = super()._contents() | {"p_value": self.p_value}
         if self.exchangeability is not None:
             of_all["exchangeability"] = self.exchangeability.to_dict()

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +14,10 @@ from jaxcal.results import Result, Sentences, TestResult
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.ranks import CHAINS, DRAWS, PosteriorRanks
 from jaxcal.sbi.report_text import LABELS, QUESTIONS, SIGHT, SOURCES, sentences, table, told
+from jaxcal.typing import Contents
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class PosteriorResult(Result):
@@ -63,7 +67,7 @@ class PosteriorResult(Result):
     def _sentences(self) -> Sentences:
         return [(text, True) for text in (*self.notes, *self.test.warnings())]
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         return {
             "question": self.question,
             "names": self.names,
@@ -129,7 +133,7 @@ class PosteriorReport(Result):
         """Of the parameters."""
         return self.calibration.names
 
-    def p_values(self) -> dict[str, Any]:
+    def p_values(self) -> Contents:
         """What the verdict is made of: a p-value for each thing that was asked, by name."""
         named = {"moments" if self._of_densities else "scores": self.calibration.p_value}
         if self.ranks is not None:
@@ -228,7 +232,7 @@ class PosteriorReport(Result):
             said += self.ranks.exchangeability.warnings()
         return [(text, True) for text in dict.fromkeys(said)]
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         parts = {name: getattr(self, name) for name in ("ranks", "coverage")}
         return {
             "verdict": self.verdict(),
@@ -240,7 +244,7 @@ class PosteriorReport(Result):
             **{name: v if v is None else v.to_dict() for name, v in parts.items()},
         }
 
-    def _figure(self) -> Any:
+    def _figure(self) -> "Figure":
         return import_module("jaxcal.plots").posterior_figure(self)
 
     @property

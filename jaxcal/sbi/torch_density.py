@@ -8,7 +8,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxcal import checks
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor  # pyright: ignore[reportMissingImports]
 else:
     Tensor = Any
+Estimator: TypeAlias = Any  # a network of sbi, zuko or lampe, which share no class
+Prior: TypeAlias = Any  # a distribution of torch, or what has its log_prob
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,15 @@ class TorchDensity:
     score: Callable[[Tensor, Tensor], Tensor] | None = None
     draw: Callable[[Tensor, int], Tensor] | None = None
     embed: Callable[[Tensor], Tensor] | None = None
-    prior: Any = None
-    networks: tuple[Any, ...] = ()
+    prior: Prior = None
+    networks: tuple[Estimator, ...] = ()
     theta_shape: tuple[int, ...] | None = None
     x_shape: tuple[int, ...] | None = None
     slow: bool = False
     notes: tuple[str, ...] = ()
 
 
-def density_of(posterior: Any, prior: Any = None) -> TorchDensity:
+def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
     """What this object of torch, sbi, zuko or lampe offers.
 
     Args:
@@ -96,10 +98,10 @@ def density_of(posterior: Any, prior: Any = None) -> TorchDensity:
     if hasattr(posterior, "log_prob") and hasattr(posterior, "batch_shape"):
         return _conditional(lambda x: posterior, prior, ())
     if callable(posterior):
-        function: Any = posterior
         networks = (posterior,) if hasattr(posterior, "parameters") else ()
         if _arguments(posterior) == 1:
-            return _conditional(function, prior, networks)
+            return _conditional(posterior, prior, networks)
+        function: Any = posterior
         return TorchDensity(function, prior=prior, networks=networks)
     raise TypeError(
         f"posterior: {name} has neither a posterior_estimator nor a potential_fn: pass a function "
@@ -108,7 +110,7 @@ def density_of(posterior: Any, prior: Any = None) -> TorchDensity:
     )
 
 
-def _direct(owner: Any, prior: Any) -> TorchDensity:
+def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
     """NPE, without its correction for leakage, which depends on x alone."""
     estimator = owner.posterior_estimator
     if getattr(owner, "_apply_correction", False):  # NPE-A after several rounds
@@ -120,7 +122,9 @@ def _direct(owner: Any, prior: Any) -> TorchDensity:
     return _posterior_estimator(estimator, prior)
 
 
-def _posterior_estimator(estimator: Any, prior: Any, notes: tuple[str, ...] = ()) -> TorchDensity:
+def _posterior_estimator(
+    estimator: Estimator, prior: Prior, notes: tuple[str, ...] = ()
+) -> TorchDensity:
     return TorchDensity(
         lambda theta, x: estimator.log_prob(theta.unsqueeze(0), condition=x)[0],
         draw=lambda x, m: estimator.sample((m,), condition=x),
@@ -131,7 +135,7 @@ def _posterior_estimator(estimator: Any, prior: Any, notes: tuple[str, ...] = ()
     )
 
 
-def _vector_field(estimator: Any, prior: Any) -> TorchDensity:
+def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
     """NPSE and FMPE: the density of the probability flow; NPSE's own score at its least noise."""
     import torch  # pyright: ignore[reportMissingImports]
     from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
@@ -170,7 +174,7 @@ def _vector_field(estimator: Any, prior: Any) -> TorchDensity:
     )
 
 
-def _likelihood(estimator: Any, prior: Any) -> TorchDensity:
+def _likelihood(estimator: Estimator, prior: Prior) -> TorchDensity:
     prior_log_prob = _log_prob_of_prior(prior, "a likelihood (NLE)")
     return TorchDensity(
         lambda theta, x: (
@@ -181,7 +185,7 @@ def _likelihood(estimator: Any, prior: Any) -> TorchDensity:
     )
 
 
-def _ratio(estimator: Any, prior: Any) -> TorchDensity:
+def _ratio(estimator: Estimator, prior: Prior) -> TorchDensity:
     prior_log_prob = _log_prob_of_prior(prior, "a ratio (NRE)")
     return TorchDensity(
         lambda theta, x: estimator(theta, x).reshape(-1) + prior_log_prob(theta),
@@ -191,7 +195,7 @@ def _ratio(estimator: Any, prior: Any) -> TorchDensity:
     )
 
 
-def _estimator(estimator: Any, prior: Any) -> TorchDensity:
+def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
     """What ``.train()`` returns: of theta given x, or of x given theta, which shapes cannot tell
     apart where they agree."""
     note = (
@@ -203,11 +207,11 @@ def _estimator(estimator: Any, prior: Any) -> TorchDensity:
 
 
 def _conditional(
-    of: Callable[[Tensor], Tensor], prior: Any, networks: tuple[Any, ...]
+    of: Callable[[Tensor], Prior], prior: Prior, networks: tuple[Estimator, ...]
 ) -> TorchDensity:
     """``of(x)``: the distribution of theta given each of b rows of x."""
 
-    def at(x: Tensor) -> Any:
+    def at(x: Tensor) -> Prior:
         distribution = of(x)
         if not hasattr(distribution, "log_prob"):
             raise TypeError(
@@ -241,7 +245,7 @@ def _conditional(
     return TorchDensity(log_prob, draw=draw, prior=prior, networks=networks, slow=slow)
 
 
-def _ensemble(posterior: Any, prior: Any) -> TorchDensity:
+def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
     """The weighted sum of the members' densities."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -279,7 +283,7 @@ def _ensemble(posterior: Any, prior: Any) -> TorchDensity:
     )
 
 
-def _potential_at(potential: Any, theta: Tensor, x: Tensor) -> Any:
+def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
     """One potential a pair; the observation that the potential held is put back."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
@@ -292,7 +296,7 @@ def _potential_at(potential: Any, theta: Tensor, x: Tensor) -> Any:
             setattr(potential, name, value)
 
 
-def _log_prob_of_prior(prior: Any, whose: str) -> Callable[[Tensor], Tensor]:
+def _log_prob_of_prior(prior: Prior, whose: str) -> Callable[[Tensor], Tensor]:
     if not hasattr(prior, "log_prob"):
         raise ValueError(
             f"prior: {whose} is no posterior without one: pass prior= with a log_prob, or what "
@@ -309,19 +313,19 @@ def _log_prob_of_prior(prior: Any, whose: str) -> Callable[[Tensor], Tensor]:
     return log_prob
 
 
-def _shapes(estimator: Any, theta: str, x: str) -> dict[str, Any]:
+def _shapes(estimator: Estimator, theta: str, x: str) -> dict[str, Any]:
     """The network, and the shapes it was made for."""
     shapes = (getattr(estimator, name, None) for name in (theta, x))
     theta_shape, x_shape = (None if shape is None else tuple(shape) for shape in shapes)
     return {"networks": (estimator,), "theta_shape": theta_shape, "x_shape": x_shape}
 
 
-def _embedding(estimator: Any, name: str) -> Callable[[Tensor], Tensor] | None:
+def _embedding(estimator: Estimator, name: str) -> Callable[[Tensor], Tensor] | None:
     network = getattr(estimator, name, None)
     return None if network is None else lambda x: network(x).reshape(len(x), -1)
 
 
-def _outside_inference_mode(posterior: Any) -> Any:
+def _outside_inference_mode(posterior: Estimator) -> Estimator:
     """The posterior, or a copy where torch.inference_mode() made its parameters, which then have
     no gradients."""
     networks = [posterior, *vars(posterior).values()] if hasattr(posterior, "__dict__") else []
@@ -332,14 +336,14 @@ def _outside_inference_mode(posterior: Any) -> Any:
     return posterior
 
 
-def _of_lampe(posterior: Any, name: str) -> bool:
+def _of_lampe(posterior: Estimator, name: str) -> bool:
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == "lampe"
         for base in type(posterior).__mro__
     )
 
 
-def _arguments(function: Any) -> int:
+def _arguments(function: Callable[..., object]) -> int:
     """How many arguments it wants, 1 or 2; 2 where it does not say."""
     forward = getattr(function, "forward", function)
     try:

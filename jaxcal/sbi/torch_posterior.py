@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -179,7 +180,7 @@ class TorchPosterior:
             drawn = np.concatenate([part[0] for part in parts], axis=1)
         return jnp.asarray(np.moveaxis(drawn, 0, 1))
 
-    def _log_prob(self, theta: Tensor, x: Tensor) -> Any:
+    def _log_prob(self, theta: Tensor, x: Tensor) -> Tensor:
         try:
             log_prob = self.density.log_prob(theta, x)
         except RuntimeError as error:
@@ -238,7 +239,7 @@ class TorchPosterior:
                 outputs = function(theta, self._shaped(x))
                 yield tuple(np.array(out.detach().cpu().numpy()) for out in outputs)
 
-    def _like(self, torch: Any) -> Any:
+    def _like(self, torch: ModuleType) -> Tensor:
         """A tensor on the device and in the type of the inputs."""
         for network in self.density.networks:
             if callable(getattr(network, "parameters", None)):
@@ -266,13 +267,13 @@ class TorchPosterior:
             for module, training in zip(modules, modes, strict=True):
                 module.training = training
 
-    def _shaped(self, x: Tensor) -> Any:
+    def _shaped(self, x: Tensor) -> Tensor:
         """The observations in the shape that the network was made for."""
         wanted = self.density.x_shape
         return x if wanted is None or isinstance(x, dict) else x.reshape(len(x), *wanted)
 
 
-def _torch() -> Any:
+def _torch() -> ModuleType:
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
@@ -286,14 +287,14 @@ def _arrays(xs: PyTree) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf.cpu() if hasattr(leaf, "cpu") else leaf), xs)
 
 
-def _tensor(torch: Any, values: Any, like: Any) -> Any:
+def _tensor(torch: ModuleType, values: Any, like: Tensor) -> Tensor:
     """A new tensor on the device of ``like``, of its type; made outside of inference mode."""
     if hasattr(values, "detach"):
         return values.detach().clone().to(like.device, like.dtype)
     return torch.as_tensor(np.array(values)).to(like.device, like.dtype)
 
 
-def _slope(torch: Any, log_prob: Any, theta: Tensor, create_graph: bool) -> Any:
+def _slope(torch: ModuleType, log_prob: Tensor, theta: Tensor, create_graph: bool) -> Tensor:
     if not log_prob.requires_grad:
         raise ValueError(
             "posterior: its log density is detached from theta, so torch cannot give a score: "

@@ -5,7 +5,8 @@ Source: Gruber and Bach (2025), eq. 10, 23, 24; the debiased form is that of Kum
 (2019), which subtracts the variance of a bin's accuracy.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +23,7 @@ AS_RUN = tuple(range(5, 91, 5))  # the authors' code; the paper's text says up t
 PRINTED = tuple(range(5, 101, 5))
 
 
-def _counts(value: Any) -> tuple[int, ...]:
+def _counts(value: int | Sequence[int]) -> tuple[int, ...]:
     counts = tuple(value) if isinstance(value, (tuple, list, range, np.ndarray)) else (value,)
     if not counts:
         raise ValueError("counts: wanted at least one number of bins")

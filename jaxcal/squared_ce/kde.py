@@ -14,8 +14,6 @@ zero coordinates keep weight, which is the limit of the ratio as those coordinat
 Where no training point has power 0 the ratio is still this limit.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -101,7 +99,7 @@ def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
     return inputs
 
 
-def log_kernel(p: Array, points: Array, b: Any, *, at_zero: bool) -> Float[Array, " t"]:
+def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> Float[Array, " t"]:
     """The log kernel, [t]; powers of 0 as they are (0^0 = 1), or left out."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
@@ -113,7 +111,9 @@ def log_kernel(p: Array, points: Array, b: Any, *, at_zero: bool) -> Float[Array
     return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, values)
 
 
-def logits_of(p: Array, points: Array, b: Any, keep: Any = True) -> Float[Array, " t"]:
+def logits_of(
+    p: Array, points: Array, b: Array | float, keep: Array | bool = True
+) -> Float[Array, " t"]:
     """Log weights of the training points; of those to ``keep`` the smallest power of 0 decides."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
     values = log_kernel(p, points, b, at_zero=False)

@@ -14,12 +14,12 @@ for kkr and rho / n for ukkr. Its printed grids have the wrong powers of n; see 
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.kernels import points
@@ -276,7 +276,7 @@ def _settings(ridges: Ridges, kernels: int, train: Reduced) -> RidgeSettings:
 
 
 def _shared(
-    kernels: tuple[Any, ...], train: Reduced, rank: int | None, shared: list[Any]
+    kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None, shared: list[PyTree]
 ) -> Spectral:
     """The factorisation another estimator left for these kernels and this rank, or a new one."""
     for their_kernels, their_rank, factorisation in shared:

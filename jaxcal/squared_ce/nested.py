@@ -14,7 +14,7 @@ from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.pipeline import calibration_error
 from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.tuned import together
-from jaxcal.typing import ArrayLike, Folds, KeyLike
+from jaxcal.typing import ArrayLike, Contents, Folds, KeyLike
 
 
 class Nested(Result):
@@ -53,7 +53,7 @@ class Nested(Result):
         highest = max((one.interval.high for one in (quoted, *each) if one is not None), key=float)
         return root(quoted.interval._replace(high=highest), self.reports[0].best.largest)
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         return {
             "squared": self.squared,
             "error": self.error,

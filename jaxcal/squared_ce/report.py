@@ -1,6 +1,6 @@
 """The report of a calibration error: from every row, and by each tuned estimator."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from jaxcal.squared_ce.leave_one_out import LeaveOneOut
 from jaxcal.squared_ce.noticed import Data
 from jaxcal.squared_ce.sentences import about_data, about_estimator
 from jaxcal.squared_ce.tuned import Tuned, in_numpy
+from jaxcal.typing import Contents
 
 WORDS = {
     "kkr": "matrix kernel ridge",
@@ -151,7 +152,7 @@ class Report(Result):
         k = gaps.size
         return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / k**0.5) if k > 1 else np.nan
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Contents]:
         """One row an estimator, lowest validation risk first, for a data frame or a CSV file."""
         rows = []
         for tuned in sorted(self.estimators.values(), key=lambda each: _rank(each.risk)):
@@ -181,7 +182,7 @@ class Report(Result):
         each = (text for tuned in self.estimators.values() for text in about_estimator(tuned))
         return [(text, True) for text in (*about_data(self), *each)]
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self) -> Contents:
         each = {name: tuned.to_dict() for name, tuned in self.estimators.items()}
         return super()._contents() | {"estimators": each}
 

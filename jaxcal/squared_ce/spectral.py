@@ -6,14 +6,12 @@ K is replaced by G G^T; then a(p) = V^T phi(p) and b = V^T G^T D with G^T G = V 
 formulas stay the same. No ridge needs another factorisation.
 """
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import gram, gram_diagonal
@@ -141,6 +139,6 @@ def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) 
     return jax.lax.map(block, whole).reshape(blocks * QUERY_ROWS, -1)[:n]
 
 
-def unexplained_share(fitted: Any) -> Scalar:
+def unexplained_share(fitted: PyTree) -> Scalar:
     """The largest part of a kernel's trace beyond the rank; 0 for an exact factorisation."""
     return jnp.max(fitted.spectral.unexplained)

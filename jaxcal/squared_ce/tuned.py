@@ -1,7 +1,6 @@
 """One estimator after tuning, with its estimates on the test rows."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,6 +11,7 @@ from jaxtyping import Float, PyTree
 from jaxcal.results import Interval, plain
 from jaxcal.squared_ce.estimators import Candidate, Setting
 from jaxcal.squared_ce.intervals import OneStep, mean_interval, one_step, root
+from jaxcal.typing import Contents
 
 Numbers = np.ndarray
 
@@ -150,7 +150,7 @@ class Tuned(eqx.Module):
         """
         return together([self])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Contents:
         """Plain numbers and lists, for JSON; without arrays over test observations."""
         return plain(
             {

@@ -1,7 +1,5 @@
 """One problem through the folds: candidates chosen by risk, and their mean at the test rows."""
 
-from typing import Any
-
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -22,11 +20,12 @@ from jaxcal.squared_ce.intervals import claimed_parts, one_step_terms
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.splits import Split
 from jaxcal.squared_ce.tuned import Tuned
+from jaxcal.typing import Contents
 
 
 def tune(
     opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Contents]:
     """One scalar or vector problem: everything a `Tuned` is made of, by estimator."""
     fits: dict[str, list[Fitted]] = {name: [] for name in estimators}
     seen: dict[str, list[AtData]] = {name: [] for name in estimators}
@@ -95,7 +94,7 @@ def _on_common_rows(
     return again
 
 
-def _ensemble(functions: list[Candidate], final: Reduced) -> dict[str, Any]:
+def _ensemble(functions: list[Candidate], final: Reduced) -> Contents:
     """The mean of the folds' functions at the test rows."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
@@ -125,7 +124,7 @@ def _factors(function: Candidate, inputs: Array) -> Factors:
 _rows_among = eqx.filter_jit(rows_among)
 
 
-def join(name: str, parts: list[dict[str, Any]], level: float, keep: bool, largest: float) -> Tuned:
+def join(name: str, parts: list[Contents], level: float, keep: bool, largest: float) -> Tuned:
     """The problems of a notion together: squared errors and risks add up."""
 
     def total(name: str) -> np.ndarray:

@@ -22,6 +22,7 @@ from jaxcal.streaming.batches import (
     parquet_shards,
 )
 from jaxcal.streaming.streamed import StreamedTest, StreamResult
+from jaxcal.typing import Contents
 
 KINDS = ("parquet", "npz", "npy")
 ARRAYS = (TARGETS, PROBABILITIES, "scores", "node_scores", "features")
@@ -164,10 +165,10 @@ def run(
 class _Counted:
     """An iterator of a known length, for the bar."""
 
-    batches: Iterator[Any]
+    batches: Iterator[Batch]
     number: int
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         return self.batches
 
     def __len__(self) -> int:
@@ -295,5 +296,5 @@ def _joined(column: tuple[Any, ...]) -> Any:
     )
 
 
-def _said(form: dict[str, Any]) -> str:
+def _said(form: Contents) -> str:
     return ", ".join(f"'{name}' [n{''.join(f', {k}' for k in s)}]" for name, (s, _) in form.items())

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental.multihost_utils import process_allgather
 
 from jaxcal.results import replacing
+from jaxcal.typing import Contents
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class StreamState:
 
     def save(self, path: Path | str) -> None:
         """Write to a .npz file, whole or not at all: an interruption leaves the last one."""
-        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays: Contents = {f.name: getattr(self, f.name) for f in fields(self)}
         with replacing(Path(path)) as file:
             np.savez(file, **arrays)
 
