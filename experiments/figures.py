@@ -1,5 +1,6 @@
 """What the figures of the studies share: binomial bands and a file format."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -30,3 +31,25 @@ def save(figure: Figure, path: Path) -> None:
     """A PNG file of moderate size."""
     figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
+
+
+def cell(axes: Axes, row: int, column: int, rate: float | None, text: str, size: str) -> None:
+    """A square of a table, the darker the larger its rate, with a text in it."""
+    left, top = column - 0.5, row - 0.5
+    axes.fill(
+        [left, left + 1, left + 1, left],
+        [top, top, top + 1, top + 1],
+        color="white" if rate is None else str(1 - 0.75 * rate),
+    )
+    color = "white" if (rate or 0) > 0.6 else "black"
+    axes.text(column, row, text, ha="center", va="center", fontsize=size, color=color)
+
+
+def as_table(axes: Axes, rows: Sequence[str], columns: Sequence[str], *, size: str) -> None:
+    """Names of rows and columns around the squares, and no frame."""
+    axes.set_yticks(range(len(rows)), rows, fontsize=size)
+    axes.set_xticks(range(len(columns)), columns, rotation=40, ha="left", fontsize="small")
+    axes.xaxis.tick_top()
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)

@@ -112,6 +112,15 @@ def spread(one: Callable[..., Any]) -> Callable[..., Any]:
     return every
 
 
+REJECTIONS = ("rejected_05", "rejected_01", "not_a_number")
+
+
+def rejections(p_values: jax.Array) -> dict[str, int]:
+    """How many of the p-values reject at 5 % and at 1 %, and how many are none."""
+    counts = jnp.sum(p_values <= 0.05), jnp.sum(p_values <= 0.01), jnp.sum(jnp.isnan(p_values))
+    return dict(zip(REJECTIONS, map(int, counts), strict=True))
+
+
 def read(path: Path) -> list[dict[str, str]]:
     """The rows of a finished study, as text, for a plot."""
     with path.open(newline="") as file:

@@ -37,6 +37,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import equinox as eqx
 import hypothesis
 import jax
+import jaxtyping
 import numpy as np
 import numpyro.distributions
 import numpyro.infer
@@ -174,3 +175,11 @@ def free_promotion():
 @pytest.fixture
 def key():
     return jax.random.key(20230721)
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Annotations are checked in tests only; here the library's own sentences are wanted."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -13,13 +12,7 @@ from jaxcal.dce import unbinned_ece
 from jaxcal.nulls import Wild
 from jaxcal.squared_ce import compare_risks
 
-
-@pytest.fixture(autouse=True)
-def as_users_run_it():
-    """Annotations are checked in tests only; here the library's own sentences are wanted."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 TABLE = np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]])

@@ -5,7 +5,6 @@ import warnings
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -22,12 +21,7 @@ from jaxcal.sbi import score_pairs
 KEY = jax.random.key(0)
 
 
-@pytest.fixture(autouse=True)
-def as_users_run_it():
-    """Annotations are checked in tests only; here the library's own sentences are wanted."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 N, D = 12, 2

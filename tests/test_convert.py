@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from reference.sketches import sampled_interval_ce
@@ -13,13 +12,7 @@ from jaxcal.models import Scores
 from jaxcal.nulls import Wild
 from jaxcal.simulators import two_moons
 
-
-@pytest.fixture(autouse=True)
-def as_users_run_it():
-    """Annotations are checked in tests only; here the library's own sentences are wanted."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 def data(key):

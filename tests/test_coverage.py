@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -176,13 +175,6 @@ def test_the_figure_shows_the_shares_and_the_band():
     many = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), shares_of)
     with pytest.raises(ValueError, match="a figure shows one result"):
         plot(many)
-
-
-@pytest.fixture
-def as_users_run_it():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(

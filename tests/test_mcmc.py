@@ -4,7 +4,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -19,15 +18,6 @@ from jaxcal.mcmc.diagnostics import effective_size, split_rhat
 from jaxcal.models import Draws, Unnormalized
 from jaxcal.results import TestResult
 from jaxcal.skce import skce, skce_test
-
-
-@pytest.fixture
-def as_users_run_it():
-    """Annotations are checked in tests only; here the library's own sentences are wanted."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
 
 N = 64
 RNG = np.random.default_rng(3)

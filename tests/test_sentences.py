@@ -1,7 +1,6 @@
 """Calls that make no sense end in a sentence that names the argument."""
 
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -21,12 +20,7 @@ NORMALS = dist.Normal(jnp.zeros((12, 2)), 1.0).to_event(1)
 P, Y = np.linspace(0.1, 0.9, 12), np.arange(12) % 2
 
 
-@pytest.fixture(autouse=True)
-def as_users_run_it():
-    """Annotations are checked in tests only; here the library's own sentences are wanted."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 def torch_normal():

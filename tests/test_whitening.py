@@ -4,7 +4,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import oracles
@@ -24,13 +23,7 @@ from jaxcal.preparation import stein_specification
 from jaxcal.skce import skce
 from jaxcal.whitening import Landing, LocationScale, Moments, Regression
 
-
-@pytest.fixture(autouse=True)
-def as_users_run_it():
-    """Annotations are checked in tests only; here the library's own sentences are wanted."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 close = partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-9)

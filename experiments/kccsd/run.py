@@ -66,15 +66,11 @@ def make(config: Config) -> runner.Study:
         one = grid.Series(*(cell[name] for name in grid.Series._fields))
         result = p_values(cell["model"], cell["n"], jax.random.key_data(key).tobytes())
         p = result[:, grid.series().index(one)]
-        return {
-            "rejected_05": int(jnp.sum(p <= 0.05)),
-            "rejected_01": int(jnp.sum(p <= 0.01)),
-            "not_a_number": int(jnp.sum(jnp.isnan(p))),
-        }
+        return runner.rejections(p)
 
     return runner.Study(
         cells,
-        ("rejected_05", "rejected_01", "not_a_number"),
+        runner.REJECTIONS,
         measure,
         config.seed,
         paired=grid.Series._fields,

@@ -50,22 +50,20 @@ def make(config: Config) -> runner.Study:
         def test(key):
             data_key, test_key = jax.random.split(key)
             ys = scale * jax.random.laplace(data_key, scale.shape)
-            law = dist.Laplace(jnp.zeros_like(scale), scale)
-            return skce_test(test_key, law, ys, target_kernel=kernel).p_value
+            predictions = dist.Laplace(jnp.zeros_like(scale), scale)
+            return skce_test(test_key, predictions, ys, target_kernel=kernel).p_value
 
         p = jax.lax.map(test, jax.random.split(key, config.data_sets))
         return {
             "data_sets": config.data_sets,
-            "rejected_05": int(jnp.sum(p <= 0.05)),
-            "rejected_01": int(jnp.sum(p <= 0.01)),
-            "not_a_number": int(jnp.sum(jnp.isnan(p))),
+            **runner.rejections(p),
         }
 
     cells = [
         {"kernel": kernel, "bandwidth": bandwidth, "n": config.n}
         for kernel, bandwidth in product(config.kernels, config.bandwidths)
     ]
-    measured = ("data_sets", "rejected_05", "rejected_01", "not_a_number")
+    measured = ("data_sets", *runner.REJECTIONS)
     return runner.Study(cells, measured, measure, config.seed, paired=("kernel", "bandwidth"))
 
 

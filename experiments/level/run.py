@@ -249,16 +249,12 @@ def make(config: Config) -> runner.Study:
     def measure(cell, key):
         *group, null, _ = cell.values()
         p = p_values(*group, null == "Bound")[null]
-        return {
-            "rejected_05": int(jnp.sum(p <= 0.05)),
-            "rejected_01": int(jnp.sum(p <= 0.01)),
-            "not_a_number": int(jnp.sum(jnp.isnan(p))),
-        }
+        return runner.rejections(p)
 
     columns = ("family", "test", "kernel", "precondition", "units", "n", "null", "data_sets")
     study = runner.Study(
         [dict(zip(columns, (*cell, config.data_sets), strict=True)) for cell in cells],
-        ("rejected_05", "rejected_01", "not_a_number"),
+        runner.REJECTIONS,
         measure,
         config.seed,
         paired=("null",),

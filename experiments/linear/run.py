@@ -85,16 +85,14 @@ def make(config: Config) -> runner.Study:
         p = jax.block_until_ready(program(keys))
         seconds = time.process_time() - start
         return {
-            "rejected_05": int(jnp.sum(p <= 0.05)),
-            "rejected_01": int(jnp.sum(p <= 0.01)),
-            "not_a_number": int(jnp.sum(jnp.isnan(p))),
+            **runner.rejections(p),
             "milliseconds": 1000 * seconds / len(p),
         }
 
     names = ("what", "n", "features", "orthogonal", "null", "data_sets")
     return runner.Study(
         [dict(zip(names, row, strict=True)) for row in rows],
-        ("rejected_05", "rejected_01", "not_a_number", "milliseconds"),
+        (*runner.REJECTIONS, "milliseconds"),
         measure,
         config.seed,
         paired=("features", "orthogonal", "null"),

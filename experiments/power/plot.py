@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import figures
 import runner
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -75,19 +76,9 @@ def main(arguments=None) -> Path:
     for i, row in enumerate(rows):
         for j, name in enumerate(COLUMNS):
             rate = share(row, name)
-            face = "white" if rate is None else str(1 - 0.75 * rate)
-            ax.fill([j - 0.5, j + 0.5, j + 0.5, j - 0.5], [i - 0.5, i - 0.5, i + 0.5, i + 0.5],
-                    color=face)  # fmt: skip
-            ax.text(j, i, brief(rate), ha="center", va="center", fontsize="x-small",
-                    color="white" if (rate or 0) > 0.6 else "black")  # fmt: skip
+            figures.cell(ax, i, j, rate, brief(rate), "x-small")
     labels = [f"{row['family']}, n = {row['n']}: {row['fault']}" for row in rows]
-    ax.set_yticks(range(len(rows)), labels, fontsize="x-small")
-    ax.set_xticks(range(len(COLUMNS)), list(COLUMNS.values()), rotation=40, ha="left",
-                  fontsize="small")  # fmt: skip
-    ax.xaxis.tick_top()
-    ax.set(xlim=(-0.5, len(COLUMNS) - 0.5), ylim=(len(rows) - 0.5, -0.5))
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
+    figures.as_table(ax, labels, list(COLUMNS.values()), size="x-small")
     ax.set_xlabel("share of data sets rejected at 5 %")
     target = path.parent / "figure.png"
     figure.savefig(target, dpi=62, bbox_inches="tight")

@@ -95,15 +95,11 @@ def make(config: Config) -> runner.Study:
             form=cell["precondition"],
             units=cell["units"],
         )
-        return {
-            "rejected_05": int(jnp.sum(p <= 0.05)),
-            "rejected_01": int(jnp.sum(p <= 0.01)),
-            "not_a_number": int(jnp.sum(jnp.isnan(p))),
-        }
+        return runner.rejections(p)
 
     return runner.Study(
         cells,
-        ("rejected_05", "rejected_01", "not_a_number"),
+        runner.REJECTIONS,
         measure,
         config.seed,
         paired=("units", "precondition"),

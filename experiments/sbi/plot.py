@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import figures
 import runner
 
 FOLDER = Path(__file__).parent
@@ -22,24 +23,16 @@ def main(arguments=None) -> Path:
     for row in rows:
         i, j = posteriors.index(row["posterior"]), methods.index(row["method"])
         share = int(row["rejected_05"]) / int(row["data_sets"])
-        ax.fill([j - 0.5, j + 0.5, j + 0.5, j - 0.5], [i - 0.5, i - 0.5, i + 0.5, i + 0.5],
-                color=str(1 - 0.75 * share))  # fmt: skip
         few = "*" if int(row["data_sets"]) < 20 else ""
-        ax.text(j, i, f"{share:.2f}{few}", ha="center", va="center", fontsize="small",
-                color="white" if share > 0.6 else "black")  # fmt: skip
+        figures.cell(ax, i, j, share, f"{share:.2f}{few}", "small")
     for j, method in enumerate(methods):
         result = [row for row in rows if row["method"] == method]
         chosen_rows = [row for row in result if "moons" not in row["posterior"]] or result
         seconds = sorted(float(row["cpu_seconds"]) for row in chosen_rows)
         middle = 1000 * seconds[len(seconds) // 2]
-        ax.text(j, len(posteriors), f"{middle:.2g}" if middle < 100 else f"{middle:.0f}",
-                ha="center", va="center", fontsize="small")  # fmt: skip
-    ax.set_xticks(range(len(methods)), methods, rotation=40, ha="left", fontsize="small")
-    ax.set_yticks(range(len(posteriors) + 1), [*posteriors, "ms a data set, draws free"])
-    ax.xaxis.tick_top()
-    ax.set(xlim=(-0.5, len(methods) - 0.5), ylim=(len(posteriors) + 0.5, -0.5))
-    ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
+        text = f"{middle:.2g}" if middle < 100 else f"{middle:.0f}"
+        figures.cell(ax, len(posteriors), j, None, text, "small")
+    figures.as_table(ax, [*posteriors, "ms a data set, draws free"], methods, size="medium")
     ax.set_xlabel("share of data sets rejected at 5 % (* fewer than 20 data sets)")
     target = path.parent / "figure.png"
     figure.savefig(target, dpi=110, bbox_inches="tight")

@@ -151,7 +151,7 @@ def program(method: str, n: int, d: int, n_draws: int):
     return runner.spread(one)
 
 
-MEASURED = ("rejected_05", "rejected_01", "not_a_number", "clamped", "astray")
+MEASURED = (*runner.REJECTIONS, "clamped", "astray")
 
 
 def make(config: Config) -> runner.Study:
@@ -200,9 +200,7 @@ def make(config: Config) -> runner.Study:
             keys, family, fault
         )
         return {
-            "rejected_05": int(jnp.sum(p <= 0.05)),
-            "rejected_01": int(jnp.sum(p <= 0.01)),
-            "not_a_number": int(jnp.sum(jnp.isnan(p))),
+            **runner.rejections(p),
             "clamped": jnp.mean(clamped) / n,
             "astray": jnp.mean(astray) / n,
         }

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 import scipy.optimize
@@ -246,13 +245,6 @@ def test_order_does_not_matter(order):
         reliability(R[order], HITS[order]).ece, reliability(R, HITS).ece, atol=1e-12
     )
     np.testing.assert_allclose(mmce(R[order], HITS[order]), mmce(R, HITS), atol=1e-12)
-
-
-@pytest.fixture
-def as_users_run_it():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(

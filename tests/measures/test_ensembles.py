@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -93,13 +92,6 @@ def test_ensembles_are_differentiable():
     step = 1e-5
     numeric = (loss(step) - loss(-step)) / (2 * step)
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(0.0), numeric, rtol=1e-6)
-
-
-@pytest.fixture
-def as_users_run_it():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(

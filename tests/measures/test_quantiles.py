@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -245,13 +244,6 @@ def test_traced_results_print():
         return report
 
     assert inside(jnp.asarray(YS)).pit.shape == (N,)
-
-
-@pytest.fixture
-def as_users_run_it():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(

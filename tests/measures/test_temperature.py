@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import numpyro.distributions as dist
 import pytest
@@ -251,13 +250,6 @@ def test_fits_are_traced_and_batched():
     many = jax.vmap(fit)(LOC[None] + jnp.asarray(RNG.normal(size=(3, N))))
     assert many.temperature.shape == (3,)
     assert "3 temperatures" in repr(many)
-
-
-@pytest.fixture
-def as_users_run_it():
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.parametrize(
