@@ -393,8 +393,9 @@ def covering():
         used = NULLS[i % 2 :: 2] if name.startswith("skce of") else NULLS
         lists = (ROUGH + SMOOTH if of_draws else SMOOTH, radial[i:] + radial[:i])
         lists += (distances.get(name, [None]), used)
+        sizes = SIZES[:2] if name == "skce of mixtures" else SIZES  # whose distances are dear
         for k, choices in enumerate(islice(zip(*map(cycle, lists), strict=False), len(used))):
-            yield name, options(*choices), SIZES[(i + k) % 3]
+            yield name, options(*choices), sizes[(i + k) % len(sizes)]
     rough = (Laplace(), Matern52(), PowerExponential(power=0.7))
     for k, null in enumerate(AT_LOCATIONS):
         for i, name in enumerate(("ucme", "ucme of draws", "ucme there")):

@@ -172,6 +172,7 @@ def test_the_result_says_which_way_its_averages_were_taken():
     assert means.route == "a mixture of Gaussian kernels, error below 1e-07"
 
 
+@pytest.mark.slow
 def test_narrow_and_wide_laplace_predictions_keep_the_level():
     """40 % of scales 10, the rest 0.1: fixed Gauss-Laguerre nodes rejected all of such data."""
     n, sets = 60, 100
