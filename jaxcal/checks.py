@@ -141,10 +141,16 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
         raise TypeError(f"{name}: got the class {value.__name__}; pass an instance of it")
     if isinstance(value, Scores):
         return _scores(value, ys)
+    if isinstance(value, list | tuple) and any(map(is_distribution, value)):
+        raise TypeError(
+            f"{name}: got a {type(value).__name__} of {len(value)} distributions; give one with "
+            f"batch shape [n], such as numpyro.distributions.Normal(means, deviations)"
+        )
     if isinstance(value, (np.ndarray, jax.Array, list, tuple, int, float)):
         raise TypeError(
             f"{name}: got {say(value)}. Wrap arrays to say what they are: "
-            f"jaxcal.Scores(array) for scores at the targets, jaxcal.Draws(array) for draws"
+            f"jaxcal.Scores(array) for scores at the targets, jaxcal.Draws(array) for draws; class "
+            f"probabilities go to skce_test; means and deviations to a numpyro distribution"
         )
     if is_distribution(value):
         event = tuple(value.event_shape)
@@ -261,8 +267,17 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
         return values
     rows = np.asarray(values)
     _first_row(~np.all(np.isfinite(rows), axis=1), name, "holds NaN or infinite values")
-    _first_row(np.any(rows < 0, axis=1), name, "holds a negative probability")
+    _first_row(
+        np.any(rows < 0, axis=1),
+        name,
+        "holds a negative probability (are these logits? softmax them)",
+    )
     sums = rows.sum(axis=1)
+    if not np.any(np.abs(sums - 1) < 1e-3) and np.allclose(rows.sum(axis=0), 1, atol=1e-6):
+        raise ValueError(
+            f"{name}: the columns of shape {rows.shape} sum to 1, not the rows: transpose, so that "
+            f"a row is an observation"
+        )
     far = np.abs(sums - 1) > max(1e-6, 100 * rows.shape[1] * float(np.finfo(rows.dtype).eps))
     _first_row(far, name, "does not sum to 1 (are these logits? softmax them; or divide each row)")
     return values

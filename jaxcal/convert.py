@@ -194,7 +194,9 @@ def array(value: object, name: str) -> jax.Array | np.ndarray:
     kind = entries.dtype
     if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
         what = "strings" if getattr(kind, "kind", "") in "SUT" else str(kind)
-        raise TypeError(f"{name}: wanted an array of numbers, got {what}: {say(value)}")
+        labels = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
+        remedy = labels if what == "strings" and name == "targets" else ""
+        raise TypeError(f"{name}: wanted an array of numbers, got {what}: {say(value)}{remedy}")
     if isinstance(entries, np.ndarray):
         wide = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
         entries = entries.astype(wide.get(kind, kind.newbyteorder("=")), copy=False)
@@ -288,6 +290,10 @@ def leaves(tree: PyTree, name: str) -> Any:
 
 def say(value: Any) -> str:
     """What came, for an error's sentence."""
+    if value is None:
+        return "None"
+    if isinstance(value, type):
+        return f"the class {value.__name__} (call it: {value.__name__}(..))"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array of shape {tuple(value.shape)} and type {value.dtype}"
     if hasattr(value, "shape") and hasattr(value, "dtypes"):

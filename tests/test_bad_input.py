@@ -460,3 +460,33 @@ def test_a_target_on_the_edge_of_its_density_is_no_verdict(key):
     )
     assert jnp.isnan(result.p_value)
     assert "1 score values at the targets" in str(result)
+
+
+PROBABILITIES = RNG.dirichlet(np.ones(3), N)
+CLASSES = RNG.integers(0, 3, N)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "targets", "error", "words"),
+    [
+        (np.log(PROBABILITIES), CLASSES, ValueError, "negative probability .*logits"),
+        (PROBABILITIES.T, CLASSES, ValueError, r"^predictions: the columns .* transpose"),
+        (PROBABILITIES, np.eye(3)[CLASSES], TypeError, r"^targets: .* one-hot .*argmax\(1\)"),
+        (PROBABILITIES, CLASSES * 1.0, TypeError, r"^targets: .*astype\(int\)"),
+        (PROBABILITIES, np.array(list("abc"))[CLASSES], TypeError, "^targets: .*return_inverse"),
+        (PROBABILITIES, None, TypeError, "^targets: wanted an array of numbers, got None$"),
+    ],
+)
+def test_classes_say_what_to_do(predictions, targets, error, words):
+    with pytest.raises(error, match=words):
+        skce_test(KEY, predictions, targets)
+
+
+def test_predictions_and_options_say_what_to_do():
+    each = [dist.Normal(mean, 1.0) for mean in MEANS[:, 0]]
+    with pytest.raises(TypeError, match=r"^predictions: got a list of 12 distributions; give one"):
+        kccsd_test(KEY, each, YS[:, 0])
+    with pytest.raises(TypeError, match="skce_test; means and deviations to a numpyro"):
+        kccsd_test(KEY, (MEANS[:, 0], np.ones(N)), YS[:, 0])
+    with pytest.raises(TypeError, match=r"^features: .* got the class RandomFeatures \(call it"):
+        kccsd_test(KEY, dist.Normal(MEANS[:, 0], 1.0), YS[:, 0], features=jaxcal.RandomFeatures)

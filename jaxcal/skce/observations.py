@@ -70,9 +70,16 @@ def _classes(predictions: PredictionsLike, targets: ArrayLike, name: str) -> tup
     if p.ndim == 1:
         p = checks.probabilities(p, name, binary=True)
     if p.ndim == 2 and not _integers(targets):
+        shape = np.shape(checks.array(targets, "targets"))
+        remedy = (
+            "of one-hot rows give targets.argmax(1)"
+            if shape == p.shape
+            else "of whole numbers give targets.astype(int)"
+        )
         raise TypeError(
-            f"targets: an array of predictions is taken as class probabilities, whose targets are "
-            f"integer classes; got {checks.say(targets)}. Wrap draws as jaxcal.Draws(array)"
+            f"targets: wanted integer classes 0, .., m - 1, since predictions are an array and so "
+            f"class probabilities; got {checks.say(targets)}: {remedy}, or wrap predictions that "
+            f"are draws as jaxcal.Draws(array)"
         )
     p = checks.probabilities(p, name)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
