@@ -1,7 +1,7 @@
 """Executed notebooks from their sources: one command makes them, and one says whether they agree.
 
     python notebooks/build.py [NAME ...]            execute sources, write NAME.ipynb beside NAME.py
-    python notebooks/build.py --text [NAME ...]     new words around old outputs, runs nothing
+    python notebooks/build.py --text [NAME ...]     new words and names of variables, runs nothing
     python notebooks/build.py --check [NAME ...]    compare them without running; exit 1 where not
 
 A source is a Python script in the percent format (``# %%`` starts a cell) that also runs as it is.
@@ -9,6 +9,7 @@ Making needs the extra ``notebooks``; comparing needs jupytext alone and takes s
 """
 
 import argparse
+import ast
 import re
 import sys
 import warnings
@@ -75,7 +76,8 @@ def execute(notebook: Any, folder: Path) -> Any:
 def make(source: Path, *, text_only: bool = False) -> Path:
     """Write the notebook of one source, executed; `check` then says what is wrong with it.
 
-    With ``text_only`` outputs are those of the notebook that is there, whose code must be the same.
+    With ``text_only`` outputs are those of the notebook that is there, whose code must be the
+    same but for names of variables.
     """
     import nbformat
 
@@ -98,11 +100,39 @@ def _with_old_outputs(source: Path) -> Any:
     result = nbformat.reads(source.with_suffix(".ipynb").read_text(encoding="utf-8"), as_version=4)
     notebook = read(source)
     old, new = ([c for c in nb.cells if c.cell_type == "code"] for nb in (result, notebook))
-    if [cell.source.strip("\n") for cell in old] != [cell.source for cell in new]:
+    if len(old) != len(new) or not same_but_for_names(
+        *("\n".join(c.source for c in cells) for cells in (old, new))
+    ):
         raise SystemExit(f"{source.name}: its code has changed, so it has to run")
     for ours, theirs in zip(new, old, strict=True):
         ours.outputs, ours.execution_count = theirs.outputs, theirs.execution_count
     return notebook
+
+
+def same_but_for_names(old: str, new: str) -> bool:
+    """Whether two programs differ in the names of their variables alone: they do the same."""
+    trees = ast.parse(old), ast.parse(new)
+    names = [_names(tree) for tree in trees]
+    pairs = {(a.id, b.id) for a, b in zip(*names, strict=False)}
+    one_to_one = len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs)
+    assigned = {name.id for name in names[0] if isinstance(name.ctx, ast.Store)}
+    if not one_to_one or any(a != b and a not in assigned for a, b in pairs):
+        return False
+    for name in (*names[0], *names[1]):
+        name.id = ""
+    return ast.dump(trees[0]) == ast.dump(trees[1])
+
+
+def _names(tree: ast.AST) -> list[ast.Name]:
+    """All names; variables of a function are marked as its own."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    for k, function in enumerate(functions):
+        inside = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        variables = {name.id for name in inside if isinstance(name.ctx, ast.Store)}
+        for name in inside:
+            if name.id in variables and "@" not in name.id:
+                name.id = f"{name.id}@{k}"
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
 
 
 def check(source: Path) -> list[str]:
@@ -157,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="notebooks; all by default")
     parser.add_argument("--check", action="store_true", help="compare without running")
-    parser.add_argument("--text", action="store_true", help="keep the outputs of unchanged code")
+    parser.add_argument("--text", action="store_true", help="keep outputs; names may change")
     chosen = parser.parse_args(arguments)
     paths = sources(chosen.names)
     if not chosen.check:

@@ -130,9 +130,9 @@ def train(key, weight, everything, form, hold):
         net, state, best, lowest = carry
         updates, state = optimizer.update(jax.grad(loss)(net, key), state)
         net = optax.apply_updates(net, updates)
-        held = nll(net, x[half:], y[half:])
-        best = jax.tree.map(lambda new, old: jnp.where(held < lowest, new, old), net, best)
-        return (net, state, best, jnp.minimum(held, lowest)), None
+        validation = nll(net, x[half:], y[half:])
+        best = jax.tree.map(lambda new, old: jnp.where(validation < lowest, new, old), net, best)
+        return (net, state, best, jnp.minimum(validation, lowest)), None
 
     net = start(net_key)
     carry = (net, optimizer.init(net), net, jnp.asarray(jnp.inf))
@@ -159,7 +159,7 @@ def arm(nets, k):
 
 
 last, best = train_all([0.0, 0.1, 1.0, 0.0], [False, False, False, True])
-held, _ = train_all([1.0], [False], hold=True)
+fixed, _ = train_all([1.0], [False], hold=True)
 scaled, scaled_best = train_all([1.0, 10.0], [False, False], "isotropic")
 networks = {
     "likelihood": arm(last, 0),
@@ -167,7 +167,7 @@ networks = {
     "likelihood, all data": arm(last, 3),
     "penalty 0.1": arm(last, 1),
     "penalty 1": arm(last, 2),
-    "penalty 1, bandwidths held": arm(held, 0),
+    "penalty 1, bandwidths held": arm(fixed, 0),
     "preconditioned 1": arm(scaled, 0),
     "preconditioned 10": arm(scaled, 1),
     "preconditioned 1, stopped early": arm(scaled_best, 0),
@@ -200,12 +200,12 @@ def measure(key, mean_and_spread):
 
 
 measure_all = jax.jit(jax.vmap(lambda key, net: measure(key, lambda x: forecast(net, x))))
-found = {name: np.asarray(measure_all(keys, nets)) for name, nets in networks.items()}
-found["truth"] = np.asarray(jax.jit(jax.vmap(lambda key: measure(key, truth)))(keys))
+scores = {name: np.asarray(measure_all(keys, nets)) for name, nets in networks.items()}
+scores["truth"] = np.asarray(jax.jit(jax.vmap(lambda key: measure(key, truth)))(keys))
 
 NAMES = ["negative log likelihood", "KCCSD", "SKCE"]
 print(f"means over {seeds} seeds, with their standard errors")
-for name, values in found.items():
+for name, values in scores.items():
     error = values.std(axis=1, ddof=1) / seeds**0.5
     row = [
         f"{n} {v:.4f} ± {e:.4f}" for n, v, e in zip(NAMES, values.mean(axis=1), error, strict=True)
@@ -213,8 +213,8 @@ for name, values in found.items():
     print(f"{name:31}", ", ".join(row))
 
 print("\ndifferences to the likelihood stopped early, seed by seed")
-for name, values in found.items():
-    gap = values - found["likelihood, stopped early"]
+for name, values in scores.items():
+    gap = values - scores["likelihood, stopped early"]
     error = gap.std(axis=1, ddof=1) / seeds**0.5
     row = [
         f"{n} {v:+.4f} ± {e:.4f}" for n, v, e in zip(NAMES, gap.mean(axis=1), error, strict=True)
@@ -223,7 +223,7 @@ for name, values in found.items():
 
 figure, panels = plt.subplots(1, 3, figsize=(12, 4), layout="constrained", sharey=True)
 for k, (ax, name) in enumerate(zip(panels, NAMES, strict=True)):
-    for row, values in enumerate(found.values()):
+    for row, values in enumerate(scores.values()):
         ax.plot(values[k], np.full(seeds, -row), "o", color="0.6", fillstyle="none", markersize=5)
         ax.plot(values[k].mean(), -row, "k|", markersize=18, markeredgewidth=2)
     if name == "KCCSD":
@@ -237,7 +237,7 @@ for k, (ax, name) in enumerate(zip(panels, NAMES, strict=True)):
     ax.set(xlabel=name + (" (nats)" if k == 0 else " (squared discrepancy)"))
     ax.axvline(0, color="0.8", linewidth=0.8, zorder=0)
     ax.spines[["top", "right"]].set_visible(False)
-panels[0].set_yticks(-np.arange(len(found)), list(found))
+panels[0].set_yticks(-np.arange(len(scores)), list(scores))
 plt.show()
 
 # %% [markdown]

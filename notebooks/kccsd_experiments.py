@@ -99,14 +99,14 @@ def p_values(key, mean, spread, targets):
 
 run = jax.jit(jax.vmap(p_values))  # one program serves all data sets of a size
 TESTS = ["KCCSD, GFD", "KCCSD, W2", "SKCE, W2"]
-found = {}
+p_by_model = {}
 for k, (name, draw) in enumerate(MODELS.items()):
     rows = []
     for n in sizes:
         keys = jax.random.split(jax.random.fold_in(jax.random.fold_in(one_key, k), n), data_sets)
         rows.append(np.asarray(run(keys, *jax.vmap(lambda key, d=draw, n=n: d(key, n))(keys))))
-    found[name] = {test: np.stack([row[t] for row in rows]) for t, test in enumerate(TESTS)}
-    for test, p in found[name].items():
+    p_by_model[name] = {test: np.stack([row[t] for row in rows]) for t, test in enumerate(TESTS)}
+    for test, p in p_by_model[name].items():
         rates = ", ".join(
             f"n = {n}: {np.mean(q <= 0.05):.2f}" for n, q in zip(sizes, p, strict=True)
         )
@@ -123,7 +123,7 @@ PUBLISHED = {  # n = 64, 128, 256: KCCSD with GFD, and SKCE with W2, Gaussian ke
     "HGM": ([0.56, 0.77, 0.99], [0.66, 0.98, 1.00]),
 }
 figure, panels = plt.subplots(1, 4, figsize=(13, 3.9), layout="constrained", sharey=True)
-for ax, (name, p) in zip(panels, found.items(), strict=True):
+for ax, (name, p) in zip(panels, p_by_model.items(), strict=True):
     plots.rejections(sizes, p, ax=ax)
     ax.set_title(name, pad=8)
     ax.get_legend().remove()
@@ -137,7 +137,7 @@ plt.show()
 if not quick:
     for name, published in PUBLISHED.items():
         for test, theirs in zip(("KCCSD, GFD", "SKCE, W2"), published, strict=True):
-            ours = np.mean(found[name][test] <= 0.05, axis=1)
+            ours = np.mean(p_by_model[name][test] <= 0.05, axis=1)
             both = (ours + np.asarray(theirs)) / 2
             error = np.sqrt(np.maximum(both * (1 - both), 0.01) * 2 / data_sets)
             far = np.max(np.abs(ours - theirs) / error)
@@ -179,8 +179,8 @@ def calibrated(key):
 
 def with_draws(key, mean, draws, targets):
     """SKCE from two draws; each is given twice, which leaves their mean what it is."""
-    given = jaxcal.Draws(jnp.concatenate([draws, draws], axis=1))
-    return skce_test(key, given, targets, divergence=Vectors(mean), standardize=False).p_value
+    repeated = jaxcal.Draws(jnp.concatenate([draws, draws], axis=1))
+    return skce_test(key, repeated, targets, divergence=Vectors(mean), standardize=False).p_value
 
 
 def without_draws(key, mean, spread, targets):

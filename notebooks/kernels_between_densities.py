@@ -95,15 +95,15 @@ def sampled(key, m):
     )
 
 
-found = {"GFD": [], "KGFD": []}
+estimates = {"GFD": [], "KGFD": []}
 for m in sizes:
     some = jax.random.split(jax.random.fold_in(keys[0], m), repeats)
     gfd, kgfd = jax.jit(jax.vmap(lambda key, m=m: sampled(key, m)))(some)
-    found["GFD"].append(np.asarray(gfd) / exact["GFD"])
-    found["KGFD"].append(np.asarray(kgfd) / exact["KGFD"])
+    estimates["GFD"].append(np.asarray(gfd) / exact["GFD"])
+    estimates["KGFD"].append(np.asarray(kgfd) / exact["KGFD"])
 
 figure, panels = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
-for ax, (name, ratios) in zip(panels, found.items(), strict=True):
+for ax, (name, ratios) in zip(panels, estimates.items(), strict=True):
     low, high = (np.quantile(ratios, q, axis=1) for q in (0.05, 0.95))
     ax.fill_between(sizes, low, high, color="0.85", label="90 % of estimates")
     ax.plot(sizes, np.mean(ratios, axis=1), "k-o", markersize=4, label="their mean")
@@ -119,7 +119,7 @@ panels[0].set_ylabel("estimate / closed form")
 for ax in panels:
     ax.legend(frameon=False)
 plt.show()
-for name, ratios in found.items():
+for name, ratios in estimates.items():
     print(f"{name}: mean of the ratio", rounded(sizes, np.mean(ratios, axis=1)))
 
 # %% [markdown]
@@ -295,10 +295,10 @@ def distances(key, apart):
 
 apart = np.linspace(0.25, 6, 8 if quick else 24)
 measure = jax.jit(distances)
-found = np.asarray([measure(keys[2], a) for a in apart])
+estimates = np.asarray([measure(keys[2], a) for a in apart])
 figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
 names, styles = ["GFD", "KGFD", "MMD²"], ["k-o", "k--s", "k:^"]
-for values, name, style in zip(found.T, names, styles, strict=True):
+for values, name, style in zip(estimates.T, names, styles, strict=True):
     ax.plot(2 * apart, values, style, markersize=3.5, label=name)
 ax.set(
     xlabel="distance between the modes (standard deviations of one)",
@@ -310,7 +310,7 @@ ax.spines[["top", "right"]].set_visible(False)
 ax.legend(frameon=False)
 plt.show()
 for k in (np.argmin(np.abs(2 * apart - 2)), -1):
-    gfd, kgfd, mmd2 = found[k]
+    gfd, kgfd, mmd2 = estimates[k]
     print(f"modes {2 * apart[k]:.1f} apart: GFD {gfd:.1e}, KGFD {kgfd:.1e}, MMD² {mmd2:.1e}")
 
 # %% [markdown]

@@ -122,11 +122,13 @@ for ax, part, name in zip(
     ("shift of the mean (units of the noise)", "relative excess of the width"),
     strict=True,
 ):
-    found = rejected[part]
+    detected = rejected[part]
     ax.axhline(0, color="0.35", linewidth=0.8)
-    ax.plot(faults[found], estimates[part][found], "ko", markersize=4, label="rejected at 5 %")
     ax.plot(
-        faults[~found], estimates[part][~found], "ko", markersize=4, fillstyle="none",
+        faults[detected], estimates[part][detected], "ko", markersize=4, label="rejected at 5 %"
+    )
+    ax.plot(
+        faults[~detected], estimates[part][~detected], "ko", markersize=4, fillstyle="none",
         label="not rejected",
     )  # fmt: skip
     ax.set(xlabel=name)

@@ -63,10 +63,8 @@ figure
 
 # %%
 first, second = (row["estimator"] for row in report.table()[:2])
-found = report.compare(first, second)
-print(
-    f"risk of {first} minus {second}: {float(found.difference):.2e}, p = {float(found.p_value):.2f}"
-)
+gap = report.compare(first, second)
+print(f"risk of {first} minus {second}: {float(gap.difference):.2e}, p = {float(gap.p_value):.2f}")
 
 # %% [markdown]
 # Only the confidence in the predicted class matters to you? That is the top-label notion, for which

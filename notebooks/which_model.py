@@ -39,8 +39,8 @@ models = {
     "noisy": 0.7 * truth + 0.3 * jax.random.dirichlet(keys[2], jnp.full(4, 0.5), (n,)),
     "always the same": jnp.full((n, 4), 0.25),
 }
-found = ckce.compare(keys[3], models, labels, n_draws=draws, rank=40 if quick else 128)
-print(found)
+comparison = ckce.compare(keys[3], models, labels, n_draws=draws, rank=40 if quick else 128)
+print(comparison)
 
 # %% [markdown]
 # The models that may be the best are named, and the others are worse than some other, with 95 %
@@ -54,8 +54,8 @@ print(found)
 # %%
 figure = Figure(figsize=(10.5, 4), layout="constrained")
 left, right = figure.subplots(1, 2)
-plots.comparison(found, ax=left)
-plots.differences(found, ax=right)
+plots.comparison(comparison, ax=left)
+plots.differences(comparison, ax=right)
 figure
 
 # %% [markdown]
@@ -83,9 +83,9 @@ for name, q in models.items():
 
 # %%
 ridges = jnp.geomspace(1e-3, 1, 9)
-width = float(found.bandwidths[0])
+width = float(comparison.bandwidths[0])
 paths = {name: ckce.ckce_path(q, labels, ridges, bandwidth=width) for name, q in models.items()}
-plots.ridge_path(ridges, paths, used=float(found.ridge)).figure
+plots.ridge_path(ridges, paths, used=float(comparison.ridge)).figure
 
 # %% [markdown]
 # ## Forecasters

@@ -127,3 +127,20 @@ def test_a_notebook_that_was_not_run_in_order_is_found(notebook):
 def test_a_name_that_is_no_notebook_is_refused():
     with pytest.raises(SystemExit, match=r"no notebook nothing here; there are .*first_steps"):
         build.main(["--check", "nothing"])
+
+
+@pytest.mark.parametrize(
+    ("new", "same"),
+    [
+        ("y = 2\ndef f(z):\n    w = z + y\n    return w\nf(y)", True),
+        ("x = 2\ndef f(z):\n    v = z + x\n    return v\nf(x)", True),
+        ("x = 3\ndef f(z):\n    w = z + x\n    return w\nf(x)", False),  # another number
+        ("y = 2\ndef f(z):\n    w = z + x\n    return w\nf(y)", False),  # of two names one
+        ("x = 2\ndef f(z):\n    x = z + x\n    return x\nf(x)", False),  # two names became one
+        ("x = 2\ndef f(z):\n    w = z + x\n    return w\ng(x)", False),  # another function
+        ("x = 2\ndef f(z):\n    w = z - x\n    return w\nf(x)", False),
+    ],
+)
+def test_new_names_of_variables_change_no_output(new, same):
+    old = "x = 2\ndef f(z):\n    w = z + x\n    return w\nf(x)"
+    assert build.same_but_for_names(old, new) == same
