@@ -174,3 +174,11 @@ def test_cosine_and_sine_of_turns(dtype, error):
     np.testing.assert_allclose(slope, 2 * np.pi * np.cos(exact), atol=30 * error, rtol=0)
     bad = jnp.array([jnp.nan, jnp.inf, -jnp.inf], dtype)
     assert np.all(np.isnan(numerics.cos_and_sin(bad)))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_in_order_is_a_sort_of_signs_zeros_infinities_and_nan(dtype):
+    values = np.random.default_rng(0).normal(size=(3, 40))
+    values[0, :6] = [np.nan, -np.inf, np.inf, 0.0, -0.0, -np.nan]
+    ordered = numerics.in_order(jnp.asarray(values, dtype))
+    np.testing.assert_array_equal(ordered, np.sort(values.astype(dtype), axis=-1))

@@ -12,6 +12,7 @@ from jaxcal.divergences import MeanEmbedding
 from jaxcal.models.families import Classes
 from jaxcal.pairwise.weighted import Weighted
 from jaxcal.preparation import stein_specification
+from jaxcal.preparation.specification import reach
 from jaxcal.skce.specification import mean_specification
 
 N = 12
@@ -177,3 +178,20 @@ def test_scores_of_a_second_sample_are_taken_at_the_base_points_of_the_fit(key):
     for other in (nodes + 1, nodes[:3]):
         with pytest.raises(ValueError, match=r"Scores\.nodes: .* base points of the fit"):
             prepared.features(keys, scores(other), ys)
+
+
+@pytest.mark.parametrize("n", [3, 12, 101])
+def test_reach_is_the_range_in_ranges_of_the_middle_half(n):
+    ys = np.random.default_rng(n).standard_cauchy((n, 2))
+    low, high = np.sort(ys, axis=0)[[n // 4, n - 1 - n // 4]]
+    wanted = np.max(np.ptp(ys, axis=0) / (high - low))
+    np.testing.assert_allclose(reach(jnp.asarray(ys)), wanted, rtol=1e-12)
+
+
+def test_reach_where_most_targets_agree():
+    ys = np.zeros((40, 1))
+    assert reach(jnp.asarray(ys)) == 0
+    ys[:8, 0] = 1  # the middle 7/8 is the first that does not agree
+    assert reach(jnp.asarray(ys)) == 1
+    ys[0] = 1e6
+    assert reach(jnp.asarray(ys)) == 1e6

@@ -45,8 +45,9 @@ class _Euclidean:
         return features
 
     def in_order(self, features: PyTree) -> Array:
-        """Features as `separations` takes them: about their mean, for the sake of digits."""
-        return centred(self.vectors(features))
+        """Features as `separations` takes them: about their mean, where it takes products."""
+        vectors = self.vectors(features)
+        return centred(vectors) if vectors.shape[1] > points.FEW else vectors
 
     def center(self, features: PyTree) -> Array | None:
         """The mean of the vectors, which tests take off them, [1, q]."""

@@ -122,7 +122,8 @@ def median_heuristic(divergence: Divergence, features: PyTree) -> tuple[Scalar, 
     if not hasattr(divergence, "separations"):
         middle = _middle_of_some(divergence, features)
     elif n * (n - 1) // 2 <= medians.HELD:
-        tiles = medians.all_tiles(n, medians.SIDE)
+        # one tile is a program of few kernels; more of them do not look at a pair twice
+        tiles = medians.all_tiles(n, medians.TILE if n <= medians.TILE else medians.SIDE)
         middle = medians.middle(divergence, features, tiles, ties=False)
     else:
         middle = medians.middle(divergence, features, _some_tiles(features, n), ties=False)

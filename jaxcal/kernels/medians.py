@@ -5,7 +5,7 @@ their features like any other. So it has derivatives of every order: those of th
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +18,11 @@ from jaxcal.typing import Divergence, DivergenceLike, Features, Scalar
 
 TILE = 512  # the side of a tile where distances are computed anew for every count
 SIDE = 64  # that of a tile which is kept, and the rows of a tile that are counted at a time
-HELD = 1 << 21  # so many squared distances are kept
-LANE = 8  # bits of a counting word for one end: SIDE < 2^8
-SAMPLE = 256  # pairs that suggest where to begin
-FIRST = np.asarray([-2.2, 0.0, 2.2])  # where to count, in standard errors of its median
-NEXT = np.asarray([-0.7, 0.0, 0.7])  # and then, in those of a linear guess between the ends
+HELD = 1 << 21  # so many distances are kept
+LANE = 8  # bits of a counting word for one end: SIDE < 2^8, and a float32 counts to 2^24
+SAMPLE = 32  # pairs that suggest where to begin
+FIRST = np.asarray([0.8, 1.4])  # where to count, in their mean distance
+NEXT = np.asarray([-0.7, 0.7])  # and then, in standard errors of a linear guess between the ends
 
 
 class Tiles(NamedTuple):
@@ -95,27 +95,37 @@ def at_middle(divergence: Divergence, features: Features, pairs: Middle) -> Scal
     """The mean distance of the pairs that attain the median; 1 where all are equal."""
     rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k], features) for k in (pairs.i, pairs.j))
     lengths = safe_sqrt(divergence.paired(rows, cols))
-    finite = jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(features)])
-    median = jnp.where(pairs.all_equal, 1.0, jnp.mean(lengths))
-    return jnp.where(jnp.all(finite), median, jnp.nan)
+    # 0, or NaN where a feature is not finite
+    spoiled = sum(jnp.sum(0 * jax.lax.stop_gradient(leaf)) for leaf in jax.tree.leaves(features))
+    return jnp.where(pairs.all_equal, 1.0, (lengths[0] + lengths[1]) / 2) + spoiled
 
 
 class _Search(NamedTuple):
-    """Squared distances ``low`` < ``high`` on the two sides of the median, how many distances are
-    up to each of them and how many are 0, and the ``ends`` up to which to count next."""
+    """Distances ``low`` < ``high`` on the two sides of the median and the ``ends`` up to
+    which to count next, as places in the order of floats (`_places`), 0 below all of them; and how
+    many distances are up to low and high, and how many are 0."""
 
-    low: Scalar
-    high: Scalar
+    low: UInt[Array, ""]
+    high: UInt[Array, ""]
     up_to_low: UInt[Array, ""]
     up_to_high: UInt[Array, ""]
     zeros: UInt[Array, ""]
-    ends: Float[Array, " e"]
+    ends: UInt[Array, " e"]
+
+    def joined(self) -> UInt[Array, " s"]:
+        """All of it as one vector: a loop that carries one is a program of few kernels."""
+        return jnp.concatenate([jnp.stack(self[:-1]), self.ends])
+
+    @classmethod
+    def split(cls, joined: UInt[Array, " s"]) -> "_Search":
+        low, high, up_to_low, up_to_high, zeros = (joined[k] for k in range(5))
+        return cls(low, high, up_to_low, up_to_high, zeros, joined[5:])
 
 
 def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bool) -> Middle:
     """The pairs that attain the median over these pairs: of all, or of the positive distances.
 
-    With ``ties`` pairs at distance 0 count, unless they reach the middle. Up to 2^21 squared
+    With ``ties`` pairs at distance 0 count, unless they reach the middle. Up to 2^21
     distances are kept, and computed once; more are computed again in every pass.
     """
     in_order = getattr(divergence, "in_order", lambda features: features)
@@ -123,76 +133,58 @@ def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bo
     if tiles.rows is not None:
         features = jax.tree.map(lambda leaf: leaf[tiles.rows], features)
     block = partial(_block, divergence, _padded(features, tiles), tiles)
-    walk = _walk(block, tiles)
-    sample = _sampled(divergence, features, tiles)
-    total, dtype = tiles.pairs, sample.dtype
+    walk, first = _walk(block, tiles), _first(divergence, features, tiles.n)
+    total, dtype = tiles.pairs, first.dtype
+    highest = _places(jnp.asarray(jnp.finfo(dtype).max))
 
     def ranks(zeros: Array) -> tuple[Array, Array]:
         """How many zeros do not count, and how many distances are before the upper middle one."""
         least = jnp.where(2 * zeros >= total, zeros, 0) if ties else zeros
         return least, least + (total - least) // 2
 
-    def step(state: _Search) -> _Search:
-        counts = _up_to(walk, state.ends)
-        zeros = jnp.where(state.low < 0, counts[0], state.zeros)  # the first end is 0
+    def step(joined: UInt[Array, " s"]) -> UInt[Array, " s"]:
+        low, high, up_to_low, up_to_high, zeros, ends = _Search.split(joined)
+        counts = _up_to(walk, _values(ends, dtype))
+        zeros = jnp.where(low == 0, counts[0], zeros)  # the first end is 0
         below = ranks(zeros)[1]
-        low, high, up_to_low, up_to_high = _narrowed(state, below, counts)
-        inside = (up_to_high - up_to_low).astype(dtype)
-        reach = jnp.asarray(NEXT, dtype) * jnp.sqrt(inside) / 2
-        share = at_most(at_least(((below - up_to_low).astype(dtype) + reach) / inside, 0), 1)
-        guesses = _bits(low + share * (high - low))
-        first, last = _bits(low), _bits(high)
-        ends = jnp.append(guesses, first + (last - first) // 2)  # halving always gets there
-        ends = jax.lax.bitcast_convert_type(jnp.clip(ends, first + 1, last - 1), dtype)
-        return _Search(low, high, up_to_low, up_to_high, zeros, ends)
+        for k in range(len(NEXT) + 1):  # the nearest on the two sides
+            end, count, before = ends[k], counts[k], counts[k] <= below
+            low, up_to_low = (
+                jnp.where(before & (new > old), new, old)
+                for new, old in ((end, low), (count, up_to_low))
+            )
+            high, up_to_high = (
+                jnp.where(~before & (new < old), new, old)
+                for new, old in ((end, high), (count, up_to_high))
+            )
+        inside, short = ((up - up_to_low).astype(dtype) for up in (up_to_high, below))
+        share = (short + jnp.asarray(NEXT, dtype) * jnp.sqrt(inside) / 2) / inside
+        least = _values(low, dtype)
+        most = jnp.where(high < highest, _values(high, dtype), 4 * least)
+        guesses = _places(least + at_most(at_least(share, 0), 1) * (most - least))
+        ends = jnp.append(guesses, low + (high - low) // 2)  # halving always gets there
+        return _Search(
+            low, high, up_to_low, up_to_high, zeros, jnp.clip(ends, low + 1, high - 1)
+        ).joined()
 
-    def unfinished(state: _Search) -> Array:
-        between = _bits(state.high) - _bits(state.low) > 1
-        return (state.low < 0) | ((state.up_to_low != ranks(state.zeros)[1]) & between)
+    def unfinished(joined: UInt[Array, " s"]) -> Array:
+        state = _Search.split(joined)
+        apart = state.up_to_low != ranks(state.zeros)[1]
+        return (state.low == 0) | (apart & (state.high - state.low > 1))
 
     none, every = (jnp.asarray(number, _counter()) for number in (0, total))
-    ends = jnp.concatenate([jnp.zeros(1, dtype), _first(sample, ties)])
-    outside = (jnp.asarray(-1, dtype), jnp.asarray(jnp.finfo(dtype).max))
-    end = jax.lax.while_loop(unfinished, step, _Search(*outside, none, every, none, ends))
+    ends = jnp.append(jnp.ones(1, none.dtype), jnp.minimum(_places(first), highest - 1))
+    start = _Search(none, highest, none, every, none, ends)
+    end = _Search.split(jax.lax.while_loop(unfinished, step, start.joined()))
     least, below = ranks(end.zeros)
 
-    before, after = _neighbours(walk, end.low)
+    before, after = _neighbours(walk, _values(end.low, dtype)).place
     # where no end stood between the two middle distances, they are equal
     apart = ((total - least) % 2 == 0) & (end.up_to_low == below)
-    places = jnp.stack([jnp.where(apart, before.place, after.place), after.place])
-    i, j = jnp.clip(places[:, 0], 0, tiles.n - 1), jnp.clip(places[:, 1], 0, tiles.n - 1)
+    places = jnp.clip(jnp.stack([jnp.where(apart, before, after), after]), 0, tiles.n - 1)
     if tiles.rows is not None:
-        i, j = tiles.rows[i], tiles.rows[j]
-    return Middle(i, j, end.zeros == total)
-
-
-def _first(sample: Float[Array, " s"], ties: bool) -> Float[Array, "3"]:
-    """Where to count first: about the median of the sample."""
-    zeros = jnp.sum(sample <= 0)
-    skipped = jnp.where(2 * zeros >= sample.size, zeros, 0) if ties else zeros
-    skipped = jnp.asarray(skipped).astype(sample.dtype)
-    some = sample.size - skipped
-    places = skipped + (some + jnp.asarray(FIRST, sample.dtype) * jnp.sqrt(some)) / 2
-    # cheaper to compile than a sort
-    up_to = jnp.sum(sample[:, None] >= sample[None], axis=1, dtype=sample.dtype)
-    return sample[jnp.argmin(jnp.abs(up_to[None] - places[:, None]), axis=1)]
-
-
-def _narrowed(
-    state: _Search, below: UInt[Array, ""], counts: UInt[Array, " e"]
-) -> tuple[Array, Array, Array, Array]:
-    """The nearest ends on the two sides of the median, old or new, and the counts up to them."""
-    ends = state.ends
-    low = jnp.argmax(jnp.where(counts <= below, ends, -1))
-    high = jnp.argmin(jnp.where(counts > below, ends, jnp.inf))
-    up = (counts[low] <= below) & (ends[low] > state.low)
-    down = (counts[high] > below) & (ends[high] < state.high)
-    return (
-        jnp.where(up, ends[low], state.low),
-        jnp.where(down, ends[high], state.high),
-        jnp.where(up, counts[low], state.up_to_low),
-        jnp.where(down, counts[high], state.up_to_high),
-    )
+        places = tiles.rows[places]
+    return Middle(places[:, 0], places[:, 1], end.zeros == total)
 
 
 def _counter() -> Any:
@@ -201,13 +193,16 @@ def _counter() -> Any:
 
 def _padded(features: Features, tiles: Tiles) -> Features:
     """Features of as many rows as the blocks have, the last one repeated."""
-    blocks = -(-tiles.n // tiles.side)
-    order = jnp.minimum(jnp.arange(blocks * tiles.side), tiles.n - 1)
-    return jax.tree.map(lambda leaf: leaf[order], features)
+    missing = -tiles.n % tiles.side
+
+    def pad(leaf: Array) -> Array:
+        return jnp.pad(leaf, ((0, missing), *((0, 0) for _ in leaf.shape[1:])), mode="edge")
+
+    return jax.tree.map(pad, features) if missing else features
 
 
 def _block(divergence: DivergenceLike, padded: Features, tiles: Tiles, i: Array, j: Array) -> Array:
-    """Squared distances [side, side] of blocks i and j, infinite outside of the pairs."""
+    """Distances [side, side] of blocks i and j, infinite outside of the pairs."""
     side = tiles.side
 
     def cut(k: Array) -> tuple[Features, Array]:
@@ -217,19 +212,20 @@ def _block(divergence: DivergenceLike, padded: Features, tiles: Tiles, i: Array,
     (rows, a), (cols, b) = cut(i), cut(j)
     between = getattr(divergence, "separations", divergence.squared_distances)
     with jax.default_matmul_precision("highest"):
-        squared = at_least(between(rows, cols), 0)
+        distances = jnp.sqrt(at_least(between(rows, cols), 0))
     real = (a[:, None] < tiles.n) & (b[None] < tiles.n) & ((i != j) | (a[:, None] < b[None]))
-    return jnp.where(real, squared, jnp.inf)
+    return jnp.where(real, distances, jnp.inf)
 
 
-def _sampled(divergence: DivergenceLike, features: Features, tiles: Tiles) -> Float[Array, " s"]:
-    """Squared distances of some of the pairs."""
-    rng = np.random.default_rng(tiles.n)
-    size = SAMPLE if tiles.pairs <= HELD else 16 * SAMPLE
-    i = rng.integers(0, tiles.n, size)
-    j = (i + rng.integers(1, tiles.n, size)) % tiles.n
-    rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k], features) for k in (i, j))
-    return at_least(divergence.paired(rows, cols), 0)
+def _first(divergence: DivergenceLike, features: Features, n: int) -> Float[Array, "2"]:
+    """Up to which distances to count first: about the mean of some."""
+    starts = np.linspace(0, n - 1, SAMPLE).astype(int)
+    rows, cols = (
+        jax.tree.map(lambda leaf, k=k: leaf[k], features)
+        for k in (starts, (starts + 1 + n // 2) % n)
+    )
+    distances = jnp.sqrt(at_least(divergence.paired(rows, cols), 0))
+    return jnp.mean(distances) * jnp.asarray(FIRST, distances.dtype)
 
 
 Add = Callable[[PyTree, Array, Int[Array, "k 2"]], PyTree]
@@ -238,21 +234,29 @@ Add = Callable[[PyTree, Array, Int[Array, "k 2"]], PyTree]
 def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, PyTree], PyTree]:
     """``walk(add, start)``: ``add`` over tiles [k, r, c] and where each begins; kept, if few."""
     i, j, side = jnp.asarray(tiles.i), jnp.asarray(tiles.j), tiles.side
-    if tiles.i.size * side**2 <= HELD and side <= SIDE:
-        blocks = jax.vmap(block)(i, j)
-        corners = jnp.stack([i, j], axis=1) * side
-        return lambda add, start: add(start, blocks, corners)
-    heights = [min(SIDE, side - top) for top in range(0, side, SIDE)]
+    tops = np.arange(0, side, SIDE)
+
+    def cut(distances: Array, i: Array, j: Array) -> tuple[Array, Array]:
+        """A tile as tiles of at most SIDE rows, and their corners."""
+        if side <= SIDE:
+            return distances[None], jnp.stack([i, j])[None] * side
+        if side % SIDE:  # rows that belong to no pair
+            rest = jnp.full((-side % SIDE, side), jnp.inf, distances.dtype)
+            distances = jnp.concatenate([distances, rest])
+        corners = jnp.stack([i * side + tops, j * side + 0 * tops], axis=1)
+        return distances.reshape(-1, SIDE, side), corners
+
+    if tiles.i.size == 1:
+        whole = cut(block(i[0], j[0]), i[0], j[0])
+        return lambda add, start: add(start, *whole)
+    if tiles.i.size * side**2 <= HELD:
+        blocks, corners = jax.vmap(lambda i, j: cut(block(i, j), i, j))(i, j)
+        joined = blocks.reshape(-1, *blocks.shape[2:]), corners.reshape(-1, 2)
+        return lambda add, start: add(start, *joined)
 
     def walk(add: Add, start: PyTree) -> PyTree:
         def step(carry: PyTree, tile: tuple[Array, Array]) -> tuple[PyTree, None]:
-            squared = block(*tile)
-            if side % SIDE:  # rows that belong to no pair
-                rest = jnp.full((-side % SIDE, side), jnp.inf, squared.dtype)
-                squared = jnp.concatenate([squared, rest])
-            tops = SIDE * jnp.arange(len(heights))
-            corners = jnp.stack([tile[0] * side + tops, tile[1] * side + 0 * tops], axis=1)
-            return add(carry, squared.reshape(-1, SIDE, side), corners), None
+            return add(carry, *cut(block(*tile), *tile)), None
 
         return jax.lax.scan(step, start, (i, j))[0]
 
@@ -260,50 +264,58 @@ def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, PyTree], 
 
 
 def _up_to(walk: Callable[..., PyTree], ends: Float[Array, " e"]) -> UInt[Array, " e"]:
-    """How many squared distances are up to each of four ends."""
-    lanes = [LANE * k for k in range(ends.size)]
+    """How many distances are up to each of three ends."""
+    lanes = LANE * np.arange(ends.size, dtype=np.uint32)[:, None]
 
-    def add(counts: Array, squared: Array, _: Array) -> Array:
+    def add(counts: Array, distances: Array, _: Array) -> Array:
         # one sum for all ends: each has its own bits of a word, enough for a column of the tile
-        words = sum(
-            (squared <= end).astype(jnp.uint32) << lane
-            for end, lane in zip(ends, lanes, strict=True)
-        )
-        columns = jnp.sum(words, axis=-2)
-        parts = [(columns >> lane) & ((1 << LANE) - 1) for lane in lanes]
-        return counts + jnp.stack([jnp.sum(part, dtype=counts.dtype) for part in parts])
+        bits = [
+            (distances <= end).astype(jnp.uint32) << lane
+            for end, lane in zip(ends, lanes[:, 0], strict=True)
+        ]
+        words = reduce(jnp.add, bits)
+        columns = jnp.sum(words.astype(jnp.float32), axis=-2).reshape(1, -1).astype(jnp.uint32)
+        parts = (columns >> lanes) & ((1 << LANE) - 1)
+        return counts + jnp.sum(parts.astype(jnp.float32), axis=1).astype(counts.dtype)
 
     return walk(add, jnp.zeros(ends.shape, _counter()))
 
 
 class _Nearest(NamedTuple):
-    value: Scalar
-    place: Int[Array, "2"]
+    value: Float[Array, "2"]
+    place: Int[Array, "2 2"]
 
 
-def _neighbours(walk: Callable[..., PyTree], end: Scalar) -> tuple[_Nearest, _Nearest]:
-    """The largest squared distance up to ``end`` and the smallest beyond it, and their pairs."""
+def _neighbours(walk: Callable[..., PyTree], end: Scalar) -> _Nearest:
+    """Of the largest distance up to ``end`` and the smallest beyond it, their pairs."""
 
-    def nearest(values: Array, corners: Array) -> _Nearest:
-        """The smallest of these values."""
-        by_column = jnp.min(values, axis=-2)
-        k, column = jnp.unravel_index(jnp.argmin(by_column), by_column.shape)
-        row = jnp.argmin(values[k, :, column])
-        return _Nearest(by_column[k, column], corners[k] + jnp.stack([row, column]))
-
-    def add(carry: tuple[_Nearest, _Nearest], squared: Array, corners: Array):
-        within = squared <= end
-        sides = (jnp.where(within, -squared, jnp.inf), jnp.where(within, jnp.inf, squared))
-        return tuple(
-            jax.tree.map(lambda a, b, less=one.value < old.value: jnp.where(less, a, b), one, old)
-            for old, one in zip(carry, (nearest(side, corners) for side in sides), strict=True)
+    def add(carry: _Nearest, distances: Array, corners: Array) -> _Nearest:
+        within, (_, height, width) = distances <= end, distances.shape
+        sides = jnp.where(within, -distances, jnp.inf), jnp.where(within, jnp.inf, distances)
+        values = jnp.stack([jnp.min(side) for side in sides])
+        nearest = (values * jnp.asarray([-1, 1], values.dtype))[:, None]
+        # a number below 2^24, which float32 holds
+        number = jnp.arange(distances.size, dtype=jnp.float32)[None]
+        at = jnp.where(distances.reshape(1, -1) == nearest, number, distances.size - 1)
+        at = jnp.min(at, axis=1)
+        k, inner = jnp.divmod(at.astype(corners.dtype), height * width)
+        places = corners[k] + jnp.stack(jnp.divmod(inner, width), axis=1)
+        less = values < carry.value
+        return _Nearest(
+            jnp.where(less, values, carry.value), jnp.where(less[:, None], places, carry.place)
         )
 
-    nothing = _Nearest(jnp.asarray(jnp.inf, end.dtype), jnp.zeros(2, int))
-    return walk(add, (nothing, nothing))
+    return walk(add, _Nearest(jnp.full(2, jnp.inf, end.dtype), jnp.zeros((2, 2), int)))
 
 
-def _bits(values: Array) -> Int[Array, "..."]:
-    """Values >= 0 as integers in the same order."""
-    signed = jnp.int32 if values.dtype == jnp.float32 else jnp.int64
-    return jax.lax.bitcast_convert_type(values, signed)
+def _places(values: Float[Array, "*s"]) -> UInt[Array, "*s"]:
+    """Values >= 0 as whole numbers in the same order, from 1 on."""
+    unsigned = jnp.uint32 if values.dtype == jnp.float32 else jnp.uint64
+    return jax.lax.bitcast_convert_type(values, unsigned).astype(_counter()) + 1
+
+
+def _values(places: UInt[Array, "*s"], dtype: Any) -> Float[Array, "*s"]:
+    """The values in these places; 0 below all of them."""
+    unsigned = jnp.uint32 if dtype == jnp.float32 else jnp.uint64
+    bits = (places - jnp.minimum(places, 1)).astype(unsigned)
+    return jax.lax.bitcast_convert_type(bits, dtype)

@@ -5,6 +5,7 @@ metres or nanometres; bandwidths follow by the median heuristic in those units.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, TypedDict
 
@@ -16,17 +17,18 @@ from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from jaxtyping import Key as _Key
 
-from jaxcal import checks
+from jaxcal import checks, random_words
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import median_heuristic, pairs, positive_median
+from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Units
 from jaxcal.models.families import Classes
 from jaxcal.models.sampling import sample
+from jaxcal.numerics import in_order
 from jaxcal.pairwise.stein import check_smooth
 from jaxcal.preparation.prepared import Embedding, Prepared
 from jaxcal.preparation.random_features import RandomFeatures
@@ -173,7 +175,7 @@ class Specification(eqx.Module):
                 else units.points(predictions.nodes.reshape(-1, d))
             )
         if self.base_measure is None:
-            return jax.random.normal(key, (self.n_nodes, d), dtype)
+            return random_words.normal(key, (self.n_nodes, d), dtype)
         nodes: Any = self.base_measure
         if is_distribution(nodes):
             nodes = sample(key, nodes, (self.n_nodes,), "base_measure")
@@ -193,12 +195,17 @@ def with_random_features(spec: Specification, features: PyTree) -> Specification
 
 
 def reach(ys: Points) -> Scalar:
-    """The range of a coordinate over the median difference of two observations in it, which a few
-    outliers do not change; the largest over coordinates. Of 2,048 pairs, which ranks choose."""
-    ordered = jnp.sort(jax.lax.stop_gradient(ys), axis=0)
-    i, j = pairs(ys.shape[0])
-    typical = jax.vmap(positive_median, in_axes=1)(jnp.abs(ordered[i] - ordered[j]))
-    return jnp.max((ordered[-1] - ordered[0]) / typical)
+    """The range of a coordinate over that of its middle half, which a few outliers do not change;
+    the largest over coordinates. Where the middle half agrees, the middle 3/4, 7/8, .. that does
+    not."""
+    n = ys.shape[0]
+    ordered = in_order(jax.lax.stop_gradient(ys).T)
+    outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))[::-1]
+    ranges = ordered[:, n - 1 - outside] - ordered[:, outside]
+    typical = functools.reduce(
+        lambda inner, outer: jnp.where(inner > 0, inner, outer), list(ranges.T)
+    )
+    return jnp.max(jnp.where(typical > 0, ranges[:, -1] / jnp.where(typical > 0, typical, 1), 0))
 
 
 class Options(TypedDict, total=False):

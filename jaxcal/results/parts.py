@@ -133,7 +133,7 @@ class Diagnostics(NamedTuple):
     ``constant_coordinates``: coordinates of the targets without spread. ``clamped``: predictions
     whose estimated precision was clamped. ``largest_share``: the largest part that one observation
     has in the sum of absolute contributions. ``reach``: the range of the targets in a coordinate
-    over the typical difference of two of them, the largest over coordinates. ``overflow``: the
+    over that of their middle half, the largest over coordinates. ``overflow``: the
     statistic or its null is not finite although everything that came in is. Of tests at locations:
     ``collinear_features``, the features say nearly the same at several of them;
     ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of

@@ -253,7 +253,7 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             any_of(diagnostics.overflow),
         ),
         (
-            f"the targets reach {reach:.2g} times as far as two of them typically differ: a few "
+            f"the targets reach {reach:.2g} times as far as their middle half: a few "
             f"set the scale of all (outliers, or a placeholder for what is missing?) [far-targets]",
             any_of(far),
         ),

@@ -1,0 +1,63 @@
+"""Random numbers of `jax.random`, the same ones, by one kernel each where it takes ten.
+
+On a CPU the rounds of its generator, Threefry, are a loop, and compiling that costs five times what
+the rounds written one after another do: most of what a small program takes to its first number.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt32
+from jaxtyping import Key as _Key
+
+from jaxcal.typing import DTypeLike, Key
+
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+PARITY = np.uint32(0x1BD11BDA)
+
+
+def words(key: Key, n: int) -> UInt32[Array, " n"]:
+    """``jax.random.bits(key, (n,), uint32)``.
+
+    Source: Salmon, Moraes, Dror and Shaw (2011), Threefry-2x32 of 20 rounds.
+    """
+    if not _is_threefry(key):
+        return jax.random.bits(key, (n,), jnp.uint32)
+    first, second = _threefry(key, n)
+    return first ^ second
+
+
+def split(key: Key, n: int) -> _Key[Array, " n"]:
+    """``jax.random.split(key, n)``."""
+    if not _is_threefry(key):
+        return jax.random.split(key, n)
+    return jax.random.wrap_key_data(jnp.stack(_threefry(key, n), axis=-1), impl="threefry2x32")
+
+
+def normal(key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
+    """``jax.random.normal(key, shape, dtype)``."""
+    if jnp.dtype(dtype) != jnp.float32 or not _is_threefry(key):
+        return jax.random.normal(key, shape, dtype)
+    mantissas = (words(key, int(np.prod(shape))) >> 9) | np.float32(1).view(np.uint32)
+    unit = jax.lax.bitcast_convert_type(mantissas, jnp.float32) - 1  # [0, 1)
+    low = np.nextafter(np.float32(-1), np.float32(0))
+    uniform = jnp.maximum(low, unit * (1 - low) + low)
+    return (np.float32(2**0.5) * jax.lax.erf_inv(uniform)).reshape(shape)
+
+
+def _is_threefry(key: Key) -> bool:
+    by_counter = jax.config.jax_threefry_partitionable  # pyright: ignore
+    return by_counter and str(jax.random.key_impl(key)) == "threefry2x32"
+
+
+def _threefry(key: Key, n: int) -> tuple[UInt32[Array, " n"], UInt32[Array, " n"]]:
+    """The two words of each block of the cipher, of the numbers 0, .., n - 1."""
+    start, end = jax.random.key_data(key)
+    keys = start, end, start ^ end ^ PARITY
+    a, b = jnp.full(n, start), jnp.arange(n, dtype=jnp.uint32) + end
+    for group in range(5):
+        for turn in ROTATIONS[group % 2]:
+            a = a + b
+            b = a ^ ((b << turn) | (b >> (32 - turn)))
+        a, b = a + keys[(group + 1) % 3], b + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return a, b
