@@ -1,4 +1,4 @@
-"""What the options of the command line may be: each reads a text, or says what was wanted."""
+"""Types of the command line's options: each parses a text, or raises with what was wanted."""
 
 import argparse
 import os
@@ -34,7 +34,7 @@ def level(text: str) -> float:
 
 
 def figure(text: str) -> Path:
-    """A place for a figure of a kind that can be drawn: found out before the work, not after."""
+    """A path in a format that matplotlib can write, checked before the work starts."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = output(text)

@@ -82,7 +82,7 @@ def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> 
 
 
 def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> Mixtures:
-    """Gaussians about weighted points, as wide as Silverman's rule has it."""
+    """Gaussians centred at weighted points, with the bandwidth of Silverman's rule."""
     _, k, d = points.shape
     weights = jnp.exp(log_weights)
     gaps = points - jnp.einsum("nk,nkd->nd", weights, points)[:, None]
@@ -92,8 +92,8 @@ def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> 
 
 
 def _tempered(ratios: Float[Array, " k"], *, least: float) -> Float[Array, " k"]:
-    """Logarithms of weights from their logarithms up to a constant, to the largest power up to 1
-    at which ``least`` of them count; equal weights where there are none."""
+    """Log weights, normalized, tempered to the largest power up to 1 at which their effective
+    number is at least ``least``; equal weights where all ratios are 0."""
     top = jnp.max(ratios)
     gaps = jnp.where(top > -jnp.inf, ratios - top, 0)
 

@@ -109,7 +109,7 @@ class Chains(eqx.Module):
     gradient, they do not. M is the unit of the prediction; each step draws its own s, so that no
     step size has to be tuned. More steps buy power and never cost level.
 
-    Such steps stay in the mode they start in. With ``nodes``, every other step, as a coin says, is
+    Such steps stay in the mode they start in. With ``nodes``, each step is with probability 1/2
     proposed by a Gaussian mixture instead, which is fitted to each prediction by its log densities
     at points that begin as the nodes, and never sees a target: weights of modes are then seen too.
 

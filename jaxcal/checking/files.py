@@ -21,7 +21,7 @@ LABELS = ("label", "labels", "target", "targets")
 
 
 def checked(path: Path, *, seed: int, level: float, dependent: bool) -> CheckReport:
-    """The check of what a file holds, computed in the type it has. BadFile for what cannot be."""
+    """Check what a file holds, in its own floating type. Raises BadFile for an unusable file."""
     predictions, targets = read(path)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
@@ -144,7 +144,7 @@ def _classes(path: Path, columns: dict[str, list[Any]]) -> tuple[np.ndarray, np.
 
 
 def _digits(entry: Any) -> int:
-    """Digits behind the point of a number in a text; many where it is none."""
+    """Decimal places of a number in a text; 17 where the text is no number."""
     text = str(entry).strip() if isinstance(entry, str) else ""
     plain = re.fullmatch(r"[+-]?\d*\.?(\d*)", text)
     return len(plain[1]) if plain and text else 17

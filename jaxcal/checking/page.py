@@ -51,7 +51,7 @@ def of_report(report: Any) -> str:
 
 
 def _warnings(report: Any) -> list[str]:
-    """What the tests and estimates warn of, above all else."""
+    """Warnings of the tests and estimates; they stand first on the page."""
     texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
     return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
 

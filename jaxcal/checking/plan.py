@@ -1,4 +1,4 @@
-"""From what the predictions are to the tests that are made, and why."""
+"""Which tests fit which predictions, and why."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from jaxcal.typing import ArrayLike, PredictionsLike
 
 
 class Plan(NamedTuple):
-    """What is made of predictions: their kind in words, why these tests, and what these take."""
+    """A kind of predictions in words, the tests that fit it, why, and the predictions they take."""
 
     kind: str
     why: str
@@ -78,7 +78,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
 
 
 def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
-    """Of distributions, and of arrays, which are classes or draws as their targets are."""
+    """The plan for distributions and arrays: the type of the targets tells classes from draws."""
     observed = checks.array(targets, "targets")
     whole = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
     if is_distribution(predictions):
@@ -144,7 +144,7 @@ def _classes(probabilities: Any) -> Plan:
 
 
 def _for_series(chosen: Plan) -> Plan:
-    """The same for observations that may depend on each other, without what cannot allow for it."""
+    """The plan for dependent observations: without tests and estimates that assume independence."""
     if chosen.tests == (questions.DISTANCE,):
         chosen = chosen._replace(
             tests=(questions.CLASSES,), why="skce_test allows for dependence between observations"

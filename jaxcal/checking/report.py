@@ -92,7 +92,7 @@ class CheckReport(JudgedResult):
         Path(path).write_text(page.of_report(self), encoding="utf-8")
 
     def _no_verdict(self) -> Sentences:
-        """A test that cannot tell forbids "not rejected", and "rejected" by itself."""
+        """Why there is no verdict: one test cannot tell, and no other one rejects."""
         told = [np.asarray(_reason(test)) == "" for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)

@@ -6,10 +6,10 @@ keeps its size and gets a random sign instead ("signs"), which is exact only for
 symmetric distributions and right for large n otherwise.
 
 Observations of one prediction and one weight are drawn together, as a binomial number of labels 1.
-Beyond 8,192 different predictions those of one cell of width 1/8192 are: the statistic is that of
-the cells' mean predictions, and the sum of labels of nearly equal rates is within
-:math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total variation (Ehm
-1991), together less than .001.
+Beyond 8,192 different predictions, those in one cell of width 1/8192 are drawn together: the
+statistic is that of the cells' mean predictions, and the sum of labels of nearly equal rates
+is within :math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total
+variation (Ehm 1991), together less than .001.
 """
 
 from functools import partial
@@ -105,7 +105,7 @@ class RandomIntervals(NamedTuple):
 
 
 def suitable_null(null: object, data: Binary) -> Null:
-    """The null asked for, or for None "redraw" where all labels are 0 or 1, and under jit.
+    """The null that was asked for; None means "redraw" where all labels are 0 or 1, or under jit.
     ValueError where means would be drawn again."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":

@@ -1,11 +1,11 @@
 """The order of numbers >= 0, by NumPy on a CPU: its vectorised sort of whole numbers is many times
 faster than the compiler's, which calls a comparison for every pair.
 
-Nonnegative floats ascend as their bits do, read as whole numbers. So the leading bits of a number
-and its place share one word of 64 bits, and one sort of these words gives the order. All bits fit
-for float32. For float64 those beyond the 64 - log2(n) that tell numbers of their range apart are
-left out; where that leaves neighbours in the wrong order, a second sort of what is nearly sorted
-mends it.
+The bits of nonnegative floats, read as integers, have the order of the floats. So the leading bits
+of a number and its place share one word of 64 bits, and one sort of these words gives the order.
+All bits fit for float32. For float64 only the first 64 - log2(n) bits that differ within the range
+of the numbers are kept; where that leaves neighbours in the wrong order, a second sort of the
+nearly sorted numbers mends it.
 """
 
 import jax

@@ -42,7 +42,7 @@ class OverScales(eqx.Module):
 def over_the_scales(kernel: KernelLike, distribution: ScaleRules) -> Made:
     """Kernels with a closed form over normals.
 
-    The error is the largest that an average may differ from that of twice as many nodes, for
+    The error bounds the difference between an average and that of twice as many nodes, for
     kernels of height 1 and any target: the distance of the two mixtures in the space of the kernel
     (Cauchy and Schwarz), plus the probability that both leave out.
     """

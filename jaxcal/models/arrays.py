@@ -12,7 +12,7 @@ SETTLED = 1.1  # R-hat up to here counts as settled
 
 
 def _array(value: ArrayLike) -> Any:
-    """As it came: tests read it, and say what is wrong."""
+    """The value unchanged: tests read it and say what is wrong with it."""
     return value
 
 

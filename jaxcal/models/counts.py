@@ -52,7 +52,7 @@ def _rounding() -> float:
 
 
 def lattice(predictions: PredictionsLike, size: int) -> Lattice:
-    """The probabilities of 0, .., size - 1, of sum 1; NaN where others have probability too."""
+    """Probabilities of 0, .., size - 1, normalized; NaN where they do not hold all probability."""
     p = _probabilities(predictions, size)
     total = jnp.sum(p, axis=1, keepdims=True)
     weights = jnp.where(jnp.abs(total - 1) <= _rounding(), p / total, jnp.nan)

@@ -136,7 +136,7 @@ def _beta(base: Base, z: Array) -> tuple[Array, Array]:
 
 
 def _sparse(x: Array) -> Array:
-    """How much further than x nodes lie, far out on one side."""
+    """How far beyond x the nodes lie, on the far side of one tail."""
     return softplus(x) ** 2 / 10
 
 

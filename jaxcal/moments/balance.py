@@ -141,10 +141,10 @@ def _balance(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: 
 def symmetric_moves(
     key: Key, n_moves: int, dimension: int, lengths: tuple[float, ...], dtype: DTypeLike
 ) -> Float[Array, "m d"]:
-    """Moves whose lengths run through ``lengths``, a function of no target.
+    """Moves whose lengths run through ``lengths``; they depend on no target.
 
-    Any d moves that follow each other are at right angles: no direction is left out at any length,
-    which halves the number of moves that a given power takes.
+    Any d consecutive moves are orthogonal, so that no direction is left out at any length; a given
+    power then takes half as many moves.
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32

@@ -40,7 +40,7 @@ class Frequencies(NamedTuple):
 
 
 class Draw(eqx.Module):
-    """What a statistic draws its frequencies from; the same ones each time it is asked.
+    """Random frequencies for the statistics of a test; every call gives the same ones.
 
     Attributes:
         key: Random key.
@@ -104,8 +104,8 @@ class HasWaves(Protocol):
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
     """A kernel on predictions times statistics, as an inner product of random features.
 
-    A statistic takes part that has a method ``vectors(features)``, [channels, q, n], whose inner
-    products it is, or a method ``waves(draw, features)``.
+    Each statistic has a method ``vectors(features)``, [channels, q, n], and is the inner product
+    of these, or a method ``waves(draw, features)``.
 
     Raises:
         TypeError: a statistic has neither.

@@ -77,8 +77,8 @@ class KernelResidual(eqx.Module):
         return (at_targets + means.own(features.distribution))[None]
 
     def waves(self, draw: Draw, features: Observed) -> "MeanWaves | ClassWaves":
-        """The same with a target kernel of random frequencies, where ``means`` are those of a
-        `Wave`; of classes, with random directions of theirs."""
+        """The statistic in random features: ``means`` must be those of a `Wave`. For classes, a
+        random projection of the residuals takes the place of frequencies."""
         if isinstance(features.distribution, Classes):
             kernel = self.means.kernel
             matrix = kernel.matrix if isinstance(kernel, ClassGram) else None

@@ -230,7 +230,7 @@ class Stein(eqx.Module):
         return jnp.moveaxis(jax.vmap(alone)(features), 0, 1)
 
     def waves(self, draw: Draw, features: SteinFeatures) -> "SteinWaves":
-        """The same with a target kernel of random frequencies."""
+        """The statistic in random features of its target kernel."""
         frequencies = draw.frequencies(self.dimension, self.target_kernel)
         return SteinWaves(frequencies, self.components)
 

@@ -19,7 +19,7 @@ SOURCE = "_source"  # the attribute of a result that holds what is known of its 
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """The same function; its result remembers the call. Inside of jit and vmap nothing is kept."""
+    """Make the result of a function remember the call; under jit and vmap nothing is kept."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:

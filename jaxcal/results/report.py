@@ -149,7 +149,7 @@ def _pairs(split: Coordinates) -> list[str]:
 
 
 def _told(means: Means) -> bool:
-    """Whether any is known: all are NaN where scores do not look Gaussian, with a sentence."""
+    """Whether any mean was estimated: where scores do not look Gaussian all are NaN."""
     return not np.all(np.isnan(np.asarray(means.p_value)))
 
 
