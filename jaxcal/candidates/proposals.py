@@ -214,7 +214,7 @@ class Chains(eqx.Module):
             noise = jax.random.normal(noise_key, points.shape, points.dtype)
             step_in_units = s**2 / 2 * drift(gradients) + s * noise
             proposed = points + jnp.einsum("nij,nkj->nki", units, step_in_units)
-            jumping = None
+            jumping = jnp.zeros(logs.shape, bool)
             if jumps is not None:
                 coin_key, jump_key = jax.random.split(jax.random.fold_in(step_key, 3))
                 jumping = jax.random.bernoulli(coin_key, shape=logs.shape)
