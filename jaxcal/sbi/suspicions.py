@@ -152,7 +152,7 @@ def about_prior(
     k = int(np.argmax(unlike))
     remedy = "were they standardized, are they in other units, or from another prior?"
     if features.shape[1] == thetas.shape[1] and not _unlike(features, draws).any():
-        remedy = "xs do: are thetas and xs swapped?"
+        remedy = "xs do: are thetas and xs swapped? If not, " + remedy
     return (
         *notes,
         f"thetas do not look like draws of the prior (first in parameter {k}: mean "

@@ -69,6 +69,10 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
             "posterior: a VIPosterior is fitted to one x and says nothing of the others: pass the "
             "potential it was made from, or an amortized posterior"
         )
+    if callable(getattr(posterior, "build_posterior", None)):
+        raise TypeError(
+            f"posterior: got {name}, which trains one: pass what its build_posterior() returns"
+        )
     posterior = _outside_inference_mode(posterior)
     potential = getattr(posterior, "potential_fn", posterior)
     for owner in (posterior, potential):

@@ -39,7 +39,7 @@ def test_parameters_that_are_no_draws_of_the_prior_are_named(pairs):
         assert "thetas do not look like draws of the prior" in note
         assert "other units" in note
     (note,) = notes(xs, thetas)
-    assert "xs do: are thetas and xs swapped?" in note
+    assert "xs do: are thetas and xs swapped? If not, were they standardized" in note
 
 
 def test_the_look_at_the_prior_keeps_quiet_on_its_own_draws():

@@ -298,8 +298,14 @@ def test_what_is_no_posterior_is_refused():
     class VIPosterior:
         pass
 
+    class NPE_C:
+        def build_posterior(self):
+            return VIPosterior()
+
     with pytest.raises(TypeError, match="fitted to one x"):
         TorchPosterior(VIPosterior())
+    with pytest.raises(TypeError, match=r"got NPE_C, which trains one: .*build_posterior\(\)"):
+        TorchPosterior(NPE_C())
     with pytest.raises(TypeError, match="neither a posterior_estimator nor a potential_fn"):
         TorchPosterior(object())
 
