@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal import checks
 from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.laplace import field
+from jaxcal.dce.laplace import sums
 from jaxcal.dce.predictions import Binary, Ordered, Residuals, merged
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
@@ -85,8 +85,9 @@ def _cells(data: Ordered) -> Drawn:
 
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
-    """Squared Laplace kernel calibration error of sorted residuals."""
-    return jnp.sum(rho * field(v, rho, jnp.ones((), v.dtype)))
+    """Squared Laplace kernel calibration error of sorted residuals: pairs from one side, twice."""
+    left, _ = sums(v, rho, jnp.ones((), v.dtype))
+    return jnp.sum(rho * (2 * left - rho))
 
 
 def smooth_statistic(v: Vector, rho: Vector) -> Scalar:
