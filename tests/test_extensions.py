@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 from jax.tree_util import Partial
 from quick import quick_first
 
@@ -297,3 +298,18 @@ def test_a_moment_of_a_user_in_linear_time(null):
     assert calm.p_value > 0.01
     assert "40 random features" in str(calm)
     assert jaxcal.moment_test(KEY, NORMALS, YS + 1, **options).verdict == "rejected"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", [jaxcal.moment_test, jaxcal.calibration_test])
+def test_moments_keep_their_level_in_linear_time(test):
+    def p_value(key):
+        keys = jax.random.split(key, 3)
+        centers, noise = jax.random.normal(keys[0], (2, 100, 2))
+        predictions = jaxcal.Unnormalized(lambda m, y: -jnp.sum((y - m) ** 2) / 2, centers)
+        features = jaxcal.RandomFeatures(1, 40)
+        return test(keys[2], predictions, centers + noise, null=nulls.Wild(99), features=features)
+
+    p = jax.lax.map(lambda key: p_value(key).p_value, jax.random.split(KEY, 200), batch_size=50)
+    low, high = scipy.stats.binom.interval(0.9999, 200, 0.05)
+    assert low <= int(jnp.sum(p <= 0.05)) <= high
