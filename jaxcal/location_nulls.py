@@ -12,7 +12,8 @@ from jax.scipy.special import betainc, gammaincc
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import convert, nulls
-from jaxcal.nulls import contract, resampling
+from jaxcal.nulls import contract
+from jaxcal.signs import independent_signs
 from jaxcal.typing import Key, Scalar
 
 COLLINEAR = 1e4  # condition number of the features' correlations
@@ -92,7 +93,7 @@ class Signs(eqx.Module):
     def judge(self, key: Key, z: Float[Array, "n j"]) -> Judgement:
         n, j = z.shape
         means = jnp.mean(z, axis=0)
-        drawn = resampling.signs(key, n, self.n_draws, z.dtype).T @ z / n
+        drawn = independent_signs(key, n, self.n_draws, z.dtype).T @ z / n
         statistic, samples = jnp.sum(means**2) / j, jnp.sum(drawn**2, axis=1) / j
         p = contract.p_value(statistic[None], samples[None])[0]
         seen = jnp.any(z != 0)

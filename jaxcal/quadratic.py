@@ -2,8 +2,9 @@ r"""THE engine: one walk over blocks of H accumulates every sum over pairs that 
 
 H is never held. Blocks above the diagonal are computed once and count twice. For n observations,
 b weight columns and tiles of side t the walk costs n^2 b flops (plus the blocks themselves) and
-O(t^2 + n b) memory; up to one tile it is a single fused program. ``vmap`` over data sets or models
-is one program too, which on a CPU walks them one at a time, in cache.
+O(t^2 + n b) memory; up to one tile it is a single fused program. Columns of `HadamardSigns` cost
+n^2 additions together. ``vmap`` over data sets or models is one program too, which on a CPU walks
+them one at a time, in cache.
 """
 
 from functools import partial
@@ -17,6 +18,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.batching import one_at_a_time
 from jaxcal.results import Estimate
+from jaxcal.signs import HadamardSigns, fold
 from jaxcal.typing import Features, Pairwise, Scalar
 
 TILE = 512  # a float32 tile is 1 MiB: it stays in a core's second-level cache
@@ -27,7 +29,8 @@ class QuadraticSums(NamedTuple):
     """Sums over pairs of n observations, for each channel c of h (h is the sum of its channels).
 
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
-    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j. ``squares`` [c]: sum of
+    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns of weights
+    and then for those of signs. ``squares`` [c]: sum of
     h_ij^2 over i != j, and ``all_squares`` []: the same for the sum of the channels; where asked.
     ``eigenvalues`` [r, k]: the largest of H without its diagonal, nearly, or 0 in their place where
     they are negative; the sum of the channels first and then each channel where there are several;
@@ -43,8 +46,25 @@ class QuadraticSums(NamedTuple):
     eigenvalues: Float[Array, "r k"] | None = None
 
 
+class _Columns(NamedTuple):
+    """What a tile weighs its rows with: weights, ones before them, a sketch, and signs in groups;
+    padding has zeros everywhere."""
+
+    weights: Float[Array, "r k"]
+    sketch: Float[Array, "r q"]
+    signs: Float[Array, "r _"]  # one column, or none
+    patterns: Float[Array, "g p"]
+
+
+class _Forms(NamedTuple):
+    """Sums over pairs that are added up with compensation."""
+
+    weighted: Float[Array, "c k"]
+    shares: Float[Array, "c m p"]  # of signs, by the distance of a pair's rows in their groups
+
+
 class _Tile(NamedTuple):
-    forms: Float[Array, "c k"]
+    forms: _Forms
     row_sums: Float[Array, "c r"]
     col_sums: Float[Array, "c s"]
     squares: Float[Array, " c1"]  # the channels', then that of their sum
@@ -53,8 +73,8 @@ class _Tile(NamedTuple):
 
 
 class _Carry(NamedTuple):
-    forms: Float[Array, "c k"]
-    lost: Float[Array, "c k"]  # what rounding has taken from ``forms`` so far (Kahan)
+    forms: _Forms
+    lost: _Forms  # what rounding has taken from ``forms`` so far (Kahan)
     row_sums: Float[Array, "c n"]
     squares: Float[Array, " c1"]
     products: Float[Array, "c n q"]
@@ -65,6 +85,7 @@ def quadratic_sums(
     features: Features,
     weights: Float[Array, "n b"],
     *,
+    signs: HadamardSigns | None = None,
     squares: bool = False,
     sketch: Float[Array, "n q"] | None = None,
     tile: int = TILE,
@@ -76,6 +97,7 @@ def quadratic_sums(
         pairwise: The statistic.
         features: Pytree with leading axis n.
         weights: [n, b], one bootstrap draw a column; b may be 0.
+        signs: More columns, whose forms share their additions.
         squares: Whether sums of squares of h are wanted.
         sketch: [n, q] normal draws that the largest q eigenvalues of H are taken from, or None.
         tile: Observations on the side of a tile.
@@ -88,7 +110,8 @@ def quadratic_sums(
     Raises:
         ValueError: fewer than 2 observations, or weights of another length.
 
-    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h.
+    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h; n^2 additions for signs, and
+    n^2 / 1000 multiplications for each of them.
     """
     n = count(features)
     if n < 2:
@@ -98,7 +121,7 @@ def quadratic_sums(
     if tile < 1:
         raise ValueError(f"tile: wanted a positive number of observations, got {tile}")
     walk = partial(_sums, squares=squares, tile=tile, mesh=mesh)
-    return one_at_a_time(walk)(pairwise, features, weights, sketch)
+    return one_at_a_time(walk)(pairwise, features, weights, sketch, signs)
 
 
 def pair_means(
@@ -120,6 +143,7 @@ def _sums(
     features: Features,
     weights: Array,
     sketch: Array | None,
+    signs: HadamardSigns | None,
     *,
     squares: bool,
     tile: int,
@@ -127,31 +151,71 @@ def _sums(
 ) -> QuadraticSums:
     n, b = weights.shape
     diagonal = pairwise.diagonal(features)
-    columns = _columns(weights, diagonal.dtype)
-    random = jnp.zeros((n, 0)) if sketch is None else sketch
-    random = random.astype(diagonal.dtype)
-    side = _side(n, tile, 1 if mesh is None else mesh.size)
+    dtype = diagonal.dtype
+    random = (jnp.zeros((n, 0)) if sketch is None else sketch).astype(dtype)
+    columns = _Columns(_with_ones(weights, dtype), random, random[:, :0], random[:0, :0])
+    group = 1 if signs is None else signs.group
+    side = _side(n, tile, 1 if mesh is None else mesh.size, group)
+    rows = None
+    if signs is not None:
+        features, columns, rows = _arranged(features, columns, signs, side)
     if side >= n:
-        both = columns, random
-        whole = _tile(pairwise, features, features, both, both, 0, squares)
+        whole = _tile(pairwise, features, features, columns, columns, 0, group, squares)
         forms, row_sums, squared = whole.forms, whole.row_sums, whole.squares
         products = whole.row_products
     else:
-        walk = partial(_walk, pairwise, n=n, side=side, squares=squares)
+        walk = partial(_walk, pairwise, n=n, side=side, group=group, squares=squares)
         spread = _spread(walk, mesh, -(-n // side))
-        forms, row_sums, squared, products = spread(features, (columns, random))
+        forms, row_sums, squared, products = spread(features, columns)
+    if rows is None:
+        row_sums, products = row_sums[:, :n], products[:, :n]
+    else:
+        row_sums, products = row_sums[:, rows], products[:, rows]
     values = None
     if sketch is not None:
-        values = eigenvalues(products[:, :n], diagonal, random)
+        values = eigenvalues(products, diagonal, random)
+    by_column = forms.weighted[:, 1 : b + 1]
+    if signs is not None:
+        by_column = jnp.concatenate([by_column, signs.of_shares(forms.shares)], axis=1)
     return QuadraticSums(
-        total=forms[:, 0],
+        total=forms.weighted[:, 0],
         diagonal=diagonal,
-        row_sums=row_sums[:, :n],
-        forms=forms[:, 1 : b + 1],
+        row_sums=row_sums,
+        forms=by_column,
         squares=squared[:-1] if squares else None,
         all_squares=squared[-1] if squares else None,
         eigenvalues=values,
     )
+
+
+def _arranged(
+    features: Features, columns: _Columns, signs: HadamardSigns, side: int
+) -> tuple[Features, _Columns, Array]:
+    """Features and columns in the order of the signs, filled up to whole tiles, and the row of each
+    observation.
+
+    Within a tile the first observations of all groups come first, then the second ones.
+    """
+    n, m = signs.signs.shape[0], signs.group
+    tiles = -(-n // side)
+    places = np.arange(tiles * side).reshape(tiles, side // m, m).swapaxes(1, 2).reshape(-1)
+    real, kept = places < n, np.minimum(places, n - 1)
+    observations = jnp.where(real, signs.order[kept], signs.order[0])
+
+    def of_rows(leaf: Array) -> Array:
+        return jnp.where(real[:, None], leaf[observations], 0)
+
+    dtype = columns.weights.dtype
+    patterns = signs.patterns.astype(dtype)
+    missing = tiles * (side // m) - patterns.shape[0]
+    columns = _Columns(
+        of_rows(columns.weights),
+        of_rows(columns.sketch),
+        jnp.where(real, signs.signs[kept], 0).astype(dtype)[:, None],
+        jnp.pad(patterns, ((0, missing), (0, 0))),
+    )
+    rows = jnp.zeros(n, int).at[signs.order].set(np.argsort(places)[:n])
+    return jax.tree.map(lambda leaf: leaf[observations], features), columns, rows
 
 
 def eigenvalues(
@@ -202,71 +266,90 @@ def ordered_pairs(n: int) -> float:
     return float(n * (n - 1))
 
 
-def _columns(weights: Array, dtype: jnp.dtype) -> Array:
+def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
     """The draws between a column of ones (the statistic itself) and more of them, up to LANES."""
     more = -(weights.shape[1] + 1) % LANES
     # padding is fused with the drawing of the weights, so that they are held once
     return jax.lax.pad(weights.astype(dtype), jnp.ones((), dtype), ((0, 0, 0), (1, more, 0)))
 
 
-def _side(n: int, tile: int, devices: int) -> int:
-    """The side of the tiles: equal tiles, at least about one a device."""
+def _side(n: int, tile: int, devices: int, group: int) -> int:
+    """The side of the tiles: equal tiles of whole groups, at least about one a device."""
     if devices == 1 and n <= tile:
-        return n
-    tiles = max(-(-n // tile), 2, int(np.ceil(np.sqrt(2 * devices))))
-    return min(n - 1, -(-n // tiles))
+        side = n
+    else:
+        tiles = max(-(-n // tile), 2, int(np.ceil(np.sqrt(2 * devices))))
+        side = min(n - 1, -(-n // tiles))
+    return -(-side // group) * group
 
 
-def _tile(pairwise, rows, cols, columns_i, columns_j, offset, squares) -> _Tile:
-    """The sums of one tile; ``offset`` is the row number of its first row minus its column's.
-
-    Columns are those of the weights, and those of the sketch."""
-    (weights_i, sketch_i), (weights_j, sketch_j) = columns_i, columns_j
+def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) -> _Tile:
+    """The sums of one tile; ``offset`` is the row number of its first row minus its column's."""
     # the products inside a block cancel: the reduced precision some devices prefer is not enough
     with jax.default_matmul_precision("highest"):
         h = pairwise.block(rows, cols)
     side = jnp.arange(h.shape[-1])
     h = jnp.where((side[: h.shape[-2], None] + offset == side[None])[None], 0, h)
-    hw = h @ weights_j
+    hw = h @ columns_j.weights
     one = jnp.ones((1, h.shape[-2]), h.dtype)
-    forms = (one @ (weights_i[None] * hw))[:, 0, :]
-    real_i, real_j = weights_i[:, 0], weights_j[:, 0]  # 0 for padding
+    weighted = (one @ (columns_i.weights[None] * hw))[:, 0, :]
+    real_i, real_j = columns_i.weights[:, 0], columns_j.weights[:, 0]  # 0 for padding
     squared = jnp.zeros(h.shape[0] + 1, h.dtype)
     if squares:
         both = jnp.concatenate([h, jnp.sum(h, axis=0, keepdims=True)])
         squared = jnp.einsum("i,cij,j->c", real_i, both**2, real_j)
-    across = jnp.swapaxes(h, 1, 2) @ (real_i[:, None] * sketch_i)
+    across = jnp.swapaxes(h, 1, 2) @ (real_i[:, None] * columns_i.sketch)
     sums = hw[:, :, 0], jnp.einsum("i,cij->cj", real_i, h)
-    return _Tile(forms, *sums, squared, h @ sketch_j, across)
+    shares = _shares(h, columns_i, columns_j, group)
+    return _Tile(_Forms(weighted, shares), *sums, squared, h @ columns_j.sketch, across)
 
 
-def _walk(pairwise, first, second, factor, features, columns, *, n, side, squares):
+def _shares(
+    h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
+) -> Float[Array, "c m p"]:
+    """The forms of the patterns of groups, by the distance g of a pair within its groups."""
+    if columns_i.signs.shape[1] == 0:
+        return jnp.zeros((h.shape[0], group, 0), h.dtype)
+    parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)
+    rows, cols = parts.shape[-2:]
+    products = (parts.reshape(-1, cols) @ columns_j.patterns).reshape(*parts.shape[:2], rows, -1)
+    return jnp.sum(products * columns_i.patterns[None, None], axis=2)
+
+
+def _walk(pairwise, first, second, factor, features, columns, *, n, side, group, squares):
     """Sums over the listed tiles: ``factor`` 1 on the diagonal, 2 above it, 0 for padding."""
     tiles = -(-n // side)
-    pad = tiles * side - n
 
-    def padded(leaf):
+    def cut(leaf, rows, fill):
+        return jnp.concatenate([leaf, fill]).reshape(tiles, rows, *leaf.shape[1:])
+
+    def of_features(leaf):
         # repeats of a real observation, so that padding brings no NaN of its own
-        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (pad, *leaf.shape[1:]))])
+        pad = tiles * side - leaf.shape[0]
+        return cut(leaf, side, jnp.broadcast_to(leaf[:1], (pad, *leaf.shape[1:])))
 
-    features = jax.tree.map(padded, features)
-    columns = jax.tree.map(lambda leaf: jnp.pad(leaf, ((0, pad), (0, 0))), columns)
-    weights, sketch = columns
+    def of_columns(leaf, rows):
+        return cut(leaf, rows, jnp.zeros((tiles * rows - leaf.shape[0], leaf.shape[1]), leaf.dtype))
 
-    def cut(leaf, k):
-        return jax.lax.dynamic_slice_in_dim(leaf, k * side, side)
+    in_tiles = (
+        jax.tree.map(of_features, features),
+        _Columns(
+            *(of_columns(leaf, side) for leaf in columns[:3]),
+            patterns=of_columns(columns.patterns, side // group),
+        ),
+    )
 
     @jax.checkpoint
     def step(carry, item):
         i, j, factor = item
         (rows, columns_i), (cols, columns_j) = (
-            jax.tree.map(lambda leaf, k=k: cut(leaf, k), (features, columns)) for k in (i, j)
+            jax.tree.map(lambda leaf, k=k: leaf[k], in_tiles) for k in (i, j)
         )
-        part = _tile(pairwise, rows, cols, columns_i, columns_j, (i - j) * side, squares)
+        part = _tile(pairwise, rows, cols, columns_i, columns_j, (i - j) * side, group, squares)
         # Kahan's compensated sum
-        term = part.forms * factor - carry.lost
-        forms = carry.forms + term
-        lost = (forms - carry.forms) - term
+        term = jax.tree.map(lambda new, lost: new * factor - lost, part.forms, carry.lost)
+        forms = jax.tree.map(jnp.add, carry.forms, term)
+        lost = jax.tree.map(lambda new, old, x: (new - old) - x, forms, carry.forms, term)
         upper = (factor > 1).astype(factor.dtype)
         row_sums = _add_at(carry.row_sums, i * side, part.row_sums * jnp.minimum(factor, 1))
         row_sums = _add_at(row_sums, j * side, part.col_sums * upper)
@@ -275,10 +358,12 @@ def _walk(pairwise, first, second, factor, features, columns, *, n, side, square
         squared = carry.squares + part.squares * factor
         return _Carry(forms, lost, row_sums, squared, products), None
 
-    channels, dtype = pairwise.channels, weights.dtype
-    zeros = jnp.zeros((channels, weights.shape[1]), dtype)
+    channels, weights = pairwise.channels, columns.weights
+    dtype, k = weights.dtype, weights.shape[1]
+    shares = jnp.zeros((channels, group, columns.patterns.shape[1]), dtype)
+    zeros = _Forms(jnp.zeros((channels, k), dtype), shares)
     rows = jnp.zeros((channels, tiles * side), dtype)
-    products = jnp.zeros((channels, tiles * side, sketch.shape[1]), dtype)
+    products = jnp.zeros((channels, tiles * side, columns.sketch.shape[1]), dtype)
     start = _Carry(zeros, zeros, rows, jnp.zeros(channels + 1, dtype), products)
     carry, _ = jax.lax.scan(step, start, (first, second, factor))
     return carry.forms, carry.row_sums, carry.squares, carry.products
@@ -295,7 +380,7 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
     factor = np.where(i == j, 1, 2)
 
     def run(i, j, factor, features, columns):
-        return walk(i, j, factor.astype(columns[0].dtype), features, columns)
+        return walk(i, j, factor.astype(columns.weights.dtype), features, columns)
 
     if mesh is None:
         return partial(run, jnp.asarray(i), jnp.asarray(j), jnp.asarray(factor))
@@ -348,9 +433,10 @@ def block_sums(
     diagonal = pairwise.diagonal(features)
 
     def one(block: Features) -> tuple[Array, Array]:
-        weights = _columns(jnp.zeros((size, 0)), diagonal.dtype)
-        columns = weights, weights[:, :0]
-        tile = _tile(pairwise, block, block, columns, columns, 0, squares)
+        weights = _with_ones(jnp.zeros((size, 0)), diagonal.dtype)
+        none = weights[:, :0]
+        columns = _Columns(weights, none, none, none[:0])
+        tile = _tile(pairwise, block, block, columns, columns, 0, 1, squares)
         return tile.row_sums, tile.squares
 
     batch = max(1, TILE**2 // size**2)

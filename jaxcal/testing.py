@@ -34,6 +34,7 @@ from jaxcal.quadratic import (
 )
 from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult
+from jaxcal.signs import HadamardSigns
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
 
 
@@ -60,27 +61,39 @@ def estimate(
 def over_pairs(
     pairwise: Pairwise,
     features: Features,
-    weights: Float[Array, "n b"],
+    columns: Float[Array, "n d"],
     needs: Needs,
     *,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Sums over all pairs: from sums of vectors where h is an inner product of some."""
-    sketched = needs.sketch is not None
+    """Sums over all pairs, with the forms of the null's weights and then those of the columns: from
+    sums of vectors where h is an inner product of some."""
+    sketched, weights = needs.sketch is not None, needs.weights
+    shared = None
+    if isinstance(weights, HadamardSigns) and isinstance(pairwise, OfVectors):
+        weights = weights.dense()
+    if isinstance(weights, HadamardSigns):
+        weights, shared = None, weights
+    if weights is not None:
+        columns = jnp.concatenate([weights, columns.astype(weights.dtype)], axis=1)
     if isinstance(pairwise, OfVectors):
         return linear_sums(
-            pairwise, features, weights, squares=needs.squares, eigenvalues=sketched, mesh=mesh
+            pairwise, features, columns, squares=needs.squares, eigenvalues=sketched, mesh=mesh
         )
-    return quadratic_sums(
+    sums = quadratic_sums(
         pairwise,
         features,
-        weights,
+        columns,
+        signs=shared,
         squares=needs.squares,
         sketch=needs.sketch,
         tile=tile,
         mesh=mesh,
     )
+    if shared is None:
+        return sums
+    return sums._replace(forms=jnp.roll(sums.forms, shared.count, axis=1))
 
 
 def apply(
@@ -112,15 +125,15 @@ def apply_with(
     if (size := needs.block_size) is not None:
         blocks = block_sums(pairwise, features, size, squares=needs.squares)
         return null.outcome(nulls.Sums.of_blocks(blocks, size)), None
-    weights = jnp.zeros((count(features), 0)) if needs.weights is None else needs.weights
-    b = weights.shape[1]
-    if b == 0 or columns is None:
-        sums = over_pairs(pairwise, features, weights, needs, tile=tile, mesh=mesh)
-        return null.outcome(nulls.Sums.of(sums, weights)), None
-    together = jnp.concatenate([weights, columns.astype(weights.dtype)], axis=1)
-    sums = over_pairs(pairwise, features, together, needs, tile=tile, mesh=mesh)
-    more = jnp.sum(sums.forms[:, b:], axis=0)
-    return null.outcome(nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights)), more
+    none = jnp.zeros((count(features), 0))
+    weights = none if needs.weights is None else needs.weights
+    b = weights.count if isinstance(weights, HadamardSigns) else weights.shape[1]
+    more = none if columns is None or b == 0 else columns
+    sums = over_pairs(pairwise, features, more, needs, tile=tile, mesh=mesh)
+    if isinstance(weights, HadamardSigns):
+        weights = weights.dense()
+    outcome = null.outcome(nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights))
+    return outcome, None if more is none else jnp.sum(sums.forms[:, b:], axis=0)
 
 
 def _sensitivity(

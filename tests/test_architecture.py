@@ -21,7 +21,8 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 # to its left
 ORDER = ["typing", "convert", "numerics", "random_words", "batching", "repeats"]
 ORDER += ["results", "models", "scores", "checks"]
-ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "quadratic", "linear"]
+ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "signs", "quadratic"]
+ORDER += ["linear"]
 ORDER += ["dependence", "nulls", "preconditioners", "whitening", "moments", "preparation"]
 ORDER += ["testing"]
 ORDER += ["calibration", "moment_tests", "goodness_of_fit", "mcmc", "skce", "location_nulls"]

@@ -28,8 +28,8 @@ from jaxcal.nulls import (
     Spectrum,
     Wild,
     contract,
-    resampling,
 )
+from jaxcal.signs import independent_signs
 from jaxcal.ucme import F
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
@@ -122,14 +122,14 @@ def test_p_value_in_numbers():
 
 @pytest.mark.parametrize(("n", "b"), [(1, 1), (9, 31), (2, 32), (3, 33), (5, 70)])
 def test_signs_have_the_asked_shape_and_are_signs(n, b):
-    w = np.asarray(resampling.signs(jax.random.key(0), n, b, jnp.float32))
+    w = np.asarray(independent_signs(jax.random.key(0), n, b, jnp.float32))
     assert w.shape == (n, b)
     assert w.dtype == np.float32
     assert set(np.unique(w)) <= {-1.0, 1.0}
 
 
 def test_signs_are_independent(key):
-    w = np.asarray(resampling.signs(key, 12, 20_000, jnp.float64))
+    w = np.asarray(independent_signs(key, 12, 20_000, jnp.float64))
     moments = w @ w.T / w.shape[1]  # 66 correlations of standard error 1 / sqrt(20 000)
     assert np.abs(moments - np.eye(12)).max() < 5 / np.sqrt(20_000)
     assert np.abs(w.mean(1)).max() < 5 / np.sqrt(20_000)
@@ -140,7 +140,7 @@ def test_signs_are_independent(key):
 def test_wild_samples_are_the_dense_forms(key):
     phi, h = data(channels=2)
     got = apply(Wild(50), key, Products(2), jnp.asarray(phi), 7)
-    w = np.asarray(resampling.signs(key, 20, 50, jnp.float64))
+    w = np.asarray(independent_signs(key, 20, 50, jnp.float64))
     close(got.samples, [oracles.quadratic_forms(one, w) / (20 * 19) for one in rows(h)])
     close(got.statistic, got.estimate)
 

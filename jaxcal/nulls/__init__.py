@@ -6,7 +6,7 @@
 from jaxcal.nulls.contract import Needs, Null, Outcome, Sums
 from jaxcal.nulls.eigenvalues import Eigenvalues
 from jaxcal.nulls.limits import BlockNormal, BlockSquares, Bound, Gamma
-from jaxcal.nulls.resampling import DependentWild, Multinomial, Spectrum, Wild
+from jaxcal.nulls.resampling import DependentWild, HadamardWild, Multinomial, Spectrum, Wild
 
 __all__ = [
     "BlockNormal",
@@ -15,6 +15,7 @@ __all__ = [
     "DependentWild",
     "Eigenvalues",
     "Gamma",
+    "HadamardWild",
     "Multinomial",
     "Needs",
     "Null",

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.quadratic import BlockSums, QuadraticSums, ordered_pairs
+from jaxcal.signs import HadamardSigns
 from jaxcal.typing import Features, Key
 
 
@@ -28,8 +29,8 @@ class Needs(NamedTuple):
     r"""What a null asks of the pass over pairs of observations.
 
     Attributes:
-        weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b]; None for
-            none.
+        weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b]; or
+            `jaxcal.signs.HadamardSigns`; None for none.
         squares: Whether sums of squares of h are wanted.
         block_size: Look only at the pairs within consecutive blocks of so many observations; None
             for all pairs. Blocks have no forms.
@@ -43,7 +44,7 @@ class Needs(NamedTuple):
         ((20, 99), False)
     """
 
-    weights: Float[Array, "n b"] | None = None
+    weights: Float[Array, "n b"] | HadamardSigns | None = None
     squares: bool = False
     block_size: int | None = None
     sketch: Float[Array, "n q"] | None = None
