@@ -13,7 +13,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Unnormalized
 from jaxcal.moments import Balance, Curvature, Exchangeable, KernelStein, Score
-from jaxcal.nulls import Null, Wild
+from jaxcal.nulls import HadamardWild, Null
 from jaxcal.preparation import MomentsResidual, RandomFeatures, Specification, checked_base_measure
 from jaxcal.quadratic import TILE
 from jaxcal.results import TestResult, recorded
@@ -71,9 +71,10 @@ def moment_test(
             `jaxcal.moments`, or a function from a log density and a target to numbers
             (`jaxcal.moments.Moment`).
         **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
-            prediction, plus a constant, for the same error everywhere; ``divergence``,
-            ``base_measure``, ``n_nodes``, ``whiten``, ``standardize``, ``null``, ``level``,
-            ``features``, ``tile`` and ``mesh`` as in `jaxcal.kccsd_test`.
+            prediction, plus a constant, for the same error everywhere; ``null`` is by default
+            `jaxcal.nulls.HadamardWild`; ``divergence``, ``base_measure``, ``n_nodes``, ``whiten``,
+            ``standardize``, ``level``, ``features``, ``tile`` and ``mesh`` as in
+            `jaxcal.kccsd_test`.
 
     Returns:
         `TestResult`. A target where its prediction has density 0 is a rejection of its own. There
@@ -84,8 +85,8 @@ def moment_test(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type, or there is no such option.
 
-    Cost: The moment at n targets, n n_nodes scores, and n^2 (b + q) products for b draws of the
-    null and q numbers of the moment; with R random features n R q b.
+    Cost: The moment at n targets, n n_nodes scores, and n^2 q products for q numbers of the moment;
+    with R random features n R q b for b draws of the null, which else cost n^2 additions together.
 
     Source: Balance, Metropolis et al. (1953); scores, Stein (1972); curvature, the information
     matrix test of White (1982).
@@ -147,7 +148,7 @@ def calibration_test(
         TypeError: An argument is of the wrong type, or there is no such option.
 
     Cost: About 70 log densities, 6 gradients and d + 2 Hessian-vector products a target, n_nodes
-    gradients a prediction, and n^2 products for each draw and part.
+    gradients a prediction, and n^2 additions for each part.
 
     Source: Westfall and Young (1993) for the largest of several statistics; the parts name theirs.
 
@@ -178,7 +179,7 @@ def _run(
     if unknown:
         raise TypeError(f"{min(unknown)}: no such option; there are {', '.join(_NAMES)}")
     key = checks.key(key)
-    null = options.get("null", Wild())
+    null = options.get("null", HadamardWild())
     checks.null(null)
     ys = checks.targets(targets)
     if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):

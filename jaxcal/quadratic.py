@@ -17,6 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
 from jaxcal.batching import one_at_a_time
+from jaxcal.numerics import sketched_eigenvalues
 from jaxcal.results import Estimate
 from jaxcal.signs import HadamardSigns, fold
 from jaxcal.typing import Features, Pairwise, Scalar
@@ -173,7 +174,7 @@ def _sums(
         row_sums, products = row_sums[:, rows], products[:, rows]
     values = None
     if sketch is not None:
-        values = eigenvalues(products, diagonal, random)
+        values = sketched_eigenvalues(products, diagonal, random)
     by_column = forms.weighted[:, 1 : b + 1]
     if signs is not None:
         by_column = jnp.concatenate([by_column, signs.of_shares(forms.shares)], axis=1)
@@ -191,66 +192,20 @@ def _sums(
 def _arranged(
     features: Features, columns: _Columns, signs: HadamardSigns, side: int
 ) -> tuple[Features, _Columns, Array]:
-    """Features and columns in the order of the signs, filled up to whole tiles, and the row of each
-    observation.
-
-    Within a tile the first observations of all groups come first, then the second ones.
-    """
-    n, m = signs.signs.shape[0], signs.group
-    tiles = -(-n // side)
-    places = np.arange(tiles * side).reshape(tiles, side // m, m).swapaxes(1, 2).reshape(-1)
-    real, kept = places < n, np.minimum(places, n - 1)
-    observations = jnp.where(real, signs.order[kept], signs.order[0])
+    """Features and columns in the order of the signs, and the row of each observation there."""
+    places = signs.arranged(side)
+    dtype = columns.weights.dtype
+    real = places.signs != 0
 
     def of_rows(leaf: Array) -> Array:
-        return jnp.where(real[:, None], leaf[observations], 0)
+        return jnp.where(real[:, None], leaf[places.observations], 0)
 
-    dtype = columns.weights.dtype
-    patterns = signs.patterns.astype(dtype)
-    missing = tiles * (side // m) - patterns.shape[0]
+    weights, sketch = of_rows(columns.weights), of_rows(columns.sketch)
     columns = _Columns(
-        of_rows(columns.weights),
-        of_rows(columns.sketch),
-        jnp.where(real, signs.signs[kept], 0).astype(dtype)[:, None],
-        jnp.pad(patterns, ((0, missing), (0, 0))),
+        weights, sketch, places.signs.astype(dtype)[:, None], places.patterns.astype(dtype)
     )
-    rows = jnp.zeros(n, int).at[signs.order].set(np.argsort(places)[:n])
-    return jax.tree.map(lambda leaf: leaf[observations], features), columns, rows
-
-
-def eigenvalues(
-    products: Float[Array, "c n q"], diagonal: Float[Array, "c n"], sketch: Float[Array, "n q"]
-) -> Float[Array, "r q"]:
-    r"""The largest q eigenvalues of each channel of H without its diagonal D, nearly.
-
-    ``products`` are H - D times q random columns ``sketch``. H, positive semidefinite, is taken for
-    :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, :math:`Y = H \Omega`, and the
-    eigenvalues are those of :math:`\Lambda - V^\top D V`. The sum over channels first where there
-    are several. Cost 2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
-    """
-    if products.shape[0] > 1:
-        products, diagonal = (
-            jnp.concatenate([jnp.sum(part, axis=0, keepdims=True), part])
-            for part in (products, diagonal)
-        )
-
-    def of_channel(y: Float[Array, "n q"], diagonal: Float[Array, " n"]) -> Float[Array, " q"]:
-        y = y + diagonal[:, None] * sketch
-        # a shift by rounding, which is taken off again, tells directions from noise
-        shift = jnp.finfo(y.dtype).eps * jnp.sqrt(jnp.sum(y**2))
-        y = y + shift * sketch
-        core = sketch.T @ y
-        sizes, directions = jnp.linalg.eigh((core + core.T) / 2)
-        real = sizes > shift * sketch.shape[0] / 2
-        half = y @ (directions * jnp.where(real, jnp.where(real, sizes, 1) ** -0.5, 0)[None])
-        values, rotation = jnp.linalg.eigh(half.T @ half)
-        seen = values > shift
-        basis = half @ (rotation * jnp.where(seen, jnp.where(seen, values, 1) ** -0.5, 0)[None])
-        inner = jnp.diag(jnp.where(seen, values - shift, 0))
-        return jnp.linalg.eigvalsh(inner - basis.T @ (diagonal[:, None] * basis))
-
-    with jax.default_matmul_precision("highest"):
-        return jax.vmap(of_channel)(products, diagonal)
+    features = jax.tree.map(lambda leaf: leaf[places.observations], features)
+    return features, columns, places.rows
 
 
 def count(features: Features) -> int:
@@ -320,23 +275,15 @@ def _walk(pairwise, first, second, factor, features, columns, *, n, side, group,
     """Sums over the listed tiles: ``factor`` 1 on the diagonal, 2 above it, 0 for padding."""
     tiles = -(-n // side)
 
-    def cut(leaf, rows, fill):
-        return jnp.concatenate([leaf, fill]).reshape(tiles, rows, *leaf.shape[1:])
+    def cut(leaf, rows, filling):
+        filling = jnp.broadcast_to(filling, (tiles * rows - leaf.shape[0], *leaf.shape[1:]))
+        return jnp.concatenate([leaf, filling]).reshape(tiles, rows, *leaf.shape[1:])
 
-    def of_features(leaf):
-        # repeats of a real observation, so that padding brings no NaN of its own
-        pad = tiles * side - leaf.shape[0]
-        return cut(leaf, side, jnp.broadcast_to(leaf[:1], (pad, *leaf.shape[1:])))
-
-    def of_columns(leaf, rows):
-        return cut(leaf, rows, jnp.zeros((tiles * rows - leaf.shape[0], leaf.shape[1]), leaf.dtype))
-
+    sizes = _Columns(side, side, side, side // group)
     in_tiles = (
-        jax.tree.map(of_features, features),
-        _Columns(
-            *(of_columns(leaf, side) for leaf in columns[:3]),
-            patterns=of_columns(columns.patterns, side // group),
-        ),
+        # repeats of a real observation, so that padding brings no NaN of its own
+        jax.tree.map(lambda leaf: cut(leaf, side, leaf[:1]), features),
+        jax.tree.map(lambda leaf, k: cut(leaf, k, jnp.zeros((), leaf.dtype)), columns, sizes),
     )
 
     @jax.checkpoint

@@ -11,6 +11,8 @@ column is one of independent signs; two of them are uncorrelated, and so are the
 few pairs of entries that a random order of the observations leaves together.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,16 @@ def independent_signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array
     words = jax.random.bits(key, (n, -(-b // 32)), jnp.uint32)
     ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1
     return 1 - 2 * ones.reshape(n, -1)[:, :b].astype(dtype)
+
+
+class Places(NamedTuple):
+    """Observations in tiles of whole groups, the first ones of all groups of a tile before the
+    second ones, with signs of 0 for what fills the last tile."""
+
+    observations: Int[Array, " t"]
+    signs: Float[Array, " t"]
+    patterns: Float[Array, "g q"]  # zeros for groups of filling alone
+    rows: Int[Array, " n"]  # of each observation
 
 
 class HadamardSigns(eqx.Module):
@@ -70,6 +82,20 @@ class HadamardSigns(eqx.Module):
         columns = hadamard(m, self.signs.dtype)[slots % m][:, :, None]
         columns = (columns * self.patterns[slots // m][:, None]).reshape(n, -1)[:, : self.count]
         return jnp.zeros_like(columns).at[self.order].set(self.signs[:, None] * columns)
+
+    def arranged(self, side: int) -> Places:
+        """Observations in tiles of a multiple of the group's size."""
+        n, m = self.signs.shape[0], self.group
+        tiles = -(-n // side)
+        places = np.arange(tiles * side).reshape(tiles, side // m, m).swapaxes(1, 2).reshape(-1)
+        real, kept = places < n, np.minimum(places, n - 1)
+        missing = tiles * (side // m) - self.patterns.shape[0]
+        return Places(
+            jnp.where(real, self.order[kept], self.order[0]),
+            jnp.where(real, self.signs[kept], 0),
+            jnp.pad(self.patterns, ((0, missing), (0, 0))),
+            jnp.zeros_like(self.order).at[self.order].set(np.argsort(places)[:n]),
+        )
 
     def of_shares(self, shares: Float[Array, "c m q"]) -> Float[Array, "c b"]:
         """The forms of all columns from their sums over pairs that are g apart, g < m."""

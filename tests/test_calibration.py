@@ -15,7 +15,16 @@ import jaxcal
 from jaxcal import kccsd, kccsd_test, kcsd_test, preconditioners
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52
-from jaxcal.nulls import BlockNormal, Bound, DependentWild, Gamma, Multinomial, Spectrum, Wild
+from jaxcal.nulls import (
+    BlockNormal,
+    Bound,
+    DependentWild,
+    Gamma,
+    HadamardWild,
+    Multinomial,
+    Spectrum,
+    Wild,
+)
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
 QUICK = Wild(19)
@@ -265,7 +274,16 @@ def test_a_mean_shift_in_the_limit_of_linear_features(key):
 
 @pytest.mark.parametrize(
     "null",
-    [QUICK, DependentWild(19), Multinomial(19), Spectrum(19), Gamma(), BlockNormal(), Bound(1e3)],
+    [
+        QUICK,
+        HadamardWild(19),
+        DependentWild(19),
+        Multinomial(19),
+        Spectrum(19),
+        Gamma(),
+        BlockNormal(),
+        Bound(1e3),
+    ],
     ids=lambda null: type(null).__name__,
 )
 def test_a_result_is_reproducible_and_its_contributions_sum_to_it(null, key):

@@ -24,6 +24,7 @@ from jaxcal.nulls import (
     Bound,
     DependentWild,
     Gamma,
+    HadamardWild,
     Multinomial,
     Spectrum,
     Wild,
@@ -82,7 +83,7 @@ def rows(h):
 
 
 ALL = [
-    Wild(19), DependentWild(19), Multinomial(19), Spectrum(19), Gamma(), BlockNormal(), Bound(50.0)
+    Wild(19), HadamardWild(19), DependentWild(19), Multinomial(19), Spectrum(19), Gamma(), BlockNormal(), Bound(50.0)
 ]  # fmt: skip
 RESAMPLING = ALL[:4]
 names = {"ids": lambda null: type(null).__name__}
@@ -322,7 +323,7 @@ def test_a_bound_is_positive_and_finite(largest):
         Bound(largest)
 
 
-@pytest.mark.parametrize("kind", [Wild, DependentWild, Multinomial, Spectrum])
+@pytest.mark.parametrize("kind", [Wild, HadamardWild, DependentWild, Multinomial, Spectrum])
 @pytest.mark.parametrize("b", [0, -1, 2.5, True, None])
 def test_the_number_of_draws_is_a_positive_integer(kind, b):
     with pytest.raises(ValueError, match="n_draws"):
@@ -358,7 +359,7 @@ def test_resampling_nulls_agree_on_large_data(shift, key):
     values = np.linalg.eigvalsh(h[0] / n)
     simulated = (np.random.default_rng(9).chisquare(1, size=(50_000, n)) - 1) @ values
     wanted = np.mean(simulated >= n * u)
-    for null in (Wild(b), DependentWild(b, flip=0.5), Multinomial(b), Spectrum(b)):
+    for null in (Wild(b), HadamardWild(b), DependentWild(b, flip=0.5), Multinomial(b), Spectrum(b)):
         got = float(apply(null, key, Products(), jnp.asarray(phi)).p_value[0])
         # Monte Carlo error of both, and 1 % for what n = 400 leaves of the limit
         assert abs(got - wanted) < 4 * np.sqrt(wanted * (1 - wanted) / b) + 0.01, type(null)

@@ -52,6 +52,7 @@ from jaxcal.nulls import (
     DependentWild,
     Eigenvalues,
     Gamma,
+    HadamardWild,
     Multinomial,
     Spectrum,
     Wild,
@@ -139,7 +140,7 @@ DIVERGENCES += [
 DIVERGENCES += [
     (one, lambda held: held["probabilities"]) for one in (Euclidean(), TotalVariation())
 ]
-NULLS = [Wild(39), DependentWild(39), Multinomial(39), Spectrum(39), Gamma()]
+NULLS = [Wild(39), HadamardWild(39), DependentWild(39), Multinomial(39), Spectrum(39), Gamma()]
 NULLS += [Eigenvalues(), BlockNormal(), BlockSquares(), Bound(50.0)]
 AT_LOCATIONS = [ucme.Signs(39), ucme.F(), ucme.ChiSquared()]
 

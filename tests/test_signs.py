@@ -37,15 +37,15 @@ def test_columns_are_signs(n, key):
 
 @pytest.mark.parametrize(
     ("n", "b", "tile"),
-    [(2, 3, 512), (24, 7, 512), (65, 30, 512), (65, 30, 16), (65, 0, 16), (100, 45, 7)]
-    + [(390, 45, 512), (390, 45, 130), (390, 45, 100), (700, 45, 512)],
-)
+    [(2, 3, 512), (24, 7, 512), (65, 30, 512), (65, 30, 16), (65, 0, 16), (100, 45, 7),
+     (390, 45, 512), (390, 45, 130), (390, 45, 100), (700, 45, 512)],
+)  # fmt: skip
 def test_forms_are_those_of_the_columns(n, b, tile, key):
     features, weights = data(n, 2)
     signs = HadamardSigns.draw(key, n, b, jnp.float64)
-    sums = jax.jit(
-        lambda f, w, s: quadratic_sums(Waves(), f, w, signs=s, squares=True, tile=tile)
-    )(features, weights, signs)
+    sums = jax.jit(lambda f, w, s: quadratic_sums(Waves(), f, w, signs=s, squares=True, tile=tile))(
+        features, weights, signs
+    )
     check(sums, dense(features), jnp.concatenate([weights, signs.dense()], axis=1))
     assert signs.group == max(m for m in (1, 2, 4, 8, 16, 32) if m == 1 or n >= 12 * m)
     assert signs.group <= LARGEST_GROUP

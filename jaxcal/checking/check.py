@@ -10,7 +10,7 @@ from jaxcal import checks
 from jaxcal.checking.plan import Plan, plan
 from jaxcal.checking.questions import Asked
 from jaxcal.checking.report import CheckReport
-from jaxcal.nulls import DependentWild, Wild
+from jaxcal.nulls import DependentWild, HadamardWild
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
@@ -72,7 +72,7 @@ def carried_out(
     key: Key, chosen: Plan, targets: ArrayLike | None, *, level: float, dependent: bool
 ) -> CheckReport:
     """The tests and estimates of a plan. Inside of jit and vmap estimates are left out."""
-    null = DependentWild() if dependent else Wild()
+    null = DependentWild() if dependent else HadamardWild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))
     )

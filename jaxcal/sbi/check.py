@@ -189,7 +189,7 @@ def check_posterior(
     draws: ArrayLike | None = None,
     n_draws: int = 99,
     chains: Proposal | None = Chains(),
-    null: nulls.Null = nulls.Wild(),
+    null: nulls.Null = nulls.HadamardWild(),
     level: float = 0.05,
     coordinates: bool | None = None,
     coverage: Coverage | None = None,
@@ -232,8 +232,8 @@ def check_posterior(
         TypeError: As in `score_pairs`, and for a coverage that is no `Coverage`.
 
     Cost: about 60 log densities, n_nodes + 14 gradients and d + 2 Hessian-vector products a pair;
-    n_draws log densities more, or 384 and 200 gradients for the chains; and n^2 products for each
-    null draw and statistic.
+    n_draws log densities more, or 384 and 200 gradients for the chains; and n^2 additions for each
+    statistic, and as many products for each draw of another null.
 
     Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test` and `kcsd_test`.
 

@@ -101,7 +101,7 @@ def rank_posteriors(
     bounds: ArrayLike | None = None,
     summaries: ArrayLike | None = None,
     names: Names | None = None,
-    null: nulls.Null = nulls.Wild(),
+    null: nulls.Null = nulls.HadamardWild(),
     level: float = 0.05,
 ) -> PosteriorRanking:
     """Rank many posteriors of one architecture by one test each, in one program.
@@ -129,7 +129,7 @@ def rank_posteriors(
         ValueError: arrays of the models disagree in their leading axis; else as in `score_pairs`.
         TypeError: models hold no arrays.
 
-    Cost: M n gradients and M n^2 b products for b draws of the null; memory of 50 models at once.
+    Cost: M n gradients and M n^2 additions; memory of 50 models at once.
 
     Source: Jitkrittum et al. (2020) for the test.
 

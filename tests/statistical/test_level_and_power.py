@@ -7,12 +7,28 @@ import pytest
 import scipy.stats
 
 import jaxcal
-from jaxcal.nulls import BlockNormal, DependentWild, Gamma, Multinomial, Spectrum, Wild
+from jaxcal.nulls import (
+    BlockNormal,
+    DependentWild,
+    Gamma,
+    HadamardWild,
+    Multinomial,
+    Spectrum,
+    Wild,
+)
 
 N, D = 50, 2
 CALIBRATED, SHIFTED = 400, 50
 QUICK = (Wild, DependentWild)
-NULLS = [Wild(99), DependentWild(99), Multinomial(99), Spectrum(99), Gamma(), BlockNormal()]
+NULLS = [
+    Wild(99),
+    HadamardWild(99),
+    DependentWild(99),
+    Multinomial(99),
+    Spectrum(99),
+    Gamma(),
+    BlockNormal(),
+]
 
 
 def density(params, y):
