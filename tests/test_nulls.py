@@ -83,9 +83,10 @@ def rows(h):
 
 
 ALL = [
-    Wild(19), HadamardWild(19), DependentWild(19), Multinomial(19), Spectrum(19), Gamma(), BlockNormal(), Bound(50.0)
+    Wild(19), HadamardWild(19), DependentWild(19), Multinomial(19), Spectrum(19),
+    Gamma(), BlockNormal(), Bound(50.0),
 ]  # fmt: skip
-RESAMPLING = ALL[:4]
+RESAMPLING = ALL[:5]
 names = {"ids": lambda null: type(null).__name__}
 
 

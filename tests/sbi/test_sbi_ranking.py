@@ -41,7 +41,7 @@ def test_models_are_ordered_by_their_error_and_tested_as_if_alone():
     test_key = jax.random.fold_in(KEY, 1)
     for k in (0, 2):
         scores = jaxcal.Scores(-2 * (thetas - slopes[k] * xs))
-        alone = jaxcal.kcsd_test(test_key, scores, thetas, xs)
+        alone = jaxcal.kcsd_test(test_key, scores, thetas, xs, null=jaxcal.nulls.HadamardWild())
         assert float(ranking.estimates[k]) == pytest.approx(float(alone.estimate), rel=1e-9)
         assert float(ranking.tests.p_value[k]) == float(alone.p_value)
     text = repr(ranking)
