@@ -1,7 +1,8 @@
 """Speed and size as ratios to the machine's own matrix product, measured in the same process.
 
-python experiments/benchmarks/run.py [--quick] prints a table and writes results.csv. Each part runs
-in a fresh process, so that memory and first calls are its own; a smoke run shares one.
+python experiments/benchmarks/run.py [--quick] [--parts NAME ..] prints a table and writes
+results.csv: medians of several runs, with their range. Each part runs in a fresh process, so that
+memory and first calls are its own; a smoke run shares one.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import csv
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -212,48 +214,47 @@ def part_shared_batch(quick, n, batch):
 
 
 def part_first(quick, obvious):
-    """The first p-value of a fresh process at n = 256, and where its time goes."""
-    start = time.perf_counter()
+    """The first p-value of a fresh process at n = 256, and where its processor time goes."""
+    start = time.process_time()
     import jax
 
-    jax_there = time.perf_counter()
+    jax_there = time.process_time()
     if not obvious:
         import jaxcal
         from jaxcal import testing
         from jaxcal.preparation import stein_specification
 
-    ready = time.perf_counter()
+    ready = time.process_time()
     x, y = jax.block_until_ready(data(256))
     key = jax.random.key(0)
-    begin = time.perf_counter()
+    begin = time.process_time()
+    jax.block_until_ready((jax.jit(obvious_test) if obvious else jaxcal_test)(key, x, y))
+    calls = {"first call, processor s": time.process_time() - begin}
     if obvious:
-        jax.block_until_ready(jax.jit(obvious_test)(key, x, y))
-        return {"first call s": time.perf_counter() - begin}
-    jax.block_until_ready(jaxcal_test(key, x, y))
-    first = time.perf_counter() - begin
+        return calls
     jax.clear_caches()
     setup = stein_specification(y)
     null = jaxcal.nulls.Wild(DRAWS)
     predictions = jaxcal.Unnormalized(gaussian, x)
-    t0 = time.perf_counter()
+    t0 = time.process_time()
     traced = testing.unjudged.trace(
         key, predictions, y, setup, null, test="KCCSD test", tile=512, mesh=None
     )
-    t1 = time.perf_counter()
+    t1 = time.process_time()
     lowered = traced.lower()
-    t2 = time.perf_counter()
+    t2 = time.process_time()
     compiled = lowered.compile()
-    t3 = time.perf_counter()
+    t3 = time.process_time()
     jax.block_until_ready(compiled(key, predictions, y, setup, null))
-    t4 = time.perf_counter()
+    t4 = time.process_time()
     return {
-        "import jax s": jax_there - start,
-        "import jaxcal s": ready - jax_there,
-        "first call s": first,
-        "trace s": t1 - t0,
-        "lower s": t2 - t1,
-        "compile s": t3 - t2,
-        "run s": t4 - t3,
+        "import jax, processor s": jax_there - start,
+        "import jaxcal, processor s": ready - jax_there,
+        **calls,
+        "trace, processor s": t1 - t0,
+        "lower, processor s": t2 - t1,
+        "compile, processor s": t3 - t2,
+        "run, processor s": t4 - t3,
     }
 
 
@@ -415,7 +416,8 @@ def part_second_call(quick, n):
     return {"MiB held before": before, "MiB of a second call": status("VmHWM") - before}
 
 
-DEVICES = "1000 models x 256, a device a core"  # chosen before JAX starts
+DEVICES = "1000 models x 256, a device a core"
+ALONE = {DEVICES}  # devices are chosen before JAX starts
 PARTS = {
     "idle process": (part_idle, {}),
     "n = 8192": (part_single, {"n": 8192}),
@@ -460,9 +462,34 @@ def in_its_own_process(name, quick):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def measured(name, quick):
+    """The numbers of one part: smoke runs share a process."""
+    if quick and name not in ALONE:
+        return PARTS[name][0](True, **QUICK[name])
+    return in_its_own_process(name, quick)
+
+
+def committed():
+    """Rows of results.csv, by part and quantity."""
+    path = FOLDER / "results.csv"
+    with path.open(newline="") as file:
+        return {(row["part"], row["quantity"]): row for row in csv.DictReader(file)}
+
+
+def write(rows):
+    """All rows in the order of the parts."""
+    order = list(PARTS)
+    with (FOLDER / "results.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["part", "quantity", "value", "low", "high", "runs"])
+        writer.writeheader()
+        writer.writerows(sorted(rows.values(), key=lambda row: order.index(row["part"])))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
+    parser.add_argument("--parts", nargs="*", help="these parts alone; the others keep their rows")
+    parser.add_argument("--runs", type=int, default=3, help="each part so often; medians and range")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
@@ -470,20 +497,20 @@ def main():
         sizes = QUICK[options.part] if options.quick else sizes
         print(json.dumps(function(options.quick, **sizes)))
         return
-    rows = []
-    for name in QUICK if options.quick else PARTS:
-        if options.quick and name != DEVICES:
-            values = PARTS[name][0](True, **QUICK[name])
-        else:
-            values = in_its_own_process(name, options.quick)
-        for quantity, value in values.items():
-            rows.append({"part": name, "quantity": quantity, "value": f"{value:.4g}"})
-            print(f"{name:42s} {quantity:24s} {value:10.3g}", flush=True)
-    if not options.quick:
-        with open(FOLDER / "results.csv", "w", newline="") as file:
-            writer = csv.DictWriter(file, ["part", "quantity", "value"])
-            writer.writeheader()
-            writer.writerows(rows)
+    names = options.parts or (QUICK if options.quick else PARTS)
+    for name in names:
+        runs = [measured(name, options.quick) for _ in range(1 if options.quick else options.runs)]
+        rows = {} if options.quick else committed()
+        rows = {key: row for key, row in rows.items() if key[0] != name}
+        for quantity in runs[0]:
+            values = [one[quantity] for one in runs]
+            numbers = statistics.median(values), min(values), max(values)
+            value, low, high = (f"{number:.4g}" for number in numbers)
+            row = {"part": name, "quantity": quantity, "value": value, "low": low, "high": high}
+            rows[name, quantity] = row | {"runs": len(runs)}
+            print(f"{name:42s} {quantity:24s} {value} ({low} to {high})", flush=True)
+        if not options.quick:
+            write(rows)
 
 
 if __name__ == "__main__":

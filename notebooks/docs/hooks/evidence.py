@@ -170,10 +170,15 @@ def examples() -> str:
 
 
 def benchmarks() -> str:
-    """What was measured of speed and size."""
+    """What was measured of speed and size: medians, with the range of several runs."""
     rows = [row for row in read("benchmarks/results.csv") if row["part"] != "idle process"]
+
+    def spread(row: dict[str, str]) -> str:
+        return "" if row["runs"] == "1" else f"{row['low']} to {row['high']}"
+
     return table(
-        ("part", "quantity", "value"), ((r["part"], r["quantity"], r["value"]) for r in rows)
+        ("part", "quantity", "median", "range", "runs"),
+        ((r["part"], r["quantity"], r["value"], spread(r), r["runs"]) for r in rows),
     )
 
 
