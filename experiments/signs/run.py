@@ -88,7 +88,14 @@ def program(family: str, test: str, n: int):
     return runner.spread(one)
 
 
-MEASURED = ("wild_05", "hadamard_05", "wild_01", "hadamard_01", "wild_spread", "hadamard_spread")
+MEASURED: tuple[str, ...] = (
+    "wild_05",
+    "hadamard_05",
+    "wild_01",
+    "hadamard_01",
+    "wild_spread",
+    "hadamard_spread",
+)
 
 
 def make(config: Config) -> runner.Study:
