@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jaxcal import checks, nulls
+from jaxcal import checks, nulls, random_words
 from jaxcal.batching import one_at_a_time
 from jaxcal.linear import OfVectors, linear_sums
 from jaxcal.moments import attribution
@@ -197,7 +197,7 @@ def unjudged(
         null: Null,
         level: Scalar,
     ) -> TestResult:
-        keys = jax.random.split(key, 3)
+        keys = random_words.split(key, 3)
         prepared, featured = spec.fit(keys[:2], predictions, targets)
         features = featured.features
         scores = featured.scores
