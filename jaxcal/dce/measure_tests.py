@@ -196,11 +196,11 @@ def _test(
     n_draws = checks.integer(n_draws, "n_draws")
     data = binary(predictions, targets, weights)
     null = suitable_null(null, data)
-    outcome = resampling_test(
+    value, p, draws = resampling_test(
         key,
         drawable(ordered(data), equal=weights is None, null=null),
         statistic=statistic,
         n_draws=n_draws,
         null=null,
     )
-    return MeasureTest(*outcome, measure, data.v.shape[0], null, level)
+    return MeasureTest(value, p, draws, measure, data.v.shape[0], null, level)

@@ -55,7 +55,7 @@ class Covariances(NamedTuple):
 
 
 def covariances_of(
-    predictions: PredictionsLike,
+    predictions: PredictionsLike | None,
     nodes: Nodes | None,
     at_nodes: Float[Array, "n m d"] | None,
     scores: Points,
@@ -70,7 +70,7 @@ def covariances_of(
     None without nodes, or with no more of them than dimensions.
     Cost O(n m d^2 + n d^3).
     """
-    offered = offered_covariances(predictions)
+    offered = None if predictions is None else offered_covariances(predictions)
     if offered is not None:
         return Covariances(offered, jnp.zeros((), jnp.int32))
     if nodes is None or at_nodes is None or nodes.shape[0] <= nodes.shape[1]:
