@@ -50,6 +50,10 @@ def level() -> str:
     for null in ("Wild", "DependentWild", "Multinomial", "Spectrum", "Gamma", "BlockNormal"):
         chosen = rates([row for row in cells if row["null"] == null], "rejected_05")
         rows.append((f"KCCSD, KCSD, KSD; `{null}`", "level", chosen, 1000))
+    signs = [row for row in read("signs/results.csv") if row["fault"] == "correct"]
+    for test in ("kccsd", "calibration"):
+        full = [row for row in signs if row["test"] == test and row["data_sets"] == "1000"]
+        rows.append((f"`{test}_test`; `HadamardWild`", "signs", rates(full, "hadamard_05"), 1000))
     power = [row for row in read("power/results.csv") if row["fault"] == "correct"]
     power = [row for row in power if row["data_sets"] == "1000"]
     rows.append(("`calibration_test`", "power", rates(power, "calibration"), 1000))
