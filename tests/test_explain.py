@@ -17,6 +17,7 @@ PACKAGE = Path(jaxcal.__file__).parent
 SPEAK = re.compile(r"_sentences|findings|about_\w+|simulated_again|_why|too_few|_summarized")
 INSIDE = {  # parts of sentences, which end in a name where they are put together
     "not a number for {}, which is left out of the others' ranking: ",
+    "xs do: are thetas and xs swapped? If not, ",
     "were they standardized, are they in other units, or from another prior?",
 }
 SECTIONS = explanations()

@@ -182,7 +182,8 @@ def _scored(n, d, key=3):
     rng = np.random.default_rng(key)
     nodes, loc = rng.normal(size=(6, d)), rng.normal(size=(n, d))
     ys = loc + 1.2 * rng.normal(size=(n, d))
-    return Scores(loc - ys, loc[:, None] - nodes, nodes), jnp.asarray(ys)
+    scores = (jnp.asarray(values) for values in (loc - ys, loc[:, None] - nodes, nodes))
+    return Scores(*scores), jnp.asarray(ys)
 
 
 STEIN = {

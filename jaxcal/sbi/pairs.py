@@ -54,9 +54,9 @@ class ScoredPairs(eqx.Module):
             (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
             `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None.
         sampler: None unless draws are cheap, which `sample` gives.
+        xs: The observations as they came.
         prior_draws: Draws of the prior as free parameters, [k, d], by which chains jump from one
             mode to another (`jaxcal.candidates.Chains`); None without a prior.
-        xs: The observations as they came.
 
     Example:
         >>> import jax

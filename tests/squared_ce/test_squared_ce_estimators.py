@@ -197,6 +197,7 @@ def test_the_debiased_form_has_less_bias_where_nothing_is_wrong():
     assert abs(float(debiased)) < 4 * float(error[1]) + 0.05 * float(plain)
 
 
+@pytest.mark.usefixtures("as_users_run_it")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -253,7 +254,7 @@ def test_in_sample_ratios_with_and_without_the_own_term():
 def test_confidences_of_exactly_1_bring_no_nan(dtype):
     train = binary(np.array([1, 0.9, 0.6, 1], dtype), [1, 1, 0, 0])
     queries = jnp.asarray(np.array([[1], [0.7], [0.95]], dtype))
-    result = dirichlet(on_simplex(queries), on_simplex(train.inputs), dtype(0.1))
+    result = dirichlet(on_simplex(queries), on_simplex(train.inputs), jnp.asarray(0.1, dtype))
     golden = [
         (11, 0, 0, 11),
         (0.310722774, 1.33166903, 2.20133044, 0.310722774),
