@@ -43,6 +43,7 @@ import numpyro.distributions
 import numpyro.infer
 import optax
 import pytest
+from jax._src.core import trace_state_clean
 from jax._src.interpreters import mlir
 
 jax.config.update("jax_enable_x64", True)
@@ -98,17 +99,13 @@ def relaxed(function):
     return call
 
 
-def traced(arguments):
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(arguments))
-
-
 def one_program(function):
     """The same method of a distribution, outside jit one program instead of one an operation."""
     compiled = eqx.filter_jit(function)
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if not traced((args, kwargs)):
+        if trace_state_clean():
             try:
                 return compiled(*args, **kwargs)
             except Exception:
@@ -119,12 +116,12 @@ def one_program(function):
 
 
 def on_the_host(function):
-    """The same constraint, which compares NumPy's arrays without a program."""
+    """The same constraint, which outside of programs compares NumPy's arrays without one."""
 
     @functools.wraps(function)
     def call(self, x):
-        is_array = isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer)
-        return function(self, np.asarray(x) if is_array else x)
+        outside = isinstance(x, jax.Array) and trace_state_clean()
+        return function(self, np.asarray(x) if outside else x)
 
     return call
 
