@@ -30,8 +30,8 @@ class QuadraticSums(NamedTuple):
     """Sums over pairs of n observations, for each channel c of h (h is the sum of its channels).
 
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
-    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns of weights
-    and then for those of signs. ``squares`` [c]: sum of
+    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns of signs
+    and then for those of weights. ``squares`` [c]: sum of
     h_ij^2 over i != j, and ``all_squares`` []: the same for the sum of the channels; where asked.
     ``eigenvalues`` [r, k]: the largest of H without its diagonal, nearly, or 0 in their place where
     they are negative; the sum of the channels first and then each channel where there are several;
@@ -111,8 +111,8 @@ def quadratic_sums(
     Raises:
         ValueError: fewer than 2 observations, or weights of another length.
 
-    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h; n^2 additions for signs, and
-    n^2 / 1000 multiplications for each of them.
+    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h; n^2 additions for signs in groups
+    of m, and n^2 / m^2 multiplications for each of them.
     """
     n = count(features)
     if n < 2:
@@ -177,7 +177,7 @@ def _sums(
         values = sketched_eigenvalues(products, diagonal, random)
     by_column = forms.weighted[:, 1 : b + 1]
     if signs is not None:
-        by_column = jnp.concatenate([by_column, signs.of_shares(forms.shares)], axis=1)
+        by_column = jnp.concatenate([signs.of_shares(forms.shares), by_column], axis=1)
     return QuadraticSums(
         total=forms.weighted[:, 0],
         diagonal=diagonal,

@@ -81,7 +81,7 @@ def over_pairs(
         return linear_sums(
             pairwise, features, columns, squares=needs.squares, eigenvalues=sketched, mesh=mesh
         )
-    sums = quadratic_sums(
+    return quadratic_sums(
         pairwise,
         features,
         columns,
@@ -91,9 +91,6 @@ def over_pairs(
         tile=tile,
         mesh=mesh,
     )
-    if shared is None:
-        return sums
-    return sums._replace(forms=jnp.roll(sums.forms, shared.count, axis=1))
 
 
 def apply(

@@ -38,6 +38,6 @@ def test_fields_of_modules_are_checked():
 
 def test_the_library_is_checked(request):
     if "annotations.checked" not in (request.config.getoption("jaxtyping_packages") or ""):
-        pytest.skip("asked for without")
+        pytest.skip("this run does not check the annotations of the library")
     with pytest.raises(TypeCheckError):
         ordered_pairs("many")

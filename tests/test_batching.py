@@ -79,16 +79,16 @@ MODELS = """
     def p_value(key, centers, targets):
         predictions = jaxcal.Unnormalized(lambda c, y: -jnp.sum((y - c) ** 2) / 2, centers)
         null = jaxcal.nulls.Wild(99)
-        found = jaxcal.kccsd_test(key, predictions, targets, null=null)
-        return found.estimate, found.p_value
+        result = jaxcal.kccsd_test(key, predictions, targets, null=null)
+        return result.estimate, result.p_value
 
     keys = jax.random.split(jax.random.key(0), 6)
     centers, noise = jax.random.normal(jax.random.key(1), (2, 6, 30, 2))
     every, models = jax.vmap(p_value), PartitionSpec("models")
     mesh = Mesh(jax.devices(), ("models",))
     shared = jax.shard_map(every, mesh=mesh, in_specs=models, out_specs=models, check_vma=False)
-    found = [jax.jit(f)(keys, centers, centers + noise) for f in (every, shared)]
-    json.dump([[part.tolist() for part in one] for one in found], sys.stdout)
+    results = [jax.jit(f)(keys, centers, centers + noise) for f in (every, shared)]
+    json.dump([[part.tolist() for part in one] for one in results], sys.stdout)
 """
 
 

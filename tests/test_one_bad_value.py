@@ -135,10 +135,10 @@ DIVERGENCES = [(one, normals) for one in OF_NORMALS]
 DIVERGENCES += [(LaplaceWasserstein(), laplaces), (MixtureWasserstein(), mixtures)]
 DIVERGENCES += [
     (MeanEmbedding(), mixtures),
-    (MMD(), lambda held: Draws(held["samples"][..., None])),
+    (MMD(), lambda values: Draws(values["samples"][..., None])),
 ]
 DIVERGENCES += [
-    (one, lambda held: held["probabilities"]) for one in (Euclidean(), TotalVariation())
+    (one, lambda values: values["probabilities"]) for one in (Euclidean(), TotalVariation())
 ]
 NULLS = [Wild(39), HadamardWild(39), DependentWild(39), Multinomial(39), Spectrum(39), Gamma()]
 NULLS += [Eigenvalues(), BlockNormal(), BlockSquares(), Bound(50.0)]

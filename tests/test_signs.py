@@ -46,7 +46,7 @@ def test_forms_are_those_of_the_columns(n, b, tile, key):
     sums = jax.jit(lambda f, w, s: quadratic_sums(Waves(), f, w, signs=s, squares=True, tile=tile))(
         features, weights, signs
     )
-    check(sums, dense(features), jnp.concatenate([weights, signs.dense()], axis=1))
+    check(sums, dense(features), jnp.concatenate([signs.dense(), weights], axis=1))
     assert signs.group == max(m for m in (1, 2, 4, 8, 16, 32) if m == 1 or n >= 12 * m)
     assert signs.group <= LARGEST_GROUP
 

@@ -44,7 +44,7 @@ class Ranks(NamedTuple):
 
     thetas: np.ndarray
     draws: np.ndarray
-    own: np.ndarray
+    at_targets: np.ndarray
     others: np.ndarray
 
 
@@ -88,7 +88,7 @@ def from_draws(method: str, seed: int, xs: np.ndarray, ranks: Ranks, local=None)
     if method == "SBC chi2":
         return chi2(ranks.thetas, ranks.draws)
     if method == "expected coverage":
-        return uniform_ranks(ranks.own, ranks.others, rng)
+        return uniform_ranks(ranks.at_targets, ranks.others, rng)
     if method == "TARP ranks":
         return tarp_ranks(ranks.thetas, ranks.draws, rng)
     if not sbi_is_here():
@@ -114,7 +114,7 @@ def of_sbi(method: str, seed: int, xs: np.ndarray, ranks: Ranks, local) -> float
         p = check_uniformity_frequentist(result, samples.shape[0])
         return min(1.0, len(p) * float(p.min()))
     if method == "coverage KS":  # sbi's expected coverage: ranks of the log density
-        below = np.sum(ranks.others < ranks.own[:, None], axis=1)
+        below = np.sum(ranks.others < ranks.at_targets[:, None], axis=1)
         result = torch.as_tensor(below[:, None], dtype=torch.float32)
         return float(check_uniformity_frequentist(result, samples.shape[0])[0])
     if method == "TARP":

@@ -57,7 +57,7 @@ KNOWN = {
 @dataclass(frozen=True)
 class Config:
     trained: tuple[tuple[str, str, int], ...] = TRAINED
-    known: tuple[str, ...] = tuple(KNOWN)
+    faults: tuple[str, ...] = tuple(KNOWN)
     blocks: int = 20
     blocks_known: int = 40
     n: int = 50  # pairs of a block
@@ -70,7 +70,7 @@ class Config:
 
 
 QUICK = Config(
-    trained=(("two moons", "NRE", 60),), known=("too wide by .1",), blocks=1, blocks_known=1, n=12,
+    trained=(("two moons", "NRE", 60),), faults=("too wide by .1",), blocks=1, blocks_known=1, n=12,
     m=9, local=0, side=12, steps=2, epochs=2,
 )  # fmt: skip
 
@@ -280,7 +280,7 @@ def make(config: Config) -> runner.Study:
         for task, algorithm, budget in config.trained
     ]
     cells += [
-        {"task": "Gaussian 10", "posterior": fault, "simulations": 0} for fault in config.known
+        {"task": "Gaussian 10", "posterior": fault, "simulations": 0} for fault in config.faults
     ]
     rejections = [f"{word}_{name.replace(' ', '_')}" for word, name in COUNTED]
 

@@ -84,8 +84,8 @@ class OwnUnits(eqx.Module):
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> common = jaxcal.models.Units(jnp.zeros(1), jnp.ones(1))
-        >>> own = jaxcal.models.OwnUnits(common, jnp.array([[1.0], [2.0]]), 2 * jnp.ones((2, 1, 1)))
-        >>> own.points(jnp.array([[3.0], [3.0]])).tolist()
+        >>> two = jaxcal.models.OwnUnits(common, jnp.array([[1.0], [2.0]]), 2 * jnp.ones((2, 1, 1)))
+        >>> two.points(jnp.array([[3.0], [3.0]])).tolist()
         [[1.0], [0.5]]
     """
 

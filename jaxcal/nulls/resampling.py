@@ -65,10 +65,10 @@ class HadamardWild(Wild):
     `Wild` does (`experiments/level`). With fewer than 24 observations it is `Wild`.
 
     Args:
-        n_draws: Number of draws b; the smallest p-value is 1 / (b + 1). 10,000 cost little more
-            than 500.
+        n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
 
-    Cost: n^2 additions, and n^2 n_draws / 1000 multiplications, in the pass over pairs.
+    Cost: n^2 additions, and n^2 n_draws / m^2 multiplications in groups of m <= 32, in the pass
+    over pairs. At n = 8,192 a test with 9,999 draws takes 1.4 times one with 500.
 
     Source: McCarthy (1969), for half-samples balanced by Hadamard's matrices; Glaser et al. (2023),
     Section 6, for the test.

@@ -140,7 +140,7 @@ class TestResult(JudgedResult):
         return np.sqrt(move[..., None] / np.asarray(self.sensitivity))
 
     def _sentences(self) -> Sentences:
-        # targets that reach farther than a Cauchy sample's do in one of a hundred data sets
+        # as the targets of a Cauchy distribution do in three of a thousand data sets, for every n
         far = np.asarray(self.diagnostics.reach) > 100 * self.contributions.shape[-1]
         sentences = findings(self.diagnostics, far)
         if self.coordinates is not None:
