@@ -106,10 +106,12 @@ def risk_over_grid(tuned: Tuned, *, problem: int = 0, ax: "Axes | None" = None) 
     if len(names) != 1 or len(tuned.grid) < 2:
         raise ValueError(f"tuned: wanted a grid of one hyperparameter, {tuned.name} has {names}")
     problem = checks.integer(problem, "problem", least=0, most=tuned.risks.shape[0] - 1)
-    grid = np.array([setting[names[0]] for setting in tuned.grid])
+    tried = np.isfinite(tuned.risks[problem]).any(axis=0)  # by this problem
+    tried[tuned.chosen[problem]] = True
+    grid = np.array([setting[names[0]] for setting in tuned.grid])[tried]
     order = np.argsort(grid)
-    risks = tuned.risks[problem]
-    chosen = int(tuned.chosen[problem])
+    risks = tuned.risks[problem][:, tried]
+    chosen = int(np.sum(tried[: tuned.chosen[problem]]))
     label = "number of bins" if names[0] == "bins" else f"{names[0]} of {tuned.name}"
     ax.set(xlabel=label, ylabel="validation risk\n(% above the choice)")
     if not np.isfinite(risks[:, chosen]).all():

@@ -23,14 +23,17 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.kernels import points
+from jaxcal.kernels.grams import gram_diagonal
 from jaxcal.kernels.points import Gaussian
 from jaxcal.squared_ce.estimators import Setting, positive
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.risk import one_problem
+from jaxcal.squared_ce.search import Range
 from jaxcal.squared_ce.spectral import Spectral, spectral
 from jaxcal.typing import KernelLike
 
+STRONG = 1e3  # traces of K: there the residual is at most a thousandth of its mean
 RBF = Gaussian(1.0)  # exp(-gamma |x - y|^2) with the paper's gamma = 1/2
 
 
@@ -134,7 +137,8 @@ class KroneckerRidge(eqx.Module):
     for small ridges.
 
     Args:
-        ridges: None takes the grid of the authors' code for scalar or vector inputs.
+        ridges: None takes the grid of the authors' code for scalar or vector inputs. Two or more
+            multipliers are continued past the end at which one is chosen.
         kernels: One kernel or several, all of which are tried with every ridge.
         rank: None for one exact eigendecomposition a kernel; a number for landmarks.
 
@@ -166,6 +170,13 @@ class KroneckerRidge(eqx.Module):
 
     def grid(self, problem: Reduced) -> list[Setting]:
         return _names(self._ridges(problem), len(self.kernels))
+
+    def ranges(self, problem: Reduced) -> dict[str, Range]:
+        return _ranges(self._ridges(problem), self.kernels, problem, 2)
+
+    def with_values(self, name: str, values: tuple[float, ...]) -> "KroneckerRidge":
+        power = (self.ridges or kkr_ridges(scalar=True)).power
+        return KroneckerRidge(Ridges(values, power), self.kernels, self.rank)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedKronecker":
         factor = _shared(self.kernels, train, self.rank, shared)
@@ -210,6 +221,13 @@ class TwoStepRidge(eqx.Module):
 
     def grid(self, problem: Reduced) -> list[Setting]:
         return _names(self._ridges(problem), len(self.kernels))
+
+    def ranges(self, problem: Reduced) -> dict[str, Range]:
+        return _ranges(self._ridges(problem), self.kernels, problem, 1)
+
+    def with_values(self, name: str, values: tuple[float, ...]) -> "TwoStepRidge":
+        power = (self.ridges or ukkr_ridges(scalar=True)).power
+        return TwoStepRidge(Ridges(values, power), self.kernels, self.rank)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedTwoStep":
         factor = _shared(self.kernels, train, self.rank, shared)
@@ -265,6 +283,19 @@ def _inverse(values: Array) -> Array:
 def _names(ridges: Ridges, kernels: int) -> list[Setting]:
     which = [{"kernel": float(k)} if kernels > 1 else {} for k in range(kernels)]
     return [each | {"ridge": m} for each in which for m in ridges.multipliers]
+
+
+def _ranges(
+    ridges: Ridges, kernels: tuple[KernelLike, ...], problem: Reduced, factors: int
+) -> dict[str, Range]:
+    """From ridges that rounding hides to those that leave nothing of h, for ``factors`` times K."""
+    trace = max(float(jnp.sum(gram_diagonal(kernel, problem.inputs))) for kernel in kernels)
+    if not 0 < trace < np.inf:
+        return {}
+    unit = trace**factors / float(problem.n) ** ridges.power
+    rounding = float(jnp.finfo(problem.inputs.dtype).eps)
+    strongest = STRONG**factors
+    return {"ridge": Range(rounding * unit, strongest * unit, "no ridge but rounding", "h is 0")}
 
 
 def _settings(ridges: Ridges, kernels: int, train: Reduced) -> RidgeSettings:

@@ -99,7 +99,7 @@ def nested_calibration_error(
         outer: A number of folds of the shuffled rows, a splitter, or pairs of rows.
         estimators: As in `calibration_error`.
         level: As in `calibration_error`.
-        **options: ``notion``, ``folds`` and ``keep`` of `calibration_error`.
+        **options: ``notion``, ``folds``, ``keep`` and ``extend`` of `calibration_error`.
 
     Returns:
         A result with ``error``, ``squared`` and ``interval`` over all tested rows, and

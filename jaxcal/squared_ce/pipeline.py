@@ -75,6 +75,7 @@ def calibration_error(
     test: ArrayLike = 0.2,
     level: float = 0.05,
     keep: bool = False,
+    extend: bool = True,
 ) -> Report:
     """Estimate the calibration error of a classifier from every row; compare estimators by risk.
 
@@ -109,6 +110,8 @@ def calibration_error(
         level: Intervals have confidence 1 - ``level``.
         keep: Hold the fitted functions of the folds in ``functions`` of each estimator, a list for
             each problem.
+        extend: Continue a grid of two or more bins, bandwidths or ridges past the end at which the
+            chosen candidate lies, in the grid's own ratio, until the risk no longer falls.
 
     Returns:
         `jaxcal.squared_ce.Report`.
@@ -118,7 +121,8 @@ def calibration_error(
         TypeError: An argument is of the wrong type; the message names it.
 
     Cost: per fold one factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2),
-    and O(n_train n_valid m) a bandwidth; memory O(folds n^2) or O(folds n rank).
+    and O(n_train n_valid m) a bandwidth; where a grid is extended, for as many candidates again.
+    Memory O(folds n^2) or O(folds n rank).
 
     Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1.
 
@@ -135,7 +139,7 @@ def calibration_error(
         p = checks.probabilities(predictions, "predictions", binary=True)
         problem = _double(reductions.reduce(p, targets, notion))
         classes = np.asarray(checks.labels(targets, p.shape[0], p.shape[1], "targets"))
-        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
+        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep, extend)
 
 
 @recorded
@@ -148,6 +152,7 @@ def problem_error(
     test: ArrayLike = 0.2,
     level: float = 0.05,
     keep: bool = False,
+    extend: bool = True,
 ) -> Report:
     """Estimate the calibration error of a problem made by one of the reductions, such as `binary`.
 
@@ -159,6 +164,7 @@ def problem_error(
         test: As in `calibration_error`.
         level: As in `calibration_error`.
         keep: As in `calibration_error`.
+        extend: As in `calibration_error`.
 
     Returns:
         `Report`.
@@ -185,9 +191,8 @@ def problem_error(
         problem = _double(problem)
         if not np.all(np.isfinite(problem.inputs)):
             raise ValueError("problem: inputs hold NaN or infinite values")
-        return _run(
-            checks.key(key), problem, _classes(problem), estimators, folds, test, level, keep
-        )
+        classes = _classes(problem)
+        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep, extend)
 
 
 def _run(
@@ -199,8 +204,10 @@ def _run(
     test: ArrayLike,
     level: float,
     keep: bool,
+    extend: bool,
 ) -> Report:
     level, keep = checks.level(level), checks.flag(keep, "keep")
+    extend = checks.flag(extend, "extend")
     rows, outcomes = (
         np.moveaxis(np.asarray(part), -2, 0).reshape(problem.n, -1)
         for part in (problem.inputs, problem.outcomes)
@@ -211,7 +218,7 @@ def _run(
     largest = opt.take(max((train for train, _ in pairs), key=len))
     chosen = _named(default_estimators(largest) if estimators is None else estimators)
     parts = [
-        tune(one, last, pairs, chosen, keep)
+        tune(one, last, pairs, chosen, keep, extend)
         for one, last in zip(opt.problems(), final.problems(), strict=True)
     ]
     # of two distributions, and so of the conditional means of their classes: |p - q|^2 <= 2

@@ -61,8 +61,8 @@ def about_estimator(tuned: "Tuned") -> list[str]:
         f"{tuned.name}: {text}"
         for text, holds in [
             (
-                f"the chosen {', '.join(edges)} is at an end of the grid{where}; a wider grid may "
-                f"lower the risk and change the estimate [edge-of-grid]",
+                f"the chosen {', '.join(edges)} is at an end of what was tried{where}; values past "
+                f"it may lower the risk and change the estimate [edge-of-grid]",
                 bool(edges),
             ),
             (

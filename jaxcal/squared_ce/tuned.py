@@ -23,8 +23,9 @@ class Tuned(eqx.Module):
 
     Attributes:
         name: Name of the estimator.
-        grid: Hyperparameters of each candidate, [c] dicts.
-        risks: Risks on the validation rows, [P, k, c].
+        grid: Hyperparameters of each candidate that a problem tried, [c] dicts: those of the
+            estimator, then those past its ends.
+        risks: Risks on the validation rows, [P, k, c]; NaN where a problem did not try a candidate.
         chosen: Candidate with the lowest mean risk, [P].
         contributions: h(p, p) of the ensemble, summed over problems, [t]; their mean is the
             squared error.
@@ -32,7 +33,8 @@ class Tuned(eqx.Module):
         terms: One-step terms, [t], where h is a product of residuals; else None.
         test_rows: Row means of the risk of the ensemble among the test observations, [t], for the
             paired test only.
-        edges: Hyperparameters at an end of their grid, by problem.
+        edges: Hyperparameters at an end of what was tried, past which the risk may be lower, by
+            problem.
         nonfinite_validation: Validation observations where the chosen function is not finite; the
             means leave them out.
         nonfinite_test: Test observations where it is not finite.
@@ -41,6 +43,8 @@ class Tuned(eqx.Module):
         claimed: Variances that the predictions claim for the terms, [t]; None without terms.
         functions: Fitted functions of the k folds, a list for each problem, where they were kept;
             else None.
+        limits: Hyperparameters at a limit past which candidates do not differ, with what the
+            estimator is there, by problem.
         largest: The most that a squared error can be: 1 where a problem is one probability, 2 for
             vectors and for sums over classes.
 
@@ -71,6 +75,7 @@ class Tuned(eqx.Module):
     claimed: Numbers | None = None
     functions: list[list[Candidate]] | None = None
     largest: float = eqx.field(static=True, default=1.0)
+    limits: list[dict[str, str]] = eqx.field(default_factory=list)
 
     @property
     def settings(self) -> list[Setting]:
@@ -165,6 +170,7 @@ class Tuned(eqx.Module):
                 "fold_errors": self.fold_errors,
                 "one_step": self.one_step,
                 "edges": self.edges,
+                "limits": self.limits,
                 "nonfinite_validation": self.nonfinite_validation,
                 "nonfinite_test": self.nonfinite_test,
             }

@@ -5,51 +5,41 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.squared_ce.estimators import (
-    AtData,
-    Candidate,
-    Estimator,
-    Fitted,
-    at_data,
-    candidate,
-    on_edge,
-    rows_among,
-)
+from jaxcal.squared_ce.estimators import Candidate, Estimator, Setting, rows_among
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
 from jaxcal.squared_ce.intervals import claimed_parts, one_step_terms
 from jaxcal.squared_ce.reductions import Reduced
+from jaxcal.squared_ce.search import Fold, Search, Seen, mean_rows, search
 from jaxcal.squared_ce.splits import Split
 from jaxcal.squared_ce.tuned import Tuned
 from jaxcal.typing import Contents
 
 
 def tune(
-    opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
+    opt: Reduced,
+    final: Reduced,
+    pairs: list[Split],
+    estimators: dict[str, Estimator],
+    keep: bool,
+    extend: bool,
 ) -> dict[str, Contents]:
     """One scalar or vector problem: everything a `Tuned` is made of, by estimator."""
-    fits: dict[str, list[Fitted]] = {name: [] for name in estimators}
-    seen: dict[str, list[AtData]] = {name: [] for name in estimators}
-    for train, valid in pairs:
-        shared: list[object] = []
-        for name, estimator in estimators.items():
-            fits[name].append(estimator.fit(opt.take(train), shared))
-            seen[name].append(_without_residuals(at_data(fits[name][-1], opt.take(valid))))
-    chosen = {name: _choose(folds) for name, folds in seen.items()}
-    seen = _on_common_rows(opt, pairs, fits, seen, chosen)
-    ensembles = {
-        name: [candidate(fitted, chosen[name]) for fitted in fits[name]] for name in estimators
-    }
+    folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]
+    searches = {name: search(each, opt, folds, extend) for name, each in estimators.items()}
+    seen = _on_common_rows(folds, searches)
+    ensembles = {name: tried.functions for name, tried in searches.items()}
     at_final = {name: _ensemble(functions, final) for name, functions in ensembles.items()}
     use = np.all([last["finite"] for last in at_final.values()], axis=0)
     parts = {}
-    for name, estimator in estimators.items():
+    for name, tried in searches.items():
         last = at_final[name]
-        risks = np.stack([_mean_rows(fold) for fold in seen[name]])
-        finite = [np.asarray(fold.finite)[chosen[name]] for fold in seen[name]]
+        finite = [fold.finite[tried.chosen] for fold in seen[name]]
         parts[name] = {
-            "grid": estimator.grid(opt),
-            "risks": risks,
-            "chosen": chosen[name],
+            "grid": tried.grid,
+            "risks": np.stack([mean_rows(fold) for fold in seen[name]]),
+            "chosen": tried.chosen,
+            "edges": tried.edges,
+            "limits": {at: text for at, text in tried.limits.items() if text},
             "diagonal": np.where(last["finite"], last["diagonal"], np.nan),
             "folds": last["folds"],
             "terms": last["terms"],
@@ -59,38 +49,23 @@ def tune(
             ),
             "nonfinite_validation": int(sum(np.sum(~fold) for fold in finite)),
             "nonfinite_test": int(np.sum(~last["finite"])),
-            "unexplained": max(_unexplained(fitted) for fitted in fits[name]),
+            "unexplained": max(_unexplained(fitted) for fitted in tried.fits[0]),
             "functions": ensembles[name] if keep else None,
         }
     return parts
 
 
-def _choose(folds: list[AtData]) -> int:
-    """The candidate with the lowest mean risk among those that are finite most often."""
-    bad = sum(np.sum(~np.asarray(fold.finite), axis=1) for fold in folds)
-    risks = np.mean([_mean_rows(fold) for fold in folds], axis=0)
-    risks = np.where((bad == np.min(bad)) & np.isfinite(risks), risks, np.inf)
-    return int(np.argmin(risks))
-
-
-def _on_common_rows(
-    opt: Reduced,
-    pairs: list[Split],
-    fits: dict[str, list[Fitted]],
-    seen: dict[str, list[AtData]],
-    chosen: dict[str, int],
-) -> dict[str, list[AtData]]:
+def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str, list[Seen]]:
     """Risks again, on the rows where the chosen functions of all estimators are finite, if some are
     not: risks on different rows cannot be compared."""
-    again = {name: list(folds) for name, folds in seen.items()}
-    for number, (_, valid) in enumerate(pairs):
-        masks = [np.asarray(seen[name][number].finite)[chosen[name]] for name in seen]
+    again = {name: list(tried.seen) for name, tried in searches.items()}
+    for number, fold in enumerate(folds):
+        masks = [each.seen[number].finite[each.chosen] for each in searches.values()]
         use = np.all(masks, axis=0)
         if use.all():
             continue
-        for name, folds in fits.items():
-            fresh = at_data(folds[number], opt.take(valid), jnp.asarray(use))
-            again[name][number] = _without_residuals(fresh)
+        for name, tried in searches.items():
+            again[name][number] = tried.at(number, fold.valid, jnp.asarray(use))
     return again
 
 
@@ -131,20 +106,22 @@ def join(name: str, parts: list[Contents], level: float, keep: bool, largest: fl
         return np.sum([part[name] for part in parts], axis=0)
 
     first, claimed = parts[0], None
+    grid, risks, chosen = _one_grid(parts)
     if first["claimed"] is not None:
         mean, square = total("claimed")
         claimed = 4 * np.maximum(square - mean**2, 0)
     return Tuned(
         name=name,
-        grid=first["grid"],
-        risks=np.stack([part["risks"] for part in parts]),
-        chosen=np.array([part["chosen"] for part in parts]),
+        grid=grid,
+        risks=risks,
+        chosen=chosen,
         contributions=total("diagonal"),
         fold_contributions=total("folds"),
         terms=None if first["terms"] is None else total("terms"),
         claimed=claimed,
         test_rows=total("test_rows"),
-        edges=[on_edge(part["grid"], part["chosen"]) for part in parts],
+        edges=[part["edges"] for part in parts],
+        limits=[part["limits"] for part in parts],
         nonfinite_validation=sum(part["nonfinite_validation"] for part in parts),
         nonfinite_test=sum(part["nonfinite_test"] for part in parts),
         unexplained=max(part["unexplained"] for part in parts),
@@ -154,17 +131,19 @@ def join(name: str, parts: list[Contents], level: float, keep: bool, largest: fl
     )
 
 
-def _mean_rows(fold: AtData) -> np.ndarray:
-    """The candidates' risks [c], over the rows used; NaN where fewer than two were."""
-    rows = np.asarray(fold.rows)
-    used = np.isfinite(rows)
-    totals = np.sum(np.where(used, rows, 0.0), axis=1)
-    sizes = np.sum(used, axis=1)
-    return np.where(sizes > 0, totals / np.maximum(sizes, 1), np.nan)
-
-
-def _without_residuals(fold: AtData) -> AtData:
-    return AtData(fold.rows, fold.diagonal, fold.finite, None)
+def _one_grid(parts: list[Contents]) -> tuple[list[Setting], np.ndarray, np.ndarray]:
+    """All candidates of the problems, their risks [P, k, c], NaN where a problem did not try one,
+    and the chosen ones."""
+    numbers: dict[tuple, int] = {}
+    columns = [
+        [numbers.setdefault(tuple(setting.items()), len(numbers)) for setting in part["grid"]]
+        for part in parts
+    ]
+    risks = np.full((len(parts), len(parts[0]["risks"]), len(numbers)), np.nan)
+    for row, part, places in zip(risks, parts, columns, strict=True):
+        row[:, places] = part["risks"]
+    chosen = [places[part["chosen"]] for part, places in zip(parts, columns, strict=True)]
+    return [dict(setting) for setting in numbers], risks, np.array(chosen)
 
 
 def _unexplained(fitted: object) -> float:
