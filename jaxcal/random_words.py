@@ -24,7 +24,10 @@ def words(key: Key, n: int) -> UInt32[Array, " n"]:
     if not _is_threefry(key):
         return jax.random.bits(key, (n,), jnp.uint32)
     first, second = _threefry(key, n)
-    return first ^ second
+    # a quotient is computed once, where the compiler repeats cheaper words for each use of their
+    # bits; it does not know that the divisor is 1
+    one = jnp.minimum(jax.random.key_data(key)[0] | 1, 1)
+    return (first ^ second) // one
 
 
 def split(key: Key, n: int) -> _Key[Array, " n"]:
