@@ -16,7 +16,15 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.kernels import points
-from jaxcal.models import Draws, OwnUnits, Standardized, counts, line_rules, scale_rules
+from jaxcal.models import (
+    Draws,
+    OwnUnits,
+    Standardized,
+    count_rules,
+    counts,
+    line_rules,
+    scale_rules,
+)
 from jaxcal.models.families import Particles, distribution_of
 from jaxcal.models.sampling import drawn
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
@@ -242,7 +250,7 @@ def kernel_means(
     *,
     key: KeyLike | None = None,
     n_draws: int | None = None,
-    n_counts: int | None = None,
+    n_counts: int | str | None = None,
 ) -> KernelMeans:
     """Average a kernel over n predictions.
 
@@ -276,9 +284,12 @@ def kernel_means(
         n_draws: Number of draws of each prediction; the closed form is then passed over. Where
             there is none, 64 by default.
         n_counts: Over counts, sum over 0, .., n_counts - 1. By default as many as hold all but
-            1e-9 of the probability, up to 2048; where that is not enough, or where values are
-            traced by JAX and not known, draws are made. Where a given number leaves probability
-            out, averages are NaN.
+            1e-9 of the probability, up to 2048. Where that is not enough, 63 counts of each
+            prediction stand for all others between them, which "coarse" asks for: for smooth
+            kernels of a distance, with an error that `KernelMeans.error` states; in float32 up to
+            means of some thousands. Where values are
+            traced by JAX and nothing is said here, and for other kernels, draws are made. Where
+            the counts leave probability out, averages are NaN.
 
     Returns:
         `KernelMeans`.
@@ -299,7 +310,8 @@ def kernel_means(
         raise ValueError(
             f"kernel: {kernel} has no bandwidth yet, and its averages need one: give it one"
         )
-    n_counts = None if n_counts is None else convert.integer(n_counts, "n_counts")
+    if n_counts not in (None, count_rules.COARSE):
+        n_counts = convert.integer(n_counts, "n_counts")
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(original, Draws):
         anyhow = convert.key(0 if key is None else key)  # given draws are taken in order
@@ -313,7 +325,7 @@ def kernel_means(
             pass
     if distribution is None and n_draws is None:
         rule = _summed(predictions, n_counts)
-        rule = _by_quadrature(predictions) if rule is None else rule
+        rule = _by_quadrature(predictions, n_counts) if rule is None else rule
         if rule is not None:
             try:
                 return KernelMeans(kernel, *make(kernel, rule))
@@ -330,12 +342,12 @@ def kernel_means(
     return KernelMeans(kernel, *make(kernel, distribution))
 
 
-def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
+def _summed(predictions: PredictionsLike, n_counts: int | str | None) -> PyTree | None:
     """Counts in the units of the predictions; None where they are none, or too many."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = counts.lattice_size(original) if n_counts is None else n_counts
-    if size is None or not counts.is_count(original):
+    if not isinstance(size, int) or not counts.is_count(original):
         return None
     lattice = counts.lattice(original, size)
     if not standardized:
@@ -345,11 +357,17 @@ def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None
     return distribution_of(Standardized(lattice, predictions.units, predictions.event))
 
 
-def _by_quadrature(predictions: Any) -> line_rules.Rules | scale_rules.ScaleRules | None:
+def _by_quadrature(
+    predictions: Any, n_counts: int | str | None
+) -> line_rules.Rules | scale_rules.ScaleRules | count_rules.CountRules | None:
     """Quadrature rules in the units of the predictions; None where there are none."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     rules = line_rules.line_rules(original) or scale_rules.scale_rules(original)
+    if n_counts is None and rules is None:
+        n_counts = count_rules.summation(original)
+    if n_counts == count_rules.COARSE:
+        rules = count_rules.count_rules(original)
     if rules is None or not standardized:
         return rules
     inside = (

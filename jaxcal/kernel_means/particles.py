@@ -21,6 +21,8 @@ from jaxcal.kernel_means.dispatch import (
     pair,
 )
 from jaxcal.kernels.points import Scaled, Sum, is_radial, profile, smoothness
+from jaxcal.models.count_rules import CountRules
+from jaxcal.models.counts import rounding
 from jaxcal.models.families import Nodes, Particles
 from jaxcal.models.line_rules import OUTSIDE, Rules
 from jaxcal.numerics import safe_sqrt
@@ -106,7 +108,25 @@ def over_nodes(kernel: KernelLike, distribution: Nodes) -> Made:
 @pair(Scaled, Rules)
 @pair(object, Rules)
 def over_the_quantiles(kernel: KernelLike, distribution: Rules) -> Made:
-    r"""Smooth kernels of a distance, over the coarse rule.
+    """Smooth kernels of a distance, over the coarse rule."""
+    largest = _difference(kernel, distribution) + 2 * OUTSIDE
+    return distribution.coarse, FromNodes(kernel, largest, "quadrature over the quantiles")
+
+
+@pair(Sum, CountRules)
+@pair(Scaled, CountRules)
+@pair(object, CountRules)
+def over_some_counts(kernel: KernelLike, distribution: CountRules) -> Made:
+    """Smooth kernels of a distance, over the coarse rule; NaN where it misses probability."""
+    coarse, _, missing = distribution
+    complete = missing <= rounding()
+    largest = 2 * (_difference(kernel, distribution) + jnp.max(missing))  # of a pair: both sides
+    nodes = Nodes(coarse.points, jnp.where(complete[:, None], coarse.weights, jnp.nan))
+    return nodes, FromNodes(kernel, largest, f"sums over {coarse.weights.shape[1]} of the counts")
+
+
+def _difference(kernel: KernelLike, rules: Rules | CountRules) -> Scalar:
+    r"""Largest difference of an average between the two rules.
 
     With :math:`c` the weights of the coarse rule and minus those of the fine one and K the Gram
     matrix of all nodes, an average differs by at most :math:`(c^\top K c)^{1/2}` between the rules
@@ -116,13 +136,12 @@ def over_the_quantiles(kernel: KernelLike, distribution: Rules) -> Made:
     if smoothness(kernel) is not True or not (is_radial(kernel) or profile(kernel)):
         raise NoClosedForm("the rule needs a smooth kernel of a distance")
 
-    def error(rules: Rules) -> Array:
-        points = jnp.concatenate([rules.coarse.points, rules.fine.points])
-        weights = jnp.concatenate([rules.coarse.weights, -rules.fine.weights])
+    def error(both: tuple[Nodes, Nodes]) -> Array:
+        points = jnp.concatenate([nodes.points for nodes in both])
+        weights = jnp.concatenate([both[0].weights, -both[1].weights])
         between = gram(kernel, points, points)
         return safe_sqrt(jnp.maximum(weights @ between @ weights / between[0, 0], 0))
 
-    largest = jnp.max(jax.lax.map(error, distribution))
-    rounding = safe_sqrt(jnp.asarray(jnp.finfo(largest.dtype).eps, largest.dtype))
-    largest = jnp.maximum(largest, rounding) + 2 * OUTSIDE
-    return distribution.coarse, FromNodes(kernel, largest, "quadrature over the quantiles")
+    largest = jnp.max(jax.lax.map(error, (rules.coarse, rules.fine)))
+    rounding_error = safe_sqrt(jnp.asarray(jnp.finfo(largest.dtype).eps, largest.dtype))
+    return jnp.maximum(largest, rounding_error)

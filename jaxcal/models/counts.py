@@ -41,12 +41,12 @@ def lattice_size(predictions: PredictionsLike) -> int | None:
         p = np.asarray(_probabilities(predictions, 2 * size), float)
         p = p[np.isfinite(p).all(axis=1)]  # the others are counted later
         tails, totals = p[:, size:].sum(axis=1), p.sum(axis=1)
-        if np.all(tails <= OMITTED) and np.all(abs(totals - 1) <= _rounding()):
+        if np.all(tails <= OMITTED) and np.all(abs(totals - 1) <= rounding()):
             return size
     return None
 
 
-def _rounding() -> float:
+def rounding() -> float:
     """How far the sum of all probabilities may be from 1."""
     return 1e-6 if jnp.result_type(float) == jnp.float64 else 1e-3
 
@@ -55,7 +55,7 @@ def lattice(predictions: PredictionsLike, size: int) -> Lattice:
     """Probabilities of 0, .., size - 1, normalized; NaN where they do not hold all probability."""
     p = _probabilities(predictions, size)
     total = jnp.sum(p, axis=1, keepdims=True)
-    weights = jnp.where(jnp.abs(total - 1) <= _rounding(), p / total, jnp.nan)
+    weights = jnp.where(jnp.abs(total - 1) <= rounding(), p / total, jnp.nan)
     return Lattice(jnp.arange(size, dtype=p.dtype)[:, None], weights)
 
 

@@ -208,7 +208,7 @@ class MeanResidual(eqx.Module):
     ``n_counts``: over how many counts to sum, found where the values are known."""
 
     n_draws: int | None = eqx.field(default=None, static=True)
-    n_counts: int | None = eqx.field(default=None, static=True)
+    n_counts: int | str | None = eqx.field(default=None, static=True)
     components: bool = eqx.field(default=False, init=False, static=True)
     needs_scores: bool = eqx.field(default=False, init=False, static=True)
 

@@ -15,7 +15,7 @@ from jaxcal.kernel_means import distribution_of
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.points import Gaussian
-from jaxcal.models.counts import lattice_size
+from jaxcal.models.count_rules import summation
 from jaxcal.models.families import Classes, Laplaces, Normals
 from jaxcal.preparation import (
     MeanResidual,
@@ -73,7 +73,7 @@ def mean_specification(
         checks.divergence(divergence),
         points.as_kernel(prediction_kernel, "prediction_kernel"),
         kernel,
-        MeanResidual(n_draws, lattice_size(predictions) if n_draws is None else None),
+        MeanResidual(n_draws, summation(predictions) if n_draws is None else None),
         base_measure,
         checks.integer(n_nodes, "n_nodes"),
         standardize,
