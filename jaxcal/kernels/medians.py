@@ -132,7 +132,8 @@ def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bo
     features = jax.lax.stop_gradient(in_order(features))
     if tiles.rows is not None:
         features = jax.tree.map(lambda leaf: leaf[tiles.rows], features)
-    block = partial(_block, divergence, _padded(features, tiles), tiles)
+    alone = tiles.i.size == 1
+    block = partial(_folded if alone else _block, divergence, _padded(features, tiles), tiles)
     walk, first = _walk(block, tiles), _first(divergence, features, tiles.n)
     total, dtype = tiles.pairs, first.dtype
     highest = _places(jnp.asarray(jnp.finfo(dtype).max))
@@ -182,6 +183,9 @@ def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bo
     # where no end stood between the two middle distances, they are equal
     apart = ((total - least) % 2 == 0) & (end.up_to_low == below)
     places = jnp.clip(jnp.stack([jnp.where(apart, before, after), after]), 0, tiles.n - 1)
+    if alone:
+        turned = places[:, :1] > places[:, 1:]
+        places = jnp.where(turned, tiles.n - 1 - places, places)
     if tiles.rows is not None:
         places = tiles.rows[places]
     return Middle(places[:, 0], places[:, 1], end.zeros == total)
@@ -210,11 +214,29 @@ def _block(divergence: DivergenceLike, padded: Features, tiles: Tiles, i: Array,
         return rows, k * side + jnp.arange(side)
 
     (rows, a), (cols, b) = cut(i), cut(j)
-    between = getattr(divergence, "separations", divergence.squared_distances)
-    with jax.default_matmul_precision("highest"):
-        distances = jnp.sqrt(at_least(between(rows, cols), 0))
+    distances = jnp.sqrt(_squares(divergence, rows, cols))
     real = (a[:, None] < tiles.n) & (b[None] < tiles.n) & ((i != j) | (a[:, None] < b[None]))
     return jnp.where(real, distances, jnp.inf)
+
+
+def _folded(divergence: DivergenceLike, features: Features, tiles: Tiles, *_: Array) -> Array:
+    """Distances [h, n] of one block in half its rows, infinite outside of the pairs i < j: entry
+    (i, j) is that of (n - 1 - i, n - 1 - j) where j < i."""
+    n, half = tiles.n, -(-tiles.n // 2)
+    i, j = jnp.arange(half)[:, None], jnp.arange(n)[None]
+    turned = jax.tree.map(jnp.flipud, features)
+    first, last = (
+        _squares(divergence, jax.tree.map(lambda leaf: leaf[:half], cols), cols)
+        for cols in (features, turned)
+    )
+    real = (i < j) | ((j < i) & (2 * i != n - 1))  # the middle row is its own partner
+    return jnp.where(real, jnp.sqrt(jnp.where(i < j, first, last)), jnp.inf)
+
+
+def _squares(divergence: DivergenceLike, rows: Features, cols: Features) -> Array:
+    between = getattr(divergence, "separations", divergence.squared_distances)
+    with jax.default_matmul_precision("highest"):
+        return at_least(between(rows, cols), 0)
 
 
 def _first(divergence: DivergenceLike, features: Features, n: int) -> Float[Array, "2"]:
@@ -234,15 +256,15 @@ Add = Callable[[PyTree, Array, Int[Array, "k 2"]], PyTree]
 def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, PyTree], PyTree]:
     """``walk(add, start)``: ``add`` over tiles [k, r, c] and where each begins; kept, if few."""
     i, j, side = jnp.asarray(tiles.i), jnp.asarray(tiles.j), tiles.side
-    tops = np.arange(0, side, SIDE)
 
     def cut(distances: Array, i: Array, j: Array) -> tuple[Array, Array]:
         """A tile as tiles of at most SIDE rows, and their corners."""
-        if side <= SIDE:
+        if (rows := len(distances)) <= SIDE:
             return distances[None], jnp.stack([i, j])[None] * side
-        if side % SIDE:  # rows that belong to no pair
-            rest = jnp.full((-side % SIDE, side), jnp.inf, distances.dtype)
+        if rows % SIDE:  # rows that belong to no pair
+            rest = jnp.full((-rows % SIDE, side), jnp.inf, distances.dtype)
             distances = jnp.concatenate([distances, rest])
+        tops = np.arange(0, rows, SIDE)
         corners = jnp.stack([i * side + tops, j * side + 0 * tops], axis=1)
         return distances.reshape(-1, SIDE, side), corners
 

@@ -116,7 +116,7 @@ def test_total_variation_never_holds_a_value_for_every_pair_and_class():
 
 
 @each
-@pytest.mark.parametrize(("n", "tile"), [(2, 512), (5, 3), (301, 64)])
+@pytest.mark.parametrize(("n", "tile"), [(2, 512), (5, 3), (65, 512), (100, 512), (301, 64)])
 def test_the_exact_median_is_that_of_scipy(name, n, tile):
     ps = rows(n, 5, 0.1, seed=n)
     result = median(METRICS[name][0], ps, tile=tile)
