@@ -166,7 +166,7 @@ def score_pairs(
     features, of_network = _summarized(scorer, xs, summaries, n)
     notes += of_network
     space = space_of(prior, bounds, d, values.dtype)
-    check_inside(space, values)
+    check_inside(space, values, names)
     notes += suspicions.simulated_again(values, features)
     notes += suspicions.about_space(space, prior, bounds, values, names)
     notes += _about_inputs(key, prior, own_prior, scorer, values, xs)
@@ -176,7 +176,7 @@ def score_pairs(
         scores = _arrays(raw, n, d)
         nodes = scores.nodes
         if nodes is not None:
-            check_inside(space, nodes)
+            check_inside(space, nodes, names)
     else:
         nodes = _nodes(key, prior, scorer, n_nodes, values)
         if nodes is None:
@@ -198,7 +198,7 @@ def score_pairs(
                 f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
                 f"base points, and these pairs were not tested [no-prior]",
             )
-        check_inside(space, nodes)
+        check_inside(space, nodes, names)
         scores = scorer.scored(values, xs, nodes)
     notes += suspicions.about_count(len(values)) + suspicions.about_scores(scores)
     scores = _free(space, values, scores)
@@ -344,7 +344,8 @@ def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | 
     nodes = nodes[:, None] if nodes.ndim == 1 else nodes
     if nodes.ndim != 2 or nodes.shape[1] != d:
         raise ValueError(
-            f"prior: wanted draws of shape [m, {d}] to match thetas, got {nodes.shape}"
+            f"prior: wanted draws of shape [m, {d}], as thetas have {d} parameters, got "
+            f"{nodes.shape}"
         )
     return nodes
 

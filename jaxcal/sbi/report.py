@@ -298,12 +298,20 @@ class PosteriorReport(Result):
             "",
             f"what is off (said of a right posterior in about {100 * self.level:g} % of checks)",
         ]
-        lines += [f"  - {text}" for text in self.findings() or ["nothing that can be named"]]
+        lines += [f"  - {text}" for text in self.findings() or [self._unnamed(total)]]
         lines += ["", *table(self.diagnosis(), self.names, self.level)]
+        if self._spread_by_chains:
+            lines.append("(claimed / actual sd: by ranks among chains, nearer to 1 than it is)")
         lines += ["", "what this can see"] + [f"  {SIGHT[name]}" for name in p]
         if self.coverage is not None:
             lines += ["", repr(self.coverage)]
         return lines
+
+    def _unnamed(self, p: float) -> str:
+        """What stands in the place of findings where there are none."""
+        if p <= self.level:
+            return "no parameter by itself: see what is strongest in each p-value above"
+        return "nothing that can be named"
 
     def _how(self, name: str) -> str:
         """What stands behind a p-value, in a few words."""

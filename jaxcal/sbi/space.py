@@ -6,7 +6,7 @@ parameter is therefore replaced by an increasing function of itself with all num
 and each density by that of the new parameter, with its log-Jacobian.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -119,16 +119,20 @@ def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: D
             high = np.concatenate([np.atleast_1d(high) for _, high in edges])
         else:
             low, high = edges[0]
-        low, high = _wide(low, d, dtype), _wide(high, d, dtype)
+        low, high = (_wide(edge, d, dtype, "prior") for edge in (low, high))
     if not np.all(np.asarray(low) < np.asarray(high)):
         raise ValueError(f"bounds: each low must be below its high, got {low} and {high}")
     return Space(low, high)
 
 
-def _wide(edge: Any, d: int, dtype: DTypeLike) -> Array:
-    array = np.asarray(checks.floats(edge, "bounds"), float)
+def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
+    array = np.asarray(checks.floats(edge, name), float)
     if array.shape not in ((), (1,), (d,)):
-        raise ValueError(f"bounds: wanted one number or {d}, one a parameter, got {array.shape}")
+        whose = "the bounds of its support are" if name == "prior" else "got"
+        raise ValueError(
+            f"{name}: wanted one number or {d}, one a parameter in thetas, {whose} of shape "
+            f"{array.shape}"
+        )
     return jnp.asarray(np.broadcast_to(array, (d,)), dtype)
 
 
@@ -164,7 +168,7 @@ def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
     yield (-np.inf if low is None else low), (np.inf if high is None else high)
 
 
-def check_inside(space: Space, thetas: Array) -> None:
+def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
     """ValueError where parameters lie on or beyond a bound."""
     values = np.asarray(thetas)
     outside = (values <= np.asarray(space.low)) | (values >= np.asarray(space.high))
@@ -173,7 +177,7 @@ def check_inside(space: Space, thetas: Array) -> None:
         which = int(np.argmax(outside.any(axis=0)))
         raise ValueError(
             f"thetas: {int(rows.sum())} of {rows.size} rows lie on or beyond a bound, first in "
-            f"parameter {which} ({float(space.low[which]):g} to {float(space.high[which]):g}): "
+            f"{names[which]} ({float(space.low[which]):g} to {float(space.high[which]):g}): "
             f"does the prior's support fit the simulations, are thetas in its units, are they "
             f"swapped with xs, or were values rounded?"
         )

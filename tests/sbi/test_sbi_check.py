@@ -166,6 +166,17 @@ def test_findings_of_witnesses_reach_the_verdict(right):
     assert replace(named, test=replace(named.test, level=0.01)).findings() == []
 
 
+def test_a_report_says_whose_spreads_it_shows_and_where_to_look_without_findings(right):
+    whose, untold = "by ranks among chains, nearer to 1", jnp.full(2, jnp.nan)
+    marginal = right.calibration.diagnosis.marginal_spread._replace(p_value=untold)
+    by_chains = eqx.tree_at(lambda e: e.calibration.diagnosis.marginal_spread, right, marginal)
+    assert whose in repr(by_chains)
+    assert whose not in repr(right)
+    rejected = eqx.tree_at(lambda e: e.calibration.test.p_value, right, jnp.asarray(1e-3))
+    assert "no parameter by itself: see what is strongest" in repr(rejected)
+    assert "nothing that can be named" in repr(right)
+
+
 def test_coverage_reaches_the_verdict(right):
     from jaxcal.coverage import Coverage
 

@@ -53,6 +53,15 @@ def test_the_look_at_the_prior_keeps_quiet_on_its_own_draws():
             assert about_prior(None, None, values, values, draws) == ()
 
 
+@pytest.mark.parametrize("d", [1, 3])
+def test_a_prior_over_other_parameters_is_named(pairs, d):
+    with pytest.raises(ValueError, match=r"prior: .* thetas have 2 parameters, got \(2000, [13]\)"):
+        notes(*pairs, prior=dist.Normal(jnp.zeros(d), 9.0).to_event(1))
+    box = dist.Uniform(-jnp.full(3, 20.0), 20.0).to_event(1)
+    with pytest.raises(ValueError, match=r"prior: wanted one number or 2, .* of shape \(3,\)"):
+        notes(*pairs, prior=box)
+
+
 class WithPrior:
     """A posterior that carries its prior."""
 

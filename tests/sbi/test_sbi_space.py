@@ -112,11 +112,9 @@ def test_what_has_no_box_is_refused_with_advice():
 def test_parameters_on_a_bound_are_counted_and_named():
     space = Space(jnp.zeros(2), jnp.ones(2))
     bad = jnp.asarray([[0.5, 0.5], [0.5, 1.0], [0.2, 1.5]])
-    with pytest.raises(
-        ValueError, match="2 of 3 rows lie on or beyond a bound, first in parameter"
-    ):
-        check_inside(space, bad)
-    check_inside(space, bad[:1])
+    with pytest.raises(ValueError, match="2 of 3 rows lie on or beyond a bound, first in rate"):
+        check_inside(space, bad, ("size", "rate"))
+    check_inside(space, bad[:1], ("size", "rate"))
 
 
 def test_an_even_filling_is_noticed_and_a_gaussian_is_not():
