@@ -13,8 +13,9 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.dce.predictions import Binary, Ordered, atoms, binary, ordered
-from jaxcal.typing import ArrayLike, DTypeLike, Scalar
+from jaxcal.dce.predictions import Binary, Ordered, atoms, binary
+from jaxcal.dce.sorting import ascending
+from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 
 
 def unbinned_ece(
@@ -36,7 +37,7 @@ def unbinned_ece(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: one sort.
+    Cost: one sort, and its order where predictions tie.
 
     Source: Blasiok et al. (2023), Def. 1.1.
 
@@ -46,13 +47,21 @@ def unbinned_ece(
         >>> float(jaxcal.dce.unbinned_ece(predictions, targets))
         0.25
     """
-    return ece(ordered(binary(predictions, targets, weights)))
+    return ece(binary(predictions, targets, weights))
+
+
+def ece(data: Binary | Ordered) -> Scalar:
+    """The same of checked data. Only where predictions tie are they put in order."""
+    return _ece(data, data.v if isinstance(data, Ordered) else ascending(data.v))
 
 
 @jax.jit
-def ece(data: Ordered) -> Scalar:
-    """The same of checked data."""
-    return jnp.sum(jnp.abs(atoms(data).rho))
+def _ece(data: Binary | Ordered, values: Vector) -> Scalar:
+    ties = jnp.any(values[1:] == values[:-1])
+    residuals = jax.lax.cond(
+        ties, lambda data: atoms(data).rho, lambda data: data.w * (data.y - data.v), data
+    )
+    return jnp.sum(jnp.abs(residuals))
 
 
 class BinnedECE(NamedTuple):

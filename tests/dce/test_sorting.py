@@ -8,7 +8,7 @@ from scipy.stats import wasserstein_distance
 
 from jaxcal import dce
 from jaxcal.dce.lower_bounds import _carried
-from jaxcal.dce.sorting import LEAST, host_order, order
+from jaxcal.dce.sorting import LEAST, ascending, host_order, order
 
 
 def numbers(kind, n):
@@ -87,3 +87,23 @@ def test_mass_carried_between_places_costs_the_wasserstein_distance():
         where, much = np.append(u, label), np.append(target, over * total)
         wanted = total * wasserstein_distance(v, where, mass, much)
         assert float(cost) == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [12, 300, LEAST + 1])
+def test_the_ece_sums_the_residuals_of_equal_predictions(n):
+    """With and without ties, called and compiled, alone and by vmap."""
+    rng = np.random.default_rng(n)
+    y = (rng.random(n) < 0.4).astype(float)
+    w = rng.random(n)
+    different = (rng.permutation(n) + 0.5) / n
+    both = np.stack([different, np.round(different, 1)])
+    wanted = []
+    for v in both:
+        values, group = np.unique(v, return_inverse=True)
+        sums = np.bincount(group, w * (y - v), values.size)
+        wanted.append(np.abs(sums).sum() / w.sum())
+    called = [float(dce.unbinned_ece(v, y, weights=w)) for v in both]
+    np.testing.assert_allclose(called, wanted, rtol=1e-12)
+    compiled = jax.jit(jax.vmap(lambda v: dce.unbinned_ece(v, y, weights=w)))
+    np.testing.assert_allclose(compiled(both), wanted, rtol=1e-12)
+    np.testing.assert_allclose(ascending(jnp.asarray(both[0])), np.sort(both[0]))
