@@ -104,7 +104,7 @@ class Report(Result):
         """Interval by the test rows alone; NaN ends where no estimator has one.
 
         Lower end by ``quoted``, upper end by ``widest``. At 60 test observations a nominal 95 %
-        held the error in 96 to 100 % of data sets of five populations, and in 90 % where all
+        held the error in 94 to 100 % of data sets of five populations, and in 90 % where all
         confidences lie above .8 (experiments/squared_ce_intervals).
         """
         return self.quoted.interval._replace(high=self.widest.interval.high)
