@@ -279,7 +279,12 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
             f"a row is an observation"
         )
     far = np.abs(sums - 1) > max(1e-6, 100 * rows.shape[1] * float(np.finfo(rows.dtype).eps))
-    _first_row(far, name, "does not sum to 1 (are these logits? softmax them; or divide each row)")
+    total = f"{sums[np.argmax(far)]:.7g}"
+    _first_row(
+        far,
+        name,
+        f"does not sum to 1 but to {total} (are these logits? softmax them; or divide each row)",
+    )
     return values
 
 
@@ -359,4 +364,4 @@ def _why(classes: Any) -> str:
 def _first_row(bad: np.ndarray, name: str, what: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
-        raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows do")
+        raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows are so")
