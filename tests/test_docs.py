@@ -104,14 +104,15 @@ def test_changed_results_would_be_noticed():
 
 
 def test_the_cost_model_is_near_what_was_measured():
-    """The share of the product's rate cannot exceed b / (b + e); a quiet machine came near it."""
-    bound = evidence.DRAWS / (evidence.DRAWS + evidence.ENTRY)
-    measured = [
-        float(row["value"])
-        for row in evidence.read("benchmarks/results.csv")
-        if row["part"].startswith("n = ") and row["quantity"] == "share of product rate"
+    """The share of the product's rate cannot exceed b / (b + e), and large n comes near it."""
+    numbers = evidence.measured("cost model")
+    bound = evidence.DRAWS / (evidence.DRAWS + numbers[evidence.PRICE])
+    rate = numbers["multiplications a second, product"]
+    shares = [
+        n**2 * evidence.DRAWS / 2 / numbers[f"seconds, n = {n}"] / rate for n in (1024, 4096, 8192)
     ]
-    assert 0.6 * bound < min(measured) <= max(measured) < bound
+    assert shares == sorted(shares)
+    assert 0.6 * bound < shares[-1] < bound
 
 
 def test_the_readme_is_short():

@@ -8,103 +8,26 @@ memory and first calls are its own; a smoke run shares one.
 import argparse
 import csv
 import json
-import os
-import resource
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+from bench_scale import part_hadamard, part_linear, part_model, part_processes, part_streamed
+from bench_small import part_batch, part_first, part_ingredients, part_shared_batch
+from bench_tools import (
+    DRAWS,
+    best,
+    data,
+    gaussian,
+    jaxcal_test,
+    obvious_test,
+    peak,
+    product_rate,
+)
+
 FOLDER = Path(__file__).parent
-D, NODES, DRAWS = 5, 10, 500
-
-
-def best(function, *args, repeats=3):
-    """Seconds of the fastest of a few calls, after one that compiles."""
-    import jax
-
-    jax.block_until_ready(function(*args))
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(function(*args))
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def product_rate(quick):
-    """Flops a second of a 4096 x 4096 x 4096 float32 matrix product, or of a small one."""
-    import jax
-    import jax.numpy as jnp
-
-    side = 256 if quick else 4096
-    a = jax.random.normal(jax.random.key(0), (side, side), jnp.float32)
-    return 2 * side**3 / best(jax.jit(lambda a: a @ a), a)
-
-
-def peak():
-    """Largest resident memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def gaussian(mean, y):
-    """The log density of a unit Gaussian, without its constant."""
-    return -((y - mean) ** 2).sum() / 2
-
-
-def data(n, batch=()):
-    """Inputs and calibrated targets, [*batch, n, d], from NumPy: no compiled generator counts."""
-    import jax.numpy as jnp
-    import numpy as np
-
-    x, noise = np.random.default_rng(1).standard_normal((2, *batch, n, D), np.float32)
-    return jnp.asarray(x), jnp.asarray(x + noise)
-
-
-def jaxcal_test(key, x, y):
-    """The test as users call it."""
-    import jaxcal
-
-    return jaxcal.kccsd_test(key, jaxcal.Unnormalized(gaussian, x), y).p_value
-
-
-def obvious_test(key, x, y):
-    """The equations written down: autodiff for each pair, a dense H, a quadratic form a draw."""
-    import jax
-    import jax.numpy as jnp
-
-    from jaxcal.kernels.points import gram
-    from jaxcal.pairwise.stein import stein
-
-    node_key, sign_key = jax.random.split(key)
-    n = y.shape[0]
-    z = jax.random.normal(node_key, (NODES, D))
-    score = jax.grad(gaussian, argnums=1)
-    scores = jax.vmap(score)(x, y)
-    at_nodes = jax.vmap(lambda m: jax.vmap(lambda node: score(m, node))(z))(x)
-
-    def fisher(a, b):
-        return jnp.mean(jnp.sum((a - b) ** 2, -1))
-
-    def bandwidth(squared):
-        distances = jnp.sqrt(squared[jnp.triu_indices(n, 1)])
-        some = distances[:: max(1, distances.size // 5000)]
-        return jnp.median(some)
-
-    gfd = gram(fisher, at_nodes, at_nodes)
-    sigma = jnp.maximum(bandwidth(gfd), 1e-6)
-    ell = bandwidth(gram(lambda a, b: jnp.sum((a - b) ** 2), y, y))
-
-    def target(a, b):
-        return jnp.exp(-jnp.sum((a - b) ** 2) / (2 * ell**2))
-
-    h = gram(lambda a, b: stein(target, a[0], b[0], a[1], b[1]), (y, scores), (y, scores))
-    h = h * jnp.exp(-gfd / (2 * sigma**2))
-    h = h - jnp.diag(jnp.diag(h))
-    w = jax.random.rademacher(sign_key, (DRAWS, n), jnp.float32)
-    draws = jax.vmap(lambda w: w @ h @ w)(w)
-    return (1 + jnp.sum(draws >= jnp.sum(h))) / (1 + DRAWS)
 
 
 def part_idle(quick):
@@ -164,97 +87,6 @@ def part_speedup(quick, n, batch):
     return {
         "times faster": other / mine,
         "share of product rate": flops / mine / product_rate(quick),
-    }
-
-
-def part_batch(quick, n, batch):
-    """Many models at once by vmap: the whole test, and the engine's pass alone."""
-    import jax
-    import jax.numpy as jnp
-
-    from jaxcal import nulls, testing
-    from jaxcal.divergences import Fisher
-    from jaxcal.kernels import Gaussian
-    from jaxcal.pairwise.stein import Stein, SteinFeatures
-    from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-
-    x, y = data(n, (batch,))
-    keys = jax.random.split(jax.random.key(0), batch)
-    whole = best(jax.jit(jax.vmap(jaxcal_test)), keys, x, y)
-    stein = Stein(Gaussian(jnp.float32(3)), dimension=D)
-    pairwise = Weighted(Gaussian(jnp.float32(2)), Fisher(), (stein,))
-    described = jnp.tile(x - y, (1, 1, NODES)) / NODES**0.5
-    features = WeightedFeatures(described, (SteinFeatures(y, x - y),))
-    null = nulls.Wild(DRAWS)
-    one = jax.vmap(lambda key, each: testing.apply(null, key, pairwise, each).p_value)
-    engine = best(jax.jit(one), keys, features)
-    flops, rate = batch * n**2 * DRAWS, product_rate(quick)
-    return {
-        "share of product rate": flops / whole / rate,
-        "engine's share": flops / engine / rate,
-    }
-
-
-def part_shared_batch(quick, n, batch):
-    """The same models on as many devices as cores, each walking its share."""
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", os.cpu_count())
-    mesh = jax.sharding.Mesh(jax.devices(), ("models",))
-    batch = -(-batch // mesh.size) * mesh.size
-    models = jax.sharding.PartitionSpec("models")
-    x, y = data(n, (batch,))
-    keys = jax.random.split(jax.random.key(0), batch)
-    placed = jax.device_put((keys, x, y), jax.sharding.NamedSharding(mesh, models))
-    shared = jax.shard_map(
-        jax.vmap(jaxcal_test), mesh=mesh, in_specs=models, out_specs=models, check_vma=False
-    )
-    seconds = best(jax.jit(shared), *placed)
-    return {"share of product rate": batch * n**2 * DRAWS / seconds / product_rate(quick)}
-
-
-def part_first(quick, obvious):
-    """The first p-value of a fresh process at n = 256, and where its processor time goes."""
-    start = time.process_time()
-    import jax
-
-    jax_there = time.process_time()
-    if not obvious:
-        import jaxcal
-        from jaxcal import testing
-        from jaxcal.preparation import stein_specification
-
-    ready = time.process_time()
-    x, y = jax.block_until_ready(data(256))
-    key = jax.random.key(0)
-    begin = time.process_time()
-    jax.block_until_ready((jax.jit(obvious_test) if obvious else jaxcal_test)(key, x, y))
-    calls = {"first call, processor s": time.process_time() - begin}
-    if obvious:
-        return calls
-    jax.clear_caches()
-    setup = stein_specification(y)
-    null = jaxcal.nulls.Wild(DRAWS)
-    predictions = jaxcal.Unnormalized(gaussian, x)
-    t0 = time.process_time()
-    traced = testing.unjudged.trace(
-        key, predictions, y, setup, null, test="KCCSD test", tile=512, mesh=None
-    )
-    t1 = time.process_time()
-    lowered = traced.lower()
-    t2 = time.process_time()
-    compiled = lowered.compile()
-    t3 = time.process_time()
-    jax.block_until_ready(compiled(key, predictions, y, setup, null))
-    t4 = time.process_time()
-    return {
-        "import jax, processor s": jax_there - start,
-        "import jaxcal, processor s": ready - jax_there,
-        **calls,
-        "trace, processor s": t1 - t0,
-        "lower, processor s": t2 - t1,
-        "compile, processor s": t3 - t2,
-        "run, processor s": t4 - t3,
     }
 
 
@@ -358,30 +190,6 @@ def part_classes_memory(quick, n, ours):
     return {"MiB above idle": peak() - before}
 
 
-def part_linear(quick, n):
-    """A linear-time test with 100 features; n p^2 useful flops of their covariance, p = 100 d."""
-    import jax
-
-    from jaxcal import RandomFeatures, Unnormalized, kccsd_test, nulls
-
-    def test(key, x, y):
-        features = RandomFeatures(1, 100)
-        model, null = Unnormalized(gaussian, x), nulls.Eigenvalues()
-        return kccsd_test(key, model, y, features=features, null=null).p_value
-
-    key = jax.random.key(0)
-    tenth = best(test, key, *data(n // 10))
-    before = peak()
-    whole = best(test, key, *data(n), repeats=2)
-    memory = peak()
-    return {
-        "share of product rate": n * (100 * D) ** 2 / whole / product_rate(quick),
-        "times a tenth of n": whole / tenth,
-        "peak MiB at a tenth": before,
-        "peak MiB": memory,
-    }
-
-
 def part_eigenvalues(quick, n):
     """p-values by eigenvalues and by 500 draws, by turns."""
     import jax
@@ -417,13 +225,15 @@ def part_second_call(quick, n):
 
 
 DEVICES = "1000 models x 256, a device a core"
-ALONE = {DEVICES}  # devices are chosen before JAX starts
+INGREDIENTS = "ingredients of n = 256 on one core"
+ALONE = {DEVICES, INGREDIENTS}  # devices and cores are chosen before JAX starts
 PARTS = {
     "idle process": (part_idle, {}),
     "n = 8192": (part_single, {"n": 8192}),
     "n = 65536": (part_single, {"n": 65536}),
     "1000 models x 256": (part_batch, {"n": 256, "batch": 1000}),
     DEVICES: (part_shared_batch, {"n": 256, "batch": 1000}),
+    INGREDIENTS: (part_ingredients, {"n": 256, "batch": 100}),
     "n = 4096 against the obvious way": (part_speedup, {"n": 4096, "batch": 0}),
     "100 sets x 256 against the obvious way": (part_speedup, {"n": 256, "batch": 100}),
     "n = 4096, memory": (part_single_same, {"n": 4096}),
@@ -433,6 +243,10 @@ PARTS = {
     "SKCE, 10 classes, memory": (part_classes_memory, {"n": 10000, "ours": True}),
     "SKCE, 10 classes, memory, scipy": (part_classes_memory, {"n": 10000, "ours": False}),
     "linear time, n = 10^6": (part_linear, {"n": 10**6}),
+    "linear time in batches, n = 10^6": (part_streamed, {"n": 10**6}),
+    "2 processes on 2 cores": (part_processes, {"pairs": 4096, "rows": 10**5}),
+    "draws that share additions, n = 8192": (part_hadamard, {"n": 8192}),
+    "cost model": (part_model, {"sizes": (1024, 4096, 8192), "rows": 10**5}),
     "eigenvalues, n = 8192": (part_eigenvalues, {"n": 8192}),
     "n = 4096, second call": (part_second_call, {"n": 4096}),
     "first p-value": (part_first, {"obvious": False}),
@@ -443,11 +257,16 @@ QUICK = {
     "n = 8192": {"n": 700},
     "1000 models x 256": {"n": 64, "batch": 4},
     DEVICES: {"n": 64, "batch": 4},
+    INGREDIENTS: {"n": 64, "batch": 4},
     "100 sets x 256 against the obvious way": {"n": 64, "batch": 3},
     "SKCE, n = 8192": {"n": 600},
     "SKCE, 10 classes": {"n": 600},
     "SKCE, 10 classes, memory": {"n": 600, "ours": True},
     "linear time, n = 10^6": {"n": 3000},
+    "linear time in batches, n = 10^6": {"n": 3000},
+    "2 processes on 2 cores": {"pairs": 600, "rows": 600},
+    "draws that share additions, n = 8192": {"n": 600},
+    "cost model": {"sizes": (600,), "rows": 600},
     "eigenvalues, n = 8192": {"n": 600},
     "n = 4096, second call": {"n": 600},
     "first p-value": {"obvious": False},
@@ -480,7 +299,9 @@ def write(rows):
     """All rows in the order of the parts."""
     order = list(PARTS)
     with (FOLDER / "results.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["part", "quantity", "value", "low", "high", "runs"])
+        writer = csv.DictWriter(
+            file, ["part", "quantity", "value", "low", "high", "runs"], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(sorted(rows.values(), key=lambda row: order.index(row["part"])))
 

@@ -6,6 +6,7 @@ A page holds a table between ``<!-- NAME -->`` and ``<!-- /NAME -->``; a test co
 """
 
 import csv
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -186,15 +187,86 @@ def benchmarks() -> str:
     )
 
 
-DRAWS, ENTRY, FEATURES, MOMENTS = 500, 270, 60, 500  # b; e; f; d R of the cost model
+NODES, DIMENSION = 10, 5  # m; d
+DRAWS, FEATURES, MOMENTS = 500, 60, 500  # b; f; d R of the cost model
 LAPTOP, GPU, REACHED, NETWORK = 0.1e12, 30e12, 0.6, 10e9  # multiplications and bytes a second
+TILE = 512
+PRICE = "multiplications an entry"
 
 
-def seconds(n: float, devices: int = 1, rate: float = GPU, *, linear: bool = False) -> float:
-    """The cost model: the slower of arithmetic and network."""
-    work = n * MOMENTS**2 / 2 if linear else n**2 * (DRAWS + ENTRY) / 2
+def measured(part: str) -> dict[str, float]:
+    """The quantities of a part of the benchmarks."""
+    rows = read("benchmarks/results.csv")
+    return {row["quantity"]: float(row["value"]) for row in rows if row["part"] == part}
+
+
+def seconds(
+    n: float,
+    devices: int = 1,
+    rate: float = GPU * REACHED,
+    memory: float = math.inf,
+    *,
+    linear: bool = False,
+) -> float:
+    """The cost model: the slowest of arithmetic, memory and network."""
+    price = measured("cost model")[PRICE]
+    work = n * MOMENTS**2 / 2 if linear else n**2 * (DRAWS + price) / 2
+    # features twice, or those and the signs of two sides of each tile
+    moved = 8 * n * FEATURES if linear else 4 * n**2 * (FEATURES + DRAWS) / TILE
     sent = 0 if devices == 1 else 4 * (MOMENTS**2 if linear else n * FEATURES)
-    return max(work / (rate * REACHED * devices), sent / NETWORK)
+    return max(work / (rate * devices), moved / (memory * devices), sent / NETWORK)
+
+
+def foretold() -> str:
+    """What the cost model says of the sizes that were measured, on the machine that did."""
+    numbers = measured("cost model")
+    machine = numbers["multiplications a second, product"], numbers["bytes a second, memory"]
+    rows = []
+    for quantity, value in numbers.items():
+        if not quantity.startswith("seconds, "):
+            continue
+        what = quantity.removeprefix("seconds, ")
+        n = int(what.rpartition(" ")[2])
+        said = seconds(n, 1, *machine, linear=what.startswith("linear"))
+        rows.append((what, duration(said), duration(value), f"{value / said:.2f}"))
+    inputs = f"{machine[0] / 1e9:.3g}, {machine[1] / 1e9:.2g}, {numbers[PRICE]:.3g}"
+    rows.append(("10⁹ multiplications and bytes a second; e", "", inputs, ""))
+    return table(("one p-value", "model", "measured", "measured / model"), rows)
+
+
+def ingredients() -> str:
+    """What a small data set costs, in units of the product of its tile."""
+    numbers = measured("ingredients of n = 256 on one core")
+    whole, given = numbers["whole, Wild"], numbers["bandwidths given, Wild"]
+    few, entries = numbers["bandwidths given, Wild of 7 draws"], numbers["entries of H alone"]
+    exponential, addition = (
+        numbers[f"multiplications {what}"] for what in ("an exponential", "an addition")
+    )
+    # an entry of H: m d multiplications and two exponentials without loading and storing; a pair in
+    # two searches: six passes of three comparisons and additions, and the same m d
+    least = (NODES * DIMENSION + 2 * (exponential - addition)) / DRAWS
+    search = (6 * 3 * 2 + NODES * DIMENSION / 2) / DRAWS
+    tests = {
+        "the whole test, `Wild(500)`": whole,
+        "the same, bandwidths given": given,
+        "the whole test, `HadamardWild(500)`": numbers["whole, HadamardWild"],
+        "the same, bandwidths given ": numbers["bandwidths given, HadamardWild"],
+        "least of `Wild(500)`, one tile": 1 + least + search,
+        "least, bandwidths given": 1 + least,
+    }
+    parts = {
+        "medians: what given bandwidths save": whole - given,
+        "500 draws: what 7 draws save": given - few,
+        "alone: product and forms": numbers["product and forms alone"],
+        "alone: signs": numbers["signs alone"],
+        "alone: entries of H": entries,
+        "the rest: scores, units, diagnostics": few - entries,
+    }
+    rows = [(name, f"{value:.2f}", f"{50 / value:.0f} %") for name, value in tests.items()]
+    rows += [(name, f"{value:.2f}", "") for name, value in parts.items()]
+    prices = f"{exponential:.0f}, {addition:.0f}"
+    rows.append(("multiplications an exponential, an addition", prices, ""))
+    return table(("n = 256, one core", "units", "share of its product's rate"), rows)
 
 
 def duration(value: float) -> str:
@@ -212,9 +284,9 @@ def model() -> str:
         (
             (
                 f"10{'⁴⁵⁶⁷⁸'[power - 4]}",
-                duration(seconds(10**power, rate=LAPTOP)),
+                duration(seconds(10**power, rate=LAPTOP * REACHED)),
                 *(duration(seconds(10**power, devices)) for devices in (1, 8, 1000)),
-                duration(seconds(10**power, rate=LAPTOP, linear=True)),
+                duration(seconds(10**power, rate=LAPTOP * REACHED, linear=True)),
                 *(duration(seconds(10**power, devices, linear=True)) for devices in (1, 1000)),
             )
             for power in range(4, 9)
@@ -222,9 +294,18 @@ def model() -> str:
     )
 
 
-TABLES = {
-    one.__name__: one for one in (level, power, intervals, cifar, examples, benchmarks, model)
-}
+WRITTEN = (
+    level,
+    power,
+    intervals,
+    cifar,
+    examples,
+    benchmarks,
+    model,
+    foretold,
+    ingredients,
+)
+TABLES = {one.__name__: one for one in WRITTEN}
 
 
 def filled(text: str) -> str:
