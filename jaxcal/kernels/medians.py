@@ -224,11 +224,9 @@ def _folded(divergence: DivergenceLike, features: Features, tiles: Tiles, *_: Ar
     (i, j) is that of (n - 1 - i, n - 1 - j) where j < i."""
     n, half = tiles.n, -(-tiles.n // 2)
     i, j = jnp.arange(half)[:, None], jnp.arange(n)[None]
-    turned = jax.tree.map(jnp.flipud, features)
-    first, last = (
-        _squares(divergence, jax.tree.map(lambda leaf: leaf[:half], cols), cols)
-        for cols in (features, turned)
-    )
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf[::-1]]), features)
+    rows = jax.tree.map(lambda leaf: leaf[:, :half], both)
+    first, last = jax.vmap(partial(_squares, divergence))(rows, both)
     real = (i < j) | ((j < i) & (2 * i != n - 1))  # the middle row is its own partner
     return jnp.where(real, jnp.sqrt(jnp.where(i < j, first, last)), jnp.inf)
 
