@@ -175,9 +175,22 @@ def test_a_posterior_is_told_of_its_pairs_and_of_parameters_by_themselves(key):
     thetas = centers + rng.normal(size=(300, 2)) * np.array([1.0, 1.4])
     scores = -(thetas - centers) @ jnp.asarray(PRECISION)
     covariances = jnp.broadcast_to(jnp.asarray(COV), (300, 2, 2))
-    told = diagnose(key, thetas, scores, centers, None, conditional=False, covariances=covariances)
+    told = diagnose(
+        key,
+        thetas,
+        scores,
+        jnp.zeros_like(centers),  # which nothing can be regressed on
+        None,
+        conditional=False,
+        covariances=covariances,
+        claimed_centers=centers,
+    )
     np.testing.assert_allclose(told.marginal_spread.estimate, [0, -np.log(1.4)], atol=0.15)
     np.testing.assert_allclose(told.correlation.estimate, [0.8], atol=0.2)
+    exact = faults(thetas, scores, centers, covariances)  # about the claimed centres
+    for one, other in ((told.correlation, exact.correlation), (told.marginal_spread, exact.spread)):
+        np.testing.assert_allclose(one.estimate, other.estimate, rtol=1e-9)
+        np.testing.assert_allclose(one.standard_error, other.standard_error, rtol=1e-9)
     said = sentences(told, ("a", "b"), 0.05)
     assert any("b is overconfident (too narrow) by itself" in text for text in said)
     assert any("correlation of a and b is claimed too high by +0." in text for text in said)

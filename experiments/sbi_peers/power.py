@@ -38,12 +38,12 @@ FROM_DRAWS = {
 }
 COUNTED = [("power", name) for name in METHODS] + [("level", name) for name in METHODS[:-1]]
 TRAINED = (
+    ("two moons", "NLE", 500),
+    ("bent", "NRE", 500),
+    ("two moons", "NRE", 2000),
+    ("bent", "NLE", 500),
     ("two moons", "NRE", 500),
     ("Gaussian 10", "NRE", 500),
-    ("bent", "NLE", 500),
-    ("two moons", "NLE", 500),
-    ("two moons", "NRE", 2000),
-    ("bent", "NRE", 500),
 )
 # of N(x / 2, 1 / 20) in ten parameters: the claimed shift and spread, in its deviations
 KNOWN = {

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,19 @@ TASKS = {
 }
 
 
+TRAINED = (  # task, algorithm, simulations
+    ("two moons", "NRE", 500),
+    ("SLCP", "NRE", 500),
+    ("two moons", "NLE", 500),
+    ("Gaussian 10", "NRE", 500),
+    ("SLCP", "NLE", 500),
+)
+
+
 @dataclass(frozen=True)
 class Config:
-    tasks: tuple[str, ...] = tuple(TASKS)
-    algorithms: tuple[str, ...] = ("NRE", "NLE")
-    budgets: tuple[int, ...] = (500,)
-    repetitions: int = 2
-    n: int = 100  # pairs
+    trained: tuple[tuple[str, str, int], ...] = TRAINED
+    n: int = 50  # pairs
     m: int = 99  # draws of each posterior by MCMC
     warmup: int = 200  # sbi's default
     chains: int = 20  # sbi's default
@@ -47,16 +52,14 @@ class Config:
     seed: int = 20261123
 
 
-QUICK = Config(
-    tasks=("two moons",), algorithms=("NRE",), budgets=(60,), repetitions=1, n=12, m=4, warmup=2,
-    chains=2, epochs=2,
-)  # fmt: skip
+QUICK = Config(trained=(("two moons", "NRE", 60),), n=12, m=4, warmup=2, chains=2, epochs=2)
 
 MEASURED = (
     "p_check",
     "p_sbc",
     "p_coverage",
     "p_tarp",
+    "p_tarp_ranks",
     "p_lc2st",
     "cpu_check",
     "cpu_check_first",
@@ -123,7 +126,7 @@ def measure_cell(cell: Any, key: jax.Array, config: Config) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         simulator, network, posterior = trained(
-            cell["task"], cell["algorithm"], cell["simulations"], train_key, config
+            cell["task"], cell["posterior"], cell["simulations"], train_key, config
         )
         thetas, xs = (np.array(part) for part in simulator.pairs(pair_key, config.n))
         theta, x = torch.as_tensor(thetas), torch.as_tensor(xs)
@@ -135,7 +138,12 @@ def measure_cell(cell: Any, key: jax.Array, config: Config) -> dict[str, Any]:
     local, seed = (xs[-1], draws[-1]), sbi_methods.key_seed(test_key)
     p = {
         name: sbi_methods.from_draws(method, seed, xs, ranks)
-        for name, method in (("p_sbc", "SBC KS"), ("p_coverage", "coverage KS"), ("p_tarp", "TARP"))
+        for name, method in (
+            ("p_sbc", "SBC KS"),
+            ("p_coverage", "coverage KS"),
+            ("p_tarp", "TARP"),
+            ("p_tarp_ranks", "TARP ranks"),
+        )
     }
     start = time.process_time()
     rest = sbi_methods.Ranks(*(part[:-1] for part in ranks))
@@ -183,10 +191,8 @@ def densities(posterior: Any, theta: Any, x: Any, draws: np.ndarray) -> tuple[An
 def make(config: Config) -> runner.Study:
     """p-values, processor seconds and rows that the network evaluated, of one trained posterior."""
     cells = [
-        {"task": task, "algorithm": algorithm, "simulations": budget, "repetition": k}
-        for k, budget, algorithm, task in product(
-            range(config.repetitions), config.budgets, config.algorithms, config.tasks
-        )
+        {"task": task, "posterior": algorithm, "simulations": budget, "n": config.n, "m": config.m}
+        for task, algorithm, budget in config.trained
     ]
 
     def measure(cell: Any, key: jax.Array) -> dict[str, Any]:

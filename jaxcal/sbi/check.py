@@ -12,7 +12,8 @@ from jaxcal.candidates.proposals import Proposal
 from jaxcal.coverage import Coverage
 from jaxcal.models import Scores
 from jaxcal.models.standardized import Units
-from jaxcal.moments import marginal_means
+from jaxcal.moments import attribution
+from jaxcal.moments.attribution import Claims
 from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, score_pairs
@@ -355,7 +356,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
     if conditional:  # the posterior is a function of x, so both are known
         predictors = jnp.concatenate([predictors, features], axis=1)
     searched = features if q <= MOST_FEATURES else None
-    covariances, common = _covariances(pairs.thetas, pairs.scores)
+    claims = _claims(pairs.thetas, pairs.scores)
     return diagnose(
         key,
         pairs.thetas,
@@ -364,17 +365,21 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
         searched,
         conditional=conditional,
         level=level,
-        covariances=covariances,
-        common=common,
+        covariances=None if claims is None else claims.covariances,
+        claimed_centers=None if claims is None else claims.centers,
+        common=0 if claims is None else claims.common,
     )
 
 
 @jax.jit
-def _covariances(thetas: Array, scores: Scores) -> tuple[Array | None, Array | int]:
-    """Of the posteriors, [n, d, d], as far as their scores tell, and how many share one that is not
-    theirs; computed in units of the pairs."""
+def _claims(thetas: Array, scores: Scores) -> Claims | None:
+    """Centres and covariances of the posteriors, as far as their scores tell; computed in units of
+    the pairs."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
-    fitted = marginal_means.covariances_of(None, nodes, at_nodes, units.scores(scores.at_targets))
+    at_targets = units.scores(scores.at_targets)
+    fitted = attribution.claims(None, nodes, at_nodes, units.points(thetas), at_targets)
+    if fitted is None:
+        return None
     square = units.scale[:, None] * units.scale[None]
-    return (None, 0) if fitted is None else (fitted.values * square[None], fitted.common)
+    return Claims(units.original(fitted.centers), fitted.covariances * square[None], fitted.common)

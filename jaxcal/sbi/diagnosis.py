@@ -114,15 +114,17 @@ def diagnose(
     conditional: bool,
     level: Scalar | float = 0.05,
     covariances: Float[Array, "n d d"] | None = None,
+    claimed_centers: Float[Array, "n d"] | None = None,
     common: Int[Array, ""] | int = 0,
 ) -> Diagnosis:
     """Moments of free parameters and their scores; ``predictors``: what is conditioned on.
 
     ``features``: those to look for trends along; used only where ``conditional``. ``covariances``
-    of the posteriors, functions of nothing but them, of which ``common`` share one that is not
-    theirs. Limits are those of tests of this ``level``,
-    of confidence 1 - level. p-values by Student's t: from about a hundred
-    pairs on. Cost O(n 300^2).
+    and ``claimed_centers`` of the posteriors, functions of nothing but them; ``common`` of the
+    covariances are one that is not theirs. Without claimed centres spreads of parameters by
+    themselves and correlations are about regressed ones, whose errors the limits do not know.
+    Limits are those of tests of this ``level``, of confidence 1 - level. p-values by Student's t:
+    from about a hundred pairs on. Cost O(n 300^2).
     """
     centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
@@ -135,7 +137,8 @@ def diagnose(
     shift = None if covariances is None else mean
     alone = pairs = None
     if covariances is not None:
-        apart = attribution.faults(thetas, scores, centers, covariances, level=level, common=common)
+        about = centers if claimed_centers is None else claimed_centers
+        apart = attribution.faults(thetas, scores, about, covariances, level=level, common=common)
         alone, pairs = apart.spread, apart.correlation
     if not conditional or features is None:
         return Diagnosis(shift, bias, spread, None, None, None, None, alone, pairs)

@@ -491,3 +491,27 @@ def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
     )
     flops = lowered.compile().cost_analysis()["flops"]
     assert flops < 40 * n**2 / 10 * (b + m * d)  # scans are counted once a body
+
+
+def test_centres_and_covariances_of_gaussian_posteriors_come_from_their_scores():
+    """In any units, and of any widths: the jackknife's limits know no error of a regression."""
+    from jaxcal.sbi.check import _claims
+
+    x_key, noise_key, node_key = jax.random.split(jax.random.key(5), 3)
+    xs = jax.random.normal(x_key, (60, 2))
+    size, widths = jnp.asarray([[3.0, 0.01]]), jnp.exp(xs[:, :1])
+    inverse = jnp.asarray([[2.0, -0.6], [-0.6, 1.0]])
+    centers = size * (xs + 2)
+
+    def scores_at(points):
+        gaps = (points - centers[:, None]) / (size * widths)[:, None]
+        return -(gaps @ inverse) / (size * widths)[:, None]
+
+    thetas = centers + size * jax.random.normal(noise_key, (60, 2))
+    nodes = size * (2 + jax.random.normal(node_key, (10, 2)))
+    among = jnp.broadcast_to(nodes, (60, 10, 2))
+    claims = _claims(thetas, Scores(scores_at(thetas[:, None])[:, 0], scores_at(among), nodes))
+    scale = (size * widths)[:, :, None] * (size * widths)[:, None]
+    assert int(claims.common) == 0
+    np.testing.assert_allclose(claims.centers, centers, rtol=1e-6)
+    np.testing.assert_allclose(claims.covariances, scale * jnp.linalg.inv(inverse)[None], rtol=1e-6)
