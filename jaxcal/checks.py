@@ -262,6 +262,7 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
         raise ValueError(
             f"{name}: wanted class probabilities of shape [n, m], one row an observation and one "
             f"column a class (two columns for two classes), got shape {values.shape}"
+            + ("; draws [n, m, d] go as jaxcal.Draws(array)" if values.ndim == 3 else "")
         )
     if isinstance(values, Tracer):
         return values

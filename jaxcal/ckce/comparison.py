@@ -223,8 +223,10 @@ def _report(comparison: Comparison) -> list[str]:
     lines = [
         f"CKCE of {len(comparison.names)} {comparison.things}, n = {comparison.n}, "
         f"ridge {float(comparison.ridge):.4g}: {COMPARABLE}",
-        f"  {comparison.things[:-1]:{wide}s}   corrected   {title:22s}"
-        + "".join(f"   {k:>9s}" for k in skill),
+        (
+            f"  {comparison.things[:-1]:{wide}s}   corrected   {title:22s}"
+            + "".join(f"   {k:>9s}" for k in skill)
+        ).rstrip(),
     ]
     for i in order:
         low, high = float(comparison.low[i]), float(comparison.high[i])
@@ -233,6 +235,7 @@ def _report(comparison: Comparison) -> list[str]:
             f"[{low:9.3g}, {high:9.3g}]" + "".join(f"   {v[i]:9.3g}" for v in skill.values())
         )
     effect = [np.asarray(a) for a in comparison.effect]
+    valued = np.isfinite(np.asarray(comparison.corrected))
     about = {"shift": "a shift, in standard deviations of the targets,"}
     lines.append(
         f"  as wrong as by {about.get(comparison.unit, 'overconfidence, at a temperature')} of:"
@@ -244,9 +247,10 @@ def _report(comparison: Comparison) -> list[str]:
             f"(calibrated: below {noise:.3g} in {confidence(comparison.level)} of data sets)"
             if np.isfinite(noise)
             else f"  {comparison.names[i]:{wide}s}   no {comparison.unit} changes its predictions"
+            if valued[i]
+            else f"  {comparison.names[i]:{wide}s}   not a number"
         )
     best = comparison.best()
-    valued = np.isfinite(np.asarray(comparison.corrected))
     worse = [name for i in order if valued[i] and (name := comparison.names[i]) not in best]
     lines.append(
         f"  may be the best: {', '.join(best) or 'none'}; worse: {', '.join(worse) or 'none shown'}"
@@ -255,6 +259,8 @@ def _report(comparison: Comparison) -> list[str]:
     lines.append("  every pair, its interval, and the p-value adjusted for all pairs:")
     for row in rows[:PAIRS_SHOWN]:
         says = "better" if row["shown"] else "no difference shown"
+        if not np.isfinite(row["difference"]):
+            says = "cannot tell"
         lines.append(
             f"  {row['better']} - {row['worse']}: {row['difference']:.3g} "
             f"[{row['low']:.3g}, {row['high']:.3g}], p = {row['p_adjusted']:.3g}, {says}"

@@ -1,6 +1,7 @@
 """Densities known up to their constant."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import equinox as eqx
 import jax
@@ -8,6 +9,15 @@ from jaxtyping import Array, PyTree
 
 from jaxcal import convert
 from jaxcal.typing import LogDensity
+
+
+def _callable(log_density: object) -> LogDensity:
+    if not callable(log_density):
+        raise TypeError(
+            f"log_density: wanted a function log_density(params, y), got "
+            f"{convert.say(log_density)}: Unnormalized(log_density, params)"
+        )
+    return cast(LogDensity, log_density)
 
 
 class Unnormalized(eqx.Module):
@@ -34,7 +44,7 @@ class Unnormalized(eqx.Module):
         'rejected'
     """
 
-    log_density: LogDensity = eqx.field(static=True)
+    log_density: LogDensity = eqx.field(static=True, converter=_callable)
     params: PyTree = eqx.field(converter=lambda params: convert.leaves(params, "params"))
     in_axes: PyTree = eqx.field(default=0, static=True)
 

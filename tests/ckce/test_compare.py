@@ -266,6 +266,8 @@ def test_a_model_without_a_value_is_never_best_and_the_reason_is_the_one_counted
     np.testing.assert_array_equal(jnp.isnan(comparison.corrected), [False, True, False])
     np.testing.assert_array_equal(comparison.may_be_best, [True, False, False])
     assert ["1 of its predictions" in text for text in comparison.warnings()] == [True]
+    assert "model 1   not a number" in repr(comparison)
+    assert repr(comparison).count("p = nan, cannot tell") == 2
     # and the others lose nothing: their adjustment is that of the two of them
     two = compare(KEY, stack[jnp.asarray([0, 2])], Y, n_draws=99, rank=20, bandwidth=0.4)
     np.testing.assert_allclose(

@@ -93,3 +93,10 @@ def test_options_and_models_that_do_not_go_together_are_named():
         compared(mixed)
     with pytest.raises(ValueError, match=r"models\[short\]"):
         compared({"right": FORECASTS["right"], "short": dist.Normal(X[1:], 0.6)})
+
+
+def test_what_is_no_density_is_named_at_once():
+    with pytest.raises(TypeError, match=r"log_density: wanted a function .* got an array"):
+        jaxcal.Unnormalized(jnp.zeros(3), lambda params, y: 0.0)
+    with pytest.raises(ValueError, match=r"draws \[n, m, d\] go as jaxcal.Draws"):
+        jaxcal.compare(0, [np.zeros((5, 3, 2))] * 2, np.zeros((5, 2)))
