@@ -12,9 +12,9 @@ from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
 from jaxcal.ckce.comparison import Differences
-from jaxcal.ckce.effect import Curve, EffectSize, calibrated_value, temperatures
+from jaxcal.ckce.effect import Curve, EffectSize, noise_quantile, temperatures
 from jaxcal.ckce.estimator import positive
-from jaxcal.ckce.expansion import Expansion, by_features
+from jaxcal.ckce.expansion import Expansion, several
 from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
 from jaxcal.ckce.multipliers import studentized, value_interval
 from jaxcal.ckce.residuals import class_root, residuals
@@ -117,10 +117,14 @@ def _expanded(
     chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)
     features = NystroemFeatures.at(kernel, candidates[chosen], used)
     key, reference_key = jax.random.split(key)
-    expansion, kept, low = by_features(key, features, q, residuals(q, labels, root), ridge, weights)
-    noise = calibrated_value(
-        reference_key, features, q, ridge, root, weights, level=level, n_draws=n_draws
-    )
+    label_key, noise_key = jax.random.split(reference_key)
+    # what a calibrated model exceeds with probability `level`: labels drawn from the predictions
+    calibrated = jax.random.categorical(label_key, jnp.log(q), axis=1)
+    both = jnp.stack([residuals(q, each, root) for each in (labels, calibrated)])
+    expansions, kept, low = several(key, features, q, both, ridge, weights)
+    expansion = jax.tree.map(lambda leaf: leaf[0], expansions)
+    reference = jax.tree.map(lambda leaf: leaf[1], expansions)
+    noise = noise_quantile(noise_key, reference, level=level, n_draws=n_draws)
     diagonal = grams.gram_diagonal(kernel, q)
     left_out = at_least(1 - kept / jnp.sum(weights * diagonal), 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))

@@ -12,10 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.ckce import solve
-from jaxcal.ckce.expansion import Expansion, by_features
+from jaxcal.ckce.expansion import Expansion
 from jaxcal.ckce.features import TILE, FeatureMap
 from jaxcal.ckce.multipliers import order_statistic
-from jaxcal.ckce.residuals import residuals
 from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Scalar
 
@@ -93,25 +92,6 @@ def temperatures(
         moments = jax.lax.scan(step, start, (rows, counted))[0]
         values = jax.lax.map(lambda g: jnp.sum(solve.solve(low, g) ** 2), moments)
     return Curve(sizes, values)
-
-
-def calibrated_value(
-    key: Key,
-    features: FeatureMap,
-    q: Float[Array, "n m"],
-    ridge: Scalar,
-    root: Float[Array, "m m"] | None,
-    weights: Float[Array, " n"],
-    *,
-    level: float | Scalar,
-    n_draws: int,
-) -> Scalar:
-    """What a calibrated model with these predictions exceeds with probability ``level``: by the
-    second term alone, with labels drawn from the predictions."""
-    label_key, key = jax.random.split(key)
-    labels = jax.random.categorical(label_key, jnp.log(q), axis=1)
-    expansion = by_features(key, features, q, residuals(q, labels, root), ridge, weights)[0]
-    return noise_quantile(key, expansion, level=level, n_draws=n_draws)
 
 
 def noise_quantile(

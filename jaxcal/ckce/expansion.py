@@ -67,9 +67,31 @@ def by_features(
     observations each is a block; more are dealt out at random.
     Cost 2 n r (r + p) and k^2 r p multiplications; memory k r p + k^2 beyond the data.
     """
-    n = points.shape[0]
+    expansions, *rest = several(key, features, points, residuals[None], ridge, weights)
+    return jax.tree.map(lambda leaf: leaf[0], expansions), *rest
+
+
+def several(
+    key: Key,
+    features: FeatureMap,
+    points: Float[Array, "n m"],
+    residuals: Float[Array, "s n p"],
+    ridge: Scalar,
+    weights: Float[Array, " n"],
+) -> tuple[Expansion, Scalar, Float[Array, "r r"]]:
+    """The same of s sets of residuals at the same points, whose features are made once for all.
+
+    Cost 2 n r (r + s p) and s k^2 r p multiplications; memory s k r p + s k^2 beyond the data.
+    """
+    s, n, p = residuals.shape
+    rows = jnp.moveaxis(residuals, 0, 1).reshape(n, s * p)
+
+    def apart(a: Array) -> Array:
+        """[.., s p] as [s, .., p]."""
+        return jnp.moveaxis(a.reshape(*a.shape[:-1], s, p), -2, 0)
+
     with jax.default_matmul_precision("highest"):
-        sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
+        sums = normal_equations(features, points, rows, weights, side=min(n, TILE))
         low = solve.factor(
             (sums.products + sums.products.T) / 2,
             ridge * (jnp.sum(weights) / sums.products.shape[0]),
@@ -77,40 +99,37 @@ def by_features(
         theta = solve.solve(low, sums.moments)
         along = solve.solve(low, theta)
 
-        def parts(x: Array, r: Array, weight: Array) -> tuple[Array, ...]:
-            """A^-1 F, the fit's residuals, the first influence, each one's product with itself,
-            which the value leaves out, and its part of the bias."""
+        def parts(x: Array, rows: Array, weight: Array) -> tuple[Array, ...]:
+            """A^-1 F, and of each set the fit's residuals, the first influence, each one's product
+            with itself, which the value leaves out, and its part of the bias."""
             f = features(x) * weight[:, None]
-            errors = r - f @ theta
             pulled = solve.solve(low, f.T).T
-            drift = f @ along
             square = jnp.sum(pulled**2, axis=1)
-            alone = square * jnp.sum(r**2, axis=1)
             leverage = jnp.sum(f * pulled, axis=1)
-            bias = _bias(
-                square,
-                leverage,
-                jnp.sum(r**2, axis=1),
-                jnp.sum(r * errors, axis=1),
-                jnp.sum(drift * errors, axis=1),
-            )
-            first = 2 * jnp.sum(drift * errors, axis=1)
-            return pulled, errors, first, alone, bias
+
+            def of_one(r: Array, theta: Array, along: Array) -> tuple[Array, ...]:
+                errors = r - f @ theta
+                drift = f @ along
+                drifts = jnp.sum(drift * errors, axis=1)
+                rr, re = jnp.sum(r**2, axis=1), jnp.sum(r * errors, axis=1)
+                return errors, 2 * drifts, square * rr, _bias(square, leverage, rr, re, drifts)
+
+            return pulled, *jax.vmap(of_one)(apart(rows), apart(theta), apart(along))
 
         if n <= BLOCKS:
-            pulled, errors, first, alone, bias = parts(points, residuals, weights)
-            second = (pulled @ pulled.T) * (errors @ errors.T)
+            pulled, errors, first, alone, bias = parts(points, rows, weights)
+            second = (pulled @ pulled.T)[None] * (errors @ jnp.swapaxes(errors, 1, 2))
             sizes = weights
         else:
-            first, alone, bias, second, sizes = _in_blocks(key, parts, points, residuals, weights)
-    estimate = jnp.sum(theta**2)
-    value = estimate - jnp.sum(alone)
-    bias = jnp.sum(bias)
-    return (
-        _expansion(estimate, value, bias, first, second, sizes / jnp.sum(weights)),
-        sums.kept,
-        low,
+            first, alone, bias, second, sizes = _in_blocks(key, parts, points, rows, weights)
+    estimate = jnp.sum(apart(theta) ** 2, axis=(1, 2))
+    value = estimate - jnp.sum(alone, axis=1)
+    bias = jnp.sum(bias, axis=1)
+    share = sizes / jnp.sum(weights)
+    expansions = jax.vmap(lambda *each: _expansion(*each, share))(
+        estimate, value, bias, first, second
     )
+    return expansions, sums.kept, low
 
 
 def _in_blocks(
@@ -120,8 +139,8 @@ def _in_blocks(
     residuals: Array,
     weights: Array,
 ) -> tuple[Array, ...]:
-    """Sums over random blocks: of the first influence, of what is left out, of the bias, the
-    products of the sums of the second, and how many observations are in each."""
+    """Of each set, sums over random blocks: of the first influence, of what is left out, of the
+    bias, the products of the sums of the second; and how many observations are in each block."""
     rows = _dealt(key, points, residuals, weights)
     side = rows[0].shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
@@ -131,14 +150,16 @@ def _in_blocks(
         pulled, errors, *sums = parts(
             x.reshape(-1, x.shape[2]), r.reshape(-1, r.shape[2]), weight.reshape(-1)
         )
-        pulled, errors = (a.reshape(tile, side, -1) for a in (pulled, errors))
-        products = jnp.einsum("ksr,ksp->krp", pulled, errors)
-        sums = (jnp.sum(a.reshape(tile, side), axis=1) for a in sums)
-        return *sums, products.reshape(tile, -1)
+        pulled = pulled.reshape(tile, side, -1)
+        errors = errors.reshape(len(errors), tile, side, -1)
+        products = jnp.einsum("bir,sbip->bsrp", pulled, errors)
+        sums = (jnp.sum(a.reshape(-1, tile, side), axis=2).T for a in sums)
+        return *sums, products.reshape(*products.shape[:2], -1)
 
     chunks = jax.tree.map(lambda a: a.reshape(BLOCKS // tile, tile, *a.shape[1:]), rows)
-    *sums, products = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
-    return *sums, products @ products.T, jnp.sum(rows[2], axis=1)
+    parts_of_blocks = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
+    *sums, products = (jnp.moveaxis(a, 1, 0) for a in parts_of_blocks)
+    return *sums, products @ jnp.swapaxes(products, 1, 2), jnp.sum(rows[2], axis=1)
 
 
 def by_products(

@@ -79,6 +79,21 @@ def test_both_ways_to_the_expansion_are_the_equation():
         np.testing.assert_allclose(way.second, second, atol=close * np.abs(second).max())
 
 
+@pytest.mark.parametrize("n", [12, 100, N])
+def test_several_sets_of_residuals_are_each_alone(monkeypatch, n):
+    monkeypatch.setattr(expansion, "BLOCKS", 64)
+    q, key, ridge = MODELS["over"][:n], jax.random.key(0), jnp.asarray(0.3)
+    features = NystroemFeatures.at(kernels.simplex_kernel(0.4), q[:10], jnp.ones(10, bool))
+    sets = jnp.stack([residuals(q, Y[:n]), residuals(q, Y[:n][::-1])])
+    together, *rest = expansion.several(key, features, q, sets, ridge, jnp.ones(n))
+    for i, one in enumerate(sets):
+        alone, *also = by_features(key, features, q, one, ridge, jnp.ones(n))
+        for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(a[i], b, atol=1e-12 * float(jnp.max(jnp.abs(b))) + 1e-16)
+        for a, b in zip(rest, also, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
 def test_the_first_influence_is_the_derivative_in_the_weights():
     q, y, n = np.asarray(MODELS["over"][:60]), np.asarray(Y[:60]), 60
     k, r = problems.simplex_gram(q, q, 0.4), problems.one_hot(y) - q
