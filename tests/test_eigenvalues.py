@@ -61,6 +61,23 @@ def test_unequal_weights_follow_imhof(x):
         np.testing.assert_allclose(result.slopes[k], slope, atol=1e-5)
 
 
+@pytest.mark.parametrize("degrees", [1e3, 5e4, 1e6, 1e9])
+@pytest.mark.parametrize("x", [3.0, 5.0, 9.0])
+def test_a_small_weight_of_many_degrees_is_nearly_its_mean(degrees, x):
+    """As in the spectrum of a linear-time test, without the diagonal, of n = degrees."""
+    weights = np.zeros(500)
+    weights[:20] = 0.5 ** np.arange(20)
+    weights[20], mean = 3 / degrees, 3.0
+    result = run(jnp.asarray(x + mean), weights, np.where(weights == weights[20], degrees, 1.0))
+    # a normal variable of this variance in the place of it, by Gauss-Hermite quadrature
+    nodes, shares = np.polynomial.hermite_e.hermegauss(9)
+    points = x - (2 * degrees) ** 0.5 * weights[20] * nodes
+    few = np.where(weights == weights[20], 0, weights)
+    values = [float(run(jnp.asarray(point), few, np.ones(500)).p) for point in points]
+    wanted = shares @ np.asarray(values) / shares.sum()
+    np.testing.assert_allclose(float(result.p), wanted, rtol=1e-3)
+
+
 def test_the_scale_of_the_weights_cancels_in_loops_too():
     """A compiler may divide by a loop's constant through its reciprocal, and pass 1."""
     weights = jnp.linspace(0.1, 1, 20, dtype=jnp.float32)

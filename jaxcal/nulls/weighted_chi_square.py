@@ -21,6 +21,8 @@ from jaxcal.typing import Scalar
 
 STEP, NODES = 1 / 8, 96  # of the rule: up to v = sinh(12)
 BENDS = tuple(0.25 * 2.0**-k for k in range(9))  # of the parabola, in widths of the peak
+# a small weight of many degrees, up to 10^9, is passed by these alone; others lose digits there
+STRAIGHT = tuple(2.0**-k for k in range(12, 34, 3))
 
 
 class Tail(NamedTuple):
@@ -42,10 +44,11 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
 
     Returns:
         `Tail`: p, log p and its slopes. In float64 relative errors of p are below 1e-9 where
-        p < 0.9 and absolute errors below 1e-5 elsewhere; in float32 below 2e-4. p = 1 for x <= 0.
+        p < 0.9 and absolute errors below 1e-5 elsewhere; in float32 below 2e-4. Where a small
+        weight has more than 10^4 degrees, relative errors are below 1e-3. p = 1 for x <= 0.
         NaN where x or a weight is, or where no weight is positive.
 
-    Cost: 960 k complex logarithms.
+    Cost: 1,700 k complex logarithms.
 
     Source: Imhof (1961), eq. 3.2; the contour after Rice (1980).
 
@@ -86,9 +89,12 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
         return jnp.sum(jnp.exp(growth) * speed * jnp.sqrt(1 + (2 * bend * v) ** 2))
 
     # the bend along which the terms cancel least
-    bends = jnp.asarray(BENDS, lam.dtype)
+    bends = jnp.asarray(BENDS + STRAIGHT, lam.dtype)
     sizes = jax.lax.map(size, bends)
-    best = jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf))
+    sizes = jnp.where(jnp.isfinite(sizes), sizes, jnp.inf)
+    bent = jnp.arange(bends.size) < len(BENDS)
+    enough = jnp.any(bent & (sizes < 1e3))
+    best = jnp.argmin(jnp.where(bent | ~enough, sizes, jnp.inf))
     growth, direction, shift, ratios = along(jax.lax.stop_gradient(bends[best]))
     terms = jnp.exp(growth) * direction
     mass = jnp.sum(terms.real)
