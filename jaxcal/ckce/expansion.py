@@ -67,8 +67,8 @@ def by_features(
     observations each is a block; more are dealt out at random.
     Cost 2 n r (r + p) and k^2 r p multiplications; memory k r p + k^2 beyond the data.
     """
-    expansions, *rest = several(key, features, points, residuals[None], ridge, weights)
-    return jax.tree.map(lambda leaf: leaf[0], expansions), *rest
+    expansions, kept, low = several(key, features, points, residuals[None], ridge, weights)
+    return jax.tree.map(lambda leaf: leaf[0], expansions), kept, low
 
 
 def several(
@@ -125,10 +125,8 @@ def several(
     estimate = jnp.sum(apart(theta) ** 2, axis=(1, 2))
     value = estimate - jnp.sum(alone, axis=1)
     bias = jnp.sum(bias, axis=1)
-    share = sizes / jnp.sum(weights)
-    expansions = jax.vmap(lambda *each: _expansion(*each, share))(
-        estimate, value, bias, first, second
-    )
+    each_set = jax.vmap(_expansion, in_axes=(0, 0, 0, 0, 0, None))
+    expansions = each_set(estimate, value, bias, first, second, sizes / jnp.sum(weights))
     return expansions, sums.kept, low
 
 
