@@ -52,7 +52,7 @@ class Faults(NamedTuple):
 
 
 def claims(
-    predictions: Predictions,
+    predictions: Predictions | None,
     nodes: Nodes | None,
     at_nodes: Float[Array, "n m d"] | None,
     ys: Points,
@@ -69,7 +69,7 @@ def claims(
         return None
     n, d = ys.shape
     covariances = jnp.broadcast_to(fitted.values, (n, d, d))
-    offered = mean_and_covariance(distribution_of(predictions))
+    offered = None if predictions is None else mean_and_covariance(distribution_of(predictions))
     if offered is not None:
         return Claims(jnp.broadcast_to(offered.mean, (n, d)), covariances, fitted.common)
     assert nodes is not None

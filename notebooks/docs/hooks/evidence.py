@@ -67,8 +67,8 @@ def level() -> str:
     chosen = rates([row for row in linear if row["features"] != "0"], "rejected_05")
     rows.append(("linear time, 20 to 300 features", "linear", chosen, 1000))
     right = [row for row in read("sbi_verdicts/results.csv") if row["fault"] == "right"]
-    verdicts = [float(row["rejected"]) for row in right]
-    rows.append(("`sbi.check_posterior`, its verdict", "sbi_verdicts", verdicts, 1000))
+    verdicts, sets = rates(right, "rejected"), right[0]["data_sets"]
+    rows.append(("`sbi.check_posterior`, its verdict", "sbi_verdicts", verdicts, sets))
     head = ("test", "cells", "data sets a cell", "rejected at .05", "study")
     return table(
         head,
