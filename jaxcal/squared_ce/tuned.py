@@ -55,8 +55,8 @@ class Tuned(eqx.Module):
         >>> bins = jaxcal.squared_ce.Bins((2, 4))
         >>> report = jaxcal.calibration_error(2, jax.nn.softmax(logits), targets, estimators=[bins])
         >>> tuned = report.best
-        >>> tuned.risks.shape, tuned.contributions.shape
-        ((1, 5, 2), (12,))
+        >>> tuned.risks.shape[:2], tuned.contributions.shape
+        ((1, 5), (12,))
     """
 
     name: str = eqx.field(static=True)
