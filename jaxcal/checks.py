@@ -31,8 +31,14 @@ from jaxcal.typing import Divergence
 
 __all__ = ["array", "choice", "devices", "divergence", "features", "flag", "floats", "function"]
 __all__ += ["instance", "integer", "key", "labels", "leaves", "level", "location_null", "names"]
-__all__ += ["null", "number", "numbers", "of_jax", "predictions", "probabilities", "real"]
+__all__ += ["nodes", "null", "number", "numbers", "of_jax", "predictions", "probabilities", "real"]
 __all__ += ["returned", "rows", "say", "targets", "tolerance", "unit"]
+
+
+def nodes(value: object, d: int, *, least: int = 1) -> int:
+    """How many nodes to draw: by default enough to tell the covariances of predictions in ``d``
+    dimensions from their scores, and whether they are such as a Gaussian's."""
+    return max(10, 2 * d + 2) if value is None else integer(value, "n_nodes", least=least)
 
 
 def null(value: object) -> None:

@@ -39,7 +39,7 @@ class MomentOptions(TypedDict, total=False):
     null: Null
     level: float
     base_measure: BaseMeasure | None
-    n_nodes: int
+    n_nodes: int | None
     whiten: Whitener | None
     standardize: bool
     features: RandomFeatures | None
@@ -72,9 +72,10 @@ def moment_test(
             (`jaxcal.moments.Moment`).
         **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
             prediction, plus a constant, for the same error everywhere; ``null`` is by default
-            `jaxcal.nulls.HadamardWild`; ``divergence``, ``base_measure``, ``n_nodes``, ``whiten``,
-            ``standardize``, ``level``, ``features``, ``tile`` and ``mesh`` as in
-            `jaxcal.kccsd_test`.
+            `jaxcal.nulls.HadamardWild`; ``n_nodes`` by default max(10, 2 d + 2), as covariances
+            that come from scores take more nodes than dimensions; ``divergence``,
+            ``base_measure``, ``whiten``, ``standardize``, ``level``, ``features``, ``tile`` and
+            ``mesh`` as in `jaxcal.kccsd_test`.
 
     Returns:
         `TestResult`. A target where its prediction has density 0 is a rejection of its own. There
@@ -196,7 +197,7 @@ def _run(
         Gaussian(),
         residual,
         checked_base_measure(options.get("base_measure"), ys),
-        checks.integer(options.get("n_nodes", 10), "n_nodes"),
+        checks.nodes(options.get("n_nodes"), ys[0].size),
         checks.flag(options.get("standardize", True), "standardize"),
         None if whiten is None else checked(whiten, "whiten"),
     )

@@ -445,3 +445,18 @@ def test_in_own_units_gaussians_of_every_width_are_one(key):
 
     whitened = run(c, w, c + w * u, Regression())
     np.testing.assert_allclose(whitened, run(0 * c, w**0, u, None), rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_nodes": 4}, {"whiten": Regression()}])
+def test_a_shift_of_many_correlated_coordinates_is_found_with_any_number_of_nodes(options):
+    """Without covariances scores speak of each coordinate given the others, and hardly see it."""
+    d, n = 12, 100
+    noise_key, center_key, key = jax.random.split(jax.random.key(3), 3)
+    root = jnp.linalg.cholesky(0.5 * jnp.eye(d) + 0.5)
+    centers = jax.random.normal(center_key, (n, d))
+    predictions = Unnormalized(
+        lambda center, y: -jnp.sum(jnp.linalg.solve(root, y - center) ** 2) / 2, centers
+    )
+    ys = centers + 0.3 + jax.random.normal(noise_key, (n, d)) @ root.T
+    result = moment_test(key, predictions, ys, moment=Score(marginal=True), **options)
+    assert result.p_value < 0.01

@@ -34,8 +34,13 @@ def log_density(params: tuple[jax.Array, jax.Array, jax.Array], y: jax.Array) ->
 @lru_cache
 def trained(name: str) -> eqx.nn.MLP:
     """By maximum likelihood, the same network each time; 600 steps of Adam."""
+    with jax.ensure_compile_time_eval():  # also where a program that needs it is being traced
+        return _train(SIMULATIONS[name])
+
+
+def _train(simulations: int) -> eqx.nn.MLP:
     net_key, data_key = jax.random.split(jax.random.key(SEED))
-    theta, x = simulate(data_key, SIMULATIONS[name])
+    theta, x = simulate(data_key, simulations)
     net = eqx.nn.MLP(2, 5 * COMPONENTS, 32, 2, activation=jnp.tanh, key=net_key)
     params, static = eqx.partition(net, eqx.is_array)
     optimizer = optax.adam(5e-3)
@@ -50,8 +55,7 @@ def trained(name: str) -> eqx.nn.MLP:
         return optax.apply_updates(params, updates), state
 
     walk = jax.jit(lambda start: jax.lax.fori_loop(0, STEPS, step, start))
-    with jax.ensure_compile_time_eval():
-        params, _ = walk((params, optimizer.init(params)))
+    params, _ = walk((params, optimizer.init(params)))
     return eqx.combine(params, static)
 
 

@@ -81,7 +81,7 @@ def main(arguments=None) -> Path:
     figures.as_table(ax, labels, list(COLUMNS.values()), size="x-small")
     ax.set_xlabel("share of data sets rejected at 5 %")
     target = path.parent / "figure.png"
-    figure.savefig(target, dpi=62, bbox_inches="tight")
+    figure.savefig(target, dpi=56, bbox_inches="tight")
     return target
 
 

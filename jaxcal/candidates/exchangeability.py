@@ -128,9 +128,7 @@ def exchangeability_test(
         )
     d, level = ys[0].size, checks.level(level)
     n_resamples = checks.integer(n_resamples, "n_resamples")
-    n_nodes = (
-        max(10, 2 * d + 2) if n_nodes is None else checks.integer(n_nodes, "n_nodes", least=d + 1)
-    )
+    n_nodes = checks.nodes(n_nodes, d, least=d + 1)
     if base_measure is not None:
         base_measure = checks.floats(base_measure, "base_measure")
         if base_measure.shape[1:] != ys.shape[1:] or base_measure.shape[0] < d + 2:

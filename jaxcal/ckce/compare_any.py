@@ -81,7 +81,7 @@ def specifications(
                         prediction_kernel=kernel,
                         target_kernel=Gaussian(length),
                         whiten=Regression(),
-                        n_nodes=max(10, 2 * d + 2),
+                        n_nodes=checks.nodes(None, d),
                     )
                 )
             else:

@@ -65,8 +65,7 @@ def covariances_of(
     Scores of a Gaussian are linear, so regressing them on the nodes gives its precision
     exactly (`preconditioners.regressed`). Where they are not near linear (R^2 below .9) the
     slope over wide nodes says little of where a prediction has its mass, and one matrix
-    serves all such predictions: the inverse of the mean of :math:`s s^\top` at the targets, with
-    which :math:`\Sigma s` is, to first order, the shift in common of predictions of one shape.
+    serves all such predictions (`in_common`).
     None without nodes, or with no more of them than dimensions.
     Cost O(n m d^2 + n d^3).
     """
@@ -78,13 +77,21 @@ def covariances_of(
     precisions, fitted = preconditioners.regressed(nodes, at_nodes)
     z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
     s = at_nodes - jnp.mean(at_nodes, axis=1, keepdims=True)
-    (m, d), n = nodes.shape, scores.shape[0]
+    m, d = nodes.shape
     misfit = s + jnp.einsum("md,nde->nme", z, precisions)
     unexplained = jnp.sum(misfit**2, axis=(1, 2)) / max(m - d - 1, 1)
     linear = unexplained <= 0.1 * jnp.sum(s**2, axis=(1, 2)) / (m - 1)
-    common = jnp.linalg.inv(scores.T @ scores / n)
-    values = jnp.where(linear[:, None, None], fitted, common[None])
+    values = jnp.where(linear[:, None, None], fitted, in_common(scores)[None])
     return Covariances(values, jnp.sum(~linear), linear)
+
+
+def in_common(scores: Points) -> Float[Array, "d d"]:
+    r"""One matrix for n predictions: the inverse of the mean of :math:`s s^\top` at the targets.
+
+    With it :math:`\Sigma s` is, to first order, the shift in common of predictions of one shape.
+    The same for scores of any signs. Takes n >= d. Cost O(n d^2 + d^3).
+    """
+    return jnp.linalg.inv(scores.T @ scores / scores.shape[0])
 
 
 def means(

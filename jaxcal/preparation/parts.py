@@ -171,17 +171,19 @@ def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
 
 
 def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
-    """A root of the covariance that each prediction claims, in the units of the test; of all
-    targets' where it is not to be had."""
-    eye = jnp.eye(view.ys.shape[1], dtype=view.ys.dtype)[None]
+    """A root of the covariance that each prediction claims, in the units of the test; of the
+    matrix in common where too few nodes tell, and of all targets' where there is none."""
+    n, d = view.ys.shape
+    eye = jnp.eye(d, dtype=view.ys.dtype)[None]
     nodes, values = (None, None) if view.at_nodes is None else view.at_nodes
     if view.scores is None:
         return eye
     fitted = marginal_means.covariances_of(predictions, nodes, values, view.scores)
-    if fitted is None:
+    if fitted is None and n < 2 * d:
         return eye
-    finite = jnp.all(jnp.isfinite(fitted.values), axis=(1, 2), keepdims=True)
-    return jnp.linalg.cholesky(jnp.where(finite, fitted.values, eye))
+    covariances = marginal_means.in_common(view.scores)[None] if fitted is None else fitted.values
+    finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2), keepdims=True)
+    return jnp.linalg.cholesky(jnp.where(finite, covariances, eye))
 
 
 def _bounded(predictions: PredictionsLike, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:

@@ -43,7 +43,7 @@ def kccsd_test(
     prior: Distribution | None = None,
     bounds: ArrayLike | None = None,
     names: Names | None = None,
-    n_nodes: int = 10,
+    n_nodes: int | None = None,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
     coordinates: bool | None = None,
@@ -63,7 +63,8 @@ def kccsd_test(
         prior: Base measure of the kernel, as in `score_pairs`.
         bounds: (low, high) of the parameters, where the prior does not say.
         names: One a parameter.
-        n_nodes: Draws of the prior at which posteriors are compared.
+        n_nodes: Draws of the prior at which posteriors are compared; None takes
+            max(10, 2 d + 2).
         null: Null distribution of the statistic.
         level: Level of the test.
         coordinates: Whether each parameter gets a p-value from the same kernel, at d times the
@@ -114,7 +115,7 @@ def kcsd_test(
     prior: Distribution | None = None,
     bounds: ArrayLike | None = None,
     names: Names | None = None,
-    n_nodes: int = 10,
+    n_nodes: int | None = None,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
     coordinates: bool | None = None,
@@ -134,7 +135,8 @@ def kcsd_test(
         prior: Base measure of the kernel, as in `score_pairs`.
         bounds: (low, high) of the parameters, where the prior does not say.
         names: One a parameter.
-        n_nodes: Draws of the prior at which posteriors are compared.
+        n_nodes: Draws of the prior at which posteriors are compared; None takes
+            max(10, 2 d + 2).
         null: Null distribution of the statistic.
         level: Level of the test.
         coordinates: As in `kccsd_test`.
@@ -186,7 +188,7 @@ def check_posterior(
     prior: Distribution | None = None,
     bounds: ArrayLike | None = None,
     names: Names | None = None,
-    n_nodes: int = 10,
+    n_nodes: int | None = None,
     draws: ArrayLike | None = None,
     n_draws: int = 99,
     chains: Proposal | None = Chains(),
@@ -213,7 +215,8 @@ def check_posterior(
         prior: Where posteriors are compared, as in `score_pairs`.
         bounds: (low, high) of the parameters, where the prior does not say.
         names: One a parameter.
-        n_nodes: Draws of the prior at which posteriors are compared.
+        n_nodes: Draws of the prior at which posteriors are compared; None takes
+            max(10, 2 d + 2).
         draws: [n, m, d] independent draws of each posterior, or what `as_draws` takes.
         n_draws: How many draws of each posterior to take where it draws cheaply.
         chains: How candidates are made where there are no draws: a `jaxcal.candidates.Chains`,
@@ -322,7 +325,7 @@ def _pairs(
     bounds: ArrayLike | None,
     summaries: ArrayLike | None,
     names: Names | None,
-    n_nodes: int,
+    n_nodes: int | None,
     exclude_invalid_x: bool = False,
 ) -> ScoredPairs:
     if isinstance(posterior, ScoredPairs):

@@ -97,7 +97,7 @@ def score_pairs(
     bounds: ArrayLike | None = None,
     summaries: ArrayLike | None = None,
     names: Names | None = None,
-    n_nodes: int = 10,
+    n_nodes: int | None = None,
     exclude_invalid_x: bool = False,
 ) -> ScoredPairs:
     """Scores of n posteriors at their parameters and at base points drawn from the prior.
@@ -122,7 +122,8 @@ def score_pairs(
         summaries: [n, q] summaries of xs, for what asks about x. Without, observations of more
             than 100 numbers are summarized by the network's own embedding, where it has one.
         names: Of the d parameters.
-        n_nodes: Number of base points.
+        n_nodes: Number of base points; None takes max(10, 2 d + 2), as covariances that come from
+            scores take more of them than dimensions.
         exclude_invalid_x: Leave out pairs whose x holds NaN or infinite values, as sbi does in
             training; otherwise they are an error.
 
@@ -146,11 +147,11 @@ def score_pairs(
         (100, 10, 3)
     """
     key = checks.key(key)
-    n_nodes = checks.integer(n_nodes, "n_nodes")
     scorer = as_posterior(posterior, thetas, prior)
     own_prior = getattr(scorer, "prior", None)
     prior = own_prior if prior is None else prior
     values, xs = _paired(thetas, xs)
+    n_nodes = checks.nodes(n_nodes, values.shape[1])
     valid = _valid(xs, len(values), checks.flag(exclude_invalid_x, "exclude_invalid_x"))
     notes: tuple[str, ...] = tuple(getattr(scorer, "notes", ()))
     if not valid.all():
