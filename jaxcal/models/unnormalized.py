@@ -1,7 +1,6 @@
 """Densities known up to their constant."""
 
 from dataclasses import dataclass
-from typing import cast
 
 import equinox as eqx
 import jax
@@ -9,15 +8,6 @@ from jaxtyping import Array, PyTree
 
 from jaxcal import convert
 from jaxcal.typing import LogDensity
-
-
-def _callable(log_density: object) -> LogDensity:
-    if not callable(log_density):
-        raise TypeError(
-            f"log_density: wanted a function log_density(params, y), got "
-            f"{convert.say(log_density)}: Unnormalized(log_density, params)"
-        )
-    return cast(LogDensity, log_density)
 
 
 class Unnormalized(eqx.Module):
@@ -44,9 +34,16 @@ class Unnormalized(eqx.Module):
         'rejected'
     """
 
-    log_density: LogDensity = eqx.field(static=True, converter=_callable)
+    log_density: LogDensity = eqx.field(static=True)
     params: PyTree = eqx.field(converter=lambda params: convert.leaves(params, "params"))
     in_axes: PyTree = eqx.field(default=0, static=True)
+
+    def __check_init__(self):
+        if not callable(self.log_density):
+            raise TypeError(
+                f"log_density: wanted a function log_density(params, y), got "
+                f"{convert.say(self.log_density)}: Unnormalized(log_density, params)"
+            )
 
     def arrays_only(self) -> "Unnormalized":
         """The same predictions, with nothing but arrays among their parameters.
