@@ -18,9 +18,10 @@ def strongest(
     r"""The largest of the standardized parts as the statistic, and each part by itself.
 
     ``outcome``: row 0 is ignored, the others are the parts; one row is one part. Each statistic is
-    divided by the standard deviation of its draws, itself counted as one. A part whose draws have
-    no spread, or that is ``left_out``, takes no part; p is NaN where none is left, or where one is
-    not finite. A null without draws gives the smallest p-value times their number (Bonferroni).
+    divided by the standard deviation of its draws, itself counted as one; draws have mean 0. A part
+    whose draws have no spread, or that is ``left_out``, takes no part; p is NaN where none is left,
+    or where one is not finite. A null without draws gives the smallest p-value times their number
+    (Bonferroni).
     Source: Westfall and Young (1993), for the largest of several statistics.
     """
     rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)

@@ -164,8 +164,8 @@ class Multinomial(eqx.Module):
     r"""Bootstrap of a degenerate U-statistic by resampled, doubly centred observations.
 
     With counts C of n draws with replacement and a = n / (n - 1), the samples are
-    :math:`\frac1{n^2}[a (C^\top H C - C^\top diag H) - 2 C^\top H 1]` and the statistic compared
-    with them is a U - V (U unbiased, V biased estimate).
+    :math:`\frac1{n^2}[a (C^\top H C - C^\top diag H) - 2 C^\top H 1 + 1^\top H 1]`, of mean 0,
+    and the statistic compared with them is a U (U the unbiased estimate).
 
     Args:
         n_draws: Number of draws.
@@ -196,7 +196,7 @@ class Multinomial(eqx.Module):
         a = n / (n - 1)
         pairs = sums.forms + sums.diagonal @ (counts**2 - counts)
         samples = (a * pairs - 2 * (sums.row_sums + sums.diagonal) @ counts) / float(n**2)
-        return sums.compared(a * sums.unbiased - sums.biased, samples)
+        return sums.compared(a * sums.unbiased, samples + sums.biased[:, None])
 
     def least_p_value(self, n: int) -> float:
         """1 over the draws + 1, or over the number of different resamples, 2n - 1 over n.
