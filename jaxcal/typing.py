@@ -16,7 +16,6 @@ Matrix: TypeAlias = Float[Array, "n m"]
 Key: TypeAlias = _Key[Array, ""]
 KeyLike: TypeAlias = Array | np.ndarray | np.integer | int  # as read by `convert.key`
 Features: TypeAlias = PyTree[Array]  # every leaf has a leading axis n: one entry an observation
-LogDensity: TypeAlias = Callable[[Any, Array], Array]
 Contents: TypeAlias = dict[str, Any]  # what results hold by name, as `to_dict` returns it
 Precondition: TypeAlias = Literal["isotropic", "diagonal", "full"] | None
 
@@ -84,6 +83,8 @@ class Divergence(Protocol):
 
 if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says what was wanted
     from jax.typing import DTypeLike
+
+    LogDensity: TypeAlias = Callable[[Any, Array], Array]
 
     class HasArray(Protocol):
         """What NumPy can read: arrays of other libraries, columns of tables."""
@@ -174,4 +175,4 @@ else:
     ArrayLike = Predictions = PredictionsLike = KernelLike = DivergenceLike = BaseMeasure = Any
     HasLogProb = HasScored = Splitter = Folds = Models = Observations = Any
     PosteriorLike = PriorLike = ArrayFunction = Names = Any
-    DTypeLike = Any
+    DTypeLike = LogDensity = Any

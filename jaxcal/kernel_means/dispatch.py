@@ -310,7 +310,7 @@ def kernel_means(
         raise ValueError(
             f"kernel: {kernel} has no bandwidth yet, and its averages need one: give it one"
         )
-    if n_counts not in (None, count_rules.COARSE):
+    if n_counts is not None and not (isinstance(n_counts, str) and n_counts == count_rules.COARSE):
         n_counts = convert.integer(n_counts, "n_counts")
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(original, Draws):

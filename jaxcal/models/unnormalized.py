@@ -35,15 +35,18 @@ class Unnormalized(eqx.Module):
     """
 
     log_density: LogDensity = eqx.field(static=True)
-    params: PyTree = eqx.field(converter=lambda params: convert.leaves(params, "params"))
-    in_axes: PyTree = eqx.field(default=0, static=True)
+    params: PyTree
+    in_axes: PyTree = eqx.field(static=True)
 
-    def __check_init__(self):
-        if not callable(self.log_density):
+    def __init__(self, log_density: LogDensity, params: PyTree, in_axes: PyTree = 0):
+        if not callable(log_density):
             raise TypeError(
                 f"log_density: wanted a function log_density(params, y), got "
-                f"{convert.say(self.log_density)}: Unnormalized(log_density, params)"
+                f"{convert.say(log_density)}: Unnormalized(log_density, params)"
             )
+        self.log_density = log_density
+        self.params = convert.leaves(params, "params")
+        self.in_axes = in_axes
 
     def arrays_only(self) -> "Unnormalized":
         """The same predictions, with nothing but arrays among their parameters.

@@ -43,10 +43,10 @@ class Tuned(eqx.Module):
         claimed: Variances that the predictions claim for the terms, [t]; None without terms.
         functions: Fitted functions of the k folds, a list for each problem, where they were kept;
             else None.
-        limits: Hyperparameters at a limit past which candidates do not differ, with what the
-            estimator is there, by problem.
         largest: The most that a squared error can be: 1 where a problem is one probability, 2 for
             vectors and for sums over classes.
+        limits: Hyperparameters at a limit past which candidates do not differ, with what the
+            estimator is there, by problem.
 
     Example:
         >>> import jax, jaxcal
