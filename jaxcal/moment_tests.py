@@ -143,6 +143,8 @@ def calibration_test(
         each. Parts that are right only where densities reach everywhere are left out, by name,
         where a density is 0 at a node or a distribution says that it ends; curvature where a
         density has kinks.
+        With some tens of observations it rejects right predictions a little too often, by the
+        spread, whose moment is skewed: .04 to .08 at level .05, .02 to .04 at .01, for n = 64.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
