@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-KNOWN = ("targets", "scores", "node_scores", "nodes", "features")
+NAMES = ("targets", "scores", "node_scores", "nodes", "features")
 SHAPES = {"scores": "n d", "node_scores": "n m d", "nodes": "m d", "features": "n q"}
 MEANING = {
     "scores": ", one score a target",
@@ -63,7 +63,7 @@ def read(path: Path, dtype: str | None = None) -> TestArrays:
     Scores may hold NaN or infinity, which the test reports; everything else must be finite. Where
     d = 1 the last axis may be left out. Raises BadFile.
     """
-    raw, others = load(path, KNOWN)
+    raw, others = load(path, NAMES)
     arrays = {name: _floats(path, name, array) for name, array in raw.items()}
     contents = "the file holds " + (", ".join(sorted([*arrays, *others])) or "no arrays")
     for name in ("targets", "scores"):

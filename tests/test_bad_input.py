@@ -41,7 +41,7 @@ def density(mean, y):
 
 
 MODEL = Unnormalized(density, MEANS)
-GIVEN = Scores(np.asarray(MEANS) - YS, np.asarray(MEANS)[:, None] - NODES, NODES)
+SCORES = Scores(np.asarray(MEANS) - YS, np.asarray(MEANS)[:, None] - NODES, NODES)
 
 
 def run(predictions=MODEL, ys=YS, key=KEY, **options):
@@ -184,7 +184,7 @@ def test_scores_of_the_wrong_shape():
 
 def test_preconditioning_needs_the_base_points_of_given_scores():
     with pytest.raises(ValueError, match=r"Scores\.nodes"):
-        run(Scores(GIVEN.at_targets, GIVEN.at_nodes), base_measure=None, precondition="diagonal")
+        run(Scores(SCORES.at_targets, SCORES.at_nodes), base_measure=None, precondition="diagonal")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ class Tensor:
 )
 def test_arrays_of_any_library_are_welcome(kind):
     wanted = run()
-    scores = Scores(*(kind(np.asarray(a)) for a in (GIVEN.at_targets, GIVEN.at_nodes, NODES)))
+    scores = Scores(*(kind(np.asarray(a)) for a in (SCORES.at_targets, SCORES.at_nodes, NODES)))
     assert float(run(MODEL, kind(YS)).estimate) == float(wanted.estimate)
     np.testing.assert_allclose(run(scores, kind(YS), base_measure=None).estimate, wanted.estimate)
     one = kcsd_test(KEY, MODEL, kind(YS), kind(YS), null=QUICK)
@@ -323,9 +323,9 @@ def test_a_target_that_is_not_finite_gives_no_verdict(null, bad):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_score_that_is_not_finite_gives_no_verdict(bad):
-    at_targets = np.asarray(GIVEN.at_targets).copy()
+    at_targets = np.asarray(SCORES.at_targets).copy()
     at_targets[2, 0] = bad
-    result = run(Scores(at_targets, GIVEN.at_nodes, NODES), base_measure=None)
+    result = run(Scores(at_targets, SCORES.at_nodes, NODES), base_measure=None)
     assert np.isnan(result.p_value)
     flagged(result, "1 score values at the targets are NaN or infinite")
 
@@ -333,9 +333,9 @@ def test_a_score_that_is_not_finite_gives_no_verdict(bad):
 @pytest.mark.parametrize("precondition", [None, "isotropic", "diagonal", "full"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_base_point_score_that_is_not_finite_gives_no_verdict(bad, precondition):
-    at_nodes = np.asarray(GIVEN.at_nodes).copy()
+    at_nodes = np.asarray(SCORES.at_nodes).copy()
     at_nodes[2, 0, 1] = bad
-    scores = Scores(GIVEN.at_targets, at_nodes, NODES)
+    scores = Scores(SCORES.at_targets, at_nodes, NODES)
     result = run(scores, base_measure=None, precondition=precondition)
     assert np.isnan(result.p_value)
     flagged(result, "values that describe the predictions")

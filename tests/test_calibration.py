@@ -476,18 +476,18 @@ class TestPreconditioner:
             values, vectors = np.linalg.eigh(precision)
             return np.einsum("nij,nj,nkj->nik", vectors, values**-0.5, vectors)
 
-        def found(precision, form):
+        def fitted_root(precision, form):
             scores = -np.einsum("nij,nmj->nmi", precision, z - mean[:, None])
             got = preconditioners.precision_root(jnp.asarray(z), jnp.asarray(scores), form)
             assert int(got.clamped) == 0
             return got.values
 
-        close(found(precision, "full"), roots(precision))
+        close(fitted_root(precision, "full"), roots(precision))
         diagonal = np.einsum("nii->ni", precision)[:, :, None] * np.eye(d)
-        close(found(diagonal, "diagonal"), np.einsum("nii->ni", roots(diagonal)))
-        close(found(diagonal, "full"), roots(diagonal))
+        close(fitted_root(diagonal, "diagonal"), np.einsum("nii->ni", roots(diagonal)))
+        close(fitted_root(diagonal, "full"), roots(diagonal))
         number = precision[:, :1, :1] * np.eye(d)
-        close(found(number, "isotropic"), precision[:, 0, 0] ** -0.5)
+        close(fitted_root(number, "isotropic"), precision[:, 0, 0] ** -0.5)
 
     def test_it_knows_nothing_of_the_targets(self, key):
         params, ys, nodes = data()

@@ -18,7 +18,7 @@ from jaxcal.coverage import coverage
 from jaxcal.dce import smooth_ce
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.bandwidths import median_heuristic, pairs
-from jaxcal.kernels.medians import HELD
+from jaxcal.kernels.medians import KEPT_AT_MOST
 from jaxcal.kernels.points import Gaussian
 from jaxcal.measures import mmce
 from jaxcal.preparation.specification import reach
@@ -174,7 +174,7 @@ def test_base_points_are_the_same_pairs_wherever_they_stand(n):
 
 def test_many_rows_are_represented_by_pairs_that_their_values_choose():
     n = 2500
-    assert n * (n - 1) // 2 > HELD
+    assert n * (n - 1) // 2 > KEPT_AT_MOST
     vectors = np.random.default_rng(0).standard_t(3, size=(n, 2))
     median = jax.jit(lambda v: median_heuristic(Vectors(v), v)[0])
     there = median(jnp.asarray(vectors))
@@ -184,7 +184,7 @@ def test_many_rows_are_represented_by_pairs_that_their_values_choose():
 
     # 2^21 of 3.1 million pairs: the share below their median is 1/2 within 5 standard errors
     share = np.mean(pdist(vectors) < float(there))
-    assert abs(share - 0.5) < 5 * 0.5 / HELD**0.5
+    assert abs(share - 0.5) < 5 * 0.5 / KEPT_AT_MOST**0.5
 
 
 def test_pairs_are_of_different_places():

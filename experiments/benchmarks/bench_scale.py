@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,7 @@ def part_linear(quick: bool, n: int) -> Numbers:
     import jax
 
     key = jax.random.key(0)
-    tenth = best(linear_test, key, *data(n // 10))
-    before = peak()
-    whole = best(linear_test, key, *data(n), repeats=2)
-    memory = peak()
-    return {
-        **_shares(n, whole, product_rate(quick)),
-        "times a tenth of n": whole / tenth,
-        "peak MiB at a tenth": before,
-        "peak MiB": memory,
-    }
+    return _by_size(quick, n, lambda size: best(linear_test, key, *data(size), repeats=2))
 
 
 def part_streamed(quick: bool, n: int) -> Numbers:
@@ -59,15 +50,20 @@ def part_streamed(quick: bool, n: int) -> Numbers:
     batch = Unnormalized(gaussian, x), y
     test = StreamedTest.kccsd(jax.random.key(0), *batch, features=RandomFeatures(1, FEATURES))
 
-    def seconds(count: int) -> float:
+    def seconds(observations: int) -> float:
         def batches() -> Iterator[Any]:
-            yield from (batch for _ in range(count))
+            yield from (batch for _ in range(observations // size))
 
         return best(lambda: test.result(test.run(batches())).p_value, repeats=2)
 
-    tenth = seconds(n // 10 // size)
+    return _by_size(quick, n, seconds)
+
+
+def _by_size(quick: bool, n: int, seconds: Callable[[int], float]) -> Numbers:
+    """Time and memory of a tenth of n observations and of all."""
+    tenth = seconds(n // 10)
     before = peak()
-    whole = seconds(n // size)
+    whole = seconds(n)
     memory = peak()
     return {
         **_shares(n, whole, product_rate(quick)),

@@ -68,7 +68,7 @@ def part_ingredients(quick, n, batch):
     ones = jnp.ones((1, n))
     signs = independent_signs(jax.random.key(1), n, DRAWS, jnp.float32)
     pairwise, features = ready(x, y)
-    given = {"prediction_kernel": Gaussian(2.0), "target_kernel": Gaussian(3.0)}
+    bandwidths = {"prediction_kernel": Gaussian(2.0), "target_kernel": Gaussian(3.0)}
 
     def test(null, **options):
         def one(key, x, y):
@@ -87,9 +87,9 @@ def part_ingredients(quick, n, batch):
         "whole, Wild": test(nulls.Wild(DRAWS)),
         "whole, Wild of 7 draws": test(nulls.Wild(7)),
         "whole, HadamardWild": test(nulls.HadamardWild(DRAWS)),
-        "bandwidths given, Wild": test(nulls.Wild(DRAWS), **given),
-        "bandwidths given, Wild of 7 draws": test(nulls.Wild(7), **given),
-        "bandwidths given, HadamardWild": test(nulls.HadamardWild(DRAWS), **given),
+        "bandwidths given, Wild": test(nulls.Wild(DRAWS), **bandwidths),
+        "bandwidths given, Wild of 7 draws": test(nulls.Wild(7), **bandwidths),
+        "bandwidths given, HadamardWild": test(nulls.HadamardWild(DRAWS), **bandwidths),
         "product and forms alone": each(lambda h: ones @ (signs * (h @ signs)), blocks),
         "entries of H alone": each(entries, features),
         "signs alone": each(

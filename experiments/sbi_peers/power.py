@@ -46,7 +46,7 @@ TRAINED = (
     ("Gaussian 10", "NRE", 500),
 )
 # of N(x / 2, 1 / 20) in ten parameters: the claimed shift and spread, in its deviations
-KNOWN = {
+FAULTS = {
     "right": (0.0, 1.0),
     "too wide by .1": (0.0, 1.1),
     "too narrow by .1": (0.0, 0.9),
@@ -57,9 +57,9 @@ KNOWN = {
 @dataclass(frozen=True)
 class Config:
     trained: tuple[tuple[str, str, int], ...] = TRAINED
-    faults: tuple[str, ...] = tuple(KNOWN)
+    faults: tuple[str, ...] = tuple(FAULTS)
     blocks: int = 20
-    blocks_known: int = 40
+    fault_blocks: int = 40
     n: int = 50  # pairs of a block
     m: int = 99  # draws of each posterior
     local: int = 10  # blocks whose power LC2ST is asked for: it trains 20 classifiers for each
@@ -70,7 +70,7 @@ class Config:
 
 
 QUICK = Config(
-    trained=(("two moons", "NRE", 60),), faults=("too wide by .1",), blocks=1, blocks_known=1, n=12,
+    trained=(("two moons", "NRE", 60),), faults=("too wide by .1",), blocks=1, fault_blocks=1, n=12,
     m=9, local=0, side=12, steps=2, epochs=2,
 )  # fmt: skip
 
@@ -228,9 +228,9 @@ def counts(
     }
 
 
-def known_pool(fault: str, key: jax.Array, config: Config) -> tuple[Callable[..., Any], Pool]:
+def faulty_pool(fault: str, key: jax.Array, config: Config) -> tuple[Callable[..., Any], Pool]:
     """The check of a posterior in closed form, and exact draws of it."""
-    shift, spread = KNOWN[fault]
+    shift, spread = FAULTS[fault]
     deviation = (VARIANCE / 2) ** 0.5
     simulator = simulators.gaussian_linear(10)
 
@@ -238,7 +238,7 @@ def known_pool(fault: str, key: jax.Array, config: Config) -> tuple[Callable[...
         return -jnp.sum(((theta - x / 2) / deviation - shift) ** 2) / (2 * spread**2)
 
     pair_key, draw_key = jax.random.split(key)
-    thetas, xs = simulator.pairs(pair_key, config.blocks_known * config.n)
+    thetas, xs = simulator.pairs(pair_key, config.fault_blocks * config.n)
     z = jax.random.normal(draw_key, (len(xs), config.m + 1, 10))
     draws = xs[:, None] / 2 + deviation * (shift + spread * z)
     at_theta, others = (
@@ -289,8 +289,8 @@ def make(config: Config) -> runner.Study:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if cell["simulations"] == 0:
-                check, pool = known_pool(cell["posterior"], pool_key, config)
-                blocks, local, seconds = config.blocks_known, 0, 0.0
+                check, pool = faulty_pool(cell["posterior"], pool_key, config)
+                blocks, local, seconds = config.fault_blocks, 0, 0.0
             else:
                 check, pool, seconds = trained_pool(cell, pool_key, config)
                 blocks, local = config.blocks, config.local

@@ -14,7 +14,7 @@ from jaxcal.ckce.baselines import skill
 from jaxcal.ckce.comparison import Differences
 from jaxcal.ckce.effect import Curve, EffectSize, noise_quantile, temperatures
 from jaxcal.ckce.estimator import positive
-from jaxcal.ckce.expansion import Expansion, several
+from jaxcal.ckce.expansion import Expansion, by_features
 from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
 from jaxcal.ckce.multipliers import studentized, value_interval
 from jaxcal.ckce.residuals import class_root, residuals
@@ -121,7 +121,7 @@ def _expanded(
     # what a calibrated model exceeds with probability `level`: labels drawn from the predictions
     calibrated = jax.random.categorical(label_key, jnp.log(q), axis=1)
     both = jnp.stack([residuals(q, each, root) for each in (labels, calibrated)])
-    expansions, kept, low = several(key, features, q, both, ridge, weights)
+    expansions, kept, low = by_features(key, features, q, both, ridge, weights)
     expansion = jax.tree.map(lambda leaf: leaf[0], expansions)
     reference = jax.tree.map(lambda leaf: leaf[1], expansions)
     noise = noise_quantile(noise_key, reference, level=level, n_draws=n_draws)

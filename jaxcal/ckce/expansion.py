@@ -57,31 +57,17 @@ def by_features(
     key: Key,
     features: FeatureMap,
     points: Float[Array, "n m"],
-    residuals: Float[Array, "n p"],
-    ridge: Scalar,
-    weights: Float[Array, " n"],
-) -> tuple[Expansion, Scalar, Float[Array, "r r"]]:
-    r"""The expansion for the kernel F F^T, the trace of F F^T, and the factor of F^T F + n ridge I.
-
-    Observations count with ``weights`` 0 or 1; the ridge is that of the sum of them. Up to `BLOCKS`
-    observations each is a block; more are dealt out at random.
-    Cost 2 n r (r + p) and k^2 r p multiplications; memory k r p + k^2 beyond the data.
-    """
-    expansions, kept, low = several(key, features, points, residuals[None], ridge, weights)
-    return jax.tree.map(lambda leaf: leaf[0], expansions), kept, low
-
-
-def several(
-    key: Key,
-    features: FeatureMap,
-    points: Float[Array, "n m"],
     residuals: Float[Array, "s n p"],
     ridge: Scalar,
     weights: Float[Array, " n"],
 ) -> tuple[Expansion, Scalar, Float[Array, "r r"]]:
-    """The same of s sets of residuals at the same points, whose features are made once for all.
+    r"""The expansions for the kernel F F^T, the trace of F F^T, the factor of F^T F + n ridge I.
 
-    Cost 2 n r (r + s p) and s k^2 r p multiplications; memory s k r p + s k^2 beyond the data.
+    Of s sets of residuals at the same points, whose features are made once for all: every leaf of
+    the `Expansion` has a leading axis s. Observations count with ``weights`` 0 or 1; the ridge is
+    that of the sum of them. Up to `BLOCKS` observations each is a block; more are dealt out at
+    random. Cost 2 n r (r + s p) and s k^2 r p multiplications; memory s k r p + s k^2 beyond the
+    data.
     """
     s, n, p = residuals.shape
     rows = jnp.moveaxis(residuals, 0, 1).reshape(n, s * p)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means.dispatch import Made, pair
+from jaxcal.kernel_means.dispatch import Averages, pair
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.models.families import Classes
 
@@ -48,13 +48,13 @@ def _residuals(distribution: Classes, ys: Array) -> Array:
 
 
 @pair(Delta, Classes)
-def delta_over_classes(kernel: Delta, distribution: Classes) -> Made:
+def delta_over_classes(kernel: Delta, distribution: Classes) -> Averages:
     """Two classes agree or do not."""
     return distribution, ClassMeans(None)
 
 
 @pair(ClassGram, Classes)
-def gram_over_classes(kernel: ClassGram, distribution: Classes) -> Made:
+def gram_over_classes(kernel: ClassGram, distribution: Classes) -> Averages:
     """Any similarity of classes."""
     if kernel.matrix.shape[0] != (m := distribution.probabilities.shape[-1]):
         raise ValueError(

@@ -15,7 +15,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means.dispatch import Made, check_dimension, gram, pair
+from jaxcal.kernel_means.dispatch import Averages, check_dimension, gram, pair
 from jaxcal.kernels.points import Scaled, Sum
 from jaxcal.models.families import Lattice
 from jaxcal.typing import KernelLike
@@ -52,7 +52,7 @@ class OverCounts(eqx.Module):
 @pair(Sum, Lattice)
 @pair(Scaled, Lattice)
 @pair(object, Lattice)
-def over_counts(kernel: KernelLike, distribution: Lattice) -> Made:
+def over_counts(kernel: KernelLike, distribution: Lattice) -> Averages:
     """Any kernel."""
     points, weights = distribution
     averages = weights @ gram(kernel, points, points)

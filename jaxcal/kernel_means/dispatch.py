@@ -41,8 +41,8 @@ class Formulas(Protocol):
     def own(self, features: PyTree, /) -> Array: ...
 
 
-Made = tuple[PyTree, Formulas]
-Maker = Callable[[Any, Any], Made]  # of a kernel and a distribution
+Averages = tuple[PyTree, Formulas]
+Maker = Callable[[Any, Any], Averages]  # of a kernel and a distribution
 OWN_COUNTS = 128  # in units of each prediction a pair costs the square of this
 _PAIRS: dict[tuple[type, type], Maker] = {}
 
@@ -93,7 +93,7 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
     return None
 
 
-def make(kernel: KernelLike, distribution: PyTree) -> Made:
+def make(kernel: KernelLike, distribution: PyTree) -> Averages:
     """Features and formulas; TypeError where nothing averages this kernel over these."""
     maker = find(kernel, distribution)
     if maker is None:

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal.kernel_means.dispatch import (
-    Made,
+    Averages,
     NoClosedForm,
     check_dimension,
     own_by_second,
@@ -141,7 +141,7 @@ def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...])
 
 
 @pair(L1Laplace, Laplaces)
-def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Made:
+def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Averages:
     """Closed form for any scales, one bandwidth or one a coordinate."""
     d = distribution.loc.shape[-1]
     assert kernel.bandwidth is not None
@@ -156,7 +156,7 @@ def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Made:
 
 
 @pair(Laplace, Laplaces)
-def laplace_over_laplaces(kernel: Laplace, distribution: Laplaces) -> Made:
+def laplace_over_laplaces(kernel: Laplace, distribution: Laplaces) -> Averages:
     """In one dimension the same kernel."""
     if distribution.loc.shape[-1] != 1:
         raise NoClosedForm(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.kernel_means.dispatch import Formulas, Made, make, own_by_second, pair
+from jaxcal.kernel_means.dispatch import Averages, Formulas, make, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
 from jaxcal.models.families import Mixtures
 from jaxcal.typing import Distribution, KernelLike
@@ -67,7 +67,7 @@ def _by_component(features: Weighted) -> tuple[PyTree, Array]:
 
 
 @pair(object, Mixtures)
-def over_mixtures(kernel: KernelLike, distribution: Mixtures) -> Made:
+def over_mixtures(kernel: KernelLike, distribution: Mixtures) -> Averages:
     """Any kernel that has a closed form over the components."""
     n, k = distribution.weights.shape
     flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), distribution.parts)
@@ -109,14 +109,14 @@ class OfMultiple(eqx.Module):
 
 
 @pair(Sum, object)
-def of_sum(kernel: Sum, distribution: Distribution) -> Made:
+def of_sum(kernel: Sum, distribution: Distribution) -> Averages:
     """Both parts need a closed form."""
     (left, one), (right, other) = make(kernel.left, distribution), make(kernel.right, distribution)
     return (left, right), OfSum(one, other)
 
 
 @pair(Scaled, object)
-def of_multiple(kernel: Scaled, distribution: Distribution) -> Made:
+def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
     """The kernel inside needs a closed form."""
     features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.batching import by_rows
-from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
+from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models.families import Normals
 from jaxcal.models.standardized import along_last
@@ -162,7 +162,7 @@ def _half(terms: Array) -> Array:
 
 
 @pair(Gaussian, Normals)
-def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Made:
+def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Averages:
     """Closed form for any covariances and one bandwidth, or one a coordinate."""
     d = distribution.mean.shape[-1]
     lengths = kernel.bandwidth

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal.kernel_means.dispatch import (
-    Made,
+    Averages,
     NoClosedForm,
     check_dimension,
     gram,
@@ -86,7 +86,7 @@ class FromNodes(eqx.Module):
 @pair(Sum, Particles)
 @pair(Scaled, Particles)
 @pair(object, Particles)
-def over_draws(kernel: KernelLike, distribution: Particles) -> Made:
+def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
     """Any kernel; at least two draws of each prediction."""
     if distribution.points.shape[1] < 2:
         raise ValueError(
@@ -99,7 +99,7 @@ def over_draws(kernel: KernelLike, distribution: Particles) -> Made:
 @pair(Sum, Nodes)
 @pair(Scaled, Nodes)
 @pair(object, Nodes)
-def over_nodes(kernel: KernelLike, distribution: Nodes) -> Made:
+def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
     """Any kernel that the quadrature rule integrates well."""
     return distribution, FromNodes(kernel)
 
@@ -107,7 +107,7 @@ def over_nodes(kernel: KernelLike, distribution: Nodes) -> Made:
 @pair(Sum, Rules)
 @pair(Scaled, Rules)
 @pair(object, Rules)
-def over_the_quantiles(kernel: KernelLike, distribution: Rules) -> Made:
+def over_the_quantiles(kernel: KernelLike, distribution: Rules) -> Averages:
     """Smooth kernels of a distance, over the coarse rule."""
     largest = _difference(kernel, distribution) + 2 * OUTSIDE
     return distribution.coarse, FromNodes(kernel, largest, "quadrature over the quantiles")
@@ -116,7 +116,7 @@ def over_the_quantiles(kernel: KernelLike, distribution: Rules) -> Made:
 @pair(Sum, CountRules)
 @pair(Scaled, CountRules)
 @pair(object, CountRules)
-def over_some_counts(kernel: KernelLike, distribution: CountRules) -> Made:
+def over_some_counts(kernel: KernelLike, distribution: CountRules) -> Averages:
     """Smooth kernels of a distance, over the coarse rule; NaN where it misses probability."""
     coarse, _, missing = distribution
     complete = missing <= rounding()

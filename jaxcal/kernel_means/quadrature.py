@@ -22,7 +22,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from jaxcal.kernel_means import grids
-from jaxcal.kernel_means.dispatch import Made, NoClosedForm, check_dimension, own_by_second, pair
+from jaxcal.kernel_means.dispatch import (
+    Averages,
+    NoClosedForm,
+    check_dimension,
+    own_by_second,
+    pair,
+)
 from jaxcal.kernel_means.laplaces import e1
 from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels import points
@@ -131,7 +137,7 @@ def over_the_line(
     centre: Array,
     spread: Array,
     gap: Callable[[Array, Array | None], tuple[Density, Array]],
-) -> Made:
+) -> Averages:
     """Features and formulas for predictions of one coordinate; NoClosedForm for more."""
     if centre.shape[-1] != 1:
         raise NoClosedForm("without a closed form, averages over several coordinates need draws")
@@ -147,7 +153,7 @@ def over_the_line(
 
 
 @pair(Product, Normals)
-def product_over_normals(kernel: Product, distribution: Normals) -> Made:
+def product_over_normals(kernel: Product, distribution: Normals) -> Averages:
     """Two Gaussian kernels are one; other products of kernels by quadrature, in one dimension."""
     left, right = kernel.left, kernel.right
     if isinstance(left, Gaussian) and isinstance(right, Gaussian):
@@ -165,6 +171,6 @@ def product_over_normals(kernel: Product, distribution: Normals) -> Made:
 @pair(IMQ, Laplaces)
 @pair(RationalQuadratic, Laplaces)
 @pair(Matern52, Laplaces)
-def radial_over_laplaces(kernel: KernelLike, distribution: Laplaces) -> Made:
+def radial_over_laplaces(kernel: KernelLike, distribution: Laplaces) -> Averages:
     """By quadrature, in one dimension."""
     return over_the_line(kernel, distribution.loc, distribution.scale, laplace_gap)

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means import grids
-from jaxcal.kernel_means.dispatch import Formulas, Made, pair
+from jaxcal.kernel_means.dispatch import Averages, Formulas, pair
 from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
 from jaxcal.models.families import Normals
@@ -106,7 +106,7 @@ class ScaleMixture(eqx.Module):
 @pair(RationalQuadratic, Normals)
 @pair(Matern52, Normals)
 @pair(Laplace, Normals)
-def scale_mixture_over_normals(kernel: Any, distribution: Normals) -> Made:
+def scale_mixture_over_normals(kernel: Any, distribution: Normals) -> Averages:
     """A weighted sum of Gaussian kernels, each in closed form."""
     squares, weights = gaussians_of(kernel)
     dtype = distribution.mean.dtype

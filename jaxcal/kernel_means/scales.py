@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from jaxcal.kernel_means.dispatch import (
+    Averages,
     Formulas,
-    Made,
     NoClosedForm,
     pair,
     stated_rules,
@@ -39,7 +39,7 @@ class OverScales(eqx.Module):
 @pair(Sum, ScaleRules)
 @pair(Scaled, ScaleRules)
 @pair(object, ScaleRules)
-def over_the_scales(kernel: KernelLike, distribution: ScaleRules) -> Made:
+def over_the_scales(kernel: KernelLike, distribution: ScaleRules) -> Averages:
     """Kernels with a closed form over normals.
 
     The error bounds the difference between an average and that of twice as many nodes, for

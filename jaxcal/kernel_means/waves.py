@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.counts import ERROR
-from jaxcal.kernel_means.dispatch import Made, check_dimension, own_by_second, pair
+from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
 from jaxcal.kernels.points import Kernel
 from jaxcal.models.families import Laplaces, Lattice, Nodes, Normals, Particles
 from jaxcal.typing import Scalar
@@ -99,30 +99,30 @@ class OverCounts(_Formulas):
 
 
 @pair(Wave, Normals)
-def wave_over_normals(kernel: Wave, distribution: Normals) -> Made:
+def wave_over_normals(kernel: Wave, distribution: Normals) -> Averages:
     """Closed form for any covariances."""
     return distribution, OverNormals(kernel)
 
 
 @pair(Wave, Laplaces)
-def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Made:
+def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
     """Closed form for any scales."""
     return distribution, OverLaplaces(kernel)
 
 
 @pair(Wave, Particles)
-def wave_over_draws(kernel: Wave, distribution: Particles) -> Made:
+def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
     """From all draws."""
     return distribution, OverDraws(kernel)
 
 
 @pair(Wave, Nodes)
-def wave_over_nodes(kernel: Wave, distribution: Nodes) -> Made:
+def wave_over_nodes(kernel: Wave, distribution: Nodes) -> Averages:
     """By the quadrature rule."""
     return distribution, OverNodes(kernel)
 
 
 @pair(Wave, Lattice)
-def wave_over_counts(kernel: Wave, distribution: Lattice) -> Made:
+def wave_over_counts(kernel: Wave, distribution: Lattice) -> Averages:
     """The sum over the counts."""
     return distribution.weights, OverCounts(kernel, distribution.points)

@@ -121,7 +121,7 @@ def median_heuristic(divergence: Divergence, features: PyTree) -> tuple[Scalar, 
     n = medians.count(features)
     if not hasattr(divergence, "separations"):
         middle = _middle_of_some(divergence, features)
-    elif n * (n - 1) // 2 <= medians.HELD:
+    elif n * (n - 1) // 2 <= medians.KEPT_AT_MOST:
         # one tile is a program of few kernels; more of them do not look at a pair twice
         tiles = medians.all_tiles(n, medians.TILE if n <= medians.TILE else medians.SIDE)
         middle = medians.middle(divergence, features, tiles, ties=False)
@@ -133,7 +133,7 @@ def median_heuristic(divergence: Divergence, features: PyTree) -> tuple[Scalar, 
 def _some_tiles(features: Features, n: int) -> Tiles:
     """2^21 pairs of n observations: blocks of them, in random places of their order by values."""
     side = medians.SIDE
-    number = medians.HELD // side**2
+    number = medians.KEPT_AT_MOST // side**2
     blocks = min(-(-n // side), 2 * number)
     places = np.random.default_rng(n).permutation(n)[: blocks * side]
     if blocks >= number:

@@ -18,7 +18,7 @@ from jaxcal.typing import Divergence, DivergenceLike, Features, Scalar
 
 TILE = 512  # the side of a tile where distances are computed anew for every count
 SIDE = 64  # that of a tile which is kept, and the rows of a tile that are counted at a time
-HELD = 1 << 21  # so many distances are kept
+KEPT_AT_MOST = 1 << 21  # so many distances are kept
 LANE = 8  # bits of a counting word for one end: SIDE < 2^8, and a float32 counts to 2^24
 SAMPLE = 32  # pairs that suggest where to begin
 FIRST = np.asarray([0.8, 1.4])  # where to count, in their mean distance
@@ -269,7 +269,7 @@ def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, PyTree], 
     if tiles.i.size == 1:
         whole = cut(block(i[0], j[0]), i[0], j[0])
         return lambda add, start: add(start, *whole)
-    if tiles.i.size * side**2 <= HELD:
+    if tiles.i.size * side**2 <= KEPT_AT_MOST:
         blocks, corners = jax.vmap(lambda i, j: cut(block(i, j), i, j))(i, j)
         joined = blocks.reshape(-1, *blocks.shape[2:]), corners.reshape(-1, 2)
         return lambda add, start: add(start, *joined)

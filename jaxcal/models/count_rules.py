@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.models.counts import is_count, lattice_size, rounding
 from jaxcal.models.families import Nodes
+from jaxcal.models.line_rules import weighted_parts
 from jaxcal.typing import PredictionsLike
 
 SIZE = 63  # nodes of a component
@@ -78,18 +79,10 @@ def summation(predictions: PredictionsLike) -> int | str | None:
 
 def _parts(predictions: Any) -> list[tuple[Any, Array]]:
     """Components of shape [n] or [n, k] with their weights [n, k]; None for a count of 0 alone."""
-    n = predictions.batch_shape[0]
-    if hasattr(predictions, "mixing_distribution"):
-        probabilities = predictions.mixing_distribution.probs
-        weights = jnp.broadcast_to(probabilities, (n, probabilities.shape[-1]))
-        if hasattr(predictions, "component_distributions"):
-            split = jnp.split(weights, weights.shape[1], axis=1)
-            return list(zip(predictions.component_distributions, split, strict=True))
-        return [(predictions.component_distribution, weights)]
     if hasattr(predictions, "gate"):
-        gate = jnp.broadcast_to(predictions.gate, (n,))[:, None]
+        gate = jnp.broadcast_to(predictions.gate, predictions.batch_shape[:1])[:, None]
         return [(None, gate), (predictions.base_dist, 1 - gate)]
-    return [(predictions, jnp.ones((n, 1)))]
+    return weighted_parts(predictions)
 
 
 def _rule(part: Any, weights: Array, size: int) -> tuple[Array, Array]:

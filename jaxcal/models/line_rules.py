@@ -41,7 +41,7 @@ def line_rules(predictions: PredictionsLike) -> Rules | None:
     if len(batch) != 1 or event not in ((), (1,)):
         return None
     try:
-        parts = _weighted_parts(predictions)
+        parts = weighted_parts(predictions)
         size = max(LEAST, math.ceil(SIZE / sum(weights.shape[1] for _, weights in parts)))
         both = [_of_parts(part, weights, 2 * size - 1) for part, weights in parts]
     except (NotImplementedError, ImportError, AttributeError):
@@ -55,7 +55,7 @@ def line_rules(predictions: PredictionsLike) -> Rules | None:
     return Rules(*rules)
 
 
-def _weighted_parts(predictions: Any) -> list[tuple[Base, Array]]:
+def weighted_parts(predictions: Any) -> list[tuple[Base, Array]]:
     """The components with their weights [n, k]: a distribution of shape [n, k], or several."""
     n = predictions.batch_shape[0]
     if not hasattr(predictions, "mixing_distribution"):

@@ -34,20 +34,26 @@ MODELS = {
 }
 KEY = jax.random.key(2)
 POOLED = jax.jit(pooled_bandwidth)
-FOUND = compare(KEY, MODELS, Y, n_draws=199, rank=100)
+
+
+def first_of_one(expansions):
+    return jax.tree.map(lambda leaf: leaf[0], expansions)
+
+
+RESULT = compare(KEY, MODELS, Y, n_draws=199, rank=100)
 
 
 def test_values_are_those_of_the_exact_estimator():
-    gamma = float(FOUND.bandwidths[0])
+    gamma = float(RESULT.bandwidths[0])
     np.testing.assert_allclose(gamma, pooled_bandwidth(jnp.stack(list(MODELS.values()))))
     for i, q in enumerate(MODELS.values()):
         exact = ckce(q, Y, bandwidth=gamma).estimate
-        np.testing.assert_allclose(FOUND.estimate[i], exact, rtol=1e-4)
+        np.testing.assert_allclose(RESULT.estimate[i], exact, rtol=1e-4)
         k = problems.simplex_gram(q, q, gamma)
         w = problems.weights(k, N**-0.25)
         r = problems.one_hot(Y) - np.asarray(q)
         off = np.sum(w * (r @ r.T)) - np.diag(w) @ np.sum(r**2, axis=1)
-        np.testing.assert_allclose(FOUND.corrected[i], off, rtol=1e-3, atol=1e-7)
+        np.testing.assert_allclose(RESULT.corrected[i], off, rtol=1e-3, atol=1e-7)
 
 
 def numpy_expansion(q, y, gamma, ridge):
@@ -70,7 +76,9 @@ def test_both_ways_to_the_expansion_are_the_equation():
     features = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool))
     left = residuals(q, y)
     ways = [
-        by_features(key, features, q, left, jnp.asarray(ridge), jnp.ones(60))[0],
+        first_of_one(
+            by_features(key, features, q, left[None], jnp.asarray(ridge), jnp.ones(60))[0]
+        ),
         by_products(key, grams.square_gram(kernel, q), left @ left.T, jnp.asarray(ridge)),
     ]
     for way, close in zip(ways, (1e-4, 1e-9), strict=True):
@@ -85,11 +93,11 @@ def test_several_sets_of_residuals_are_each_alone(monkeypatch, n):
     q, key, ridge = MODELS["over"][:n], jax.random.key(0), jnp.asarray(0.3)
     features = NystroemFeatures.at(kernels.simplex_kernel(0.4), q[:10], jnp.ones(10, bool))
     sets = jnp.stack([residuals(q, Y[:n]), residuals(q, Y[:n][::-1])])
-    together, *rest = expansion.several(key, features, q, sets, ridge, jnp.ones(n))
+    together, *rest = by_features(key, features, q, sets, ridge, jnp.ones(n))
     for i, one in enumerate(sets):
-        alone, *also = by_features(key, features, q, one, ridge, jnp.ones(n))
+        alone, *also = by_features(key, features, q, one[None], ridge, jnp.ones(n))
         for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
-            np.testing.assert_allclose(a[i], b, atol=1e-12 * float(jnp.max(jnp.abs(b))) + 1e-16)
+            np.testing.assert_allclose(a[i], b[0], atol=1e-12 * float(jnp.max(jnp.abs(b))) + 1e-16)
         for a, b in zip(rest, also, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12)
 
@@ -118,10 +126,10 @@ def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
     key, kernel, ridge = jax.random.key(0), kernels.simplex_kernel(0.4), jnp.asarray(0.3)
     features, left = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool)), residuals(q, y)
-    alone = by_features(key, features, q, left, ridge, jnp.ones(N))[0]
+    alone = first_of_one(by_features(key, features, q, left[None], ridge, jnp.ones(N))[0])
     monkeypatch.setattr(expansion, "BLOCKS", 64)
     blocks = [
-        by_features(key, features, q, left, ridge, jnp.ones(N))[0],
+        first_of_one(by_features(key, features, q, left[None], ridge, jnp.ones(N))[0]),
         by_products(key, (f := features(q)) @ f.T, left @ left.T, ridge),
     ]
     # the blocks that the second way made, from what single observations say
@@ -173,17 +181,17 @@ def test_ratios_are_those_of_normal_draws(size):
 
 def test_the_temperature_is_the_one_that_scores_as_much():
     q = np.asarray(MODELS["over"])
-    w = problems.weights(problems.simplex_gram(q, q, float(FOUND.bandwidths[0])), N**-0.25)
+    w = problems.weights(problems.simplex_gram(q, q, float(RESULT.bandwidths[0])), N**-0.25)
 
     def score(temperature):
         mean = problems.tempered(q, temperature) - q
         return np.sum(w * (mean @ mean.T))
 
     # the curve is linear in the logarithm between 17 temperatures
-    np.testing.assert_allclose(score(float(FOUND.effect.value[0])), FOUND.corrected[0], rtol=0.02)
-    np.testing.assert_allclose(score(float(FOUND.effect.high[0])), FOUND.high[0], rtol=0.02)
-    assert FOUND.effect.low[0] <= 1 / 0.4 <= FOUND.effect.high[0]
-    assert float(FOUND.effect.low[1]) == 1  # calibrated
+    np.testing.assert_allclose(score(float(RESULT.effect.value[0])), RESULT.corrected[0], rtol=0.02)
+    np.testing.assert_allclose(score(float(RESULT.effect.high[0])), RESULT.high[0], rtol=0.02)
+    assert RESULT.effect.low[0] <= 1 / 0.4 <= RESULT.effect.high[0]
+    assert float(RESULT.effect.low[1]) == 1  # calibrated
 
     rng, scores = np.random.default_rng(0), []
     for _ in range(1000):
@@ -192,29 +200,29 @@ def test_the_temperature_is_the_one_that_scores_as_much():
         scores.append(np.sum(w * (r @ r.T)) - np.diag(w) @ np.sum(r**2, axis=1))
     # 1,000 and 199 draws of a quantile, and one drawn data set behind the latter
     np.testing.assert_allclose(
-        score(float(FOUND.effect.calibrated[0])), np.quantile(scores, 0.95), rtol=0.35
+        score(float(RESULT.effect.calibrated[0])), np.quantile(scores, 0.95), rtol=0.35
     )
 
 
 def test_the_report_ranks_and_warns():
-    assert set(FOUND.ranking()[:2]) == {"true", "again"}
-    text = repr(FOUND)
+    assert set(RESULT.ranking()[:2]) == {"true", "again"}
+    text = repr(RESULT)
     assert "comparable only at equal n, ridge and kernel" in text
     assert "no difference shown" in text
     assert "may be the best: " in text
     assert "worse: " in text
-    assert FOUND.best() == [name for name in FOUND.ranking() if name in FOUND.best()]
-    assert {"true", "again"} <= set(FOUND.best())
-    assert len(FOUND.table()) == 6
-    for row in FOUND.table():
-        i, j = (FOUND.names.index(row[side]) for side in ("better", "worse"))
-        assert row["difference"] == float(FOUND.differences.estimate[i, j]) <= 0
-        assert row["shown"] == (float(FOUND.differences.p_adjusted[i, j]) <= FOUND.level)
+    assert RESULT.best() == [name for name in RESULT.ranking() if name in RESULT.best()]
+    assert {"true", "again"} <= set(RESULT.best())
+    assert len(RESULT.table()) == 6
+    for row in RESULT.table():
+        i, j = (RESULT.names.index(row[side]) for side in ("better", "worse"))
+        assert row["difference"] == float(RESULT.differences.estimate[i, j]) <= 0
+        assert row["shown"] == (float(RESULT.differences.p_adjusted[i, j]) <= RESULT.level)
         outside = not row["low"] <= 0 <= row["high"]
-        assert outside == (row["p_value"] <= FOUND.level)
-        assert not row["shown"] or row["worse"] not in FOUND.best()
-    assert FOUND.warnings() == []
-    fields = FOUND.to_dict()
+        assert outside == (row["p_value"] <= RESULT.level)
+        assert not row["shown"] or row["worse"] not in RESULT.best()
+    assert RESULT.warnings() == []
+    fields = RESULT.to_dict()
     assert fields["names"] == list(MODELS)
     comparison = compare(KEY, MODELS, Y, n_draws=9, rank=20, bandwidth="own")
     assert any("a bandwidth of its own" in text for text in comparison.warnings())
@@ -224,7 +232,7 @@ def test_the_report_ranks_and_warns():
 
 
 def test_differences_are_antisymmetric_and_identical_models_tie():
-    d = FOUND.differences
+    d = RESULT.differences
     np.testing.assert_allclose(d.estimate, -d.estimate.T, atol=1e-15)
     np.testing.assert_allclose(d.low, -d.high.T, atol=1e-12)
     assert bool(jnp.all(d.p_adjusted >= d.p_value))

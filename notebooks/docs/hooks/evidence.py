@@ -237,7 +237,7 @@ def foretold() -> str:
 def ingredients() -> str:
     """What a small data set costs, in units of the product of its tile."""
     numbers = measured("ingredients of n = 256 on one core")
-    whole, given = numbers["whole, Wild"], numbers["bandwidths given, Wild"]
+    whole, without_medians = numbers["whole, Wild"], numbers["bandwidths given, Wild"]
     few, entries = numbers["bandwidths given, Wild of 7 draws"], numbers["entries of H alone"]
     exponential, addition = (
         numbers[f"multiplications {what}"] for what in ("an exponential", "an addition")
@@ -248,15 +248,15 @@ def ingredients() -> str:
     search = (6 * 3 * 2 + NODES * DIMENSION / 2) / DRAWS
     tests = {
         "the whole test, `Wild(500)`": whole,
-        "the same, bandwidths given": given,
+        "the same, bandwidths given": without_medians,
         "the whole test, `HadamardWild(500)`": numbers["whole, HadamardWild"],
         "the same, bandwidths given ": numbers["bandwidths given, HadamardWild"],
         "least of `Wild(500)`, one tile": 1 + least + search,
         "least, bandwidths given": 1 + least,
     }
     parts = {
-        "medians: what given bandwidths save": whole - given,
-        "500 draws: what 7 draws save": given - few,
+        "medians: what given bandwidths save": whole - without_medians,
+        "500 draws: what 7 draws save": without_medians - few,
         "alone: product and forms": numbers["product and forms alone"],
         "alone: signs": numbers["signs alone"],
         "alone: entries of H": entries,
