@@ -22,7 +22,6 @@ import runner
 
 FOLDER = Path(__file__).parent
 BATCH = 50  # data sets a step: enough for two cores, little memory
-FASTER_COMPILATION = {"xla_backend_optimization_level": 1}  # half the time, the same program
 
 KERNELS = {
     "Gaussian": Gaussian,
@@ -240,7 +239,7 @@ def make(config: Config) -> runner.Study:
             keys = jax.random.split(key, config.data_sets)
             return jax.lax.map(one, keys, batch_size=min(BATCH, config.data_sets))
 
-        program = jax.jit(all_data_sets, compiler_options=FASTER_COMPILATION)
+        program = jax.jit(all_data_sets, compiler_options=runner.FASTER_COMPILATION)
         key = study.key(
             dict(zip(study.names, (family, test, kernel, form, units, n), strict=False))
         )

@@ -18,7 +18,6 @@ import runner
 
 FOLDER = Path(__file__).parent
 BATCH = 50  # data sets a step: enough for two cores, little memory
-FASTER_COMPILATION = {"xla_backend_optimization_level": 1}  # half the time, the same program
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,9 @@ def hgm(key: jax.Array, n: int, delta: float, calibrated: jax.Array):
 
 
 @partial(
-    jax.jit, static_argnames=("config", "n", "form", "units"), compiler_options=FASTER_COMPILATION
+    jax.jit,
+    static_argnames=("config", "n", "form", "units"),
+    compiler_options=runner.FASTER_COMPILATION,
 )
 def p_values(key, calibrated, *, config: Config, n: int, form: str, units: str):
     """One p-value a data set; one program for the power and the level of a setting."""

@@ -24,7 +24,6 @@ import sbi_methods as known
 import sbi_problems as problems
 
 FOLDER = Path(__file__).parent
-FASTER_COMPILATION = {"xla_backend_optimization_level": 1}
 M = 99  # posterior draws of each pair, for the methods that need draws
 LOCAL_X = jnp.asarray([1.5, 0.5])  # where LC2ST asks; one of the x that are wrong for some x
 
@@ -135,7 +134,9 @@ def known_fault(cell, key, n: int):
 @lru_cache
 def compiled(name: str, n: int):
     """One program a method, for every fault."""
-    return jax.jit(lambda key, fault: one(name, fault, n, key), compiler_options=FASTER_COMPILATION)
+    return jax.jit(
+        lambda key, fault: one(name, fault, n, key), compiler_options=runner.FASTER_COMPILATION
+    )
 
 
 @lru_cache
