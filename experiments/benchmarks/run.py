@@ -252,17 +252,17 @@ PARTS = {
     "first p-value": (part_first, {"obvious": False}),
     "first p-value, the obvious way": (part_first, {"obvious": True}),
 }
-QUICK = {
+QUICK = {  # as few shapes as there are, as each is a program
     "idle process": {},
-    "n = 8192": {"n": 700},
+    "n = 8192": {"n": 600},
     "1000 models x 256": {"n": 64, "batch": 4},
     DEVICES: {"n": 64, "batch": 4},
     INGREDIENTS: {"n": 64, "batch": 4},
-    "100 sets x 256 against the obvious way": {"n": 64, "batch": 3},
+    "100 sets x 256 against the obvious way": {"n": 64, "batch": 4},
     "SKCE, n = 8192": {"n": 600},
     "SKCE, 10 classes": {"n": 600},
     "SKCE, 10 classes, memory": {"n": 600, "ours": True},
-    "linear time, n = 10^6": {"n": 3000},
+    "linear time, n = 10^6": {"n": 6000},
     "linear time in batches, n = 10^6": {"n": 3000},
     "2 processes on 2 cores": {"pairs": 600, "rows": 600},
     "draws that share additions, n = 8192": {"n": 600},
