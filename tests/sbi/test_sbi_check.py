@@ -22,13 +22,27 @@ N, D = 300, 2
 PRIOR = dist.Normal(jnp.zeros(D), 1.0).to_event(1)
 
 
-def log_prob(theta, x):
-    """Of N(x / 2, I / 2): the posterior of theta ~ N(0, I), x ~ N(theta, I)."""
-    return -jnp.sum((theta - x / 2) ** 2)
+class Density(eqx.Module):
+    """Of N(slope x, I / (2 precision)), and ``beyond`` where the first parameter is past ``edge``.
+
+    A check is one program for all of them, as what they differ in are arrays.
+    """
+
+    slope: jax.Array = eqx.field(converter=jnp.asarray)
+    precision: jax.Array = eqx.field(converter=jnp.asarray)
+    edge: jax.Array = eqx.field(converter=jnp.asarray, default=np.inf)
+    beyond: jax.Array = eqx.field(converter=jnp.asarray, default=0.0)
+
+    def __call__(self, theta, x):
+        inside = -self.precision * jnp.sum((theta - self.slope * x) ** 2)
+        return jnp.where(theta[0] < self.edge, inside, self.beyond)
 
 
-def prior_log_prob(theta, x):
-    return -jnp.sum(theta**2) / 2
+log_prob = Density(0.5, 1.0)  # the posterior of theta ~ N(0, I), x ~ N(theta, I)
+prior_log_prob = Density(0.0, 0.5)
+said_to_be_nan = Density(0.5, 1.0, 1.5, np.nan)  # the gradient past the edge is 0, not NaN
+impossible_outside = Density(0.5, 1.0, 1.5, -np.inf)
+clipped_outside = Density(0.5, 1.0, 1.5, -1e6)
 
 
 @pytest.fixture(scope="module")
@@ -366,19 +380,6 @@ def nan_outside(theta, x):
     return log_prob(theta, x) + jnp.sqrt(1.5 - theta[0])
 
 
-def said_to_be_nan(theta, x):
-    """The gradient of the branch that was not taken is 0, not NaN."""
-    return jnp.where(theta[0] < 1.5, log_prob(theta, x), jnp.nan)
-
-
-def impossible_outside(theta, x):
-    return jnp.where(theta[0] < 1.5, log_prob(theta, x), -jnp.inf)
-
-
-def clipped_outside(theta, x):
-    return jnp.where(theta[0] < 1.5, log_prob(theta, x), -1e6)
-
-
 def test_what_is_wrong_with_the_pairs_is_said(pairs):
     thetas, xs = pairs
 
@@ -394,7 +395,9 @@ def test_what_is_wrong_with_the_pairs_is_said(pairs):
     assert said() == ""
 
 
-@pytest.mark.parametrize("density", [nan_outside, said_to_be_nan, impossible_outside])
+@pytest.mark.parametrize(
+    "density", [nan_outside, said_to_be_nan, impossible_outside], ids=["root", "nan", "zero"]
+)
 def test_a_density_that_ends_inside_the_prior_gives_no_verdict_but_a_sentence(pairs, density):
     outside = int(jnp.sum(pairs[0][:, 0] >= 1.5))
     scored = sbi.score_pairs(KEY, density, *pairs, prior=PRIOR)
@@ -409,7 +412,7 @@ def test_a_density_that_ends_inside_the_prior_gives_no_verdict_but_a_sentence(pa
 
 
 def test_a_nan_inside_the_prior_is_no_verdict_and_a_density_of_0_a_rejection(pairs):
-    lost = sbi.check_posterior(KEY, nan_outside, *pairs, prior=PRIOR)
+    lost = sbi.check_posterior(KEY, said_to_be_nan, *pairs, prior=PRIOR)
     assert np.isnan(lost.calibration.p_value)
     assert lost.verdict().startswith("cannot tell: score values at the targets are NaN")
     impossible = sbi.check_posterior(KEY, impossible_outside, *pairs, prior=PRIOR)
