@@ -1,8 +1,6 @@
 """The studies: the runner resumes without losing or repeating a cell, and every study runs."""
 
 import importlib.util
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from scripts import smoke
 
 from jaxcal import kccsd
 from jaxcal.quadratic import quadratic_sums
@@ -40,14 +39,6 @@ def load(path):
 
 
 runner = load(EXPERIMENTS / "runner.py")
-
-
-def smoke(command):
-    """A script in a process of its own."""
-    environment = os.environ | {"MPLBACKEND": "Agg"}
-    command = [sys.executable, *map(str, command)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_mutant_breaks_one_place_of_the_library():
@@ -184,10 +175,11 @@ def test_every_study_runs_at_smoke_size(tmp_path, script):
     """As its README runs it, and drawn where its figure can be of a part of the study."""
     path = tmp_path / "results.csv"
     resumes = '"--output"' in script.read_text() or "command_line" in script.read_text()
-    smoke([script, "--quick", *(["--output", path] if resumes else [])])
+    said = tmp_path / "said.txt"
+    smoke(script, "--quick", *(["--output", path] if resumes else []), output=said)
     if script.parent.name in STUDIES:
         assert all(int(row["not_a_number"]) == 0 for row in runner.read(path))
-        smoke([script.with_name("plot.py"), path])
+        smoke(script.with_name("plot.py"), path, output=said)
         assert all(figure.stat().st_size > 5000 for figure in drawn(tmp_path))
 
 

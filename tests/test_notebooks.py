@@ -1,12 +1,11 @@
 """Executed notebooks are those of their sources, and the check that says so can fail."""
 
 import importlib.util
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from scripts import smoke
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 nbformat = pytest.importorskip("nbformat", reason="comparing notebooks needs jupytext")
@@ -56,13 +55,10 @@ def test_every_executed_notebook_is_that_of_its_source(source):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
-def test_every_notebook_runs_at_smoke_size(source):
+def test_every_notebook_runs_at_smoke_size(source, tmp_path):
     if "import torch" in source.read_text():
         pytest.importorskip("torch")
-    smoke = {"JAXCAL_QUICK": "1", "MPLBACKEND": "Agg"}
-    command, environment = [sys.executable, str(source)], os.environ | smoke
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    smoke(source, output=tmp_path / "said.txt", JAXCAL_QUICK="1")
 
 
 def test_every_notebook_has_a_source_and_a_line_in_the_readme():
