@@ -58,16 +58,21 @@ def test_a_mesh_of_two_devices_has_the_numbers_of_one():
 
 
 def same_in_all_processes(count, program):
-    for done in many_devices.run_processes(count, program):
+    """What one process found alone is what each of them found with the others."""
+    ends = many_devices.run_processes(count, program)
+    for done in ends:
         assert done.returncode == 0, done.stderr[-3000:]
-        alone, shared = json.loads(done.stdout.splitlines()[-1])
-        np.testing.assert_allclose(shared, alone, rtol=1e-9, atol=1e-12)
+    numbers = [json.loads(done.stdout.splitlines()[-1]) for done in ends]
+    alone = numbers[0]["alone"]
+    for of_process in numbers:
+        np.testing.assert_allclose(of_process["shared"], alone, rtol=1e-9, atol=1e-12)
 
 
 def test_two_processes_that_share_a_mesh_have_the_numbers_of_one():
     program = f"""{DATA}{ENGINES}
     mesh = Mesh(np.array(jax.devices()), ("rows",))
-    print(json.dumps([engines(None), engines(mesh)]))
+    alone = engines(None) if RANK == 0 else None
+    print(json.dumps(dict(alone=alone, shared=engines(mesh))))
     """
     same_in_all_processes(2, program)
 
@@ -75,8 +80,9 @@ def test_two_processes_that_share_a_mesh_have_the_numbers_of_one():
 @pytest.mark.parametrize("count", [2, 4])
 def test_processes_that_share_a_stream_have_the_numbers_of_one(count):
     program = f"""{DATA}{STREAM}
-    every, mine = (test.run([(p[k], labels[k])]) for k in (slice(None), slice(RANK, None, {count})))
-    print(json.dumps([streamed(every), streamed(mine.over_processes())]))
+    alone = streamed(test.run([(p, labels)])) if RANK == 0 else None
+    mine = test.run([(p[RANK::{count}], labels[RANK::{count}])])
+    print(json.dumps(dict(alone=alone, shared=streamed(mine.over_processes()))))
     """
     same_in_all_processes(count, program)
 
