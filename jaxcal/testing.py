@@ -113,11 +113,12 @@ def apply_with(
     pairwise: Pairwise,
     features: Features,
     *,
+    guarded: bool = False,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
     """`apply`, and the forms of d more columns of weights from the same pass; None for blocks and
-    where the null has no draws."""
+    where the null has no draws. ``guarded``: whether the statistic allows for skewness."""
     needs = null.needs(key, features)
     if (size := needs.block_size) is not None:
         blocks = block_sums(pairwise, features, size, squares=needs.squares)
@@ -129,7 +130,9 @@ def apply_with(
     sums = over_pairs(pairwise, features, more, needs, tile=tile, mesh=mesh)
     if isinstance(weights, HadamardSigns):
         weights = weights.dense()
-    outcome = null.outcome(nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights))
+    over = nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights)
+    outcome = null.outcome(over.guarded() if guarded else over)
+    outcome = outcome._replace(estimate=over.unbiased, biased=over.biased)
     return outcome, None if more is none else jnp.sum(sums.forms[:, b:], axis=0)
 
 
@@ -199,7 +202,14 @@ def unjudged(
         features = featured.features
         scores = featured.scores
         outcome, forms = apply_with(
-            null, scores, keys[2], prepared.pairwise, features, tile=tile, mesh=mesh
+            null,
+            scores,
+            keys[2],
+            prepared.pairwise,
+            features,
+            guarded=featured.noticed is not None,
+            tile=tile,
+            mesh=mesh,
         )
         sensitivity = None
         if forms is not None and scores is not None:

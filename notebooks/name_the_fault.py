@@ -94,8 +94,8 @@ print(first[3])
 # ## What the one call says
 #
 # A bar is a part of the test: how far its statistic lies from 0, in standard deviations of what
-# random signs make of it. The dashed line is for the largest of them. Black is the part that the
-# result names.
+# random signs make of it. The dashed line is for their soft maximum, a little more than the longest
+# bar. Black is the part that the result names.
 
 # %%
 figure, panels = plt.subplots(3, 2, figsize=(11, 8.5), layout="constrained")

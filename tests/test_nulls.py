@@ -14,6 +14,7 @@ import scipy.signal
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import logsumexp
 
 import jaxcal
 from jaxcal import checks, nulls, testing
@@ -31,6 +32,8 @@ from jaxcal.nulls import (
     contract,
 )
 from jaxcal.nulls.combination import strongest
+from jaxcal.pairwise.weighted import Inner
+from jaxcal.quadratic import quadratic_sums
 from jaxcal.signs import independent_signs
 from jaxcal.ucme import F
 
@@ -110,7 +113,7 @@ def test_estimates_and_contributions(null, channels, key):
 @pytest.mark.parametrize(
     "null", [Wild(99), HadamardWild(99), Multinomial(99), Spectrum(99)], **names
 )
-def test_the_largest_of_parts_rejects_where_one_of_them_is_at_fault(null, key):
+def test_parts_together_reject_where_one_of_them_is_at_fault(null, key):
     """Draws that do not lie about 0 would hide it behind the others."""
     phi, _ = data(n=40, channels=3)
     phi[:, 0] += 1.0
@@ -118,6 +121,56 @@ def test_the_largest_of_parts_rejects_where_one_of_them_is_at_fault(null, key):
     combined, parts = strongest(outcome, ("a", "b", "c"), jnp.zeros(3, bool))
     assert parts.p_values[0] == 0.01
     assert combined.p_value[0] == 0.01
+    deviations = np.std(np.column_stack([outcome.statistic, outcome.samples]), axis=1)[1:, None]
+    close(combined.statistic, logsumexp(outcome.statistic[1:] / deviations[:, 0])[None])
+    close(combined.samples[0], logsumexp(outcome.samples[1:] / deviations, axis=0))
+
+
+def skewed_sums(t):
+    """Sums of h = t t', all in one tile."""
+    return contract.Sums.of(quadratic_sums(Inner(), t, jnp.zeros((len(t), 0))), jnp.zeros((0, 0)))
+
+
+@pytest.mark.parametrize("n", [12, 100, 300])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_sum_against_the_skewness_of_its_values_counts_less(n, size, side):
+    """The formula written out for one number an observation, in any unit; and nothing happens where
+    the sum lies on the long side."""
+    t = np.random.default_rng(n).exponential(size=(n, 1)) ** 1.5
+    t = size * (t - t.mean() + side * 2 * t.std() / n**0.5)
+    sums = skewed_sums(jnp.asarray(t))
+    total, trace = np.sum(t), np.sum(t**2)
+    skewness = -side * scipy.stats.skew(t[:, 0])
+    factor = 1 + max(skewness, 0) ** 2 * min(total**2 / trace, 4) / n
+    got, pairs = sums.guarded(), n * (n - 1)
+    close(got.unbiased, [(total**2 / factor - trace) / pairs], rtol=1e-6)
+    assert (factor == 1) == (side == 1)
+    close(got.contributions, sums.contributions)
+
+
+@pytest.mark.parametrize("t", [np.zeros((20, 1)), np.ones((20, 1))], ids=["0", "1"])
+def test_values_without_spread_have_no_skewness(t):
+    sums = skewed_sums(jnp.asarray(t))
+    close(sums.guarded().unbiased, sums.unbiased)
+
+
+def test_skewed_values_of_mean_0_are_rejected_as_often_as_the_level_says(key):
+    """Squares of 64 normal numbers less 1: random signs alone reject too many (.08 and .03)."""
+    t = jax.random.normal(key, (4000, 64, 1)) ** 2 - 1
+
+    @jax.jit
+    @jax.vmap
+    def z(t):  # what a draw of random signs exceeds with 5 and 1 %, S^2 being V times chi-square
+        sums = skewed_sums(t)
+        trace = jnp.sum(sums.diagonal)
+        return [64 * 63 * s.unbiased[0] / trace + 1 for s in (sums, sums.guarded())]
+
+    plain, guarded = map(np.asarray, z(t))
+    for p, low, high in ((0.05, 0.038, 0.064), (0.01, 0.005, 0.022)):
+        quantile = scipy.stats.chi2.isf(p, 1)
+        assert np.mean(plain >= quantile) > high
+        assert low < np.mean(guarded >= quantile) < high
 
 
 @pytest.mark.parametrize("null", RESAMPLING, **names)

@@ -33,11 +33,12 @@ def _moves(value: object) -> Nodes | None:
 
 
 class Balance(eqx.Module):
-    r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac14 \log p(y') / p(y))`.
+    r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac12 \log p(y') / p(y))`.
 
     One number: the mean over moves y -> y' of the acceptance probability min(1, p(y') / p(y))
     times :math:`\varphi`. Sees wrong spread, inside of every mode and of any shape; bounded,
-    whatever the tails. Needs no gradient.
+    whatever the tails. Needs no gradient. A flatter flow sees heavy tails better and is more skewed
+    (`experiments/level`, `experiments/power`).
 
     Args:
         moves: Moves y' - y, [m, d], in the units of the predictions, each made in both
@@ -46,8 +47,8 @@ class Balance(eqx.Module):
         lengths: Lengths of the moves that are drawn, in deviations of the targets: m lengths run
             through these in even steps of their logarithms. Along d directions at right angles a
             wrong spread is the same question d times, so lengths do not depend on d. A normal
-            prediction answers loudest to moves of twice its deviation; by default predictions up to
-            1.4 times as wide as all targets are heard, which calibrated ones rarely exceed.
+            prediction answers loudest to moves of 1.6 times its deviation; by default predictions
+            up to 1.4 times as wide as all targets are heard, which calibrated ones rarely exceed.
 
     Cost: 2 m log densities.
 
@@ -75,7 +76,7 @@ class Balance(eqx.Module):
 
     def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
         def flow(log_ratio: Array, move: Point) -> Array:
-            return jnp.tanh(log_ratio / 4)[None]
+            return jnp.tanh(log_ratio / 2)[None]
 
         return {"spread": _balance(log_density, y, self.moves, flow)}
 

@@ -1,6 +1,6 @@
 r"""One p-value from several statistics that share the draws of one null.
 
-Every statistic and its draws are brought to one scale, and the largest is compared with the largest
+Every statistic and its draws are brought to one scale, and their soft maximum is compared with that
 of each draw, so that their dependence is taken as it is.
 """
 
@@ -15,14 +15,16 @@ from jaxcal.results import Parts
 def strongest(
     outcome: Outcome, names: tuple[str, ...], left_out: Bool[Array, " c"]
 ) -> tuple[Outcome, Parts]:
-    r"""The largest of the standardized parts as the statistic, and each part by itself.
+    r"""The soft maximum :math:`\log \sum_c e^{z_c}` of the standardized parts, and each by itself.
 
     ``outcome``: row 0 is ignored, the others are the parts; one row is one part. Each statistic is
-    divided by the standard deviation of its draws, itself counted as one; draws have mean 0. A part
+    divided by the standard deviation of its draws, itself counted as one; draws have mean 0. What
+    several parts see a little of counts more than in their maximum, by at most log c. A part
     whose draws have no spread, or that is ``left_out``, takes no part; p is NaN where none is left,
     or where one is not finite. A null without draws gives the smallest p-value times their number
     (Bonferroni).
-    Source: Westfall and Young (1993), for the largest of several statistics.
+    Source: Westfall and Young (1993), for several statistics with their draws in common; Biggs,
+    Schrab and Gretton (2023), MMD-FUSE, for a soft maximum.
     """
     rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
     parts = jax.tree.map(lambda leaf: leaf[rows], outcome._replace(stretches=None))
@@ -37,11 +39,12 @@ def strongest(
     p_values = jnp.where(used, parts.p_value, jnp.nan)
     winner = jnp.argmax(standardized) if drawn else jnp.nanargmin(jnp.where(used, p_values, 2))
     if drawn:
-        draws = jnp.max(jnp.where(used[:, None], parts.samples / scale[:, None], -jnp.inf), axis=0)
-        exceeding = jnp.sum(draws >= standardized[winner])
+        each = jnp.where(used[:, None], parts.samples / scale[:, None], -jnp.inf)
+        draws, statistic = jax.nn.logsumexp(each, axis=0), jax.nn.logsumexp(standardized)
+        exceeding = jnp.sum(draws >= statistic)
         p = (1 + exceeding).astype(scale.dtype) / (1 + draws.size)
     else:
-        draws = jnp.zeros((0,), scale.dtype)
+        draws, statistic = jnp.zeros((0,), scale.dtype), standardized[winner]
         p = jnp.minimum(jnp.sum(used).astype(scale.dtype) * p_values[winner], 1)
     p, size = jnp.where(finite, p, jnp.nan), scale[winner]
 
@@ -51,7 +54,7 @@ def strongest(
     combined = Outcome(
         of_winner(parts.estimate),
         of_winner(parts.biased),
-        of_winner(parts.statistic),
+        statistic[None],
         p[None],
         jnp.where(finite, draws, jnp.nan)[None],
         of_winner(parts.contributions),

@@ -176,6 +176,35 @@ class Sums(NamedTuple):
         # twice the standard error of the mean of E[h | observation i], n times its share
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
+    def guarded(self) -> "Sums":
+        r"""The same, with a mean that allows for skewed moments, to be compared in its place.
+
+        With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
+        :math:`u_i = \langle t_i, S \rangle / |S|`, which add up to |S|, and
+        :math:`V = \sum_i h_{ii}`, the variance that random signs give to S. Skewed values of mean 0
+        leave |S| and V dependent: where few of the large ones came, the sum lies on their other
+        side and V is small. In one direction, with u of skewness g,
+        :math:`T = |S| / \sqrt V` then passes z with a probability too large by
+        :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density.
+        So, where g < 0, :math:`|S|^2` is divided by :math:`1 + g^2 \min(T, 2)^2 / n`. That takes
+        away :math:`g^2 z^3 \varphi(z) / (2 n)`, nine tenths at level .05, and nothing where the sum
+        lies on the long side. Costs n additions.
+
+        Source: Hall (1992), The Bootstrap and Edgeworth Expansion, Section 2.6, for the expansion.
+        """
+        rows, trace = self.row_sums + self.diagonal, jnp.sum(self.diagonal, axis=1)
+        square = jnp.maximum(jnp.sum(rows, axis=1), 0)  # of |S|
+        about = rows - jnp.mean(rows, axis=1, keepdims=True)
+        variance = jnp.mean(about**2, axis=1)
+        # rounding has a skewness too
+        known = variance > jnp.finfo(rows.dtype).eps * jnp.mean(rows**2, axis=1)
+        relative = about / jnp.where(known, variance, 1)[:, None] ** 0.5
+        against = jnp.maximum(-jnp.mean(relative**3, axis=1), 0)
+        reach = jnp.minimum(square / jnp.where(trace > 0, trace, 1), 4)
+        factor = jnp.where(known, 1 + against**2 * reach / self.n, 1)
+        shift = square * (1 / factor - 1) / ordered_pairs(self.n)
+        return self._replace(means=self.means + shift[:, None])
+
     def outcome(
         self,
         statistic: Float[Array, " r"],

@@ -195,8 +195,9 @@ class Multinomial(eqx.Module):
         n, counts = sums.n, sums.weights
         a = n / (n - 1)
         pairs = sums.forms + sums.diagonal @ (counts**2 - counts)
-        samples = (a * pairs - 2 * (sums.row_sums + sums.diagonal) @ counts) / float(n**2)
-        return sums.compared(a * sums.unbiased, samples + sums.biased[:, None])
+        rows = sums.row_sums + sums.diagonal
+        samples = a * pairs - 2 * rows @ counts + jnp.sum(rows, axis=1, keepdims=True)
+        return sums.compared(a * sums.unbiased, samples / float(n**2))
 
     def least_p_value(self, n: int) -> float:
         """1 over the draws + 1, or over the number of different resamples, 2n - 1 over n.

@@ -180,8 +180,8 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the parts of a `jaxcal.calibration_test`, in standard deviations of their own draws.
 
     A bar a part with the p-value it has by itself, black for the strongest where the test rejects;
-    parts that are left out are named. The dashed line is what the largest of them exceeds with the
-    probability of the level if calibrated.
+    parts that are left out are named. The dashed line is what their soft maximum, a little more
+    than the longest bar, exceeds with the probability of the level if calibrated.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -214,7 +214,7 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     ax.axvline(0, color=BLACK, linewidth=0.8)
     draws = np.asarray(result.null_samples)
     if draws.size:
-        label = f"{confidence(result.level)} quantile of the largest"
+        label = f"{confidence(result.level)} quantile of their soft maximum"
         ax.axvline(np.quantile(draws, 1 - result.level), color=DARK, linestyle="--", label=label)
         legend_above(ax)
     for row, (size, p) in enumerate(zip(sizes, p_values, strict=True)):

@@ -39,9 +39,9 @@ class TestResult(JudgedResult):
         sensitivity: Growth of the expected statistic with the square of a shift of the targets by
             one unit of the test along each coordinate, [d]; NaN where it is not clear, None where
             unknown.
-        parts: For a test of several statistics, each by itself. The statistic is then the largest
-            of them; it, the estimate and the contributions are in standard deviations of its own
-            draws.
+        parts: For a test of several statistics, each by itself. The statistic is then their soft
+            maximum; estimate and contributions are those of the largest, in standard deviations of
+            its draws.
         p_value_error: By how much the p-value may be off, [], where the null is an approximation
             that knows its error; None for others.
         route: How averages over the predictions were taken, with the error where they are not

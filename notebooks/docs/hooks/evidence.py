@@ -58,6 +58,10 @@ def level() -> str:
     power = [row for row in read("power/results.csv") if row["fault"] == "correct"]
     power = [row for row in power if row["data_sets"] == "1000"]
     rows.append(("`calibration_test`", "power", rates(power, "calibration"), 1000))
+    drawing = ("HadamardWild", "Wild", "DependentWild", "Multinomial", "Spectrum")
+    several = [row for row in read("level/calibration/results.csv") if row["null"] in drawing]
+    several = rates(several, "rejected_05")
+    rows.append(("`calibration_test`; five nulls that draw", "level", several, 1000))
     candidates = [row for row in read("exchangeability/results.csv") if row["fault"] == "correct"]
     chosen = rates(candidates, "combined")
     rows.append(("`candidates.exchangeability_test`", "exchangeability", chosen, 1000))
