@@ -21,7 +21,7 @@ from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.risk import risk_of_factors
 from jaxcal.typing import ArrayLike
 
-Setting = dict[str, float]
+Setting = dict[str, float | str]  # a text is one of several choices without an order
 
 
 @runtime_checkable
@@ -47,7 +47,8 @@ class Fitted(Protocol):
 class Estimator(Protocol):
     """A class of calibration functions with a grid of candidates.
 
-    ``grid(problem)``: what the candidates are called, in the order of ``Fitted.settings``.
+    ``grid(problem)``: what the candidates are called, in the order of ``Fitted.settings``: numbers,
+    or texts where choices have no order.
     ``fit(train, shared)``: ``shared`` is a list that the estimators of one training set pass along;
     a kernel ridge leaves its factorisation there for the next one.
     """
@@ -140,11 +141,16 @@ def rows_among(
 
 
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
-    """The hyperparameters whose chosen value is the smallest or the largest that was tried."""
+    """The hyperparameters whose chosen value is the smallest or the largest that was tried.
+
+    A text, such as the name of a kernel, is neither: choices without an order have no end.
+    """
     names = []
     for name, value in grid[chosen].items():
-        tried = sorted({setting[name] for setting in grid})
-        if len(tried) > 1 and value in (tried[0], tried[-1]):
+        if isinstance(value, str):
+            continue
+        tried = {setting[name] for setting in grid}
+        if len(tried) > 1 and value in (min(tried), max(tried)):
             names.append(name)
     return names
 

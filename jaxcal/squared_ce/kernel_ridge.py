@@ -281,21 +281,23 @@ def _inverse(values: Array) -> Array:
 
 
 def _names(ridges: Ridges, kernels: int) -> list[Setting]:
-    which = [{"kernel": float(k)} if kernels > 1 else {} for k in range(kernels)]
+    which: list[Setting] = [{"kernel": str(k)} if kernels > 1 else {} for k in range(kernels)]
     return [each | {"ridge": m} for each in which for m in ridges.multipliers]
 
 
 def _ranges(
     ridges: Ridges, kernels: tuple[KernelLike, ...], problem: Reduced, factors: int
 ) -> dict[str, Range]:
-    """From ridges that rounding hides to those that leave nothing of h, for ``factors`` times K."""
-    trace = max(float(jnp.sum(gram_diagonal(kernel, problem.inputs))) for kernel in kernels)
-    if not 0 < trace < np.inf:
+    """From ridges that rounding hides to those that leave nothing of h, for ``factors`` times K, of
+    every kernel."""
+    traces = [float(jnp.sum(gram_diagonal(kernel, problem.inputs))) for kernel in kernels]
+    if not (min(traces) > 0 and max(traces) < np.inf):
         return {}
-    unit = trace**factors / float(problem.n) ** ridges.power
-    rounding = float(jnp.finfo(problem.inputs.dtype).eps)
-    strongest = STRONG**factors
-    return {"ridge": Range(rounding * unit, strongest * unit, "no ridge but rounding", "h is 0")}
+    weakest, strongest = (
+        trace**factors / float(problem.n) ** ridges.power for trace in (min(traces), max(traces))
+    )
+    ends = float(jnp.finfo(problem.inputs.dtype).eps) * weakest, STRONG**factors * strongest
+    return {"ridge": Range(*ends, "no ridge but rounding", "h is 0")}
 
 
 def _settings(ridges: Ridges, kernels: int, train: Reduced) -> RidgeSettings:

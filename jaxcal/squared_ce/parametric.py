@@ -69,11 +69,16 @@ class Parametric(eqx.Module):
         return getattr(self.residual, "__name__", "parametric")
 
     def grid(self, problem: Reduced) -> list[Setting]:
+        def called(value: float) -> float | str:
+            """A start is no value of the parameter: past the last one lies nothing to be tried."""
+            return f"{value:.6g}" if self.descend else float(value)
+
         what = "start" if self.descend else "theta"
         if self.thetas.ndim == 1:
-            return [{what: float(theta)} for theta in self.thetas]
+            return [{what: called(theta)} for theta in self.thetas]
         return [
-            {f"{what}[{k}]": float(value) for k, value in enumerate(theta)} for theta in self.thetas
+            {f"{what}[{k}]": called(value) for k, value in enumerate(theta)}
+            for theta in self.thetas
         ]
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedParametric":

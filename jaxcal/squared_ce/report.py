@@ -238,7 +238,8 @@ def _rank(risk: float) -> float:
 
 
 def _setting(setting: Setting) -> str:
-    return ", ".join(f"{name} {value:.3g}" for name, value in setting.items())
+    texts = (f"{name} {v if isinstance(v, str) else f'{v:.3g}'}" for name, v in setting.items())
+    return ", ".join(texts)
 
 
 def _short(text: str) -> str:

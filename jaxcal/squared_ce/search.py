@@ -111,13 +111,13 @@ def search(estimator: Estimator, problem: Reduced, folds: Sequence[Fold], extend
     if not extend or not isinstance(estimator, Extendable):
         return tried
     for name, bounds in estimator.ranges(problem).items():
-        first = sorted({setting[name] for setting in grid if name in setting})
+        first = sorted({float(setting[name]) for setting in grid if name in setting})
         if len(first) < 2:
             continue
         step, count = (first[-1] / first[0]) ** (1 / (len(first) - 1)), 0
         while name in on_edge(tried.grid, tried.chosen) and count < MOST:
-            at = tried.grid[tried.chosen][name]
-            up = at == max(setting[name] for setting in tried.grid)
+            at = float(tried.grid[tried.chosen][name])
+            up = at == max(float(setting[name]) for setting in tried.grid)
             values = beyond(at, step, len(first), bounds, up=up)
             if not values:
                 meaning = bounds.at_largest if up else bounds.at_smallest

@@ -506,14 +506,16 @@ def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
     # the residual 0 at theta = 0.3 is stationary, though it is no minimum
     assert ends[0] == pytest.approx(0.3)
     assert float(result[0]) > float(result[1]) + 3e-4
-    assert descent.grid(problem)[0] == {"start": 0.3}
+    assert descent.grid(problem)[0] == {"start": "0.3"}
 
 
 def test_edges_of_grids_are_named():
-    grid = [{"kernel": float(k), "ridge": r} for k in (0, 1, 2) for r in (1.0, 2.0, 3.0)]
+    grid = [{"bins": b, "ridge": r} for b in (1.0, 5.0, 9.0) for r in (1.0, 2.0, 3.0)]
     assert on_edge(grid, 4) == []
     assert on_edge(grid, 3) == ["ridge"]
-    assert on_edge(grid, 1) == ["kernel"]
-    assert on_edge(grid, 8) == ["kernel", "ridge"]
+    assert on_edge(grid, 1) == ["bins"]
+    assert on_edge(grid, 8) == ["bins", "ridge"]
+    kernels = [{"kernel": k, "ridge": r} for k in "ab" for r in (1.0, 2.0, 3.0)]
+    assert [on_edge(kernels, i) for i in range(6)] == 2 * [["ridge"], [], ["ridge"]]
     assert on_edge([{"bins": 15.0}], 0) == []
     assert on_edge([{}], 0) == []

@@ -104,6 +104,44 @@ def test_extended_candidates_need_no_other_factorisation(monkeypatch):
     assert len(calls) == 2  # one a fold
 
 
+@pytest.mark.parametrize(("kind", "power"), [(TwoStepRidge, 0.75), (KroneckerRidge, 1.5)])
+@pytest.mark.parametrize("scales", [(0.3, 1.0), (1.0, 0.3), (0.1, 0.3, 1.0)])
+def test_one_of_several_kernels_is_at_no_end(kind, power, scales):
+    """The choice is the best over the kernels, each with a ridge that has neighbours."""
+    data = wrong(100)
+    several = kind(Ridges((1e-9, 1e-8), power), [Gaussian(s) for s in scales])
+    report = squared_ce.problem_error(KEY, data, estimators=[several], folds=2)
+    got = report.best
+    assert got.edges == [[]]
+    assert "[edge-of-grid]" not in " ".join(report.warnings())
+    assert len(got.grid) > 2 * len(scales)
+    assert not got.limits[0]
+    for k, scale in enumerate(scales):
+        ridges = sorted(s["ridge"] for s in got.grid if s["kernel"] == str(k))
+        alone = tuned(data, kind(Ridges(ridges, power), Gaussian(scale)), extend=False)
+        mine = [i for i, setting in enumerate(got.grid) if setting["kernel"] == str(k)]
+        np.testing.assert_allclose(sorted(risks(got)[mine]), sorted(risks(alone)), rtol=1e-6)
+        assert risks(got)[got.chosen[0]] <= risks(alone).min() * (1 + 1e-7)
+    chosen = got.settings[0]["ridge"]
+    assert min(s["ridge"] for s in got.grid) < chosen < max(s["ridge"] for s in got.grid)
+
+
+def test_a_grid_of_kernels_of_different_size_goes_on_for_each_of_them():
+    data = calibrated(100)
+    sizes = [Gaussian(1.0), 1e-9 * Gaussian(1.0)]
+    both, small = (TwoStepRidge(Ridges((1e-3, 1e-2), 0.75), k) for k in (sizes, sizes[1]))
+    ends, alone = (each.ranges(data)["ridge"] for each in (both, small))
+    assert ends.smallest == alone.smallest < 1e-6 * ends.largest
+    assert ends.largest == TwoStepRidge(kernels=sizes[0]).ranges(data)["ridge"].largest
+
+
+def test_starts_of_a_descent_are_at_no_end():
+    starts = Parametric(divided, np.array([1.0, 2.0]), descend=True)
+    report = squared_ce.problem_error(KEY, wrong(100), estimators=[starts], folds=2)
+    assert report.best.edges == [[]]
+    assert "start 1" in repr(report) or "start 2" in repr(report)
+
+
 def test_single_candidates_and_switched_off_searches_stay():
     data = calibrated(100)
     for estimator in (Bins(15), KernelDensity(0.1), TwoStepRidge(Ridges((1e-3,), 0.75))):
