@@ -125,16 +125,58 @@ def part_batch(n, batch):
     return {"models over Cholesky factors": ours / theirs, "peak MiB": peak()}
 
 
+def processor():
+    """Processor seconds of this process so far, of all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def part_compare(n):
+    """Three models by `compare`, over the time of its products of matrices alone at the rate of one
+    product in the same process; the second model is too sure by a temperature of 1.2."""
+    import jax
+    import jax.numpy as jnp
+
+    import jaxcal
+    from jaxcal.ckce.class_comparison import default_rank
+
+    logits = 2 * jax.random.normal(jax.random.key(0), (n, CLASSES))
+    labels = jax.random.categorical(jax.random.key(1), logits)
+    models = {f"{t}": jax.nn.softmax(t * logits) for t in (1.0, 1.2, 0.9)}
+    jax.block_until_ready(models)
+    start = processor()
+    result = jax.block_until_ready(jaxcal.compare(0, models, labels))
+    used = processor() - start
+    side, times, rank = 2048, 5, default_rank(n, CLASSES)
+    matrix = jnp.ones((side, side))
+    many = jax.jit(lambda a: jax.lax.fori_loop(0, times, lambda _, b: (a @ b) / side, a))
+    jax.block_until_ready(many(matrix))
+    start = processor()
+    jax.block_until_ready(many(matrix))
+    rate = times * side**3 / (processor() - start)
+    return {
+        "processor seconds a model": used / 3,
+        "over 3 n rank^2 multiplications": used / 3 / (3 * n * rank**2 / rate),
+        "rank": rank,
+        "peak MiB": peak(),
+        "temperature of the one at 1.2": float(result.effect.value[1]),
+        "models that may be the best": len(result.best()),
+    }
+
+
 PARTS = {
     "exact, n = 4096": (part_exact, {"n": 4096}),
     "low rank, n = 10000": (part_low_rank, {"n": 10_000}),
     "low rank, n = 100000": (part_low_rank, {"n": 100_000}),
     "conjugate gradients, n = 8192": (part_conjugate, {"n": 8192}),
     "200 models x 1000 by vmap": (part_batch, {"n": 1000, "batch": 200}),
+    "compare, n = 100000": (part_compare, {"n": 100_000}),
+    "compare, n = 1000000": (part_compare, {"n": 1_000_000}),
 }
 QUICK = {
     "exact, n = 4096": {"n": 200},
     "200 models x 1000 by vmap": {"n": 40, "batch": 3},
+    "compare, n = 100000": {"n": 400},
 }
 
 

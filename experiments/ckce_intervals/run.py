@@ -84,7 +84,7 @@ def without_noise(q, right, width, *, n, m):
     features = NystroemFeatures.at(kernel, q[chosen], used)
     key = jax.random.key(0)  # deals out blocks, of which the value knows nothing
     ridge, weights = jnp.asarray(n**-0.25, q.dtype), jnp.ones(len(q), q.dtype)
-    return by_features(key, features, q, (right - q)[None], ridge, weights)[0].estimate[0]
+    return by_features(key, features, q, (right - q)[None], ridge, weights).expansions.estimate[0]
 
 
 def make(config: Config) -> runner.Study:

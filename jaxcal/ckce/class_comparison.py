@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
@@ -12,7 +13,7 @@ from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
 from jaxcal.ckce.comparison import Differences
-from jaxcal.ckce.effect import Curve, EffectSize, noise_quantile, temperatures
+from jaxcal.ckce.effect import Curve, EffectSize, all_softened, curve_of, noise_quantile
 from jaxcal.ckce.estimator import positive
 from jaxcal.ckce.expansion import Expansion, by_features
 from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
@@ -24,6 +25,8 @@ from jaxcal.kernels import grams, points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.numerics import at_least
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
+
+LONG = 3e10  # numbers of features multiplied by each other, a few seconds of a processor
 
 
 def default_rank(n: int, m: int) -> int:
@@ -72,6 +75,7 @@ def of_classes(
         n_draws=n_draws,
         rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
         level=level,
+        thing="model",
     )
     return fields | {"n": n, "unit": "temperature"}
 
@@ -121,21 +125,21 @@ def _expanded(
     # what a calibrated model exceeds with probability `level`: labels drawn from the predictions
     calibrated = jax.random.categorical(label_key, jnp.log(q), axis=1)
     both = jnp.stack([residuals(q, each, root) for each in (labels, calibrated)])
-    expansions, kept, low = by_features(key, features, q, both, ridge, weights)
-    expansion = jax.tree.map(lambda leaf: leaf[0], expansions)
-    reference = jax.tree.map(lambda leaf: leaf[1], expansions)
+    soft = partial(all_softened, root=root)
+    fitted = by_features(key, features, q, both, ridge, weights, also=soft)
+    expansion = jax.tree.map(lambda leaf: leaf[0], fitted.expansions)
+    reference = jax.tree.map(lambda leaf: leaf[1], fitted.expansions)
     noise = noise_quantile(noise_key, reference, level=level, n_draws=n_draws)
     diagonal = grams.gram_diagonal(kernel, q)
-    left_out = at_least(1 - kept / jnp.sum(weights * diagonal), 0)
+    left_out = at_least(1 - fitted.kept / jnp.sum(weights * diagonal), 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
     bad_kernel = jnp.sum(~jnp.isfinite(grams.gram(kernel, q, candidates[chosen][:1])))
     bad_kernel = bad_kernel + jnp.sum(~jnp.isfinite(diagonal))
     nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), bad_kernel])
-    curve = temperatures(features, q, low, root, weights)
+    curve = curve_of(fitted.spectrum, fitted.moments)
     return _Expanded(expansion, curve, noise, used_width, left_out, nonfinite)
 
 
-@partial(jax.jit, static_argnames=("n_draws", "rank"))
 def compare_stack(
     key: Key,
     stack: Float[Array, "M n m"],
@@ -149,17 +153,27 @@ def compare_stack(
     n_draws: int,
     rank: int,
     level: float | Scalar,
+    thing: str,
 ) -> Contents:
-    """The fields of a `Comparison` of M models, each with weights 0 or 1 of the observations."""
+    """The fields of a `Comparison` of M models, each with weights 0 or 1 of the observations.
+
+    Where that takes more than a few seconds a bar on stderr counts the models, each a ``thing``.
+    """
     blocks_key, draws_key = jax.random.split(key)
     shared = (blocks_key, labels, kernel, root, ridge, width, jnp.asarray(level, stack.dtype))
+    count, n, _ = stack.shape
+    eager = not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, stack, shared)))
+    if eager and count * n * rank**2 > LONG:
+        from tqdm import tqdm
 
-    @one_at_a_time
-    def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> _Expanded:
-        return _expanded(q, weight, *shared, rank=rank, n_draws=n_draws)
-
-    parts = jax.vmap(lambda q, weight: one(q, weight, shared))(stack, weights)
-    skills = jax.vmap(lambda q, weight: _skill(q, labels, weight))(stack, weights)
+        each = []
+        for model in tqdm(range(count), desc="compare", unit=thing, leave=False):
+            pair = (stack[model][None], weights[model][None])
+            each.append(_measured(*pair, shared, rank=rank, n_draws=n_draws))
+            jax.block_until_ready(each[-1])
+        parts, skills = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
+    else:
+        parts, skills = _measured(stack, weights, shared, rank=rank, n_draws=n_draws)
     return judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
         "skill": skills,
         "bandwidths": parts.bandwidth,
@@ -168,6 +182,20 @@ def compare_stack(
         "nonfinite_predictions": parts.nonfinite[:, 0],
         "nonfinite_kernel": parts.nonfinite[:, 1],
     }
+
+
+@partial(jax.jit, static_argnames=("n_draws", "rank"))
+def _measured(
+    stack: Array, weights: Array, shared: tuple[PyTree, ...], *, rank: int, n_draws: int
+) -> tuple[_Expanded, dict[str, Array]]:
+    """Expansions and skills of models, one at a time on a CPU."""
+
+    @one_at_a_time
+    def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> _Expanded:
+        return _expanded(q, weight, *shared, rank=rank, n_draws=n_draws)
+
+    parts = jax.vmap(lambda q, weight: one(q, weight, shared))(stack, weights)
+    return parts, jax.vmap(lambda q, weight: _skill(q, shared[1], weight))(stack, weights)
 
 
 def _skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:

@@ -54,6 +54,7 @@ def compare(
     (`jaxcal.ckce.expansion`): the second rules between calibrated models, where the first one
     vanishes. The adjusted p-value compares with the largest standardized draw over all pairs.
     Where both models are calibrated the test is somewhat conservative. p >= 1 / (n_draws + 1).
+    Class probabilities that take more than a few seconds show a bar on stderr.
 
     Args:
         key: Random key: typed, legacy or an integer.

@@ -11,12 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.ckce import solve
 from jaxcal.ckce.expansion import Expansion
-from jaxcal.ckce.features import TILE, FeatureMap
 from jaxcal.ckce.multipliers import order_statistic
 from jaxcal.numerics import at_least
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import DTypeLike, Key, Scalar
 
 HOTTEST = 16.0
 TEMPERATURES = 17
@@ -65,33 +63,24 @@ def softened(
     return plain if root is None else plain @ root
 
 
-def temperatures(
-    features: FeatureMap,
-    q: Float[Array, "n m"],
-    low: Float[Array, "r r"],
-    root: Float[Array, "m m"] | None,
-    weights: Float[Array, " n"],
-) -> Curve:
-    r"""CKCE of overconfidence by temperatures from 1 to 16, at the factor ``low`` of F^T F + n
-    ridge I. Cost 17 n r m multiplications, memory 17 r m."""
-    sizes = jnp.exp(jnp.linspace(0, jnp.log(HOTTEST), TEMPERATURES)).astype(q.dtype)
-    n = q.shape[0]
-    side = min(n, TILE)
-    missing = -n % side
-    rows = jnp.concatenate([q, q[:1].repeat(missing, 0)]).reshape(-1, side, q.shape[1])
-    counted = jnp.concatenate([weights, jnp.zeros(missing, q.dtype)]).reshape(-1, side)
+def temperatures(dtype: DTypeLike) -> Float[Array, " g"]:
+    """Sizes of overconfidence, from 1 to 16."""
+    return jnp.exp(jnp.linspace(0, jnp.log(HOTTEST), TEMPERATURES)).astype(dtype)
 
-    def step(sums: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
-        x, weight = block
-        f = (features(x) * weight[:, None]).T
-        new = jax.lax.map(lambda size: f @ softened(x, size, root), sizes)
-        return sums + new, None
 
-    with jax.default_matmul_precision("highest"):
-        start = jnp.zeros((TEMPERATURES, low.shape[0], q.shape[1]), q.dtype)
-        moments = jax.lax.scan(step, start, (rows, counted))[0]
-        values = jax.lax.map(lambda g: jnp.sum(solve.solve(low, g) ** 2), moments)
-    return Curve(sizes, values)
+def all_softened(
+    q: Float[Array, "n m"], root: Float[Array, "m m"] | None
+) -> Float[Array, "n columns"]:
+    """`softened` at all `temperatures`, side by side."""
+    each = jax.vmap(lambda size: softened(q, size, root), out_axes=1)(temperatures(q.dtype))
+    return each.reshape(q.shape[0], -1)
+
+
+def curve_of(spectrum: Float[Array, " r"], moments: Float[Array, "r columns"]) -> Curve:
+    """CKCE of overconfidence, from the products of features with `all_softened` in the eigenbasis
+    of A = F^T F + n ridge I and its eigenvalues."""
+    each = jnp.sum((moments / spectrum[:, None]) ** 2, axis=0).reshape(TEMPERATURES, -1)
+    return Curve(temperatures(spectrum.dtype), jnp.sum(each, axis=1))
 
 
 def noise_quantile(

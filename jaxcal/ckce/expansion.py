@@ -26,7 +26,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.ckce import solve
-from jaxcal.ckce.features import TILE, FeatureMap, normal_equations
+from jaxcal.ckce.features import TILE, normal_equations
+from jaxcal.kernels.low_rank import NystroemFeatures
+from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Scalar
 
 BLOCKS = 1024  # a power of two: so many sums of observations at most
@@ -53,21 +55,39 @@ class Expansion(NamedTuple):
     second: Float[Array, "k k"]
 
 
+class Fitted(NamedTuple):
+    r"""The regression of s sets of residuals, in the eigenbasis V of F^T F.
+
+    Attributes:
+        expansions: Every leaf has a leading axis s.
+        kept: [] The trace of F F^T.
+        spectrum: [r] The eigenvalues of A = F^T F + n ridge I.
+        moments: What else was asked for, in the basis V: V^T F^T M.
+    """
+
+    expansions: Expansion
+    kept: Scalar
+    spectrum: Float[Array, " r"]
+    moments: Float[Array, "r q"]
+
+
 def by_features(
     key: Key,
-    features: FeatureMap,
+    features: NystroemFeatures,
     points: Float[Array, "n m"],
     residuals: Float[Array, "s n p"],
     ridge: Scalar,
     weights: Float[Array, " n"],
-) -> tuple[Expansion, Scalar, Float[Array, "r r"]]:
-    r"""The expansions for the kernel F F^T, the trace of F F^T, the factor of F^T F + n ridge I.
+    also: Callable[[Array], Array] = lambda points: points[:, :0],
+) -> Fitted:
+    r"""The expansions for the kernel F F^T, of s sets of residuals at the same points.
 
-    Of s sets of residuals at the same points, whose features are made once for all: every leaf of
-    the `Expansion` has a leading axis s. Observations count with ``weights`` 0 or 1; the ridge is
-    that of the sum of them. Up to `BLOCKS` observations each is a block; more are dealt out at
-    random. Cost 2 n r (r + s p) and s k^2 r p multiplications; memory s k r p + s k^2 beyond the
-    data.
+    Features are made twice for all sets: for F^T F, and, once its eigenvectors V are known, as F V,
+    in which A is diagonal, so that an observation's leverage and its product with itself cost
+    O(r). ``also``: further columns M at given points, whose products F^T M the first pass makes.
+    Observations count with ``weights`` 0 or 1; the ridge is that of the sum of them. Up to `BLOCKS`
+    observations each is a block; more are dealt out at random. Cost 3 n r^2 + 3 n r s p and s k^2 r
+    p multiplications, 9 r^3 for the eigenvectors; memory s k r p + s k^2 beyond the data.
     """
     s, n, p = residuals.shape
     rows = jnp.moveaxis(residuals, 0, 1).reshape(n, s * p)
@@ -77,21 +97,20 @@ def by_features(
         return jnp.moveaxis(a.reshape(*a.shape[:-1], s, p), -2, 0)
 
     with jax.default_matmul_precision("highest"):
-        sums = normal_equations(features, points, rows, weights, side=min(n, TILE))
-        low = solve.factor(
-            (sums.products + sums.products.T) / 2,
-            ridge * (jnp.sum(weights) / sums.products.shape[0]),
-        )
-        theta = solve.solve(low, sums.moments)
-        along = solve.solve(low, theta)
+        sums = normal_equations(features, points, rows, weights, side=min(n, TILE), also=also)
+        values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
+        spectrum = at_least(values, 0) + jnp.sum(weights) * ridge
+        inverse = 1 / spectrum
+        moments = vectors.T @ sums.moments
+        theta = inverse[:, None] * moments[:, : s * p]
+        along = inverse[:, None] * theta
+        turned = features.turned(vectors)
 
         def parts(x: Array, rows: Array, weight: Array) -> tuple[Array, ...]:
-            """A^-1 F, and of each set the fit's residuals, the first influence, each one's product
+            """F V, and of each set the fit's residuals, the first influence, each one's product
             with itself, which the value leaves out, and its part of the bias."""
-            f = features(x) * weight[:, None]
-            pulled = solve.solve(low, f.T).T
-            square = jnp.sum(pulled**2, axis=1)
-            leverage = jnp.sum(f * pulled, axis=1)
+            f = turned(x) * weight[:, None]
+            leverage, square = (f**2 @ jnp.stack([inverse, inverse**2], axis=1)).T
 
             def of_one(r: Array, theta: Array, along: Array) -> tuple[Array, ...]:
                 errors = r - f @ theta
@@ -100,25 +119,29 @@ def by_features(
                 rr, re = jnp.sum(r**2, axis=1), jnp.sum(r * errors, axis=1)
                 return errors, 2 * drifts, square * rr, _bias(square, leverage, rr, re, drifts)
 
-            return pulled, *jax.vmap(of_one)(apart(rows), apart(theta), apart(along))
+            return f, *jax.vmap(of_one)(apart(rows), apart(theta), apart(along))
 
         if n <= BLOCKS:
-            pulled, errors, first, alone, bias = parts(points, rows, weights)
+            f, errors, first, alone, bias = parts(points, rows, weights)
+            pulled = f * inverse[None]
             second = (pulled @ pulled.T)[None] * (errors @ jnp.swapaxes(errors, 1, 2))
             sizes = weights
         else:
-            first, alone, bias, second, sizes = _in_blocks(key, parts, points, rows, weights)
+            first, alone, bias, second, sizes = _in_blocks(
+                key, parts, inverse, points, rows, weights
+            )
     estimate = jnp.sum(apart(theta) ** 2, axis=(1, 2))
     value = estimate - jnp.sum(alone, axis=1)
     bias = jnp.sum(bias, axis=1)
     each_set = jax.vmap(_expansion, in_axes=(0, 0, 0, 0, 0, None))
     expansions = each_set(estimate, value, bias, first, second, sizes / jnp.sum(weights))
-    return expansions, sums.kept, low
+    return Fitted(expansions, sums.kept, spectrum, moments[:, s * p :])
 
 
 def _in_blocks(
     key: Key,
     parts: Callable[..., tuple[Array, ...]],
+    inverse: Array,
     points: Array,
     residuals: Array,
     weights: Array,
@@ -131,12 +154,12 @@ def _in_blocks(
 
     def chunk(rows: tuple[Array, ...]) -> tuple[Array, ...]:
         x, r, weight = rows
-        pulled, errors, *sums = parts(
+        f, errors, *sums = parts(
             x.reshape(-1, x.shape[2]), r.reshape(-1, r.shape[2]), weight.reshape(-1)
         )
-        pulled = pulled.reshape(tile, side, -1)
+        f = f.reshape(tile, side, -1)
         errors = errors.reshape(len(errors), tile, side, -1)
-        products = jnp.einsum("bir,sbip->bsrp", pulled, errors)
+        products = jnp.einsum("bir,sbip->bsrp", f, errors) * inverse[None, None, :, None]
         sums = (jnp.sum(a.reshape(-1, tile, side), axis=2).T for a in sums)
         return *sums, products.reshape(*products.shape[:2], -1)
 

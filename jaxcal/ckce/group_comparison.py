@@ -105,6 +105,7 @@ def compare_groups(
         n_draws=n_draws,
         rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
         level=level,
+        thing="group",
     )
     words = checks.names(names, count, "group")
     return Comparison(

@@ -48,12 +48,13 @@ def pivots(
 class NystroemFeatures(eqx.Module):
     r"""``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
 
-    ``used`` [r] says which landmarks count. ``low`` [r, r]: the factor L.
+    ``lift`` [r, p]: L^-T, or that times a matrix of p columns (`turned`). One product with it takes
+    a quarter of the time of as many triangular solves. ``used`` [r] says which landmarks count.
     """
 
     kernel: KernelLike
     landmarks: Float[Array, "r m"]
-    low: Float[Array, "r r"]
+    lift: Float[Array, "r p"]
     used: Bool[Array, " r"]
 
     @classmethod
@@ -63,10 +64,17 @@ class NystroemFeatures(eqx.Module):
         """The map for these landmarks, which must be distinct where they are used."""
         block = square_gram(kernel, landmarks)
         both = used[:, None] & used[None]
-        block = jnp.where(both, block, jnp.eye(len(used), dtype=block.dtype))
-        return cls(kernel, landmarks, jnp.linalg.cholesky(block), used)
+        identity = jnp.eye(len(used), dtype=block.dtype)
+        low = jnp.linalg.cholesky(jnp.where(both, block, identity))
+        lift = jax.scipy.linalg.solve_triangular(low, identity, lower=True).T
+        return cls(kernel, landmarks, jnp.where(used[:, None], lift, 0), used)
+
+    def turned(self, matrix: Float[Array, "p s"]) -> "NystroemFeatures":
+        """The map whose features are these times ``matrix``."""
+        with jax.default_matmul_precision("highest"):
+            return NystroemFeatures(self.kernel, self.landmarks, self.lift @ matrix, self.used)
 
     def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
         block = jnp.where(self.used, gram(self.kernel, q, self.landmarks), 0)
         with jax.default_matmul_precision("highest"):
-            return jax.scipy.linalg.solve_triangular(self.low, block.T, lower=True).T
+            return block @ self.lift

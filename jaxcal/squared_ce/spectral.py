@@ -109,11 +109,7 @@ def _low_rank(
     candidates = train.inputs[by_values(train.inputs)[::step]]
     rows, used = pivots(kernel, candidates, rank, float(jnp.finfo(candidates.dtype).eps) ** 0.75)
     landmarks = candidates[rows]
-    low = NystroemFeatures.at(kernel, landmarks, used).low
-    # phi(p) = L^-1 k(landmarks, p), of the landmarks that count
-    identity = jnp.eye(rank, dtype=low.dtype)
-    inverse = jax.scipy.linalg.solve_triangular(low, identity, lower=True)
-    to_features = jnp.where(used[:, None], inverse.T, 0)
+    to_features = NystroemFeatures.at(kernel, landmarks, used).lift
     features = _lift_rows(kernel, landmarks, to_features, train.inputs)
     with jax.default_matmul_precision("highest"):
         values, vectors = jnp.linalg.eigh(features.T @ features)

@@ -1,5 +1,7 @@
 """Comparing models: the value, the intervals, the level of the test, and the report."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,10 @@ from reference import synthetic
 from jaxcal.ckce import (
     Comparison,
     ckce,
+    class_comparison,
     compare,
     compare_groups,
+    effect,
     expansion,
     kernels,
     pooled_bandwidth,
@@ -77,7 +81,7 @@ def test_both_ways_to_the_expansion_are_the_equation():
     left = residuals(q, y)
     ways = [
         first_of_one(
-            by_features(key, features, q, left[None], jnp.asarray(ridge), jnp.ones(60))[0]
+            by_features(key, features, q, left[None], jnp.asarray(ridge), jnp.ones(60)).expansions
         ),
         by_products(key, grams.square_gram(kernel, q), left @ left.T, jnp.asarray(ridge)),
     ]
@@ -126,10 +130,10 @@ def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
     key, kernel, ridge = jax.random.key(0), kernels.simplex_kernel(0.4), jnp.asarray(0.3)
     features, left = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool)), residuals(q, y)
-    alone = first_of_one(by_features(key, features, q, left[None], ridge, jnp.ones(N))[0])
+    alone = first_of_one(by_features(key, features, q, left[None], ridge, jnp.ones(N)).expansions)
     monkeypatch.setattr(expansion, "BLOCKS", 64)
     blocks = [
-        first_of_one(by_features(key, features, q, left[None], ridge, jnp.ones(N))[0]),
+        first_of_one(by_features(key, features, q, left[None], ridge, jnp.ones(N)).expansions),
         by_products(key, (f := features(q)) @ f.T, left @ left.T, ridge),
     ]
     # the blocks that the second way made, from what single observations say
@@ -202,6 +206,47 @@ def test_the_temperature_is_the_one_that_scores_as_much():
     np.testing.assert_allclose(
         score(float(RESULT.effect.calibrated[0])), np.quantile(scores, 0.95), rtol=0.35
     )
+
+
+def test_the_curve_of_temperatures_is_the_equation():
+    q, ridge, key = MODELS["over"], 0.3, jax.random.key(0)
+    weights = jnp.arange(N) % 3 > 0
+    features = NystroemFeatures.at(kernels.simplex_kernel(0.4), q[:40], jnp.arange(40) != 7)
+    left = residuals(q, Y)[None]
+    soft = partial(effect.all_softened, root=None)
+    counted = weights.astype(q.dtype)
+    fitted = by_features(key, features, q, left, jnp.asarray(ridge), counted, also=soft)
+    curve = effect.curve_of(fitted.spectrum, fitted.moments)
+    kept = np.asarray(q)[np.asarray(weights)]
+    landmarks = np.delete(np.asarray(q[:40]), 7, axis=0)
+    across = problems.simplex_gram(kept, landmarks, 0.4)
+    # F F^T and A^-1 F^T M by the landmarks' own Gram matrix
+    half = np.linalg.cholesky(problems.simplex_gram(landmarks, landmarks, 0.4))
+    f = np.linalg.solve(half, across.T).T
+    a = f.T @ f + len(kept) * ridge * np.eye(39)
+    for size, value in zip(curve.sizes, curve.values, strict=True):
+        mean = problems.tempered(kept, float(size)) - kept
+        wanted = np.sum(np.linalg.solve(a, f.T @ mean) ** 2)
+        np.testing.assert_allclose(value, wanted, rtol=1e-7, atol=1e-20)
+    np.testing.assert_allclose(fitted.kept, np.sum(f**2), rtol=1e-9)
+    fixed = np.linalg.eigvalsh(a)
+    np.testing.assert_allclose(np.sort(fitted.spectrum)[1:], fixed, rtol=1e-6)
+
+
+def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys):
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(class_comparison, "LONG", 0)
+    counted = compare(KEY, MODELS, Y, n_draws=199, rank=100)
+    bar = capsys.readouterr().err
+    assert "0/4" in bar
+    assert "model/s" in bar
+    for a, b in zip(jax.tree.leaves(counted), jax.tree.leaves(RESULT), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    compare_groups(KEY, MODELS["over"], Y, np.arange(N) % 2, n_draws=19, rank=20)
+    assert "group/s" in capsys.readouterr().err
+    stack = jnp.stack(list(MODELS.values()))
+    jax.jit(lambda q: compare(KEY, q, Y, n_draws=19, rank=20).corrected)(stack)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_report_ranks_and_warns():
