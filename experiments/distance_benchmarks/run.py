@@ -62,7 +62,7 @@ def processor_time(function, *args):
     return time.process_time() - start
 
 
-def ratios(n, repeats=5):
+def ratios(n, repeats):
     """Each measure on n observations, called and compiled, against np.sort of the predictions.
 
     Least processor time of all threads by turns, which other users of the machine hardly move.
@@ -145,8 +145,8 @@ def bootstrap(n, resamples):
         yield f"{resamples} resamples of {n}: {name}", "seconds", mine
 
 
-def relplot():
-    """smECE against relplot's, at its own width and at its own solution.
+def relplot(largest):
+    """smECE against relplot's, at its own width and at its own solution, up to ``largest`` of n.
 
     ``power`` says how near the ends predictions come: below 1 they keep away, at 3 many are in the
     first and last cell. At relplot's width, on its mesh, its four choices are taken one by one.
@@ -156,7 +156,7 @@ def relplot():
         print("relplot.csv is not here: run relplot_values.py where relplot is installed")
         return
     with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if int(row["n"]) <= largest]
     run = jax.jit(lambda v, y, width: dce.smece(v, y, width=width).value)
     alone = jax.jit(lambda v, y: dce.smece(v, y).value)
     for power in (0.5, 1.3, 3.0):
@@ -182,9 +182,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
     quick = parser.parse_args().quick
-    parts = [agreement(1 if quick else 20), relplot()]
-    parts += [ratios(2000 if quick else 1_000_000), bootstrap(50 if quick else 1000, 1000)]
-    parts += [program(n) for n in ([300] if quick else [1000, 10_000, 100_000])]
+    parts = [agreement(1 if quick else 20), relplot(200 if quick else 2000)]
+    parts += [ratios(*((200, 1) if quick else (1_000_000, 5)))]
+    parts += [bootstrap(*((50, 20) if quick else (1000, 1000)))]
+    parts += [program(n) for n in ([200] if quick else [1000, 10_000, 100_000])]
     with open(os.devnull if quick else FOLDER / "results.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["part", "quantity", "value"])
