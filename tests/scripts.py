@@ -18,6 +18,7 @@ LIBRARIES = ["equinox", "jax", "matplotlib.figure", "numpyro.infer", "optax", "s
 
 @functools.cache
 def server():
+    os.environ.setdefault("MPLBACKEND", "Agg")  # read when matplotlib is imported
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LIBRARIES)
     return context
@@ -41,7 +42,6 @@ def child(script, arguments, variables, path, output):
 
 def smoke(script, *arguments, output, **variables):
     """Run a script without a display; what it said where it failed. ``output``: a file for that."""
-    variables = {"MPLBACKEND": "Agg", **variables}
     given = str(script), [str(one) for one in arguments], variables, fresh_path(), str(output)
     process = server().Process(target=child, args=given)
     process.start()
