@@ -155,7 +155,7 @@ plt.show()
 # 400 where scores or kernel means stand alone. A correlation left out is found with 50 to 100 cases
 # by `calibration_test`, and with 200 to 400 by the others. Where the error changes its sign over
 # $x$ the tests that ask one question see more than the one that asks five: with 100 cases .91 of
-# `skce_test` and .80 of `kccsd_test` stand against .56.
+# `skce_test` and .80 of `kccsd_test` stand against .59.
 #
 # No test reaches the dotted line, which knows the fault beforehand. That is the price of not
 # knowing it.
