@@ -59,12 +59,20 @@ def report(result: "TestResult") -> list[str]:
     if used:
         lines.append(f"  bandwidths {used}")
     if result.route:
-        lines.append(f"  averages   {result.route}")
+        lines.append(f"  averages   {result.route}" + _error(result))
     if result.parts is not None:
         lines += _parts(result.parts, result.verdict)
     if result.coordinates is not None:
         lines += _coordinates(result.coordinates, result.level)
     return lines
+
+
+def _error(result: "TestResult") -> str:
+    """How far off averages can be, where the route does not say it itself."""
+    error = result.diagnostics.averages_error
+    if error is None or "error" in result.route or not float(error) > 0:
+        return ""
+    return f", error up to {float(error):.1g}"
 
 
 def about_marginal_mean(marginal_mean: Means | None) -> list[str]:

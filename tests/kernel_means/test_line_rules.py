@@ -137,7 +137,8 @@ def test_a_kernel_too_narrow_for_the_rule_is_told(key):
         )
         for width in (jnp.asarray(3.0), jnp.asarray(0.03))
     )
-    assert "quadrature over the quantiles" in repr(wide)
+    error = float(wide.diagnostics.averages_error)
+    assert f"quadrature over the quantiles, error up to {error:.1g}\n" in repr(wide) + "\n"
     assert not wide.warnings()
     assert "[coarse-averages]" in " ".join(narrow.warnings())
 
