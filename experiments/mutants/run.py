@@ -92,8 +92,15 @@ MUTANTS = [
     Mutant(
         "the sign of the resampled cross term",
         "nulls/resampling.py",
-        "samples = (a * pairs - 2 *",
-        "samples = (a * pairs + 2 *",
+        "samples = a * pairs - 2 *",
+        "samples = a * pairs + 2 *",
+        "test_nulls.py",
+    ),
+    Mutant(
+        "a sum counts less on the side of its skewness",
+        "nulls/contract.py",
+        "against = jnp.maximum(-jnp.mean(relative**3, axis=1), 0)",
+        "against = jnp.maximum(jnp.mean(relative**3, axis=1), 0)",
         "test_nulls.py",
     ),
     Mutant(
