@@ -42,8 +42,9 @@ def child(script, arguments, variables, path, output):
 
 def smoke(script, *arguments, output, **variables):
     """Run a script without a display; what it said where it failed. ``output``: a file for that."""
-    given = str(script), [str(one) for one in arguments], variables, fresh_path(), str(output)
-    process = server().Process(target=child, args=given)
+    listed = [str(one) for one in arguments]
+    what = str(script), listed, variables, fresh_path(), str(output)
+    process = server().Process(target=child, args=what)
     process.start()
     process.join()
     assert process.exitcode == 0, Path(output).read_text()

@@ -156,7 +156,7 @@ def test_values_without_spread_have_no_skewness(t):
 
 
 def test_skewed_values_of_mean_0_are_rejected_as_often_as_the_level_says(key):
-    """Squares of 64 normal numbers less 1: random signs alone reject too many (.08 and .03)."""
+    """Squares of 64 normal numbers less 1: random signs alone reject too many (.07 and .03)."""
     t = jax.random.normal(key, (4000, 64, 1)) ** 2 - 1
 
     @jax.jit

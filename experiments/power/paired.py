@@ -31,7 +31,7 @@ QUICK = Config(str(FOLDER / "quick" / "results.csv"))
 def behind(path: Path) -> list[tuple[dict[str, object], str]]:
     """Cells of power, and whom to look at beside: exact SKCE, or the best of three where the
     calibration test finds less by more than `BEHIND`."""
-    found = []
+    cells = []
     for row in runner.read(path):
         if row["fault"] == "correct":
             continue
@@ -39,10 +39,10 @@ def behind(path: Path) -> list[tuple[dict[str, object], str]]:
         cell = {"family": row["family"], "fault": row["fault"], "n": n, "data_sets": sets}
         best = max(RIVALS, key=lambda name: int(row[name]))
         if int(row[best]) - int(row["calibration"]) > BEHIND * sets:
-            found.append((cell, best))
+            cells.append((cell, best))
         if row["fault"] in PAPER:
-            found.append((cell, "SKCE"))
-    return found
+            cells.append((cell, "SKCE"))
+    return cells
 
 
 def make(config: Config) -> runner.Study:

@@ -197,11 +197,11 @@ class Sums(NamedTuple):
         about = rows - jnp.mean(rows, axis=1, keepdims=True)
         variance = jnp.mean(about**2, axis=1)
         # rounding has a skewness too
-        known = variance > jnp.finfo(rows.dtype).eps * jnp.mean(rows**2, axis=1)
-        relative = about / jnp.where(known, variance, 1)[:, None] ** 0.5
+        spread = variance > jnp.finfo(rows.dtype).eps * jnp.mean(rows**2, axis=1)
+        relative = about / jnp.where(spread, variance, 1)[:, None] ** 0.5
         against = jnp.maximum(-jnp.mean(relative**3, axis=1), 0)
         reach = jnp.minimum(square / jnp.where(trace > 0, trace, 1), 4)
-        factor = jnp.where(known, 1 + against**2 * reach / self.n, 1)
+        factor = jnp.where(spread, 1 + against**2 * reach / self.n, 1)
         shift = square * (1 / factor - 1) / ordered_pairs(self.n)
         return self._replace(means=self.means + shift[:, None])
 
