@@ -6,8 +6,8 @@ never held. For p numbers an observation and b weight columns the walk costs n p
 n p^2 / 2 more where squares or eigenvalues are asked for, and O(rows p + p^2) memory.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jaxcal.batching import one_at_a_time, over_rows
 from jaxcal.quadratic import QuadraticSums, count
 from jaxcal.typing import Features, OfVectors
 
-ROWS = 2048  # at a time: enough for a matrix product at full rate
+ROWS = 4096  # at a time: enough for a matrix product at full rate
 SIDE = 256  # of the blocks of a symmetric product: smaller ones are slower by more than they save
 
 
@@ -63,40 +63,65 @@ def linear_sums(
     return one_at_a_time(walk)(pairwise, features, weights)
 
 
-class VectorSums(NamedTuple):
-    """Of n vectors z [c, p, n] and weight columns w: ``along`` [b, c, p], their weighted sums;
-    ``products``, the sum of z z^T over all channels [c p, c p] as `triangle`, () where not asked
-    for."""
-
-    along: Float[Array, "b c p"]
-    products: tuple[Float[Array, "_ _"], ...]
+Parts = list[Float[Array, "_ n"]]
+Triangle = list[list[Float[Array, "_ _"]]]
 
 
-def vector_sums(
-    z: Float[Array, "c p n"], columns: Float[Array, "n b"], *, products: bool
-) -> VectorSums:
-    """Sums over the observations of one block; ``columns`` are 0 for padding in all entries.
+def parts_of(z: Float[Array, "p n"]) -> Parts:
+    """z in parts of at most `SIDE` rows. Where parts alone are used each is made once; a compiler
+    makes all of z anew for every slice that is used beside it."""
+    return [z[k : k + SIDE] for k in range(0, len(z), SIDE)]
 
-    Cost n c p b multiplications, and n (c p)^2 / 2 for the products.
-    """
-    c, p, n = z.shape
-    # the products decide p-values to many digits: reduced precision is not enough
+
+def along(parts: Parts, columns: Float[Array, "n b"]) -> Float[Array, "p b"]:
+    """``z @ columns``, of the parts of z."""
     with jax.default_matmul_precision("highest"):
-        flat = z.reshape(c * p, n)
-        along = (flat @ columns).T.reshape(-1, c, p)
-        return VectorSums(along, triangle(flat) if products else ())
+        return jnp.concatenate([part @ columns for part in parts])
 
 
-def triangle(z: Float[Array, "p n"]) -> tuple[Float[Array, "_ _"], ...]:
-    """``z @ z.T`` as rows of blocks, each row from its block on the diagonal to the right."""
-    return tuple(z[k : k + SIDE] @ z[k:].T for k in range(0, len(z), SIDE))
+def triangle(parts: Parts) -> Triangle:
+    """``z @ z.T`` of the parts of z: its blocks from the diagonal to the right, row by row."""
+    # they decide p-values to many digits: reduced precision is not enough
+    with jax.default_matmul_precision("highest"):
+        return [[part @ other.T for other in parts[k:]] for k, part in enumerate(parts)]
 
 
-def square(rows: tuple[Float[Array, "_ _"], ...]) -> Float[Array, "p p"]:
-    """The symmetric matrix of the rows of its `triangle`."""
-    p = rows[0].shape[1]
-    upper = jnp.concatenate([jnp.pad(row, ((0, 0), (p - row.shape[1], 0))) for row in rows])
-    return jnp.triu(upper) + jnp.triu(upper, 1).T
+def square(blocks: Triangle) -> Float[Array, "p p"]:
+    """The symmetric matrix of the blocks of its `triangle`."""
+    places = range(len(blocks))
+    return jnp.block(
+        [[blocks[i][j - i] if i <= j else blocks[j][i - j].T for j in places] for i in places]
+    )
+
+
+def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTree:
+    """n observations and columns, and more of them: of a real observation, which brings no NaN of
+    its own, with columns of 0."""
+
+    def repeated(leaf: Array) -> Array:
+        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])
+
+    return jax.tree.map(repeated, features), jnp.pad(columns, ((0, missing), (0, 0)))
+
+
+def in_blocks(tree: PyTree, rows: int) -> PyTree:
+    """Arrays with a leading axis k rows as blocks [k, rows]."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, rows, *leaf.shape[1:]), tree)
+
+
+def total(function: Callable[[PyTree], PyTree], blocks: PyTree) -> PyTree:
+    """The sum of ``function(block)`` over blocks, Kahan's compensated one."""
+
+    @jax.checkpoint
+    def step(carry: PyTree, block: PyTree) -> tuple[PyTree, None]:
+        sums, lost = carry
+        term = jax.tree.map(jnp.subtract, function(block), lost)
+        added = jax.tree.map(jnp.add, sums, term)
+        return (added, jax.tree.map(lambda a, s, x: (a - s) - x, added, sums, term)), None
+
+    shapes = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], blocks))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(step, (zeros, zeros), blocks)[0][0]
 
 
 def _sums(
@@ -113,38 +138,18 @@ def _sums(
     dtype = jax.eval_shape(pairwise.vectors, features).dtype
     devices = 1 if mesh is None else mesh.size
     side = min(rows, -(-n // devices))
-    missing = -n % (side * devices)
     columns = jnp.concatenate([jnp.ones((n, 1), dtype), weights.astype(dtype)], axis=1)
-
-    def padded(leaf: Array) -> Array:
-        # repeats of a real observation, so that padding brings no NaN of its own
-        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])
-
-    def blocks(data: PyTree) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, side, *leaf.shape[1:]), data)
-
-    def block_of(pairwise: OfVectors, block: PyTree) -> VectorSums:
-        features, columns = block
-        real = columns[:, 0]  # 0 for padding
-        z = pairwise.vectors(features) * real[None, None]
-        return vector_sums(z, columns, products=squares or eigenvalues)
-
-    data = jax.tree.map(padded, features), jnp.pad(columns, ((0, missing), (0, 0)))
+    data = filled(features, columns, -n % (side * devices))
 
     @partial(over_rows, mesh=mesh, reduce=True)
-    def gather(pairwise: OfVectors, data: PyTree) -> VectorSums:
-        @jax.checkpoint
-        def step(carry: PyTree, block: PyTree) -> tuple[PyTree, None]:
-            sums, lost = carry
-            # Kahan's compensated sum
-            term = jax.tree.map(jnp.subtract, block_of(pairwise, block), lost)
-            total = jax.tree.map(jnp.add, sums, term)
-            return (total, jax.tree.map(lambda t, s, x: (t - s) - x, total, sums, term)), None
+    def gather(pairwise: OfVectors, data: PyTree) -> tuple[Array, Triangle]:
+        def of_block(block: PyTree) -> tuple[Array, Triangle]:
+            features, columns = block
+            z = pairwise.vectors(features) * columns[None, None, :, 0]  # 0 where it is filled
+            parts = parts_of(z.reshape(-1, side))
+            return along(parts, columns), triangle(parts) if squares or eigenvalues else []
 
-        data = blocks(data)
-        shapes = jax.eval_shape(block_of, pairwise, jax.tree.map(lambda leaf: leaf[0], data))
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return jax.lax.scan(step, (zeros, zeros), data)[0][0]
+        return total(of_block, in_blocks(data, side))
 
     @partial(over_rows, mesh=mesh, reduce=False)
     def spread(shared: PyTree, data: PyTree) -> tuple[Array, Array]:
@@ -152,18 +157,19 @@ def _sums(
             z = shared[0].vectors(block[0])
             return jnp.sum(z**2, axis=1), jnp.einsum("cp,cpn->cn", shared[1], z)
 
-        return jax.lax.map(one, blocks(data))
+        return jax.lax.map(one, in_blocks(data, side))
 
-    sums = gather(pairwise, data)
+    sums, blocks = gather(pairwise, data)
+    sums = sums.reshape(channels, -1, columns.shape[1])
     diagonal, with_all = (
         jnp.moveaxis(part, 0, 1).reshape(channels, -1)[:, :n]
-        for part in spread((pairwise, sums.along[0]), data)
+        for part in spread((pairwise, sums[..., 0]), data)
     )
-    forms = jnp.sum(sums.along**2, axis=-1).T - diagonal @ columns**2
+    forms = jnp.sum(sums**2, axis=1) - diagonal @ columns**2
     result = QuadraticSums(forms[:, 0], diagonal, with_all - diagonal, forms[:, 1:])
-    if not sums.products:
+    if not blocks:
         return result
-    products = square(sums.products)
+    products = square(blocks)
     apart = _channel_blocks(products, channels)
     if squares:
         result = result._replace(

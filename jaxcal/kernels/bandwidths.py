@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from jaxcal.kernels import medians
 from jaxcal.kernels.medians import Middle, Tiles
 from jaxcal.models import Draws, Standardized, draws, gaussian_moments
-from jaxcal.numerics import at_least, at_most, psd_root, safe_sqrt
+from jaxcal.numerics import at_least, at_most, in_order, psd_root, safe_sqrt
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
 MAX_PAIRS = 2048  # of a distance that is computed pair by pair
@@ -49,6 +49,29 @@ def by_values(features: Features) -> Int[Array, " n"]:
 
     Observations that rounding could exchange are nearly equal, and so are their distances.
     """
+    return jnp.argsort(_along_one(features))
+
+
+def some_by_values(features: Features, places: np.ndarray) -> Int[Array, " m"]:
+    """``by_values(features)[places]``, places [m] all different, for m far below n: a third of the
+    time on a CPU, where numbers alone are sorted five times as fast as with their places.
+
+    Of observations at the same point of the direction any one stands for all.
+    """
+    along = _along_one(features)
+    order = np.argsort(places)
+    wanted = in_order(along)[places[order]]
+    found = jnp.searchsorted(wanted, along, side="left")
+    here = wanted[jnp.clip(found, 0, places.size - 1)] == along
+    rows = jnp.zeros(places.size, int)
+    rows = rows.at[jnp.where(here, found, places.size)].max(jnp.arange(along.size), mode="drop")
+    # equal ones are found at the first of their places
+    first = jnp.searchsorted(wanted, wanted, side="left")
+    return rows[first][np.argsort(order)]
+
+
+def _along_one(features: Features) -> Float[Array, " n"]:
+    """Observations along one fixed direction."""
     rng = np.random.default_rng(0)
 
     def along(leaf: Array) -> Array:
@@ -59,7 +82,7 @@ def by_values(features: Features) -> Int[Array, " n"]:
     numbers = [
         leaf for leaf in jax.tree.leaves(features) if jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
-    return jnp.argsort(jax.lax.stop_gradient(sum(along(leaf) for leaf in numbers)))
+    return jax.lax.stop_gradient(jnp.sum(jnp.stack([along(leaf) for leaf in numbers]), axis=0))
 
 
 def positive_median(values: Float[Array, " p"]) -> Scalar:
@@ -142,7 +165,7 @@ def _some_tiles(features: Features, n: int) -> Tiles:
     else:
         i = np.arange(number) % blocks
         j = (i + 1 + np.arange(number) // blocks) % blocks
-    return Tiles(i, j, side, places.size, by_values(features)[places])
+    return Tiles(i, j, side, places.size, some_by_values(features, places))
 
 
 def _middle_of_some(divergence: Divergence, features: Features) -> Middle:

@@ -128,10 +128,10 @@ def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bo
     With ``ties`` pairs at distance 0 count, unless they reach the middle. Up to 2^21
     distances are kept, and computed once; more are computed again in every pass.
     """
-    in_order = getattr(divergence, "in_order", lambda features: features)
-    features = jax.lax.stop_gradient(in_order(features))
     if tiles.rows is not None:
         features = jax.tree.map(lambda leaf: leaf[tiles.rows], features)
+    in_order = getattr(divergence, "in_order", lambda features: features)
+    features = jax.lax.stop_gradient(in_order(features))
     alone = tiles.i.size == 1
     block = partial(_folded if alone else _block, divergence, _padded(features, tiles), tiles)
     walk, first = _walk(block, tiles), _first(divergence, features, tiles.n)

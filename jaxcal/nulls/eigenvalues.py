@@ -83,7 +83,7 @@ def p_value_of_spectrum(
     trace: Scalar,
     norm: Scalar,
     lengths: Scalar,
-    n: int,
+    n: Scalar | int,
 ) -> tuple[Scalar, Scalar]:
     r"""The p-value of (n - 1) U and by how much it may be off.
 

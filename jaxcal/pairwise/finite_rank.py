@@ -188,8 +188,9 @@ def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array,
     A quarter turn makes the cosine a sine and the sine minus a cosine, so that one formula for z
     has the real and the imaginary part of ``exp(2 pi i turns) (real + i imaginary)``.
     """
-    cos, sin = cos_and_sin(jnp.concatenate([turns, turns - 0.25]))
-    return sizes[:, None] * cos, sizes[:, None] * sin
+    cos, sin = cos_and_sin(turns)
+    both = jnp.concatenate([cos, sin]), jnp.concatenate([sin, -cos])
+    return sizes[:, None] * both[0], sizes[:, None] * both[1]
 
 
 def twice(rows: Array) -> Array:

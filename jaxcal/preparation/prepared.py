@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 from jaxcal.divergences.vectors import NodeScores, Vectors
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Scores, Units
-from jaxcal.numerics import binary_size
+from jaxcal.numerics import at_least, binary_size
 from jaxcal.preparation.residuals import Featured, Residual
 from jaxcal.preparation.views import ClassFrame, Frame
 from jaxcal.typing import (
@@ -66,9 +66,8 @@ class Embedding(eqx.Module):
         offset = divergence.center(raw) if hasattr(divergence, "center") else None
         size = None
         if offset is not None:
-            raw = raw - offset
-            size = _size(raw) if unitless else None
-            raw = raw if size is None else raw / size
+            size = _size(raw, offset) if unitless else None
+            raw = raw - offset if size is None else (raw - offset) / size
         return cls(divergence, offset, size, units), raw
 
     def features(
@@ -92,10 +91,14 @@ class Embedding(eqx.Module):
         return raw if self.size is None else raw / self.size
 
 
-def _size(vectors: Array) -> Array:
-    """What to divide vectors by so that their squares stay within the range of their type: 1 where
-    they do."""
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(vectors)))
+def _size(vectors: Array, offset: Array) -> Array:
+    """What to divide vectors less an offset by so that their squares stay within the range of their
+    type: 1 where they do."""
+    vectors, offset = jax.lax.stop_gradient((vectors, offset))
+    # from the extremes of each column: no vector less its offset is held for it
+    above = jnp.max(vectors, axis=0, keepdims=True) - offset
+    below = offset - jnp.min(vectors, axis=0, keepdims=True)
+    largest = jnp.max(at_least(above, below))
     bound = 2.0 ** (jnp.finfo(vectors.dtype).maxexp // 4)
     ordinary = (largest < bound) & (largest > 1 / bound)
     return jnp.where(ordinary, 1, binary_size(largest))

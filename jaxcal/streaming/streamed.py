@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.linear import square, triangle
+from jaxcal.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
 from jaxcal.nulls.eigenvalues import p_value_of_spectrum
 from jaxcal.pairwise.finite_rank import FiniteRank
 from jaxcal.preparation import (
@@ -309,8 +309,8 @@ class StreamedTest(eqx.Module):
         trace, norm = state.trace / n, float(np.sum(second**2)) - state.fourth / n**2
         lengths = state.fourth / n - trace**2
         with jax.enable_x64(True):
-            numbers = (n - 1) * estimate, values, trace, norm, lengths
-            p, error = p_value_of_spectrum(*(jnp.asarray(value) for value in numbers), n=n)
+            numbers = (n - 1) * estimate, values, trace, norm, lengths, float(n)
+            p, error = _p_value(*(jnp.asarray(value) for value in numbers))
         along = float(mean @ second @ mean) - square**2
         reason = ""
         if state.lost:
@@ -330,6 +330,9 @@ class StreamedTest(eqx.Module):
             reason,
             level,
         )
+
+
+_p_value = jax.jit(p_value_of_spectrum)  # one program for all results of a test
 
 
 def _statistic(prepared: Prepared) -> FiniteRank:
@@ -357,11 +360,22 @@ def _batch_sums(
 ) -> PyTree:
     keys = jax.random.split(key, 2)
     featured = prepared.features(keys, predictions, ys, vectors=vectors)
-    z = _statistic(prepared).vectors(featured.features)
-    z = z.reshape(-1, z.shape[-1])
     counts = not_finite(ys), featured.nonfinite_scores, featured.nonfinite_features
     lost = sum(count.astype(int) for count in counts)
-    squares = jnp.sum(z**2, axis=0)
-    with jax.default_matmul_precision("highest"):
-        products = square(triangle(z))
-    return jnp.sum(z, axis=1), products, jnp.sum(squares), jnp.sum(squares**2), lost
+    n = ys.shape[0]
+    rows = min(ROWS, n)
+
+    vectors_of = _statistic(prepared).vectors
+
+    def of_block(block: PyTree) -> PyTree:
+        features, real = block
+        z = vectors_of(features) * real[None, None, :, 0]
+        parts = parts_of(z.reshape(-1, rows))
+        squares = sum(jnp.sum(part**2, axis=0) for part in parts)
+        return along(parts, real)[:, 0], triangle(parts), jnp.sum(squares), jnp.sum(squares**2)
+
+    real = jnp.ones((n, 1), jax.eval_shape(vectors_of, featured.features).dtype)
+    sums, blocks, trace, fourth = total(
+        of_block, in_blocks(filled(featured.features, real, -n % rows), rows)
+    )
+    return sums, square(blocks), trace, fourth, lost
