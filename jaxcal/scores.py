@@ -66,7 +66,7 @@ def nan_without_density(
 
 
 def scores_at(
-    predictions: PredictionsLike, ys: Points, nodes: Nodes | None
+    predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Any
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
     """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d].
 
@@ -75,13 +75,23 @@ def scores_at(
     """
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(original, Scores):
-        return _from_arrays(predictions, original, ys)
+        values, at_nodes = _from_arrays(predictions, original, ys)
+        return units.scores(values), None if at_nodes is None else units.scores(at_nodes)
     if nodes is None:
-        return score(predictions, ys), None
+        return units.scores(score(predictions, ys)), None
+    n, d = ys.shape
     everywhere = jnp.broadcast_to(nodes[:, None, :], (nodes.shape[0], *ys.shape))
     points = jnp.concatenate([ys[None], everywhere.astype(ys.dtype)])
-    values = jax.lax.map(lambda y: score(predictions, y), points)
-    return values[0], jnp.moveaxis(values[1:], 0, 1)
+    first = d * jnp.arange(len(points))
+
+    # into rows of one array: what reads an observation's scores then reads neighbours in memory
+    def step(values: Array, point: tuple[Array, Points]) -> tuple[Array, None]:
+        at, ys = point
+        scores = units.scores(score(predictions, ys))
+        return jax.lax.dynamic_update_slice_in_dim(values, scores, at, axis=1), None
+
+    values, _ = jax.lax.scan(step, jnp.zeros((n, len(points) * d), ys.dtype), (first, points))
+    return values[:, :d], values[:, d:].reshape(n, -1, d)
 
 
 def _from_arrays(predictions: PredictionsLike, scores: Scores, ys: Points):

@@ -80,10 +80,10 @@ class Frame(eqx.Module):
         # at the targets as they came: a score next to the edge of a density is not the one on it
         raw = Standardized(predictions, Units.unchanged(ys), event)
         nodes = None if self.nodes is None else self.units.original(self.nodes)
-        values, at_nodes = scores_at(raw, ys, nodes)
+        values, at_nodes = scores_at(raw, ys, nodes, self.units)
         if at_nodes is not None:
-            at_nodes = NodeScores(self.nodes, self.units.scores(at_nodes))
-        return self._whitened(seen._replace(scores=self.units.scores(values), at_nodes=at_nodes))
+            at_nodes = NodeScores(self.nodes, at_nodes)
+        return self._whitened(seen._replace(scores=values, at_nodes=at_nodes))
 
     def _whitened(self, seen: View) -> View:
         """The view with centres about the frame's origin, as its targets are, and with scales."""
