@@ -224,8 +224,8 @@ def ordered_pairs(n: int) -> float:
 def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
     """The draws between a column of ones (the statistic itself) and more of them, up to LANES."""
     more = -(weights.shape[1] + 1) % LANES
-    # padding is fused with the drawing of the weights, so that they are held once
-    return jax.lax.pad(weights.astype(dtype), jnp.ones((), dtype), ((0, 0, 0), (1, more, 0)))
+    ones = jnp.ones((weights.shape[0], 1 + more), dtype)
+    return jnp.concatenate([ones[:, :1], weights.astype(dtype), ones[:, 1:]], axis=1)
 
 
 def _side(n: int, tile: int, devices: int, group: int) -> int:
