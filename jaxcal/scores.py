@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.models.arrays import Scores
-from jaxcal.models.standardized import Standardized
+from jaxcal.models.standardized import Standardized, Units
 from jaxcal.models.unnormalized import Unnormalized
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
@@ -66,13 +66,15 @@ def nan_without_density(
 
 
 def scores_at(
-    predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Any
+    predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
-    """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d].
+    """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d]; in ``units``
+    where these are given, and in the type of the targets.
 
     One gradient is traced; the points are walked one at a time, so that the intermediates of a
     large network are held for n points, not n (m + 1). Cost: n (m + 1) gradients.
     """
+    units = Units.unchanged(ys) if units is None else units
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(original, Scores):
         values, at_nodes = _from_arrays(predictions, original, ys)
@@ -82,15 +84,15 @@ def scores_at(
     n, d = ys.shape
     everywhere = jnp.broadcast_to(nodes[:, None, :], (nodes.shape[0], *ys.shape))
     points = jnp.concatenate([ys[None], everywhere.astype(ys.dtype)])
-    first = d * jnp.arange(len(points))
+    columns = d * jnp.arange(len(points))
 
-    # into rows of one array: what reads an observation's scores then reads neighbours in memory
+    # into the columns of one array, where what reads an observation's scores finds them together
     def step(values: Array, point: tuple[Array, Points]) -> tuple[Array, None]:
-        at, ys = point
-        scores = units.scores(score(predictions, ys))
-        return jax.lax.dynamic_update_slice_in_dim(values, scores, at, axis=1), None
+        column, ys = point
+        scores = units.scores(score(predictions, ys)).astype(values.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(values, scores, column, axis=1), None
 
-    values, _ = jax.lax.scan(step, jnp.zeros((n, len(points) * d), ys.dtype), (first, points))
+    values, _ = jax.lax.scan(step, jnp.zeros((n, len(points) * d), ys.dtype), (columns, points))
     return values[:, :d], values[:, d:].reshape(n, -1, d)
 
 
