@@ -5,6 +5,7 @@ has made a thread.
 """
 
 import functools
+import gc
 import json
 import multiprocessing
 import os
@@ -12,6 +13,8 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+
+import eager
 
 LIBRARIES = ["equinox", "jax", "matplotlib.figure", "numpyro.infer", "optax", "scipy.stats", "tqdm"]
 
@@ -37,6 +40,9 @@ def child(script, arguments, variables, path, output):
     with open(output, "wb", buffering=0) as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
+    gc.freeze()  # what the libraries made stays
+    gc.set_threshold(100_000)  # as conftest.py has it
+    eager.interpret()
     runpy.run_path(script, run_name="__main__")
 
 
