@@ -43,7 +43,6 @@ import numpyro.distributions
 import numpyro.infer
 import optax
 import pytest
-from eager import interpret
 from jax._src.core import trace_state_clean
 from jax._src.interpreters import mlir
 
@@ -83,10 +82,6 @@ def programs_do_not_pile_up():
     if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
         jax.clear_caches()
 
-
-# whoever asks for optimized programs has the same of single operations
-if jax.config.read("jax_disable_most_optimizations"):
-    interpret()
 
 # a sum of [n, 1] and [n] is an error, not a matrix; and so is one of float32 and float64
 jax.config.update("jax_numpy_rank_promotion", "raise")

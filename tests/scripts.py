@@ -14,8 +14,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import eager
-
 LIBRARIES = ["equinox", "jax", "matplotlib.figure", "numpyro.infer", "optax", "scipy.stats", "tqdm"]
 
 
@@ -42,7 +40,6 @@ def child(script, arguments, variables, path, output):
             os.dup2(file.fileno(), descriptor)
     gc.freeze()  # what the libraries made stays
     gc.set_threshold(100_000)  # as conftest.py has it
-    eager.interpret()
     runpy.run_path(script, run_name="__main__")
 
 
