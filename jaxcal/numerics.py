@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, PyTree
 
 TURN = 2 * math.pi
 # of cos(pi x / 2) and sin(pi x / 2) / x in x^2, interpolated at Chebyshev nodes of [0, 1]
@@ -39,12 +39,22 @@ def smallest(x: Array, axis: int | None = None) -> Array:
     return -largest(-x, axis)
 
 
+def not_finite(tree: PyTree) -> Int[Array, ""]:
+    """How many entries of a pytree are NaN or infinite."""
+    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    # float32 sums compile to fewer kernels than those of integers, and count to 2^24 exactly
+    counts = [jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32) for leaf in leaves]
+    return sum(counts, start=jnp.zeros((), jnp.float32)).astype(int)
+
+
 def binary_size(x: Array) -> Array:
     """The power of two just above ``abs(x)``, 1 for 0: division by it loses no digits, and squares
     of what is left neither overflow nor vanish. NaN and infinity give 1."""
-    ordinary = (x != 0) & jnp.isfinite(x)
-    _, exponent = jnp.frexp(jnp.where(ordinary, x, 0.5))
-    return jnp.ldexp(jnp.ones((), x.dtype), exponent)
+    unsigned = jnp.uint32 if x.dtype == jnp.float32 else jnp.uint64
+    exponent = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, x.dtype), unsigned)
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), unsigned) & exponent
+    below = jax.lax.bitcast_convert_type(bits, x.dtype)  # 0 for 0, infinite for NaN too
+    return jnp.where((below > 0) & (below < jnp.inf), 2 * below, 1)
 
 
 def in_order(x: Array) -> Array:

@@ -4,10 +4,12 @@ On a CPU the rounds of its generator, Threefry, are a loop, and compiling that c
 the rounds written one after another do: most of what a small program takes to its first number.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 from jaxtyping import Key as _Key
 
 from jaxcal.typing import DTypeLike, Key
@@ -37,15 +39,35 @@ def split(key: Key, n: int) -> _Key[Array, " n"]:
     return jax.random.wrap_key_data(jnp.stack(_threefry(key, n), axis=-1), impl="threefry2x32")
 
 
+def permutation(key: Key, n: int) -> Int[Array, " n"]:
+    """``jax.random.permutation(key, n)``."""
+    if not _is_threefry(key):
+        return jax.random.permutation(key, n)
+    order = jnp.arange(n)
+    for _ in range(
+        math.ceil(3 * math.log(max(n, 1)) / math.log(2**32 - 1))
+    ):  # so that few words agree
+        key, sort_key = split(key, 2)
+        order = jax.lax.sort_key_val(words(sort_key, n), order)[1]
+    return order
+
+
 def normal(key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> Float[Array, "..."]:
     """``jax.random.normal(key, shape, dtype)``."""
-    if jnp.dtype(dtype) != jnp.float32 or not _is_threefry(key):
+    kind, n = jnp.dtype(dtype), int(np.prod(shape))
+    if kind not in (jnp.float32, jnp.float64) or not _is_threefry(key):
         return jax.random.normal(key, shape, dtype)
-    mantissas = (words(key, int(np.prod(shape))) >> 9) | np.float32(1).view(np.uint32)
-    unit = jax.lax.bitcast_convert_type(mantissas, jnp.float32) - 1  # [0, 1)
-    low = np.nextafter(np.float32(-1), np.float32(0))
-    uniform = jnp.maximum(low, unit * (1 - low) + low)
-    return (np.float32(2**0.5) * jax.lax.erf_inv(uniform)).reshape(shape)
+    if kind == jnp.float32:
+        bits = words(key, n)
+    else:
+        first, second = (part.astype(jnp.uint64) for part in _threefry(key, n))
+        bits = (first << 32) | second
+    one, info = np.ones((), kind), jnp.finfo(kind)
+    mantissas = (bits >> (info.bits - info.nmant)) | one.view(bits.dtype)
+    unit = jax.lax.bitcast_convert_type(mantissas, kind) - one  # [0, 1)
+    low = np.nextafter(-one, 0 * one)
+    uniform = jnp.maximum(low, unit * (one - low) + low)
+    return (jax.lax.erf_inv(uniform) * np.sqrt(2 * one)).reshape(shape)
 
 
 def _is_threefry(key: Key) -> bool:

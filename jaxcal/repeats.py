@@ -6,13 +6,17 @@ in n^2 / 2^33 cases, 1 in 10^5 observations.
 """
 
 from functools import partial
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int, PyTree, UInt32
 
+from jaxcal import random_words
 from jaxcal.typing import DTypeLike, Key
 
+Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
 SHARE = 0.01  # of the observations, up to which repeats are not named
 FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of one density's float32 draws
 
@@ -23,8 +27,8 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
     for place, leaf in enumerate(jax.tree.leaves(tree)):
         if getattr(leaf, "shape", ())[:1] == (n,) and _is_number(leaf.dtype):
             words = _mixed(_words(jax.lax.stop_gradient(leaf)))
-            count = jnp.arange(1, words.shape[1] + 1, dtype=jnp.uint32)
-            columns = _mixed(count * jnp.uint32(0x9E3779B9) + jnp.uint32(place + 1))
+            count = np.arange(1, words.shape[1] + 1, dtype=np.uint32)
+            columns = _mixed(count * np.uint32(0x9E3779B9) + np.uint32(place + 1))
             bits += jnp.sum(_mixed(words ^ columns[None]), axis=1, dtype=jnp.uint32)
     return bits
 
@@ -37,7 +41,7 @@ def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Arra
     change places, which changes nothing. Cost O(n log n).
     """
     order = jnp.lexsort((fingerprints(ties, n), fingerprints(tree, n)))
-    return order[jax.random.permutation(key, n)]
+    return order[random_words.permutation(key, n)]
 
 
 def repeated_rows(
@@ -54,19 +58,19 @@ def repeated_rows(
     n = of_targets.size
     if not jnp.issubdtype(targets.dtype, jnp.inexact):
         return jnp.zeros((), jnp.int32)
-    whole = _repeated(_mixed(of_targets) + of_predictions)
-    alone = _repeated(of_targets)
-    one_prediction = jnp.max(of_predictions) == jnp.min(of_predictions)
+    both = jnp.stack([_mixed(of_targets) + of_predictions, of_targets])
+    whole, alone = _repeated(both)
+    one_prediction = jnp.all(of_predictions == of_predictions[0])
     discrete = (2 * alone > 3 * whole) | (2 * (n - whole) > 3 * (n - alone))
     discrete |= one_prediction & (3 * (n - alone) < n)
     limit = int(max(SHARE * n, FLOAT32 * n**2 if targets.dtype.itemsize <= 4 else 0.0))
     return jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
 
 
-def _repeated(bits: UInt32[Array, " n"]) -> Int[Array, ""]:
-    """How many entries equal one before them."""
-    ordered = jnp.sort(bits)
-    return jnp.sum(ordered[1:] == ordered[:-1], dtype=jnp.int32)
+def _repeated(bits: UInt32[Array, "k n"]) -> Int[Array, " k"]:
+    """How many entries of each row equal one before them."""
+    ordered = jnp.sort(bits, axis=1)
+    return jnp.sum(ordered[:, 1:] == ordered[:, :-1], axis=1, dtype=jnp.int32)
 
 
 def _is_number(dtype: DTypeLike) -> bool:
@@ -83,8 +87,8 @@ def _words(leaf: Array) -> UInt32[Array, "n k"]:
     return jax.lax.bitcast_convert_type(rows, jnp.uint32).reshape(rows.shape[0], -1)
 
 
-def _mixed(words: UInt32[Array, "*s"]) -> UInt32[Array, "*s"]:
+def _mixed(words: Words) -> Words:
     """One word to another, near ones to far ones: the finalizer of MurmurHash3 (Appleby, 2011)."""
-    words = (words ^ (words >> 16)) * jnp.uint32(0x85EBCA6B)
-    words = (words ^ (words >> 13)) * jnp.uint32(0xC2B2AE35)
+    words = (words ^ (words >> 16)) * np.uint32(0x85EBCA6B)
+    words = (words ^ (words >> 13)) * np.uint32(0xC2B2AE35)
     return words ^ (words >> 16)

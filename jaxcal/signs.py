@@ -14,7 +14,6 @@ few pairs of entries that a random order of the observations leaves together.
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -71,7 +70,7 @@ class HadamardSigns(eqx.Module):
         group = LARGEST_GROUP
         while group > 1 and n < LEAST_GROUPS * group:
             group //= 2
-        order = jax.random.permutation(keys[0], n)
+        order = random_words.permutation(keys[0], n)
         signs = independent_signs(keys[1], n, 1, dtype)[:, 0]
         patterns = independent_signs(keys[2], -(-n // group), -(-b // group), dtype)
         return cls(order, signs, patterns, group, b)

@@ -49,7 +49,7 @@ def estimate(
     mesh: Mesh | None = None,
 ) -> Estimate:
     """Fit and walk once, without bootstrap columns."""
-    prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
+    prepared, featured = spec.fit(random_words.split(key, 3)[:2], predictions, targets)
     none = jnp.zeros((targets.shape[0], 0))
     sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
     estimate = means(sums)
@@ -147,7 +147,7 @@ def _sensitivity(
     weights. NaN where the estimate is not clearly above what signs at random would make of it.
     """
     slope = forms / ordered_pairs(scores.shape[0])
-    noise = jnp.std(outcome.samples[0]) * jnp.mean(scores**2, axis=0)
+    noise = jnp.std(outcome.samples[:1], axis=1) * jnp.mean(scores**2, axis=0)
     return jax.lax.stop_gradient(jnp.where(slope > 3 * noise, slope, jnp.nan))
 
 

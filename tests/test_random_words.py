@@ -16,6 +16,11 @@ def test_words_keys_and_normals_are_those_of_jax(seed):
         keys, wanted = random_words.split(key, n), jax.random.split(key, n)
         assert keys.dtype == wanted.dtype
         assert jnp.array_equal(jax.random.key_data(keys), jax.random.key_data(wanted))
+    for n in (1, 2, 300, 3000):  # more rounds from 1626 on
+        assert jnp.array_equal(random_words.permutation(key, n), jax.random.permutation(key, n))
+    for k, one in enumerate(random_words.split(key, 4)):
+        folded = jax.random.fold_in(key, k)
+        assert jnp.array_equal(jax.random.key_data(one), jax.random.key_data(folded))
     for dtype in (jnp.float32, jnp.float64):
         draws = random_words.normal(key, (10, 5), dtype)
         assert jnp.array_equal(draws, jax.random.normal(key, (10, 5), dtype))

@@ -225,7 +225,7 @@ MUTANTS = [
     Mutant(
         "the kernel on predictions weighs the first residual alone",
         "pairwise/weighted.py",
-        "return jnp.concatenate([k[None] * one.block(a, b) for one, a, b in both])",
+        "return k[None] * jnp.concatenate([one.block(a, b) for one, a, b in both])",
         "return jnp.concatenate([k[None] ** (one is self.statistics[0]) * one.block(a, b) "
         "for one, a, b in both])",
         "pairwise/test_weighted.py",

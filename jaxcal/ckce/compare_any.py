@@ -26,10 +26,9 @@ from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Unnormalized
 from jaxcal.models.families import Classes
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, not_finite
 from jaxcal.pairwise.weighted import Weighted
 from jaxcal.preparation import Specification, stein_specification
-from jaxcal.preparation.residuals import not_finite
 from jaxcal.scores import is_distribution
 from jaxcal.skce.specification import mean_specification
 from jaxcal.typing import ArrayLike, KernelLike, Key, PredictionsLike, Scalar

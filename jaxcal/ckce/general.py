@@ -16,9 +16,9 @@ from jaxcal.ckce import solve
 from jaxcal.ckce.estimator import CKCE
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.divergences.vectors import gram_block
+from jaxcal.numerics import not_finite
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation import Specification, SteinOptions, stein_specification
-from jaxcal.preparation.residuals import not_finite
 from jaxcal.results import recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, DTypeLike, Key, KeyLike, PredictionsLike

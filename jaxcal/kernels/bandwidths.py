@@ -19,7 +19,7 @@ from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxcal.kernels import medians
-from jaxcal.kernels.medians import Middle, Tiles
+from jaxcal.kernels.medians import Compared, Middle, Tiles
 from jaxcal.models import Draws, Standardized, draws, gaussian_moments
 from jaxcal.numerics import at_least, at_most, in_order, psd_root, safe_sqrt
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
@@ -141,16 +141,33 @@ def median_heuristic(divergence: Divergence, features: PyTree) -> tuple[Scalar, 
     their order. Not finite where a feature is not. The derivative is that of the one or two pairs
     that attain the median. Cost: the distances once, and about six counts of them.
     """
+    return median_heuristics((divergence, medians.in_order(divergence, features)))[0]
+
+
+def median_heuristics(
+    *several: tuple[Divergence, PyTree],
+) -> list[tuple[Scalar, Bool[Array, ""]]]:
+    """`median_heuristic` of each of several distances between the same number of observations;
+    from features that lie about their mean where the distance takes products of them."""
+    counted = [pair for pair in several if hasattr(pair[0], "separations")]
+    compared = [Compared(*pair, _tiles(pair[1])) for pair in counted]
+    found = iter(medians.middles(compared, ties=False) if compared else [])
+    heuristics = []
+    for divergence, features in several:
+        is_counted = hasattr(divergence, "separations")
+        middle = next(found) if is_counted else _middle_of_some(divergence, features)
+        bandwidth = medians.at_middle(divergence, features, middle)
+        heuristics.append((bandwidth, middle.all_equal))
+    return heuristics
+
+
+def _tiles(features: Features) -> Tiles:
+    """All pairs of n observations while they are at most 2^21, and 2^21 of them for larger n."""
     n = medians.count(features)
-    if not hasattr(divergence, "separations"):
-        middle = _middle_of_some(divergence, features)
-    elif n * (n - 1) // 2 <= medians.KEPT_AT_MOST:
-        # one tile is a program of few kernels; more of them do not look at a pair twice
-        tiles = medians.all_tiles(n, medians.TILE if n <= medians.TILE else medians.SIDE)
-        middle = medians.middle(divergence, features, tiles, ties=False)
-    else:
-        middle = medians.middle(divergence, features, _some_tiles(features, n), ties=False)
-    return medians.at_middle(divergence, features, middle), middle.all_equal
+    if n * (n - 1) // 2 > medians.KEPT_AT_MOST:
+        return _some_tiles(features, n)
+    # one tile is a program of few kernels; more of them do not look at a pair twice
+    return medians.all_tiles(n, medians.TILE if n <= medians.TILE else medians.SIDE)
 
 
 def _some_tiles(features: Features, n: int) -> Tiles:

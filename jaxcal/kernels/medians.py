@@ -4,7 +4,7 @@ A search finds the pairs that attain the median; the bandwidth is their distance
 their features like any other. So it has derivatives of every order: those of these pairs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -13,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, UInt
 
-from jaxcal.numerics import at_least, at_most, safe_sqrt
+from jaxcal.numerics import at_least, at_most, not_finite, safe_sqrt
 from jaxcal.typing import Divergence, DivergenceLike, Features, Scalar
 
 TILE = 512  # the side of a tile where distances are computed anew for every count
 SIDE = 64  # that of a tile which is kept, and the rows of a tile that are counted at a time
 KEPT_AT_MOST = 1 << 21  # so many distances are kept
 LANE = 8  # bits of a counting word for one end: SIDE < 2^8, and a float32 counts to 2^24
-SAMPLE = 32  # pairs that suggest where to begin
 FIRST = np.asarray([0.8, 1.4])  # where to count, in their mean distance
 NEXT = np.asarray([-0.7, 0.7])  # and then, in standard errors of a linear guess between the ends
 
@@ -34,6 +33,11 @@ class Tiles(NamedTuple):
     side: int
     n: int
     rows: Int[Array, " n"] | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether one tile holds all pairs."""
+        return self.i.size == 1
 
     @property
     def pairs(self) -> int:
@@ -78,9 +82,8 @@ def exact_median(divergence: Divergence, features: Features, *, tile: int = TILE
             f"{n * (n - 1) // 2} pairs of n={n} predictions are too many to count in 32 bits: "
             f"enable 64-bit types, or use median_heuristic"
         )
-    return at_middle(
-        divergence, features, middle(divergence, features, all_tiles(n, tile), ties=True)
-    )
+    compared = Compared(divergence, in_order(divergence, features), all_tiles(n, tile))
+    return at_middle(divergence, features, middles([compared], ties=True)[0])
 
 
 def count(features: Features) -> int:
@@ -91,13 +94,17 @@ def count(features: Features) -> int:
     return n
 
 
+def in_order(divergence: DivergenceLike, features: Features) -> Features:
+    """Features as the distance computes most easily, or with the most digits, from them."""
+    return getattr(divergence, "in_order", lambda features: features)(features)
+
+
 def at_middle(divergence: Divergence, features: Features, pairs: Middle) -> Scalar:
     """The mean distance of the pairs that attain the median; 1 where all are equal."""
     rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k], features) for k in (pairs.i, pairs.j))
     lengths = safe_sqrt(divergence.paired(rows, cols))
-    # 0, or NaN where a feature is not finite
-    spoiled = sum(jnp.sum(0 * jax.lax.stop_gradient(leaf)) for leaf in jax.tree.leaves(features))
-    return jnp.where(pairs.all_equal, 1.0, (lengths[0] + lengths[1]) / 2) + spoiled
+    median = jnp.where(pairs.all_equal, 1.0, (lengths[0] + lengths[1]) / 2)
+    return jnp.where(not_finite(features) == 0, median, jnp.nan)
 
 
 class _Search(NamedTuple):
@@ -122,19 +129,67 @@ class _Search(NamedTuple):
         return cls(low, high, up_to_low, up_to_high, zeros, joined[5:])
 
 
-def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bool) -> Middle:
-    """The pairs that attain the median over these pairs: of all, or of the positive distances.
+class Compared(NamedTuple):
+    """A distance, the features of n observations as it takes them (`in_order`), and their pairs."""
+
+    divergence: DivergenceLike
+    features: Features
+    tiles: Tiles
+
+    def block(self) -> Callable[..., Array]:
+        """Distances of a tile, which are no part of what is differentiated."""
+        features, tiles = jax.lax.stop_gradient(self.features), self.tiles
+        if tiles.rows is not None:
+            features = jax.tree.map(lambda leaf: leaf[tiles.rows], features)
+        of = _folded if tiles.alone else _block
+        return partial(of, self.divergence, _padded(features, tiles), tiles)
+
+
+def middles(several: Sequence[Compared], *, ties: bool) -> list[Middle]:
+    """The pairs that attain the median of each of several distances between n observations, over
+    tiles of the same sizes: of all pairs, or of those at positive distances.
 
     With ``ties`` pairs at distance 0 count, unless they reach the middle. Up to 2^21
-    distances are kept, and computed once; more are computed again in every pass.
+    distances are kept, and computed once, and then one search finds all the medians: a program of
+    half the kernels for two. More are computed again in every pass.
     """
+    tiles = several[0].tiles
+    search = partial(_search, tiles=tiles, ties=ties)
+    blocks = [each.block() for each in several]
+    if tiles.i.size * tiles.side**2 <= KEPT_AT_MOST:
+        kept, corners = zip(*(_kept(block, tiles) for block in blocks), strict=True)
+
+        def over(distances: Array) -> tuple[Array, Array]:
+            walk = lambda add, start: add(start, distances, corners[0])  # noqa: E731
+            return search(walk, _first(distances, tiles.pairs))
+
+        if len({distances.dtype for distances in kept}) == 1:
+            found = list(zip(*jax.vmap(over)(jnp.stack(kept)), strict=True))
+        else:
+            found = [over(distances) for distances in kept]
+    else:
+        places = jnp.arange(2)  # of a block above the diagonal
+        found = [
+            search(_walk(block, tiles), _first(block(*places), tiles.side**2)) for block in blocks
+        ]
+    return [_middle(*one, each.tiles) for one, each in zip(found, several, strict=True)]
+
+
+def _middle(places: Int[Array, "2 2"], all_equal: Array, tiles: Tiles) -> Middle:
+    """The observations in these places of the tiles."""
+    if tiles.alone:
+        folded = places[:, :1] > places[:, 1:]
+        places = jnp.where(folded, places + -(-tiles.n // 2), places)
     if tiles.rows is not None:
-        features = jax.tree.map(lambda leaf: leaf[tiles.rows], features)
-    in_order = getattr(divergence, "in_order", lambda features: features)
-    features = jax.lax.stop_gradient(in_order(features))
-    alone = tiles.i.size == 1
-    block = partial(_folded if alone else _block, divergence, _padded(features, tiles), tiles)
-    walk, first = _walk(block, tiles), _first(divergence, features, tiles.n)
+        places = tiles.rows[places]
+    return Middle(places[:, 0], places[:, 1], all_equal)
+
+
+def _search(
+    walk: Callable[..., PyTree], first: Float[Array, "2"], *, tiles: Tiles, ties: bool
+) -> tuple[Int[Array, "2 2"], Bool[Array, ""]]:
+    """Where the one or two middle distances are, and whether all are 0; the first counts are up to
+    ``first``."""
     total, dtype = tiles.pairs, first.dtype
     highest = _places(jnp.asarray(jnp.finfo(dtype).max))
 
@@ -159,7 +214,8 @@ def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bo
                 for new, old in ((end, high), (count, up_to_high))
             )
         inside, short = ((up - up_to_low).astype(dtype) for up in (up_to_high, below))
-        share = (short + jnp.asarray(NEXT, dtype) * jnp.sqrt(inside) / 2) / inside
+        root = jax.lax.rsqrt(inside)
+        share = (short * root + jnp.asarray(NEXT, dtype) / 2) * root
         least = _values(low, dtype)
         most = jnp.where(high < highest, _values(high, dtype), 4 * least)
         guesses = _places(least + at_most(at_least(share, 0), 1) * (most - least))
@@ -183,12 +239,7 @@ def middle(divergence: Divergence, features: Features, tiles: Tiles, *, ties: bo
     # where no end stood between the two middle distances, they are equal
     apart = ((total - least) % 2 == 0) & (end.up_to_low == below)
     places = jnp.clip(jnp.stack([jnp.where(apart, before, after), after]), 0, tiles.n - 1)
-    if alone:
-        turned = places[:, :1] > places[:, 1:]
-        places = jnp.where(turned, tiles.n - 1 - places, places)
-    if tiles.rows is not None:
-        places = tiles.rows[places]
-    return Middle(places[:, 0], places[:, 1], end.zeros == total)
+    return places, end.zeros == total
 
 
 def _counter() -> Any:
@@ -221,14 +272,13 @@ def _block(divergence: DivergenceLike, padded: Features, tiles: Tiles, i: Array,
 
 def _folded(divergence: DivergenceLike, features: Features, tiles: Tiles, *_: Array) -> Array:
     """Distances [h, n] of one block in half its rows, infinite outside of the pairs i < j: entry
-    (i, j) is that of (n - 1 - i, n - 1 - j) where j < i."""
+    (i, j) is that of (h + i, h + j) where j < i."""
     n, half = tiles.n, -(-tiles.n // 2)
+    distances = jnp.sqrt(_squares(divergence, features, features))
+    filling = jnp.asarray(jnp.inf, distances.dtype)
+    last = jax.lax.pad(distances[half:, half:], filling, [(0, 2 * half - n, 0), (0, half, 0)])
     i, j = jnp.arange(half)[:, None], jnp.arange(n)[None]
-    both = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf[::-1]]), features)
-    rows = jax.tree.map(lambda leaf: leaf[:, :half], both)
-    first, last = jax.vmap(partial(_squares, divergence))(rows, both)
-    real = (i < j) | ((j < i) & (2 * i != n - 1))  # the middle row is its own partner
-    return jnp.where(real, jnp.sqrt(jnp.where(i < j, first, last)), jnp.inf)
+    return jnp.where(i < j, distances[:half], jnp.where(j < i, last, jnp.inf))
 
 
 def _squares(divergence: DivergenceLike, rows: Features, cols: Features) -> Array:
@@ -237,48 +287,44 @@ def _squares(divergence: DivergenceLike, rows: Features, cols: Features) -> Arra
         return at_least(between(rows, cols), 0)
 
 
-def _first(divergence: DivergenceLike, features: Features, n: int) -> Float[Array, "2"]:
-    """Up to which distances to count first: about the mean of some."""
-    starts = np.linspace(0, n - 1, SAMPLE).astype(int)
-    rows, cols = (
-        jax.tree.map(lambda leaf, k=k: leaf[k], features)
-        for k in (starts, (starts + 1 + n // 2) % n)
-    )
-    distances = jnp.sqrt(at_least(divergence.paired(rows, cols), 0))
-    return jnp.mean(distances) * jnp.asarray(FIRST, distances.dtype)
+def _first(distances: Float[Array, "*s"], pairs: int) -> Float[Array, "2"]:
+    """Up to which distances to count first: about the mean of those of so many pairs."""
+    total = jnp.sum(jnp.where(distances < jnp.inf, distances, 0))
+    return total / pairs * jnp.asarray(FIRST, distances.dtype)
 
 
 Add = Callable[[PyTree, Array, Int[Array, "k 2"]], PyTree]
 
 
+def _cut(distances: Array, i: Array, j: Array, side: int) -> tuple[Array, Array]:
+    """A tile as tiles of at most SIDE rows, and their corners."""
+    if (rows := len(distances)) <= SIDE:
+        return distances[None], jnp.stack([i, j])[None] * side
+    if rows % SIDE:  # rows that belong to no pair
+        rest = jnp.full((-rows % SIDE, side), jnp.inf, distances.dtype)
+        distances = jnp.concatenate([distances, rest])
+    tops = np.arange(0, rows, SIDE)
+    corners = jnp.stack([i * side + tops, j * side + 0 * tops], axis=1)
+    return distances.reshape(-1, SIDE, side), corners
+
+
+def _kept(block: Callable[..., Array], tiles: Tiles) -> tuple[Array, Array]:
+    """All tiles [k, r, c], and where each begins."""
+    i, j = jnp.asarray(tiles.i), jnp.asarray(tiles.j)
+    if tiles.alone:
+        return _cut(block(i[0], j[0]), i[0], j[0], tiles.side)
+    blocks, corners = jax.vmap(lambda i, j: _cut(block(i, j), i, j, tiles.side))(i, j)
+    return blocks.reshape(-1, *blocks.shape[2:]), corners.reshape(-1, 2)
+
+
 def _walk(block: Callable[..., Array], tiles: Tiles) -> Callable[[Add, PyTree], PyTree]:
-    """``walk(add, start)``: ``add`` over tiles [k, r, c] and where each begins; kept, if few."""
-    i, j, side = jnp.asarray(tiles.i), jnp.asarray(tiles.j), tiles.side
-
-    def cut(distances: Array, i: Array, j: Array) -> tuple[Array, Array]:
-        """A tile as tiles of at most SIDE rows, and their corners."""
-        if (rows := len(distances)) <= SIDE:
-            return distances[None], jnp.stack([i, j])[None] * side
-        if rows % SIDE:  # rows that belong to no pair
-            rest = jnp.full((-rows % SIDE, side), jnp.inf, distances.dtype)
-            distances = jnp.concatenate([distances, rest])
-        tops = np.arange(0, rows, SIDE)
-        corners = jnp.stack([i * side + tops, j * side + 0 * tops], axis=1)
-        return distances.reshape(-1, SIDE, side), corners
-
-    if tiles.i.size == 1:
-        whole = cut(block(i[0], j[0]), i[0], j[0])
-        return lambda add, start: add(start, *whole)
-    if tiles.i.size * side**2 <= KEPT_AT_MOST:
-        blocks, corners = jax.vmap(lambda i, j: cut(block(i, j), i, j))(i, j)
-        joined = blocks.reshape(-1, *blocks.shape[2:]), corners.reshape(-1, 2)
-        return lambda add, start: add(start, *joined)
+    """``walk(add, start)``: ``add`` over tiles [k, r, c] and where each begins, one at a time."""
 
     def walk(add: Add, start: PyTree) -> PyTree:
         def step(carry: PyTree, tile: tuple[Array, Array]) -> tuple[PyTree, None]:
-            return add(carry, *cut(block(*tile), *tile)), None
+            return add(carry, *_cut(block(*tile), *tile, tiles.side)), None
 
-        return jax.lax.scan(step, start, (i, j))[0]
+        return jax.lax.scan(step, start, (jnp.asarray(tiles.i), jnp.asarray(tiles.j)))[0]
 
     return walk
 
@@ -310,16 +356,19 @@ def _neighbours(walk: Callable[..., PyTree], end: Scalar) -> _Nearest:
     """Of the largest distance up to ``end`` and the smallest beyond it, their pairs."""
 
     def add(carry: _Nearest, distances: Array, corners: Array) -> _Nearest:
-        within, (_, height, width) = distances <= end, distances.shape
-        sides = jnp.where(within, -distances, jnp.inf), jnp.where(within, jnp.inf, distances)
-        values = jnp.stack([jnp.min(side) for side in sides])
-        nearest = (values * jnp.asarray([-1, 1], values.dtype))[:, None]
+        _, height, width = distances.shape
+        beyond = (distances > end)[None] == jnp.arange(2)[:, None, None, None].astype(bool)
+        sign = jnp.asarray([-1, 1], distances.dtype)[:, None, None, None]
+        sides = jnp.where(beyond, distances[None] * sign, jnp.inf)
+        values = jnp.min(sides, axis=(1, 2, 3))
         # a number below 2^24, which float32 holds
-        number = jnp.arange(distances.size, dtype=jnp.float32)[None]
-        at = jnp.where(distances.reshape(1, -1) == nearest, number, distances.size - 1)
-        at = jnp.min(at, axis=1)
-        k, inner = jnp.divmod(at.astype(corners.dtype), height * width)
-        places = corners[k] + jnp.stack(jnp.divmod(inner, width), axis=1)
+        number = jnp.arange(distances.size, dtype=jnp.float32).reshape(1, *distances.shape)
+        nearest = sides == values[:, None, None, None]
+        at = jnp.min(jnp.where(nearest, number, distances.size - 1), axis=(1, 2, 3))
+        at = at.astype(corners.dtype)
+        inner = jax.lax.rem(at, height * width)
+        places = jnp.stack([jax.lax.div(inner, width), jax.lax.rem(inner, width)], axis=1)
+        places = places + corners[jax.lax.div(at, height * width)]
         less = values < carry.value
         return _Nearest(
             jnp.where(less, values, carry.value), jnp.where(less[:, None], places, carry.place)

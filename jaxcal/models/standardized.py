@@ -1,10 +1,11 @@
 """Predictions in the units of the data, so that no result depends on metres or nanometres."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.numerics import binary_size, safe_sqrt
+from jaxcal.numerics import binary_size
 from jaxcal.typing import Point, Points, PredictionsLike
 
 
@@ -38,19 +39,24 @@ class Units(eqx.Module):
         as they are and are counted.
         """
         finite = jnp.isfinite(ys)
-        largest = jnp.max(jnp.where(finite, jnp.abs(ys), 0), axis=0)
+        count = jnp.sum(finite, axis=0, dtype=ys.dtype)
+        ends = jnp.max(jnp.where(finite[None], jnp.stack([-ys, ys]), -jnp.inf), axis=1)
+        low, high = -ends[0], ends[1]
+        largest = jnp.max(ends, axis=0)
         size = binary_size(largest)
         # squares and sums of these stay within the range of their type
         parts = jnp.where(finite, ys, 0) / along_last(size, ys)
-        deviation = safe_sqrt(jnp.var(parts, axis=0, where=finite)) * size
+        mean = jnp.sum(parts, axis=0) / count
+        about = jnp.where(finite, parts - along_last(mean, ys), 0)
+        variance = jnp.sum(about**2, axis=0) / count
         # a coordinate all of whose values agree to rounding has no scale of its own
-        high = jnp.max(jnp.where(finite, ys, -jnp.inf), axis=0)
-        low = jnp.min(jnp.where(finite, ys, jnp.inf), axis=0)
-        spread = (high > low) & (deviation > jnp.finfo(ys.dtype).eps * largest)
+        rounding = jnp.finfo(ys.dtype).eps * largest / size
         # NaN stays NaN: only a spread that is known to be none is replaced
-        none = ~spread & ~jnp.isnan(deviation)
-        mean = jnp.mean(parts, axis=0, where=finite)
-        return cls(mean * size, jnp.where(none, 1.0, deviation))
+        none = (high <= low) | (variance <= rounding**2)
+        precision = jax.lax.rsqrt(jnp.where(none, 1, variance))
+        # a quotient is computed once, where the compiler repeats a choice for each use
+        scale = size / jnp.where(none, size, precision)
+        return cls(mean * size, scale)
 
     @classmethod
     def unchanged(cls, ys: Points) -> "Units":

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import convert
+from jaxcal import convert, random_words
 from jaxcal.moments.evaluation import LogDensityOfOne
 from jaxcal.typing import DTypeLike, Key, Nodes, Point
 
@@ -149,12 +150,11 @@ def symmetric_moves(
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
-    normal = jax.random.normal(key, (-(-n_moves // across), dimension, across), exact)
+    normal = random_words.normal(key, (-(-n_moves // across), dimension, across), exact)
     directions = jnp.swapaxes(jnp.linalg.qr(normal)[0], 1, 2).reshape(-1, dimension)[:n_moves]
-    places = jnp.linspace(0, len(lengths) - 1, n_moves, dtype=exact)
-    logs = jnp.log(jnp.asarray(lengths, exact))
-    logs = jnp.interp(places, jnp.arange(len(lengths), dtype=exact), logs)
-    return (jnp.exp(logs)[:, None] * directions).astype(dtype)
+    places = np.linspace(0, len(lengths) - 1, n_moves)
+    through = np.exp(np.interp(places, np.arange(len(lengths)), np.log(lengths)))
+    return (jnp.asarray(through, exact)[:, None] * directions).astype(dtype)
 
 
 Moving = TypeVar("Moving", Balance, Jumps)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import convert
+from jaxcal import convert, random_words
 from jaxcal.dependence import dependence
 from jaxcal.nulls.contract import Needs, Outcome, Sums
 from jaxcal.numerics import at_least
@@ -234,7 +234,9 @@ class Spectrum(eqx.Module):
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
 
     def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(jax.random.normal(key, (count(features), self.n_draws), float_type(features)))
+        return Needs(
+            random_words.normal(key, (count(features), self.n_draws), float_type(features))
+        )
 
     def outcome(self, sums: Sums) -> Outcome:
         g = sums.weights

@@ -223,6 +223,12 @@ class Stein(eqx.Module):
         return h
 
     def diagonal(self, features: SteinFeatures) -> Float[Array, "c n"]:
+        radial, m = points.profile(self.target_kernel), features.preconditioner
+        if radial is not None and not self.components and (m is None or m.ndim == 1):
+            value, first, _ = _derivatives(radial, jnp.zeros((), features.ys.dtype))
+            h = value * jnp.sum(features.scores**2, axis=1) - 2 * features.ys.shape[1] * first
+            return (h if m is None else h * m**2)[None]
+
         def alone(one: SteinFeatures) -> Array:
             single = jax.tree.map(lambda leaf: leaf[None], one)
             return self.block(single, single)[:, 0, 0]

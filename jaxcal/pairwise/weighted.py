@@ -66,9 +66,9 @@ class Weighted(eqx.Module):
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:
         k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
         both = zip(self.statistics, rows.residuals, cols.residuals, strict=True)
-        return jnp.concatenate([k[None] * one.block(a, b) for one, a, b in both])
+        return k[None] * jnp.concatenate([one.block(a, b) for one, a, b in both])
 
     def diagonal(self, features: WeightedFeatures) -> Float[Array, "c n"]:
         k = gram_diagonal(self.prediction_kernel, self.divergence, features.predictions)
         both = zip(self.statistics, features.residuals, strict=True)
-        return jnp.concatenate([k[None] * one.diagonal(of) for one, of in both])
+        return k[None] * jnp.concatenate([one.diagonal(of) for one, of in both])

@@ -1,5 +1,6 @@
 """Data to features: what a test compares, fitted to data, for the engine over pairs."""
 
+from jaxcal.numerics import not_finite
 from jaxcal.preparation.parts import MomentsResidual
 from jaxcal.preparation.prepared import Embedding, Prepared
 from jaxcal.preparation.random_features import RandomFeatures
@@ -9,7 +10,6 @@ from jaxcal.preparation.residuals import (
     Noticed,
     Residual,
     SteinResidual,
-    not_finite,
 )
 from jaxcal.preparation.specification import (
     Keys,

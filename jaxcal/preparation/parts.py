@@ -4,16 +4,17 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxcal import random_words
 from jaxcal.kernels import points
 from jaxcal.models import OwnUnits, Standardized
 from jaxcal.moments import KernelStein, Moment, evaluate, marginal_means, smooth
+from jaxcal.numerics import not_finite
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
-from jaxcal.preparation.residuals import Featured, Noticed, not_finite, not_finite_whitening
+from jaxcal.preparation.residuals import Featured, Noticed, not_finite_whitening
 from jaxcal.preparation.views import View
 from jaxcal.scores import each_density, is_distribution, on_whole_space
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Points, PredictionsLike
@@ -68,9 +69,10 @@ class MomentsResidual(eqx.Module):
             jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(densities) > 0))
         )
         impossible = impossible & ~lost
+        keys = random_words.split(key, 1 + len(self.moments))
         bounded, rough = _bounded(densities, view, ~finite | lost), jnp.zeros((), bool)
         if any(_asks(one, "smoothness") == 2 for one in self.moments):
-            rough = ~smooth(jax.random.fold_in(key, 0), densities, targets, centers, scales)
+            rough = ~smooth(keys[0], densities, targets, centers, scales)
         nonfinite, parts = jnp.sum(lost), []
         for k, (label, moment) in enumerate(zip(self.labels, self.moments, strict=True)):
             out = (bool(_asks(moment, "whole_space")) & bounded) | (
@@ -82,13 +84,13 @@ class MomentsResidual(eqx.Module):
             else:
                 fitted = getattr(moment, "fitted", None)
                 if fitted is not None:
-                    moment = fitted(jax.random.fold_in(key, k + 1), ys.shape[1], ys.dtype)
+                    moment = fitted(keys[k + 1], ys.shape[1], ys.dtype)
                 at, units = common if _asks(moment, "common") else (centers, scales)
                 if _asks(moment, "marginal") and each is None:
                     units = units @ _roots(view, predictions)
                 rows = ()
                 if _asks(moment, "randomized"):
-                    rows = (jax.random.split(jax.random.fold_in(key, k + 1), ys.shape[0]),)
+                    rows = (random_words.split(keys[k + 1], ys.shape[0]),)
                 groups = evaluate(moment, densities, targets, at, units, *rows)
             for group, values in groups.items():
                 if values.shape[1] == 0:  # no correlation in one dimension

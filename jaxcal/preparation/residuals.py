@@ -7,17 +7,17 @@ score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` of a prediction with kernel means
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from jaxcal import preconditioners
+from jaxcal import preconditioners, random_words
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means import KernelMeans, kernel_means
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Draws, Standardized
 from jaxcal.moments import attribution, marginal_means
 from jaxcal.moments.attribution import Claims
+from jaxcal.numerics import not_finite
 from jaxcal.pairwise.skce import KernelResidual, Observed
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
@@ -33,14 +33,6 @@ from jaxcal.typing import (
     PredictionsLike,
     Scalar,
 )
-
-
-def not_finite(tree: PyTree) -> Int[Array, ""]:
-    """How many entries of a pytree are NaN or infinite."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
-    # float32 sums compile to fewer kernels than those of integers, and count to 2^24 exactly
-    counts = [jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32) for leaf in leaves]
-    return sum(counts, start=jnp.zeros((), jnp.float32)).astype(int)
 
 
 class Noticed(NamedTuple):
@@ -216,7 +208,7 @@ class MeanResidual(eqx.Module):
         return False
 
     def node_key(self, key: Key) -> Key:
-        return jax.random.split(key)[1]
+        return random_words.split(key, 2)[1]
 
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
@@ -244,7 +236,7 @@ class MeanResidual(eqx.Module):
         target_kernel: KernelLike,
         described: Features,
     ) -> Featured:
-        draw_key = jax.random.split(key)[0]
+        draw_key = random_words.split(key, 2)[0]
         if isinstance(view.about_origin, Standardized):
             means = kernel_means(
                 target_kernel,

@@ -5,7 +5,6 @@ metres or nanometres; bandwidths follow by the median heuristic in those units.
 """
 
 import dataclasses
-import functools
 import math
 from typing import Any, TypedDict
 
@@ -22,7 +21,7 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import median_heuristic, some_by_values
+from jaxcal.kernels.bandwidths import median_heuristics, some_by_values
 from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Units
@@ -98,19 +97,19 @@ class Specification(eqx.Module):
             )
         target_kernel, bandwidths = self.target_kernel, {}
         identical, constant, spread = jnp.zeros((), bool), 0, 0.0
+        divergence: Any = self.divergence
+        compared, chosen = [], []
         if not classes:  # which have no spread that sets a scale
             # a target that is not finite is counted alone: it spoils no bandwidth
             finite = jnp.where(jnp.isfinite(view.points), view.points, 0)
-            bandwidth, one_target = median_heuristic(Vectors(finite), finite)
-            target_kernel = points.with_bandwidth(self.target_kernel, bandwidth)
-            if points.needs_bandwidth(self.target_kernel):
-                bandwidths["target"] = bandwidth
-            identical = one_target & (self.standardize or bool(bandwidths))
+            compared = [(Vectors(finite), finite)]
             ys = targets.reshape(targets.shape[0], -1)
             constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
             spread = reach(ys)
-        divergence: Any = self.divergence
-        if hasattr(divergence, "with_target_kernel"):
+        if hasattr(divergence, "with_target_kernel"):  # whose bandwidth comes first
+            chosen, compared = median_heuristics(*compared), []
+            if chosen:
+                target_kernel = points.with_bandwidth(target_kernel, chosen[0][0])
             divergence = divergence.with_target_kernel(target_kernel)
         for_divergence, for_residual = self.residual.divided(
             view, divergence, self.prediction_kernel
@@ -123,7 +122,14 @@ class Specification(eqx.Module):
             standardize=self.standardize,
             unitless=points.all_unset(self.prediction_kernel),
         )
-        bandwidth, one_prediction = median_heuristic(embedding.divergence, described)
+        chosen += median_heuristics(*compared, (embedding.divergence, described))
+        if not classes:
+            bandwidth, one_target = chosen[0]
+            target_kernel = points.with_bandwidth(self.target_kernel, bandwidth)
+            if points.needs_bandwidth(self.target_kernel):
+                bandwidths["target"] = bandwidth
+            identical = one_target & (self.standardize or bool(bandwidths))
+        bandwidth, one_prediction = chosen[-1]
         prediction_kernel = points.with_bandwidth(self.prediction_kernel, bandwidth)
         if points.needs_bandwidth(self.prediction_kernel):
             size = embedding.size
@@ -204,9 +210,9 @@ def reach(ys: Points) -> Scalar:
     if (n := ys.shape[0]) > SOME:
         ys, n = ys[some_by_values(ys, np.arange(SOME) * n // SOME)], SOME
     ordered = in_order(ys.T)
-    outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))[::-1]
-    ranges = [*(ordered[:, n - 1 - outside] - ordered[:, outside]).T, whole]
-    typical = functools.reduce(lambda inner, outer: jnp.where(inner > 0, inner, outer), ranges)
+    outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))
+    ranges = ordered[:, n - 1 - outside] - ordered[:, outside]
+    typical = jnp.min(jnp.where(ranges > 0, ranges, whole[:, None]), axis=1)
     return jnp.max(jnp.where(typical > 0, whole / jnp.where(typical > 0, typical, 1), 0))
 
 
