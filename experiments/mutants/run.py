@@ -254,7 +254,7 @@ MUTANTS = [
     Mutant(
         "padding counts",
         "linear.py",
-        "z = pairwise.vectors(features) * real",
+        "z = pairwise.vectors(features) * columns[None, None, :, 0]",
         "z = pairwise.vectors(features)",
         "test_linear.py",
     ),
