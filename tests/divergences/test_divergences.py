@@ -27,8 +27,8 @@ from jaxcal.divergences import (
     gaussians,
     mmd,
 )
-from jaxcal.divergences.vectors import NodeScores, gram_block
-from jaxcal.kernels import IMQ, Gaussian, bandwidths
+from jaxcal.divergences.vectors import SOME, NodeScores, centred, gram_block
+from jaxcal.kernels import IMQ, Gaussian, bandwidths, points
 from jaxcal.models import Draws, Scores, Standardized, Units, Unnormalized
 from jaxcal.scores import scores_at
 
@@ -446,3 +446,13 @@ def test_the_calibration_test_keeps_its_level_and_sees_a_shift(name, key):
     assert low <= int(jnp.sum(p <= 0.05)) <= high
     assert 0.35 < jnp.mean(p) < 0.65  # 5 standard errors of a uniform mean are .13
     assert jnp.mean(p_values(keys, 1.0) <= 0.05) > 0.8
+
+
+@pytest.mark.parametrize("n", [300, 3 * SOME])
+def test_a_common_offset_of_vectors_costs_no_digits(n):
+    apart = np.random.default_rng(0).normal(size=(n, 20))
+    there = jnp.asarray(apart + 1e6, jnp.float32)
+    rows, cols = (centred(there)[k : k + 100] for k in (10, 150))
+    wanted = np.sum((apart[10:110, None] - apart[None, 150:250]) ** 2, axis=-1)
+    # float32 at 1e6 has steps of 1/16
+    np.testing.assert_allclose(points.squared_distances(rows, cols), wanted, rtol=0.1)
