@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 from jaxcal import RandomFeatures, Scores
@@ -18,7 +19,6 @@ from jaxcal.streaming import (
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
-torch = pytest.importorskip("torch")
 
 RANDOM = np.random.default_rng(0)
 P = RANDOM.dirichlet(np.ones(3), 600)
@@ -57,12 +57,44 @@ def test_batches_in_any_order_are_one_linear_test(test):
     assert "first 200 observations" in str(result)
 
 
-def test_a_wrong_model_is_rejected_and_tensors_are_batches_too(test):
-    wrong = np.roll(P, 1, axis=1)
+def test_a_wrong_model_is_rejected(test):
+    assert test.result(test.run(array_batches(200, np.roll(P, 1, axis=1), LABELS))).p_value < 1e-6
+
+
+def test_tensors_are_batches_too(test):
+    torch = pytest.importorskip("torch")
     loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(torch.as_tensor(wrong), torch.as_tensor(LABELS)), 200
+        torch.utils.data.TensorDataset(torch.as_tensor(P), torch.as_tensor(LABELS)), 200
     )
-    assert test.result(test.run(loader)).p_value < 1e-6
+    same(test.run(loader), test.run(array_batches(200, P, LABELS)))
+
+
+def gaussians(kind):
+    """A test of this kind fitted to some of 200 predictions, and their arrays, to be cut."""
+    x, noise = np.random.default_rng(2).normal(size=(2, 200, 2))
+    arrays = (x + noise, x) if kind == "kcsd" else (x + noise,)
+
+    def batch(rows):
+        return (dist.Normal(jnp.asarray(x[rows]), 1.0).to_event(1), *(a[rows] for a in arrays))
+
+    return getattr(StreamedTest, kind)(0, *batch(slice(50)), features=FEATURES), batch
+
+
+@pytest.mark.parametrize("kind", ["skce", "kccsd", "kcsd"])
+def test_the_last_batch_may_be_one_observation(kind):
+    test, batch = gaussians(kind)
+    cut = [batch(slice(199)), batch(slice(199, 200))]
+    same(test.run(cut), test.run([batch(slice(200))]))
+
+
+def test_a_batch_of_classes_may_be_one_observation(test):
+    same(test.run(array_batches(599, P, LABELS)), test.run(array_batches(600, P, LABELS)))
+
+
+def test_a_batch_of_none_is_named():
+    test, batch = gaussians("kccsd")
+    with pytest.raises(ValueError, match=r"batch 1: targets: .*at least 1 observation,"):
+        test.run([batch(slice(9)), batch(slice(0))])
 
 
 def test_an_interrupted_pass_goes_on_where_it_was(test, tmp_path):

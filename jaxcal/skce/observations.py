@@ -14,22 +14,23 @@ from jaxcal.scores import is_distribution
 from jaxcal.typing import ArrayLike, PredictionsLike
 
 
-def observations(predictions: Any, targets: ArrayLike) -> tuple[Any, Array]:
-    """Class probabilities with classes, or predictions over vectors with floats."""
+def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tuple[Any, Array]:
+    """Class probabilities with classes, or predictions over vectors with floats; at least so many
+    of them."""
     checks.of_jax(predictions)
     if isinstance(predictions, Classes):
-        return _classes(predictions.probabilities, targets, "predictions")
+        return _classes(predictions.probabilities, targets, "predictions", least)
     if isinstance(predictions, (np.ndarray, jax.Array, list, tuple)) or hasattr(
         predictions, "detach"
     ):
-        return _classes(predictions, targets, "predictions")
+        return _classes(predictions, targets, "predictions", least)
     if is_distribution(predictions):
         distribution = distribution_of(predictions)
         if isinstance(distribution, Classes):
-            return _classes(distribution.probabilities, targets, "predictions")
+            return _classes(distribution.probabilities, targets, "predictions", least)
         if distribution is None and _integers(targets):
             targets = jnp.asarray(checks.array(targets, "targets")).astype(float)
-    ys = checks.targets(targets)
+    ys = checks.targets(targets, least=least)
     n, event = ys.shape[0], ys.shape[1:]
     if isinstance(getattr(predictions, "draws", None), Draws):
         predictions = predictions.draws  # what MCMC returns
@@ -65,7 +66,9 @@ def _integers(targets: ArrayLike) -> bool:
     return jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.bool_)
 
 
-def _classes(predictions: PredictionsLike, targets: ArrayLike, name: str) -> tuple[Classes, Array]:
+def _classes(
+    predictions: PredictionsLike, targets: ArrayLike, name: str, least: int
+) -> tuple[Classes, Array]:
     p = checks.floats(predictions, name)
     if p.ndim == 1:
         p = checks.probabilities(p, name, binary=True)
@@ -83,8 +86,10 @@ def _classes(predictions: PredictionsLike, targets: ArrayLike, name: str) -> tup
         )
     p = checks.probabilities(p, name)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
-    if len(ys) < 2:
-        raise ValueError(f"targets: wanted at least 2 observations, got shape {ys.shape}")
+    if len(ys) < least:
+        raise ValueError(
+            f"targets: wanted at least {least} observation{'s'[: least - 1]}, got shape {ys.shape}"
+        )
     return Classes(p), ys
 
 

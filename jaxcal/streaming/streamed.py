@@ -222,9 +222,9 @@ class StreamedTest(eqx.Module):
         """
         predictions, targets, *inputs = batch
         if self.kind == "skce":
-            predictions, ys = observations(predictions, targets)
+            predictions, ys = observations(predictions, targets, least=1)
         else:
-            ys = checks.targets(targets)
+            ys = checks.targets(targets, least=1)
             predictions = checks.predictions(predictions, ys)
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
         # draws of a batch are its own, whatever its place
