@@ -130,10 +130,11 @@ def of_jax(value: object, name: str = "predictions") -> None:
 def targets(value: object, *, least: int = 2) -> Array:
     """Targets [n] or [n, ...event] with n >= 2, or as many as asked for."""
     ys = floats(value, "targets")
+    if least == 1 and ys.shape[:1] == (0,):
+        raise ValueError(f"targets: wanted at least 1 observation, got shape {ys.shape}")
     if ys.ndim == 0 or ys.shape[0] < least:
         raise ValueError(
-            f"targets: wanted at least {least} observation{'s'[: least - 1]}, shape [n] or [n, d], "
-            f"got shape {ys.shape}"
+            f"targets: wanted at least 2 observations, shape [n] or [n, d], got shape {ys.shape}"
         )
     if ys.size == 0:
         raise ValueError(f"targets: wanted at least one coordinate, got shape {ys.shape}")

@@ -87,9 +87,7 @@ def _classes(
     p = checks.probabilities(p, name)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
     if len(ys) < least:
-        raise ValueError(
-            f"targets: wanted at least {least} observation{'s'[: least - 1]}, got shape {ys.shape}"
-        )
+        raise ValueError(f"targets: wanted at least 2 observations, got shape {ys.shape}")
     return Classes(p), ys
 
 
