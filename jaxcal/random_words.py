@@ -44,9 +44,8 @@ def permutation(key: Key, n: int) -> Int[Array, " n"]:
     if not _is_threefry(key):
         return jax.random.permutation(key, n)
     order = jnp.arange(n)
-    for _ in range(
-        math.ceil(3 * math.log(max(n, 1)) / math.log(2**32 - 1))
-    ):  # so that few words agree
+    rounds = math.ceil(3 * math.log(max(n, 1)) / math.log(2**32 - 1))  # so that few words agree
+    for _ in range(rounds):
         key, sort_key = split(key, 2)
         order = jax.lax.sort_key_val(words(sort_key, n), order)[1]
     return order

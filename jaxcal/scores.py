@@ -69,7 +69,7 @@ def scores_at(
     predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
     """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d]; in ``units``
-    where these are given, and in the type of the targets.
+    where these are given.
 
     One gradient is traced; the points are walked one at a time, so that the intermediates of a
     large network are held for n points, not n (m + 1). Cost: n (m + 1) gradients.

@@ -91,6 +91,12 @@ def test_a_batch_of_classes_may_be_one_observation(test):
     same(test.run(array_batches(599, P, LABELS)), test.run(array_batches(600, P, LABELS)))
 
 
+def test_batches_longer_than_a_block_are_summed_block_by_block(test, monkeypatch):
+    monkeypatch.setattr("jaxcal.streaming.streamed.ROWS", 64)
+    long = test.run(array_batches(317, P, LABELS))  # lengths that no other test compiles
+    same(long, test.run(array_batches(50, P, LABELS)))
+
+
 def test_a_batch_of_none_is_named():
     test, batch = gaussians("kccsd")
     with pytest.raises(ValueError, match=r"batch 1: targets: .*at least 1 observation,"):

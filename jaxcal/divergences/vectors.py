@@ -20,8 +20,6 @@ from jaxcal.typing import (
     PredictionsLike,
 )
 
-SOME = 4096  # vectors that tell where all of them are
-
 
 class NodeScores(NamedTuple):
     """Scores of n predictions at m nodes: ``nodes`` [m, d], ``values`` [n, m, d]."""
@@ -52,8 +50,8 @@ class _Euclidean:
         return centred(vectors) if vectors.shape[1] > points.FEW else vectors
 
     def center(self, features: PyTree) -> Array | None:
-        """A point amid the vectors, which tests take off them, [1, q]."""
-        return _midst(features)
+        """The mean of the vectors, which tests take off them, [1, q]."""
+        return _mean(features)
 
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
@@ -67,19 +65,17 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """The vectors about a point amid them: distances stay, and a common offset costs them no
-    digits.
+    """The vectors about their mean: distances stay, and a common offset costs them no digits.
 
-    Entries that are not finite stay in their own rows.
+    Entries that are not finite stay in their own rows: their columns keep their offset.
     """
-    return vectors - _midst(vectors)
+    return vectors - _mean(vectors)
 
 
-def _midst(vectors: Array) -> Array:
-    """The mean of some of the vectors. What is done with it does not depend on where it is, but
-    for rounding, so that it counts as a constant for derivatives."""
-    some = jax.lax.stop_gradient(vectors[:: max(1, len(vectors) // SOME)])
-    return jnp.mean(jnp.where(jnp.isfinite(some), some, 0), axis=0, keepdims=True)
+def _mean(vectors: Array) -> Array:
+    """The mean [1, q], 0 for columns where it is not finite."""
+    mean = jnp.mean(vectors, axis=0, keepdims=True)
+    return jnp.where(jnp.isfinite(mean), mean, 0)
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:

@@ -61,10 +61,10 @@ def some_by_values(features: Features, places: np.ndarray) -> Int[Array, " m"]:
     along = _along_one(features)
     order = np.argsort(places)
     wanted = in_order(along)[places[order]]
-    found = jnp.searchsorted(wanted, along, side="left")
-    here = wanted[jnp.clip(found, 0, places.size - 1)] == along
-    rows = jnp.zeros(places.size, int)
-    rows = rows.at[jnp.where(here, found, places.size)].max(jnp.arange(along.size), mode="drop")
+    slots = jnp.searchsorted(wanted, along, side="left")
+    is_wanted = wanted[jnp.clip(slots, 0, places.size - 1)] == along
+    slots = jnp.where(is_wanted, slots, places.size)
+    rows = jnp.zeros(places.size, int).at[slots].max(jnp.arange(along.size), mode="drop")
     # equal ones are found at the first of their places
     first = jnp.searchsorted(wanted, wanted, side="left")
     return rows[first][np.argsort(order)]
@@ -151,11 +151,11 @@ def median_heuristics(
     from features that lie about their mean where the distance takes products of them."""
     counted = [pair for pair in several if hasattr(pair[0], "separations")]
     compared = [Compared(*pair, _tiles(pair[1])) for pair in counted]
-    found = iter(medians.middles(compared, ties=False) if compared else [])
+    middles = iter(medians.middles(compared, ties=False) if compared else [])
     heuristics = []
     for divergence, features in several:
         is_counted = hasattr(divergence, "separations")
-        middle = next(found) if is_counted else _middle_of_some(divergence, features)
+        middle = next(middles) if is_counted else _middle_of_some(divergence, features)
         bandwidth = medians.at_middle(divergence, features, middle)
         heuristics.append((bandwidth, middle.all_equal))
     return heuristics

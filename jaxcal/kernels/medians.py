@@ -164,15 +164,15 @@ def middles(several: Sequence[Compared], *, ties: bool) -> list[Middle]:
             return search(walk, _first(distances, tiles.pairs))
 
         if len({distances.dtype for distances in kept}) == 1:
-            found = list(zip(*jax.vmap(over)(jnp.stack(kept)), strict=True))
+            ends = list(zip(*jax.vmap(over)(jnp.stack(kept)), strict=True))
         else:
-            found = [over(distances) for distances in kept]
+            ends = [over(distances) for distances in kept]
     else:
         places = jnp.arange(2)  # of a block above the diagonal
-        found = [
+        ends = [
             search(_walk(block, tiles), _first(block(*places), tiles.side**2)) for block in blocks
         ]
-    return [_middle(*one, each.tiles) for one, each in zip(found, several, strict=True)]
+    return [_middle(*one, each.tiles) for one, each in zip(ends, several, strict=True)]
 
 
 def _middle(places: Int[Array, "2 2"], all_equal: Array, tiles: Tiles) -> Middle:

@@ -21,7 +21,7 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import median_heuristics, some_by_values
+from jaxcal.kernels.bandwidths import median_heuristics
 from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Units
@@ -48,7 +48,6 @@ from jaxcal.typing import (
 )
 from jaxcal.whitening.contract import Whitener, checked
 
-SOME = 1 << 14
 Keys = _Key[Array, "2"]  # for base points and residuals, and for features of the predictions
 
 
@@ -204,14 +203,12 @@ def with_random_features(spec: Specification, features: PyTree) -> Specification
 def reach(ys: Points) -> Scalar:
     """The range of a coordinate over that of its middle half, which a few outliers do not change;
     the largest over coordinates. Where the middle half agrees, the middle 3/4, 7/8, .. that does
-    not. Of more than `SOME` targets some that their values choose tell what is typical."""
-    ys = jax.lax.stop_gradient(ys)
-    whole = jnp.max(ys, axis=0) - jnp.min(ys, axis=0)
-    if (n := ys.shape[0]) > SOME:
-        ys, n = ys[some_by_values(ys, np.arange(SOME) * n // SOME)], SOME
-    ordered = in_order(ys.T)
+    not."""
+    n = ys.shape[0]
+    ordered = in_order(jax.lax.stop_gradient(ys).T)
     outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))
     ranges = ordered[:, n - 1 - outside] - ordered[:, outside]
+    whole = ranges[:, 0]
     typical = jnp.min(jnp.where(ranges > 0, ranges, whole[:, None]), axis=1)
     return jnp.max(jnp.where(typical > 0, whole / jnp.where(typical > 0, typical, 1), 0))
 

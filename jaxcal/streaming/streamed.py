@@ -311,7 +311,7 @@ class StreamedTest(eqx.Module):
         with jax.enable_x64(True):
             numbers = (n - 1) * estimate, values, trace, norm, lengths, float(n)
             p, error = _p_value(*(jnp.asarray(value) for value in numbers))
-        along = float(mean @ second @ mean) - square**2
+        variance = float(mean @ second @ mean) - square**2
         reason = ""
         if state.lost:
             reason = f"{state.lost} values of targets, scores or features are NaN or infinite"
@@ -319,7 +319,7 @@ class StreamedTest(eqx.Module):
             reason = "the statistic or its null is not finite"
         return StreamResult(
             estimate if state.lost == 0 else math.nan,
-            2 * math.sqrt(max(along, 0) / n),
+            2 * math.sqrt(max(variance, 0) / n),
             float(p),
             float(error),
             n,
@@ -364,7 +364,6 @@ def _batch_sums(
     lost = sum(count.astype(int) for count in counts)
     n = ys.shape[0]
     rows = min(ROWS, n)
-
     vectors_of = _statistic(prepared).vectors
 
     def of_block(block: PyTree) -> PyTree:
