@@ -97,7 +97,7 @@ class Specification(eqx.Module):
         target_kernel, bandwidths = self.target_kernel, {}
         identical, constant, spread = jnp.zeros((), bool), 0, 0.0
         divergence: Any = self.divergence
-        compared, chosen = [], []
+        compared, heuristics = [], []
         if not classes:  # which have no spread that sets a scale
             # a target that is not finite is counted alone: it spoils no bandwidth
             finite = jnp.where(jnp.isfinite(view.points), view.points, 0)
@@ -106,9 +106,9 @@ class Specification(eqx.Module):
             constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
             spread = reach(ys)
         if hasattr(divergence, "with_target_kernel"):  # whose bandwidth comes first
-            chosen, compared = median_heuristics(*compared), []
-            if chosen:
-                target_kernel = points.with_bandwidth(target_kernel, chosen[0][0])
+            heuristics, compared = median_heuristics(*compared), []
+            if heuristics:
+                target_kernel = points.with_bandwidth(target_kernel, heuristics[0][0])
             divergence = divergence.with_target_kernel(target_kernel)
         for_divergence, for_residual = self.residual.divided(
             view, divergence, self.prediction_kernel
@@ -121,14 +121,14 @@ class Specification(eqx.Module):
             standardize=self.standardize,
             unitless=points.all_unset(self.prediction_kernel),
         )
-        chosen += median_heuristics(*compared, (embedding.divergence, described))
+        heuristics += median_heuristics(*compared, (embedding.divergence, described))
         if not classes:
-            bandwidth, one_target = chosen[0]
+            bandwidth, one_target = heuristics[0]
             target_kernel = points.with_bandwidth(self.target_kernel, bandwidth)
             if points.needs_bandwidth(self.target_kernel):
                 bandwidths["target"] = bandwidth
             identical = one_target & (self.standardize or bool(bandwidths))
-        bandwidth, one_prediction = chosen[-1]
+        bandwidth, one_prediction = heuristics[-1]
         prediction_kernel = points.with_bandwidth(self.prediction_kernel, bandwidth)
         if points.needs_bandwidth(self.prediction_kernel):
             size = embedding.size
