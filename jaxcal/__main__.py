@@ -11,11 +11,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxcal import __version__, option_types
+
+if TYPE_CHECKING:
+    from jaxcal.results import JudgedResult
 
 NULLS = {
     "wild": "Wild",
@@ -29,6 +34,7 @@ WITHOUT_DRAWS = ("gamma", "block")
 
 UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two as shells count them
 
+JSON_HELP = "write every number as JSON; '-': on stdout, and the report on stderr"
 STATUS_HELP = """\
 exit status:
   0    rejected or not rejected (the report and "verdict" in the JSON say which)
@@ -64,9 +70,12 @@ CHECK_HELP = """\
 FILE is one of
   .npz      'targets' with one of 'probabilities' ([n], or [n, m] for m classes), 'draws'
             ([n, m, d]), or 'scores' with 'node_scores', as for the command test
-  .csv      a line of names, then a line an observation: a column 'label' with whole numbers from
-            0, and a column of probabilities a class (one column: the probability of 1)
-  .parquet  the same columns, or a column 'probabilities' of lists with integer 'targets'
+  a table   .csv, .tsv, .json, .jsonl (each also .gz) or .parquet: a column 'label' with numbers or
+            names of classes, and a column of probabilities for each class, named by its class
+            (p0, p1, ..; cat, dog, ..), or one column with the probability of label 1 (or yes, or
+            True); or a column 'probabilities' of lists. Numbers of rows and identifiers are left
+            out, and any other column is refused. What was read as what is said on stderr. Where
+            names do not tell:  --columns label=outcome 0=p_alive 1=p_dead
 """
 
 
@@ -148,9 +157,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 def _add_test(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument(
-        "--json", type=option_types.output, metavar="OUT", help="write every number as JSON"
-    )
+    parser.add_argument("--json", type=option_types.json_output, metavar="OUT", help=JSON_HELP)
     parser.add_argument(
         "--figure", type=option_types.figure, metavar="OUT", help="draw (.png, .pdf, .svg)"
     )
@@ -196,11 +203,16 @@ def _add_test(parser: argparse.ArgumentParser) -> None:
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument(
-        "--html", type=option_types.output, metavar="OUT", help="write a page with figures"
+        "--columns",
+        nargs="+",
+        default=(),
+        metavar="CLASS=NAME",
+        help="columns of a table to read: label=NAME, and one for each class or for one of two",
     )
     parser.add_argument(
-        "--json", type=option_types.output, metavar="OUT", help="write every number as JSON"
+        "--html", type=option_types.output, metavar="OUT", help="write a page with figures"
     )
+    parser.add_argument("--json", type=option_types.json_output, metavar="OUT", help=JSON_HELP)
     parser.add_argument(
         "--level", type=option_types.level, default=0.05, help="of the verdict [%(default)s]"
     )
@@ -214,26 +226,22 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from jaxcal import arrays_file, report
+    from jaxcal import arrays_file
     from jaxcal.checking import files
 
-    if fault := _overwritten(options.file, options.json, options.html):
+    if fault := option_types.overwritten(options.file, options.json, options.html):
         return _fail(fault)
     try:
         checked = files.checked(
-            options.file, seed=options.seed, level=options.level, dependent=options.dependent
+            options.file,
+            seed=options.seed,
+            level=options.level,
+            dependent=options.dependent,
+            columns=options.columns,
         )
     except arrays_file.BadFile as error:
         return _fail(str(error))
-    print(checked, flush=True)
-    if options.json:
-        settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
-        with _naming(options.json):
-            report.write_json(checked, options.json, settings)
-    if options.html:
-        with _naming(options.html):
-            checked.to_html(options.html)
-    return _status([checked.verdict])
+    return _shown(checked, options, picture=options.html, draw=checked.to_html)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -246,7 +254,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from jaxcal import demo  # numpyro, optax and matplotlib only where they are used
 
-    with _naming(options.output):
+    with option_types.naming(options.output):
         shown = demo.run(
             options.output, seed=options.seed, draws=options.draws, rounds=options.rounds
         )
@@ -254,7 +262,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _test_shards(options: argparse.Namespace) -> int:
-    from jaxcal import arrays_file, report
+    from jaxcal import arrays_file
     from jaxcal.streaming import shards
 
     for name, used in (
@@ -266,7 +274,7 @@ def _test_shards(options: argparse.Namespace) -> int:
     ):
         if used:
             return _fail(f"--{name}: not for shards, which are tested in one pass in linear time")
-    if fault := _overwritten(options.file, options.json, options.state):
+    if fault := option_types.overwritten(options.file, options.json, options.state):
         return _fail(fault)
     try:
         result = shards.run(
@@ -280,12 +288,7 @@ def _test_shards(options: argparse.Namespace) -> int:
         )
     except arrays_file.BadFile as error:
         return _fail(str(error))
-    print(result, flush=True)
-    if options.json:
-        settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
-        with _naming(options.json):
-            report.write_json(result, options.json, settings)
-    return _status([result.verdict])
+    return _shown(result, options)
 
 
 def _test(options: argparse.Namespace) -> int:
@@ -298,7 +301,7 @@ def _test(options: argparse.Namespace) -> int:
 
     if options.draws is not None and options.null in WITHOUT_DRAWS:
         return _fail(f"--draws: the {options.null} null is a formula and has no draws")
-    if fault := _overwritten(options.file, options.json, options.figure):
+    if fault := option_types.overwritten(options.file, options.json, options.figure):
         return _fail(fault)
     try:
         arrays = arrays_file.read(options.file, options.dtype)
@@ -314,15 +317,31 @@ def _test(options: argparse.Namespace) -> int:
         return _fail(str(error))
     for note in arrays.notes:
         print(f"{options.file}: {note}", file=sys.stderr)
-    print(result, flush=True)
-    if options.json:
-        settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
-        with _naming(options.json):
-            report.write_json(result, options.json, settings, arrays.notes)
-    if options.figure:
-        with _naming(options.figure):
-            report.write_figure(result, options.figure)
-    return _status([result.verdict])
+    draw = partial(report.write_figure, result)
+    return _shown(result, options, notes=arrays.notes, picture=options.figure, draw=draw)
+
+
+def _shown(
+    result: "JudgedResult",
+    options: argparse.Namespace,
+    *,
+    notes: Sequence[str] = (),
+    picture: Path | None = None,
+    draw: Callable[[Path], None] | None = None,
+) -> int:
+    """Print a result, write its numbers and its picture, and return the exit status."""
+    from jaxcal import report
+
+    with report.in_its_type(result):
+        print(result, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
+        if options.json:
+            settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
+            with option_types.naming(options.json):
+                report.write_json(result, options.json, settings, notes)
+        if picture and draw:
+            with option_types.naming(picture):
+                draw(picture)
+        return _status([result.verdict])
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -357,24 +376,6 @@ def _interruptible() -> Iterator[None]:
 
 def _status(verdicts: Iterable[str]) -> int:
     return CANNOT_TELL if "cannot tell" in verdicts else 0
-
-
-def _overwritten(source: Path, *outputs: Path | None) -> str | None:
-    """What is wrong with the names of the files, if anything: no two may be the same."""
-    names = [path.resolve() for path in (source, *outputs) if path is not None]
-    twice = [name for place, name in enumerate(names) if name in names[:place]]
-    return f"{twice[0]}: one name for two files" if twice else None
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Errors of writing carry the name of the file: on a full disk Python leaves it out."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), error.filename or path) from None
 
 
 def _fail(sentence: str, status: int = UNUSABLE) -> int:

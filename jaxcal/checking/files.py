@@ -1,8 +1,13 @@
 """Predictions and targets from a file: .npz of arrays, or a table of class probabilities."""
 
 import csv
+import gzip
+import io
+import json
 import re
 import sys
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +16,21 @@ import numpy as np
 
 from jaxcal import arrays_file
 from jaxcal.arrays_file import BadFile
+from jaxcal.checking import tables
 from jaxcal.checking.check import check
 from jaxcal.checking.report import CheckReport
 from jaxcal.models import Draws, Scores
-from jaxcal.streaming import parquet_batches, parquet_shards
 from jaxcal.typing import PredictionsLike
 
-LABELS = ("label", "labels", "target", "targets")
+JSON = (".json", ".jsonl", ".ndjson")
+TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 
 
-def checked(path: Path, *, seed: int, level: float, dependent: bool) -> CheckReport:
+def checked(
+    path: Path, *, seed: int, level: float, dependent: bool, columns: Sequence[str] = ()
+) -> CheckReport:
     """Check what a file holds, in its own floating type. Raises BadFile for an unusable file."""
-    predictions, targets = read(path)
+    predictions, targets = read(path, columns)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
         try:
@@ -32,14 +40,21 @@ def checked(path: Path, *, seed: int, level: float, dependent: bool) -> CheckRep
             raise BadFile(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def read(path: Path) -> tuple[PredictionsLike, np.ndarray]:
-    """Predictions and targets. BadFile, naming the file, for what cannot be used."""
-    kind = path.suffix.lower()
-    if kind == ".csv":
-        return _classes(path, _csv(path))
-    if kind == ".parquet":
-        return _parquet(path)
-    return _arrays(path)
+def read(path: Path, columns: Sequence[str] = ()) -> tuple[PredictionsLike, np.ndarray]:
+    """Predictions and targets. BadFile, naming the file, for what cannot be used.
+
+    Which columns of a table are read, ``columns`` say or their names (`tables.classes_of`); it is
+    written to standard error."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+    if kind not in TABLES:
+        if columns:
+            raise BadFile(f"{path}: --columns is for tables ({', '.join(TABLES)})")
+        return _arrays(path)
+    predictions, targets, notes = _table(path, kind, columns)
+    for note in notes:
+        print(f"{path}: {note}", file=sys.stderr)
+    return predictions, targets
 
 
 def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray]:
@@ -69,85 +84,86 @@ def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray]:
     return _floats(values), _labels(path, targets)
 
 
-def _parquet(path: Path) -> tuple[PredictionsLike, np.ndarray]:
+def _table(path: Path, kind: str, chosen: Sequence[str]) -> tables.Table:
     try:
-        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
+        if kind == ".parquet":
+            columns = _parquet(path)
+        else:
+            with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+                text = file.read().decode("utf-8-sig")
+            columns = _json(text) if kind in JSON else _csv(text, kind)
+        return tables.classes_of(columns, chosen)
+    except tables.Unreadable as error:
+        raise BadFile(f"{path}: {error}") from None
     except ImportError:
         raise BadFile(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
-    try:
-        names = pq.read_schema(path).names
-        listed = "probabilities" in names and not path.is_dir()
-        table = {} if listed else pq.read_table(path).to_pydict()
-    except (OSError, ValueError) as error:  # as of pyarrow, too
-        raise BadFile(f"{path}: cannot be read ({str(error).splitlines()[0]})") from None
-    if not listed:
-        return _classes(path, table)
-    batches = list(parquet_batches(parquet_shards(path), 10**6))
-    if not batches:
-        raise BadFile(f"{path}: no observations")
-    probabilities, targets = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    return probabilities, targets
+    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:  # as of pyarrow, too
+        said = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise BadFile(f"{path}: cannot be read as {kind[1:].upper()} ({said})") from None
 
 
-def _csv(path: Path) -> dict[str, list[Any]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file) if line]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadFile(
-            f"{path}: cannot be read as CSV ({getattr(error, 'strerror', None) or error})"
-        ) from None
-    if len(lines) < 2:
-        raise BadFile(f"{path}: wanted a line of names and a line for each observation")
-    names = [name.strip() for name in lines[0]]
-    for number, line in enumerate(lines[1:], 2):
+def _parquet(path: Path) -> list[tables.Column]:
+    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
+
+    with pq.ParquetFile(path) as file:
+        table = file.read()
+    return [(field.name, table.column(k).to_numpy()) for k, field in enumerate(table.schema)]
+
+
+def _csv(text: str, kind: str) -> list[tables.Column]:
+    """Columns of a text. Outside of .tsv the sign that is most frequent among the names parts
+    them; where that is a semicolon, a comma may be the decimal point."""
+    sign = "\t" if kind == ".tsv" else max(",;\t|", key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign)
+    names, *lines = [line for line in reader if line] or [[]]
+    if not lines:
+        raise tables.Unreadable("wanted a line of names and a line for each observation")
+    for number, line in enumerate(lines, 2):
         if len(line) != len(names):
-            raise BadFile(
-                f"{path}: row {number} has {len(line)} entries, the names are {len(names)}"
+            raise tables.Unreadable(
+                f"row {number} has {len(line)} entries, the names are {len(names)}"
             )
-    return dict(zip(names, map(list, zip(*lines[1:], strict=True)), strict=True))
+    names[0] = names[0].removeprefix("#")  # as numpy.savetxt writes them
+    columns = zip(*lines, strict=True)
+    if sign == ";":
+        columns = ([re.sub(r"^([-+]?\d*),(\d+)$", r"\1.\2", x) for x in each] for each in columns)
+    return list(zip(names, columns, strict=True))
 
 
-def _classes(path: Path, columns: dict[str, list[Any]]) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities and labels of a table with a column for each class."""
-    labels = [name for name in columns if name.lower() in LABELS]
-    rest = [name for name in columns if name not in labels]
-    if len(labels) != 1 or not rest:
-        raise BadFile(
-            f"{path}: wanted one column 'label' and a column of probabilities for each class; its "
-            f"columns are {', '.join(columns)}"
-        )
-    numbers = {}
-    for name in (*labels, *rest):
-        try:
-            numbers[name] = np.asarray([float(entry) for entry in columns[name]])
-        except (TypeError, ValueError):
-            raise BadFile(
-                f"{path}: the column '{name}' holds entries that are no numbers"
-            ) from None
-        if bad := int(np.sum(~np.isfinite(numbers[name]))):
-            raise BadFile(f"{path}: the column '{name}' holds {bad} values that are not finite")
-    values = np.stack([numbers[name] for name in rest], axis=1)
-    if len(rest) == 1:
-        return values[:, 0], _labels(path, numbers[labels[0]])
-    digits = max(_digits(entry) for name in rest for entry in columns[name])
-    sums = np.sum(values, axis=1, keepdims=True)
-    off = np.max(np.abs(sums - 1))
-    if 1e-6 < off <= len(rest) * 0.5000001 * 10.0**-digits:
-        print(
-            f"{path}: probabilities of {digits} digits do not quite sum to 1; each row is divided "
-            "by its sum",
-            file=sys.stderr,
-        )
-        values = values / sums
-    return values, _labels(path, numbers[labels[0]])
+def _json(text: str) -> list[tables.Column]:
+    """Columns of rows, of lines that are a row each, or of an object of columns, as pandas writes
+    them."""
+    try:
+        whole = json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError:
+        lines = (line for line in text.splitlines() if line.strip())
+        whole = [json.loads(line, object_pairs_hook=_once) for line in lines]
+    if isinstance(whole, dict) and "data" in whole:
+        names, whole = whole.get("columns"), whole["data"]
+        whole = whole if names is None else [dict(zip(names, row, strict=True)) for row in whole]
+    if isinstance(whole, dict) and all(isinstance(each, dict) for each in whole.values()):
+        if len({tuple(each) for each in whole.values()}) > 1:
+            raise tables.Unreadable("its rows or columns are not of the same entries")
+        if any(map(tables.is_label, whole)):
+            whole = {name: list(each.values()) for name, each in whole.items()}
+        else:
+            whole = list(whole.values())
+    if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
+        if len({tuple(row) for row in whole}) > 1:
+            raise tables.Unreadable("its rows do not all hold the same names")
+        whole = {name: [row[name] for row in whole] for name in whole[0]}
+    if not isinstance(whole, dict) or not all(isinstance(x, list) for x in whole.values()):
+        raise tables.Unreadable("wanted rows with names, or an object of columns")
+    if len({len(column) for column in whole.values()}) > 1:
+        raise tables.Unreadable("its columns are of different lengths")
+    return list(whole.items())
 
 
-def _digits(entry: Any) -> int:
-    """Decimal places of a number in a text; 17 where the text is no number."""
-    text = str(entry).strip() if isinstance(entry, str) else ""
-    plain = re.fullmatch(r"[+-]?\d*\.?(\d*)", text)
-    return len(plain[1]) if plain and text else 17
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, none of whose names stands twice: only the last would be kept."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise tables.Unreadable(f"a name stands twice in {', '.join(name for name, _ in pairs)}")
+    return found
 
 
 def _labels(path: Path, targets: np.ndarray) -> np.ndarray:

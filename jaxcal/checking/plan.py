@@ -122,8 +122,11 @@ def _draws(predictions: Draws) -> Plan:
 
 
 def _classes(probabilities: Any) -> Plan:
-    if probabilities.ndim == 2 and probabilities.shape[1] == 2:
-        probabilities = probabilities[:, 1]  # two probabilities of sum one are one
+    rows = checks.probabilities(probabilities, binary=True)
+    if rows.shape[1] == 2:
+        # two probabilities of sum one are one; inside of jit rows of another sum get here
+        whole = jnp.abs(jnp.sum(rows, axis=1) - 1) < 1e-3
+        probabilities = jnp.where(whole, rows[:, 1], jnp.nan)
     if probabilities.ndim == 1:
         return Plan(
             "probabilities of one of two classes",

@@ -8,10 +8,12 @@ from jaxcal.coverage import coverage
 from jaxcal.dce import distance_from_calibration
 from jaxcal.measures import confidences, reliability
 from jaxcal.moment_tests import calibration_test
-from jaxcal.nulls import Null
+from jaxcal.nulls import DependentWild, Null
 from jaxcal.results import Result
 from jaxcal.sbi import check_draws, check_posterior
 from jaxcal.skce import skce_test
+from jaxcal.skce.observations import observations
+from jaxcal.skce.specification import default_null
 from jaxcal.squared_ce import Bins, calibration_error
 from jaxcal.typing import Key
 
@@ -48,7 +50,10 @@ def _kccsd_test(key: Key, asked: Asked) -> Result:
 
 
 def _skce_test(key: Key, asked: Asked) -> Result:
-    return skce_test(key, asked.predictions, asked.targets, null=asked.null, level=asked.level)
+    null = asked.null
+    if not isinstance(null, DependentWild):
+        null = default_null(*observations(asked.predictions, asked.targets), null)
+    return skce_test(key, asked.predictions, asked.targets, null=null, level=asked.level)
 
 
 def _distance(key: Key, asked: Asked) -> Result:

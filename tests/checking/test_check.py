@@ -70,6 +70,15 @@ def test_two_columns_are_the_probability_of_the_second():
     np.testing.assert_array_equal(chosen.predictions, P[:, 0])
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_two_columns_that_do_not_sum_to_1_are_no_probabilities(place):
+    two = np.stack([P[:, 0], P[:, 1] ** 2], axis=1)[:, :: 1 - 2 * place]
+    with pytest.raises(ValueError, match="predictions: row 0 does not sum to 1"):
+        jaxcal.check(0, two, HAPPENED)
+    inside = jax.jit(lambda p: jaxcal.check(0, p, HAPPENED).p_value)
+    assert np.isnan(inside(two))
+
+
 def test_series_keep_the_tests_that_allow_for_dependence():
     kept = {}
     for name, (predictions, targets, _) in CASES.items():

@@ -1,6 +1,7 @@
 """The command: probabilities, draws and scores from .npz, .csv and .parquet."""
 
 import json
+import warnings
 
 import jax
 import numpy as np
@@ -143,3 +144,24 @@ def test_the_command_prints_and_writes_the_report(write, tmp_path, capsys):
     assert content["verdict"] in ("rejected", "not rejected")
     assert main(["check", str(path), "--html", str(path)]) == 2
     assert "one name for two files" in capsys.readouterr().err
+
+
+def test_float64_draws_leave_standard_error_alone(write, tmp_path):
+    path, page = write("d.npz", {"targets": YS, "draws": DRAWS}), tmp_path / "out.html"
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.simplefilter("error")  # JAX warns of types that it truncates
+        assert main(["check", str(path), "--html", str(page)]) == 0
+
+
+def test_json_goes_to_standard_output_and_the_report_to_standard_error(write, capsys):
+    path = write("a.csv", TABLE)
+    assert main(["check", str(path), "--json", "-"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["names"] == ["skce_test"]
+    assert "check of class probabilities" in said.err
+    for name in ("--html", "--state", "--output"):
+        command = {"--html": "check", "--state": "test", "--output": "demo"}[name]
+        argv = [command, *([str(path)] * (command != "demo")), name, "-"]
+        with pytest.raises(SystemExit):
+            main(argv)
+        assert "--json alone takes '-'" in capsys.readouterr().err
