@@ -1,5 +1,6 @@
 """The command on Parquet files and folders of shards: the test of all rows, resumable, by name."""
 
+import itertools
 import json
 
 import jax
@@ -47,7 +48,7 @@ def shards(tmp_path):
 def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
     classes = {"targets": LABELS, "probabilities": P}
     features = RandomFeatures(0, 6)
-    test = StreamedTest.skce(0, P[:50], LABELS[:50], features=features)
+    test = StreamedTest.skce(0, P[:40], LABELS[:40], features=features)
     wanted = test.result(test.run(array_batches(30, P, LABELS)))
     for kind in ("npz", "npy", "parquet"):
         folder = shards(kind, **classes)
@@ -56,7 +57,7 @@ def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
         content = json.loads(numbers.read_text())
         np.testing.assert_allclose(content["p_value"], wanted.p_value, rtol=1e-6)
         assert content["n"] == N
-        assert content["n_first"] == 50
+        assert content["n_first"] == 40
     single = tmp_path / "one.parquet"
     columns = {name: array.tolist() for name, array in classes.items()}
     pq.write_table(pa.table(columns), single)
@@ -75,7 +76,7 @@ def test_an_interrupted_pass_goes_on(shards, tmp_path, monkeypatch, capsys):
     folder, state = shards("npz", targets=LABELS, probabilities=P), tmp_path / "state.npz"
     assert main(["test", str(folder), *SMALL]) == 0
     whole = capsys.readouterr().out
-    usual, calls = StreamedTest.update, []
+    usual, calls = StreamedTest._update, []
 
     def stops(self, *batch):
         if len(calls) == 3:
@@ -83,7 +84,7 @@ def test_an_interrupted_pass_goes_on(shards, tmp_path, monkeypatch, capsys):
         calls.append(1)
         return usual(self, *batch)
 
-    monkeypatch.setattr(StreamedTest, "update", stops)
+    monkeypatch.setattr(StreamedTest, "_update", stops)
     usual_run = StreamedTest.run
 
     def often(self, batches, **options):
@@ -91,8 +92,8 @@ def test_an_interrupted_pass_goes_on(shards, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(StreamedTest, "run", often)
     assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 130
-    assert StreamState.load(state).batches == 3
-    monkeypatch.setattr(StreamedTest, "update", usual)
+    assert StreamState.load(state).n == 80
+    monkeypatch.setattr(StreamedTest, "_update", usual)
     capsys.readouterr()
     assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
     assert capsys.readouterr().out == whole
@@ -103,6 +104,74 @@ def test_an_interrupted_pass_goes_on(shards, tmp_path, monkeypatch, capsys):
     state.write_bytes(b"half")
     assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 2
     assert "not a saved state" in capsys.readouterr().err
+
+
+def begun(folder, state, monkeypatch):
+    """The rows of the first shard and 30 of the second are done."""
+    with monkeypatch.context() as patched:
+        usual = StreamedTest.run
+
+        def some(self, batches, **options):
+            return usual(self, itertools.islice(batches, 3), **options)
+
+        patched.setattr(StreamedTest, "run", some)
+        assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
+    assert StreamState.load(state).n == 80
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "parquet"])
+def test_a_pass_goes_on_with_another_batch_size(shards, tmp_path, monkeypatch, kind):
+    """Each row counts once, also where the batch that holds the next one was done in part."""
+    folder, state = shards(kind, targets=LABELS, probabilities=P), tmp_path / "state.npz"
+    begun(folder, state, monkeypatch)
+    numbers = [tmp_path / "whole.json", tmp_path / "parts.json"]
+    assert main(["test", str(folder), *SMALL, "--json", str(numbers[0])]) == 0
+    other = ["--batch", "70", *SMALL[2:], "--state", str(state)]
+    assert main(["test", str(folder), *other, "--json", str(numbers[1])]) == 0
+    whole, parts = (json.loads(file.read_text()) for file in numbers)
+    assert parts["n"] == N
+    assert parts["n_first"] == whole["n_first"]
+    np.testing.assert_allclose(parts["p_value"], whole["p_value"], rtol=1e-6)
+
+
+CHANGES = {
+    "put between": (
+        lambda folder: np.savez(folder / "0b.npz", targets=LABELS[:9], probabilities=P[:9]),
+        ("0b.npz, 9 rows", "1.npz, 70 rows"),
+    ),
+    "changed": (
+        lambda folder: np.savez(folder / "1.npz", targets=LABELS[:70], probabilities=P[:70]),
+        ("1.npz, 70 rows", "1.npz, 70 rows"),
+    ),
+    "replaced by the next": (
+        lambda folder: (folder / "1.npz").rename(folder / "2.npz"),
+        ("2.npz, 70 rows", "1.npz, 70 rows"),
+    ),
+    "deleted": (lambda folder: (folder / "1.npz").unlink(), ("end after 50 rows", "1.npz, 70")),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_pass_does_not_go_on_over_other_shards(shards, tmp_path, monkeypatch, name, capsys):
+    folder, state = shards("npz", targets=LABELS, probabilities=P), tmp_path / "state.npz"
+    begun(folder, state, monkeypatch)
+    change, words = CHANGES[name]
+    change(folder)
+    before = state.read_bytes()
+    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 2
+    said = capsys.readouterr().err
+    for text in (*words, str(state)):
+        assert text in said
+    assert said.count("\n") == 1
+    assert state.read_bytes() == before
+
+
+def test_shards_that_come_later_are_added(shards, tmp_path, capsys):
+    folder, state = shards("npz", targets=LABELS, probabilities=P), tmp_path / "state.npz"
+    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
+    np.savez(folder / "2.npz", targets=LABELS[:9], probabilities=P[:9])
+    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
+    assert f"n = {N + 9}" in capsys.readouterr().out
 
 
 BAD = {

@@ -112,7 +112,7 @@ def test_an_interrupted_pass_goes_on_where_it_was(test, tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         test.run(interrupted(), checkpoint=file, every=1)
-    assert StreamState.load(file).batches == 2
+    assert StreamState.load(file).n == 400
     same(test.run(batches, checkpoint=file), test.run(batches))
     other = StreamedTest.skce(5, P[200:400], LABELS[200:400], features=FEATURES)
     with pytest.raises(ValueError, match="another test"):
@@ -120,6 +120,23 @@ def test_an_interrupted_pass_goes_on_where_it_was(test, tmp_path):
     file.write_bytes(b"no state")
     with pytest.raises(ValueError, match="not a saved state"):
         test.run(batches, checkpoint=file)
+
+
+def test_a_pass_goes_on_at_its_row_whatever_the_batches(test, tmp_path):
+    whole = test.run(array_batches(200, P, LABELS))
+    for before, size in ((200, 600), (599, 200), (600, 599)):
+        begun = test.run(array_batches(599, P[:before], LABELS[:before]))
+        same(test.run(array_batches(size, P, LABELS), state=begun), whole)
+    shorter = array_batches(200, P[:300], LABELS[:300])
+    with pytest.raises(ValueError, match=r"batches: they end after 300 rows.* state has 600"):
+        test.run(shorter, state=whole)
+
+
+def test_states_of_the_same_shard_do_not_add_up(test, tmp_path):
+    shard(tmp_path / "0.parquet", P[:200], LABELS[:200])
+    state = test.run(parquet_batches([tmp_path / "0.parquet"], 200))
+    with pytest.raises(ValueError, match=r"0\.parquet, 200 rows.* in both"):
+        state.merge(state)
 
 
 def test_a_bad_batch_is_named_and_a_bad_value_is_no_verdict(test):

@@ -10,6 +10,8 @@ On a cluster with Slurm or Open MPI, which tell JAX address and ranks:
 """
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,19 +30,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--batch", type=int, default=10_000, help="rows at a time")
     chosen = parser.parse_args(arguments)
-    # a process that dies ends all others after this time, with an error that names it
+    # a process that dies ends all others after this time, where they are not told before
     jax.distributed.initialize(
         chosen.address, chosen.processes, chosen.rank, heartbeat_timeout_seconds=30
     )
     rank, count = jax.process_index(), jax.process_count()
     shards = parquet_shards(chosen.folder)
-    # all fit the same test, to the first rows of the first shard
-    first = next(parquet_batches(shards, chosen.batch))
+    # all fit the same test, to the first rows of the first shard, whatever the size of a batch
+    first = next(parquet_batches(shards, 10_000))
     test = StreamedTest.skce(0, *first, features=RandomFeatures(1, 100))
     # an interrupted pass goes on from its checkpoint
     checkpoint = chosen.folder / f"state-{rank}-of-{count}.npz"
     mine = parquet_batches(shards[rank::count], chosen.batch)
-    state = test.run(mine, checkpoint=checkpoint, progress=rank == 0).over_processes()
+    state = test.run(mine, checkpoint=checkpoint, progress=rank == 0)
+    try:
+        state = state.over_processes()
+    except RuntimeError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)  # without JAX, which would wait for the process that has ended
     if rank == 0:
         print(test.result(state))
 

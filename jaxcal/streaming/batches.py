@@ -1,15 +1,39 @@
 """Batches from arrays on disk or in memory, and from Parquet files."""
 
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.arrays_file import BadFile
 
 TARGETS, PROBABILITIES = "targets", "probabilities"
+
+
+class ShardBatch(tuple):
+    """A batch that says in ``shard`` which file it came from, as `shard_line` does."""
+
+    shard: str
+
+    @classmethod
+    def of(cls, shard: str, *parts: Any) -> "ShardBatch":
+        batch = cls(parts)
+        batch.shard = shard
+        return batch
+
+
+def shard_line(name: Path, rows: int, files: Iterable[Path]) -> str:
+    """Name, number of rows and checksum of a shard: of another content it is another line."""
+    checksum = 0
+    for path in files:
+        with path.open("rb") as file:
+            while part := file.read(1 << 20):
+                checksum = zlib.crc32(part, checksum)
+    return f"{name.name}, {rows} rows, checksum {checksum:08x}"
 
 
 def array_batches(
@@ -38,6 +62,46 @@ def array_batches(
         raise ValueError(f"arrays: leading axes must agree, got {[len(array) for array in arrays]}")
     for start in range(0, len(arrays[0]), size):
         yield tuple(array[start : start + size] for array in arrays)
+
+
+def to_come(
+    batches: Iterator[PyTree], n: int, held: tuple[str, ...]
+) -> Iterator[tuple[int, PyTree, int, tuple[str, ...]]]:
+    """Batches with rows beyond the first n, which came from the shards ``held``.
+
+    Args:
+        batches: All batches, also those that are done.
+        n: Number of rows that are done.
+        held: The shards they came from, as in `ShardBatch.shard`.
+
+    Yields:
+        Number of the batch, the batch, how many of its rows are done, and the shards up to it.
+
+    Raises:
+        ValueError: the first n rows are not there, or come from other shards; named.
+    """
+    done, shards, last = n, (), None
+    for number, batch in enumerate(batches):
+        shard = getattr(batch, "shard", "")
+        if shard != last:
+            before, last = held[len(shards)] if len(shards) < len(held) else "", shard
+            if done and shard != before:
+                raise ValueError(
+                    f"batches: {shard or 'rows of no file'} where the state has "
+                    f"{before or 'rows of no file'}: shards that are done were added, deleted or "
+                    f"changed: put them back, or start without the state"
+                )
+            shards = (*shards, shard) if shard else shards
+        if done and done >= len(batch[1]):
+            done -= len(batch[1])
+        else:
+            yield number, batch, done, shards
+            done = 0
+    if done:
+        raise ValueError(
+            f"batches: they end after {n - done} rows, where the state has {n}"
+            + "".join(f"; next in it is {shard}" for shard in held[len(shards) :][:1])
+        )
 
 
 def parquet_shards(path: Path | str) -> list[Path]:
@@ -103,7 +167,8 @@ def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray,
         size: Rows of a batch, at most.
 
     Yields:
-        Probabilities, [n, m], and labels, [n].
+        Probabilities, [n, m], and labels, [n]. `StreamedTest.run` knows the shard they came from:
+        a pass that goes on refuses other shards than those it has done.
 
     Raises:
         BadFile: a shard is damaged, or holds missing values or rows of different lengths; named.
@@ -125,6 +190,7 @@ def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray,
     for shard in shards:
         try:
             with pq.ParquetFile(shard) as file:
+                line = shard_line(shard, file.metadata.num_rows, [shard])
                 for batch in file.iter_batches(size, columns=[PROBABILITIES, TARGETS]):
                     lists, targets = batch.column(0), batch.column(1)
                     if lists.null_count or targets.null_count:
@@ -144,7 +210,7 @@ def parquet_batches(shards: list[Path], size: int) -> Iterator[tuple[np.ndarray,
                     fault = not_probabilities(rows, targets.to_numpy(), classes)
                     if fault:
                         raise BadFile(f"{shard}: {fault}")
-                    yield rows, targets.to_numpy()
+                    yield ShardBatch.of(line, rows, targets.to_numpy())
         except (OSError, pa.ArrowException) as error:
             raise BadFile(f"{shard}: damaged ({str(error).splitlines()[0]})") from None
 

@@ -17,9 +17,11 @@ from jaxcal.preparation import RandomFeatures
 from jaxcal.streaming.batches import (
     PROBABILITIES,
     TARGETS,
+    ShardBatch,
     not_probabilities,
     parquet_batches,
     parquet_shards,
+    shard_line,
 )
 from jaxcal.streaming.streamed import StreamedTest, StreamResult
 from jaxcal.typing import Contents
@@ -63,12 +65,15 @@ class Shards(NamedTuple):
                 raise BadFile(
                     f"{shard}: holds {_said(form)}, where the first shard has {_said(first)}"
                 )
+            files = [shard] if self.kind == "npz" else _npy_files(shard).values()
+            line = shard_line(shard, len(arrays[TARGETS]), files)
             for start in range(0, len(arrays[TARGETS]), self.size):
                 rows = slice(start, start + self.size)
-                yield _batch(shard, {name: array[rows] for name, array in arrays.items()})
+                cut = {name: array[rows] for name, array in arrays.items()}
+                yield ShardBatch.of(line, *_batch(shard, cut))
 
     def first(self, rows: int) -> Batch:
-        """The first batches together, of at least so many rows where there are as many."""
+        """The first so many rows together, or all: the same whatever the size of a batch."""
         parts, count = [], 0
         for batch in self.batches():
             parts.append(batch)
@@ -77,7 +82,7 @@ class Shards(NamedTuple):
                 break
         if count < 2:
             raise BadFile(f"{self.files[0].parent}: a test needs at least 2 observations")
-        return tuple(_joined(column) for column in zip(*parts, strict=True))
+        return tuple(_joined(column, rows) for column in zip(*parts, strict=True))
 
 
 def open_shards(path: Path, size: int) -> Shards:
@@ -137,15 +142,16 @@ def run(
         seed: Random seed of the fit.
         level: Level of the test.
         size: Rows of a batch.
-        rows: Rows of the first sample, at least.
+        rows: Rows of the first sample, at most.
         features: Number of random features.
-        state: File that holds the sums so far, every ten batches; the pass goes on from it.
+        state: File that holds the sums so far, every ten batches; the pass goes on from it at the
+            next row, with batches of any size.
 
     Returns:
         `StreamResult`, computed in the type of the first batch.
 
     Raises:
-        BadFile: A shard or the state cannot be used; named.
+        BadFile: A shard or the state cannot be used, or the state holds other shards; named.
     """
     shards = open_shards(path, size)
     sample = shards.first(rows)
@@ -156,7 +162,7 @@ def run(
             total = test.run(batches, checkpoint=state, every=10, progress=True)
             return test.result(total, level=level)
         except ValueError as error:
-            at_fault = state if str(error).startswith("other: a state") else path
+            at_fault = state if str(error).startswith(("other: ", "batches: ")) else path
             said = " ".join(str(error).split())
             raise BadFile(said if str(path) in said else f"{at_fault}: {said}") from None
 
@@ -183,7 +189,9 @@ def _fitted(
     kind, random = _kind(sample), RandomFeatures(seed, features)
 
     def as_first(batch: Batch) -> Batch:
-        predictions, targets, *rest = batch
+        return ShardBatch.of(getattr(batch, "shard", ""), *converted(*batch))
+
+    def converted(predictions: Any, targets: np.ndarray, *rest: np.ndarray) -> Batch:
         if not isinstance(predictions, Scores):
             return predictions.astype(kind), targets
         at_nodes = predictions.at_nodes
@@ -192,7 +200,7 @@ def _fitted(
         )
         return (scores, targets.astype(kind), *(inputs.astype(kind) for inputs in rest))
 
-    sample = as_first(sample)
+    sample = converted(*sample)
     if not isinstance(sample[0], Scores):
         return StreamedTest.skce(seed, *sample, features=random), as_first
     test = StreamedTest.kcsd if len(sample) == 3 else StreamedTest.kccsd
@@ -249,9 +257,13 @@ def _npz(shard: Path) -> dict[str, np.ndarray]:
 
 def _npy(shard: Path) -> dict[str, np.ndarray]:
     """The arrays whose file names begin as that of these targets."""
+    return _whole(shard, {name: _mapped(file) for name, file in _npy_files(shard).items()})
+
+
+def _npy_files(shard: Path) -> dict[str, Path]:
     before = shard.name.removesuffix(f"{TARGETS}.npy")
     files = {name: shard.with_name(f"{before}{name}.npy") for name in ARRAYS}
-    return _whole(shard, {name: _mapped(file) for name, file in files.items() if file.exists()})
+    return {name: file for name, file in files.items() if file.exists()}
 
 
 def _whole(shard: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -287,12 +299,13 @@ def _batch(shard: Path, arrays: dict[str, np.ndarray]) -> Batch:
     return (scores, targets, *([arrays["features"]] if "features" in arrays else []))
 
 
-def _joined(column: tuple[Any, ...]) -> Any:
+def _joined(column: tuple[Any, ...], rows: int) -> Any:
     if not isinstance(column[0], Scores):
-        return np.concatenate(column)
+        return np.concatenate(column)[:rows]
     at_targets, at_nodes = ([getattr(x, n) for x in column] for n in ("at_targets", "at_nodes"))
     return Scores(
-        np.concatenate(at_targets), None if at_nodes[0] is None else np.concatenate(at_nodes)
+        np.concatenate(at_targets)[:rows],
+        None if at_nodes[0] is None else np.concatenate(at_nodes)[:rows],
     )
 
 

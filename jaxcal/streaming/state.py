@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental.multihost_utils import process_allgather
 
 from jaxcal.results import replacing
+from jaxcal.streaming.processes import gathered, same_test
 from jaxcal.typing import Contents
 
 
@@ -19,8 +20,9 @@ class StreamState:
 
     Attributes:
         fingerprint: Identifies the fitted test; states of different tests do not add up.
-        n: Observations so far.
-        batches: Batches so far: how many an interrupted pass skips.
+        n: Observations so far: how many rows a pass that goes on skips.
+        shards: The shards that they came from, in order, each with its name, number of rows and
+            checksum; empty where batches came from no files.
         sums: Sum of the vectors z, [p].
         products: Sum of z z^T, [p, p].
         trace: Sum of |z|^2.
@@ -37,7 +39,7 @@ class StreamState:
 
     fingerprint: int
     n: int
-    batches: int
+    shards: tuple[str, ...]
     sums: np.ndarray
     products: np.ndarray
     trace: float
@@ -47,7 +49,7 @@ class StreamState:
     @classmethod
     def empty(cls, fingerprint: int, p: int) -> "StreamState":
         """The state before the first batch, of vectors of length p."""
-        return cls(fingerprint, 0, 0, np.zeros(p), np.zeros((p, p)), 0.0, 0.0, 0)
+        return cls(fingerprint, 0, (), np.zeros(p), np.zeros((p, p)), 0.0, 0.0, 0)
 
     def merge(self, other: "StreamState") -> "StreamState":
         """The state of all observations of both.
@@ -59,28 +61,33 @@ class StreamState:
             The sum of the two.
 
         Raises:
-            ValueError: the other state is that of another test.
+            ValueError: the other state is that of another test, or holds a shard of this one.
         """
         if other.fingerprint != self.fingerprint:
             raise ValueError(
                 "other: a state of another test (fitted to another first sample, or with another "
                 "key or options): sums of different tests do not add up"
             )
-        added = [getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[1:]]
+        if both := set(self.shards) & set(other.shards):
+            raise ValueError(f"other: {min(both)} is in both states and would count twice")
+        added: list[Any] = [getattr(self, f.name) + getattr(other, f.name) for f in SUMS]
         return StreamState(self.fingerprint, *added)
 
     def over_processes(self) -> "StreamState":
         """The sum of the states of all processes of `jax.distributed`, the same in each of them.
 
-        Every process calls it, with the state of its own share of the observations. Where one has
-        died, JAX ends the others with an error that names it, after the
-        ``heartbeat_timeout_seconds`` of ``jax.distributed.initialize``: no sum lacks a share.
+        Every process calls it, with the state of its own share of the observations, as long after
+        the others as it needs: `StreamedTest` has connected them when it was fitted. A line on
+        stderr says every 30 seconds who is late. Where one has ended, the others are told at once:
+        no sum lacks a share. Leave the program with ``os._exit`` then, as `experiments/processes`
+        does: JAX ends a process by waiting for all, and prints pages where one is gone.
 
         Returns:
             The sum; this state itself where there is one process.
 
         Raises:
             ValueError: The processes have fitted different tests.
+            RuntimeError: A process has ended; it is named.
 
         Example:
             >>> from jaxcal.streaming import StreamState
@@ -89,25 +96,18 @@ class StreamState:
         """
         if jax.process_count() == 1:
             return self
-        fingerprints = process_allgather(np.uint32(self.fingerprint))
-        if np.any(fingerprints != fingerprints[0]):
-            raise ValueError(
-                "state: the processes have fitted different tests: give all of them the same first "
-                "sample, key and options"
-            )
-        scalars = [self.n, self.batches, self.trace, self.fourth, self.lost]
-        numbers = np.concatenate([scalars, self.sums, self.products.ravel()])
-        # as bytes: JAX would round float64 to float32 on the way
-        every = process_allgather(numbers.view(np.uint8)).view(np.float64)
-        n, batches, trace, fourth, lost, *_ = total = np.sum(every, axis=0)
+        same_test(self.fingerprint)
+        scalars = [self.n, self.trace, self.fourth, self.lost]
+        every = gathered(np.concatenate([scalars, self.sums, self.products.ravel()]))
+        n, trace, fourth, lost, *_ = total = np.sum(every, axis=0)
         p = len(self.sums)
-        sums, products = total[5 : 5 + p], total[5 + p :].reshape(p, p)
-        counts = int(n), int(batches)
-        return StreamState(self.fingerprint, *counts, sums, products, trace, fourth, int(lost))
+        sums, products = total[4 : 4 + p], total[4 + p :].reshape(p, p)
+        return StreamState(self.fingerprint, int(n), (), sums, products, trace, fourth, int(lost))
 
     def save(self, path: Path | str) -> None:
         """Write to a .npz file, whole or not at all: an interruption leaves the last one."""
         arrays: Contents = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays["shards"] = np.array(self.shards, dtype=str)
         with replacing(Path(path)) as file:
             np.savez(file, **arrays)
 
@@ -121,5 +121,9 @@ class StreamState:
             raise
         except Exception as error:
             raise ValueError(f"{path}: not a saved state of a streamed test ({error})") from None
-        scalars = {name: value.item() for name, value in values.items() if value.ndim == 0}
-        return cls(**(values | scalars))
+        contents: dict[str, Any] = {k: v if v.ndim else v.item() for k, v in values.items()}
+        contents["shards"] = tuple(values["shards"].tolist())
+        return cls(**contents)
+
+
+SUMS = fields(StreamState)[1:]  # what adds up, all but the fingerprint

@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections.abc import Iterable, Sized
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 
 import equinox as eqx
@@ -29,6 +29,8 @@ from jaxcal.preparation import (
 from jaxcal.results import JudgedResult, Sentences, in_words
 from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
+from jaxcal.streaming.batches import to_come
+from jaxcal.streaming.processes import same_test
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
@@ -97,7 +99,7 @@ class StreamedTest(eqx.Module):
     Units, bandwidths, nodes and frequencies are those of the first sample; it may be part of the
     stream. Given them the statistic of all batches is that of one linear-time test, whatever their
     order and sizes, up to rounding. Memory: one batch of n rows and p features, and p^2. Made by
-    `kccsd`, `kcsd` or `skce`.
+    `kccsd`, `kcsd` or `skce`, in every process of `jax.distributed` where there are several.
 
     Attributes:
         key: Random key of what the fit draws.
@@ -197,6 +199,7 @@ class StreamedTest(eqx.Module):
         prepared, size = _fitted(key, predictions, ys, spec)
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(prepared)]
         fingerprint = zlib.crc32(b"".join(leaf.tobytes() for leaf in leaves) + kind.encode())
+        same_test(fingerprint)  # connects the processes while all of them are there
         return cls(key, prepared, ys.shape[0], name, kind, fingerprint, size.size)
 
     def empty(self) -> StreamState:
@@ -220,6 +223,10 @@ class StreamedTest(eqx.Module):
 
         Cost: n p^2 multiplications for n rows and p features.
         """
+        return self._update(state, batch, 0)
+
+    def _update(self, state: StreamState, batch: PyTree, done: int) -> StreamState:
+        """The same, without the first rows of the batch, which the state has."""
         predictions, targets, *inputs = batch
         if self.kind == "skce":
             predictions, ys = observations(predictions, targets, least=1)
@@ -229,11 +236,11 @@ class StreamedTest(eqx.Module):
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
         # draws of a batch are its own, whatever its place
         key = jax.random.fold_in(self.key, zlib.crc32(np.asarray(ys).tobytes()))
-        sums = _batch_sums(key, self.prepared, predictions, ys, vectors)
+        sums = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
         along, products, trace, fourth, lost = (np.asarray(part, np.float64) for part in sums)
-        n = ys.shape[0]
+        n = ys.shape[0] - done
         added = StreamState(
-            self.fingerprint, n, 1, along, products, float(trace), float(fourth), int(lost)
+            self.fingerprint, n, (), along, products, float(trace), float(fourth), int(lost)
         )
         return state.merge(added)
 
@@ -250,7 +257,9 @@ class StreamedTest(eqx.Module):
 
         Args:
             batches: Tuples as `update` takes them, such as a PyTorch loader gives.
-            state: Where to go on; its batches are skipped.
+            state: Where to go on: its n rows are skipped. Give the same rows again in the same
+                order, in batches of any size; that shards are the same is checked, by name, number
+                of rows and checksum.
             checkpoint: File that holds the state every so many batches and at the end. Where it
                 exists, the pass goes on from it.
             every: Batches between two writes of the file.
@@ -260,25 +269,25 @@ class StreamedTest(eqx.Module):
             The state after the last batch.
 
         Raises:
-            ValueError: a batch is wrong, which is named by its number, or the file holds the state
-                of another test.
+            ValueError: a batch is wrong, which is named by its number, the file holds the state of
+                another test, or rows that the state has are missing or of other shards.
         """
         state = self.empty() if state is None else state
         if checkpoint is not None and Path(checkpoint).exists():
             state = self.empty().merge(StreamState.load(checkpoint))
-        todo = islice(batches, state.batches, None)
+        todo = batches
         if progress:
             from tqdm import tqdm
 
             total = len(batches) if isinstance(batches, Sized) else None
-            todo = tqdm(todo, unit="batch", initial=state.batches, total=total, delay=PATIENCE)
-        for batch in todo:
+            todo = tqdm(batches, unit="batch", total=total, delay=PATIENCE)
+        for number, batch, done, shards in to_come(iter(todo), state.n, state.shards):
             try:
-                state = self.update(state, *batch)
+                state = replace(self._update(state, batch, done), shards=shards)
             except (ValueError, TypeError) as error:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
-                raise kind(f"batch {state.batches}: {error}") from error
-            if checkpoint is not None and state.batches % every == 0:
+                raise kind(f"batch {number}: {error}") from error
+            if checkpoint is not None and (number + 1) % every == 0:
                 state.save(checkpoint)
         if checkpoint is not None:
             state.save(checkpoint)
@@ -356,7 +365,12 @@ def _fitted(
 
 @jax.jit
 def _batch_sums(
-    key: Key, prepared: Prepared, predictions: PredictionsLike, ys: Array, vectors: Array | None
+    key: Key,
+    prepared: Prepared,
+    predictions: PredictionsLike,
+    ys: Array,
+    vectors: Array | None,
+    done: Array,
 ) -> PyTree:
     keys = jax.random.split(key, 2)
     featured = prepared.features(keys, predictions, ys, vectors=vectors)
@@ -373,7 +387,8 @@ def _batch_sums(
         squares = sum(jnp.sum(part**2, axis=0) for part in parts)
         return along(parts, real)[:, 0], triangle(parts), jnp.sum(squares), jnp.sum(squares**2)
 
-    real = jnp.ones((n, 1), jax.eval_shape(vectors_of, featured.features).dtype)
+    dtype = jax.eval_shape(vectors_of, featured.features).dtype
+    real = (jnp.arange(n) >= done)[:, None].astype(dtype)
     sums, blocks, trace, fourth = total(
         of_block, in_blocks(filled(featured.features, real, -n % rows), rows)
     )
