@@ -111,8 +111,8 @@ print(
 # %% [markdown]
 # ## What to do next
 #
-# - Repair: `dce.recalibrate` gives a function for new predictions, with the bracket before and
-#   after on cross-fitted ones.
+# - Repair: `dce.recalibrate` gives a function for new predictions, with the distance before and
+#   the error after, and says where there is nothing to repair.
 # - All classes at once: `jaxcal.skce_test` asks whether they are calibrated, and
 #   `jaxcal.calibration_error` how far the largest probability is off (the notebook
 #   `squared_calibration_error`).

@@ -1,18 +1,17 @@
-"""Recalibration by groups: a map of predictions, and what is left of the distance after it."""
-
-from functools import partial
+"""Recalibration by groups: a map of predictions, and the distance from calibration after it."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal import checks
-from jaxcal.dce.bounds import Bracket
-from jaxcal.dce.bracket import dce_bracket
-from jaxcal.dce.groups import Groups, label_free_groups, moved
+from jaxcal.dce.bracket import DistanceResult, distance_from_calibration
+from jaxcal.dce.groups import CELLS, Groups
 from jaxcal.dce.predictions import Ordered, binary, ordered
-from jaxcal.results import Result, recorded
-from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
+from jaxcal.results import Interval, Result, Sentences, confidence, in_words, recorded
+from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar
+
+DRAWS = 1000  # of the errors of the mean labels
 
 
 class Recalibration(Result):
@@ -20,10 +19,12 @@ class Recalibration(Result):
 
     Attributes:
         value: Mean distance that the map moves the data, [].
-        groups: Groups of predictions and their mean labels, from all observations.
-        predictions: Recalibrated predictions of the data, each by groups of the other folds, [n].
-        before: Bracket of the distance of the data.
-        after: Bracket of the distance of ``predictions``.
+        groups: Groups of predictions, chosen without labels, and their mean labels.
+        before: The distance of the data, with its interval for the population and its verdict.
+        after: Interval of the ECE of the map on new predictions, which their distance from
+            calibration does not exceed. The map is wrong by the errors of its mean labels alone,
+            since all predictions of a group become equal.
+        expected: Expectation of that ECE, [].
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -36,9 +37,9 @@ class Recalibration(Result):
 
     value: Scalar
     groups: Groups
-    predictions: Vector
-    before: Bracket
-    after: Bracket
+    before: DistanceResult
+    after: Interval
+    expected: Scalar
 
     def __call__(self, predictions: ArrayLike) -> Array:
         """Recalibrated predictions of new inputs.
@@ -53,14 +54,35 @@ class Recalibration(Result):
         v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
         return _apply(self.groups, v)
 
+    def _sentences(self) -> Sentences:
+        if self.batch_shape:
+            return []
+        rejected = self.before.verdict == "rejected"
+        shown = float(self.after.high) < float(self.before.interval.low)
+        return [
+            (
+                "the data do not reject calibration, so there is nothing to repair; the map adds "
+                f"an error of about {float(self.expected):.3g} [nothing-to-repair]",
+                self.before.verdict == "not rejected",
+            ),
+            (
+                "the error of the map may be as large as the distance before: whether new "
+                "predictions gain is not shown [uncertain-repair]",
+                rejected and not shown,
+            ),
+        ]
+
     def _lines(self) -> list[str]:
         count = int(self.groups.group.max()) + 1
-        ends = [f"{float(b.low):.4g} to {float(b.high):.4g}" for b in (self.before, self.after)]
+        before, trust = self.before.interval, confidence(self.after.level)
+        ends = [f"{float(b.low):.4g} to {float(b.high):.4g}" for b in (before, self.after)]
         return [
-            f"recalibration by {count} groups, n = {self.predictions.shape[-1]}",
+            f"recalibration by {count} groups, n = {self.before.predictions.shape[-1]}",
             f"  mean change       {float(self.value):.4g}",
-            f"  distance before   {ends[0]}",
-            f"  distance after    {ends[1]}   (each prediction by groups of other folds)",
+            f"  before            {in_words(self.before)}",
+            f"  distance before   {ends[0]}   (population, {trust})",
+            f"  ECE after         {ends[1]}   (new predictions, {trust}; expected "
+            f"{float(self.expected):.4g})",
         ]
 
 
@@ -71,53 +93,54 @@ def recalibrate(
     targets: ArrayLike,
     *,
     weights: ArrayLike | None = None,
-    folds: int = 5,
+    level: float = 0.05,
 ) -> Recalibration:
-    """Recalibrate predictions by the mean labels of groups that were chosen without labels.
+    r"""Recalibrate predictions by the mean labels of groups that were chosen without labels.
 
-    The distance after repair is that of cross-fitted predictions: each is the mean label of its
-    group in the other folds, so the noise of the mean labels counts.
+    After the map a prediction of group j is the mean label :math:`r_j` of :math:`n_j`
+    observations, where the population has :math:`r^*_j`. So the ECE of the map on new predictions
+    is :math:`\sum_j p_j |r_j - r^*_j|`, of expectation
+    :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) / n_j}`, and no distance from calibration is
+    larger. The data themselves cannot show it: their labels made the map.
 
     Args:
-        key: Random key: typed, legacy or an integer seed, which assigns folds.
+        key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n].
         targets: Labels 0 or 1, or means of such, [n].
         weights: Weights of the observations, [n], >= 0.
-        folds: Number of folds, from 2 to n.
+        level: Level of the test of the predictions as they are; both intervals have confidence
+            1 - ``level``.
 
     Returns:
-        `Recalibration`, a callable.
+        `Recalibration`, a callable. It warns where the data do not reject calibration
+        (nothing-to-repair), and where the ECE after may exceed the distance before.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: one sort, O(n folds), and two brackets without linear programs.
+    Cost: that of `jaxcal.distance_from_calibration` without linear programs.
 
     Source: Blasiok et al. (2023), Lemma 4.7: mean labels of a partition are calibrated.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
-        >>> truth = jnp.linspace(0.05, 0.95, 400)
+        >>> truth = jnp.linspace(0.05, 0.95, 1000)
         >>> targets = jax.random.bernoulli(jax.random.key(0), truth)
-        >>> repair = jaxcal.dce.recalibrate(1, jnp.clip(2 * truth - 0.5, 0, 1), targets)
-        >>> bool(repair.after.high < repair.before.high)
-        True
+        >>> repair = jaxcal.dce.recalibrate(1, truth**3, targets)
+        >>> repair.before.verdict, bool(repair.after.high < repair.before.interval.low)
+        ('rejected', True)
     """
-    key = checks.key(key)
-    folds = checks.integer(folds, "folds", least=2)
-    data = binary(predictions, targets, weights)
-    if folds > data.v.size:
-        raise ValueError(f"folds: wanted at most one an observation, {data.v.size}, got {folds}")
-    ascending = ordered(data)
-    groups = _fit(ascending)
-    repaired = ascending.back(_cross_fitted(key, ascending, folds))
-    brackets = [dce_bracket(v, data.y, weights=data.w, solve=False) for v in (data.v, repaired)]
-    change = moved(groups, ascending)
-    return Recalibration(change, groups, repaired, *brackets)
-
-
-_fit = jax.jit(label_free_groups)
+    level = checks.level(level)
+    test_key, noise_key = jax.random.split(checks.key(key))
+    before = distance_from_calibration(
+        test_key, predictions, targets, weights=weights, level=level, solve=False
+    )
+    data = ordered(binary(predictions, targets, weights))
+    groups = before.population.groups
+    low, high, expected = _error_of_map(noise_key, groups, data, level)
+    after = Interval(low, high, level)
+    return Recalibration(before.population.moved, groups, before, after, expected)
 
 
 @jax.jit
@@ -125,15 +148,29 @@ def _apply(groups: Groups, v: Array) -> Array:
     return groups.rate[groups.of(v)]
 
 
-@partial(jax.jit, static_argnames="folds")
-def _cross_fitted(key: Key, data: Ordered, folds: int) -> Vector:
-    """Mean labels of the groups of other folds, in ascending order of the predictions."""
-    fold = jax.random.permutation(key, jnp.arange(data.v.size) % folds)
+@jax.jit
+def _error_of_map(
+    key: Key, groups: Groups, data: Ordered, level: float | Scalar
+) -> tuple[Scalar, Scalar, Scalar]:
+    r"""Ends of an interval of :math:`\sum_j p_j |r_j - r^*_j|`, and its expectation.
 
-    def without(one: Array) -> Vector:
-        rest = data._replace(w=jnp.where(fold == one, 0, data.w))
-        fitted = label_free_groups(rest)
-        return fitted.rate[fitted.of(data.v)]
+    Errors of mean labels are normal.
+    A group's variance counts half a label 0 and half a label 1 of mean weight besides its own
+    (Jeffreys), so that a group of equal labels has one too.
+    """
+    of = groups.group[groups.of(data.v)]
+    weight = jnp.sum(data.w**2)  # the mean weight, as an observation meets it
 
-    by_fold = jax.lax.map(without, jnp.arange(folds))
-    return by_fold[fold, jnp.arange(data.v.size)]
+    def by_group(x: Array) -> Array:
+        return jax.ops.segment_sum(x, of, CELLS)
+
+    mass = by_group(data.w)
+    rate = (by_group(data.w * data.y) + weight / 2) / (mass + weight)
+    squares = by_group((data.w * (data.y - rate[of])) ** 2)
+    squares = squares + weight**2 * (rate**2 + (1 - rate) ** 2) / 2
+    count = mass**2 / jnp.where(mass > 0, by_group(data.w**2), 1)  # of equal weights
+    variance = squares / (mass + weight) ** 2 * (count + 1) / jnp.maximum(count - 1, 1)
+    share = mass * jnp.sqrt(variance)
+    noise = jnp.abs(jax.random.normal(key, (DRAWS, CELLS), share.dtype)) @ share
+    low, high = (jnp.quantile(noise, part) for part in (level / 2, 1 - level / 2))
+    return low, high, jnp.sqrt(2 / jnp.pi) * jnp.sum(share)

@@ -73,7 +73,7 @@ def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
         (
             f"{n} observations are too few: coverage of the interval was measured from 50 on"
             " [few-observations]",
-            n < 30,
+            n < 50,
         ),
         (
             "the bounds from below and from above contradict each other by more than rounding, so "

@@ -15,9 +15,11 @@ from reference.constructions import tempered_population, tempered_sample
 
 from jaxcal import dce
 from jaxcal.dce import bracket
+from jaxcal.dce.groups import label_free_groups
 from jaxcal.dce.mean_bounds import upper_mean
 from jaxcal.dce.population import population_bounds
 from jaxcal.dce.predictions import binary, ordered
+from jaxcal.dce.recalibration import _error_of_map
 from jaxcal.dce.resampling import Drawn, drawable, kernel_statistic, resampling_test
 from jaxcal.plots import dce as plots
 
@@ -441,9 +443,38 @@ def test_recalibration_is_a_map_of_predictions_and_repairs_new_ones():
     repair = dce.recalibrate(0, 1.8 * rate, rate)
     new = repair(np.array([0.18, 0.45, 0.72, 1.0]))
     np.testing.assert_allclose(new, [0.1, 0.25, 0.4, 0.5], atol=0.05)
-    assert np.max(np.abs(repair.predictions - rate)) < 0.06
-    assert float(repair.after.high) < 0.05 < float(repair.before.low)
+    assert float(repair.after.high) < 0.05 < float(repair.before.interval.low)
     assert float(repair.value) == pytest.approx(0.8 * rate.mean(), abs=0.02)
-    assert "distance after" in str(repair)
-    with pytest.raises(ValueError, match="folds: wanted at most one an observation"):
-        dce.recalibrate(0, [0.1, 0.2], [0, 1], folds=3)
+    assert "ECE after" in str(repair)
+    assert not repair.warnings()
+
+
+@pytest.mark.slow
+def test_the_error_of_a_map_is_that_of_its_mean_labels():
+    """300 calibrated data sets, n = 100: few upper ends are below the ECE of the map."""
+    grid = jnp.linspace(0.00025, 0.99975, 2000)
+
+    def one(key):
+        place, label, draw = jax.random.split(key, 3)
+        v = jax.random.uniform(place, (100,))
+        data = ordered(binary(v, jax.random.bernoulli(label, v)))
+        groups = label_free_groups(data)
+        run = groups.of(grid)
+        error = jax.ops.segment_sum(groups.rate[run] - grid, groups.group[run], 128)
+        return jnp.sum(jnp.abs(error)) / 2000, *_error_of_map(draw, groups, data, 0.05)
+
+    truth, low, high, expected = map(
+        np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(5), 300))
+    )
+    band = scipy.stats.binom.ppf(0.9999, 300, 0.05)
+    assert np.sum(high < truth) <= band
+    assert np.sum((truth < low) | (high < truth)) <= scipy.stats.binom.ppf(0.9999, 300, 0.1)
+    assert expected.mean() == pytest.approx(truth.mean(), rel=0.1)
+
+
+def test_recalibration_says_where_there_is_nothing_to_repair():
+    rate = np.linspace(0.05, 0.95, 60)
+    quiet = dce.recalibrate(0, rate, rate)
+    assert any("[nothing-to-repair]" in text for text in quiet.warnings())
+    rejected = replace(quiet, before=replace(quiet.before, p_value=jnp.asarray(0.001)))
+    assert any("[uncertain-repair]" in text for text in rejected.warnings())
