@@ -13,12 +13,12 @@ from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
 from jaxcal.ckce.comparison import Differences
-from jaxcal.ckce.effect import Curve, EffectSize, all_softened, curve_of, noise_quantile
+from jaxcal.ckce.effect import Curve, all_softened, curve_of
 from jaxcal.ckce.estimator import positive
-from jaxcal.ckce.expansion import Expansion, by_features
+from jaxcal.ckce.expansion import Expansion, by_features, claimed_residuals
 from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
-from jaxcal.ckce.multipliers import studentized, value_interval
-from jaxcal.ckce.residuals import class_root, residuals
+from jaxcal.ckce.multipliers import order_statistic, studentized, value_interval
+from jaxcal.ckce.residuals import class_root, noise, residuals
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import grams, points
@@ -94,7 +94,6 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
 class _Expanded(NamedTuple):
     expansion: Expansion
     curve: Curve
-    noise: Scalar
     bandwidth: Scalar
     left_out: Scalar
     nonfinite: Int[Array, "2"]  # predictions, values of the kernel
@@ -109,10 +108,8 @@ def _expanded(
     root: Array | None,
     ridge: Array,
     width: Array | None,
-    level: float | Scalar,
     *,
     rank: int,
-    n_draws: int,
 ) -> _Expanded:
     """One model's statistic, expanded, and what it is compared with."""
     kernel, bandwidths = kernels.fill(kernel, q, width)
@@ -120,24 +117,18 @@ def _expanded(
     candidates = spread(q)
     chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)
     features = NystroemFeatures.at(kernel, candidates[chosen], used)
-    key, reference_key = jax.random.split(key)
-    label_key, noise_key = jax.random.split(reference_key)
-    # what a calibrated model exceeds with probability `level`: labels drawn from the predictions
-    calibrated = jax.random.categorical(label_key, jnp.log(q), axis=1)
-    both = jnp.stack([residuals(q, each, root) for each in (labels, calibrated)])
+    key, signs_key = jax.random.split(key)
+    left = residuals(q, labels, root)
+    claimed = claimed_residuals(signs_key, left, noise(q, root))
     soft = partial(all_softened, root=root)
-    fitted = by_features(key, features, q, both, ridge, weights, also=soft)
-    expansion = jax.tree.map(lambda leaf: leaf[0], fitted.expansions)
-    reference = jax.tree.map(lambda leaf: leaf[1], fitted.expansions)
-    noise = noise_quantile(noise_key, reference, level=level, n_draws=n_draws)
+    fitted = by_features(key, features, q, left, claimed, ridge, weights, also=soft)
     diagonal = grams.gram_diagonal(kernel, q)
     left_out = at_least(1 - fitted.kept / jnp.sum(weights * diagonal), 0)
     used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
     bad_kernel = jnp.sum(~jnp.isfinite(grams.gram(kernel, q, candidates[chosen][:1])))
     bad_kernel = bad_kernel + jnp.sum(~jnp.isfinite(diagonal))
     nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), bad_kernel])
-    curve = curve_of(fitted.spectrum, fitted.moments)
-    return _Expanded(expansion, curve, noise, used_width, left_out, nonfinite)
+    return _Expanded(fitted.expansion, curve_of(fitted), used_width, left_out, nonfinite)
 
 
 def compare_stack(
@@ -160,7 +151,7 @@ def compare_stack(
     Where that takes more than a few seconds a bar on stderr counts the models, each a ``thing``.
     """
     blocks_key, draws_key = jax.random.split(key)
-    shared = (blocks_key, labels, kernel, root, ridge, width, jnp.asarray(level, stack.dtype))
+    shared = (blocks_key, labels, kernel, root, ridge, width)
     count, n, _ = stack.shape
     eager = not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, stack, shared)))
     if eager and count * n * rank**2 > LONG:
@@ -169,12 +160,12 @@ def compare_stack(
         each = []
         for model in tqdm(range(count), desc="compare", unit=thing, leave=False):
             pair = (stack[model][None], weights[model][None])
-            each.append(_measured(*pair, shared, rank=rank, n_draws=n_draws))
+            each.append(_measured(*pair, shared, rank=rank))
             jax.block_until_ready(each[-1])
         parts, skills = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
     else:
-        parts, skills = _measured(stack, weights, shared, rank=rank, n_draws=n_draws)
-    return judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
+        parts, skills = _measured(stack, weights, shared, rank=rank)
+    return judged(parts.expansion, parts.curve, draws_key, level, n_draws) | {
         "skill": skills,
         "bandwidths": parts.bandwidth,
         "ridge": ridge,
@@ -184,15 +175,15 @@ def compare_stack(
     }
 
 
-@partial(jax.jit, static_argnames=("n_draws", "rank"))
+@partial(jax.jit, static_argnames="rank")
 def _measured(
-    stack: Array, weights: Array, shared: tuple[PyTree, ...], *, rank: int, n_draws: int
+    stack: Array, weights: Array, shared: tuple[PyTree, ...], *, rank: int
 ) -> tuple[_Expanded, dict[str, Array]]:
     """Expansions and skills of models, one at a time on a CPU."""
 
     @one_at_a_time
     def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> _Expanded:
-        return _expanded(q, weight, *shared, rank=rank, n_draws=n_draws)
+        return _expanded(q, weight, *shared, rank=rank)
 
     parts = jax.vmap(lambda q, weight: one(q, weight, shared))(stack, weights)
     return parts, jax.vmap(lambda q, weight: _skill(q, shared[1], weight))(stack, weights)
@@ -209,20 +200,20 @@ def _skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:
 def judged(
     expansions: Expansion,
     curves: Curve,
-    noise: Array,
     key: Key,
     level: float | Scalar,
     n_draws: int,
 ) -> Contents:
     """What a `Comparison` says of M statistics, however they were made."""
     ready = studentized(key, expansions, n_draws=n_draws)
-    differences = Differences.of(ready, level)
-    valued = jnp.isfinite(expansions.value) & jnp.isfinite(ready.error[:-1, -1])
+    valued = jnp.isfinite(expansions.value) & jnp.isfinite(expansions.slope)
+    values = jnp.where(valued, expansions.value, jnp.nan)
+    corrected = jnp.where(valued, at_least(values, 0), jnp.nan)
+    differences = Differences.of(values, ready, level)
     shown = (differences.p_adjusted <= level) & (differences.estimate > 0)
-    terms = jnp.moveaxis(ready.terms[..., :-1], -1, 0)
-    low, high = jax.vmap(lambda e, t: value_interval(e, t, level))(expansions, terms)
-    corrected = jnp.where(valued, expansions.value, jnp.nan)
-    sizes = [jax.vmap(Curve.size)(curves, end) for end in (corrected, low, high, noise)]
+    terms = jnp.moveaxis(ready.terms, -1, 0)
+    low, high = jax.vmap(lambda e, t: value_interval(e, t, ready.normal, level))(expansions, terms)
+    label_noise = order_statistic(ready.terms[:, 1], 1 - level)
     return {
         "estimate": expansions.estimate,
         "corrected": corrected,
@@ -230,5 +221,5 @@ def judged(
         "high": high,
         "differences": differences,
         "may_be_best": valued & ~jnp.any(shown, axis=1),
-        "effect": EffectSize(*sizes),
+        "effect": jax.vmap(Curve.effect)(curves, corrected, low, high, label_noise),
     }

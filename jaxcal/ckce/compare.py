@@ -6,7 +6,6 @@ far more certain than either value.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxcal import checks
 from jaxcal.ckce.class_comparison import judged, of_classes, pooled
@@ -48,12 +47,16 @@ def compare(
 
     The error is CKCE at one ridge and kernel for all models, without the products of observations
     with themselves, :math:`\sum_{i \ne j} W_{ij} r_i^\top r_j`, W = A^-1 K A^-1: label noise,
-    which differs between models, adds nothing to it on average. Intervals and p-values are of the
-    difference of the means at this ridge, by a multiplier bootstrap of standardized differences
-    (`jaxcal.ckce.multipliers`) with both terms of the expansion of CKCE
+    which differs between models, adds nothing to it on average. Intervals of values, which are
+    never negative, invert a test of every value. Intervals of differences, which hold together,
+    and p-values are of the difference of the means at this ridge, by a multiplier bootstrap of
+    standardized differences (`jaxcal.ckce.multipliers`) with both terms of the expansion of CKCE
     (`jaxcal.ckce.expansion`): the second rules between calibrated models, where the first one
-    vanishes. The adjusted p-value compares with the largest standardized draw over all pairs.
-    Where both models are calibrated the test is somewhat conservative. p >= 1 / (n_draws + 1).
+    vanishes. Everything is tested with the noise of the residuals and with that which class
+    probabilities claim, so that labels may be rare. The adjusted p-value compares with the largest
+    standardized draw over all pairs. Where both models are calibrated the test is somewhat
+    conservative. p >= 1 / (n_draws + 1). A model that was fitted to the same labels is not found to
+    be wrong by them.
     Class probabilities that take more than a few seconds show a bar on stderr.
 
     Args:
@@ -65,7 +68,7 @@ def compare(
             their own spread (`ckce_stein`).
         targets: [n] Classes 0..m-1, or values [n] or [n, d].
         n_draws: Draws of the bootstrap.
-        level: Up to it a p-value says "better"; intervals have confidence 1 - level.
+        level: Up to it an adjusted p-value says "better"; intervals have confidence 1 - level.
         rank: Largest rank of a Gram matrix, by incomplete Cholesky; None is `default_rank`. What
             it leaves out is in ``left_out``.
         prediction_kernel: On probability vectors, by default `simplex_kernel`; else on a distance
@@ -154,11 +157,10 @@ def _of_any(
     fit_key, draws_key = jax.random.split(key)
     strength = ridge_at(ridge, n, dtype)
     width = None if isinstance(bandwidth, str) else positive(bandwidth, dtype)
-    parts, widths = expanded(fit_key, each, ys, specs, strength, width, level, n_draws)
-    scores = log_scores(each, ys)
+    parts, widths = expanded(fit_key, each, ys, specs, strength, width)
     none = jnp.zeros(len(names), jnp.int32)
-    return judged(parts.expansion, parts.curve, parts.noise, draws_key, level, n_draws) | {
-        "skill": {} if np.all(np.isnan(np.asarray(scores))) else {"log": scores},
+    return judged(parts.expansion, parts.curve, draws_key, level, n_draws) | {
+        "skill": log_scores(each, ys),
         "bandwidths": widths,
         "ridge": strength,
         "left_out": jnp.zeros(len(names), dtype),

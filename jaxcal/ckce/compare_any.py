@@ -6,7 +6,6 @@ expansion is that of class probabilities (`jaxcal.ckce.expansion`).
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,7 @@ from jaxtyping import Array, Int
 
 from jaxcal import checks
 from jaxcal.ckce import kernels, solve
-from jaxcal.ckce.effect import Curve, noise_quantile
+from jaxcal.ckce.effect import Curve
 from jaxcal.ckce.expansion import Expansion, by_products
 from jaxcal.ckce.general import residual_products
 from jaxcal.divergences import MeanEmbedding
@@ -42,7 +41,6 @@ class AnyExpanded(NamedTuple):
 
     expansion: Expansion
     curve: Curve
-    noise: Scalar
     nonfinite: Int[Array, ""]
 
 
@@ -106,8 +104,6 @@ def expanded(
     specs: list[Specification],
     ridge: Scalar,
     width: Scalar | None,
-    level: float | Scalar,
-    n_draws: int,
 ) -> tuple[AnyExpanded, Array]:
     """The expansions of M models, stacked, and their bandwidths [M]."""
     if width is None and points.needs_bandwidth(specs[0].prediction_kernel):
@@ -120,8 +116,7 @@ def expanded(
         for spec in specs
     ]
     each = [
-        _expanded(key, model, ys, spec, ridge, level, n_draws=n_draws)
-        for model, spec in zip(models, specs, strict=True)
+        _expanded(key, model, ys, spec, ridge) for model, spec in zip(models, specs, strict=True)
     ]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each), jnp.full(len(models), width)
 
@@ -134,23 +129,15 @@ def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specificati
     return jnp.where(prepared.identical_predictions | ~jnp.isfinite(median), 0, median)
 
 
-@partial(jax.jit, static_argnames="n_draws")
+@jax.jit
 def _expanded(
-    key: Key,
-    predictions: PredictionsLike,
-    ys: Array,
-    spec: Specification,
-    ridge: Scalar,
-    level: float | Scalar,
-    *,
-    n_draws: int,
+    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, ridge: Scalar
 ) -> AnyExpanded:
     keys = jax.random.split(key, 3)
     prepared, featured = spec.fit(keys[:2], predictions, ys)
     pairwise, features = prepared.pairwise, featured.features
     assert isinstance(pairwise, Weighted)
     described = features.predictions
-    blocks_key, noise_key = jax.random.split(keys[2])
     with jax.default_matmul_precision("highest"):
         gram = gram_block(
             prepared.prediction_kernel, prepared.embedding.divergence, described, described
@@ -170,16 +157,17 @@ def _expanded(
         spread = jnp.std(ys, axis=0, keepdims=True)
         sizes = jnp.asarray(SHIFTS, gram.dtype)
         curve = Curve(sizes, jax.lax.map(shifted, sizes))
-    expansion = by_products(blocks_key, gram, (products + products.T) / 2, ridge)
+    expansion = by_products(keys[2], gram, (products + products.T) / 2, ridge)
     bad = not_finite((described, ys))
     expansion = jax.tree.map(lambda a: jnp.where(bad > 0, jnp.nan, a), expansion)
-    noise = noise_quantile(noise_key, expansion, level=level, n_draws=n_draws)
-    return AnyExpanded(expansion, curve, noise, bad)
+    return AnyExpanded(expansion, curve, bad)
 
 
-def log_scores(models: list[PredictionsLike], ys: Array) -> Array:
-    """Mean negative log densities, in nats [M]; NaN for predictions without one."""
-    return jnp.stack([_log_score(model, ys) for model in models])
+def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:
+    """Mean negative log densities, in nats [M], where some model has one; NaN for the others."""
+    if not any(is_distribution(model) for model in models):
+        return {}
+    return {"log": jnp.stack([_log_score(model, ys) for model in models])}
 
 
 def _log_score(model: Any, ys: Array) -> Scalar:

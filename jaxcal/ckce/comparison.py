@@ -20,10 +20,12 @@ class Differences(NamedTuple):
     """Of every pair, each [M, M]: row model minus column model, so negative favours the row.
 
     Attributes:
-        estimate: The differences.
-        low, high: Ends of their intervals, which leave out 0 exactly where ``p_value`` is at most
-            the level.
-        p_value: Of no difference.
+        estimate: The differences of the values without label noise, before negative ones are
+            reported as 0.
+        low, high: Ends of their intervals, which hold all true differences together with
+            probability 1 - level, and leave out 0 exactly where ``p_adjusted`` is at most the
+            level.
+        p_value: Of no difference, of each pair alone.
         p_adjusted: For all pairs together, from the largest standardized difference, so it
             accounts for their dependence. The diagonal holds 0 and p = 1.
 
@@ -44,20 +46,23 @@ class Differences(NamedTuple):
     p_adjusted: Float[Array, "M M"]
 
     @classmethod
-    def of(cls, studentized: Studentized, level: float | Scalar) -> "Differences":
+    def of(
+        cls, values: Float[Array, " M"], studentized: Studentized, level: float | Scalar
+    ) -> "Differences":
         """Intervals and p-values from the draws of every standardized difference."""
-        gaps, error, ratios = (a[..., :-1, :-1] for a in studentized[:3])
+        gaps = values[:, None] - values[None]
+        error, ratios = studentized.error, jnp.abs(studentized.ratios)
         b = ratios.shape[0]
-        ratios = jnp.abs(ratios)
-        good = jnp.isfinite(gaps) & jnp.isfinite(error)
-        ratio = jnp.where(error > 0, jnp.abs(gaps) / jnp.where(error > 0, error, 1), 0)
+        good = jnp.isfinite(gaps) & jnp.isfinite(error).all(axis=0)
+        ratio = jnp.where(error > 0, jnp.abs(gaps)[None] / jnp.where(error > 0, error, 1), 0)
         # pairs without a value take no part in the others' adjustment
-        largest = jnp.max(jnp.where(good[None], ratios, 0), axis=(1, 2))
+        largest = jnp.max(jnp.where(good[None, None], ratios, 0), axis=(2, 3))
         p = (1 + jnp.sum(ratios >= ratio[None], axis=0)) / (1 + b)
-        adjusted = (1 + jnp.sum(largest[:, None, None] >= ratio[None], axis=0)) / (1 + b)
-        # NaN never becomes a verdict
-        p, adjusted = (jnp.where(good, a, jnp.nan) for a in (p, adjusted))
-        reach = order_statistic(ratios, 1 - level) * error
+        adjusted = (1 + jnp.sum(largest[:, :, None, None] >= ratio[None], axis=0)) / (1 + b)
+        # by the noise of the residuals and by what the predictions claim; NaN is no verdict
+        p, adjusted = (jnp.where(good, jnp.max(a, axis=0), jnp.nan) for a in (p, adjusted))
+        quantiles = order_statistic(largest, 1 - level)
+        reach = jnp.where(good, jnp.max(quantiles[:, None, None] * error, axis=0), jnp.nan)
         return cls(gaps, gaps - reach, gaps + reach, p, adjusted)
 
 
@@ -66,9 +71,10 @@ class Comparison(Result):
 
     Attributes:
         estimate: [M] CKCE, never negative.
-        corrected: [M] CKCE without the products of observations with themselves: a calibrated
-            model scores 0 on average. Differences are of these.
-        low, high: [M] Intervals of ``corrected`` of confidence 1 - ``level``.
+        corrected: [M] CKCE without the products of observations with themselves, which add label
+            noise; 0 where it is negative, as it is for every other calibrated model.
+        low, high: [M] Intervals, of confidence 1 - ``level``, of the value without label noise,
+            which is never negative. They hold ``corrected``.
         differences: Of every pair; see `Differences`.
         may_be_best: [M] Whether no other model is shown to be better: the model confidence set,
             which holds the best model with probability 1 - ``level`` at least.
@@ -86,8 +92,9 @@ class Comparison(Result):
         n_draws: Number of draws behind intervals and p-values.
         level: Up to it a p-value counts, and intervals have confidence 1 - level.
         unit: "temperature": by what the logits of class probabilities would have to be divided
-            for them to be right, were that their fault. "shift": by how many standard deviations
-            of the targets other predictions would have to be moved.
+            for them to be right, were that their fault: above 1 for overconfidence, below 1 for
+            underconfidence. "shift": by how many standard deviations of the targets other
+            predictions would have to be moved.
         things: What is compared: "models", or "groups" of observations of one model.
 
     Example:
@@ -131,8 +138,14 @@ class Comparison(Result):
     things: str = eqx.field(static=True)
 
     def ranking(self) -> list[str]:
-        """The names of the models, best calibrated first, by ``corrected``."""
-        return [self.names[i] for i in np.argsort(np.asarray(self.corrected), kind="stable")]
+        """The names of the models, best calibrated first, by ``differences``."""
+        return [self.names[i] for i in self.order()]
+
+    def order(self) -> np.ndarray:
+        """The places of the models in ``names``, best calibrated first, [M]."""
+        worse_than = np.sum(np.asarray(self.differences.estimate) > 0, axis=1)
+        valued = np.isfinite(np.asarray(self.corrected))
+        return np.argsort(np.where(valued, worse_than, len(self.names)), kind="stable")
 
     def best(self) -> list[str]:
         """The names of the models that may be the best, in the order of `ranking`."""
@@ -146,7 +159,7 @@ class Comparison(Result):
         ``p_value``, ``p_adjusted`` and ``shown`` (whether the adjusted p-value is at most the
         level; otherwise the two are tied).
         """
-        order = np.argsort(np.asarray(self.corrected), kind="stable")
+        order = self.order()
         fields = [np.asarray(a) for a in self.differences]
         rows = []
         for position, i in enumerate(order):
@@ -217,7 +230,7 @@ class Comparison(Result):
 
 def _report(comparison: Comparison) -> list[str]:
     wide = max(5, *(len(name) for name in comparison.names))
-    order = np.argsort(np.asarray(comparison.corrected), kind="stable")
+    order = comparison.order()
     title = f"{confidence(comparison.level)} interval"
     skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
     lines = [
@@ -234,22 +247,8 @@ def _report(comparison: Comparison) -> list[str]:
             f"  {comparison.names[i]:{wide}s}   {float(comparison.corrected[i]):9.3g}   "
             f"[{low:9.3g}, {high:9.3g}]" + "".join(f"   {v[i]:9.3g}" for v in skill.values())
         )
-    effect = [np.asarray(a) for a in comparison.effect]
+    lines += _effect_lines(comparison, order, wide)
     valued = np.isfinite(np.asarray(comparison.corrected))
-    about = {"shift": "a shift, in standard deviations of the targets,"}
-    lines.append(
-        f"  as wrong as by {about.get(comparison.unit, 'overconfidence, at a temperature')} of:"
-    )
-    for i in order:
-        value, low, high, noise = (float(a[i]) for a in effect)
-        lines.append(
-            f"  {comparison.names[i]:{wide}s}   {value:9.3g}   [{low:9.3g}, {high:9.3g}]   "
-            f"(calibrated: below {noise:.3g} in {confidence(comparison.level)} of data sets)"
-            if np.isfinite(noise)
-            else f"  {comparison.names[i]:{wide}s}   no {comparison.unit} changes its predictions"
-            if valued[i]
-            else f"  {comparison.names[i]:{wide}s}   not a number"
-        )
     best = comparison.best()
     worse = [name for i in order if valued[i] and (name := comparison.names[i]) not in best]
     lines.append(
@@ -269,4 +268,28 @@ def _report(comparison: Comparison) -> list[str]:
         lines.append(f"  and {len(rows) - PAIRS_SHOWN} pairs more: see table()")
     if skill:
         lines.append("  calibration is not skill: a constant forecast can be calibrated")
+    return lines
+
+
+def _effect_lines(comparison: Comparison, order: np.ndarray, wide: int) -> list[str]:
+    """The fault of known size that is as wrong as each model, in the report's order."""
+    units = {
+        "shift": "a shift, in standard deviations of the targets,",
+        "temperature": "a temperature, above 1 overconfidence and below 1 underconfidence,",
+    }
+    lines = [f"  as wrong as by {units[comparison.unit]} of:"]
+    how = confidence(comparison.level)
+    for i in order:
+        value, low, high, noise = (float(np.asarray(a)[i]) for a in comparison.effect)
+        under = comparison.unit == "temperature" and noise < 1
+        says = f"{value:9.3g}   [{low:9.3g}, {high:9.3g}]   (calibrated: "
+        if noise in (0, np.inf):
+            says += f"any {comparison.unit}, its predictions hardly change)"
+        else:
+            says += f"{'above' if under else 'below'} {noise:.3g} in {how} of data sets)"
+        if np.isnan(noise):
+            says = f"no {comparison.unit} changes its predictions"
+        if np.isnan(float(np.asarray(comparison.corrected)[i])):
+            says = "not a number"
+        lines.append(f"  {comparison.names[i]:{wide}s}   {says}")
     return lines

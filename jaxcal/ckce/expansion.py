@@ -35,138 +35,133 @@ BLOCKS = 1024  # a power of two: so many sums of observations at most
 
 
 class Expansion(NamedTuple):
-    r"""A U-statistic and its two influence functions, summed over k blocks of observations.
+    r"""A U-statistic and its influence functions, summed over k blocks of observations.
 
     Attributes:
         estimate: [] The V-statistic, with the products of observations with themselves.
         value: [] The U-statistic, without them.
-        bias: [] How far the mean of the value lies from :math:`\|\theta\|^2`, to the order 1/n:
-            0 but for O(n^-2) in a calibrated model.
+        slope: [] Variance of the first term per unit of the true value. Both are quadratic in
+            theta, and both ends of the ratio hold label noise twice: once in the data, and once on
+            average, so that it is bounded by the noise where the estimate is 0.
         first: [k] Sums of the first influence function, estimated without the observation itself;
             they add up to 0.
         second: [k, k] Sums of the second influence function, with rows that add up to 0 but for
             the diagonal, which is 0.
+        claimed: [k, k] As ``second``, with residuals as large as the predictions say they are. A
+            few labels that are rare say little of their own variance; the predictions do.
     """
 
     estimate: Scalar
     value: Scalar
-    bias: Scalar
+    slope: Scalar
     first: Float[Array, " k"]
     second: Float[Array, "k k"]
+    claimed: Float[Array, "k k"]
 
 
 class Fitted(NamedTuple):
-    r"""The regression of s sets of residuals, in the eigenbasis V of F^T F.
+    r"""The regression of residuals, in the eigenbasis V of F^T F.
 
     Attributes:
-        expansions: Every leaf has a leading axis s.
+        expansion: That of the residuals.
         kept: [] The trace of F F^T.
-        spectrum: [r] The eigenvalues of A = F^T F + n ridge I.
-        moments: What else was asked for, in the basis V: V^T F^T M.
+        theta: [r, p] Coefficients in the basis V.
+        others: [r, q] Coefficients of the other columns that were asked for.
     """
 
-    expansions: Expansion
+    expansion: Expansion
     kept: Scalar
-    spectrum: Float[Array, " r"]
-    moments: Float[Array, "r q"]
+    theta: Float[Array, "r p"]
+    others: Float[Array, "r q"]
+
+
+def claimed_residuals(
+    key: Key, residuals: Float[Array, "n p"], noise: Float[Array, " n"]
+) -> Float[Array, "n p"]:
+    """Residuals scaled to squared lengths ``noise``, with random signs."""
+    squares = jnp.sum(residuals**2, axis=1)
+    sizes = jnp.sqrt(at_least(noise, 0) / jnp.where(squares > 0, squares, 1))
+    signs = jax.random.rademacher(key, sizes.shape, dtype=sizes.dtype)
+    return residuals * (signs * sizes)[:, None]
 
 
 def by_features(
     key: Key,
     features: NystroemFeatures,
     points: Float[Array, "n m"],
-    residuals: Float[Array, "s n p"],
+    residuals: Float[Array, "n p"],
+    claimed: Float[Array, "n p"],
     ridge: Scalar,
     weights: Float[Array, " n"],
     also: Callable[[Array], Array] = lambda points: points[:, :0],
 ) -> Fitted:
-    r"""The expansions for the kernel F F^T, of s sets of residuals at the same points.
+    r"""The expansion for the kernel F F^T.
 
-    Features are made twice for all sets: for F^T F, and, once its eigenvectors V are known, as F V,
-    in which A is diagonal, so that an observation's leverage and its product with itself cost
-    O(r). ``also``: further columns M at given points, whose products F^T M the first pass makes.
-    Observations count with ``weights`` 0 or 1; the ridge is that of the sum of them. Up to `BLOCKS`
-    observations each is a block; more are dealt out at random. Cost 3 n r^2 + 3 n r s p and s k^2 r
-    p multiplications, 9 r^3 for the eigenvectors; memory s k r p + s k^2 beyond the data.
+    Features are made twice: for F^T F, and, once its eigenvectors V are known, as F V, in which A
+    is diagonal, so that an observation's product with itself costs O(r). ``claimed``: residuals of
+    the size that the predictions claim, see `claimed_residuals`. ``also``: further columns M at
+    given points, whose products F^T M the first pass makes. Observations count with ``weights`` 0
+    or 1; the ridge is that of the sum of them. Up to `BLOCKS` observations each is a block; more
+    are dealt out at random. Cost 3 n r^2 + 4 n r p and 2 k^2 r p multiplications, 9 r^3 for the
+    eigenvectors; memory 2 k r p + 2 k^2 beyond the data.
     """
-    s, n, p = residuals.shape
-    rows = jnp.moveaxis(residuals, 0, 1).reshape(n, s * p)
-
-    def apart(a: Array) -> Array:
-        """[.., s p] as [s, .., p]."""
-        return jnp.moveaxis(a.reshape(*a.shape[:-1], s, p), -2, 0)
-
+    n, p = residuals.shape
     with jax.default_matmul_precision("highest"):
-        sums = normal_equations(features, points, rows, weights, side=min(n, TILE), also=also)
+        sums = normal_equations(features, points, residuals, weights, side=min(n, TILE), also=also)
         values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
         spectrum = at_least(values, 0) + jnp.sum(weights) * ridge
         inverse = 1 / spectrum
-        moments = vectors.T @ sums.moments
-        theta = inverse[:, None] * moments[:, : s * p]
+        moments = inverse[:, None] * (vectors.T @ sums.moments)
+        theta, others = moments[:, :p], moments[:, p:]
         along = inverse[:, None] * theta
         turned = features.turned(vectors)
 
-        def parts(x: Array, rows: Array, weight: Array) -> tuple[Array, ...]:
-            """F V, and of each set the fit's residuals, the first influence, each one's product
-            with itself, which the value leaves out, and its part of the bias."""
+        def parts(x: Array, r: Array, weight: Array) -> tuple[Array, ...]:
+            """F V, the fit's residuals, the first influence, and the products with themselves."""
             f = turned(x) * weight[:, None]
-            leverage, square = (f**2 @ jnp.stack([inverse, inverse**2], axis=1)).T
-
-            def of_one(r: Array, theta: Array, along: Array) -> tuple[Array, ...]:
-                errors = r - f @ theta
-                drift = f @ along
-                drifts = jnp.sum(drift * errors, axis=1)
-                rr, re = jnp.sum(r**2, axis=1), jnp.sum(r * errors, axis=1)
-                return errors, 2 * drifts, square * rr, _bias(square, leverage, rr, re, drifts)
-
-            return f, *jax.vmap(of_one)(apart(rows), apart(theta), apart(along))
+            errors = r - f @ theta
+            alone = f**2 @ inverse**2 * jnp.sum(r**2, axis=1)
+            return f, errors, 2 * jnp.sum((f @ along) * errors, axis=1), alone
 
         if n <= BLOCKS:
-            f, errors, first, alone, bias = parts(points, rows, weights)
+            f, errors, first, alone = parts(points, residuals, weights)
             pulled = f * inverse[None]
-            second = (pulled @ pulled.T)[None] * (errors @ jnp.swapaxes(errors, 1, 2))
+            gram = pulled @ pulled.T
+            second, noise = (gram * (each @ each.T) for each in (errors, claimed))
             sizes = weights
         else:
-            first, alone, bias, second, sizes = _in_blocks(
-                key, parts, inverse, points, rows, weights
+            first, alone, second, noise, sizes = _in_blocks(
+                key, parts, inverse, (points, residuals, claimed, weights)
             )
-    estimate = jnp.sum(apart(theta) ** 2, axis=(1, 2))
-    value = estimate - jnp.sum(alone, axis=1)
-    bias = jnp.sum(bias, axis=1)
-    each_set = jax.vmap(_expansion, in_axes=(0, 0, 0, 0, 0, None))
-    expansions = each_set(estimate, value, bias, first, second, sizes / jnp.sum(weights))
-    return Fitted(expansions, sums.kept, spectrum, moments[:, s * p :])
+    estimate = jnp.sum(theta**2)
+    value = estimate - jnp.sum(alone)
+    expansion = _expansion(estimate, value, first, second, noise, sizes / jnp.sum(weights))
+    return Fitted(expansion, sums.kept, theta, others)
 
 
 def _in_blocks(
-    key: Key,
-    parts: Callable[..., tuple[Array, ...]],
-    inverse: Array,
-    points: Array,
-    residuals: Array,
-    weights: Array,
+    key: Key, parts: Callable[..., tuple[Array, ...]], inverse: Array, rows: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """Of each set, sums over random blocks: of the first influence, of what is left out, of the
-    bias, the products of the sums of the second; and how many observations are in each block."""
-    rows = _dealt(key, points, residuals, weights)
+    """Sums over random blocks: of the first influence, of what is left out, the products of the
+    sums of the second, with errors and as claimed; and how many observations are in each block."""
+    rows = _dealt(key, *rows)
     side = rows[0].shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
 
     def chunk(rows: tuple[Array, ...]) -> tuple[Array, ...]:
-        x, r, weight = rows
-        f, errors, *sums = parts(
-            x.reshape(-1, x.shape[2]), r.reshape(-1, r.shape[2]), weight.reshape(-1)
-        )
-        f = f.reshape(tile, side, -1)
-        errors = errors.reshape(len(errors), tile, side, -1)
-        products = jnp.einsum("bir,sbip->bsrp", f, errors) * inverse[None, None, :, None]
-        sums = (jnp.sum(a.reshape(-1, tile, side), axis=2).T for a in sums)
-        return *sums, products.reshape(*products.shape[:2], -1)
+        x, r, claimed, weight = (a.reshape(-1, *a.shape[2:]) for a in rows)
+        f, errors, *sums = parts(x, r, weight)
+        pulled = (f * inverse[None]).reshape(tile, side, -1)
+        products = [
+            jnp.einsum("bir,bip->brp", pulled, each.reshape(tile, side, -1)).reshape(tile, -1)
+            for each in (errors, claimed)
+        ]
+        return *(jnp.sum(a.reshape(tile, side), axis=1) for a in sums), *products
 
     chunks = jax.tree.map(lambda a: a.reshape(BLOCKS // tile, tile, *a.shape[1:]), rows)
-    parts_of_blocks = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
-    *sums, products = (jnp.moveaxis(a, 1, 0) for a in parts_of_blocks)
-    return *sums, products @ jnp.swapaxes(products, 1, 2), jnp.sum(rows[2], axis=1)
+    blocks = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
+    first, alone, errors, claimed = blocks
+    return first, alone, errors @ errors.T, claimed @ claimed.T, jnp.sum(rows[-1], axis=1)
 
 
 def by_products(
@@ -174,72 +169,63 @@ def by_products(
 ) -> Expansion:
     r"""The expansion where only the products D = R R^T of the residuals are known.
 
-    Cost 5 n^3 multiplications, memory O(n^2).
+    Residuals count as claimed as they are, without the fit. Cost 4 n^3 multiplications, memory
+    O(n^2).
     """
     n = gram.shape[0]
     with jax.default_matmul_precision("highest"):
         low = solve.factor(gram, ridge)
-        half = solve.solve(low, products)
-        s = solve.solve(low, half.T)
+        s = solve.solve(low, solve.solve(low, products).T)
         s = (s + s.T) / 2
         along = solve.solve(low, gram)
         w = solve.solve(low, along.T)
         w = (w + w.T) / 2
     scale = n * ridge
     first = 2 * scale * jnp.sum(along.T * s, axis=1)
-    terms = w * products
-    estimate = jnp.sum(terms)
+    claimed = w * products
+    estimate = jnp.sum(claimed)
+    value = estimate - jnp.trace(claimed)
+    signs = jax.random.rademacher(jax.random.fold_in(key, 1), (n,), dtype=gram.dtype)
+    claimed = claimed * signs[:, None] * signs[None]
     second, sizes = w * scale**2 * s, jnp.ones(n, gram.dtype)
-    value = estimate - jnp.trace(terms)
-    bias = jnp.sum(
-        _bias(
-            jnp.diagonal(w),
-            jnp.diagonal(along),
-            jnp.diagonal(products),
-            scale * jnp.diagonal(half),
-            scale * jnp.sum(w * half, axis=1),
-        )
-    )
     if n > BLOCKS:
         block = jax.random.permutation(key, jnp.arange(n) % BLOCKS)
 
         def summed(a: Array) -> Array:
             return jax.ops.segment_sum(a, block, BLOCKS)
 
-        first, second, sizes = summed(first), summed(summed(second).T), summed(sizes)
-    return _expansion(estimate, value, bias, first, second, sizes / n)
-
-
-def _bias(square: Array, leverage: Array, rr: Array, re: Array, de: Array) -> Array:
-    r"""Each observation's part in the bias of the value, from its residual r, the fit's residual e,
-    the drift d, sum over j of W_ij r_j, and the squared norm W_ii of A^-1 phi.
-
-    :math:`-W_{ii} r \cdot f_{-i} - 2 h (d - W_{ii} r) \cdot e_{-i}`, where the fit leaves i out:
-    :math:`e_{-i} = e / (1 - h)` and :math:`f_{-i} = r - e_{-i}`. So the first part has mean 0
-    in a calibrated model.
-    """
-    left_out = 1 / (1 - leverage)
-    return -square * (rr - re * left_out) - 2 * leverage * (de - square * re) * left_out
+        first, sizes = summed(first), summed(sizes)
+        second, claimed = (summed(summed(a).T) for a in (second, claimed))
+    return _expansion(estimate, value, first, second, claimed, sizes / n)
 
 
 def _expansion(
-    estimate: Scalar, value: Scalar, bias: Scalar, first: Array, second: Array, share: Array
+    estimate: Scalar, value: Scalar, first: Array, second: Array, claimed: Array, share: Array
 ) -> Expansion:
     """Centred; no observation meets itself in the second term, nor in the estimate of the first."""
-    rows = jnp.sum(second, axis=1)
-    second = second - share[:, None] * rows[None] - rows[:, None] * share[None]
-    second = second + jnp.sum(rows) * share[:, None] * share[None]
+
+    def centred(a: Array) -> Array:
+        rows = jnp.sum(a, axis=1)
+        a = a - share[:, None] * rows[None] - rows[:, None] * share[None]
+        return a + jnp.sum(rows) * share[:, None] * share[None]
+
+    second, claimed = centred(second), centred(claimed)
     alone = jnp.diagonal(second)
-    first = first - 2 * alone
-    first = first - share * jnp.sum(first)
-    return Expansion(estimate, value, bias, first, second - jnp.diag(alone))
+    second, claimed = (a - jnp.diag(jnp.diagonal(a)) for a in (second, claimed))
+    plain, first = (a - share * jnp.sum(a) for a in (first, first - 2 * alone))
+    noise = 2 * estimate - value  # the estimate, and the noise in it once more
+    slope = jnp.sum(plain**2) + 4 * jnp.sum(second**2)
+    slope = slope / jnp.where(noise > 0, noise, 1)
+    return Expansion(estimate, value, slope, first, second, claimed)
 
 
-def _dealt(key: Key, points: Array, residuals: Array, weights: Array) -> tuple[Array, ...]:
-    """Rows as [k, s, ..] in a random order, with weight 0 for those that fill the last places."""
-    n = points.shape[0]
+def _dealt(key: Key, *rows: Array) -> tuple[Array, ...]:
+    """Rows as [k, s, ..] in a random order; those that fill the last places get the weight 0, the
+    last of the arrays."""
+    n = rows[0].shape[0]
     side = -(-n // BLOCKS)
     order = jax.random.permutation(key, n)
     order = jnp.concatenate([order, order[: side * BLOCKS - n]]).reshape(side, BLOCKS).T
     real = (jnp.arange(side * BLOCKS) < n).reshape(side, BLOCKS).T
-    return points[order], residuals[order], weights[order] * real.astype(weights.dtype)
+    *others, weights = (a[order] for a in rows)
+    return *others, weights * real.astype(weights.dtype)

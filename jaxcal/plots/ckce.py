@@ -21,7 +21,7 @@ MARKS = "os^DvPX"
 def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw each model's CKCE without label noise, with its interval, best calibrated on top.
 
-    0 is what a calibrated model scores on average. Filled dots: no other model is shown to be
+    0 is the value of a calibrated model. Filled dots: no other model is shown to be
     better; open ones: worse than some. On the right, the temperature or shift that is as wrong.
     Intervals of two models may overlap although their difference is clear: see `differences`.
 
@@ -40,7 +40,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
         >>> result = jaxcal.compare(2, models, targets)
         >>> axes = jaxcal.plots.comparison(result)
     """
-    names, order = _one(result), _order(result)
+    names, order = _one(result), result.order()
     ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
     ax.set(xlabel="CKCE without label noise (squared norm, no unit)")
     if not np.all(np.isfinite(np.asarray(result.corrected))):
@@ -94,7 +94,7 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
         >>> result = jaxcal.compare(2, models, targets)
         >>> axes = jaxcal.plots.differences(result)
     """
-    names, order = _one(result), _order(result)
+    names, order = _one(result), result.order()
     count = len(names)
     ax = axes(ax, (1.8 + 0.75 * count, 1.4 + 0.55 * count))
     p = np.asarray(result.differences.p_adjusted)[np.ix_(order, order)]
@@ -183,7 +183,3 @@ def ridge_path(
 def _one(result: Comparison) -> tuple[str, ...]:
     one(result, "ridge", "result", "comparison")
     return result.names
-
-
-def _order(result: Comparison) -> np.ndarray:
-    return np.argsort(np.asarray(result.corrected), kind="stable")

@@ -1,5 +1,6 @@
 """Comparing distributions, draws and unnormalized densities by the same call."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -50,6 +51,20 @@ def test_distributions_are_compared_by_kernel_means():
     assert result.effect.low[0] < shift < result.effect.high[0]
     assert "shift" in str(result)
     assert "log" in str(result)
+
+
+@pytest.mark.slow
+def test_distributions_are_compared_inside_jit_and_vmap():
+    def gaps(mean, y):
+        models = {"biased": dist.Normal(mean + 0.5, 0.6), "right": dist.Normal(mean, 0.6)}
+        result = jaxcal.compare(0, models, y, n_draws=19)
+        return result.corrected, result.skill["log"]
+
+    alone = gaps(jnp.asarray(X), jnp.asarray(Y))
+    means, ys = jnp.stack([X, X]), jnp.stack([Y, Y[::-1]])
+    for inside in (jax.jit(gaps)(means[0], ys[0]), jax.jit(jax.vmap(gaps))(means, ys)):
+        for a, b in zip(alone, inside, strict=True):
+            np.testing.assert_allclose(a, b.reshape(-1, 2)[0], rtol=1e-9)
 
 
 @pytest.mark.slow

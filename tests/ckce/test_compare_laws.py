@@ -1,0 +1,125 @@
+"""Comparisons of models nobody chose for them: in-sample fits, underconfidence, rare labels."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+import pytest
+import scipy.stats
+
+from jaxcal.ckce import compare
+
+N, DATA_SETS = 100, 120
+COMPARED = jax.jit(lambda key, models, y: compare(key, models, y, n_draws=99, rank=32))
+
+
+def two(p):
+    return np.stack([1 - p, p], -1)
+
+
+def base_rate(rng):
+    """A calibrated model, and the frequency of the labels it is compared on."""
+    p = rng.uniform(size=N)
+    y = rng.uniform(size=N) < p
+    return [p, np.full(N, y.mean())], y
+
+
+def in_sample_bins(rng):
+    """A calibrated model, and its frequencies in ten bins of the same labels."""
+    p = rng.uniform(size=N)
+    y = rng.uniform(size=N) < p
+    cell = (10 * p).astype(int)
+    return [p, (np.bincount(cell, y, 10) / np.maximum(np.bincount(cell, minlength=10), 1))[cell]], y
+
+
+def under_confident(rng):
+    """Two models, each the mean given one of two parts, with logits half as large as is right."""
+    parts = rng.uniform(size=(2, N))
+    right = (parts + 0.5) / 2
+    y = rng.uniform(size=N) < parts.mean(axis=0)
+    return list(1 / (1 + np.sqrt(1 / right - 1))), y
+
+
+def rare_labels(rng):
+    """Two calibrated models of the same kind, labels with probability .03."""
+    parts = rng.uniform(0.002, 0.062, (2, N))
+    return list((parts + 0.032) / 2), rng.uniform(size=N) < parts.mean(axis=0)
+
+
+LAWS = {f.__name__: f for f in (base_rate, in_sample_bins, under_confident, rare_labels)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", LAWS)
+def test_no_equal_model_is_accused_and_intervals_hold_what_they_are_of(law):
+    rng = np.random.default_rng(1)
+    sets = [LAWS[law](rng) for _ in range(DATA_SETS)]
+    models = jnp.asarray([[two(q) for q in each] for each, _ in sets])
+    labels = jnp.asarray([y for _, y in sets], int)
+    keys = jax.random.split(jax.random.key(0), DATA_SETS)
+    results = jax.jit(lambda *sets: jax.lax.map(lambda a: COMPARED(*a), sets))(keys, models, labels)
+    d, allowed = results.differences, scipy.stats.binom.ppf(0.9999, DATA_SETS, 0.05)
+    # the models are equal, or the second one is fitted to the labels and truly worse
+    fitted = law in ("base_rate", "in_sample_bins")
+    accused = (d.p_adjusted[:, 0, 1] <= 0.05) & ((d.estimate[:, 0, 1] > 0) | (not fitted))
+    assert int(jnp.sum(accused)) <= allowed
+    assert bool(jnp.all((results.low >= 0) & (results.low <= results.corrected)))
+    assert bool(jnp.all((results.corrected <= results.high) & (results.high < 0.5)))
+    if law != "under_confident":
+        assert int(jnp.sum(results.low[:, 0] > 0)) <= allowed
+    else:
+        assert int(jnp.sum(results.effect.low[:, 0] > 1)) <= allowed
+        assert float(jnp.mean(results.effect.value > 1)) < 0.1
+    outside = (d.low[:, 0, 1] > 0) | (d.high[:, 0, 1] < 0)
+    np.testing.assert_array_equal(outside, d.p_adjusted[:, 0, 1] <= 0.05)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_base_rate_has_an_interval(dtype):
+    (p, rate), y = base_rate(np.random.default_rng(0))
+    models = jnp.asarray([two(p), two(rate)], dtype)
+    result = COMPARED(jax.random.key(0), models, jnp.asarray(y, int))
+    assert float(result.corrected[1]) == float(result.low[1]) == 0
+    # k(q, q) / (k(q, q) + ridge)^2 of the squared distance of two vectors of class probabilities
+    height, ridge = 1 + np.sum(two(rate)[0] ** 2), float(result.ridge)
+    distance = np.sqrt(float(result.high[1]) * (height + ridge) ** 2 / height / 2)
+    # 1.96 standard errors of a frequency, .05, once in the labels and at most once more
+    assert 1.96 * 0.05 < distance < 2 * 1.96 * 0.05 * 1.1
+
+
+def test_underconfidence_is_told_from_overconfidence():
+    q, y = problems.drawn(3, 200)
+    models = {str(t): problems.tempered(q, t) for t in (4.0, 2.0, 0.5)}
+    result = compare(0, models, y, n_draws=99, rank=64)
+    # the temperature that would be right is the inverse of the one that was applied
+    for low, inverse, high in zip(
+        result.effect.low, (0.25, 0.5, 2), result.effect.high, strict=True
+    ):
+        assert low < inverse < high
+    assert float(result.effect.high[0]) < 1 < float(result.effect.low[2])
+    under, over = (
+        line for line in str(result).splitlines() if re.match("  (4.0|0.5) .*calib", line)
+    )
+    assert "above" in under if "4.0" in under else "below" in under
+    assert "above" in over if "4.0" in over else "below" in over
+
+
+def test_predictions_near_one_third_have_a_temperature():
+    rng = np.random.default_rng(0)
+    q = rng.dirichlet(np.full(3, 20000.0), 100)
+    y = np.asarray([rng.choice(3, p=p) for p in q])
+    even = np.full((100, 3), 1 / 3)
+    text = str(compare(0, {"near": q, "even": even}, y, n_draws=99))
+    assert re.search(r"near .*calibrated: any temperature", text)
+    assert re.search(r"even +no temperature changes its predictions", text)
+
+
+def test_pair_intervals_hold_together():
+    q, y = problems.drawn(0, 200)
+    models = {str(t): problems.tempered(q, t) for t in (1.0, 0.8, 0.5, 0.25)}
+    d = compare(0, models, y, n_draws=199, rank=64).differences
+    outside = (d.low > 0) | (d.high < 0)
+    np.testing.assert_array_equal(outside, d.p_adjusted <= 0.05)
+    assert bool(jnp.any(outside))
