@@ -50,7 +50,7 @@ VERDICTS = {  # by how their sentences begin
     "not_calibrated": "not calibrated, so",
     "ranks_alone": "not calibrated: ",
     "given_x_alone": "calibrated as far",
-    "witnesses_alone": "the tests see no evidence",
+    "witnesses_alone": "not right: one kind of error",
     "cannot_tell": "cannot tell",
 }
 SAID = {  # kinds of findings, by what is in their sentences
@@ -60,7 +60,7 @@ SAID = {  # kinds of findings, by what is in their sentences
     "trend": "errors change",
     "weights": "the mass lies",
 }
-P_VALUES = ("moments", "candidates", "ranks", "given_x")
+P_VALUES = ("moments", "candidates", "ranks", "given_x", "witnesses")
 MEASURED = (
     "data_sets",
     "rejected",

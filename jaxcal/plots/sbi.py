@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.plots.results import contributions, null_histogram
-from jaxcal.results import confidence
+from jaxcal.results import confidence, tells
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,29 +135,19 @@ def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
 def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Shift and spread of every parameter and correlation of every pair, with limits.
 
-    Spread is the logarithm to base 2 of claimed over actual standard deviation, by itself where
-    that is known, else given the other parameters. Filled: p at most the level after Holm.
+    By itself, spread as the logarithm to base 2 of claimed over actual standard deviation. Filled:
+    p at most the level after Holm. Empty where scores of posteriors that are not Gaussian are all
+    there is: they name no parameter.
     """
     ax = axes(ax)
     diagnosis, names = report.diagnosis(), list(report.names)
-    shift = diagnosis.bias if diagnosis.shift is None else diagnosis.shift
-    spread = faults.spreads(diagnosis.marginal_spread, names) or _given_others(diagnosis, names)
-    rows = faults.shifts(shift, names) + spread + faults.pairs(diagnosis.correlation, names)
-    if not np.all(np.isfinite([row.size for row in rows])):
+    if not np.all(np.isfinite(np.asarray(diagnosis.bias.estimate))):
         return say(ax, "scores are not finite numbers:\nno verdict")
-    condition = " | others" if diagnosis.shift is None else ""
-    faults.draw(rows, report.level, ax, shift=f"shift{condition}, sd (+: too high)")
+    if not tells(diagnosis.shift):
+        return say(ax, "which parameter is off, scores tell of\nGaussian posteriors only")
+    rows = faults.shifts(diagnosis.shift, names) + faults.spreads(diagnosis.marginal_spread, names)
+    faults.draw(rows + faults.pairs(diagnosis.correlation, names), report.level, ax)
     return ax
-
-
-def _given_others(diagnosis: Any, names: list[str]) -> list[faults.Row]:
-    """The spread of each parameter given the others; as far as can be drawn where the pairs set no
-    limit."""
-    far = np.exp(faults.FARTHEST)
-    low, high = np.clip(np.asarray(diagnosis.sd_ratio_interval()), 1 / far, far)
-    ratio = np.nan_to_num(np.asarray(diagnosis.sd_ratio()), nan=far)
-    logs = {"estimate": np.log(ratio), "low": np.log(low), "high": np.log(high)}
-    return faults.spreads(diagnosis.spread._replace(**logs), [f"{name} | others" for name in names])
 
 
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
@@ -169,7 +159,8 @@ def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     if diagnosis.strongest is not None:
         trends = (diagnosis.shift_trend, diagnosis.spread_trend)
         p = min(float(np.asarray(trend.p_adjusted)[k, j]) for trend in trends)
-        ax.set_xlabel(f"x[{j}] (errors of {report.names[k]} change along it: p = {p:.2g})")
+        whose = f" of {report.names[k]}" if tells(diagnosis.shift) else ""
+        ax.set_xlabel(f"x[{j}] (errors{whose} change along it: p = {p:.2g})")
     return ax
 
 

@@ -370,7 +370,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
         level=level,
         covariances=None if claims is None else claims.covariances,
         claimed_centers=None if claims is None else claims.centers,
-        common=0 if claims is None else claims.common,
+        exact=True if claims is None else claims.exact,
     )
 
 
@@ -385,4 +385,5 @@ def _claims(thetas: Array, scores: Scores) -> Claims | None:
     if fitted is None:
         return None
     square = units.scale[:, None] * units.scale[None]
-    return Claims(units.original(fitted.centers), fitted.covariances * square[None], fitted.common)
+    centers = units.original(fitted.centers)
+    return fitted._replace(centers=centers, covariances=fitted.covariances * square[None])

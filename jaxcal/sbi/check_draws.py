@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxcal import checks
 from jaxcal.models import Units
 from jaxcal.results import recorded
-from jaxcal.sbi.draws import as_draws
+from jaxcal.sbi.draws import paired
 from jaxcal.sbi.ranks import PosteriorRanks, rank_draws
 from jaxcal.typing import ArrayLike, KeyLike, Names, Observations
 
@@ -27,16 +27,18 @@ def check_draws(
     Args:
         key: Random key: typed, legacy or an integer.
         draws: Independent draws of each posterior, [n, m, d], or what `as_draws` takes.
-        thetas: [n, d] parameters from the prior.
+        thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
         xs: [n, q] observations or summaries of them, along which errors are looked for; or None.
-        names: Of the d parameters.
+        names: Of the d parameters, in the order of the columns of ``thetas``. Draws with names
+            (a dict, ArviZ) are put into that order.
         level: Level of the limits.
 
     Returns:
-        `PosteriorRanks`: ``p_value`` of all together, and p-values of each.
+        `PosteriorRanks`: ``p_value`` of ranks and trends along x together, and p-values of each.
 
     Raises:
-        ValueError: shapes disagree, naming the argument.
+        ValueError: shapes or names disagree, naming the argument; several named variables, and
+            nothing says which column of ``thetas`` is which.
         TypeError: draws are of no known form.
 
     Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance.
@@ -50,18 +52,14 @@ def check_draws(
         True
     """
     key, level = checks.key(key), checks.level(level)
-    array, values = as_draws(draws), checks.floats(thetas, "thetas")
-    values = values[:, None] if values.ndim == 1 else values
+    array, values, words = paired(draws, thetas, names)
     n, m, d = array.shape
     if values.shape != (n, d) or m < 2:
         raise ValueError(
             f"draws: wanted m >= 2 draws for each of thetas of shape {values.shape}, got "
             f"{array.shape}" + (": transpose the first two axes?" if (m, d) == values.shape else "")
         )
-    words = checks.names(names, d)
-    if words is None:
-        words = tuple(draws) if isinstance(draws, dict) and len(draws) == d else None
-    words = words or tuple(f"theta_{k + 1}" for k in range(d))
+    words = checks.names(words, d) or tuple(f"theta_{k + 1}" for k in range(d))
     features = None if xs is None else checks.rows(xs, n, "xs").astype(values.dtype)
     units = Units.of(values)  # distances are in units of the prior's draws
     among = units.points(jnp.asarray(array, values.dtype))

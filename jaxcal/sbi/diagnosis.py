@@ -6,8 +6,9 @@ function f with :math:`E_p|f s_p| < \infty` that fades out at infinity,
 :math:`f = \theta_k - c` about the spread, and with either times a function of x about a region.
 
 A score asks about a parameter **given the others**: where parameters are correlated it accuses
-innocent ones. The scores of all parameters together, put right by the posterior's covariance, ask
-about each by itself (`jaxcal.moments.marginal_means`).
+innocent ones. The scores of all parameters together, put right by the covariance of a Gaussian
+posterior, ask about each by itself (`jaxcal.moments.marginal_means`); of other posteriors no
+parameter is named from scores.
 """
 
 from functools import partial
@@ -15,7 +16,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxcal import convert
 from jaxcal.kernels.bandwidths import by_values
@@ -32,12 +33,15 @@ class Diagnosis(eqx.Module):
     r"""Which parameter is off, which way, and for which observations; `Means` of d moments each.
 
     Limits have confidence 1 - level. Errors **given the other parameters** show in all parameters
-    correlated with the one that is off; errors of a parameter **by itself** do not.
+    dependent on the one that is off; errors of a parameter **by itself** do not. Sizes and limits
+    from scores are exact for Gaussian posteriors; p-values are valid for all, but a small one of
+    another posterior says that something is off, not which parameter. Of ranks among draws
+    everything here is exact.
 
     Attributes:
         shift: How far the posterior lies too high in a parameter by itself, in the standard
-            deviations that the posteriors claim (`jaxcal.results.Coordinates` says what that means
-            where they are not Gaussian). None without scores at more nodes than parameters, which
+            deviations that the posteriors claim. Limits are NaN where scores are not linear (as in
+            `jaxcal.results.Coordinates`). None without scores at more nodes than parameters, which
             the covariances of the posteriors need.
         bias: Given the other parameters: the score :math:`s_k` over its root mean square, how far
             too high, in units of the parameter's actual spread about it given the others.
@@ -55,7 +59,7 @@ class Diagnosis(eqx.Module):
             that feature, [2, 3].
         marginal_spread: The logarithm of claimed over actual deviation of each parameter by
             itself, with Holm's correction of its own, as in `jaxcal.results.Coordinates`. None
-            where shift is; NaN where the scores of posteriors do not look Gaussian.
+            where shift is; NaN where the scores of posteriors are not linear.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..,
             as ``marginal_spread``; None also without pairs.
 
@@ -82,26 +86,6 @@ class Diagnosis(eqx.Module):
     marginal_spread: Means | None = None
     correlation: Means | None = None
 
-    def sd_ratio(self) -> Float[Array, " d"]:
-        """Claimed over actual standard deviation given the other parameters, [d].
-
-        As for Gaussian posteriors; NaN where no Gaussian could give such a spread.
-        """
-        return _ratio(1 - self.spread.estimate, jnp.nan)
-
-    def sd_ratio_interval(self) -> Float[Array, "2 d"]:
-        """Limits of `sd_ratio`, from those of the spread, [2, d].
-
-        Infinite where the pairs set no upper one.
-        """
-        return _ratio(1 - jnp.stack([self.spread.low, self.spread.high]), jnp.inf)
-
-
-def _ratio(actual: Array, otherwise: float) -> Array:
-    """Claimed over actual deviation from actual over claimed variance, where it is positive."""
-    ratio = jnp.where(actual > 0, jnp.abs(actual) ** -0.5, otherwise)
-    return jnp.where(jnp.isnan(actual), jnp.nan, ratio)
-
 
 @partial(jax.jit, static_argnames="conditional")
 def diagnose(
@@ -115,13 +99,13 @@ def diagnose(
     level: Scalar | float = 0.05,
     covariances: Float[Array, "n d d"] | None = None,
     claimed_centers: Float[Array, "n d"] | None = None,
-    common: Int[Array, ""] | int = 0,
+    exact: Bool[Array, ""] | bool = True,
 ) -> Diagnosis:
     """Moments of free parameters and their scores; ``predictors``: what is conditioned on.
 
     ``features``: those to look for trends along; used only where ``conditional``. ``covariances``
-    and ``claimed_centers`` of the posteriors, functions of nothing but them; ``common`` of the
-    covariances are one that is not theirs. Without claimed centres spreads of parameters by
+    and ``claimed_centers`` of the posteriors, functions of nothing but them, ``exact`` where scores
+    are linear. Without claimed centres spreads of parameters by
     themselves and correlations are about regressed ones, whose errors the limits do not know.
     Limits are those of tests of this ``level``, of confidence 1 - level. p-values by Student's t:
     from about a hundred pairs on. Cost O(n 300^2).
@@ -134,11 +118,11 @@ def diagnose(
     d = thetas.shape[1]
     mean, spread = _together(first, second, level)
     bias = mean if covariances is None else marginal_means.means(given_others, level=level)
-    shift = None if covariances is None else mean
+    shift = None if covariances is None else marginal_means.limited(mean, exact)
     alone = pairs = None
     if covariances is not None:
         about = centers if claimed_centers is None else claimed_centers
-        apart = attribution.faults(thetas, scores, about, covariances, level=level, common=common)
+        apart = attribution.faults(thetas, scores, about, covariances, level=level, gaussian=exact)
         alone, pairs = apart.spread, apart.correlation
     if not conditional or features is None:
         return Diagnosis(shift, bias, spread, None, None, None, None, alone, pairs)

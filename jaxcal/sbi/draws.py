@@ -62,6 +62,66 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
     return array
 
 
+def paired(
+    draws: ArrayLike, thetas: ArrayLike, names: Sequence[str] | None
+) -> tuple[Float[Array, "n m d"], Array, Sequence[str] | None]:
+    """Draws and parameters with the same columns, and the names of these where they are known.
+
+    Columns are aligned by name: by those of ``thetas`` where it is a dict, else by ``names``.
+    """
+    variables = _variables(draws)
+    if isinstance(thetas, Mapping):
+        if variables is None:
+            raise ValueError("thetas: got a dict, but the draws have no names: pass both as arrays")
+        order = _same(variables, [str(name) for name in thetas])
+        parts = [checks.floats(thetas[name], f"thetas[{name!r}]") for name in thetas]
+        values = jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
+        return as_draws(draws, order), values, names or _columns(order, parts)
+    values = checks.floats(thetas, "thetas")
+    values = values[:, None] if values.ndim == 1 else values
+    if variables is None:
+        return as_draws(draws), values, names
+    if len(variables) == 1:
+        return as_draws(draws), values, names or _columns(variables, [values])
+    if names is None:
+        raise ValueError(
+            f"thetas: the draws have the names {', '.join(variables)}, and nothing says which "
+            f"column of thetas is which: pass thetas as a dict with these names, or names= in the "
+            f"order of its columns"
+        )
+    order = _same(variables, names)
+    return as_draws(draws, order), values, order
+
+
+def _variables(draws: ArrayLike) -> list[str] | None:
+    """Names of the variables that draws come with; None for an array."""
+    if isinstance(draws, Mapping):
+        return [str(name) for name in draws]
+    if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
+        return [str(name) for name in draws[0].posterior.data_vars]
+    return None
+
+
+def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The names, which must be those of the variables in some order."""
+    if sorted(names) != sorted(variables):
+        raise ValueError(
+            f"names: the draws hold {', '.join(variables)}, the parameters are called "
+            f"{', '.join(names)}: use the same names for both"
+        )
+    return list(names)
+
+
+def _columns(names: Sequence[str], parts: Sequence[Array]) -> list[str]:
+    """A name for each column of the parts [n, ..]; those of one part are counted from 0."""
+    sizes = [int(np.prod(part.shape[1:], dtype=int)) for part in parts]
+    return [
+        name if size == 1 else f"{name}[{i}]"
+        for name, size in zip(names, sizes, strict=True)
+        for i in range(size)
+    ]
+
+
 def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Array:
     parts = []
     for name in _chosen(draws, names):

@@ -203,7 +203,7 @@ def score_pairs(
         scores = scorer.scored(values, xs, nodes)
     notes += suspicions.about_count(len(values)) + suspicions.about_scores(scores)
     scores = _free(space, values, scores)
-    notes += suspicions.about_tails(np.asarray(scores.at_targets), names)
+    notes += suspicions.about_tails(np.asarray(scores.at_targets))
     predictions = scorer.predictions(xs) if isinstance(scorer, Densities) else None
     return ScoredPairs(
         space.free(values),

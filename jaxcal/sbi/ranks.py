@@ -24,7 +24,7 @@ from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.results import Result
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
-from jaxcal.sbi.draws import as_draws
+from jaxcal.sbi.draws import paired
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.typing import Contents, Key, Scalar
 
@@ -80,13 +80,29 @@ class PosteriorRanks(Result):
         return ax.figure
 
     @property
-    def p_value(self) -> Scalar:
-        """Of the uniformity of all ranks together, by Bonferroni's correction, []."""
+    def uniformity(self) -> Scalar:
+        """P-value of the uniformity of all ranks together, by Bonferroni's correction, []."""
         p = self.p_values
         return jnp.minimum(1.0, p.shape[-1] * jnp.min(p, axis=-1))
 
+    @property
+    def trend(self) -> Scalar | None:
+        """P-value of trends of shift and spread along x, after Holm's correction, []; None without
+        x."""
+        d = self.diagnosis
+        if d.shift_trend is None or d.spread_trend is None:
+            return None
+        return jnp.minimum(jnp.min(d.shift_trend.p_adjusted), jnp.min(d.spread_trend.p_adjusted))
+
+    @property
+    def p_value(self) -> Scalar:
+        """P-value of `uniformity` and `trend` together, by Bonferroni's correction, []."""
+        if self.trend is None:
+            return self.uniformity
+        return jnp.minimum(1.0, 2 * jnp.minimum(self.uniformity, self.trend))
+
     def _contents(self) -> Contents:
-        of_all = super()._contents() | {"p_value": self.p_value}
+        of_all = super()._contents() | {"p_value": self.p_value, "trend": self.trend}
         if self.exchangeability is not None:
             of_all["exchangeability"] = self.exchangeability.to_dict()
         return of_all
@@ -95,7 +111,12 @@ class PosteriorRanks(Result):
         n = self.ranks.shape[0]
         each = zip(self.statistics, np.asarray(self.p_values), strict=True)
         lines = [f"ranks among {self.size} {self.source}, n = {n}, p = {float(self.p_value):.2g}"]
-        return lines + [f"  {name:12} p = {p:.2g}" for name, p in each]
+        lines += [f"  {name:12} p = {p:.2g}" for name, p in each]
+        if self.trend is None or self.diagnosis.strongest is None:
+            return lines
+        k, j = (int(i) for i in np.asarray(self.diagnosis.strongest))
+        where = f"strongest: {self.statistics[k + 1]} along x[{j}]"
+        return [*lines, f"  {'errors in x':12} p = {float(self.trend):.2g} ({where})"]
 
 
 def ranks_of(
@@ -110,7 +131,7 @@ def ranks_of(
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:
-        array = as_draws(draws)
+        array = paired(draws, pairs.thetas, pairs.names)[0]
         if array.shape[0] != n or array.shape[2] != d or array.shape[1] < 2:
             raise ValueError(
                 f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "

@@ -10,10 +10,20 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.coverage import Coverage
-from jaxcal.results import Result, Sentences, TestResult
+from jaxcal.results import Result, Sentences, TestResult, tells
+from jaxcal.results.report import about_coordinates
 from jaxcal.sbi.diagnosis import Diagnosis
-from jaxcal.sbi.ranks import CHAINS, DRAWS, PosteriorRanks
-from jaxcal.sbi.report_text import LABELS, QUESTIONS, SIGHT, SOURCES, sentences, table, told
+from jaxcal.sbi.ranks import DRAWS, PosteriorRanks
+from jaxcal.sbi.report_text import (
+    GIVEN_X,
+    LABELS,
+    QUESTIONS,
+    SIGHT,
+    SOURCES,
+    least_p_value,
+    sentences,
+    table,
+)
 from jaxcal.typing import Contents
 
 if TYPE_CHECKING:
@@ -35,12 +45,12 @@ class PosteriorResult(Result):
     Example:
         >>> import jax
         >>> from jaxcal import sbi
-        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
-        >>> def log_prob(theta, x):
-        ...     return -((theta - x + 2) ** 2).sum()
-        >>> result = sbi.kccsd_test(1, log_prob, thetas, thetas, names=["rate"])
-        >>> [text[:16] for text in result.findings()]
-        ['rate is too low ']
+        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 60, 1))
+        >>> def log_prob(theta, x):  # the exact posterior is N(x / 2, 1 / 2)
+        ...     return -((theta - x / 2 + 2) ** 2).sum()
+        >>> result = sbi.kccsd_test(1, log_prob, thetas, thetas + noise, names=["rate"])
+        >>> result.findings()[0][:15]
+        'rate is too low'
     """
 
     __test__ = False
@@ -65,7 +75,9 @@ class PosteriorResult(Result):
         return self.test.contributions
 
     def _sentences(self) -> Sentences:
-        return [(text, True) for text in (*self.notes, *self.test.warnings())]
+        told = about_coordinates(self.diagnosis.shift, self.diagnosis.marginal_spread)
+        said = dict.fromkeys((*self.notes, *self.test.warnings(), *told))
+        return [(text, True) for text in said]
 
     def _contents(self) -> Contents:
         return {
@@ -139,10 +151,11 @@ class PosteriorReport(Result):
         if self.ranks is not None:
             if self.ranks.exchangeability is not None:
                 named["candidates"] = self.ranks.exchangeability.p_value
-            named["ranks"] = self.ranks.p_value
+            named["ranks"] = self.ranks.uniformity
         if self.coverage is not None:
             named["coverage"] = self.coverage.p_uniform
-        return named | {"given x": self.conditional.p_value}
+        witnesses = jnp.asarray(least_p_value(self.diagnosis()))
+        return named | {"given x": self.conditional.p_value, "witnesses": witnesses}
 
     @property
     def p_value(self) -> Array:
@@ -152,15 +165,12 @@ class PosteriorReport(Result):
 
     def verdict(self) -> str:
         """One sentence from all p-values, with Bonferroni's correction at the level of the tests:
-        something is not right, no evidence is seen, or "cannot tell" and why.
-
-        Where none rejects, the findings, significant at that level in either result, are named.
-        """
+        something is not right, no evidence is seen, or "cannot tell" and why."""
         p = {name: float(value) for name, value in self.p_values().items()}
         passes = {name: not value <= self.level / len(p) for name, value in p.items()}
         if all(passes.values()) and (why := self._reasons()):
             return "cannot tell: " + "; ".join(why)
-        right = passes.pop("given x")
+        right, simple = passes.pop("given x"), passes.pop("witnesses")
         failed = [name for name, fine in passes.items() if not fine]
         if failed in (["coverage"], ["ranks"]):
             which = failed[0]
@@ -179,26 +189,28 @@ class PosteriorReport(Result):
                 "calibrated as far as can be seen, but not the posterior given x: it leaves out "
                 "information in x, or errors of different x cancel"
             )
-        if self.findings():
+        if not simple:
             return (
-                "the tests see no evidence against the posterior, but simple witnesses do: see "
-                "what is off"
+                "not right: one kind of error is clear (see what is off), although the tests that "
+                "look for all kinds do not show it"
             )
         return "no evidence against the posterior (which is not proof of it)"
 
     def findings(self) -> list[str]:
         """What is off, in words: parameter, direction and size; correlation; weights; where in x.
 
-        Of a right posterior something is said with probability about the level: each kind of
-        error has a share of it, and Holm's correction inside.
+        Nothing where no p-value rejects at the level of the verdict, so that of a right posterior
+        something is said with at most that probability. Each kind of error has a share of the
+        level, and Holm's correction inside.
         """
+        if not float(self.p_value) <= self.level:
+            return []
         kinds = 4 + self._of_densities
         said = sentences(
             self.diagnosis(),
             self.names,
             self.level / kinds,
             by_draws=self.ranks is not None and self.ranks.source == DRAWS,
-            by_chains=self._spread_by_chains,
         )
         return said + self._about_weights(self.level / kinds, shifted=bool(said))
 
@@ -206,25 +218,19 @@ class PosteriorReport(Result):
         """The best that is known of each kind of error.
 
         Shift, spread and trends along x from ranks among draws, where there are draws: these tell a
-        parameter by itself whatever the shape of the posterior. Else from scores, and the spread
-        from ranks among chains where scores cannot tell it. Correlations from scores.
+        parameter by itself whatever the shape of the posterior. Else from scores, which do so for
+        Gaussian posteriors. Correlations from scores.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
-        merged = replace(
+        if self.ranks is not None and self.ranks.source == DRAWS:
+            return replace(self.ranks.diagnosis, correlation=by_scores.correlation)
+        return replace(
             by_scores,
             shift_trend=given_x.shift_trend,
             spread_trend=given_x.spread_trend,
             strongest=given_x.strongest,
             thirds=given_x.thirds,
         )
-        if self.ranks is None:
-            return merged
-        by_ranks = self.ranks.diagnosis
-        if self.ranks.source == DRAWS:
-            return replace(by_ranks, correlation=by_scores.correlation)
-        if self._spread_by_chains:
-            return replace(merged, marginal_spread=by_ranks.marginal_spread)
-        return merged
 
     def _sentences(self) -> Sentences:
         said = self.calibration.warnings() + self.conditional.warnings()
@@ -251,12 +257,6 @@ class PosteriorReport(Result):
     def _of_densities(self) -> bool:
         return self.calibration.test.parts is not None
 
-    @property
-    def _spread_by_chains(self) -> bool:
-        """Whether spreads are those of ranks among chains, since scores cannot tell them."""
-        chained = self.ranks is not None and self.ranks.source == CHAINS
-        return chained and not told(self.calibration.diagnosis, len(self.names))
-
     def _reasons(self) -> list[str]:
         """Why there is no verdict."""
         judged: list[Any] = [self.calibration.test, self.conditional.test]
@@ -273,14 +273,13 @@ class PosteriorReport(Result):
         parts = self.calibration.test.parts
         if parts is None or shifted:
             return []
-        p = dict(zip(parts.names, np.asarray(parts.p_values), strict=True))
-        weights = [value for name, value in p.items() if name.endswith("weights")]
+        each = zip(parts.names, np.asarray(parts.p_values), strict=True)
+        weights = [value for name, value in each if name.endswith("weights")]
         if not weights or not min(weights) <= level:
             return []
-        return [
-            f"the mass lies elsewhere, as with wrong weights of modes (p = {min(weights):.2g}); no "
-            f"parameter is off by itself"
-        ]
+        none = "; no parameter is off by itself" * tells(self.diagnosis().shift)
+        p = f"(p = {min(weights):.2g})"
+        return [f"the mass lies elsewhere, as with wrong weights of modes {p}{none}"]
 
     def _lines(self) -> list[str]:
         n, d = self.calibration.contributions.shape[0], len(self.names)
@@ -290,18 +289,16 @@ class PosteriorReport(Result):
         p = {name: float(value) for name, value in self.p_values().items()}
         for question in ("calibrated", "conditional"):
             lines += ["", QUESTIONS[question]]
-            asked = [name for name in p if (name == "given x") == (question == "conditional")]
+            asked = [name for name in p if (name in GIVEN_X) == (question == "conditional")]
             lines += [
                 f"  {LABELS[name]:26} p = {p[name]:<8.2g} {self._how(name)}" for name in asked
             ]
         lines += [
             "",
-            f"what is off (said of a right posterior in about {100 * self.level:g} % of checks)",
+            f"what is off (said of a right posterior in at most {100 * self.level:g} % of checks)",
         ]
         lines += [f"  - {text}" for text in self.findings() or [self._unnamed(total)]]
         lines += ["", *table(self.diagnosis(), self.names, self.level)]
-        if self._spread_by_chains:
-            lines.append("(claimed / actual sd: by ranks among chains, nearer to 1 than it is)")
         lines += ["", "what this can see"] + [f"  {SIGHT[name]}" for name in p]
         if self.coverage is not None:
             lines += ["", repr(self.coverage)]
@@ -310,7 +307,8 @@ class PosteriorReport(Result):
     def _unnamed(self, p: float) -> str:
         """What stands in the place of findings where there are none."""
         if p <= self.level:
-            return "no parameter by itself: see what is strongest in each p-value above"
+            what = "no parameter by itself" if tells(self.diagnosis().shift) else "no parameter"
+            return f"{what}: see what is strongest in each p-value above"
         return "nothing that can be named"
 
     def _how(self, name: str) -> str:

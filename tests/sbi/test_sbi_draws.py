@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 
 from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
+from jaxcal.sbi.ranks import rank_draws
 
 N, M, D = 40, 9, 2
 KEY = jax.random.key(0)
@@ -119,7 +121,7 @@ def test_draws_alone_are_ranked(drawn):
     keys = jax.random.split(KEY, 2)
     thetas = jax.random.normal(keys[0], (200, D))
     draws = jax.random.normal(keys[1], (200, 20, D))
-    right = sbi.check_draws(0, {"a": draws[..., 0], "b": draws[..., 1]}, thetas)
+    right = sbi.check_draws(0, {"a": draws[..., 0], "b": draws[..., 1]}, thetas, names="ab")
     assert right.statistics == ("distance", "a", "b")
     assert float(right.p_value) > 0.01
     off = sbi.check_draws(
@@ -130,3 +132,71 @@ def test_draws_alone_are_ranked(drawn):
         sbi.check_draws(0, jnp.swapaxes(draws, 0, 1), thetas)
     with pytest.raises(ValueError, match="m >= 2 draws"):
         sbi.check_draws(0, draws[:, :1], thetas)
+
+
+def test_draws_and_parameters_are_aligned_by_name():
+    """The deviation of "wide" is 10, that of "narrow" 1: judged against the other both fail."""
+    keys = jax.random.split(jax.random.key(3), 2)
+    scale = jnp.asarray([10.0, 1.0])
+    thetas = jax.random.normal(keys[0], (200, 2)) * scale[None]
+    wide, narrow = jnp.moveaxis(jax.random.normal(keys[1], (200, 20, 2)) * scale[None, None], 2, 0)
+    swapped = {"narrow": narrow, "wide": wide}
+    named = {"wide": thetas[:, 0], "narrow": thetas[:, 1]}
+    by_dict = sbi.check_draws(0, swapped, named)
+    assert by_dict.statistics == ("distance", "wide", "narrow")
+    assert float(by_dict.p_value) > 0.01
+    by_names = sbi.check_draws(0, swapped, thetas, names=["wide", "narrow"])
+    np.testing.assert_array_equal(by_names.ranks, by_dict.ranks)
+    of_vector = sbi.check_draws(0, {"both": jnp.stack([wide, narrow], 2)}, {"both": thetas})
+    assert of_vector.statistics[1:] == ("both[0]", "both[1]")
+    np.testing.assert_array_equal(of_vector.ranks, by_dict.ranks)
+    for draws, values, names, message in (
+        (swapped, thetas, None, "nothing says which column of thetas is which"),
+        (swapped, thetas, ["wide", "slim"], "use the same names for both"),
+        (swapped, {"wide": thetas[:, 0], "slim": thetas[:, 1]}, None, "use the same names"),
+        (jnp.stack([wide, narrow], 2), named, None, "the draws have no names"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sbi.check_draws(0, draws, values, names=names)
+    posterior = dist.Normal(jnp.zeros((200, 2)), scale).to_event(1)
+    options = {"prior": dist.Normal(jnp.zeros(2), scale).to_event(1), "chains": None}
+    report = sbi.check_posterior(
+        0, posterior, thetas, thetas, draws=swapped, names=["wide", "narrow"], **options
+    )
+    assert float(report.ranks.uniformity) > 0.01
+    with pytest.raises(ValueError, match="use the same names for both"):
+        sbi.check_posterior(0, posterior, thetas, thetas, draws=swapped, **options)
+
+
+def test_errors_along_x_are_printed_and_counted():
+    """A network that learned nothing: draws of the prior have uniform ranks, not given x."""
+    thetas, noise = jax.random.normal(jax.random.key(0), (2, 200, 1))
+    draws = jax.random.normal(jax.random.key(1), (200, 50, 1))
+    blind = sbi.check_draws(0, draws, thetas, thetas + 0.5 * noise)
+    assert float(blind.uniformity) > 0.05
+    assert float(blind.trend) < 1e-10
+    assert float(blind.p_value) == pytest.approx(2 * float(blind.trend))
+    assert "strongest: theta_1 along x[0]" in repr(blind)
+    without = sbi.check_draws(0, draws, thetas)
+    assert without.trend is None
+    assert float(without.p_value) == float(without.uniformity) == float(blind.uniformity)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "d", "q"), [(30, 2, 3), (100, 2, 3), (100, 1, 50)])
+def test_trends_along_x_keep_their_level(n, d, q):
+    """Of 1,000 right posteriors; a skewed and a heavy-tailed x among the features."""
+
+    @jax.jit
+    def p_value(key):
+        keys = jax.random.split(key, 4)
+        xs = jax.random.normal(keys[0], (n, q))
+        xs = xs.at[:, 0].set(jnp.exp(2 * xs[:, 0]))
+        thetas, draws = jax.random.normal(keys[1], (n, d)), jax.random.normal(keys[2], (n, 50, d))
+        names = tuple("ab"[:d])
+        return rank_draws(keys[3], draws, thetas, xs, names, level=0.05).trend
+
+    p = np.asarray(jax.lax.map(p_value, jax.random.split(jax.random.key(n + q), 1000)))
+    _, high = scipy.stats.binom.interval(0.9999, 1000, 0.05)
+    assert np.sum(p <= 0.05) <= high  # Holm may be conservative
+    assert np.all(p > 0)
