@@ -1,4 +1,4 @@
-"""Averages of a kernel over predictions: in closed form, by quadrature, or from draws."""
+"""Averages of a kernel over predictions: in closed form, by finite sums, or from draws."""
 
 from jaxcal.kernel_means import (
     classes,
@@ -9,7 +9,6 @@ from jaxcal.kernel_means import (
     particles,
     quadrature,
     scale_mixtures,
-    scales,
     waves,
 )
 from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means, pair
@@ -29,7 +28,6 @@ __all__ = [
     "particles",
     "quadrature",
     "scale_mixtures",
-    "scales",
     "waves",
 ]
 

@@ -16,17 +16,10 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import convert
 from jaxcal.kernels import points
-from jaxcal.models import (
-    Draws,
-    OwnUnits,
-    Standardized,
-    count_rules,
-    counts,
-    line_rules,
-    scale_rules,
-)
+from jaxcal.models import Draws, OwnUnits, Standardized, counts
 from jaxcal.models.families import Particles, distribution_of
 from jaxcal.models.sampling import drawn
+from jaxcal.models.stratified import stratified
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 
@@ -45,6 +38,7 @@ Averages = tuple[PyTree, Formulas]
 Maker = Callable[[Any, Any], Averages]  # of a kernel and a distribution
 OWN_COUNTS = 128  # in units of each prediction a pair costs the square of this
 _PAIRS: dict[tuple[type, type], Maker] = {}
+_LOOKED_UP: set[tuple[type, type]] = set()  # classes that compiled programs may have used
 
 
 def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
@@ -79,6 +73,8 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
 
     def add(make: Maker) -> Maker:
         _PAIRS[kernel, distribution] = make
+        if any(issubclass(k, kernel) and issubclass(p, distribution) for k, p in _LOOKED_UP):
+            jax.clear_caches()  # compiled programs hold what was registered before
         return make
 
     return add
@@ -86,6 +82,7 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
 
 def find(kernel: object, distribution: PyTree) -> Maker | None:
     """The function that averages this kernel over this distribution, or None."""
+    _LOOKED_UP.add((type(kernel), type(distribution)))
     for above in type(kernel).__mro__:
         for under in type(distribution).__mro__:
             if (above, under) in _PAIRS:
@@ -148,11 +145,11 @@ class KernelMeans(eqx.Module):
 
     @property
     def error(self) -> Scalar | float | None:
-        """Largest absolute error of an average, for kernels of height 1 in float64.
+        """Absolute error of an average, for kernels of height 1 in float64.
 
-        A bound for rules that state one, 0 for closed forms; the largest difference from a rule of
-        twice as many nodes for quadrature over quantiles or scales. None for draws, whose averages
-        are unbiased, and for nodes that came without one.
+        A bound for rules that state one, 0 for closed forms. Of random quantiles, whose averages
+        are unbiased, the standard error of `first` at targets where they are likely. None for
+        draws, whose averages are unbiased, and for given nodes.
         """
         errors = _errors(self.formulas)
         if any(error is None for error in errors):
@@ -250,30 +247,27 @@ def kernel_means(
     *,
     key: KeyLike | None = None,
     n_draws: int | None = None,
-    n_counts: int | str | None = None,
+    n_counts: int | None = None,
 ) -> KernelMeans:
     """Average a kernel over n predictions.
 
-    In closed form where there is one for this kernel and these predictions; from all draws of
-    `jaxcal.Draws`; over counts by finite sums, for any kernel; over one number with an inverse
-    distribution function by 64 nodes, for smooth kernels of a distance; over Student t
-    distributions of 2 to 4 coordinates by 16 scales, for Gaussian kernels; otherwise from draws of
-    each prediction. From m draws the averages are unbiased, with a standard error of at most
-    1 / m^1/2 for kernels bounded by 1. `KernelMeans.route` says which way was taken,
-    `KernelMeans.error` how far off the averages can be.
+    The first of these that there is:
 
-    No draws are needed for:
+    - all draws of `jaxcal.Draws`;
+    - a closed form for this kernel, of ``Normal``, ``MultivariateNormal``,
+      ``LowRankMultivariateNormal`` and ``Laplace``, their affine transforms (``AffineTransform``),
+      mixtures of one of these, and classes;
+    - finite sums for any kernel over counts: ``Poisson``, ``Binomial``, ``BetaBinomial``,
+      ``NegativeBinomial2``, ``Geometric``, ``ZeroInflatedPoisson``, mixtures of them, and any other
+      numpyro distribution of one whole number at or above 0;
+    - for any other distribution of one number, and any kernel, 64 points at random that are spread
+      as evenly as quantiles (`jaxcal.models.stratified`): unbiased, with a standard error of some
+      thousandths;
+    - m draws of each prediction: unbiased, with a standard error of at most 1 / m^1/2 for kernels
+      bounded by 1.
 
-    - ``Normal``, ``MultivariateNormal``, ``LowRankMultivariateNormal`` and ``Laplace``, their
-      affine transforms (``AffineTransform``), mixtures of one of these, and classes;
-    - counts: ``Poisson``, ``Binomial``, ``BetaBinomial``, ``NegativeBinomial2``, ``Geometric``,
-      ``ZeroInflatedPoisson``, mixtures of them, and any other numpyro distribution of one whole
-      number at or above 0;
-    - one number with an ``icdf``: ``Uniform``, ``Exponential``, ``LogNormal``, ``Logistic``,
-      ``Gumbel``, ``Cauchy``, ``HalfNormal``, ``HalfCauchy``, ``AsymmetricLaplace`` and truncated
-      distributions, and, by their densities, ``StudentT``, ``Gamma`` and ``Beta``; also transforms
-      of these number by number, and mixtures across these families;
-    - ``MultivariateStudentT`` of at most 4 coordinates, for Gaussian kernels and their sums.
+    `KernelMeans.route` says which way was taken, `KernelMeans.error` how far off the averages are.
+    Independent coordinates (``to_event``), ``expand`` and ``mask`` change nothing of this.
 
     Args:
         kernel: A kernel with a bandwidth.
@@ -281,15 +275,12 @@ def kernel_means(
             `jaxcal.models.families.Classes`, or `jaxcal.Draws`; each possibly inside a
             `jaxcal.models.Standardized`.
         key: Random key, needed where draws are made.
-        n_draws: Number of draws of each prediction; the closed form is then passed over. Where
-            there is none, 64 by default.
+        n_draws: Number of draws of each prediction; all other ways are then passed over. By
+            default 64, of vectors without a closed form.
         n_counts: Over counts, sum over 0, .., n_counts - 1. By default as many as hold all but
-            1e-9 of the probability, up to 2048. Where that is not enough, 63 counts of each
-            prediction stand for all others between them, which "coarse" asks for: for smooth
-            kernels of a distance, with an error that `KernelMeans.error` states; in float32 up to
-            means of some thousands. Where values are
-            traced by JAX and nothing is said here, and for other kernels, draws are made. Where
-            the counts leave probability out, averages are NaN.
+            1e-9 of the probability, up to 2048; where that is not enough, and where values are
+            traced by JAX and nothing is said here, points are taken at random. Where the counts
+            leave probability out, averages are NaN.
 
     Returns:
         `KernelMeans`.
@@ -310,71 +301,53 @@ def kernel_means(
         raise ValueError(
             f"kernel: {kernel} has no bandwidth yet, and its averages need one: give it one"
         )
-    if n_counts is not None and not (isinstance(n_counts, str) and n_counts == count_rules.COARSE):
+    if n_counts is not None:
         n_counts = convert.integer(n_counts, "n_counts")
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(original, Draws):
         anyhow = convert.key(0 if key is None else key)  # given draws are taken in order
         distribution = Particles(drawn(anyhow, predictions, n_draws))
         return KernelMeans(kernel, *make(kernel, distribution))
-    distribution = distribution_of(predictions) if n_draws is None else None
+    distribution = None
+    if n_draws is None:
+        distribution = distribution_of(predictions)
+        distribution = _summed(predictions, n_counts) if distribution is None else distribution
     if distribution is not None and find(kernel, distribution) is not None:
         try:
             return KernelMeans(kernel, *make(kernel, distribution))
         except NoClosedForm:
             pass
-    if distribution is None and n_draws is None:
-        rule = _summed(predictions, n_counts)
-        rule = _by_quadrature(predictions, n_counts) if rule is None else rule
-        if rule is not None:
-            try:
-                return KernelMeans(kernel, *make(kernel, rule))
-            except NoClosedForm:
-                pass
     if key is None:
         raise TypeError(
             f"key: the average of {type(kernel).__name__} over {type(original).__name__} has no "
             f"closed form here and is taken from draws: give a key"
         )
-    distribution = Particles(
-        drawn(convert.key(key), predictions, 64 if n_draws is None else n_draws)
-    )
+    key = convert.key(key)
+    distribution = stratified(key, original) if n_draws is None else None
+    if distribution is None:
+        distribution = Particles(drawn(key, predictions, 64 if n_draws is None else n_draws))
+    else:
+        distribution = _in_units_of(predictions, distribution)
     return KernelMeans(kernel, *make(kernel, distribution))
 
 
-def _summed(predictions: PredictionsLike, n_counts: int | str | None) -> PyTree | None:
+def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
     """Counts in the units of the predictions; None where they are none, or too many."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = counts.lattice_size(original) if n_counts is None else n_counts
-    if not isinstance(size, int) or not counts.is_count(original):
+    if size is None or not counts.is_count(original):
         return None
-    lattice = counts.lattice(original, size)
-    if not standardized:
-        return lattice
-    if isinstance(predictions.units, OwnUnits) and size > OWN_COUNTS:
+    if standardized and isinstance(predictions.units, OwnUnits) and size > OWN_COUNTS:
         return None
-    return distribution_of(Standardized(lattice, predictions.units, predictions.event))
+    return _in_units_of(predictions, counts.lattice(original, size))
 
 
-def _by_quadrature(
-    predictions: Any, n_counts: int | str | None
-) -> line_rules.Rules | scale_rules.ScaleRules | count_rules.CountRules | None:
-    """Quadrature rules in the units of the predictions; None where there are none."""
-    standardized = isinstance(predictions, Standardized)
-    original = predictions.predictions if standardized else predictions
-    rules = line_rules.line_rules(original) or scale_rules.scale_rules(original)
-    if n_counts is None and rules is None:
-        n_counts = count_rules.summation(original)
-    if n_counts == count_rules.COARSE:
-        rules = count_rules.count_rules(original)
-    if rules is None or not standardized:
-        return rules
-    inside = (
-        distribution_of(Standardized(rule, predictions.units, predictions.event))
-        for rule in rules[:2]
-    )
-    return type(rules)(*inside, *rules[2:])
+def _in_units_of(predictions: PredictionsLike, distribution: PyTree) -> PyTree:
+    """A closed form or points of the predictions, seen in the units that these are seen in."""
+    if not isinstance(predictions, Standardized):
+        return distribution
+    return distribution_of(Standardized(distribution, predictions.units, predictions.event))
 
 
 class NoClosedForm(TypeError):

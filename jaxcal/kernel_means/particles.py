@@ -1,8 +1,9 @@
-r"""Any kernel averaged over points: independent draws of each prediction, or quadrature nodes.
+r"""Any kernel averaged over points: draws of each prediction, quantiles at random, or given nodes.
 
 From m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predictions,
 :math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`; for a prediction with itself the sum runs
-over different draws, so that every average is unbiased. Nodes have weights instead.
+over different draws, so that every average is unbiased: over one half and the other where the
+draws of a half are spread evenly (`jaxcal.models.stratified`). Nodes have weights instead.
 """
 
 from typing import ClassVar
@@ -12,19 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal.kernel_means.dispatch import (
-    Averages,
-    NoClosedForm,
-    check_dimension,
-    gram,
-    own_by_second,
-    pair,
-)
-from jaxcal.kernels.points import Scaled, Sum, is_radial, profile, smoothness
-from jaxcal.models.count_rules import CountRules
-from jaxcal.models.counts import rounding
-from jaxcal.models.families import Nodes, Particles
-from jaxcal.models.line_rules import OUTSIDE, Rules
+from jaxcal.kernel_means.dispatch import Averages, check_dimension, gram, own_by_second, pair
+from jaxcal.kernels.points import Scaled, Sum
+from jaxcal.models.families import Nodes, Particles, Stratified
 from jaxcal.numerics import safe_sqrt
 from jaxcal.typing import KernelLike, Scalar
 
@@ -58,12 +49,33 @@ class FromDraws(eqx.Module):
         return jax.lax.map(one, features.points)
 
 
+class FromQuantiles(eqx.Module):
+    """As `FromDraws`, for points of which each half is evenly spread."""
+
+    route: ClassVar[str] = "64 random quantiles of each prediction"
+    kernel: KernelLike
+    error: Scalar
+
+    def first(self, rows: Stratified, ys: Array) -> Array:
+        return FromDraws(self.kernel).first(rows, ys)
+
+    def second(self, rows: Stratified, cols: Stratified) -> Array:
+        return FromDraws(self.kernel).second(rows, cols)
+
+    def own(self, features: Stratified) -> Array:
+        half = features.points.shape[1] // 2
+
+        def one(p: Array) -> Array:
+            return jnp.mean(gram(self.kernel, p[:half], p[half:]))
+
+        return jax.lax.map(one, features.points)
+
+
 class FromNodes(eqx.Module):
     """Weighted sums over the nodes."""
 
+    route: ClassVar[str] = "given nodes"
     kernel: KernelLike
-    error: Scalar | None = None
-    route: str = eqx.field(static=True, default="given nodes")
 
     def first(self, rows: Nodes, ys: Array) -> Array:
         check_dimension(ys, rows.points.shape[-1])
@@ -104,44 +116,23 @@ def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
     return distribution, FromNodes(kernel)
 
 
-@pair(Sum, Rules)
-@pair(Scaled, Rules)
-@pair(object, Rules)
-def over_the_quantiles(kernel: KernelLike, distribution: Rules) -> Averages:
-    """Smooth kernels of a distance, over the coarse rule."""
-    largest = _difference(kernel, distribution) + 2 * OUTSIDE
-    return distribution.coarse, FromNodes(kernel, largest, "quadrature over the quantiles")
+@pair(Sum, Stratified)
+@pair(Scaled, Stratified)
+@pair(object, Stratified)
+def over_quantiles(kernel: KernelLike, distribution: Stratified) -> Averages:
+    """Any kernel."""
+    return distribution, FromQuantiles(kernel, _standard_error(kernel, distribution))
 
 
-@pair(Sum, CountRules)
-@pair(Scaled, CountRules)
-@pair(object, CountRules)
-def over_some_counts(kernel: KernelLike, distribution: CountRules) -> Averages:
-    """Smooth kernels of a distance, over the coarse rule; NaN where it misses probability."""
-    coarse, _, missing = distribution
-    complete = missing <= rounding()
-    largest = 2 * (_difference(kernel, distribution) + jnp.max(missing))  # of a pair: both sides
-    nodes = Nodes(coarse.points, jnp.where(complete[:, None], coarse.weights, jnp.nan))
-    return nodes, FromNodes(kernel, largest, f"sums over {coarse.weights.shape[1]} of the counts")
+def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
+    """Half of the difference between the halves' averages, where the prediction has its points.
 
-
-def _difference(kernel: KernelLike, rules: Rules | CountRules) -> Scalar:
-    r"""Largest difference of an average between the two rules.
-
-    With :math:`c` the weights of the coarse rule and minus those of the fine one and K the Gram
-    matrix of all nodes, an average differs by at most :math:`(c^\top K c)^{1/2}` between the rules
-    for kernels of height 1, wherever the target lies: the distance of the rules in the space of
-    the kernel (Cauchy and Schwarz).
+    The root mean square over points and predictions.
     """
-    if smoothness(kernel) is not True or not (is_radial(kernel) or profile(kernel)):
-        raise NoClosedForm("the rule needs a smooth kernel of a distance")
 
-    def error(both: tuple[Nodes, Nodes]) -> Array:
-        points = jnp.concatenate([nodes.points for nodes in both])
-        weights = jnp.concatenate([both[0].weights, -both[1].weights])
+    def squared(points: Array) -> Array:
         between = gram(kernel, points, points)
-        return safe_sqrt(jnp.maximum(weights @ between @ weights / between[0, 0], 0))
+        half = points.shape[0] // 2
+        return jnp.mean((jnp.mean(between[:half], 0) - jnp.mean(between[half:], 0)) ** 2)
 
-    largest = jnp.max(jax.lax.map(error, (rules.coarse, rules.fine)))
-    rounding_error = safe_sqrt(jnp.asarray(jnp.finfo(largest.dtype).eps, largest.dtype))
-    return jnp.maximum(largest, rounding_error)
+    return safe_sqrt(jnp.mean(jax.lax.map(squared, distribution.points))) / 2

@@ -14,8 +14,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.counts import ERROR
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
+from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
 from jaxcal.kernels.points import Kernel
-from jaxcal.models.families import Laplaces, Lattice, Nodes, Normals, Particles
+from jaxcal.models.families import Laplaces, Lattice, Nodes, Normals, Particles, Stratified
 from jaxcal.typing import Scalar
 
 
@@ -69,7 +70,7 @@ class OverLaplaces(_Formulas):
 class OverDraws(_Formulas):
     """The mean over all draws of a prediction."""
 
-    route: ClassVar[str] = "draws of each prediction"
+    route: str = eqx.field(static=True, default=FromDraws.route)
 
     def first(self, rows: Particles, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.points.shape[-1])
@@ -114,6 +115,12 @@ def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
 def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
     """From all draws."""
     return distribution, OverDraws(kernel)
+
+
+@pair(Wave, Stratified)
+def wave_over_quantiles(kernel: Wave, distribution: Stratified) -> Averages:
+    """From all points."""
+    return distribution, OverDraws(kernel, FromQuantiles.route)
 
 
 @pair(Wave, Nodes)

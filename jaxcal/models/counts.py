@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.models.families import Lattice
+from jaxcal.models.families import Lattice, bare
 from jaxcal.typing import PredictionsLike
 
 SIZES = (64, 128, 256, 512, 1024, 2048)
@@ -60,11 +60,11 @@ def lattice(predictions: PredictionsLike, size: int) -> Lattice:
 
 
 def _probabilities(predictions: Any, size: int) -> Float[Array, "n m"]:
-    events = len(predictions.event_shape)
-    values = jnp.expand_dims(jnp.arange(size, dtype=float), range(1, 2 + events))
-    possible = predictions.support(values)
+    base = bare(predictions)  # a mask would hide probabilities
+    shape = (size, *predictions.batch_shape, *predictions.event_shape)
+    values = jnp.arange(size, dtype=float).reshape(size, *(1,) * (len(shape) - 1))
+    values = jnp.broadcast_to(values, shape)
     with warnings.catch_warnings():  # of values outside the support, which have probability 0 here
         warnings.simplefilter("ignore")
-        p = jnp.exp(predictions.log_prob(values))
-    possible = jnp.broadcast_to(possible, p.shape)
-    return jnp.where(possible, p, 0).T
+        p = jnp.where(base.support(values), jnp.exp(base.log_prob(values.astype(int))), 0)
+    return p.reshape(size, -1).T

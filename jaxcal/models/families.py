@@ -51,6 +51,10 @@ class Particles(NamedTuple):
     points: Float[Array, "n m d"]
 
 
+class Stratified(Particles):
+    """``points`` [n, m, 1] in two independent halves, each one point of every m/2-th quantile."""
+
+
 class Nodes(NamedTuple):
     """``points`` [n, m, d] and ``weights`` [n, m] of a quadrature rule for each prediction."""
 
@@ -68,6 +72,8 @@ class Lattice(NamedTuple):
 Base: TypeAlias = Any  # a numpyro distribution of the class that its reader is written for
 Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # of the base distribution, and the whole
 _DISTRIBUTIONS: dict[str, Reader] = {}
+_LOOKED_UP: set[str] = set()  # names that compiled programs may have used
+UNCHANGED = ("Independent", "ExpandedDistribution", "MaskedDistribution")  # targets are the base's
 
 
 def distribution(*names: str) -> Callable[[Reader], Reader]:
@@ -96,6 +102,8 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
 
     def add(read: Reader) -> Reader:
         _DISTRIBUTIONS.update(dict.fromkeys(names, read))
+        if not _LOOKED_UP.isdisjoint(names):
+            jax.clear_caches()  # compiled programs hold what was registered before
         return read
 
     return add
@@ -126,14 +134,15 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
         return None if closed_form is None else _in_units(closed_form, predictions.units)
     if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes, Lattice)):
         return predictions
-    base = _bare(predictions)
+    base = bare(predictions)
+    _LOOKED_UP.add(type(base).__name__)
     read = _DISTRIBUTIONS.get(type(base).__name__)
     return None if read is None else read(base, predictions)
 
 
-def _bare(predictions: Any) -> Any:
-    """The distribution without its wrappers."""
-    while type(predictions).__name__ in ("Independent", "ExpandedDistribution"):
+def bare(predictions: Any) -> Any:
+    """The distribution without wrappers that leave it as it is; others are part of it."""
+    while type(predictions).__name__ in UNCHANGED:
         predictions = predictions.base_dist
     return predictions
 
@@ -188,6 +197,24 @@ def mean_and_covariance(distribution: Distribution) -> Normals | None:
     return None
 
 
+def offered_moments(predictions: Any) -> Normals | None:
+    """Means [n, d] and covariances [n, d, d] that n predictions know, or None.
+
+    Of closed forms, and numpyro's ``mean`` and ``variance`` where coordinates are independent.
+    """
+    if isinstance(predictions, Standardized):
+        own = offered_moments(predictions.predictions)
+        return None if own is None else _in_units(own, predictions.units)
+    known = mean_and_covariance(distribution_of(predictions))
+    if known is not None or getattr(bare(predictions), "event_shape", None) != ():
+        return known
+    try:
+        mean, variance = predictions.mean, predictions.variance
+    except (AttributeError, NotImplementedError):
+        return None
+    return full(Normals(_whole(mean, predictions), _whole(variance, predictions)))
+
+
 def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
     """The distribution of M^-1 (T - center) for T of this one; None where it has no such form."""
     match distribution:
@@ -204,7 +231,7 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
             inner = _in_own_units(parts, own_units)
             return None if inner is None else Mixtures(weights, inner)
         case Particles(points):
-            return Particles(own_units.of_common(points))
+            return type(distribution)(own_units.of_common(points))
         case Nodes(points, weights):
             return Nodes(own_units.of_common(points), weights)
         case Lattice(points, weights):
@@ -229,7 +256,7 @@ def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
             inner = _in_units(parts, units)
             return None if inner is None else Mixtures(weights, inner)
         case Particles(points):
-            return Particles(units.points(points))
+            return type(distribution)(units.points(points))
         case Nodes(points, weights):
             return Nodes(units.points(points), weights)
         case Lattice(points, weights):
@@ -278,6 +305,8 @@ def _mixing(base: Base, whole: PyTree) -> Array | None:
 
 @distribution("MixtureSameFamily")
 def _mixture(base: Base, whole: PyTree) -> Mixtures | None:
+    if base is not whole:
+        return None
     components = base.component_distribution
     batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
     if tuple(components.batch_shape) != batch:  # all predictions share them
@@ -314,9 +343,9 @@ def _affine(base: Base, whole: PyTree) -> PyTree | None:
     if (inner.batch_shape, inner.event_shape) == shape:  # as mixtures need to see it
         closed_form = distribution_of(inner)
     else:
-        bare = _bare(inner)
-        read = _DISTRIBUTIONS.get(type(bare).__name__)
-        closed_form = None if read is None else read(bare, whole)
+        single = bare(inner)
+        read = _DISTRIBUTIONS.get(type(single).__name__)
+        closed_form = None if read is None else read(single, whole)
     for transform in base.transforms:
         if closed_form is not None:
             loc, scale = _whole(transform.loc, whole), _whole(transform.scale, whole)

@@ -92,8 +92,14 @@ def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[
         )
     check_batch(original)
     samples = draws(key, predictions, original.samples.shape[1] if n_draws is None else n_draws)
-    # samplers may draw in the widest type there is, whatever the type of their parameters
+    samples = in_type_of(predictions, samples)
+    return samples.reshape(*samples.shape[:2], -1)
+
+
+def in_type_of(predictions: PredictionsLike, samples: Array) -> Array:
+    """Draws in the floating type of the parameters: samplers may draw in the widest there is."""
     kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
     floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
-    samples = samples.astype(jnp.result_type(*floating) if floating else samples.dtype)
-    return samples.reshape(*samples.shape[:2], -1)
+    if not floating and jnp.issubdtype(samples.dtype, jnp.floating):
+        return samples
+    return samples.astype(jnp.result_type(*floating) if floating else float)

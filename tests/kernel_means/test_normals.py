@@ -13,6 +13,7 @@ from quick import quick_first
 from scipy import integrate, stats
 
 from jaxcal.kernel_means import kernel_means
+from jaxcal.kernel_means.normals import Full, FullNormals
 from jaxcal.kernels import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
 from jaxcal.models import Standardized, Units
 
@@ -221,3 +222,18 @@ def test_normals_of_low_rank_agree_with_draws_from_their_factors():
         draws = loc[k] + noise[0] @ factor[k].T + noise[1] * diagonal[k] ** 0.5
         values = np.exp(-np.sum((draws - point) ** 2, axis=1) / (2 * 1.5**2))
         assert abs(average - values.mean()) < 4.5 * values.std() / 200_000**0.5
+
+
+@pytest.mark.parametrize("d", [1, 2, 4])
+def test_a_small_matrix_factored_by_hand_is_that_of_the_library(d):
+    rng = np.random.default_rng(d)
+    roots = rng.normal(size=(2, d, d))
+    covs = jnp.asarray(roots @ np.swapaxes(roots, 1, 2))
+    mean = jnp.asarray(rng.normal(size=(2, d)))
+    p, q = (FullNormals(mean[i], covs[i], jnp.zeros(d * d), jnp.zeros(())) for i in (0, 1))
+    squares = jnp.asarray(rng.uniform(0.5, 2, d))
+    whole = np.diag(np.asarray(squares)) + np.asarray(covs[0] + covs[1])
+    gap = np.asarray(mean[0] - mean[1])
+    wanted = np.exp(-gap @ np.linalg.solve(whole, gap) / 2)
+    wanted *= np.sqrt(np.prod(np.asarray(squares)) / np.linalg.det(whole))
+    assert float(Full(squares)._pair(p, q)) == pytest.approx(wanted, rel=1e-12)
