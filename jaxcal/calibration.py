@@ -82,9 +82,10 @@ def kccsd_test(
         coordinates: Also report, for each target coordinate by itself, how far predictions lie
             too high and how wide they are, and split the statistic into what each coordinate
             adds given the others, with p-values (`TestResult.coordinates`), at d times the cost.
-            The first part needs the covariances of the predictions: they are known for normal,
-            Laplace and mixture distributions, else fitted to the scores at the nodes,
-            which takes ``n_nodes`` > d.
+            The first part is exact for Gaussian predictions, and given of these: distributions,
+            or densities whose scores at targets and nodes are linear, which takes ``n_nodes`` >
+            d. Shifts are also given where predictions know their means, as Laplace distributions,
+            mixtures and independent coordinates of numpyro do. Of others no coordinate is named.
         whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` brings each target
             into the units of its own prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p,
             which the target kernel then sees: a wrong spread is the same fault in every

@@ -56,6 +56,16 @@ def _offers(value: object, names: str, example: str) -> None:
     if isinstance(value, type) or lacks:
         why = f", which has no {' and no '.join(lacks)}" if lacks else ""
         raise TypeError(f"null: wanted one such as {example}, got {say(value)}{why}")
+    _module(value, "null")
+
+
+def _module(value: object, name: str) -> None:
+    """TypeError for an object of a plain class, which compiled programs cannot take."""
+    if any(leaf is value for leaf in jax.tree.leaves(value)):
+        raise TypeError(
+            f"{name}: {type(value).__name__} is a plain class, which compiled programs cannot "
+            f"take: derive it from equinox.Module, with its settings as fields"
+        )
 
 
 def devices(value: object, name: str = "mesh") -> Mesh | None:
@@ -108,6 +118,7 @@ def divergence(value: object, name: str = "divergence") -> Any:
         raise TypeError(
             f"{name}: wanted one such as jaxcal.divergences.Fisher(), got {say(value)}{remedy}"
         )
+    _module(value, name)
     if any(isinstance(leaf, bool) for leaf in jax.tree.leaves(value)):
         raise TypeError(
             f"{name}: needs_nodes of {type(value).__name__} is a field, and so a part of the data; "
@@ -161,6 +172,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
             f"probabilities go to skce_test; means and deviations to a numpyro distribution"
         )
     if is_distribution(value):
+        _module(value, name)
         event = tuple(value.event_shape)
         if tuple(value.batch_shape) not in ((n,), ()) or event != ys.shape[1:]:
             raise ValueError(

@@ -63,7 +63,7 @@ class LocationNull(Protocol):
 class Signs(eqx.Module):
     r"""The null that compares the estimate :math:`\|\bar Z\|^2 / J` with itself under random signs.
 
-    Each observation gets one sign. Keeps the level from 16 observations on
+    Each observation gets one sign. Keeps the level of normal forecasts from 16 observations on
     (`experiments/ucme_level`), and needs neither more observations than locations nor locations
     far from each other. The same with Hotelling's statistic rejects as often as `F`: skewed
     features move what it divides by, and signs do not. p is NaN where no observation is near any

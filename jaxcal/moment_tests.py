@@ -143,14 +143,14 @@ def calibration_test(
     Returns:
         `TestResult`. Printed, it names the strongest part; ``result.parts`` holds the p-value of
         each. Parts that are right only where densities reach everywhere are left out, by name,
-        where a density is 0 at a node or a distribution says that it ends; curvature where a
-        density has kinks.
+        where a density is 0 at a node or at a moved target (`jaxcal.moments.support.edges`), or a
+        distribution says that it ends; curvature where a density has kinks.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: An argument is of the wrong type, or there is no such option.
 
-    Cost: About 70 log densities, 6 gradients and d + 2 Hessian-vector products a target, n_nodes
+    Cost: About 80 log densities, 6 gradients and d + 2 Hessian-vector products a target, n_nodes
     gradients a prediction, and n^2 additions for each part.
 
     Source: Westfall and Young (1993) for several statistics with draws in common; the parts name

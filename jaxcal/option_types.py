@@ -1,13 +1,17 @@
-"""Types of the command line's options: each parses a text, or raises with what was wanted."""
+"""The command line's options: types, which parse a text or raise with what was wanted; files."""
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def output(text: str) -> Path:
     """A place for a file that can be written."""
     path = Path(text)
+    if text == "-":
+        raise argparse.ArgumentTypeError("wanted the name of a file; --json alone takes '-'")
     try:
         if path.is_dir():
             raise argparse.ArgumentTypeError(f"{text} is a folder; wanted the name of a file")
@@ -18,6 +22,11 @@ def output(text: str) -> Path:
     except OSError as error:  # a name that is too long, say
         raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
     return path
+
+
+def json_output(text: str) -> Path | str:
+    """A place for a file, or "-", which is standard output."""
+    return text if text == "-" else output(text)
 
 
 def level(text: str) -> float:
@@ -73,3 +82,21 @@ def _whole(text: str, smallest: int, largest: int) -> int:
             f"wanted a whole number from {smallest} to {largest}, got {text[:40]!r}"
         )
     return value
+
+
+def overwritten(source: Path, *outputs: Path | str | None) -> str | None:
+    """What is wrong with the names of the files, if anything: no two may be the same."""
+    names = [path.resolve() for path in (source, *outputs) if isinstance(path, Path)]
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    return f"{twice[0]}: one name for two files" if twice else None
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Errors of writing carry the name of the file: on a full disk Python leaves it out."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), error.filename or path) from None

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -56,15 +57,27 @@ def run(
             raise Unusable(" ".join(str(error).split())) from None
 
 
-def write_json(result: Result, path: Path, settings: Contents, notes: Sequence[str] = ()) -> None:
+def in_its_type(result: Result) -> AbstractContextManager[None]:
+    """Float64 as long as this lasts where the result holds any: reports compute a little, too."""
+    kinds = (getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(result))
+    return jax.enable_x64(any(kind == "float64" for kind in kinds))
+
+
+def write_json(
+    result: Result, path: Path | str, settings: Contents, notes: Sequence[str] = ()
+) -> None:
     """Every number of the result but the draws of the null; what is not finite becomes null.
 
-    ``notes`` on the file go in front of the warnings of the result.
+    ``path`` "-" is standard output. ``notes`` on the file go in front of the warnings of the
+    result.
     """
     content = settings | result.to_dict()
     content["warnings"] = [*notes, *content["warnings"]]
     text = json.dumps(_finite(content), indent=2, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    if isinstance(path, str):
+        print(text, flush=True)
+    else:
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def write_figure(result: TestResult, path: Path) -> None:

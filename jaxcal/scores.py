@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.models.arrays import Scores
 from jaxcal.models.standardized import Standardized, Units
@@ -63,6 +63,18 @@ def nan_without_density(
     """Scores, NaN where the log density is not finite: a gradient there says nothing."""
     reached = jnp.isfinite(logs)
     return jnp.where(jnp.expand_dims(reached, range(logs.ndim, scores.ndim)), scores, jnp.nan)
+
+
+def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
+    r"""Whether scores [n, d] at targets [n, d] look like those of minus the log density.
+
+    :math:`E\, s_p(y)^\top (y - c) = -d` for every c where p is the distribution of y, on the whole
+    space; for :math:`-\log p`, an energy, it is d. Here c is the median of the targets, and the
+    mean has to be 3 standard errors above 0.
+    """
+    products = jnp.sum(scores * (ys - jnp.median(ys, axis=0)[None]), axis=1)
+    error = jnp.std(products) / products.size**0.5
+    return (jnp.mean(products) > 3 * error) & (error > 0)
 
 
 def scores_at(
@@ -136,7 +148,7 @@ def each_density(
 
     def density(zs: Array) -> Array:
         logs = predictions.log_prob(zs)
-        if on_whole_space(predictions):
+        if not states_an_end(predictions):
             return logs
         return jnp.where(predictions.support(zs), logs, -jnp.inf)
 
@@ -161,13 +173,18 @@ def each_density(
 
 
 def on_whole_space(predictions: Any) -> bool:
-    """Whether a numpyro distribution says that its density reaches everywhere."""
+    """Whether a distribution says that its density reaches everywhere."""
     from numpyro.distributions import constraints
 
-    support = predictions.support
+    support = getattr(predictions, "support", None)  # a user's own may not say
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
+
+
+def states_an_end(predictions: Any) -> bool:
+    """Whether a distribution says that its density is 0 somewhere."""
+    return hasattr(predictions, "support") and not on_whole_space(predictions)
 
 
 def climbable(predictions: Predictions) -> bool:

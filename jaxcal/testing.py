@@ -1,7 +1,8 @@
 """One pass over pairs, and what it means: features to the result of every test of a mean of h."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,10 @@ from jaxcal.preparation import (
     Prepared,
     RandomFeatures,
     Specification,
+    as_forms,
     not_finite,
+    rare_targets,
+    refitted,
     with_random_features,
 )
 from jaxcal.quadratic import (
@@ -36,6 +40,8 @@ from jaxcal.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult
 from jaxcal.signs import HadamardSigns
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
+
+Redrawing: TypeAlias = Callable[[Array, Float[Array, " r"]], Float[Array, "r b"]]
 
 
 @partial(jax.jit, static_argnames=("tile", "mesh"))
@@ -114,11 +120,13 @@ def apply_with(
     features: Features,
     *,
     guarded: bool = False,
+    redrawn: Redrawing | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
     """`apply`, and the forms of d more columns of weights from the same pass; None for blocks and
-    where the null has no draws. ``guarded``: whether the statistic allows for skewness."""
+    where the null has no draws. ``guarded``: whether the statistic allows for skewness.
+    ``redrawn``: keys [b] to the sums over the pairs of data sets with redrawn targets."""
     needs = null.needs(key, features)
     if (size := needs.block_size) is not None:
         blocks = block_sums(pairwise, features, size, squares=needs.squares)
@@ -131,9 +139,45 @@ def apply_with(
     if isinstance(weights, HadamardSigns):
         weights = weights.dense()
     over = nulls.Sums.of(sums._replace(forms=sums.forms[:, :b]), weights)
-    outcome = null.outcome(over.guarded() if guarded else over)
+    judged = over.guarded() if guarded else over
+    if needs.redraws is not None:
+        if redrawn is None:
+            raise ValueError("null: there are no predictions here to draw targets from")
+        judged = judged._replace(redrawn=redrawn(needs.redraws, judged.unbiased))
+    outcome = null.outcome(judged)
     outcome = outcome._replace(estimate=over.unbiased, biased=over.biased)
     return outcome, None if more is none else jnp.sum(sums.forms[:, b:], axis=0)
+
+
+def _redrawn(
+    keys: Array,
+    unbiased: Float[Array, " r"],
+    refit: Callable[[Key], tuple[Prepared, Featured]],
+    fitted: tuple[Prepared, Featured],
+    *,
+    tile: int,
+    mesh: Mesh | None,
+) -> Float[Array, "r b"]:
+    """Estimates of data sets with redrawn targets: of classes as forms of one pass, and otherwise
+    one data set after the other."""
+    prepared, featured = fitted
+    forms = as_forms(prepared.pairwise, featured.features, keys)
+    if forms is not None:
+        kernel, features, columns = forms
+        with jax.default_matmul_precision("highest"):
+            sums = over_pairs(kernel, features, columns, Needs(), tile=tile, mesh=mesh)
+        each = jnp.sum(sums.forms.reshape(1 + keys.shape[0], -1), axis=1)
+        each = each / ordered_pairs(columns.shape[0])
+        return unbiased[:, None] + (each[1:] - each[0])[None]
+
+    def one(key: Key) -> Array:
+        prepared, featured = refit(key)
+        none = jnp.zeros((count(featured.features), 0))
+        sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
+        over = nulls.Sums.of(sums, none)
+        return (over if featured.noticed is None else over.guarded()).unbiased
+
+    return jax.lax.map(one, keys).T
 
 
 def _sensitivity(
@@ -199,18 +243,29 @@ def unjudged(
     ) -> TestResult:
         keys = random_words.split(key, 3)
         prepared, featured = spec.fit(keys[:2], predictions, targets)
-        features = featured.features
-        scores = featured.scores
+        scores, fitted = featured.scores, (prepared, featured)
+        refit = partial(
+            refitted,
+            keys=keys[:2],
+            spec=spec,
+            fitted=fitted,
+            predictions=predictions,
+            targets=targets,
+        )
         outcome, forms = apply_with(
             null,
             scores,
             keys[2],
             prepared.pairwise,
-            features,
+            featured.features,
             guarded=featured.noticed is not None,
+            redrawn=partial(_redrawn, refit=refit, fitted=fitted, tile=tile, mesh=mesh),
             tile=tile,
             mesh=mesh,
         )
+        rare = None
+        if not getattr(null, "exact", False):
+            rare = rare_targets(keys[2], fitted, predictions, targets)
         sensitivity = None
         if forms is not None and scores is not None:
             sensitivity = _sensitivity(forms, scores, outcome)
@@ -227,6 +282,7 @@ def unjudged(
             outcome,
             parts,
             silent,
+            rare,
             targets,
             repeated,
             test,
@@ -254,8 +310,9 @@ def _of_moments(
     silent = silent & (noticed.impossible == 0)
     p = jnp.where(silent, jnp.nan, outcome.p_value)
     least = null.least_p_value(n)
-    p = jnp.where((noticed.impossible > 0) & jnp.all(~jnp.isnan(outcome.samples)), least, p)
-    return outcome._replace(p_value=p), parts, silent
+    certain = (noticed.impossible > 0) & jnp.all(~jnp.isnan(outcome.samples))
+    error = None if outcome.p_error is None else jnp.where(certain, 0, outcome.p_error)
+    return outcome._replace(p_value=jnp.where(certain, least, p), p_error=error), parts, silent
 
 
 def _result(
@@ -264,6 +321,7 @@ def _result(
     outcome: Outcome,
     parts: Parts | None,
     silent: Array | None,
+    rare: Array | None,
     targets: Array,
     repeated: Array,
     test: str,
@@ -280,16 +338,16 @@ def _result(
         p = outcome.p_value[rows]
         claimed: Any = ()
         if featured.claimed is not None:
-            ys, scores, claims = featured.claimed
-            series = outcome.stretches is not None
+            ys, claims = featured.claimed
             claimed = attribution.faults(
                 ys,
-                scores,
+                claims.scores,
                 claims.centers,
                 claims.covariances,
                 level=level,
-                series=series,
-                common=claims.common,
+                series=outcome.stretches is not None,
+                exact=claims.exact,
+                gaussian=claims.gaussian,
             )
         coordinates = Coordinates(
             outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *claimed
@@ -297,7 +355,6 @@ def _result(
     noticed, means = featured.noticed, featured.means
     averages_error = None if means is None else means.error
     averages_error = None if averages_error is None else jnp.asarray(averages_error)
-    n = contributions.shape[-1]
     diagnostics = Diagnostics.of(
         contributions,
         prepared,
@@ -306,7 +363,6 @@ def _result(
         nonfinite_features=featured.nonfinite_features,
         clamped=featured.clamped,
         unsettled=featured.unsettled,
-        common_covariances=featured.common_covariances,
         astray=featured.astray,
         few_stretches=None if outcome.stretches is None else outcome.stretches < 10,
         repeated_rows=repeated,
@@ -314,8 +370,10 @@ def _result(
         bounded=None if noticed is None else noticed.bounded,
         rough=None if noticed is None else noticed.rough,
         silent=silent,
+        rare_targets=rare,
         averages_error=averages_error,
-        coarse_averages=None if averages_error is None else n * averages_error**2 > 0.05,
+        abrupt=featured.abrupt,
+        reversed_sign=featured.reversed_sign,
     )
     return TestResult.of(
         diagnostics,

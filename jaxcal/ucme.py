@@ -7,7 +7,6 @@ has mean 0 at every location T_j = (p_T, y_T) where the model is calibrated. The
 as Hotelling's does.
 """
 
-from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 import jax
@@ -16,16 +15,24 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors, gram_block
-from jaxcal.location_nulls import ChiSquared, F, LocationNull, Signs
+from jaxcal.location_nulls import ChiSquared, F, Judgement, LocationNull, Signs
 from jaxcal.models import Draws
 from jaxcal.models.families import Classes, distribution_of
+from jaxcal.nulls import Redrawn, contract
 from jaxcal.pairwise.skce import KernelResidual
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-from jaxcal.preparation import Prepared, Specification, not_finite
+from jaxcal.pairwise.weighted import Weighted
+from jaxcal.preparation import (
+    Featured,
+    Prepared,
+    Specification,
+    not_finite,
+    rare_targets,
+    refitted,
+)
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Diagnostics, Estimate, TestResult, recorded
-from jaxcal.skce.specification import MeanOptions, mean_specification
+from jaxcal.skce.specification import MeanOptions, default_null, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 __all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
@@ -38,17 +45,6 @@ def __dir__() -> list[str]:
 LOCATIONS = 5
 
 
-class _Located(NamedTuple):
-    """Features [n, J] of the observations used, which they are, and what was noticed."""
-
-    z: Float[Array, "n j"]
-    rows: Array
-    prepared: Prepared
-    nonfinite_targets: Array
-    nonfinite_features: Array
-    repeated_rows: Array
-
-
 @recorded
 def ucme_test(
     key: KeyLike,
@@ -57,7 +53,7 @@ def ucme_test(
     *,
     locations: ArrayLike | None = None,
     n_locations: int = LOCATIONS,
-    null: LocationNull = Signs(),
+    null: LocationNull | Redrawn | None = None,
     level: float = 0.05,
     **options: Unpack[MeanOptions],
 ) -> TestResult:
@@ -72,13 +68,14 @@ def ucme_test(
             ``n_locations`` of the observations, drawn by the key and by what they hold, serve as
             locations and are left out of the test.
         n_locations: Number J of observations that serve as locations.
-        null: `Signs`, for which ``statistic`` is ``biased``; or `F` or `ChiSquared`, for which it
-            is Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with n - 1). Q does not
-            change when the kernel is rescaled or locations are mixed, and gives directions of
-            little spread the same weight: with it up to .08 more shifted forecasts were rejected
-            (`experiments/ucme_level`). But `F` and `ChiSquared` reject calibrated models too
-            often where observations are few, or locations many or close together;
-            ``result.warnings()`` says so.
+        null: `Signs` or `jaxcal.nulls.Redrawn`, for which ``statistic`` is ``biased``; by default
+            one of the two, as in `jaxcal.skce_test`. `Redrawn` keeps the targets of locations. Or
+            `F` or `ChiSquared`, for which it is Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z`
+            (S with n - 1). Q does not change when the kernel is rescaled or locations are mixed,
+            and gives directions of little spread the same weight: with it up to .08 more shifted
+            forecasts were rejected (`experiments/ucme_level`). But `F` and `ChiSquared` reject
+            calibrated models too often where observations are few, or locations many or close
+            together; ``result.warnings()`` says so.
         level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
         **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, but ``whiten``.
             Units and unset bandwidths follow all observations, also those that serve as
@@ -105,18 +102,23 @@ def ucme_test(
         >>> jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise).verdict
         'rejected'
     """
-    checks.location_null(null)
-    located, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
+    if null is not None and not isinstance(null, Redrawn):
+        checks.location_null(null)
+    key = checks.key(key)
+    problem = _Problem.of(key, predictions, targets, locations, n_locations, options)
+    n, j = problem.ys.shape[0], problem.at.shape[0]
     used = n - j if locations is None else n
-    if used < null.least(j):
+    if null is None:
+        null = default_null(problem.predictions, problem.ys, Signs())
+    least = 2 if isinstance(null, Redrawn) else null.least(j)
+    if used < least:
         left = f" after {j} of n={n} serve as locations" if locations is None else ""
         raise ValueError(
-            f"the null {type(null).__name__} at {j} locations needs {null.least(j)} observations, "
+            f"the null {type(null).__name__} at {j} locations needs {least} observations, "
             f"got {used}{left}: use fewer locations"
         )
     level = checks.level(level)
-    key = jax.random.fold_in(checks.key(key), 2)  # split makes 0 and 1
-    result = _test(key, located, null, n)
+    result = _test(jax.random.fold_in(key, 2), problem, null)  # split makes 0 and 1
     return result.at_level(level, lambda count: null.least_p_value(count - n + used))
 
 
@@ -161,42 +163,58 @@ def ucme(
         >>> bool(estimate.biased > 0)
         True
     """
-    located, n, j = _prepared(key, predictions, targets, locations, n_locations, options)
+    key = checks.key(key)
+    problem = _Problem.of(key, predictions, targets, locations, n_locations, options)
+    n, j = problem.ys.shape[0], problem.at.shape[0]
     if (used := n - j if locations is None else n) < 2:
         raise ValueError(f"the estimate needs at least 2 observations, got {used}")
-    return _estimate(located.z)
+    return _estimate_of(problem)
 
 
-def _prepared(
-    key: KeyLike,
-    predictions: PredictionsLike,
-    targets: ArrayLike,
-    locations: ArrayLike | None,
-    n_locations: int,
-    options: MeanOptions,
-) -> tuple[_Located, int, int]:
-    """The features, and the numbers of observations given and of locations."""
-    pick, kernel_key = jax.random.split(checks.key(key))
-    if options.get("whiten") is not None:
-        raise ValueError(
-            "whiten: locations lie in the units that all targets share; use skce_test or kccsd_test"
-        )
-    predictions, ys, spec = mean_specification(predictions, targets, **options)
-    n = ys.shape[0]
-    if locations is not None:
-        if isinstance(spec.divergence, Vectors):
+class _Problem(NamedTuple):
+    """Observations and locations: ``rows`` are observed ``at`` others of them, or where ``where``
+    holds predictions, at these and the targets ``at``."""
+
+    key: Key
+    predictions: PredictionsLike
+    ys: Array
+    spec: Specification
+    rows: Array
+    at: Array
+    where: PredictionsLike | None
+
+    @classmethod
+    def of(
+        cls,
+        key: Key,
+        predictions: PredictionsLike,
+        targets: ArrayLike,
+        locations: ArrayLike | None,
+        n_locations: int,
+        options: MeanOptions,
+    ) -> "_Problem":
+        """What came in, checked."""
+        pick, kernel_key = jax.random.split(key)
+        if options.get("whiten") is not None:
             raise ValueError(
-                "divergence: Vectors hold no vectors of the locations given: leave these out, so "
-                "that some of the observations serve as locations"
+                "whiten: locations lie in the units that all targets share; use skce_test or "
+                "kccsd_test"
             )
-        where, at = _checked(locations, predictions, ys)
-        located = _at_others(kernel_key, predictions, ys, spec, where, at)
-        return located, n, at.shape[0]
-    j = checks.integer(n_locations, "n_locations")
-    if n - j < 1:
-        raise ValueError(f"n_locations: {j} locations leave none of n={n} observations")
-    order = drawn_order(pick, n, ys, predictions)
-    return _among(kernel_key, predictions, ys, spec, order[j:], order[:j]), n, j
+        predictions, ys, spec = mean_specification(predictions, targets, **options)
+        n = ys.shape[0]
+        if locations is not None:
+            if isinstance(spec.divergence, Vectors):
+                raise ValueError(
+                    "divergence: Vectors hold no vectors of the locations given: leave these out, "
+                    "so that some of the observations serve as locations"
+                )
+            where, at = _checked(locations, predictions, ys)
+            return cls(kernel_key, predictions, ys, spec, jnp.arange(n), at, where)
+        j = checks.integer(n_locations, "n_locations")
+        if n - j < 1:
+            raise ValueError(f"n_locations: {j} locations leave none of n={n} observations")
+        order = drawn_order(pick, n, ys, predictions)
+        return cls(kernel_key, predictions, ys, spec, order[j:], order[:j], None)
 
 
 def _checked(
@@ -235,42 +253,19 @@ def _distribution(predictions: PredictionsLike) -> Any:
     return predictions if isinstance(predictions, Draws) else distribution_of(predictions)
 
 
-@jax.jit
-def _among(
-    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, rows: Array, at: Array
-) -> _Located:
-    """Features of some observations at others."""
-    prepared, featured = spec.fit(jax.random.split(key), predictions, ys)
-    seen, there = (jax.tree.map(lambda leaf, k=k: leaf[k], featured.features) for k in (rows, at))
-    return _located(prepared, seen, there, predictions, ys, rows, featured.nonfinite_features)
-
-
-@jax.jit
-def _at_others(
-    key: Key,
-    predictions: PredictionsLike,
-    ys: Array,
-    spec: Specification,
-    where: PredictionsLike,
-    at: Array,
-) -> _Located:
-    """Features of all observations at locations given."""
-    prepared, featured = spec.fit(jax.random.split(key), predictions, ys)
-    others = prepared.features(jax.random.split(jax.random.fold_in(key, 1)), where, at)
-    bad = featured.nonfinite_features + others.nonfinite_features + not_finite(at)
-    rows = jnp.arange(ys.shape[0])
-    return _located(prepared, featured.features, others.features, predictions, ys, rows, bad)
-
-
-def _located(
-    prepared: Prepared,
-    seen: WeightedFeatures,
-    there: WeightedFeatures,
-    predictions: PredictionsLike,
-    ys: Array,
-    rows: Array,
-    nonfinite: Array,
-) -> _Located:
+def _at_locations(
+    problem: _Problem, prepared: Prepared, featured: Featured
+) -> tuple[Float[Array, "n j"], Array]:
+    """Features of the observations at the locations, and how many entries are not finite."""
+    nonfinite = featured.nonfinite_features
+    seen = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
+    if problem.where is None:
+        there = jax.tree.map(lambda leaf: leaf[problem.at], featured.features)
+    else:
+        keys = jax.random.split(jax.random.fold_in(problem.key, 1))
+        others = prepared.features(keys, problem.where, problem.at)
+        nonfinite += others.nonfinite_features + not_finite(problem.at)
+        there = others.features
     pairwise = prepared.pairwise
     assert isinstance(pairwise, Weighted)
     (statistic,), (observed,), (at,) = pairwise.statistics, seen.residuals, there.residuals
@@ -279,17 +274,32 @@ def _located(
     near = gram_block(
         pairwise.prediction_kernel, pairwise.divergence, seen.predictions, there.predictions
     )
-    return _Located(
-        near * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys)),
-        rows,
-        prepared,
-        not_finite(ys),
-        nonfinite,
-        repeated_rows(ys, *(fingerprints(tree, ys.shape[0])[rows] for tree in (ys, predictions))),
-    )
+    z = near * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys))
+    return z, nonfinite
+
+
+def _redrawn(
+    key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Prepared, Featured]
+) -> Float[Array, " b"]:
+    """Plug-in estimates of data sets with redrawn targets; those of the locations stay."""
+    _, _, ys, _, _, at, where = problem
+    kept = jnp.zeros(ys.shape[0], bool)
+    kept = kept.at[at].set(True) if where is None else kept
+
+    def one(key: Key) -> Array:
+        keys = jax.random.split(problem.key)
+        again = refitted(key, keys, problem.spec, fitted, problem.predictions, ys, kept)
+        return _estimate(_at_locations(problem, *again)[0]).biased
+
+    return jax.lax.map(one, jax.random.split(key, null.n_draws))
 
 
 @jax.jit
+def _estimate_of(problem: _Problem) -> Estimate:
+    fitted = problem.spec.fit(jax.random.split(problem.key), problem.predictions, problem.ys)
+    return _estimate(_at_locations(problem, *fitted)[0])
+
+
 def _estimate(z: Float[Array, "n j"]) -> Estimate:
     n, j = z.shape
     total = jnp.sum(jnp.sum(z, axis=0) ** 2)
@@ -297,23 +307,35 @@ def _estimate(z: Float[Array, "n j"]) -> Estimate:
     return Estimate((total - squares) / (j * ordered_pairs(n)), total / (j * float(n**2)))
 
 
-@partial(jax.jit, static_argnames="n_targets")
-def _test(key: Key, located: _Located, null: LocationNull, n_targets: int) -> TestResult:
-    z = located.z
+@jax.jit
+def _test(key: Key, problem: _Problem, null: LocationNull | Redrawn) -> TestResult:
+    _, predictions, ys, spec, rows, _, _ = problem
+    prepared, featured = spec.fit(jax.random.split(problem.key), predictions, ys)
+    z, nonfinite = _at_locations(problem, prepared, featured)
     n, j = z.shape
     estimate = _estimate(z)
     total = jnp.sum(z, axis=0)
     shares = (z @ total - jnp.sum(z**2, axis=1)) / (j * ordered_pairs(n))
-    contributions = jnp.zeros(n_targets, z.dtype).at[located.rows].set(shares)
-    judgement = null.judge(key, z)
+    contributions = jnp.zeros(ys.shape[0], z.dtype).at[rows].set(shares)
+    fitted, rare, few = (prepared, featured), None, False
+    if isinstance(null, Redrawn):
+        samples = _redrawn(key, problem, null, fitted)
+        p = contract.p_value(estimate.biased[None], samples[None], ties=True)[0]
+        p = jnp.where(jnp.any(z != 0), p, jnp.nan)
+        judgement = Judgement(estimate.biased, p, samples, jnp.zeros((), bool))
+    else:
+        judgement, few = null.judge(key, z), n < null.enough(j)
+        rare = rare_targets(key, fitted, predictions, ys)
+    repeated = (fingerprints(tree, ys.shape[0])[rows] for tree in (ys, predictions))
     diagnostics = Diagnostics.of(
         contributions,
-        located.prepared,
-        nonfinite_targets=located.nonfinite_targets,
-        nonfinite_features=located.nonfinite_features,
+        prepared,
+        nonfinite_targets=not_finite(ys),
+        nonfinite_features=nonfinite,
         collinear_features=judgement.collinear,
-        few_observations=jnp.asarray(n < null.enough(j)),
-        repeated_rows=located.repeated_rows,
+        few_observations=jnp.asarray(few),
+        rare_targets=rare,
+        repeated_rows=repeated_rows(ys, *repeated),
     )
     return TestResult.of(
         diagnostics,
@@ -323,7 +345,7 @@ def _test(key: Key, located: _Located, null: LocationNull, n_targets: int) -> Te
         statistic=judgement.statistic,
         p_value=judgement.p_value,
         null_samples=judgement.samples,
-        bandwidths=located.prepared.bandwidths,
+        bandwidths=prepared.bandwidths,
         contributions=contributions,
         coordinates=None,
         test=f"CME test at {j} locations",

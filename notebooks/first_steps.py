@@ -73,17 +73,14 @@ print(result)
 # - **p-value**: how often a calibrated forecaster would look at least this bad. It is small.
 # - **verdict**: is the p-value at most the level, `level=0.05` unless you say otherwise? The test
 #   rejects: the forecaster is not calibrated. A third outcome is "cannot tell", with a reason.
-# - **too high by**: is a coordinate of the forecasts too high or too low, by itself? In standard
-#   deviations that the forecasts claim, with p-values corrected (Holm) for looking at two
-#   coordinates, which are counted from 0. Nothing was shifted here, and neither is found: the
-#   limits of coordinate 0 just leave out 0, but its corrected p-value, 0.07, is above the level.
-# - **given the others**: the parts that the coordinates have in the estimate. Coordinate 1, the
+# - **given the others**: the parts that the coordinates have in the estimate, with p-values
+#   corrected (Holm) for looking at two coordinates, which are counted from 0. Coordinate 1, the
 #   second, carries five times as much. Coordinate 0 is off too, though its noise is the same for
 #   all inputs: the forecast has the tails of a Student-t distribution, the truth those of a
 #   Gaussian. Coordinates of these forecasts are independent; were they correlated, a fault of one
 #   would show in the part of the other.
-# - **warning**: what limits the result. These forecasts have heavier tails than Gaussians, so how
-#   wide each one is was estimated for all together.
+# - **warning**: what limits the result. How far each coordinate is off by itself is exact for
+#   Gaussian forecasts, and printed of these. These have heavier tails, so it is not.
 #
 # ## Where is it off?
 #

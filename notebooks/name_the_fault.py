@@ -133,8 +133,9 @@ ax.set(ylabel="share of data sets rejected", ylim=(0, 1.02))
 # %% [markdown]
 # ## What to do next
 #
-# - The named part says where to look: shift and spread by coordinate, and correlation by pair, with
-#   limits, are in `kccsd_test(.., coordinates=True).coordinates`.
+# - The named part says where to look: of Gaussian predictions shift and spread by coordinate, and
+#   correlation by pair, with limits, are in `kccsd_test(.., coordinates=True).coordinates`; of
+#   others shifts, where their means are known, and from scores alone no coordinate is named.
 # - A part that is left out is named with its reason: densities that end need no transform, but the
 #   parts that need the whole space stay silent there.
 # - Errors that change sign over $x$ are hard for all of these at this size; the table of all cells,

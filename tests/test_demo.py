@@ -88,8 +88,11 @@ def test_the_report_holds_the_numbers_of_the_results(shown):
             assert f"{float(verdict.dependent.coordinates.estimate[place]):.4f}" in row
             assert f"{float(verdict.dependent.coordinates.p_adjusted[place]):.3f}" in row
             shift = verdict.dependent.coordinates.marginal_mean
-            assert f"{float(shift.estimate[place]):+.3f} sd" in row
-            assert f"{float(shift.p_adjusted[place]):.3f}" in row
+            gaussian = verdict is verdicts[0]  # of these alone a temperature is named
+            assert jaxcal.results.tells(shift) == gaussian
+            assert (f"{float(shift.estimate[place]):+.3f} sd" in row) == gaussian
+            assert (f"{float(shift.p_adjusted[place]):.3f}" in row) or not gaussian
+        assert ("shift of highest, lowest" in section) == (verdict is verdicts[0])
         shares = [re.search(rf"{word}.* (-?\d+) %", section) for word in SEASONS]
         if float(verdict.dependent.estimate) > 0:
             assert sum(int(share[1]) for share in shares) == pytest.approx(100, abs=3)

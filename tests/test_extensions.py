@@ -19,6 +19,7 @@ from jaxcal.divergences import Fisher, Vectors, Wasserstein
 from jaxcal.kernels import Constant, Gaussian
 from jaxcal.kernels.grams import square_gram
 from jaxcal.linear import linear_sums
+from jaxcal.models.families import Normals, Particles
 from jaxcal.numerics import TURN
 from jaxcal.pairwise.finite_rank import Frequencies, twice, waves
 from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
@@ -317,3 +318,85 @@ def test_moments_keep_their_level_in_linear_time(test):
     p = jax.lax.map(lambda key: p_value(key).p_value, jax.random.split(KEY, 200), batch_size=50)
     low, high = scipy.stats.binom.interval(0.9999, 200, 0.05)
     assert low <= int(jnp.sum(p <= 0.05)) <= high
+
+
+class Plain:
+    """A divergence, a null and a distribution at once, of a plain class."""
+
+    needs_nodes, batch_shape, event_shape = False, (N,), (2,)
+    features = squared_distances = paired = needs = outcome = log_prob = lambda self, *args: None
+
+    def least_p_value(self, n):
+        return 0.0
+
+
+@pytest.mark.parametrize("argument", ["divergence", "null", "predictions"])
+def test_a_plain_class_is_refused_with_what_to_do(argument):
+    arguments = {"predictions": NORMALS, argument: Plain()}
+    with pytest.raises(TypeError, match=f"^{argument}: .*derive it from equinox.Module"):
+        jaxcal.kccsd_test(KEY, targets=YS, **arguments)
+
+
+def test_the_definiteness_of_a_users_divergence():
+    spectrum = jaxcal.divergences.positive_definiteness(NORMALS, divergence=Hellinger())
+    squares = Hellinger().squared_distances(X, X)  # of the normals of deviation 1
+    wanted = np.linalg.eigvalsh(np.exp(-squares / np.median(squares[np.triu_indices(N, 1)]) / 2))
+    np.testing.assert_allclose([spectrum.smallest, spectrum.largest], wanted[[0, -1]], rtol=1e-5)
+
+
+class Corrected(Constant):
+    """A kernel whose averages over draws are registered twice."""
+
+
+class Raised(eqx.Module):
+    """Averages that are all one value."""
+
+    value: float = eqx.field(static=True)
+
+    def first(self, rows, ys):
+        return jnp.full((len(rows), len(ys)), self.value)
+
+    second = first
+
+    def own(self, features):
+        return jnp.full(len(features), self.value)
+
+
+def test_averages_that_are_registered_again_replace_those_in_compiled_programs():
+    draws = jaxcal.Draws(jnp.zeros((N, 4, 2)))
+
+    @jax.jit
+    def average(draws):
+        return jaxcal.kernel_means.kernel_means(Corrected(), draws, key=0).own(draws.samples)
+
+    def register(value):
+        @jaxcal.kernel_means.pair(Corrected, Particles)
+        def averages(kernel, distribution):
+            return distribution.points, Raised(value)
+
+    register(1.0)
+    assert float(average(draws)[0]) == 1.0
+    register(2.0)
+    assert float(average(draws)[0]) == 2.0
+
+
+class Offset(eqx.Module):
+    """Predictions of users, whose closed form is registered twice."""
+
+    loc: jax.Array
+
+
+def test_distributions_that_are_registered_again_replace_those_in_compiled_programs():
+    @jax.jit
+    def mean(predictions):
+        return jaxcal.kernel_means.distribution_of(predictions).mean
+
+    def register(offset):
+        @jaxcal.kernel_means.distribution("Offset")
+        def read(base, whole):
+            return Normals(base.loc + offset, jnp.ones_like(base.loc))
+
+    register(0.0)
+    assert float(mean(Offset(jnp.zeros((3, 1))))[0, 0]) == 0.0
+    register(5.0)
+    assert float(mean(Offset(jnp.zeros((3, 1))))[0, 0]) == 5.0

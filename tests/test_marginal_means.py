@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.special
 import scipy.stats
 from optimized import optimized
 from quick import quick_first
 
 import jaxcal
 from jaxcal.models import Draws, Scores
-from jaxcal.moments import marginal_means
+from jaxcal.moments import attribution, marginal_means
 from jaxcal.nulls import Gamma
 
 COV = np.array([[1.0, 0.8], [0.8, 1.0]])
@@ -58,6 +59,97 @@ def test_the_innocent_of_two_correlated_coordinates_is_not_accused(n):
     assert np.all((low <= np.asarray(covered)) & (np.asarray(covered) <= high))
     # what the question given the other coordinate makes of it
     assert int(jnp.sum(given_the_other[:, 1] <= 0.05)) > 300
+
+
+def skewed(center, y):
+    """Of L z about the centre, z independent standardized log Gamma(2), L L' = COV."""
+    z = jnp.asarray(np.linalg.inv(np.linalg.cholesky(COV)), y.dtype) @ (y - center)
+    x = float(scipy.special.digamma(2.0)) + float(scipy.special.polygamma(1, 2.0)) ** 0.5 * z
+    return jnp.sum(2 * x - jnp.exp(x))
+
+
+def skewed_data(key, n, shift):
+    """Claims of that density whose coordinate 0 alone lies too high; their centers, targets."""
+    center_key, noise_key = jax.random.split(key)
+    centers = 2 * jax.random.normal(center_key, (n, 2))
+    z = jnp.log(jax.random.gamma(noise_key, 2.0, (n, 2))) - scipy.special.digamma(2.0)
+    z = z / scipy.special.polygamma(1, 2.0) ** 0.5
+    ys = centers + z @ jnp.linalg.cholesky(jnp.asarray(COV)).T
+    return centers + shift * jnp.asarray([[1.0, 0.0]]), ys
+
+
+def test_no_coordinate_is_named_where_scores_are_not_linear(key):
+    """The mean of the innocent one's moment is far from 0 in nearly every data set like this."""
+    centers, ys = skewed_data(key, 200, 0.5)
+    predictions = jaxcal.Unnormalized(skewed, centers)
+    result = jaxcal.kccsd_test(key, predictions, ys, null=Gamma(), coordinates=True)
+    split = result.coordinates
+    assert split.marginal_mean.p_adjusted[1] < 0.01  # valid: something is off
+    for means in (split.marginal_mean, split.conditional_mean):
+        assert np.all(np.isfinite(means.p_value))
+        assert np.all(np.isnan(means.low))
+        assert np.all(np.isnan(means.high))
+    for means in (split.marginal_spread, split.correlation, split.conditional_spread):
+        assert np.all(np.isnan(means.p_value))
+    assert "too high by" not in str(result)
+    assert "given the others" in str(result)
+    assert any("exact for Gaussian predictions" in text for text in result.warnings())
+    ax = jaxcal.plots.coordinates(result)
+    assert "given the other coordinates" in ax.get_xlabel()
+    assert "too high by" not in result._repr_html_()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize(
+    ("name", "form", "linear"),
+    [
+        ("gaussian", density, True),
+        ("skewed", skewed, False),
+        ("nearly", lambda c, y: density(c, y) + 0.05 * jnp.sin(jnp.sum(y - c)), False),
+    ],
+)
+def test_whether_claims_are_gaussian_is_found_from_the_scores(key, dtype, name, form, linear):
+    """For float32 too, and far from 0: what rounding adds is far below what counts."""
+    centers, ys = shifted_first(key, 100, 0.5)
+    centers, ys = (jnp.asarray(a + 50, dtype) for a in (centers, ys))
+    score = jax.vmap(jax.grad(form, argnums=1))
+    nodes = 50 + 3 * jax.random.normal(key, (10, 2), dtype)
+    at_nodes = jnp.stack([score(centers, jnp.broadcast_to(z, ys.shape)) for z in nodes], axis=1)
+    told = attribution.claims(None, nodes, at_nodes, ys, score(centers, ys))
+    assert bool(told.exact) == bool(told.gaussian) == linear
+
+
+def test_known_means_tell_a_shift_for_every_shape(key):
+    """Student's t of (claimed mean - target) / claimed deviation, whatever the score."""
+    rng = np.random.default_rng(2)
+    n, sides = 60, rng.choice([-1.0, 1.0], size=(60, 1))
+    centers = 3 * rng.normal(size=(n, 2))
+    ys = jnp.asarray(centers + 1.5 * sides + rng.normal(size=(n, 2)) + [0.8, 0])
+    means = jnp.stack([centers + 1.5, centers - 1.5], axis=1)
+    mixing = dist.Categorical(jnp.full((n, 2), 0.5))
+    modes = dist.MixtureSameFamily(mixing, dist.Normal(means, 1.0).to_event(1))
+    cases = [
+        (modes, centers, 3.25**0.5),
+        (dist.StudentT(5.0, centers, 2.0).to_event(1), centers, 2 * (5 / 3) ** 0.5),
+    ]
+    for predictions, middle, deviation in cases:
+        result = jaxcal.kccsd_test(key, predictions, ys, null=Gamma(), coordinates=True)
+        shift = result.coordinates.marginal_mean
+        wanted = scipy.stats.ttest_1samp((middle - np.asarray(ys)) / deviation, 0)
+        np.testing.assert_allclose(shift.p_value, wanted.pvalue, rtol=1e-6)
+        np.testing.assert_allclose(shift.low, wanted.confidence_interval().low, rtol=1e-4)
+        assert np.all(np.isnan(result.coordinates.marginal_spread.p_value))
+        assert "too high by" in str(result)
+        assert "claimed / actual sd" not in str(result)
+        assert any("only shifts are told" in text for text in result.warnings())
+
+
+def test_means_that_are_not_finite_name_nobody(key):
+    ys = jax.random.normal(key, (30, 2))
+    cauchy = dist.StudentT(1.5, jnp.zeros((30, 2)), 1.0).to_event(1)
+    result = jaxcal.kccsd_test(key, cauchy, ys, null=Gamma(), coordinates=True)
+    assert not jaxcal.results.tells(result.coordinates.marginal_mean)
+    assert "too high by" not in str(result)
 
 
 @pytest.mark.slow
@@ -126,9 +218,10 @@ def test_predictions_that_do_not_look_gaussian_share_one_covariance():
     scores = score(centers + shift[None], ys)
     at_nodes = jnp.stack([score(centers, jnp.broadcast_to(z, (n, 2))) for z in nodes], axis=1)
     fit = jax.jit(lambda *a: marginal_means.covariances_of(None, *a))
-    covariances = fit(nodes, at_nodes.at[0, 0].set(jnp.nan), scores)
-    assert int(covariances.common) > n / 2
-    means = marginal_means.means(marginal_means.shifts(scores, covariances.values))
+    covariances = np.asarray(fit(nodes, at_nodes.at[0, 0].set(jnp.nan), scores))
+    shared = np.linalg.inv(np.asarray(scores.T @ scores) / n)
+    assert np.isclose(covariances, shared, rtol=1e-9).all((1, 2)).mean() > 0.5
+    means = marginal_means.means(marginal_means.shifts(scores, jnp.asarray(covariances)))
     deviations = np.sqrt(np.diagonal(np.linalg.inv(np.asarray(scores.T @ scores) / n)))
     common = marginal_means.means(
         marginal_means.shifts(scores, jnp.linalg.inv(scores.T @ scores / n)[None])

@@ -219,10 +219,20 @@ def test_an_exchangeable_target_is_held_against_its_set(key):
         u = np.concatenate([(ys - 0.6) / 0.5, drawn], axis=1)
         a = 0.6 + 0.5 * u
         ratio = np.where((a > 0) & (a < 1), 1 - a, 0) / scipy.stats.norm.pdf(u, scale=width)
-        wanted = u[:, 0] - np.sum(ratio * u, axis=1) / np.sum(ratio, axis=1)
-        np.testing.assert_allclose(got[:, 0], wanted, rtol=1e-6, atol=1e-9)
-        assert np.std(got) > 0.1
-        assert abs(np.mean(got)) < 4 * np.std(got) / len(ys) ** 0.5
+        weights = ratio / np.sum(ratio, axis=1, keepdims=True)
+        gaps = u - np.sum(weights * u, axis=1, keepdims=True)
+        square = np.sum(weights * gaps**2, axis=1, keepdims=True)
+        r = gaps / np.sqrt(np.where(square > 0, square, 1))
+        # of some sets no member lies beyond an edge
+        whole = np.all(ratio > 0, axis=1, keepdims=True)
+        features = (
+            np.where(whole, gaps, r / np.sqrt(1 + r**2)),
+            np.where(whole, 0, r**2 / (1 + r**2)),
+        )
+        wanted = np.stack([f[:, 0] - np.sum(weights * f, axis=1) for f in features], axis=1)
+        np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-9)
+        assert np.all(np.std(got[:, : 1 + (m > 1)], axis=0) > 0.02)
+        assert np.all(abs(np.mean(got, axis=0)) <= 4 * np.std(got, axis=0) / len(ys) ** 0.5)
     flat_one = Unnormalized(flat, None, in_axes=None)
     got = evaluate(one, flat_one, jnp.asarray(ys[:5]), origin, scale, keys[:5])["weights"]
     np.testing.assert_array_equal(got, 0)
@@ -313,6 +323,7 @@ def test_a_moment_against_its_skewness_counts_less_with_every_null(null, of, spr
 
     result = moment_test(key, predictions, targets, moment=square, null=null, standardize=False)
     plain = of(result)
+    assert (result.p_value_error is not None) == isinstance(null, nulls.Eigenvalues)
     if spread < 1:
         assert result.statistic < 0.95 * plain
     else:

@@ -126,6 +126,19 @@ def test_parts_together_reject_where_one_of_them_is_at_fault(null, key):
     close(combined.samples[0], logsumexp(outcome.samples[1:] / deviations, axis=0))
 
 
+def test_parts_together_keep_the_error_of_their_p_values(key):
+    """The smallest p-value times their number is off by as much, whichever part is the smallest."""
+    phi, _ = data(n=40, channels=3)
+    outcome = apply(Gamma(), key, Products(3), jnp.asarray(phi))
+    p, error = jnp.array([0.5, 0.04, 0.02, 0.01]), jnp.array([0.1, 0.001, 0.015, 0.002])
+    outcome = outcome._replace(p_value=p, p_error=error)
+    combined, _ = strongest(outcome, ("a", "b", "c"), jnp.zeros(3, bool))
+    close(combined.p_value, [0.03])
+    close(combined.p_error, [3 * (0.01 - 0.005)])
+    combined, _ = strongest(outcome, ("a", "b", "c"), jnp.array([False, True, False]))
+    close(combined.p_error, [2 * 0.002])
+
+
 def skewed_sums(t):
     """Sums of h = t t', all in one tile."""
     return contract.Sums.of(quadratic_sums(Inner(), t, jnp.zeros((len(t), 0))), jnp.zeros((0, 0)))
@@ -265,6 +278,20 @@ def test_blocks_follow_the_dependence_of_the_data():
         assert np.all(np.isfinite(dependence(jnp.asarray(noise[:short, None])).block))
     constant = dependence(jnp.ones((30, 1)))
     assert (float(constant.block[0]), float(constant.inflation[0])) == (0, 1)
+
+
+@pytest.mark.parametrize("rho", [0.6, 0.9])
+def test_stretches_are_twice_the_block_length(rho, key):
+    """Stretches of 1 / (2 flip) = 2 block: neighbours have correlation 1 - 2 flip."""
+    n, b = 400, 4000
+    noise = np.random.default_rng(0).normal(size=n)
+    series = jnp.asarray(scipy.signal.lfilter([1.0], [1, -rho], noise)[:, None])
+    block = float(dependence(series).block[0])
+    assert block > 2
+    signs = DependentWild(b).needs(key, series).weights
+    flips = np.mean(np.asarray(signs[1:] != signs[:-1]))
+    error = np.sqrt(flips / (n * b))
+    assert abs(flips - 0.5 / (2 * block)) < 5 * error
 
 
 def test_small_series_flip_at_most_half_the_time(key):

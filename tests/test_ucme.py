@@ -214,7 +214,7 @@ def test_signs_are_those_of_observations(key):
     assert np.all(np.min(np.abs(draws[:, None] - every), axis=1) < 1e-12)
     exact = np.mean(every >= float(judgement.statistic) * (1 - 1e-12))
     assert abs(float(judgement.p_value) - exact) < 4 * (0.25 / 4000) ** 0.5
-    few = ucme_test(key, dist.Normal(MU, SD), Y, n_locations=2, **KERNEL)
+    few = ucme_test(key, dist.Normal(MU, SD), Y, n_locations=2, null=Signs(), **KERNEL)
     assert few.verdict == "cannot tell"  # four observations have eight patterns
     assert few.warnings()
 
@@ -283,7 +283,7 @@ def test_refusals(key):
     with pytest.raises(ValueError, match=r"F at 3 locations needs 4.*got 3 after 3 of n=6"):
         test(n_locations=3, null=F())
     with pytest.raises(ValueError, match=r"Signs at 5 locations needs 2.*got 1 after 5 of n=6"):
-        test(n_locations=5)
+        test(n_locations=5, null=Signs())
     many = (dist.Normal(jnp.arange(6.0), 1.0), jnp.arange(6.0))
     with pytest.raises(ValueError, match=r"6 locations.*got 6: use fewer"):
         test(locations=many, null=ChiSquared())

@@ -158,7 +158,7 @@ def make(config: Config) -> runner.Study:
         keys = jax.random.split(key, config.data_sets)
         shift = jnp.asarray(cell["shift"], jnp.float32)
         means, given_others = program(*(cell[name] for name in names))(keys, shift)
-        accused = means.p_adjusted <= 0.05
+        accused = (means.p_adjusted <= 0.05) & jnp.isfinite(means.low)  # named where limits are
         truth = shift * (jnp.arange(cell["d"]) == 0)
         covered = (means.low <= truth) & (truth <= means.high)
         return {

@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(
         "draws equal to the statistic do not count",
         "nulls/contract.py",
-        "samples >= statistic[:, None]",
-        "samples > statistic[:, None]",
+        "samples >= least[:, None]",
+        "samples > least[:, None]",
         "test_nulls.py",
     ),
     Mutant(
@@ -94,6 +94,13 @@ MUTANTS = [
         "nulls/resampling.py",
         "samples = a * pairs - 2 *",
         "samples = a * pairs + 2 *",
+        "test_nulls.py",
+    ),
+    Mutant(
+        "stretches of a series are half as long",
+        "nulls/resampling.py",
+        "return 0.5 / at_least(2 * block, 1.0)",
+        "return 0.5 / at_least(block, 1.0)",
         "test_nulls.py",
     ),
     Mutant(

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Shaped
 
 from jaxcal.demo.days import SEASONS, Days, season
-from jaxcal.results import TestResult, confidence
+from jaxcal.results import TestResult, confidence, tells
 
 TARGETS = ("highest", "lowest")
 
@@ -33,7 +33,6 @@ def section(
 ) -> str:
     """One forecaster: how badly, how surely, where. ``shifts`` by season and target, degrees C."""
     estimate = float(dependent.estimate)
-    title = f"too high by ({confidence(dependent.level)} limits)"
     lines = [
         f"\n{name}",
         f"  estimate  {estimate:.4f}   squared discrepancy, 0 if calibrated "
@@ -41,37 +40,38 @@ def section(
         f"  p-value   {float(dependent.p_value):.3f}    days may depend on each other "
         f"(dependent wild bootstrap)",
         f"            {float(independent.p_value):.3f}    days taken as independent "
-        f"(wild bootstrap)",
-        f"\n  temperature   {title:27}   p (Holm)   given the other: estimate   p (Holm)",
+        f"(wild bootstrap)\n",
+        *_temperatures(dependent),
     ]
-    split = dependent.coordinates
-    assert split is not None
-    assert split.marginal_mean is not None
-    means = split.marginal_mean
-    columns = (
-        means.estimate,
-        means.low,
-        means.high,
-        means.p_adjusted,
-        split.estimate,
-        split.p_adjusted,
-    )
-    lines += [
-        f"  {target:11s}   {high:+7.3f} sd ({low:+7.3f} to {most:+7.3f})   {p:8.3f}   "
-        f"{part:25.4f}   {q:8.3f}"
-        for target, high, low, most, p, part, q in zip(
-            TARGETS, *(column.tolist() for column in columns), strict=True
-        )
-    ]
-    lines.append("\n  season   days   estimate    share   shift of highest, lowest (deg C)")
+    named = dependent.coordinates is not None and tells(dependent.coordinates.marginal_mean)
+    head = "\n  season   days   estimate    share"
+    lines.append(head + "   shift of highest, lowest (deg C)" * named)
     for word, days, part, (highest, lowest) in zip(
         SEASONS, _days(dates), by_season(dependent, dates).tolist(), shifts, strict=True
     ):
-        lines.append(
-            f"  {word:6s}   {days:4d}   {part:8.4f}   {_share(part, estimate)}   "
-            f"{highest:+16.1f}   {lowest:+6.1f}"
-        )
+        line = f"  {word:6s}   {days:4d}   {part:8.4f}   {_share(part, estimate)}"
+        lines.append(line + f"   {highest:+16.1f}   {lowest:+6.1f}" * named)
     return "\n".join(lines + [f"  warning: {text}" for text in dependent.warnings()])
+
+
+def _temperatures(result: TestResult) -> list[str]:
+    """A line a temperature: by itself where the forecasts tell that, and given the other."""
+    split = result.coordinates
+    assert split is not None
+    head, rows = "  temperature", [f"  {target:11s}" for target in TARGETS]
+    if tells(split.marginal_mean):
+        means, title = split.marginal_mean, f"too high by ({confidence(result.level)} limits)"
+        head += f"   {title:27}   p (Holm)"
+        columns = (means.estimate, means.low, means.high, means.p_adjusted)
+        rows = [
+            row + f"   {high:+7.3f} sd ({low:+7.3f} to {most:+7.3f})   {p:8.3f}"
+            for row, high, low, most, p in zip(rows, *(c.tolist() for c in columns), strict=True)
+        ]
+    columns = (split.estimate.tolist(), split.p_adjusted.tolist())
+    rows = [
+        row + f"   {part:25.4f}   {q:8.3f}" for row, part, q in zip(rows, *columns, strict=True)
+    ]
+    return [head + "   given the other: estimate   p (Holm)", *rows]
 
 
 def conclusion(results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"]) -> str:
@@ -80,11 +80,12 @@ def conclusion(results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarr
 How to read this
   Days are dependent: what one day lacks, the next often lacks too. The dependent wild bootstrap
   finds from the scores for how long, and allows for that: go by its p-value.
-  Too high by: in the standard deviation that each forecast claims, by itself. Given the other: what
-  a temperature adds to the estimate when the other is known; a fault of one may show in both.
+  Too high by: in the standard deviation that each forecast claims, by itself; it is exact for
+  Gaussian forecasts and told of these alone. Given the other: what a temperature adds to the
+  estimate when the other is known; a fault of one may show in both.
   Shares are parts of the estimate and may be negative. Seasons have no p-value of their own, and
   shares of an estimate that is not significant are noise.
-  Shift: how far the days lie above (+) or below (-) their forecasts, to first order, from scores.
+  Shift: how far the days lie above (+) or below (-) their forecasts, of Gaussian ones.
   The two estimates rest on different distances between predictions: they do not rank the models.
 
 What to conclude"""
@@ -108,18 +109,20 @@ def _advice(name: str, result: TestResult, dates: Shaped[np.ndarray, " n"]) -> s
         )
     assert result.coordinates is not None
     means = result.coordinates.marginal_mean
-    assert means is not None
-    shifted = [
-        f"{target} temperature too {'high' if mean > 0 else 'low'} by {abs(mean):.2f} sd"
-        for target, mean, q in zip(
-            TARGETS, means.estimate.tolist(), means.p_adjusted.tolist(), strict=True
-        )
-        if q <= result.level
-    ]
-    where = " and ".join(shifted) if shifted else "neither temperature shifted by itself"
+    where = "which temperature is off, scores tell of Gaussian forecasts only, and these are others"
+    if tells(means):
+        shifted = [
+            f"{target} temperature too {'high' if mean > 0 else 'low'} by {abs(mean):.2f} sd"
+            for target, mean, q in zip(
+                TARGETS, means.estimate.tolist(), means.p_adjusted.tolist(), strict=True
+            )
+            if q <= result.level
+        ]
+        where = " and ".join(shifted) or "neither temperature shifted by itself"
+        where += "; spread and shape are not told apart here"
     return (
         f"  {name}: do not take its uncertainty at face value (p = {p:.3f}).\n"
-        f"    Forecasts: {where}; spread and shape are not told apart here.\n"
+        f"    Forecasts: {where}.\n"
         f"    Shares by season: {_seasons(result, dates)}.\n"
         f"    Look there first, mend the model, and test it again on days it has not seen."
     )

@@ -6,6 +6,7 @@ what they are only for positive definite kernels. Distances between vectors give
 `MixtureWasserstein` give no such promise.
 """
 
+import math
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -17,6 +18,7 @@ from jaxcal import checks, convert
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.models import Standardized, Units
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import Contents, DivergenceLike, KernelLike, KeyLike, PredictionsLike, Scalar
 
@@ -121,13 +123,23 @@ def positive_definiteness(
             f"divergence: {type(distance).__name__} is a distance of vectors, so that every "
             f"radial kernel here is positive definite on it"
         )
-    features = distance.features(convert.key(0 if key is None else key), predictions, None)
+    features = distance.features(
+        convert.key(0 if key is None else key), _unchanged(predictions), None
+    )
     if hasattr(distance, "center") and (offset := distance.center(features)) is not None:
         features = features - offset
     kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     if points.needs_bandwidth(kernel):
         kernel = points.with_bandwidth(kernel, median_heuristic(divergence, features)[0])
     return spectrum(gram_block(kernel, divergence, features, features))
+
+
+def _unchanged(predictions: PredictionsLike) -> Any:
+    """Predictions as a test hands them to a divergence, in the units they came in."""
+    event = getattr(predictions, "event_shape", None)
+    if event is None:
+        return predictions
+    return Standardized(predictions, Units.unchanged(jnp.zeros((1, math.prod(event)))), event)
 
 
 def spectrum(matrix: Array) -> Definiteness:

@@ -29,7 +29,7 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
     of jit, for rows that are no probabilities.
     """
     base = predictions
-    while type(base).__name__ == "ExpandedDistribution":
+    while type(base).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
         base = base.base_dist
     kind = type(base).__name__
     if kind.startswith(("Categorical", "Bernoulli")) and hasattr(predictions, "batch_shape"):

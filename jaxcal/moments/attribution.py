@@ -7,11 +7,12 @@ the plain one :math:`z = (y - c_p) / \sigma` have, for y a draw from p, by Stein
 .. math:: E\,w = 0, \qquad E\,w_q z_l = (\Sigma_p)_{ql} / (\sigma_q \sigma_l).
 
 Of a Gaussian p with these moments both are :math:`(y - c_p) / \sigma`, whatever its coordinates
-have to do with each other: the mean of w is the shift of a coordinate by itself, the covariance of
-w and z about their means (which takes the product of the shifts away) is that of the targets in
-claimed deviations, and its correlation does not hear of a shift or of a wrong spread. With the
-diagonal of :math:`\Sigma_p^{-1}` in the place of :math:`\sigma^{-2}`, and :math:`-s_p` in that of
-:math:`-\Sigma_p s_p`, the same is asked of a coordinate given the others.
+have to do with each other, and only then an error of one coordinate leaves the others alone
+(`claims` finds out from the data). The mean of w is the shift of a coordinate by itself, the
+covariance of w and z about their means (which takes the product of the shifts away) is that of the
+targets in claimed deviations, and its correlation does not hear of a shift or of a wrong spread.
+With the diagonal of :math:`\Sigma_p^{-1}` in the place of :math:`\sigma^{-2}`, and :math:`-s_p`
+in that of :math:`-\Sigma_p s_p`, the same is asked of a coordinate given the others.
 """
 
 from collections.abc import Callable
@@ -20,24 +21,31 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float
 
-from jaxcal.models.families import distribution_of, mean_and_covariance
+from jaxcal.models.families import Normals, distribution_of, offered_moments
 from jaxcal.moments import marginal_means
 from jaxcal.numerics import at_least, at_most
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, Predictions, Scalar
 
+LEAK = 0.1  # of the standard error of a mean: what scores that are not linear may add to it
 NEARLY = 1e-6  # variances are at least this, correlations at least this far from 1
 
 
 class Claims(NamedTuple):
-    """``centers`` [n, d] and ``covariances`` [n, d, d] of predictions, functions of these alone;
-    ``common`` []: how many share one covariance, their scores not looking Gaussian."""
+    """What predictions claim: ``centers`` [n, d] and ``covariances`` [n, d, d], functions of these
+    alone, and ``scores`` [n, d] at the targets, those of Gaussians where centres are known means.
+
+    ``exact`` []: whether implied residuals are plain ones, so that the mean of one coordinate tells
+    of no other. ``gaussian`` []: whether that is so because predictions are Gaussian.
+    """
 
     centers: Points
     covariances: Float[Array, "n d d"]
-    common: Int[Array, ""]
+    scores: Points
+    exact: Bool[Array, ""]
+    gaussian: Bool[Array, ""]
 
 
 class Faults(NamedTuple):
@@ -58,31 +66,45 @@ def claims(
     ys: Points,
     scores: Points,
 ) -> Claims | None:
-    """Centres and covariances: those offered, else from scores at nodes; None without.
+    r"""Centres and covariances: those offered, else from scores at nodes; None without.
 
-    ``ys`` and ``nodes`` in the units of the predictions, ``scores`` at ``ys``. Covariances are
-    those of `marginal_means.covariances_of`; where scores are linear the centre is the intercept of
-    their regression, else a step from the node where they are smallest.
+    ``ys`` and ``nodes`` in the units of the predictions, ``scores`` at ``ys``. Known means make
+    plain residuals, which are exact for every shape. Else the scores at the nodes are regressed on
+    these, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`, and the scores at the **targets** have
+    to follow: there implied and plain residuals may differ, in root mean square, by `LEAK` standard
+    errors of the mean at most. By so much another coordinate can move a mean at most.
     """
-    fitted = marginal_means.covariances_of(predictions, nodes, at_nodes, scores)
+    n, d = ys.shape
+    offered = None if predictions is None else offered_moments(predictions)
+    if predictions is not None and offered is not None:
+        centers = jnp.broadcast_to(offered.mean, (n, d))
+        covariances = jnp.broadcast_to(offered.cov, (n, d, d))
+        known = jnp.all(jnp.isfinite(centers)) & jnp.all(jnp.isfinite(covariances))
+        normal = isinstance(distribution_of(predictions), Normals)
+        linear = jnp.linalg.solve(covariances, (centers - ys)[..., None])[..., 0]
+        return Claims(centers, covariances, linear, known, known & normal)
+    fitted = marginal_means.covariances_of(None, nodes, at_nodes, scores)
     if fitted is None:
         return None
-    n, d = ys.shape
-    covariances = jnp.broadcast_to(fitted.values, (n, d, d))
-    offered = None if predictions is None else mean_and_covariance(distribution_of(predictions))
-    if offered is not None:
-        return Claims(jnp.broadcast_to(offered.mean, (n, d)), covariances, fitted.common)
     assert nodes is not None
     assert at_nodes is not None
-    assert fitted.linear is not None
-    middle = jnp.mean(nodes, axis=0)[None] + jnp.einsum(
+    covariances = jnp.broadcast_to(fitted, (n, d, d))
+    centers = jnp.mean(nodes, axis=0)[None] + jnp.einsum(
         "nij,nj->ni", covariances, jnp.mean(at_nodes, axis=1)
     )
-    steps = jnp.einsum("nij,nmj->nmi", covariances, at_nodes)
-    sizes = jnp.einsum("nmi,nmi->nm", at_nodes, steps)
-    least = jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf), axis=1)
-    near = nodes[least] + jnp.take_along_axis(steps, least[:, None, None], axis=1)[:, 0]
-    return Claims(jnp.where(fitted.linear[:, None], middle, near), covariances, fitted.common)
+    implied, plain, _ = _residuals(ys, scores, centers, covariances)
+    apart = jnp.mean((implied - plain) ** 2, axis=0)
+    linear = jnp.all(apart <= LEAK**2 * jnp.var(plain, axis=0) / n)
+    return Claims(centers, covariances, scores, linear, linear)
+
+
+def _residuals(
+    ys: Points, scores: Points, centers: Points, covariances: Float[Array, "n d d"]
+) -> tuple[Points, Points, Points]:
+    """Implied and plain residuals, and the deviations that are their units, [n, d] each."""
+    deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
+    implied = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
+    return implied, (ys - centers) / deviations, deviations
 
 
 def faults(
@@ -93,18 +115,17 @@ def faults(
     *,
     level: Scalar | float = 0.05,
     series: bool = False,
-    common: Int[Array, ""] | int = 0,
+    exact: Bool[Array, ""] | bool = True,
+    gaussian: Bool[Array, ""] | bool = True,
 ) -> Faults:
     """What is off, from targets [n, d], scores there, and claims in the same units; see above.
 
     Limits by the jackknife and Student's t, spreads on the scale of logarithms and correlations on
-    that of Fisher's z. Where predictions share a covariance that is not theirs, of which ``common``
-    is the number, the tails of the products are too heavy for these limits, and all but the means
-    is NaN. ``series``: as in `marginal_means.means`. Cost O(n d^2 + n d^3).
+    that of Fisher's z. Unless ``exact`` the limits of means are NaN, and unless ``gaussian`` all of
+    spreads and correlations: the tails of their products are too heavy for these limits.
+    ``series``: as in `marginal_means.means`. Cost O(n d^2 + n d^3).
     """
-    deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
-    implied = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
-    plain = (ys - centers) / deviations
+    implied, plain, deviations = _residuals(ys, scores, centers, covariances)
 
     def means(values: Array) -> Means:
         return marginal_means.means(values, level=level, series=series)
@@ -122,11 +143,13 @@ def faults(
     alone, others = -scores / jnp.sqrt(precisions), (ys - centers) * jnp.sqrt(precisions)
     spread = means(_pseudo_values(_log_spreads(variances)))
     given_others = means(_pseudo_values(_log_spreads(_covariances(alone, others))))
-    told = jnp.asarray(common) == 0
     spread, correlation, given_others = jax.tree.map(
-        lambda part: jnp.where(told, part, jnp.nan), (spread, correlation, given_others)
+        lambda part: jnp.where(gaussian, part, jnp.nan), (spread, correlation, given_others)
     )
-    return Faults(means(-implied), spread, correlation, means(-alone), given_others)
+    mean, conditional = (
+        marginal_means.limited(means(-values), exact) for values in (implied, alone)
+    )
+    return Faults(mean, spread, correlation, conditional, given_others)
 
 
 def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:

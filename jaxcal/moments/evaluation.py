@@ -25,7 +25,8 @@ class Moment(Protocol):
     A moment may also offer:
 
     - ``whole_space = True``: it is right only where the density has no boundary other than where
-      it vanishes.
+      it vanishes, as whatever differentiates the log density is. It is left out where a density
+      ends.
     - ``smoothness``: how often the density is differentiated; 0 by default.
     - ``marginal = True``: its values are a vector in the units of the prediction, wanted in
       claimed standard deviations of each coordinate.
@@ -60,7 +61,8 @@ def evaluate(
     """Evaluate a moment at n targets, in the units of each prediction.
 
     The units of a prediction are :math:`u = M^{-1}(y - c)`. Log densities are those of the points
-    as they came, so that the target itself loses no digit on the way.
+    as they came, so that the target itself loses no digit on the way. Where a log density is no
+    number, such as log(y) at y < 0, the density counts as 0.
 
     Args:
         moment: A `Moment`.
@@ -93,7 +95,8 @@ def evaluate(
 
     def one(log_density: Any, y: Array, u: Point, scale: Array, *row: Any) -> Any:
         def own(z: Point) -> Scalar:
-            return log_density(y + (scale @ (z - u)).reshape(event))
+            value = log_density(y + (scale @ (z - u)).reshape(event))
+            return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
         values = moment(own, u, *row)
         values = values if isinstance(values, dict) else {"moment": values}

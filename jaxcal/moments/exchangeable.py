@@ -11,7 +11,7 @@ from jaxcal.typing import Key, Point
 
 
 class Exchangeable(eqx.Module):
-    r"""A target less its mean given a set it may be any member of, [d]. Sees where the mass is.
+    r"""A target less its mean given a set it may be any member of. Sees where the mass is.
 
     Let :math:`a_0 = y` be the target and :math:`a_1, .., a_m` draws of a density :math:`\nu`, here
     normal. If y is a draw of p, the probability that :math:`a_k` is the target, given the set, is
@@ -24,6 +24,13 @@ class Exchangeable(eqx.Module):
     points lie where p has its mass; with none there, or where all members of the set are equally
     likely, it is 0. Needs no gradient, no constant and no
     transform of a bounded support.
+
+    Where the density is 0 at a member of the set, members are taken in the units of the set:
+    :math:`r_k = (a_k - \sum_l w_l a_l) / s` with :math:`s^2` the variance of the weights. The same
+    is said of :math:`r / \sqrt{1 + r^2}` in the place of a, and of :math:`r^2 / (1 + r^2)`, which
+    sees the spread of densities that end, such as a uniform one, of which `Balance` sees nothing.
+    Both are bounded, as a large target that is rare would make the test reject too often. Elsewhere
+    the last d of the 2 d values are 0.
 
     Points are drawn anew for each target, about the middle of all targets, ``scale`` times as far
     as these: in units in common, also where each prediction has its own.
@@ -64,5 +71,12 @@ class Exchangeable(eqx.Module):
         proposal = -jnp.sum((members / self.scale) ** 2, axis=1) / 2
         logs = jax.lax.map(log_density, members)
         flat = jnp.max(logs) == jnp.min(logs)  # whichever is the target; so no mean of it moves
-        values = y - jax.nn.softmax(logs - proposal) @ members
-        return {"weights": jnp.where(flat, 0, values)}
+        weights = jax.nn.softmax(logs - proposal)
+        gaps = members - (weights @ members)[None]
+        variance = weights @ gaps**2
+        r = gaps / jnp.where(variance > 0, variance, 1)[None] ** 0.5
+        squares = r**2 / (1 + r**2)
+        ends = jnp.any(logs == -jnp.inf)
+        first = jnp.where(ends, r / jnp.sqrt(1 + r**2), gaps)
+        both = jnp.concatenate([first, jnp.where(ends, squares, 0)], axis=1)
+        return {"weights": jnp.where(flat, 0, both[0] - weights @ both)}

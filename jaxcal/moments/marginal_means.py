@@ -10,13 +10,18 @@ and for a Gaussian p with covariance :math:`\Sigma_p` its mean is (claimed minus
 coordinate q) / (claimed standard deviation), whatever the other coordinates do. The bare score is
 :math:`-\Sigma_p^{-1}` times that difference: it asks about a coordinate *given the others*, and
 with correlated coordinates it accuses innocent ones, with either sign.
+
+Where scores are not linear :math:`t_q` depends on the other coordinates too, and an error of one
+moves the mean of all: a mean other than 0 then says that something is off, not what. Where the mean
+:math:`\mu_p` is known, :math:`(\mu_p - y)_q / \sqrt{(\Sigma_p)_{qq}}` tells the shift of a
+coordinate for predictions of any shape.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 from jax.scipy.special import betainc, ndtri
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from jaxcal import preconditioners
 from jaxcal.dependence import dependence
@@ -44,22 +49,12 @@ def offered_covariances(predictions: PredictionsLike) -> Float[Array, "*n d d"] 
     return None if offered is None else offered.cov
 
 
-class Covariances(NamedTuple):
-    """``values`` [n, d, d], or one [d, d]; ``common`` []: how many are one and the same matrix
-    because scores did not look like those of a Gaussian; ``linear`` [n]: those that did, None for
-    covariances that were offered."""
-
-    values: Float[Array, "*n d d"]
-    common: Int[Array, ""]
-    linear: Bool[Array, " n"] | None = None
-
-
 def covariances_of(
     predictions: PredictionsLike | None,
     nodes: Nodes | None,
     at_nodes: Float[Array, "n m d"] | None,
     scores: Points,
-) -> Covariances | None:
+) -> Float[Array, "*n d d"] | None:
     r"""Covariances of n predictions: those they offer, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so regressing them on the nodes gives its precision
@@ -71,7 +66,7 @@ def covariances_of(
     """
     offered = None if predictions is None else offered_covariances(predictions)
     if offered is not None:
-        return Covariances(offered, jnp.zeros((), jnp.int32))
+        return offered
     if nodes is None or at_nodes is None or nodes.shape[0] <= nodes.shape[1]:
         return None
     precisions, fitted = preconditioners.regressed(nodes, at_nodes)
@@ -81,8 +76,7 @@ def covariances_of(
     misfit = s + jnp.einsum("md,nde->nme", z, precisions)
     unexplained = jnp.sum(misfit**2, axis=(1, 2)) / max(m - d - 1, 1)
     linear = unexplained <= 0.1 * jnp.sum(s**2, axis=(1, 2)) / (m - 1)
-    values = jnp.where(linear[:, None, None], fitted, in_common(scores)[None])
-    return Covariances(values, jnp.sum(~linear), linear)
+    return jnp.where(linear[:, None, None], fitted, in_common(scores)[None])
 
 
 def in_common(scores: Points) -> Float[Array, "d d"]:
@@ -117,6 +111,12 @@ def means(
     p = student_p_value(estimate, error, degrees)
     reach = student_quantile(1 - level / 2, degrees) * error
     return Means(estimate, error, p, holm(p), estimate - reach, estimate + reach)
+
+
+def limited(means: Means, exact: Bool[Array, ""] | bool) -> Means:
+    """Limits are NaN unless they are those of a shift of the one coordinate."""
+    low, high = (jnp.where(exact, limit, jnp.nan) for limit in (means.low, means.high))
+    return means._replace(low=low, high=high)
 
 
 def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:

@@ -6,7 +6,14 @@
 from jaxcal.nulls.contract import Needs, Null, Outcome, Sums
 from jaxcal.nulls.eigenvalues import Eigenvalues
 from jaxcal.nulls.limits import BlockNormal, BlockSquares, Bound, Gamma
-from jaxcal.nulls.resampling import DependentWild, HadamardWild, Multinomial, Spectrum, Wild
+from jaxcal.nulls.resampling import (
+    DependentWild,
+    HadamardWild,
+    Multinomial,
+    Redrawn,
+    Spectrum,
+    Wild,
+)
 
 __all__ = [
     "BlockNormal",
@@ -20,6 +27,7 @@ __all__ = [
     "Needs",
     "Null",
     "Outcome",
+    "Redrawn",
     "Spectrum",
     "Sums",
     "Wild",

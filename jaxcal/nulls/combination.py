@@ -22,7 +22,7 @@ def strongest(
     several parts see a little of counts more than in their maximum, by at most log c. A part
     whose draws have no spread, or that is ``left_out``, takes no part; p is NaN where none is left,
     or where one is not finite. A null without draws gives the smallest p-value times their number
-    (Bonferroni).
+    (Bonferroni), and an error that holds whichever part is the smallest.
     Source: Westfall and Young (1993), for several statistics with their draws in common; Biggs,
     Schrab and Gretton (2023), MMD-FUSE, for a soft maximum.
     """
@@ -46,7 +46,11 @@ def strongest(
     else:
         draws, statistic = jnp.zeros((0,), scale.dtype), standardized[winner]
         p = jnp.minimum(jnp.sum(used).astype(scale.dtype) * p_values[winner], 1)
-    p, size = jnp.where(finite, p, jnp.nan), scale[winner]
+    p, size, error = jnp.where(finite, p, jnp.nan), scale[winner], None
+    if parts.p_error is not None:
+        ends = jnp.stack([p_values - parts.p_error, p_values + parts.p_error])
+        off = jnp.max(jnp.abs(jnp.nanmin(ends, axis=1) - p_values[winner]))
+        error = (jnp.sum(used).astype(scale.dtype) * off)[None]
 
     def of_winner(leaf: Array) -> Array:
         return (leaf[winner] / size)[None]
@@ -60,5 +64,6 @@ def strongest(
         of_winner(parts.contributions),
         of_winner(parts.standard_error),
         outcome.stretches,
+        error,
     )
     return combined, Parts(names, jnp.where(used, standardized, jnp.nan), p_values, winner, ~used)

@@ -1,9 +1,9 @@
 r"""What a null asks of the engine's one pass, and the sums of that pass to an outcome.
 
 A null never calls the engine. Before the pass it declares what it `Needs`: all pairs or those
-within blocks, columns of weights, sums of squares. After it, `Sums` become an `Outcome`. It also
-says the least p-value it can give for n observations, so that a test which cannot reject does not
-pass for one that found nothing.
+within blocks, columns of weights, sums of squares, data sets of redrawn targets. After it, `Sums`
+become an `Outcome`. It also says the least p-value it can give for n observations, so that a test
+which cannot reject does not pass for one that found nothing.
 
 Every null is degenerate here: under calibration :math:`E\,h(x, X') = 0` for every x. p-values of
 resampling nulls count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the
@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+from jaxtyping import Key as Keys
 
 from jaxcal.quadratic import BlockSums, QuadraticSums, ordered_pairs
 from jaxcal.signs import HadamardSigns
@@ -36,6 +37,8 @@ class Needs(NamedTuple):
             for all pairs. Blocks have no forms.
         sketch: Normal draws that the largest q eigenvalues of H are taken from, [n, q]; None for
             none. A statistic of vectors has them all, and then the draws go unused.
+        redraws: Keys of data sets whose targets are drawn anew from the predictions, and whose
+            estimates are wanted, [b]; None for none.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -48,6 +51,7 @@ class Needs(NamedTuple):
     squares: bool = False
     block_size: int | None = None
     sketch: Float[Array, "n q"] | None = None
+    redraws: Keys[Array, " b"] | None = None
 
 
 class Outcome(NamedTuple):
@@ -102,6 +106,8 @@ class Sums(NamedTuple):
         forms: Their forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [r, b].
         squares: Sums of h^2 over ordered pairs, [r]; NaN if not asked for.
         eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], where asked for.
+        redrawn: `unbiased` of data sets whose targets are drawn anew from the predictions, [r, b],
+            where asked for.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -120,6 +126,7 @@ class Sums(NamedTuple):
     forms: Float[Array, "r b"]
     squares: Float[Array, " r"]
     eigenvalues: Float[Array, "r k"] | None = None
+    redrawn: Float[Array, "r b"] | None = None
 
     @classmethod
     def of(cls, sums: QuadraticSums, weights: Float[Array, "n b"]) -> "Sums":
@@ -247,21 +254,23 @@ class Null(Protocol):
     ``needs(key, features)`` returns `Needs`; features are a pytree whose leaves have a leading
     axis n, and most nulls look at `jaxcal.quadratic.count` of them alone. ``outcome(sums)`` turns
     `Sums` into an `Outcome`. ``least_p_value(n)`` is the smallest p-value that n observations can
-    have.
+    have. A null that holds for every n says so by an attribute ``exact = True``: a test whose
+    predictions expect rare targets gives no verdict with others.
 
     Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import equinox as eqx, jax, jax.numpy as jnp, jaxcal
         >>> from jaxcal.nulls import Needs
-        >>> class Chebyshev:  # P(|U| >= u) <= Var U / u^2, and Var U = 2 E h^2 / (n (n - 1))
+        >>> class Chebyshev(eqx.Module):  # P(|U| >= u) <= Var U / u^2
         ...     def needs(self, key, features):
-        ...         return Needs(squares=True)
+        ...         return Needs(squares=True)  # Var U = 2 E h^2 / (n (n - 1))
         ...     def outcome(self, sums):
         ...         pairs, u = sums.n * (sums.n - 1), sums.unbiased
         ...         return sums.outcome(u, jnp.minimum(1, 2 * sums.squares / (pairs * u) ** 2))
         ...     def least_p_value(self, n):
         ...         return 2 / (n * (n - 1))
-        >>> isinstance(Chebyshev(), jaxcal.nulls.Null)
-        True
+        >>> ys = jax.random.normal(jax.random.key(0), (50, 1))
+        >>> jaxcal.ksd_test(1, jaxcal.Scores(1 - ys), ys, null=Chebyshev()).verdict
+        'rejected'
     """
 
     def needs(self, key: Key, features: Features, /) -> Needs: ...
@@ -271,9 +280,18 @@ class Null(Protocol):
     def least_p_value(self, n: int, /) -> float: ...
 
 
-def p_value(statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Float[Array, " r"]:
-    """``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN where one is not finite."""
-    exceeding = jnp.sum(samples >= statistic[:, None], axis=1)
+def p_value(
+    statistic: Float[Array, " r"], samples: Float[Array, "r b"], *, ties: bool = False
+) -> Float[Array, " r"]:
+    """``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN where one is not finite.
+
+    ``ties``: whether samples may differ from the statistic by rounding alone, and are equal then.
+    """
+    least = statistic
+    if ties:
+        size = jnp.sqrt(jnp.mean(samples**2, axis=1)) + jnp.abs(statistic)
+        least = statistic - jnp.finfo(samples.dtype).eps ** 0.5 * size
+    exceeding = jnp.sum(samples >= least[:, None], axis=1)
     p = (1 + exceeding).astype(statistic.dtype) / (1 + samples.shape[1])
     return _if_finite(p, statistic, samples)
 

@@ -181,6 +181,7 @@ class Bound(eqx.Module):
     """
 
     largest: float = eqx.field(static=True)
+    exact: bool = eqx.field(default=True, init=False, static=True)
 
     def __check_init__(self):
         convert.number(self.largest, "largest", above=0)

@@ -60,7 +60,7 @@ def _rows(means: Means, labels: list[str], marker: str, factor: float = 1.0) -> 
     ]
 
 
-def draw(rows: list[Row], level: float, ax: "Axes", *, shift: str = KINDS["o"]) -> None:
+def draw(rows: list[Row], level: float, ax: "Axes") -> None:
     """Rows from the top, with a line at 0; filled where p is at most the level."""
     for at, row in enumerate(rows):
         ends = np.clip([row.low, row.high], -FARTHEST, FARTHEST)
@@ -80,7 +80,7 @@ def draw(rows: list[Row], level: float, ax: "Axes", *, shift: str = KINDS["o"]) 
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.margins(x=0.2)
     ax.locator_params(axis="x", nbins=6)
-    for marker, label in (KINDS | {"o": shift}).items():
+    for marker, label in KINDS.items():
         if any(row.marker == marker for row in rows):
             ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
     ax.set_xlabel(f"{confidence(level)} limits; 0 if right; filled: p <= {level:g} after Holm")

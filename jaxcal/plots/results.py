@@ -9,7 +9,7 @@ from jaxtyping import Float
 from jaxcal import checks
 from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
-from jaxcal.results import TestResult, confidence
+from jaxcal.results import TestResult, confidence, tells
 from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ def coordinates(
 
     By itself, whatever the other coordinates do; filled where p after Holm is at most the level of
     the test, to which the limits belong. Spreads and correlations are left out where the result
-    does not have them. Where it has no ``marginal_mean``, bars show the parts of the estimate given
-    the other coordinates; the axis says which.
+    does not have them. Where it has no limits of ``marginal_mean``, as of predictions that are not
+    Gaussian, bars show the parts of the estimate given the other coordinates; the axis says which.
 
     Args:
         result: Result of a test that ran with ``coordinates=True``.
@@ -146,13 +146,12 @@ def coordinates(
     if result.coordinates is None:
         raise ValueError("this result is not split: run the test with coordinates=True")
     split, means = result.coordinates, result.coordinates.marginal_mean
-    estimates = np.asarray(split.estimate if means is None else means.estimate)
-    adjusted = np.asarray(split.p_adjusted if means is None else means.p_adjusted)
+    estimates, adjusted = np.asarray(split.estimate), np.asarray(split.p_adjusted)
     d = estimates.size
     names = list(checks.names(names, d, "coordinate") or [f"coordinate {c}" for c in range(d)])
     if not np.all(np.isfinite(estimates)):
         return say(ax, "estimates are not finite numbers:\nno verdict")
-    if means is not None:
+    if tells(means):
         rows = faults.shifts(means, names) + faults.spreads(split.marginal_spread, names)
         faults.draw(rows + faults.pairs(split.correlation, names), result.level, ax)
         return ax

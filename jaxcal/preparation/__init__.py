@@ -4,6 +4,7 @@ from jaxcal.numerics import not_finite
 from jaxcal.preparation.parts import MomentsResidual
 from jaxcal.preparation.prepared import Embedding, Prepared
 from jaxcal.preparation.random_features import RandomFeatures
+from jaxcal.preparation.redraws import as_forms, rare_targets, refitted, samplable
 from jaxcal.preparation.residuals import (
     Featured,
     MeanResidual,
@@ -40,8 +41,12 @@ __all__ = [
     "SteinOptions",
     "SteinResidual",
     "View",
+    "as_forms",
     "checked_base_measure",
     "not_finite",
+    "rare_targets",
+    "refitted",
+    "samplable",
     "stein_specification",
     "vector_kernel",
     "with_random_features",

@@ -11,12 +11,13 @@ from jaxcal import random_words
 from jaxcal.kernels import points
 from jaxcal.models import OwnUnits, Standardized
 from jaxcal.moments import KernelStein, Moment, evaluate, marginal_means, smooth
+from jaxcal.moments.support import edges
 from jaxcal.numerics import not_finite
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
 from jaxcal.preparation.residuals import Featured, Noticed, not_finite_whitening
 from jaxcal.preparation.views import View
-from jaxcal.scores import each_density, is_distribution, on_whole_space
+from jaxcal.scores import each_density, is_distribution, signs_reversed, states_an_end
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Points, PredictionsLike
 
 
@@ -70,7 +71,7 @@ class MomentsResidual(eqx.Module):
         )
         impossible = impossible & ~lost
         keys = random_words.split(key, 1 + len(self.moments))
-        bounded, rough = _bounded(densities, view, ~finite | lost), jnp.zeros((), bool)
+        bounded, rough = _bounded(keys[0], densities, view, ~finite | lost), jnp.zeros((), bool)
         if any(_asks(one, "smoothness") == 2 for one in self.moments):
             rough = ~smooth(keys[0], densities, targets, centers, scales)
         nonfinite, parts = jnp.sum(lost), []
@@ -112,6 +113,9 @@ class MomentsResidual(eqx.Module):
             not_finite(described) + not_finite_whitening(view),
             jnp.zeros((), jnp.int32) if view.whitening is None else view.whitening.clamped,
             astray=None if view.whitening is None else view.whitening.astray,
+            reversed_sign=None
+            if view.scores is None
+            else signs_reversed(view.ys, view.scores) & ~bounded,
             noticed=Noticed(
                 jnp.sum(impossible), bounded, rough, jnp.stack([part.out for part in parts]), names
             ),
@@ -183,15 +187,17 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
     fitted = marginal_means.covariances_of(predictions, nodes, values, view.scores)
     if fitted is None and n < 2 * d:
         return eye
-    covariances = marginal_means.in_common(view.scores)[None] if fitted is None else fitted.values
+    covariances = marginal_means.in_common(view.scores)[None] if fitted is None else fitted
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2), keepdims=True)
     return jnp.linalg.cholesky(jnp.where(finite, covariances, eye))
 
 
-def _bounded(predictions: PredictionsLike, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Whether a density ends: a distribution says so, or it is 0 at a node."""
-    if is_distribution(predictions) and not on_whole_space(predictions):
+def _bounded(key: Key, predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
+    """Whether a density ends: a distribution says so, or it is 0 at a node or a moved target."""
+    assert view.targets is not None
+    if is_distribution(predictions) and states_an_end(predictions):
         return jnp.ones((), bool)
+    seen = edges(key, predictions, view.targets).seen
     if view.at_nodes is None:
-        return jnp.zeros((), bool)
-    return jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])
+        return seen
+    return seen | jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])

@@ -15,13 +15,16 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means import KernelMeans, kernel_means
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Draws, Standardized
-from jaxcal.moments import attribution, marginal_means
+from jaxcal.models.families import offered_moments
+from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
+from jaxcal.moments.support import edges
 from jaxcal.numerics import not_finite
 from jaxcal.pairwise.skce import KernelResidual, Observed
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation.views import View
+from jaxcal.scores import climbable, signs_reversed
 from jaxcal.typing import (
     DivergenceLike,
     Features,
@@ -55,10 +58,9 @@ def not_finite_whitening(view: View) -> Int[Array, ""]:
 
 
 class Claimed(NamedTuple):
-    """Targets [n, d] and scores there, in the units of the test, and what predictions claim."""
+    """Targets [n, d] in the units of the test, and what predictions claim of them."""
 
     ys: Points
-    scores: Points
     claims: Claims
 
 
@@ -70,12 +72,13 @@ class Featured(NamedTuple):
     nonfinite_features: Int[Array, ""]
     clamped: Int[Array, ""]
     claimed: Claimed | None = None
-    common_covariances: Int[Array, ""] | None = None
     unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
     means: KernelMeans | None = None
     noticed: Noticed | None = None
     astray: Int[Array, ""] | None = None  # predictions whose summit was not reached
     scores: Points | None = None  # of Stein tests, in the units in which they compare
+    abrupt: Bool[Array, ""] | None = None  # of Stein tests: a density ends where it is not 0
+    reversed_sign: Bool[Array, ""] | None = None  # scores look like those of minus a log density
 
 
 @runtime_checkable
@@ -126,7 +129,7 @@ class SteinResidual(eqx.Module):
     needs_scores: bool = eqx.field(default=True, init=False, static=True)
 
     def needs_nodes(self, predictions: Standardized) -> bool:
-        fitted = self.components and marginal_means.offered_covariances(predictions) is None
+        fitted = self.components and offered_moments(predictions) is None
         return self.precondition is not None or fitted
 
     def node_key(self, key: Key) -> Key:
@@ -169,6 +172,7 @@ class SteinResidual(eqx.Module):
             if claims is not None:  # about the frame's origin, as targets are
                 claims = claims._replace(centers=claims.centers - view.offset[None])
         assert view.point_scores is not None
+        abrupt = _abrupt(key, view)
         stein = SteinFeatures(view.points, view.point_scores, preconditioner)
         return Featured(
             WeightedFeatures(described, (stein,)),
@@ -177,9 +181,10 @@ class SteinResidual(eqx.Module):
             not_finite((described, preconditioner)) + not_finite_whitening(view),
             clamped,
             astray=None if view.whitening is None else view.whitening.astray,
-            claimed=None if claims is None else Claimed(view.ys, scores, claims),
-            common_covariances=None if claims is None else claims.common,
+            claimed=None if claims is None else Claimed(view.ys, claims),
             scores=view.point_scores,
+            abrupt=abrupt,
+            reversed_sign=signs_reversed(view.ys, scores) & ~abrupt,
         )
 
     def pairwise(
@@ -194,13 +199,20 @@ class SteinResidual(eqx.Module):
         return Weighted(prediction_kernel, divergence, (stein,))
 
 
+def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
+    """Whether a density ends where it is not 0, as far as log densities are known."""
+    if view.targets is None or not climbable(view.predictions):
+        return jnp.zeros((), bool)
+    return edges(key, view.predictions.predictions, view.targets).abrupt
+
+
 class MeanResidual(eqx.Module):
     """Kernel means of the predictions, in closed form or from draws: SKCE and UCME.
 
     ``n_counts``: over how many counts to sum, found where the values are known."""
 
     n_draws: int | None = eqx.field(default=None, static=True)
-    n_counts: int | str | None = eqx.field(default=None, static=True)
+    n_counts: int | None = eqx.field(default=None, static=True)
     components: bool = eqx.field(default=False, init=False, static=True)
     needs_scores: bool = eqx.field(default=False, init=False, static=True)
 

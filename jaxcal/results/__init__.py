@@ -12,6 +12,7 @@ from jaxcal.results.parts import (
     all_finite,
     largest_share,
     plain,
+    tells,
 )
 from jaxcal.results.provenance import recorded
 from jaxcal.results.result import TestResult
@@ -47,6 +48,7 @@ __all__ = [
     "plain",
     "recorded",
     "replacing",
+    "tells",
     "too_few",
 ]
 

@@ -1,6 +1,6 @@
 """What results are made of: estimates, means, the split over coordinates, what was noticed."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -53,6 +53,11 @@ class Means(NamedTuple):
     high: Float[Array, " q"]
 
 
+def tells(means: Means | None) -> TypeGuard[Means]:
+    """Whether means have limits: these are given where a mean is that of one coordinate alone."""
+    return means is not None and bool(np.all(np.isfinite([means.low, means.high])))
+
+
 class Coordinates(NamedTuple):
     r"""Which of d target coordinates, or which pair, is off: by itself, and given the others.
 
@@ -61,9 +66,18 @@ class Coordinates(NamedTuple):
     Shifts are taken out of spreads and correlations, and spreads out of correlations
     (`jaxcal.moments.attribution`), so that none is accused of another's fault.
 
+    **Exact for Gaussian predictions**: those of a normal distribution, or with scores that are
+    linear in the target, found from the scores at base points and targets. Shifts are exact for
+    any predictions that know their means too: Laplace distributions, mixtures, independent
+    coordinates with numpyro's ``mean`` and ``variance``. Elsewhere limits are NaN, and so are
+    spreads and correlations; estimates and p-values of means stay. Such a p-value is valid as that
+    of "the moment has mean 0", which every right prediction passes and **any** error may fail: it
+    accuses no coordinate.
+
     ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the statistic, of which h
-    is a sum over coordinates: each part asks about its coordinate **given the others**, and may be
-    large because another, correlated one is off.
+    is a sum over coordinates: each part asks whether the distribution of its coordinate **given
+    the others** is right, for predictions of any shape, and may be large because another, dependent
+    one is off.
 
     Attributes:
         estimate: Parts of the estimate, [d]; they sum to the result's estimate.
@@ -71,20 +85,16 @@ class Coordinates(NamedTuple):
         p_adjusted: The same after Holm's correction for d tests, [d].
         contributions: Shares of the observations in each part, [d, n].
         marginal_mean: How far the predictions lie too high in each coordinate by itself (negative:
-            too low), in the standard deviation that each prediction claims for it: the mean of
-            :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. Where predictions are Gaussian and
-            :math:`\Sigma_p` is their covariance this is (claimed - actual mean) / claimed
-            deviation, and a coordinate is not accused of what another does. For other predictions
-            it still has mean 0 where they are right, so the p-value holds; but its limits are
-            those of this mean and not of a shift: its size is to first order, and another
-            coordinate leaks in where the two depend on each other in more than correlation (of
-            two modes, half of its shift: `experiments/attribution`). None where :math:`\Sigma_p`
-            cannot be computed, with a sentence.
+            too low), in the standard deviation that each prediction claims for it: (claimed -
+            actual mean) / claimed deviation, which for Gaussian predictions is the mean of
+            :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. Where neither means nor linear
+            scores are known it is that mean, with NaN limits: another coordinate leaks in where
+            the two depend on each other in more than correlation. None where :math:`\Sigma_p`
+            cannot be computed. Each with a sentence.
         marginal_spread: The logarithm of claimed over actual standard deviation of each coordinate
-            by itself, so negative where predictions are too narrow. NaN where covariances come
-            from scores that do not look Gaussian; to be read as ``marginal_mean`` is.
+            by itself, so negative where predictions are too narrow. NaN unless they are Gaussian.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
-            None in one dimension. NaN and to be read as ``marginal_spread``.
+            None in one dimension. NaN unless predictions are Gaussian.
         conditional_mean: As ``marginal_mean``, of each coordinate **given the others**, in claimed
             deviations given the others; an error of one shows in those correlated with it.
         conditional_spread: As ``marginal_spread``, of each coordinate **given the others**.
@@ -137,15 +147,15 @@ class Diagnostics(NamedTuple):
     statistic or its null is not finite although everything that came in is. Of tests at locations:
     ``collinear_features``, the features say nearly the same at several of them;
     ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
-    predictions whose chains have not settled. Of marginal means: ``common_covariances``,
-    predictions that share one covariance because their scores at the nodes are not near
-    linear. Of series: ``few_stretches``, fewer than ten independent ones. ``repeated_rows``:
-    observations equal to another in target and prediction, beyond chance (`jaxcal.repeats`). Of
+    predictions whose chains have not settled. Of series: ``few_stretches``, fewer than ten
+    independent ones. ``repeated_rows``: observations equal to another in target and prediction,
+    beyond chance (`jaxcal.repeats`). Of
     moments: ``impossible``, targets where their own prediction has density 0; ``bounded``, a
     density ends; ``rough``, one is not twice differentiable; ``silent``, no part of the
-    statistic could speak. Of kernel means: ``averages_error``, how far off an average can be, None
-    from draws (`jaxcal.kernel_means.KernelMeans`); ``coarse_averages``, its square exceeds a tenth
-    of the statistic's spread, about 1 / (2 n).
+    statistic could speak. Of nulls that are not exact: ``rare_targets``, predictions expect too
+    few of the targets that decide the statistic. ``averages_error``: the ``error`` of kernel means
+    (`jaxcal.kernel_means.KernelMeans`). Of Stein tests: ``abrupt``, a density ends where it is
+    not 0. Of scores: ``reversed_sign``, they look like those of minus a log density.
     """
 
     nonfinite_targets: Int[Array, ""]
@@ -161,7 +171,6 @@ class Diagnostics(NamedTuple):
     collinear_features: Bool[Array, ""] | None = None
     few_observations: Bool[Array, ""] | None = None
     unsettled: Scalar | None = None
-    common_covariances: Int[Array, ""] | None = None
     few_stretches: Bool[Array, ""] | None = None
     astray: Int[Array, ""] | None = None
     repeated_rows: Int[Array, ""] | None = None
@@ -169,8 +178,10 @@ class Diagnostics(NamedTuple):
     bounded: Bool[Array, ""] | None = None
     rough: Bool[Array, ""] | None = None
     silent: Bool[Array, ""] | None = None
+    rare_targets: Bool[Array, ""] | None = None
     averages_error: Scalar | None = None
-    coarse_averages: Bool[Array, ""] | None = None
+    abrupt: Bool[Array, ""] | None = None
+    reversed_sign: Bool[Array, ""] | None = None
 
     @classmethod
     def of(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.results.parts import FEW, Coordinates, Diagnostics, Means, Parts
+from jaxcal.results.parts import FEW, Coordinates, Diagnostics, Means, Parts, tells
 from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 
 if TYPE_CHECKING:
@@ -18,6 +18,11 @@ def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
     return [
         ("target values are NaN or infinite", np.asarray(facts.nonfinite_targets) > 0),
+        (
+            "a density ends where it is not 0 (the identity that the test rests on fails there: "
+            "take calibration_test, or transform the targets to the whole line)",
+            False if facts.abrupt is None else facts.abrupt,
+        ),
         ("score values at the targets are NaN or infinite", np.asarray(facts.nonfinite_scores) > 0),
         (
             "values that describe the predictions are NaN or infinite",
@@ -35,7 +40,28 @@ def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
             np.asarray(facts.reach) > digits,
         ),
         (result.too_few, bool(result.too_few)),
+        (
+            "targets that the predictions call rare decide the statistic, and fewer than ten of "
+            "them are expected (the null needs more of both signs)",
+            False if facts.rare_targets is None else facts.rare_targets,
+        ),
+        (
+            "the largest statistic under these predictions is more probable than the level (there "
+            "are too few observations) [too-few-observations]",
+            _undecidable(result),
+        ),
     ]
+
+
+def _undecidable(result: "TestResult") -> Any:
+    """Whether no data could be rejected: more draws than the level share the largest value."""
+    draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
+    if draws.shape[-1] == 0 or result.parts is not None:
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):  # draws that are not finite share no value
+        size = np.sqrt(np.mean(draws**2, axis=-1, keepdims=True))
+        near = np.max(draws, axis=-1, keepdims=True) - np.sqrt(np.finfo(draws.dtype).eps) * size
+        return (np.mean(draws >= near, axis=-1) > result.level) & (p > result.level)
 
 
 def report(result: "TestResult") -> list[str]:
@@ -72,32 +98,44 @@ def _error(result: "TestResult") -> str:
     error = result.diagnostics.averages_error
     if error is None or "error" in result.route or not float(error) > 0:
         return ""
-    return f", error up to {float(error):.1g}"
+    return f", standard error {float(error):.1g}"
 
 
-def about_marginal_mean(marginal_mean: Means | None) -> list[str]:
-    """Why the shift of a coordinate by itself cannot be told; nothing where it can."""
-    if marginal_mean is None:
+def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
+    """Why shift or spread of a coordinate by itself cannot be told; nothing where they can."""
+    if mean is None:
         return [
             "which coordinate is shifted by itself cannot be told, only given the others: that "
             "needs the covariance of each prediction, from distributions of known form, or from "
             "scores at more base points than coordinates: raise n_nodes, or give Scores.at_nodes "
             "and Scores.nodes [shift-by-itself]"
         ]
-    if np.all(np.isfinite(np.asarray(marginal_mean.p_value))):
-        return []
-    return [
-        "which coordinate is shifted by itself cannot be told: scores, at the targets or at the "
-        "base points that the covariance of each prediction comes from, are NaN or infinite"
-        " [shift-by-itself]"
-    ]
+    if not np.all(np.isfinite(np.asarray(mean.p_value))):
+        return [
+            "which coordinate is shifted by itself cannot be told: scores, at the targets or at "
+            "the base points that the covariance of each prediction comes from, or moments that "
+            "predictions offer are NaN or infinite [shift-by-itself]"
+        ]
+    if not tells(mean):
+        return [
+            "which coordinate is off by itself, and by how much, is exact for Gaussian "
+            "predictions; these have scores that are not linear, and none is named from them"
+            " [exact-for-gaussians]"
+        ]
+    if spread is not None and not tells(spread):
+        return [
+            "spreads and correlations of coordinates by themselves are exact for Gaussian "
+            "predictions, and these are others: only shifts are told, from the means that they "
+            "offer [exact-for-gaussians]"
+        ]
+    return []
 
 
 MEANINGS = {  # of what comes last in the name of a part
     "shift": "predictions are shifted",
     "spread": "predictions are too wide or too narrow",
     "correlation": "predictions have wrong correlations",
-    "weights": "the mass lies elsewhere: a shift, or wrong weights of modes",
+    "weights": "the mass lies elsewhere: a shift, wrong weights of modes, or a spread by an edge",
     "shape": "a smooth error, most often a shift",
 }
 
@@ -120,7 +158,7 @@ def _parts(parts: Parts, verdict: str) -> list[str]:
 def _coordinates(split: Coordinates, level: float) -> list[str]:
     """A table: a line a coordinate; first by itself, then given the others. And pairs."""
     head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
-    if split.marginal_mean is not None:
+    if tells(split.marginal_mean):
         title = f"too high by ({confidence(level)} limits)"
         head += f"   {title:27}   p (Holm)"
         columns = zip(*map(np.asarray, split.marginal_mean), strict=True)
@@ -128,7 +166,7 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
             row + f"   {mean:+7.3f} sd ({low:+7.3f} to {high:+7.3f})   {p:8.3g}"
             for row, (mean, _, _, p, low, high) in zip(rows, columns, strict=True)
         ]
-    if split.marginal_spread is not None and _told(split.marginal_spread):
+    if tells(split.marginal_spread):
         title = "claimed / actual sd"
         head += f"   {title:24}   p (Holm)"
         rows = [
@@ -145,7 +183,7 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
 
 def _pairs(split: Coordinates) -> list[str]:
     """A line a pair of coordinates, the clearest ten where there are more."""
-    if split.correlation is None or not _told(split.correlation):
+    if not tells(split.correlation):
         return []
     order = np.argsort(np.asarray(split.correlation.p_value), kind="stable")[:10]
     pairs, limits = split.pairs(), list(_limits(split.correlation))
@@ -154,11 +192,6 @@ def _pairs(split: Coordinates) -> list[str]:
         (i, j), (high, low, most, p) = pairs[k], limits[k]
         lines.append(f"  {f'{i}, {j}':10}   {high:+6.3f} ({low:+6.3f} to {most:+6.3f})   {p:8.3g}")
     return lines
-
-
-def _told(means: Means) -> bool:
-    """Whether any mean was estimated: where scores do not look Gaussian all are NaN."""
-    return not np.all(np.isnan(np.asarray(means.p_value)))
 
 
 def _limits(means: Means) -> zip:
@@ -196,7 +229,7 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
     """Every sentence about the data, and whether it holds."""
 
     def any_of(flag: Any) -> bool:
-        return bool(np.any(np.asarray(flag)))
+        return flag is not None and bool(np.any(np.asarray(flag)))
 
     def number(flag: Array | None) -> int:
         return 0 if flag is None else int(np.sum(np.asarray(flag)))
@@ -204,8 +237,6 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
     share = float(np.max(np.asarray(diagnostics.largest_share), initial=0.0))
     reach = float(np.max(np.asarray(diagnostics.reach), initial=0.0))
     shares = 0.0 if diagnostics.unsettled is None else diagnostics.unsettled
-    errors = 0.0 if diagnostics.averages_error is None else diagnostics.averages_error
-    off = float(np.max(np.asarray(errors), initial=0.0))
     unsettled = float(np.max(np.asarray(shares), initial=0.0))
     return [
         (
@@ -272,22 +303,9 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             unsettled > FEW,
         ),
         (
-            f"averages over the predictions are off by up to {off:.1g}, which shifts the statistic "
-            f"by up to the square of that, not small beside its spread at this n: give n_draws, or "
-            f"a wider target kernel [coarse-averages]",
-            any_of(diagnostics.coarse_averages),
-        ),
-        (
             f"one observation carries {share:.0%} of the absolute contributions, and the result "
             f"hangs on it: an outlier, or heavy tails [one-observation-decides]",
             share > 0.25,
-        ),
-        (
-            f"{number(diagnostics.common_covariances)} predictions do not look Gaussian in their "
-            f"scores at the base points: one covariance in common stands for theirs, and shifts of "
-            f"coordinates by themselves are those that such predictions would have in common; "
-            f"spreads and correlations are not told [common-covariance]",
-            number(diagnostics.common_covariances) > 0,
         ),
         (
             f"{number(diagnostics.repeated_rows)} observations repeat another exactly, in target "
@@ -307,24 +325,36 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             number(diagnostics.bounded) > 0,
         ),
         (
+            "a density ends where it is not 0: the Stein identity fails there, and the p-value "
+            "cannot be trusted: take calibration_test or SKCE, or transform the targets to the "
+            "whole line [abrupt-edge]",
+            diagnostics.abrupt is not None and any_of(diagnostics.abrupt),
+        ),
+        (
             "a density is not twice differentiable (a network of ReLU?): curvature is left out"
             " [rough-density]",
             number(diagnostics.rough) > 0,
         ),
         (
+            "the targets that decide the statistic are rare, and the predictions expect fewer than "
+            "ten of them: where few come, residuals share one sign, and a null of signs or limits "
+            "rejects calibrated models: use null=jaxcal.nulls.Redrawn() [rare-targets]",
+            any_of(diagnostics.rare_targets),
+        ),
+        (
             "observations depend on each other over so long that fewer than ten independent "
             "stretches are left: the level is not assured, and little can be found"
             " [dependent-observations]",
-            diagnostics.few_stretches is not None and any_of(diagnostics.few_stretches),
+            any_of(diagnostics.few_stretches),
         ),
         (
             "the features at the test locations are nearly collinear, and the test rejects too "
             "often: take fewer locations, or ones farther apart [collinear-features]",
-            diagnostics.collinear_features is not None and any_of(diagnostics.collinear_features),
+            any_of(diagnostics.collinear_features),
         ),
         (
             "there are few observations for so many test locations, and the level may not be "
             "kept: take fewer locations, or the null Signs() [many-locations]",
-            diagnostics.few_observations is not None and any_of(diagnostics.few_observations),
+            any_of(diagnostics.few_observations),
         ),
     ]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.results.base import JudgedResult, Sentences
 from jaxcal.results.parts import Coordinates, Diagnostics, Parts, all_finite
-from jaxcal.results.report import about_marginal_mean, batch_report, findings, no_verdict, report
+from jaxcal.results.report import about_coordinates, batch_report, findings, no_verdict, report
 from jaxcal.results.verdicts import too_few
 from jaxcal.typing import Contents, Scalar
 
@@ -144,9 +144,18 @@ class TestResult(JudgedResult):
         far = np.asarray(self.diagnostics.reach) > 100 * self.contributions.shape[-1]
         sentences = findings(self.diagnostics, far)
         if self.coordinates is not None:
-            about = about_marginal_mean(self.coordinates.marginal_mean)
+            split = self.coordinates
+            about = about_coordinates(split.marginal_mean, split.marginal_spread)
             sentences += [(text, True) for text in about]
-        return [*sentences, (self.too_few, bool(self.too_few))]
+        signs = self.diagnostics.reversed_sign
+        rejected = np.asarray(self.p_value) <= self.level
+        reversed_sign = (
+            "scores point away from the middle of the targets: s (y - median) has a positive mean "
+            "over the targets, which is negative under every right density: is the sign of the log "
+            "density reversed, as that of an energy or a loss? [reversed-sign]",
+            signs is not None and bool(np.any(np.asarray(signs) & rejected)),
+        )
+        return [*sentences, reversed_sign, (self.too_few, bool(self.too_few))]
 
     def _contents(self) -> Contents:
         return super()._contents() | {"smallest_shift": self.smallest_shift}

@@ -12,7 +12,7 @@ from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import RandomFeatures
 from jaxcal.quadratic import TILE
 from jaxcal.results import Estimate, TestResult, recorded
-from jaxcal.skce.specification import MeanOptions, mean_specification
+from jaxcal.skce.specification import MeanOptions, default_null, mean_specification
 from jaxcal.typing import (
     ArrayLike,
     BaseMeasure,
@@ -33,7 +33,7 @@ def skce_test(
     divergence: DivergenceLike | None = None,
     prediction_kernel: KernelLike = Gaussian(),
     target_kernel: KernelLike | None = None,
-    null: Null = Wild(),
+    null: Null | None = None,
     level: float = 0.05,
     base_measure: BaseMeasure | None = None,
     n_nodes: int = 10,
@@ -70,12 +70,17 @@ def skce_test(
             over coordinates for Laplace predictions; `jaxcal.kernels.Delta` for classes, for
             which a Gram matrix [m, m] will do too. Without a bandwidth it gets the median
             heuristic.
-        null: Distribution of the statistic under calibration; see `jaxcal.nulls`.
+        null: Distribution of the statistic under calibration; see `jaxcal.nulls`. By default
+            `jaxcal.nulls.Redrawn`, which is exact for every n, where it costs little: for two
+            classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
+            and their mixtures up to n = 64. `jaxcal.nulls.Wild` otherwise, and with ``features``;
+            it has a verdict only where predictions expect at least ten of the targets they call
+            rare.
         level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
         base_measure: For divergences of scores, as in `jaxcal.kccsd_test`.
         n_nodes: For divergences of scores, as in `jaxcal.kccsd_test`.
         n_draws: Take kernel means from that many draws of each prediction, instead of closed
-            forms, sums and quadrature.
+            forms, sums and quantiles.
         standardize: Bring targets to standard deviation 1 in each coordinate first; bandwidths
             given by hand are then in standard deviations.
         whiten: `jaxcal.whitening.Moments()`, or another way, brings targets and predictions into
@@ -107,7 +112,8 @@ def skce_test(
         'rejected'
     """
     key = checks.key(key)
-    checks.null(null)
+    if null is not None:
+        checks.null(null)
     predictions, ys, spec = mean_specification(
         predictions,
         targets,
@@ -120,6 +126,8 @@ def skce_test(
         standardize=standardize,
         whiten=whiten,
     )
+    if null is None:
+        null = default_null(predictions, ys, Wild()) if features is None else Wild()
     return testing.run(
         key,
         predictions,

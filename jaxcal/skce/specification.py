@@ -1,6 +1,6 @@
 """The choices of a test with kernel means: the kind of predictions decides the defaults."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,13 +15,15 @@ from jaxcal.kernel_means import distribution_of
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.points import Gaussian
-from jaxcal.models.count_rules import summation
-from jaxcal.models.families import Classes, Laplaces, Normals
+from jaxcal.models.counts import lattice_size
+from jaxcal.models.families import Classes, Laplaces, Mixtures, Normals
+from jaxcal.nulls import Redrawn
 from jaxcal.preparation import (
     MeanResidual,
     Options,
     Specification,
     checked_base_measure,
+    samplable,
     vector_kernel,
 )
 from jaxcal.skce.observations import check_parameters, observations
@@ -29,6 +31,10 @@ from jaxcal.typing import ArrayLike, BaseMeasure, KernelLike
 from jaxcal.whitening.contract import Whitener, checked
 
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
+
+Otherwise = TypeVar("Otherwise")
+MOST_PRODUCTS = 10**8  # of a draw of redrawn classes
+MOST_REFITTED = 64  # observations with closed forms, to which the test is fitted for each draw
 
 
 class MeanOptions(Options, total=False):
@@ -73,13 +79,23 @@ def mean_specification(
         checks.divergence(divergence),
         points.as_kernel(prediction_kernel, "prediction_kernel"),
         kernel,
-        MeanResidual(n_draws, summation(predictions) if n_draws is None else None),
+        MeanResidual(n_draws, lattice_size(predictions) if n_draws is None else None),
         base_measure,
         checks.integer(n_nodes, "n_nodes"),
         standardize,
         whiten,
     )
     return predictions, ys, specification
+
+
+def default_null(predictions: Any, ys: Array, otherwise: Otherwise) -> Redrawn | Otherwise:
+    """Targets drawn anew from the predictions, where that costs little; or else another null."""
+    n = ys.shape[0]
+    if isinstance(predictions, Classes):
+        k = predictions.probabilities.shape[1] - 1
+        return Redrawn() if k == 1 or n**2 * k <= MOST_PRODUCTS else otherwise
+    closed = isinstance(distribution_of(predictions), (Normals, Laplaces, Mixtures))
+    return Redrawn() if closed and n <= MOST_REFITTED and samplable(predictions, ys) else otherwise
 
 
 def _class_kernel(kernel: KernelLike | ArrayLike | None, m: int) -> Any:

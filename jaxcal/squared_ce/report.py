@@ -222,7 +222,9 @@ class Report(Result):
         if self.widest is not self.quoted:
             names += f", upper end of {words(self.widest.name)}"
         low, high = map(float, interval[:2])
-        return f"{low:.4f} to {high:.4f} from the test rows, one step of {names}"
+        step = self.quoted.one_step
+        middle = 0.0 if step is None else float(np.sqrt(max(float(step.squared), 0.0)))
+        return f"{low:.4f} to {high:.4f} from the test rows, one step of {names}: {middle:.4f}"
 
 
 def words(name: str) -> str:

@@ -132,11 +132,14 @@ class Tuned(eqx.Module):
     def interval(self) -> Interval:
         """Interval of the calibration error, that of ``one_step`` on the scale of the error.
 
-        NaN ends where h is no product of residuals.
+        It holds the root of the one-step estimate: one below 0 counts as 0 for the upper end. NaN
+        ends where h is no product of residuals.
         """
-        if self.one_step is None:
+        step = self.one_step
+        if step is None:
             return Interval(np.nan, np.nan, self.level)  # pyright: ignore[reportArgumentType]
-        return root(self.one_step.interval, self.largest)
+        raised = step.interval.high - np.minimum(step.squared, 0)
+        return root(step.interval._replace(high=raised), self.largest)
 
     @property
     def plug_in_interval(self) -> Interval:

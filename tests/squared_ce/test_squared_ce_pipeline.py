@@ -515,7 +515,10 @@ def test_the_interval_printed_is_the_one_step_one_of_an_estimator_that_has_it(pr
             assert name == "kkr"
             assert np.isnan(tuned.interval.low)
         else:
-            assert tuned.interval == root(tuned.one_step.interval, 1.0)
+            low, high = tuned.one_step.interval[:2]
+            assert tuned.interval.low == root(tuned.one_step.interval, 1.0).low
+            middle = max((low + high) / 2, 0)  # an estimate below 0 counts as 0
+            np.testing.assert_allclose(tuned.interval.high**2, middle + (high - low) / 2)
     highest = max(each.interval.high for each in report.estimators.values() if each.one_step)
     for selected, wanted in [("8 bins", "8 bins"), ("kkr", report.quoted.name)]:
         quoted = Report("binary", report.estimators, selected, report.brier, report.data)
@@ -643,3 +646,17 @@ def test_a_parametric_family_goes_through_the_pipeline():
     )
     assert result.best.settings[0]["theta"] in (0.7, 1.0, 1.4)
     assert abs(result.best.squared - 0.063278) < 0.03
+
+
+@pytest.mark.slow
+def test_an_interval_from_test_rows_holds_its_estimate():
+    for seed in range(12):  # one-step estimates wholly below 0 are among these
+        rng = np.random.default_rng(seed)
+        p = rng.dirichlet(np.ones(3), 400)
+        labels = (rng.random(400)[:, None] > np.cumsum(p, 1)).sum(1)
+        report = squared_ce.calibration_error(seed, p, labels, estimators=[Bins()])
+        step = np.sqrt(max(float(report.best.one_step.squared), 0))
+        interval = report.test_interval
+        assert interval.low - 1e-12 <= step <= interval.high
+        assert interval.high > interval.low
+        assert f"one step of bins: {step:.4f}" in str(report)

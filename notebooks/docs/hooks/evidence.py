@@ -139,7 +139,7 @@ def intervals() -> str:
     right = {"keep": lambda row: row["fault"] == "none" and row["family"] == "gaussian"}
     heavy = {"keep": lambda row: row["fault"] == "none" and row["family"] == "student"}
     rows = (
-        ("differences of `compare`", "ckce_intervals", "difference_covered", {}),
+        ("all differences of `compare`", "ckce_intervals", "all_differences_covered", {}),
         ("calibration error, every row", "squared_ce_intervals", "covered", {}),
         ("distance from calibration", "distance_intervals", "coverage", {}),
         ("shift of a coordinate, Gaussian", "faults", "mean_covered", right),
