@@ -176,7 +176,7 @@ def on_whole_space(predictions: Any) -> bool:
     """Whether a distribution says that its density reaches everywhere."""
     from numpyro.distributions import constraints
 
-    support = getattr(predictions, "support", None)  # a user's own may not say
+    support: Any = getattr(predictions, "support", None)  # a user's own may not say
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
