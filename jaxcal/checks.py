@@ -13,6 +13,7 @@ from jaxtyping import Array
 from jaxcal.convert import (
     array,
     choice,
+    class_columns,
     flag,
     floats,
     function,
@@ -270,11 +271,14 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
     """Class probabilities [n, m], each row >= 0 with sum 1 to rounding, or ValueError.
 
     A numpyro ``Categorical`` gives its own. With ``binary`` also n probabilities of class 1.
+    Columns of a data frame that are named 0, .., m - 1 are put into this order.
     Values are looked at outside of jit only: inside, rows of another sum pass.
     """
     if is_distribution(value) and hasattr(value, "enumerate_support"):
         value = _categorical(value, name)
     values = floats(value, name)
+    if values.ndim == 2 and (order := class_columns(value, name)):
+        values = values[:, np.asarray(order)]
     if binary and values.ndim == 1 and values.shape[0] > 0:
         ones = unit(values, name)
         return jnp.stack([1 - ones, ones], axis=1)

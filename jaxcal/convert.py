@@ -2,6 +2,7 @@
 
 import math
 import operator
+import re
 import reprlib
 from typing import Any
 
@@ -269,10 +270,30 @@ def _entries(value: object, name: str) -> Any:
     if not isinstance(value, list | tuple) or all(isinstance(x, int | float) for x in value):
         return value
     plain = [x.as_py() if hasattr(x, "as_py") else x for x in value]  # Arrow's single numbers
-    return [array(x, name) if _brought(x) else _entries(x, name) for x in plain]
+    return [array(x, name) if brought(x) else _entries(x, name) for x in plain]
 
 
-def _brought(value: object) -> bool:
+def class_columns(value: Any, name: str) -> list[int] | None:
+    """The column of each class in a data frame or table whose columns have numbers for names; None
+    where no name is a number."""
+    if type(value).__module__.partition(".")[0] not in ("pandas", "pyarrow", "polars"):
+        return None
+    words = [str(word) for word in getattr(value, "column_names", getattr(value, "columns", ()))]
+    words = [{"False": "0", "True": "1"}.get(word, word) for word in words]
+    words = [re.sub(r"\.0$", "", word) for word in words]
+    if not any(re.fullmatch(r"-?\d+", word) for word in words):
+        return None
+    wanted = [str(k) for k in range(len(words))]
+    if sorted(words) != sorted(wanted):
+        raise ValueError(
+            f"{name}: wanted columns named after the classes 0, .., {len(words) - 1}, got "
+            f"{SHORT.repr(words)}, which does not say the class of each: name them so, or pass "
+            f".to_numpy() with one column a class, in their order"
+        )
+    return [words.index(word) for word in wanted]
+
+
+def brought(value: object) -> bool:
     """Whether this is an array, a tensor or a pandas or Arrow object."""
     if isinstance(value, np.ndarray) or hasattr(value, "detach"):
         return True
@@ -283,7 +304,7 @@ def leaves(tree: PyTree, name: str) -> Any:
     """A pytree whose NumPy arrays, tensors, pandas and Arrow objects went through `array`."""
 
     def one(path: Any, leaf: PyTree) -> Any:
-        return array(leaf, name + jax.tree_util.keystr(path)) if _brought(leaf) else leaf
+        return array(leaf, name + jax.tree_util.keystr(path)) if brought(leaf) else leaf
 
     return jax.tree_util.tree_map_with_path(one, tree)
 

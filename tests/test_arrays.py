@@ -8,6 +8,7 @@ import pytest
 
 import jaxcal
 from jaxcal import Scores, Unnormalized, checks, ckce, convert, kccsd_test, measures
+from jaxcal.checking.plan import plan
 from jaxcal.dce import unbinned_ece
 from jaxcal.nulls import Wild
 from jaxcal.squared_ce import compare_risks
@@ -253,3 +254,37 @@ def test_a_confidence_above_1_by_rounding_is_1(kind):
     assert np.isfinite(unbinned_ece(p, LABELS))
     with pytest.raises(ValueError, match=r"confidence: .*\[0, 1\]; entry 0 is 1.5"):
         measures.mmce(np.full(12, 1.5, kind), LABELS)
+
+
+THREE = np.random.default_rng(2).dirichlet(np.ones(3), 30)
+OF_CLASSES = {
+    "ece": lambda p: measures.ece(p, np.arange(30) % 3),
+    "ckce": lambda p: ckce.ckce(p, np.arange(30) % 3).estimate,
+    "skce": lambda p: jaxcal.skce.skce(0, p, np.arange(30) % 3).biased,
+    "check": lambda p: plan(p, np.arange(30) % 3, dependent=False).predictions,
+    "temperature": lambda p: measures.with_temperature(p, 2.0)[:, 0].sum(),
+}
+
+
+@pytest.mark.parametrize("measure", OF_CLASSES)
+def test_columns_named_after_the_classes_are_put_in_their_order(measure):
+    """By the numbers 2, 1, 0; they were read by position."""
+    pandas = pytest.importorskip("pandas")
+    measure, want = OF_CLASSES[measure], OF_CLASSES[measure](THREE)
+    turned = pandas.DataFrame(THREE[:, ::-1], columns=[2, 1, 0])
+    forms = [turned, turned.set_axis(["2", "1", "0"], axis=1)]
+    forms.append(pytest.importorskip("pyarrow").Table.from_pandas(forms[1]))
+    for frame in (*forms, pandas.DataFrame(THREE, columns=["a", "b", "c"])):
+        np.testing.assert_allclose(measure(frame), want)
+
+
+@pytest.mark.parametrize("names", [[1, 2, 3], [0, 1, 1], [0, 1, "other"], [-1, 0, 1]])
+def test_numbers_that_leave_the_classes_of_columns_open_are_refused(names):
+    frame = pytest.importorskip("pandas").DataFrame(THREE, columns=names)
+    with pytest.raises(ValueError, match=r"predictions: .*classes 0, .., 2, got .*to_numpy\(\)"):
+        jaxcal.check(0, frame, np.arange(30) % 3)
+
+
+def test_a_frame_of_false_and_true_is_read_by_its_names():
+    frame = pytest.importorskip("pandas").DataFrame(BOTH[:, ::-1], columns=[True, False])
+    np.testing.assert_allclose(measures.ece(frame, LABELS), measures.ece(BOTH, LABELS))

@@ -100,7 +100,7 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
         )
     array = checks.floats(predictions, "predictions")
     if whole:
-        return _classes(array)
+        return _classes(predictions)
     if array.ndim == observed.ndim + 1:
         return _draws(Draws(array))
     raise TypeError(
@@ -126,15 +126,13 @@ def _classes(probabilities: Any) -> Plan:
     if rows.shape[1] == 2:
         # two probabilities of sum one are one; inside of jit rows of another sum get here
         whole = jnp.abs(jnp.sum(rows, axis=1) - 1) < 1e-3
-        probabilities = jnp.where(whole, rows[:, 1], jnp.nan)
-    if probabilities.ndim == 1:
         return Plan(
             "probabilities of one of two classes",
             "distance_from_calibration tests two classes and says how far the probabilities are "
             "from calibrated ones",
             (questions.DISTANCE,),
             (),
-            probabilities,
+            jnp.where(whole, rows[:, 1], jnp.nan),
         )
     return Plan(
         "class probabilities",
@@ -142,7 +140,7 @@ def _classes(probabilities: Any) -> Plan:
         "calibration_error says how large the error of the largest is",
         (questions.CLASSES,),
         (questions.ERROR, questions.RELIABILITY),
-        probabilities,
+        rows,
     )
 
 

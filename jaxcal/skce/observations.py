@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal import checks
+from jaxcal.convert import brought
 from jaxcal.models import Draws, Scores, Unnormalized
 from jaxcal.models.families import Classes, Mixtures, distribution_of
 from jaxcal.scores import is_distribution
@@ -20,9 +21,7 @@ def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tup
     checks.of_jax(predictions)
     if isinstance(predictions, Classes):
         return _classes(predictions.probabilities, targets, "predictions", least)
-    if isinstance(predictions, (np.ndarray, jax.Array, list, tuple)) or hasattr(
-        predictions, "detach"
-    ):
+    if isinstance(predictions, (jax.Array, list, tuple)) or brought(predictions):
         return _classes(predictions, targets, "predictions", least)
     if is_distribution(predictions):
         distribution = distribution_of(predictions)
@@ -71,7 +70,7 @@ def _classes(
 ) -> tuple[Classes, Array]:
     p = checks.floats(predictions, name)
     if p.ndim == 1:
-        p = checks.probabilities(p, name, binary=True)
+        predictions = p = checks.probabilities(p, name, binary=True)
     if p.ndim == 2 and not _integers(targets):
         shape = np.shape(checks.array(targets, "targets"))
         remedy = (
@@ -84,7 +83,7 @@ def _classes(
             f"class probabilities; got {checks.say(targets)}: {remedy}, or wrap predictions that "
             f"are draws as jaxcal.Draws(array)"
         )
-    p = checks.probabilities(p, name)
+    p = checks.probabilities(predictions, name)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
     if len(ys) < least:
         raise ValueError(f"targets: wanted at least 2 observations, got shape {ys.shape}")
