@@ -153,7 +153,13 @@ def one(name: str, fault, n: int, key):
         return skce_test(data.key, jaxcal.Draws(draws), data.thetas, null=Wild(300)).p_value
     if name == "SKCE MCMC":
         chain_draws = mcmc.mcmc_draws(
-            data.key, posterior, n_draws=20, n_warmup=100, thin=2, event_shape=2
+            data.key,
+            posterior,
+            sampler=mcmc.NUTS(depth=6, target=0.8),
+            n_draws=20,
+            n_warmup=100,
+            thin=2,
+            event_shape=2,
         )
         draws = jaxcal.Draws(chain_draws.samples)
         return skce_test(data.key, draws, data.thetas, null=Wild(300)).p_value

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -18,9 +19,10 @@ class McmcDraws(Result):
     Attributes:
         samples: Draws [n, m, d], in units of the targets; neighbours along m come from different
             chains.
-        rhat: Rank-normalized split R-hat of the last half of all steps (at most 200 states of
-            each chain), the worst coordinate, [n]; NaN where fewer than 8 steps were made.
-        acceptance: Mean acceptance probability over that half, [n].
+        rhat: Rank-normalized split R-hat of the steps after warm-up and at least of the last half
+            of all (at most 500 states of each chain), the worst coordinate, [n]; NaN for fewer
+            than 4 states.
+        acceptance: Mean acceptance probability over these steps, [n].
         ess: Effective size of the m draws, the worst coordinate, [n]; NaN for fewer than 10 draws
             a chain, too few to tell.
         divergences: Steps after warm-up whose energy error was beyond 1000, [n].
@@ -34,7 +36,8 @@ class McmcDraws(Result):
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
-        >>> draws = jaxcal.mcmc_draws(0, dist.Normal(jnp.arange(3.0), 1.0), n_draws=8, n_warmup=50)
+        >>> predictions = dist.Normal(jnp.arange(3.0), 1.0)
+        >>> draws = jaxcal.mcmc_draws(0, predictions, n_draws=8, n_warmup=50, thin=10)
         >>> draws.samples.shape, draws.draws.samples.shape
         ((3, 8, 1), (3, 8))
     """
@@ -57,8 +60,10 @@ class McmcDraws(Result):
 
     @property
     def draws(self) -> Draws:
-        """The samples as `jaxcal.Draws`, in the shape of the targets, with R-hat."""
-        return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), self.rhat)
+        """The samples as `jaxcal.Draws`, in the shape of the targets, with R-hat, infinite where
+        steps diverged."""
+        rhat = jnp.where(self.divergences > 0, jnp.inf, self.rhat)
+        return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), rhat)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -68,8 +73,8 @@ class McmcDraws(Result):
     def _sentences(self) -> Sentences:
         rhat, accepted = np.asarray(self.rhat), np.asarray(self.acceptance)
         broken = int(np.sum(~np.isfinite(np.asarray(self.samples)).all(axis=(-2, -1))))
-        often = FEW * self.chains * (self.steps - self.warmup)
-        divergent = float(np.mean(np.asarray(self.divergences) > often))
+        divergences = np.asarray(self.divergences)
+        divergent, n = int(np.sum(divergences > 0)), divergences.size
         short = self.steps < 8
         unsettled = float(np.mean(~(rhat <= SETTLED)))
         low, high = float(np.mean(accepted < 0.1)), float(np.mean(accepted > 0.99))
@@ -97,9 +102,11 @@ class McmcDraws(Result):
                 not short and high > FEW and unsettled > FEW,
             ),
             (
-                f"for {divergent:.0%} of the predictions over 1 step in 20 diverged: the step is "
-                f"too large for some places of the density [divergent-steps]",
-                divergent > FEW,
+                f"the chains of {divergent} of {n} predictions diverged ({divergences.sum()} "
+                f"steps): the step is too large for some places of the density, which the draws "
+                f"may lack; raise target, as in NUTS(target=0.99), change the coordinates, or use "
+                f"kccsd_test, which needs no draws [divergent-steps]",
+                divergent > 0,
             ),
         ]
 

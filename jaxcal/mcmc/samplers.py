@@ -39,7 +39,8 @@ class MALA(eqx.Module):
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
         >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.MALA()
-        >>> jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_draws=8, n_warmup=50).sampler
+        >>> draws = jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_warmup=50, thin=10)
+        >>> draws.sampler
         'MALA'
     """
 
@@ -76,7 +77,8 @@ class HMC(eqx.Module):
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
         >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.HMC(leapfrogs=4)
-        >>> jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_draws=8, n_warmup=50).sampler
+        >>> draws = jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_warmup=50, thin=10)
+        >>> draws.sampler
         'HMC'
     """
 
@@ -106,7 +108,8 @@ class NUTS(eqx.Module):
         step: Length of a leapfrog step to start from, in units of the target.
         depth: Largest depth of the tree.
         adapt: Tune the step, and scales of the coordinates, during warm-up.
-        target: Acceptance probability that tuning aims at.
+        target: Acceptance probability that tuning aims at. A lower one takes longer steps, which
+            curved ridges and funnels throw back: chains then leave out parts of the density.
 
     Cost: at most 2^depth scores a proposal, and as many for every chain as for the slowest, since
     chains walk side by side.
@@ -115,14 +118,15 @@ class NUTS(eqx.Module):
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
         >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.NUTS(depth=3)
-        >>> jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_draws=8, n_warmup=50).sampler
+        >>> draws = jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_warmup=50, thin=10)
+        >>> draws.sampler
         'NUTS'
     """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
-    depth: int = eqx.field(default=6, static=True)
+    depth: int = eqx.field(default=10, static=True)
     adapt: bool = eqx.field(default=True, static=True)
-    target: float = eqx.field(default=0.8, static=True)
+    target: float = eqx.field(default=0.95, static=True)
 
     def kernel(self, potential: Potential) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""

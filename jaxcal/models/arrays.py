@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.typing import ArrayLike
 
-SETTLED = 1.1  # R-hat up to here counts as settled
+SETTLED = 1.01  # R-hat up to here counts as settled
 
 
 def _array(value: ArrayLike) -> Any:
@@ -74,7 +74,7 @@ class Draws(eqx.Module):
         samples: Draws, [n, m, d], or [n, m] for targets of shape [n].
         rhat: R-hat of the chains of each prediction, [n], NaN where it is not known; None where
             draws do not come from chains. Tests warn where chains have not settled (R-hat above
-            1.1, or unknown).
+            1.01, or unknown).
 
     Example:
         >>> import jax, jaxcal

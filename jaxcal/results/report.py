@@ -298,8 +298,8 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
         ),
         (
             f"the chains behind the draws of {unsettled:.0%} of the predictions have not settled "
-            f"(R-hat): the test can reject calibrated models; make more steps, or use kccsd_test"
-            " [unsettled-chains]",
+            f"(R-hat, divergences): the test can reject calibrated models; make more steps, or use "
+            f"kccsd_test [unsettled-chains]",
             unsettled > FEW,
         ),
         (

@@ -67,7 +67,7 @@ MAKE = {
     "TemperatureFit": lambda: measures.fit_temperature(NORMALS, YS[:, 1]),
     "Reliability": lambda: measures.reliability(BINARY, HAPPENED, bins=4),
     "QuantileCalibration": lambda: measures.quantile_calibration(NORMALS, YS[:, 1]),
-    "McmcDraws": lambda: jaxcal.mcmc_draws(0, NORMALS, n_draws=8, n_warmup=10),
+    "McmcDraws": lambda: jaxcal.mcmc_draws(0, NORMALS, n_draws=8, n_warmup=10, thin=10),
     "ExchangeabilityResult": lambda: exchangeability_test(0, NORMALS, YS[:, 1]),
     "Definiteness": lambda: divergences.positive_definiteness(
         P, divergence=divergences.Euclidean()
