@@ -137,6 +137,10 @@ def of_jax(value: object, name: str = "predictions") -> None:
             f"numpyro distribution of that name, jaxcal.Scores (its scores as arrays) or "
             f"jaxcal.Draws (draws from it)"
         )
+    if is_distribution(value):  # whose constructor takes masked parameters, and JAX none
+        for leaf in jax.tree.leaves(value):
+            if isinstance(leaf, np.ma.MaskedArray):
+                array(leaf, f"{name}: the parameters of {type(value).__name__}")
 
 
 def targets(value: object, *, least: int = 2) -> Array:

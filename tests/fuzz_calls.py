@@ -10,7 +10,20 @@ import numpyro.distributions as dist
 from jax import numpy as jnp
 from numpyro.infer.autoguide import AutoDiagonalNormal
 
-from jaxcal import candidates, divergences, kernels, models, moments, squared_ce, whitening
+import jaxcal
+from jaxcal import (
+    candidates,
+    ckce,
+    divergences,
+    kernels,
+    models,
+    moments,
+    simulators,
+    skce,
+    squared_ce,
+    streaming,
+    whitening,
+)
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
@@ -59,10 +72,11 @@ class Network(eqx.Module):
         return log_prob(theta, self.slopes * x)
 
 
-# what wants a file, or arguments that tests have read, or an optional library that is not installed
-WITHOUT = {"parquet_shards", "evaluate", "smooth"} | (
-    set() if importlib.util.find_spec("torch") else {"TorchPosterior"}
-)
+WITHOUT = {  # and why
+    "parquet_shards": "its argument is a file",
+    "evaluate": "a step inside tests, which have read its arguments",
+    "smooth": "a step inside tests, which have read its arguments",
+} | ({} if importlib.util.find_spec("torch") else {"TorchPosterior": "torch is not installed"})
 
 
 def recipes():
@@ -248,6 +262,7 @@ def recipes():
             }
         },
         "plots": plots(),
+        "methods": methods(),
         "sbi": {
             "JaxPosterior": {"log_prob": log_prob},
             "GuidePosterior": {"guide": AutoDiagonalNormal(probabilistic), "params": {"loc": YS}},
@@ -287,6 +302,45 @@ def recipes():
             "Moments": {"mean": YS, "covariance": YS**2, "form": "full"},
             "Regression": {"form": "full"},
         },
+    }
+
+
+def all_batches(size, arrays):
+    return list(streaming.array_batches(size, arrays, YS))
+
+
+def with_bandwidth(bandwidth):
+    return jaxcal.skce_test(**BY_KEY, prediction_kernel=kernels.Gaussian(bandwidth))
+
+
+def with_vectors(values):
+    return jaxcal.skce_test(**BY_KEY, divergence=divergences.Vectors(values))
+
+
+# what users call on results and problems, an iterator to its end, and parts of arguments
+METHODS = {
+    "BlockEstimates.lower_bound": skce.BlockEstimates.lower_bound,
+    "Report.compare": squared_ce.Report.compare,
+    "Report.fold_difference": squared_ce.Report.fold_difference,
+    "ConditionalMean.weights": ckce.ConditionalMean.weights,
+    "Simulator.pairs": simulators.Simulator.pairs,
+    "array_batches": all_batches,
+    "Gaussian": with_bandwidth,
+    "Vectors": with_vectors,
+}
+
+
+def methods():
+    report, names = Lazy("calibration_error"), {"first": "zero", "second": "zero"}
+    return {
+        "BlockEstimates.lower_bound": {"self": block_estimates, "level": 0.1},
+        "Report.compare": {"self": report, **names},
+        "Report.fold_difference": {"self": report, **names},
+        "ConditionalMean.weights": {"self": conditional_mean, "xs": INPUTS},
+        "Simulator.pairs": {"self": simulators.gaussian_linear(2), "key": 0, "n": 3},
+        "array_batches": {"size": 4, "arrays": YS},
+        "Gaussian": {"bandwidth": 1.0},
+        "Vectors": {"values": YS},
     }
 
 

@@ -19,8 +19,12 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from jax.core import Tracer
+
+import jaxcal
+from jaxcal import squared_ce
 
 N = fuzz_calls.N
 SUBPACKAGES = (
@@ -72,6 +76,9 @@ PROGRAM = type(jax.jit(len)), type(eqx.filter_jit(len))
 
 
 def public(subpackage):
+    if subpackage == "methods":
+        yield from fuzz_calls.METHODS.items()
+        return
     module = importlib.import_module(f"jaxcal.{subpackage}".rstrip("."))
     here = [n for n, o in vars(module).items() if getattr(o, "__module__", "") == module.__name__]
     for name in getattr(module, "__all__", here):  # protocols and base classes are not called
@@ -167,8 +174,24 @@ def explained(error, names):
     )
 
 
+def test_every_public_name_is_called_or_says_why_not():
+    """A name is called below, a record of what the library returns, a protocol, or in `WITHOUT`."""
+    listed = set(SUBPACKAGES.split())
+    assert {n for n in jaxcal.__all__ if inspect.ismodule(getattr(jaxcal, n))} <= listed
+    left_out = set(fuzz_calls.WITHOUT)
+    for subpackage in ["", *listed]:
+        module = importlib.import_module(f"jaxcal.{subpackage}".rstrip("."))
+        called = dict(public(subpackage))
+        left_out -= set(called)
+        for name in getattr(module, "__all__", []):
+            value = getattr(module, name)
+            protocol = getattr(value, "_is_protocol", False) or inspect.isabstract(value)
+            assert name in called or inspect.ismodule(value) or protocol, f"{subpackage}.{name}"
+    assert not left_out or left_out == {"TorchPosterior"}, f"no public names: {left_out}"
+
+
 @pytest.mark.parametrize("odd", [FEW, pytest.param(len(ODD), marks=pytest.mark.slow)])
-@pytest.mark.parametrize("subpackage", ["", *SUBPACKAGES.split()])
+@pytest.mark.parametrize("subpackage", ["", *SUBPACKAGES.split(), "methods"])
 def test_no_odd_value_ends_in_anothers_error(subpackage, odd, traced):
     tables, in_turn = fuzz_calls.recipes(), itertools.cycle(ODD)
     recipes, unexplained, calls = tables[subpackage], [], 0
@@ -188,6 +211,8 @@ def test_no_odd_value_ends_in_anothers_error(subpackage, odd, traced):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for argument in dict.fromkeys([*options, *valid]):
+                if argument == "self":
+                    continue
                 for words in itertools.islice(in_turn, odd):
                     calls += 1
                     try:
@@ -198,3 +223,76 @@ def test_no_odd_value_ends_in_anothers_error(subpackage, odd, traced):
                         if not explained(error, [*options, *valid]):
                             unexplained.append(f"{name}({argument}={words}): {error!r:.150}")
     assert not unexplained, f"{len(unexplained)} of {calls}:\n" + "\n".join(unexplained)
+
+
+def masked(*shape):
+    return np.ma.MaskedArray(np.ones(shape), mask=np.arange(np.prod(shape)).reshape(shape) == 0)
+
+
+NAN = np.where(np.arange(N) == 3, np.nan, fuzz_calls.P)
+OF_NORMALS = {"key": 0, "predictions": fuzz_calls.UNIVARIATE, "targets": fuzz_calls.P}
+MASKED_NORMAL = OF_NORMALS | {"predictions": dist.Normal(masked(N), 1.0)}
+PAIRS = {"key": 0, "posterior": fuzz_calls.log_prob, "thetas": fuzz_calls.YS, "xs": fuzz_calls.YS}
+BAD = {
+    "a risk that is NaN": (lambda: squared_ce.compare_risks(NAN, NAN), "first: 1 of 12 entries"),
+    "a mean of NaN": (lambda: squared_ce.mean_interval(NAN), "values: 1 of 12 entries are NaN"),
+    "masked parameters": (
+        lambda: jaxcal.skce_test(**MASKED_NORMAL),
+        "predictions: the parameters of Normal: 1 of 12 entries are masked",
+    ),
+    "masked parameters of members": (
+        lambda: jaxcal.measures.ensemble([MASKED_NORMAL["predictions"]] * 2),
+        r"members\[0\]: the parameters of Normal: 1 of 12",
+    ),
+    "masked parameters inside": (
+        lambda: jaxcal.kccsd_test(0, dist.Normal(masked(N, 2), 1.0).to_event(1), fuzz_calls.YS),
+        "predictions: the parameters of Independent: 1 of 24",
+    ),
+    "no depth": (lambda: jaxcal.mcmc.NUTS(depth=0), "depth: wanted a whole number"),
+    "half a step": (lambda: jaxcal.mcmc.HMC(leapfrogs=2.5), "leapfrogs: wanted a whole number"),
+    "a share of 2": (lambda: jaxcal.mcmc.MALA(target=2.0), "target: wanted a number in"),
+    "a word for a flag": (lambda: jaxcal.mcmc.MALA(adapt="no"), "adapt: wanted True or False"),
+    "no landmarks": (
+        lambda: jaxcal.ckce.LowRank(landmarks=np.zeros((0, 3))),
+        r"landmarks: .* got \(0, 3\)",
+    ),
+    "no draws of a prior": (
+        lambda: jaxcal.sbi.score_pairs(**PAIRS, prior=np.zeros((0, 2))),
+        "prior: wanted .* got none",
+    ),
+    "a table for a problem's prior": (
+        lambda: jaxcal.simulators.Simulator("", np.ones((5, 2)), len, len, ("a", "b")),
+        "prior: wanted a numpyro distribution",
+    ),
+    "a bandwidth of no length": (lambda: jaxcal.kernels.Gaussian(np.ones(0)), "bandwidth: "),
+    "a fraction of a fold": (
+        lambda: squared_ce.splits.folds(jnp.asarray(2.5), fuzz_calls.YS, fuzz_calls.Y),
+        "folds: wanted a whole number",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_value_is_named(as_users_run_it, case):
+    call, words = BAD[case]
+    with pytest.raises((TypeError, ValueError), match=words):
+        call()
+
+
+def test_numbers_and_tables_of_other_libraries_are_read(as_users_run_it):
+    rows = np.arange(40.0)
+    few, many = (squared_ce.splits.folds(k, rows, rows) for k in (20, jnp.asarray(20)))
+    assert [part.tolist() for pair in few for part in pair] == [
+        part.tolist() for pair in many for part in pair
+    ]
+    draws = fuzz_calls.RNG.normal(size=(30, 2))
+    frame = pytest.importorskip("pandas").DataFrame(draws)
+    by_array, by_frame = (jaxcal.sbi.score_pairs(**PAIRS, prior=prior) for prior in (draws, frame))
+    np.testing.assert_array_equal(by_array.scores.nodes, by_frame.scores.nodes)
+
+
+def test_ranks_of_draws_that_are_nan_say_so(as_users_run_it):
+    draws = np.where(np.arange(9)[:, None] == 0, np.nan, fuzz_calls.RNG.normal(size=(N, 9, 2)))
+    ranks = jaxcal.sbi.check_draws(0, draws, fuzz_calls.YS)
+    assert np.isnan(ranks.p_value)
+    assert "draws or thetas are NaN" in " ".join(ranks.warnings())

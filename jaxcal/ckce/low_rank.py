@@ -21,7 +21,7 @@ def _landmarks(value: object) -> Array | None:
     if value is None:
         return None
     points = checks.floats(value, "landmarks")
-    if points.ndim != 2:
+    if points.ndim != 2 or points.shape[0] < 1:
         raise ValueError(f"landmarks: wanted shape [r, m], got {points.shape}")
     return points
 

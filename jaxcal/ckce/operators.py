@@ -14,8 +14,9 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.ckce import kernels, solve
 from jaxcal.ckce.ridge import Ridge, ridge_at
-from jaxcal.kernels import grams, points
+from jaxcal.kernels import grams
 from jaxcal.kernels.points import Gaussian
+from jaxcal.preparation import vector_kernel
 from jaxcal.typing import ArrayLike, KernelLike, Scalar
 
 
@@ -54,6 +55,10 @@ class ConditionalMean(eqx.Module):
         Returns:
             Weights of the n pairs, [r, n].
         """
+        inputs = checks.floats(xs, "xs")
+        xs = checks.rows(inputs, inputs.shape[0] if inputs.ndim else 0, "xs")
+        if xs.shape[1] != (q := self.xs.shape[1]):
+            raise ValueError(f"xs: wanted inputs of {q} coordinates, got shape {xs.shape}")
         return solve.solve(self.low, grams.gram(self.kernel, self.xs, xs)).T
 
     def __call__(self, xs: Float[Array, "r q"], ys: Float[Array, "c d"]) -> Float[Array, "r c"]:
@@ -104,7 +109,7 @@ def conditional_mean(
     xs = checks.rows(xs, xs.shape[0] if xs.ndim else 0, "xs")
     ys = checks.rows(ys, xs.shape[0], "ys").astype(xs.dtype)
     kernel, _ = kernels.fill(kernel, xs, bandwidth)
-    target_kernel = points.as_kernel(target_kernel, "target_kernel")
+    target_kernel = vector_kernel(target_kernel, ys)
     target_kernel, _ = kernels.fill(target_kernel, ys, target_bandwidth, "target_bandwidth")
     strength = ridge_at(ridge, xs.shape[0], xs.dtype)
     low = solve.factor(grams.square_gram(kernel, xs), strength)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal import checks, convert
-from jaxcal.divergences.vectors import gram_block
+from jaxcal.divergences.vectors import check_rows, gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.models import Standardized, Units
@@ -123,6 +123,8 @@ def positive_definiteness(
             f"divergence: {type(distance).__name__} is a distance of vectors, so that every "
             f"radial kernel here is positive definite on it"
         )
+    if shape := getattr(predictions, "batch_shape", getattr(predictions, "shape", ())):
+        check_rows(distance, shape[0])
     features = distance.features(
         convert.key(0 if key is None else key), _unchanged(predictions), None
     )

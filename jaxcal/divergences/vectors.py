@@ -86,7 +86,10 @@ def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:
 
 def _vectors(value: ArrayLike) -> Array:
     values = convert.floats(value, "values")
-    return values[:, None] if values.ndim == 1 else values
+    values = values[:, None] if values.ndim == 1 else values
+    if values.ndim != 2 or values.shape[1] < 1:
+        raise ValueError(f"values: wanted vectors [n, q], got shape {values.shape}")
+    return values
 
 
 class Vectors(_Euclidean, eqx.Module):
@@ -116,6 +119,14 @@ class Vectors(_Euclidean, eqx.Module):
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> Features:
         return self.values
+
+
+def check_rows(divergence: DivergenceLike, n: int) -> None:
+    """ValueError where `Vectors` are not one a prediction."""
+    if isinstance(divergence, Vectors) and (rows := divergence.values.shape[0]) != n:
+        raise ValueError(
+            f"divergence: wanted Vectors with values of n={n} rows, one a prediction, got {rows}"
+        )
 
 
 def gram_block(

@@ -27,7 +27,7 @@ def check_bandwidth(value: Any) -> Any:
         return value
     # one program for 1 and 1.0
     array = convert.floats(float(value) if type(value) is int else value, "bandwidth")
-    if array.ndim > 1:
+    if array.ndim > 1 or array.size < 1:
         raise ValueError(f"bandwidth: a scalar or one length per dimension, got {array.shape}")
     if isinstance(array, Tracer):
         return array
@@ -160,7 +160,15 @@ def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
 
 
 def of_type(number: Array, points: Array) -> Array:
-    """In the type of the points, which a length or a scale of float64 does not lift."""
+    """In the type of the points, which a length or a scale of float64 does not lift.
+
+    Raises ValueError for another number of lengths than the points have coordinates.
+    """
+    if jnp.size(number) != 1 and jnp.shape(number) != jnp.shape(points)[-1:]:
+        raise ValueError(
+            f"bandwidth: {jnp.size(number)} lengths for points of shape {jnp.shape(points)}: give "
+            f"one length, or one a coordinate"
+        )
     if not jnp.isdtype(points.dtype, "real floating"):
         return number
     return jnp.asarray(number).astype(points.dtype)

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.convert import number
+from jaxcal.convert import flag, integer, number, real
 from jaxcal.typing import Point, Scalar
 
 Potential: TypeAlias = Callable[[Point], Scalar]  # minus a log density
@@ -19,6 +19,14 @@ Potential: TypeAlias = Callable[[Point], Scalar]  # minus a log density
 
 def _positive(value: object) -> Float[Array, ""]:
     return number(value, "step", above=0).astype(jnp.result_type(float))
+
+
+def _flag(value: object) -> bool:
+    return flag(value, "adapt")
+
+
+def _target(value: object) -> float:
+    return real(value, "target", above=0, below=1)
 
 
 class MALA(eqx.Module):
@@ -45,8 +53,8 @@ class MALA(eqx.Module):
     """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
-    adapt: bool = eqx.field(default=True, static=True)
-    target: float = eqx.field(default=0.574, static=True)
+    adapt: bool = eqx.field(default=True, static=True, converter=_flag)
+    target: float = eqx.field(default=0.574, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
@@ -83,9 +91,11 @@ class HMC(eqx.Module):
     """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
-    leapfrogs: int = eqx.field(default=8, static=True)
-    adapt: bool = eqx.field(default=True, static=True)
-    target: float = eqx.field(default=0.8, static=True)
+    leapfrogs: int = eqx.field(
+        default=8, static=True, converter=lambda count: integer(count, "leapfrogs")
+    )
+    adapt: bool = eqx.field(default=True, static=True, converter=_flag)
+    target: float = eqx.field(default=0.8, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""
@@ -124,9 +134,11 @@ class NUTS(eqx.Module):
     """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
-    depth: int = eqx.field(default=10, static=True)
-    adapt: bool = eqx.field(default=True, static=True)
-    target: float = eqx.field(default=0.95, static=True)
+    depth: int = eqx.field(
+        default=10, static=True, converter=lambda depth: integer(depth, "depth", most=30)
+    )
+    adapt: bool = eqx.field(default=True, static=True, converter=_flag)
+    target: float = eqx.field(default=0.95, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
         """numpyro's kernel for a potential (minus a log density)."""

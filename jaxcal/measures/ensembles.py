@@ -50,6 +50,8 @@ def ensemble(members: Sequence[PredictionsLike], weights: ArrayLike | None = Non
         arrays = [checks.probabilities(member, f"members[{k}]") for k, member in enumerate(each)]
         _same([array.shape for array in arrays], "shape")
         return jnp.tensordot(w.astype(arrays[0].dtype), jnp.stack(arrays), axes=1)
+    for k, member in enumerate(each):
+        checks.of_jax(member, f"members[{k}]")
     _same([(tuple(m.batch_shape), tuple(m.event_shape)) for m in each], "batch and event shape")
     if len(each[0].batch_shape) != 1:
         raise ValueError(

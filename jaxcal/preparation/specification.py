@@ -18,7 +18,7 @@ from jaxtyping import Key as _Key
 
 from jaxcal import checks, random_words
 from jaxcal.divergences.fisher import Fisher
-from jaxcal.divergences.vectors import Vectors
+from jaxcal.divergences.vectors import Vectors, check_rows
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristics
@@ -86,6 +86,7 @@ class Specification(eqx.Module):
         preconditioner and bandwidths.
         """
         classes = isinstance(predictions, Classes)
+        check_rows(self.divergence, targets.shape[0])
         frame = ClassFrame() if classes else self._frame(keys[0], predictions, targets)
         view = frame.view(predictions, targets, scores=self.residual.needs_scores)
         if self.divergence.needs_nodes and view.at_nodes is None:

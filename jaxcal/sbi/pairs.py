@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
+from jaxcal import checks, convert
 from jaxcal.models import Scores
 from jaxcal.models.sampling import sample
 from jaxcal.repeats import drawn_order
@@ -325,7 +325,7 @@ def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | 
         return scorer.draw_nodes(key, m).astype(dtype)
     if prior is None:
         return None
-    if hasattr(prior, "sample"):
+    if hasattr(prior, "sample") and not convert.brought(prior):
         if suspicions.is_of_torch(prior):
             drawn = _draw_torch(key, prior, m)
         else:
@@ -338,8 +338,9 @@ def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | 
             raise TypeError(f"prior: prior(key, m) fails: {error}") from error
     else:
         drawn = checks.floats(prior, "prior")
-        if drawn.ndim == 0:
-            raise ValueError(f"prior: wanted a distribution or its draws [m, {d}], got a number")
+        if drawn.ndim == 0 or len(drawn) < 1:
+            got = "none" if drawn.ndim else "a number"
+            raise ValueError(f"prior: wanted a distribution or its draws [m, {d}], got {got}")
         drawn = drawn[:m]
     nodes = checks.floats(drawn, "prior").astype(dtype)
     nodes = nodes[:, None] if nodes.ndim == 1 else nodes

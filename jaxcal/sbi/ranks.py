@@ -22,7 +22,7 @@ from jaxcal.candidates import (
 )
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.divergences.fisher import Fisher
-from jaxcal.results import Result
+from jaxcal.results import Result, Sentences
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.draws import paired
 from jaxcal.sbi.pairs import ScoredPairs
@@ -73,6 +73,11 @@ class PosteriorRanks(Result):
     statistics: tuple[str, ...] = eqx.field(static=True)
     source: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
+
+    def _sentences(self) -> Sentences:
+        lost = bool(np.any(np.isnan(np.asarray(self.p_values))))
+        said = "draws or thetas are NaN or infinite, so the p-value is NaN [nonfinite-draws]"
+        return [(said, lost)]
 
     def _figure(self) -> "Figure":
         ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)

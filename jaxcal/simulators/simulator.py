@@ -77,6 +77,10 @@ class Simulator(eqx.Module):
     draw_posterior: Callable[..., Array] | None = eqx.field(default=None, static=True)
     edge: str = eqx.field(default="", static=True)
 
+    def __check_init__(self):
+        if isinstance(self.prior, type) or not hasattr(self.prior, "log_prob"):
+            raise TypeError(f"prior: wanted a numpyro distribution, got {convert.say(self.prior)}")
+
     def pairs(self, key: KeyLike, n: int) -> Pairs:
         """Draw n independent pairs from the joint distribution of parameters and observations.
 
@@ -87,6 +91,7 @@ class Simulator(eqx.Module):
         Returns:
             `Pairs`.
         """
+        n = convert.integer(n, "n")
         prior_key, draw_key = jax.random.split(convert.key(key))
         thetas = self.prior.sample(prior_key, (n,))
         return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))

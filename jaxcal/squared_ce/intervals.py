@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float
 
@@ -63,7 +64,7 @@ def mean_interval(values: ArrayLike, level: float = 0.05) -> Interval:
         A named tuple with ``low`` and ``high`` [], and ``level``; NaN ends for n = 1.
 
     Raises:
-        ValueError: Shapes or the level are wrong; the message names the argument.
+        ValueError: Shapes, values or the level are wrong; the message names the argument.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -113,7 +114,7 @@ def one_step(terms: ArrayLike, level: float = 0.05, claimed: ArrayLike | None = 
         estimated badly.
 
     Raises:
-        ValueError: Shapes or the level are wrong; the message names the argument.
+        ValueError: Shapes, values or the level are wrong; the message names the argument.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -153,7 +154,7 @@ def compare_risks(first: ArrayLike, second: ArrayLike, level: float = 0.05) -> R
         one-sided ``p_value`` [], small where the first is lower, and a two-sided ``interval``.
 
     Raises:
-        ValueError: Shapes or the level are wrong; the message names the argument.
+        ValueError: Shapes, values or the level are wrong; the message names the argument.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -195,4 +196,6 @@ def _numbers(value: ArrayLike, name: str) -> Float[Array, " n"]:
     array = checks.floats(value, name)
     if array.ndim != 1 or array.size < 1:
         raise ValueError(f"{name}: wanted one number an observation, [n], got shape {array.shape}")
+    if not isinstance(array, Tracer) and (lost := int(np.sum(~np.isfinite(np.asarray(array))))):
+        raise ValueError(f"{name}: {lost} of {array.size} entries are NaN or infinite")
     return array

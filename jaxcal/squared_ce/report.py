@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.results import Interval, Result, Sentences, confidence
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.intervals import RiskDifference, compare_risks
@@ -125,11 +126,7 @@ class Report(Result):
         Raises:
             ValueError: There is no estimator of this name.
         """
-        for name in (first, second):
-            if name not in self.estimators:
-                names = ", ".join(self.estimators)
-                raise ValueError(f"estimators: wanted one of {names}, got {name!r}")
-        rows = [self.estimators[name].test_rows for name in (first, second)]
+        rows = [each.test_rows for each in self._both(first, second)]
         both = np.isfinite(rows[0]) & np.isfinite(rows[1])
         level = self.best.level
         with jax.enable_x64(True):
@@ -147,10 +144,21 @@ class Report(Result):
 
         Returns:
             The difference, first minus second, and its standard error; NaN for one fold.
+
+        Raises:
+            ValueError: There is no estimator of this name.
         """
-        gaps = self.estimators[first].fold_risks - self.estimators[second].fold_risks
+        one, another = self._both(first, second)
+        gaps = one.fold_risks - another.fold_risks
         k = gaps.size
         return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / k**0.5) if k > 1 else np.nan
+
+    def _both(self, first: str, second: str) -> list[Tuned]:
+        for key, name in (("first", first), ("second", second)):
+            if not isinstance(name, str) or name not in self.estimators:
+                names = ", ".join(self.estimators)
+                raise ValueError(f"{key}: wanted one of {names}, got {checks.say(name)}")
+        return [self.estimators[name] for name in (first, second)]
 
     def table(self) -> list[Contents]:
         """One row an estimator, lowest validation risk first, for a data frame or a CSV file."""

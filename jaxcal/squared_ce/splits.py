@@ -53,8 +53,8 @@ def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split
     n = len(inputs)
     if isinstance(splitter, bool):
         raise TypeError("folds: wanted a number or a splitter, got a bool")
-    if isinstance(splitter, (int, np.integer)):
-        return _contiguous(int(splitter), n)
+    if isinstance(splitter, int) or (getattr(splitter, "ndim", None) == 0):
+        return _contiguous(checks.integer(splitter, "folds"), n)
     if isinstance(splitter, str) or not (
         hasattr(splitter, "split") or isinstance(splitter, Iterable)
     ):

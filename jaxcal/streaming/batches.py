@@ -58,6 +58,11 @@ def array_batches(
         [4, 4, 2]
     """
     size = checks.integer(size, "size")
+    if not arrays or any(
+        not hasattr(array, "__len__") or getattr(array, "shape", None) == () for array in arrays
+    ):
+        came = ", ".join(map(checks.say, arrays)) or "none"
+        raise TypeError(f"arrays: wanted one array or more, got {came}")
     if len({len(array) for array in arrays}) != 1:
         raise ValueError(f"arrays: leading axes must agree, got {[len(array) for array in arrays]}")
     for start in range(0, len(arrays[0]), size):

@@ -125,7 +125,7 @@ def test_a_report_reads_well_and_becomes_json(report):
     assert len(report.table()) == 4
     risks = [report.estimators[line["estimator"]].risk for line in report.table()]
     assert risks == sorted(risks)
-    with pytest.raises(ValueError, match="estimators: wanted one of bins, kde"):
+    with pytest.raises(ValueError, match="second: wanted one of bins, kde"):
         report.compare("bins", "dke")
     same = report.compare("bins", "bins")
     assert (float(same.difference), float(same.p_value)) == (0, 0.5)
