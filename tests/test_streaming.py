@@ -38,6 +38,13 @@ def same(one, other):
         )
 
 
+def test_batches_of_what_has_no_rows_are_refused_by_place():
+    with pytest.raises(TypeError, match=r"arrays\[1\]: wanted an array with rows, got None"):
+        list(array_batches(4, P, None))
+    with pytest.raises(TypeError, match="arrays: wanted at least one"):
+        list(array_batches(4))
+
+
 def test_batches_in_any_order_are_one_linear_test(test):
     batches = list(array_batches(200, P, LABELS))
     forward, backward = test.run(batches), test.run(batches[::-1])

@@ -20,34 +20,18 @@ from jaxcal import checks
 from jaxcal.dce.binned import binned_ece, ece
 from jaxcal.dce.bounds import Bracket
 from jaxcal.dce.groups import label_free_groups, moved
-from jaxcal.dce.intervals import (
-    _best,
-    _surrogate,
-    smallest_width,
-)
+from jaxcal.dce.intervals import _best, _surrogate, smallest_width
 from jaxcal.dce.laplace import _laplace
 from jaxcal.dce.lower import lower_distance
 from jaxcal.dce.lower_bounds import CELLS, bounds_of
 from jaxcal.dce.population import PopulationBounds, population_bounds
-from jaxcal.dce.predictions import Binary, Ordered, binary, from_classes, merged, ordered
+from jaxcal.dce.predictions import Binary, Ordered, binary, from_classes, merged, ordered, repeated
 from jaxcal.dce.report import batch_report, findings, report
-from jaxcal.dce.resampling import (
-    Null,
-    drawable,
-    kernel_statistic,
-    resampling_test,
-    suitable_null,
-)
+from jaxcal.dce.resampling import Null, kernel_statistic, label_test, no_verdict, suitable_null
 from jaxcal.dce.smooth import _smooth
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least, at_most, largest, smallest
-from jaxcal.results import (
-    Interval,
-    JudgedResult,
-    Sentences,
-    recorded,
-    too_few,
-)
+from jaxcal.results import Interval, JudgedResult, Sentences, recorded
 from jaxcal.typing import ArrayLike, KeyLike, Scalar, Vector
 
 INTERVALS_MOST = 20_000  # different predictions for which the best bins, O(m^2), are searched
@@ -201,6 +185,10 @@ class DistanceResult(JudgedResult):
         weights: Weights as given, [n].
         null: How the null was drawn: "redraw" or "signs".
         level: Probability of rejecting calibrated predictions; it decides `verdict`.
+        adjusted: P-value [] by Holm's method over all classes of ``notion="class-wise"``, which
+            decides the verdict there; None elsewhere.
+        least_p_value: The least p-value that any labels could give, [], for at most ten
+            observations; None for more.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -227,23 +215,21 @@ class DistanceResult(JudgedResult):
     weights: Vector
     null: str = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
+    adjusted: Scalar | None = None
+    least_p_value: Scalar | None = None
 
     @property
     def p_adjusted(self) -> Array:
         """P-values of a batch by Holm's method, which keep the level of all its members together:
         of all classes for ``notion="class-wise"``. NaN where a p-value is."""
-        p = jnp.ravel(self.p_value)
-        adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
-        return adjusted.reshape(self.p_value.shape)
+        return _adjusted(self.p_value) if self.adjusted is None else self.adjusted
+
+    @property
+    def _decides(self) -> Array:
+        return self.p_value if self.adjusted is None else self.adjusted
 
     def _no_verdict(self) -> Sentences:
-        few = too_few(self.null, self._least, self.predictions.shape[-1], self.level)
-        unknown = "the data hold NaN, or values outside [0, 1]"
-        return [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
-
-    def _least(self, n: int) -> float:
-        """The least p-value of so many draws, for any n."""
-        return 1 / (1 + self.null_samples.shape[-1])
+        return no_verdict(self)
 
     def _sentences(self) -> Sentences:
         return [] if self.batch_shape else findings(self)
@@ -253,6 +239,12 @@ class DistanceResult(JudgedResult):
 
     def _batch_lines(self) -> list[str]:
         return batch_report(self)
+
+
+def _adjusted(p_values: Array) -> Array:
+    p = jnp.ravel(p_values)
+    adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
+    return adjusted.reshape(p_values.shape)
 
 
 @recorded
@@ -269,6 +261,7 @@ def distance_from_calibration(
     bins: int = 15,
     solve: bool | None = None,
     notion: str | None = None,
+    counts: ArrayLike | None = None,
 ) -> DistanceResult:
     """How far are predicted probabilities of a binary label from calibrated?
 
@@ -281,20 +274,24 @@ def distance_from_calibration(
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n]; with ``notion`` class probabilities [n, m].
-        targets: Labels 0 or 1, or means of such, [n]; with ``notion`` classes from 0, [n].
+        targets: Labels 0 or 1, or means of such, [n]; with ``notion`` classes from 0, [n]; with
+            ``counts`` numbers of labels 1, [n].
         weights: Weights of the observations, [n], >= 0; the interval treats them as part of the
             observation.
         level: Probability of rejecting calibrated predictions, which decides the verdict; the
             interval holds the distance with probability 1 - ``level``.
         n_draws: Number of draws of the null.
         null: "redraw" draws labels from the predictions (exact for independent labels; the default
-            where all labels are 0 or 1, and under jit); "signs" flips residuals (the default where
-            labels are means).
+            where all labels are 0 or 1, and under jit, where labels that are means give a p-value
+            of NaN); "signs" flips residuals (the default where labels are means).
         accuracy: Accuracy of the surrogate interval error, which sets its smallest width.
         bins: Number of bins of the binned ECE.
         solve: As in `jaxcal.dce.dce_bracket`.
         notion: For class probabilities: "top-label", or "class-wise" for a batch of m results
-            (made by vmap, so without ``solve``).
+            (made by vmap, so without ``solve``), whose verdicts are of `p_adjusted`.
+        counts: Numbers of labels of grouped data, [n] integers: ``targets`` of ``counts`` labels of
+            an observation are 1. Each label then is an observation, with the weight of its group;
+            outside of jit only.
 
     Returns:
         `jaxcal.dce.DistanceResult`. NaN inside jit gives NaN everywhere.
@@ -322,7 +319,10 @@ def distance_from_calibration(
     level = checks.level(level)
     n_draws = checks.integer(n_draws, "n_draws")
     if notion is not None:
+        if counts is not None:
+            raise ValueError("counts: groups are of labels 0 or 1, so without notion")
         predictions, targets = from_classes(predictions, targets, notion)
+    predictions, targets, weights = repeated(predictions, targets, weights, counts)
     if notion == "class-wise":
         if solve:
             raise ValueError("solve=True runs outside of vmap only: one class at a time")
@@ -335,16 +335,20 @@ def distance_from_calibration(
             accuracy=accuracy,
             bins=bins,
         )
-        return jax.vmap(one)(jax.random.split(key, np.shape(predictions)[0]), predictions, targets)
+        keys = jax.random.split(key, np.shape(predictions)[0])
+        batch = jax.vmap(one)(keys, predictions, targets)
+        adjusted = _adjusted(batch.p_value)
+        return eqx.tree_at(lambda r: r.adjusted, batch, adjusted, is_leaf=lambda x: x is None)
     data = binary(predictions, targets, weights)
     null = suitable_null(null, data)
     ascending = ordered(data)
     measures = _measure(ascending, accuracy, bins, solve)
     null_key, fold_key = jax.random.split(key)
-    test = resampling_test(
+    test = label_test(
         null_key,
-        drawable(ascending, equal=weights is None, null=null),
+        ascending,
         statistic=kernel_statistic,
+        equal=weights is None,
         n_draws=n_draws,
         null=null,
     )
@@ -373,4 +377,5 @@ def distance_from_calibration(
         weights=data.w,
         null=null,
         level=level,
+        least_p_value=test.least,
     )

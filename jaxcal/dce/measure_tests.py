@@ -8,16 +8,16 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.intervals import smallest_width
-from jaxcal.dce.predictions import binary, ordered
+from jaxcal.dce.predictions import binary, ordered, repeated
 from jaxcal.dce.resampling import (
     Null,
     RandomIntervals,
-    drawable,
-    resampling_test,
+    label_test,
+    no_verdict,
     smooth_statistic,
     suitable_null,
 )
-from jaxcal.results import JudgedResult, Sentences, count_verdicts, in_words, recorded, too_few
+from jaxcal.results import JudgedResult, Sentences, count_verdicts, in_words, recorded
 from jaxcal.typing import ArrayLike, KeyLike, Scalar
 
 
@@ -32,6 +32,8 @@ class MeasureTest(JudgedResult):
         n: Number of observations.
         null: How the draws were made: "redraw" or "signs".
         level: Probability of rejecting calibrated predictions; it decides `verdict`.
+        least_p_value: The least p-value that any labels could give, [], for at most ten
+            observations; None for more.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -50,12 +52,10 @@ class MeasureTest(JudgedResult):
     n: int = eqx.field(static=True)
     null: str = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
+    least_p_value: Scalar | None = None
 
     def _no_verdict(self) -> Sentences:
-        draws = self.null_samples.shape[-1]
-        few = too_few(self.null, lambda _: 1 / (1 + draws), self.n, self.level)
-        unknown = "the data hold NaN, or values outside [0, 1]"
-        return [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
+        return no_verdict(self)
 
     def _lines(self) -> list[str]:
         value, p = float(self.statistic), float(self.p_value)
@@ -85,6 +85,7 @@ def smooth_ce_test(
     level: float = 0.05,
     n_draws: int = 500,
     null: Null | None = None,
+    counts: ArrayLike | None = None,
 ) -> MeasureTest:
     """Test that predicted probabilities are calibrated, by their smooth calibration error.
 
@@ -95,11 +96,12 @@ def smooth_ce_test(
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of such, [n]; with ``counts`` numbers of labels 1.
         weights: Weights of the observations, [n], >= 0.
         level: Probability of rejecting calibrated predictions, which decides the verdict.
         n_draws: Number of draws of the null.
         null: "redraw" or "signs", as in `jaxcal.distance_from_calibration`.
+        counts: Numbers of labels of grouped data, as in `jaxcal.distance_from_calibration`.
 
     Returns:
         `MeasureTest`. NaN inside jit gives NaN.
@@ -120,7 +122,7 @@ def smooth_ce_test(
         >>> jaxcal.dce.smooth_ce_test(1, truth, targets).verdict
         'not rejected'
     """
-    options = weights, level, n_draws, null
+    options = weights, level, n_draws, null, counts
     return _test(key, predictions, targets, smooth_statistic, "smooth calibration error", *options)
 
 
@@ -135,6 +137,7 @@ def interval_ce_test(
     n_draws: int = 500,
     accuracy: float | int = 0.01,
     null: Null | None = None,
+    counts: ArrayLike | None = None,
 ) -> MeasureTest:
     """Test that predicted probabilities are calibrated, by their surrogate interval error.
 
@@ -147,13 +150,14 @@ def interval_ce_test(
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of such, [n]; with ``counts`` numbers of labels 1.
         weights: Weights of the observations, [n], >= 0.
         level: Probability of rejecting calibrated predictions, which decides the verdict.
         n_draws: Number of draws of the null.
         accuracy: Accuracy of the surrogate, which sets its smallest width; see
             `surrogate_interval_ce`.
         null: "redraw" or "signs", as in `jaxcal.distance_from_calibration`.
+        counts: Numbers of labels of grouped data, as in `jaxcal.distance_from_calibration`.
 
     Returns:
         `MeasureTest`. NaN inside jit gives NaN.
@@ -176,7 +180,7 @@ def interval_ce_test(
         'rejected'
     """
     statistic = RandomIntervals(smallest_width(accuracy))
-    options = weights, level, n_draws, null
+    options = weights, level, n_draws, null, counts
     name = "surrogate interval calibration error"
     return _test(key, predictions, targets, statistic, name, *options)
 
@@ -191,16 +195,15 @@ def _test(
     level: float,
     n_draws: int,
     null: Null | None,
+    counts: ArrayLike | None,
 ) -> MeasureTest:
     key, level = checks.key(key), checks.level(level)
     n_draws = checks.integer(n_draws, "n_draws")
+    predictions, targets, weights = repeated(predictions, targets, weights, counts)
     data = binary(predictions, targets, weights)
     null = suitable_null(null, data)
-    value, p, draws = resampling_test(
-        key,
-        drawable(ordered(data), equal=weights is None, null=null),
-        statistic=statistic,
-        n_draws=n_draws,
-        null=null,
+    equal = weights is None
+    value, p, draws, least = label_test(
+        key, ordered(data), statistic=statistic, equal=equal, n_draws=n_draws, null=null
     )
-    return MeasureTest(value, p, draws, measure, data.v.shape[0], null, level)
+    return MeasureTest(value, p, draws, measure, data.v.shape[0], null, level, least)

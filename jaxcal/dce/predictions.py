@@ -115,6 +115,33 @@ def _weights(value: Any, v: Array) -> Array:
     return w
 
 
+def repeated(predictions: Any, targets: Any, weights: Any, counts: Any) -> tuple[Any, Any, Any]:
+    """Grouped data label by label: of ``counts`` labels of a prediction ``targets`` are 1.
+
+    Unchanged where ``counts`` is None. ValueError inside jit, where sizes must be known.
+    """
+    if counts is None:
+        return predictions, targets, weights
+    if any(isinstance(value, Tracer) for value in (predictions, targets, weights, counts)):
+        raise ValueError("counts: labels are repeated, which works outside of jit only")
+    v = checks.floats(predictions, "predictions")
+    ones, labels = (
+        np.asarray(checks.array(value, name))
+        for value, name in ((targets, "targets"), (counts, "counts"))
+    )
+    for values, name in ((ones, "targets"), (labels, "counts")):
+        if values.shape != v.shape or v.ndim != 1 or np.any(values % 1 != 0):
+            raise ValueError(f"{name}: with counts wanted one whole number a prediction, {v.shape}")
+    if np.any((ones < 0) | (ones > labels)) or not labels.sum() > 0:
+        raise ValueError("targets: with counts wanted numbers of labels 1, from 0 to their count")
+    labels = labels.astype(int)
+    place = np.arange(labels.sum()) - np.repeat(np.cumsum(labels) - labels, labels)
+    if weights is not None:
+        weights = np.repeat(np.asarray(_weights(weights, v)), labels)
+    v = jnp.asarray(np.repeat(np.asarray(v), labels))
+    return v, (place < np.repeat(ones, labels)).astype(np.int32), weights
+
+
 def ordered(data: Binary) -> Ordered:
     """One sort, shared by all measures; see `sorting.order`."""
     return _taken(data, order(data.v))

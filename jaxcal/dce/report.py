@@ -26,7 +26,8 @@ def report(result: "DistanceResult") -> list[str]:
         f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
         f"               (low end: {low}; high end: {high})",
         f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   ({trust})",
-        f"  p-value      {p:.4g}   ({how[result.null]}, {result.null_samples.shape[-1]} draws)",
+        f"  p-value      {p:.4g}   ({how[result.null]}, {result.null_samples.shape[-1]} draws)"
+        + ("" if result.adjusted is None else f", {float(result.adjusted):.4g} over all classes"),
         f"  verdict      {in_words(result)}",
         "  measures     "
         + ", ".join(f"{name} {float(value):.4g}" for name, value in result.measures.items()),

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
@@ -26,7 +27,8 @@ from jaxcal.dce.laplace import sums
 from jaxcal.dce.predictions import Binary, Ordered, Residuals, merged
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
-from jaxcal.numerics import at_least, smallest
+from jaxcal.numerics import at_least, largest, smallest
+from jaxcal.results import Sentences, too_few
 from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]
@@ -34,6 +36,7 @@ BATCH = 2**22  # numbers in one step of a walk over draws
 
 
 CELLS = 8192  # of predictions whose labels are drawn together
+FEW = 10  # observations whose labels are all looked at
 
 
 class Drawn(NamedTuple):
@@ -106,7 +109,8 @@ class RandomIntervals(NamedTuple):
 
 
 def suitable_null(null: object, data: Binary) -> Null:
-    """The null that was asked for; None means "redraw" where all labels are 0 or 1, or under jit.
+    """The null that was asked for; None means "redraw" where all labels are 0 or 1, or under jit,
+    where `label_test` looks at the labels.
     ValueError where means would be drawn again."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
@@ -138,11 +142,63 @@ def null_draws(
 
 
 class CalibrationTest(NamedTuple):
-    """``p_value`` [] of "calibrated", ``statistic`` [] and its ``null_samples`` [b]."""
+    """``p_value`` [] of "calibrated", ``statistic`` [], its ``null_samples`` [b], and the least
+    p-value that any labels could give, [], where it was computed."""
 
     statistic: Scalar
     p_value: Scalar
     null_samples: Float[Array, " b"]
+    least: Scalar | None = None
+
+
+def label_test(
+    key: Key, data: Ordered, *, statistic: Any, equal: bool, n_draws: int, null: Null
+) -> CalibrationTest:
+    """Test ordered data. The p-value is NaN where means would be drawn again, under jit."""
+    drawn = drawable(data, equal=equal, null=null)
+    test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
+    p = test.p_value if null == "signs" else jnp.where(binary_labels(data.y), test.p_value, jnp.nan)
+    least = least_p_value(data, statistic, null) if data.v.size <= FEW else None
+    return test._replace(p_value=p, least=least)
+
+
+@partial(jax.jit, static_argnames=("statistic", "null"))
+def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
+    """The probability of the largest statistic under calibration, over all 2^n labels (signs)."""
+    n = data.v.size
+    one = (jnp.arange(2**n)[:, None] >> jnp.arange(n)[None]) % 2 == 1
+    if null == "signs":
+        rho = jnp.where(one, data.rho[None], -data.rho[None])
+        probability = jnp.full(2**n, 0.5**n, data.v.dtype)
+    else:
+        rho = data.w[None] * (one.astype(data.v.dtype) - data.v[None])
+        probability = jnp.prod(jnp.where(one, data.v[None], 1 - data.v[None]), axis=1)
+    values = jax.lax.map(lambda rho: statistic(data.v, rho), rho)
+    most = largest(values)
+    slack = 16 * jnp.finfo(most.dtype).eps * (jnp.abs(most) + jnp.sum(data.w**2))
+    return jnp.sum(jnp.where(values >= most - slack, probability, 0))
+
+
+def no_verdict(result: Any) -> Sentences:
+    """What forbids a verdict on a result with ``statistic``, ``p_value``, ``null_samples``,
+    ``least_p_value``, ``null`` and ``level``."""
+    lost, draws = np.isnan(np.asarray(result.p_value)), result.null_samples.shape[-1]
+    few = too_few(result.null, lambda _: 1 / (1 + draws), 0, result.level)
+    least = 0 if result.least_p_value is None else np.asarray(result.least_p_value)
+    return [
+        (
+            "the p-value is NaN: labels are means, which are not drawn again from the predictions; "
+            "under jit say null='signs'",
+            lost & np.isfinite(np.asarray(result.statistic)),
+        ),
+        ("the data hold NaN, or values outside [0, 1]", lost),
+        (few, bool(few)),
+        (
+            "no labels of so few observations could be rejected: the least p-value that any could "
+            "have is above the level [too-few-observations]",
+            (least > result.level) & (np.asarray(result.p_value) > result.level),
+        ),
+    ]
 
 
 @partial(jax.jit, static_argnames=("statistic", "n_draws", "null"))

@@ -131,7 +131,8 @@ def _weights(weights: ArrayLike | None, k: int) -> Float[Array, " k"]:
     w = checks.floats(weights, "weights")
     if w.shape != (k,):
         raise ValueError(f"weights: wanted one a member, shape ({k},), got {w.shape}")
-    if not isinstance(w, Tracer) and (bool(jnp.any(w < 0)) or abs(float(w.sum()) - 1) > 1e-5):
+    good = isinstance(w, Tracer) or bool(jnp.all(w >= 0) & (jnp.abs(w.sum() - 1) <= 1e-5))
+    if not good:
         raise ValueError(f"weights: wanted numbers >= 0 of sum 1, got {np.asarray(w).tolist()}")
     return w
 

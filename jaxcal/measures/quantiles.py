@@ -101,7 +101,7 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
         targets: Targets, [n].
 
     Returns:
-        Transforms, [n], in [0, 1].
+        Transforms, [n], in [0, 1]; NaN for a target that is NaN or infinite.
 
     Raises:
         ValueError: Shapes are wrong; the message names the argument.
@@ -114,6 +114,7 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
         [0.5, 0.5]
     """
     ys = _numbers(targets)
+    ys = jnp.where(jnp.isfinite(ys), ys, jnp.nan)
     samples = _samples(predictions, ys)
     if samples is not None:
         below = jnp.sum(samples < ys[:, None], axis=1)

@@ -154,6 +154,11 @@ class JudgedResult(Result):
         return first_that_holds(list(self._no_verdict()), self.batch_shape)
 
     @property
+    def _decides(self) -> Any:
+        """The p-value that is compared with the level."""
+        return getattr(self, self._scalar)
+
+    @property
     def verdict(self) -> Any:
         """The judgement: "rejected", "not rejected" or "cannot tell"; an array for a batch.
 

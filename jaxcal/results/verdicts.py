@@ -13,7 +13,7 @@ class Judged(Protocol):
     """A result with a p-value, one or a batch, to be judged at a level unless there is a reason."""
 
     @property
-    def p_value(self) -> Any: ...
+    def _decides(self) -> Any: ...
     @property
     def level(self) -> float: ...
     @property
@@ -30,7 +30,7 @@ def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -
 
 def judge(result: Judged) -> Any:
     """One of "rejected", "not rejected", "cannot tell"; an array for a batch."""
-    p = np.asarray(result.p_value)
+    p = np.asarray(result._decides)
     decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
     told = np.where(np.asarray(result.reason) == "", decided, "cannot tell")
     return told if p.ndim else str(told)

@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.arrays_file import BadFile
+from jaxcal.typing import ArrayLike
 
 TARGETS, PROBABILITIES = "targets", "probabilities"
 
@@ -36,9 +37,7 @@ def shard_line(name: Path, rows: int, files: Iterable[Path]) -> str:
     return f"{name.name}, {rows} rows, checksum {checksum:08x}"
 
 
-def array_batches(
-    size: int, *arrays: Array | np.ndarray
-) -> Iterator[tuple[Array | np.ndarray, ...]]:
+def array_batches(size: int, *arrays: ArrayLike) -> Iterator[tuple[Array | np.ndarray, ...]]:
     """Consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
 
     Args:
@@ -50,6 +49,7 @@ def array_batches(
 
     Raises:
         ValueError: leading axes disagree.
+        TypeError: something is no array, or has no axis.
 
     Example:
         >>> import numpy as np

@@ -58,3 +58,45 @@ def test_means_get_random_signs_and_nan_gives_nan():
     few = dce.interval_ce_test(0, v, v > 0.5, n_draws=9)
     assert few.verdict == "cannot tell"
     assert "too-few-draws" in few.reason
+
+
+@pytest.mark.parametrize("name", ["distance", *TESTS])
+def test_too_few_labels_to_reject_give_no_verdict(name):
+    """Labels 1 at p = .5: all and none of n share the largest statistic, of probability 2 / 2^n."""
+    test = TESTS.get(name, dce.distance_from_calibration)
+    four, six = (test(0, np.full(n, 0.5), np.ones(n)) for n in (4, 6))
+    assert float(four.least_p_value) == pytest.approx(1 / 8)
+    assert (four.verdict, "too-few-observations" in four.reason) == ("cannot tell", True)
+    assert (six.verdict, float(six.least_p_value)) == ("rejected", pytest.approx(1 / 32))
+    rare = test(0, np.full(4, 1e-5), np.zeros(4))  # one label 1 would reject
+    assert rare.verdict == "not rejected"
+
+
+@pytest.mark.parametrize("name", ["distance", *TESTS])
+def test_means_under_jit_have_no_p_value_unless_signs_are_asked_for(name):
+    test = TESTS.get(name, dce.distance_from_calibration)
+    v = jnp.linspace(0.1, 0.9, 40)
+    means = jax.jit(lambda y: test(0, v, y, n_draws=39))(v**3)
+    assert (means.verdict, "labels are means" in means.reason) == ("cannot tell", True)
+    labels = jax.jit(lambda y: test(0, v, y, n_draws=39))(jnp.zeros(40))
+    assert labels.verdict == "rejected"
+
+
+@pytest.mark.parametrize("name", ["distance", *TESTS])
+def test_groups_of_labels_are_their_labels_one_by_one(name):
+    test = TESTS.get(name, dce.distance_from_calibration)
+    v, ones, counts = np.array([0.2, 0.5, 0.8]), [4, 0, 30], [10, 0, 40]
+    grouped = test(0, v, ones, counts=counts, n_draws=39)
+    labels = np.repeat([1.0, 0, 1, 0], [4, 6, 30, 10])
+    each = test(0, np.repeat(v, counts), labels, n_draws=39)
+    assert (float(grouped.p_value), grouped.null) == (float(each.p_value), "redraw")
+    np.testing.assert_array_equal(grouped.null_samples, each.null_samples)
+    weights = [1.0, 2, 3]
+    weighted = test(0, v, ones, counts=counts, weights=weights, n_draws=39)
+    each = test(0, np.repeat(v, counts), labels, weights=np.repeat(weights, counts), n_draws=39)
+    assert float(weighted.statistic) == float(each.statistic)
+    for wrong in ([4, 0, 41], [4, 1, 30], [-1, 0, 30], [0.5, 0, 30]):
+        with pytest.raises(ValueError, match="targets: with counts wanted"):
+            test(0, v, wrong, counts=counts)
+    with pytest.raises(ValueError, match="counts: labels are repeated"):
+        jax.jit(lambda k: test(0, v, k, counts=counts))(jnp.asarray(ones))

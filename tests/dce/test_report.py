@@ -347,8 +347,23 @@ def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
     confidence, right = np.maximum(v, 1 - v), (v > 0.5) == (y == 1)
     wanted = float(dce.smooth_ce(confidence, right).value)
     assert float(top.measures["smooth"]) == pytest.approx(wanted, abs=1e-12)
+    with pytest.raises(ValueError, match="groups are of labels 0 or 1"):
+        dce.distance_from_calibration(key, ps, labels, notion="class-wise", counts=labels, **FEW)
     with pytest.raises(ValueError, match="one class at a time"):
         dce.distance_from_calibration(key, ps, labels, notion="class-wise", solve=True, **FEW)
+
+
+def test_verdicts_of_classes_keep_the_level_of_all_of_them_together(key):
+    """Of eight classes one has its probability taken from another: p-values are adjusted."""
+    ps = jax.random.dirichlet(key, jnp.full(8, 2.0), (200,))
+    labels = jax.random.categorical(key, jnp.log(ps.at[:, 0].multiply(1.7)))
+    batch = dce.distance_from_calibration(1, ps, labels, notion="class-wise", n_draws=199)
+    p, adjusted = np.asarray(batch.p_value), np.asarray(batch.adjusted)
+    assert np.any((p <= 0.05) & (adjusted > 0.05))
+    assert list(batch.verdict) == list(np.where(adjusted <= 0.05, "rejected", "not rejected"))
+    assert f"rejected in {np.sum(adjusted <= 0.05)}, not" in str(batch)
+    one = jax.tree.map(lambda leaf: leaf[int(np.argmax((p <= 0.05) & (adjusted > 0.05)))], batch)
+    assert (one.verdict, "over all classes" in str(one)) == ("not rejected", True)
 
 
 def test_the_witness_of_a_result_attains_the_smooth_error(result, data):

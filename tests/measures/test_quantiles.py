@@ -198,9 +198,10 @@ def test_likelihood_and_squared_error():
     )
 
 
-def test_nan_gives_no_verdict():
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_targets_that_are_no_numbers_give_no_verdict(value):
     ys = YS.copy()
-    ys[0] = np.nan
+    ys[0] = value
     for predictions in (NORMAL, Draws(RNG.normal(size=(N, 5)))):
         report = quantile_calibration(predictions, ys)
         assert np.isnan(report.p_value)
