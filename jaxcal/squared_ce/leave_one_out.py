@@ -186,10 +186,14 @@ def _estimate(
 
 
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
-    """The squared errors that the test does not reject, by bisection."""
+    """The squared errors that the test does not reject, by bisection.
+
+    For the upper end an estimate below 0 counts as 0: noise alone made it, and the errors that it
+    does not reject may be none. The interval is wider for it, never narrower.
+    """
     from scipy import special
 
-    def tails(truth: float) -> tuple[float, float, float]:
+    def tails(truth: float, squared: float) -> tuple[float, float, float]:
         """Probabilities of an estimate as low and as high; the share of the level below."""
         at_zero = moments.noise + moments.rows
         away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
@@ -205,11 +209,11 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
         return float(special.gammainc(shape, at)), float(special.gammaincc(shape, at)), below
 
     def rejected_low(truth: float) -> bool:
-        _, as_high, below = tails(truth)
+        _, as_high, below = tails(truth, squared)
         return bool(as_high <= level - below)
 
     def rejected_high(truth: float) -> bool:
-        as_low, _, below = tails(truth)
+        as_low, _, below = tails(truth, max(squared, 0.0))
         return bool(as_low < below)
 
     return (

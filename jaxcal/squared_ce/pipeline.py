@@ -82,12 +82,13 @@ def calibration_error(
     ``error`` and ``interval`` of the report are those of `jaxcal.squared_ce.leave_one_out`: each
     row is tested against a fit to all others. They need no tuning, and the interval holds from
     calibrated predictions on: quote these. The canonical notion has them from the test rows, by
-    the tuned estimators. ``best`` and the table are for estimators compared by their risk:
-    hyperparameters and the family are those of the lowest mean validation risk, and the test rows
-    take no part in that choice. The final function of an estimator is the mean of the folds'
-    functions, without a refit. Everything is computed in float64, whatever JAX is set to: small
-    ridges need it. Draws depend on the values of the rows and not on their order, so permuted data
-    give the same numbers.
+    the tuned estimators, and there the interval does not hold as often as it says: at n = 300 a
+    nominal 95 % held the error in 57 of 75 data sets. ``best`` and the table are for estimators
+    compared by their risk: hyperparameters and the family are those of the lowest mean validation
+    risk, and the test rows take no part in that choice. The final function of an estimator is the
+    mean of the folds' functions, without a refit. Everything is computed in float64, whatever JAX
+    is set to: small ridges need it. Draws depend on the values of the rows and not on their order,
+    so permuted data give the same numbers.
 
     What to use when: ``error`` and ``interval`` to say how far predictions are from calibrated;
     bins of a reliability diagram to see where, but not their squared error, which is above zero
@@ -102,7 +103,8 @@ def calibration_error(
         targets: Classes 0, .., m - 1, [n], not seen in training the classifier.
         notion: "canonical", "top-label" or "class-wise" (the sum over classes of squared scalar
             errors, each tuned by itself).
-        estimators: Estimators to choose from; see `jaxcal.squared_ce.default_estimators`.
+        estimators: Estimators to choose from; see `jaxcal.squared_ce.default_estimators`. ``[]``
+            for ``error`` and ``interval`` from every row alone, in a small part of the time.
         folds: A number of contiguous folds of the shuffled rows (1 for a single validation set of
             a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of rows; rows
             are counted within those for tuning.
@@ -122,7 +124,8 @@ def calibration_error(
 
     Cost: per fold one factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2),
     and O(n_train n_valid m) a bandwidth; where a grid is extended, for as many candidates again.
-    Memory O(folds n^2) or O(folds n rank).
+    Memory O(folds n^2) or O(folds n rank). The first call compiles all estimators, some 10 seconds
+    of processor time; without estimators nothing is tuned.
 
     Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1.
 
@@ -217,20 +220,24 @@ def _run(
     pairs = splits.folds(folds, rows[tuning], targets[tuning])
     largest = opt.take(max((train for train, _ in pairs), key=len))
     chosen = _named(default_estimators(largest) if estimators is None else estimators)
+    scalar = problem.inputs.shape[-1] == 1
+    if not (chosen or scalar):
+        raise ValueError("estimators: wanted at least one, the canonical notion has no other error")
     parts = [
         tune(one, last, pairs, chosen, keep, extend)
         for one, last in zip(opt.problems(), final.problems(), strict=True)
+        if chosen
     ]
     # of two distributions, and so of the conditional means of their classes: |p - q|^2 <= 2
     largest = 2.0 if problem.notion in ("canonical", "class-wise") else 1.0
     tuned = {
         name: join(name, [part[name] for part in parts], level, keep, largest) for name in chosen
     }
-    scalar = problem.inputs.shape[-1] == 1
+    risks = {name: np.nan_to_num(each.risk, nan=np.inf) for name, each in tuned.items()}
     return Report(
         notion=problem.notion,
         estimators=tuned,
-        selected=min(tuned, key=lambda name: np.nan_to_num(tuned[name].risk, nan=np.inf)),
+        selected=min(risks, key=lambda name: risks[name], default=""),
         brier=float(jnp.sum(final.brier)),
         data=_noticed(problem, targets, tuning, pairs, len(tested)),
         every_row=leave_one_out(problem, level=level) if scalar else None,
@@ -297,6 +304,4 @@ def _named(estimators: Estimators) -> dict[str, Estimator]:
                 f"estimators: two are called {estimator.name!r}; try several settings in ONE grid"
             )
         by_name[estimator.name] = estimator
-    if not by_name:
-        raise ValueError("estimators: wanted at least one")
     return by_name

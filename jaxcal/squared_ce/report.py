@@ -34,7 +34,7 @@ class Report(Result):
     Attributes:
         notion: Notion of calibration.
         estimators: `Tuned` estimators by name.
-        selected: Name of the one with the lowest mean validation risk.
+        selected: Name of the one with the lowest mean validation risk; "" where there is none.
         brier: Brier score of the test rows.
         data: What is known of the data.
         every_row: The estimate from every row; None for the canonical notion.
@@ -69,13 +69,16 @@ class Report(Result):
         """Interval of the calibration error: that of ``every_row``, or else `test_interval`.
 
         That of ``every_row`` held the error in 93 to 99 % of data sets of 60 to 10,000 rows of
-        eight populations, nominal 95 % (experiments/squared_ce_intervals).
+        eight populations, nominal 95 % (experiments/squared_ce_intervals); that of the canonical
+        notion in 57 of 75 of 300 rows.
         """
         return self.test_interval if self.every_row is None else self.every_row.interval
 
     @property
     def best(self) -> Tuned:
-        """The selected estimator."""
+        """The selected estimator; ValueError where none was tuned."""
+        if not self.estimators:
+            raise ValueError("estimators: none was tuned, only error and interval are known")
         return self.estimators[self.selected]
 
     @property
@@ -196,15 +199,17 @@ class Report(Result):
         return super()._contents() | {"estimators": each}
 
     def _lines(self) -> list[str]:
-        data, best = self.data, self.best
-        width = max(len(words(name)) for name in self.estimators)
+        data = self.data
         lines = [f"{self.notion} calibration error"]
         if self.every_row is not None:
             n, (low, high) = data.tuning + data.test, map(float, self.interval[:2])
             lines += [
                 f"  error {self.error:.4f}, every one of {n} rows tested by a fit to the others",
-                f"  {confidence(best.level)} interval {low:.4f} to {high:.4f}",
+                f"  {confidence(self.interval.level)} interval {low:.4f} to {high:.4f}",
             ]
+        if not self.estimators:
+            return lines
+        best, width = self.best, max(len(words(name)) for name in self.estimators)
         lines += [
             f"estimators, tuned on {data.tuning} rows in {data.folds} folds, estimated on the "
             f"other {data.test}",

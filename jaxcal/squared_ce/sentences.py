@@ -28,13 +28,19 @@ def about_data(report: "Report") -> list[str]:
             (
                 f"{data.test} test observations are too few for the interval from them, which is "
                 f"normal [few-observations]",
-                data.test < FEWEST,
+                data.test < FEWEST and bool(report.estimators),
+            ),
+            (
+                "the interval of the canonical notion, from the test rows, does not hold as often "
+                "as it says: a nominal 95 % held the error in 57 of 75 data sets of 300 rows"
+                " [canonical-interval]",
+                report.every_row is None,
             ),
             (
                 "all confidences are .8 or more: for such data the 95 % interval from the test "
                 "rows was seen to hold the error in about 90 % (at 60 test rows)"
                 " [confident-predictions]",
-                data.confident,
+                data.confident and bool(report.estimators),
             ),
             (
                 f"{data.saturated} observations have a probability of exactly 0 or 1; if a softmax "

@@ -119,6 +119,22 @@ def test_ends_are_possible_errors():
     assert float(right.interval.high) == pytest.approx((1 - 0.05 ** (1 / 20)) ** 0.5)
 
 
+@pytest.mark.parametrize("kind", ["binary", "stratified"])
+def test_no_estimate_however_low_has_an_interval_of_no_width(kind):
+    """Of 100 calibrated rows: some estimates are below what noise of the claimed size allows."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        p = rng.dirichlet([1, 1, 1], 400)
+        y = np.sum(p.cumsum(1) < rng.random((400, 1)), axis=1)
+        if kind == "binary":
+            result = leave_one_out(binary(p[:100, 0], y[:100] == 0))
+        else:
+            kept = np.concatenate([np.flatnonzero(y == k)[: np.sum(y == k) // 4] for k in range(3)])
+            with jax.enable_x64(True):
+                result = leave_one_out(squared_ce.class_wise(p[kept], y[kept]))
+        assert float(result.interval.high) > 0.08
+
+
 def test_bad_input():
     p = np.random.default_rng(3).dirichlet([1, 1, 1], 20)
     with pytest.raises(ValueError, match="problem: wanted confidences"):

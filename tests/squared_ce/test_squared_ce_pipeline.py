@@ -17,7 +17,7 @@ from reference.classifiers import (
 )
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
-from jaxcal import squared_ce
+from jaxcal import plots, squared_ce
 from jaxcal.kernels import Gaussian
 from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, Parametric, Ridges, TwoStepRidge
 from jaxcal.squared_ce.estimators import FittedZero, Zero, at_data, candidate
@@ -400,7 +400,6 @@ def test_a_permutation_of_the_pairs_changes_nothing(n):
         ({"test": 1.5}, ValueError, "test: wanted a share between 0 and 1"),
         ({"test": np.ones(3)}, ValueError, "test: wanted row numbers, or a mask of length 100"),
         ({"level": 95.0}, ValueError, "level: wanted a probability of rejecting"),
-        ({"estimators": []}, ValueError, "estimators: wanted at least one"),
         ({"estimators": [Bins]}, (TypeError, AttributeError), "estimators|property"),
         ({"estimators": [Bins((5, 6)), Bins((7, 8))]}, ValueError, "two are called 'bins'"),
     ],
@@ -408,6 +407,19 @@ def test_a_permutation_of_the_pairs_changes_nothing(n):
 def test_bad_options_are_named(problem, options, error, message):
     with pytest.raises(error, match=message):
         squared_ce.problem_error(jax.random.key(2), problem, **options)
+
+
+def test_the_headline_needs_no_estimator(problem, report):
+    alone = squared_ce.problem_error(jax.random.key(2), problem, estimators=[])
+    assert (alone.error, alone.interval) == (report.error, report.interval)
+    assert str(alone).splitlines() == str(report).splitlines()[:3]
+    for act in (lambda: alone.best, lambda: plots.calibration_errors(alone)):
+        with pytest.raises(ValueError, match="tuned"):
+            act()
+    assert alone.to_dict()["estimators"] == {}
+    p, y = np.full((20, 2), 0.5), np.arange(20) % 2
+    with pytest.raises(ValueError, match="estimators: wanted at least one"):
+        squared_ce.calibration_error(jax.random.key(1), p, y, notion="canonical", estimators=[])
 
 
 def test_bad_data_is_named_or_flagged(problem):
