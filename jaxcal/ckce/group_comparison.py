@@ -8,7 +8,7 @@ from jaxcal import checks
 from jaxcal.ckce.class_comparison import compare_stack, default_rank
 from jaxcal.ckce.comparison import Comparison
 from jaxcal.ckce.estimator import checked_problem
-from jaxcal.ckce.groups import checked_groups
+from jaxcal.ckce.groups import checked_groups, numbered
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.ridge import Ridge, ridge_at
 from jaxcal.results import recorded
@@ -46,8 +46,9 @@ def compare_groups(
         key: Random key: typed, legacy or an integer.
         predictions: [n, m] Class probabilities.
         targets: [n] Classes 0..m-1.
-        groups: [n] Groups 0..n_groups-1, each with at least 3 observations.
-        names: One name a group; "group 0" and so on by default.
+        groups: [n] Groups 0..n_groups-1, each with at least 3 observations; or their names.
+        names: One name a group, in sorted order where groups are texts; by default these texts, or
+            "group 0" and so on.
         n_groups: Number of groups; must be given under jit.
         n_draws: Draws of the bootstrap.
         level: Up to it a p-value counts; intervals have confidence 1 - level.
@@ -83,6 +84,7 @@ def compare_groups(
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
     problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
     n, m = problem.q.shape
+    groups, texts = numbered(groups)
     place, count = checked_groups(groups, n, n_groups)
     if count < 2:
         raise ValueError(f"groups: wanted at least 2 groups, got {count}")
@@ -107,7 +109,7 @@ def compare_groups(
         level=level,
         thing="group",
     )
-    words = checks.names(names, count, "group")
+    words = checks.names(texts if names is None else names, count, "group")
     return Comparison(
         **fields,
         n=n,

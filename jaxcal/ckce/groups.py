@@ -143,7 +143,7 @@ def ckce_by_group(
     Args:
         predictions: Class probabilities, [n, m].
         targets: Classes 0, .., m - 1, [n].
-        groups: Groups 0, .., ``n_groups`` - 1, [n].
+        groups: Groups 0, .., ``n_groups`` - 1, [n]; or texts, numbered in their sorted order.
         n_groups: Number of groups; must be given under jit.
         prediction_kernel: As in `ckce`.
         similarity: As in `ckce`.
@@ -176,6 +176,7 @@ def ckce_by_group(
 
 def checked_groups(groups: ArrayLike, n: int, n_groups: int | None) -> tuple[Int[Array, " n"], int]:
     """Groups [n] and their number, or an error that names the argument."""
+    groups, _ = numbered(groups)
     if n_groups is None:
         if isinstance(groups, Tracer):
             raise ValueError("n_groups: say how many groups there are inside jit or vmap")
@@ -186,6 +187,17 @@ def checked_groups(groups: ArrayLike, n: int, n_groups: int | None) -> tuple[Int
     else:
         n_groups = checks.integer(n_groups, "n_groups")
     return checks.labels(groups, n, n_groups, "groups"), n_groups
+
+
+def numbered(groups: ArrayLike) -> tuple[ArrayLike, list[str] | None]:
+    """Texts as numbers of their sorted values, and these; numbers as they are, and None."""
+    if isinstance(groups, jax.Array) or hasattr(groups, "detach"):
+        return groups, None
+    entries = np.asarray(groups)
+    if entries.size == 0 or not all(isinstance(entry, str) for entry in entries.ravel()):
+        return groups, None
+    names, place = np.unique(entries.astype(str), return_inverse=True)
+    return place.reshape(entries.shape), names.tolist()
 
 
 @partial(jax.jit, static_argnums=2)

@@ -21,6 +21,7 @@ from jaxcal.measures.losses import nll
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, KeyLike, PredictionsLike, Scalar
 
+LAST = 20  # logarithms of temperatures go to it on both sides
 IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
 
 
@@ -112,7 +113,7 @@ class TemperatureFit(Result):
     """The temperature of least negative log likelihood on n held-out targets.
 
     Attributes:
-        temperature: Fitted temperature T, [].
+        temperature: Fitted temperature T, []; infinite or 0 where the search went to its end.
         before: Mean negative log likelihood at T = 1, [].
         after: Mean negative log likelihood at the fitted T, [].
         slope: Derivative of that mean in log T there, []; 0 at an optimum.
@@ -151,9 +152,15 @@ class TemperatureFit(Result):
                 ~np.isfinite(t).all(),
             ),
             (
+                "no finite temperature is best: targets of probability 0, as a tree or few "
+                "neighbours give them, ask for ever larger ones; smooth the probabilities first"
+                " [no-optimum]",
+                bool(np.any(t > 1e3)),
+            ),
+            (
                 "the search has not ended at an optimum: is every target predicted perfectly (then "
-                "any lower temperature is better), or impossible? [no-optimum]",
-                bool(np.any(slope > 1e-2) or np.any(t < 1e-3) or np.any(t > 1e3)),
+                "any lower temperature is better)? [no-optimum]",
+                bool(np.any(slope > 1e-2) or np.any(t < 1e-3)),
             ),
         ]
 
@@ -325,7 +332,7 @@ def fit_temperature(
         log_t, state = carry
         value, slope = value_and_slope(log_t, state=state)
         move, state = search.update(slope, state, log_t, value=value, grad=slope, value_fn=loss)
-        return jnp.clip(log_t + move, -20, 20), state
+        return jnp.clip(log_t + move, -LAST, LAST), state
 
     @jax.jit
     def run() -> TemperatureFit:
@@ -333,7 +340,8 @@ def fit_temperature(
         log_t, state = jax.lax.fori_loop(0, steps, step, (one, search.init(one)))
         value, slope = value_and_slope(log_t, state=state)
         finite = jnp.isfinite(value)
-        t = jnp.where(finite, jnp.exp(log_t), jnp.nan)
+        t = jnp.where(log_t >= LAST, jnp.inf, jnp.where(log_t <= -LAST, 0, jnp.exp(log_t)))
+        t = jnp.where(finite, t, jnp.nan)
         return TemperatureFit(t, loss(one), value, slope, never)
 
     return run()

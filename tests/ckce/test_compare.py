@@ -397,6 +397,10 @@ def test_a_group_has_the_value_it_has_alone():
         np.testing.assert_allclose(both.corrected[g], off, rtol=1e-3)
         np.testing.assert_allclose(both.skill["Brier"][g], np.mean(np.sum(r**2, axis=1)))
     assert "CKCE of 2 groups" in str(both)
+    words = np.array(["a", "b"])[groups].tolist()
+    named = compare_groups(KEY, MODELS["over"], Y, words, n_draws=99, rank=100, bandwidth=0.4)
+    assert named.names == ("a", "b")
+    np.testing.assert_array_equal(named.estimate, both.estimate)
     with pytest.raises(ValueError, match="at least 3 observations of each"):
         compare_groups(KEY, TRUTH, Y, np.arange(N) // (N - 1))
     with pytest.raises(ValueError, match="at least 2 groups"):

@@ -74,6 +74,9 @@ def test_groups_sum_to_the_whole():
         np.testing.assert_allclose(estimate.estimate[g], alone.estimate, rtol=1e-9)
     one = ckce_given(Q, Y, groups.astype(float), covariate_kernel=Equal(), bandwidth=0.3, ridge=0.1)
     np.testing.assert_allclose(one.estimate, estimate.total.estimate, rtol=1e-10)
+    words = np.array(["a", "b", "c"])[np.asarray(groups)]
+    named = ckce_by_group(Q, Y, words, bandwidth=0.3, ridge=0.1)
+    np.testing.assert_array_equal(named.estimate, estimate.estimate)
     with pytest.raises(ValueError, match="n_groups: say how many"):
         jax.jit(lambda g: ckce_by_group(Q, Y, g).estimate)(groups)
 

@@ -236,8 +236,19 @@ def test_a_target_of_probability_0_is_counted_and_said():
     p = np.array([[1, 0], [0.2, 0.8]] * 6, np.float32)
     fit = fit_temperature(p, [1, 1, *[0, 1] * 5])
     assert int(fit.impossible) == 1
-    assert 1 < float(fit.temperature) < np.inf
+    assert float(fit.temperature) > 1
     assert any("1 targets had probability 0" in text for text in fit.warnings())
+
+
+def test_no_finite_temperature_is_given_where_none_is_best():
+    """Shares of five neighbours: 0 where the class does come."""
+    share = np.linspace(0, 1, 6).repeat(10)
+    labels = (np.arange(60) % 2).astype(int)
+    fit = fit_temperature(np.stack([1 - share, share], axis=1), labels)
+    assert float(fit.temperature) == np.inf
+    assert any("no finite temperature" in text for text in fit.warnings())
+    with pytest.raises(ValueError, match="temperature: wanted"):
+        with_temperature(np.stack([1 - share, share], axis=1), fit.temperature)
 
 
 @pytest.mark.slow
