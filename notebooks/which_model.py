@@ -86,7 +86,7 @@ for name, q in models.items():
 ridges = jnp.geomspace(1e-3, 1, 9)
 width = float(comparison.bandwidths[0])
 paths = {name: ckce.ckce_path(q, labels, ridges, bandwidth=width) for name, q in models.items()}
-plots.ridge_path(ridges, paths, used=float(comparison.ridge)).figure
+ax = plots.ridge_path(ridges, paths, used=float(comparison.ridge))
 
 # %% [markdown]
 # ## Forecasters

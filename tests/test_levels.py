@@ -150,7 +150,11 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     assert f"{confidence(level)} interval" in str(compared)
     p = float(compared.differences.p_adjusted[0, 1])
     assert ("better" in str(compared)) == (p <= level)
-    assert f"{confidence(level)} intervals" in plots.comparison(compared).get_title()
+    ax = plots.comparison(compared)
+    assert f"{confidence(level)} intervals" in ax.get_title()
+    ax.figure.draw_without_rendering()
+    label, whole = ax.child_axes[0].yaxis.label.get_window_extent(), ax.figure.bbox
+    assert whole.ymin <= label.ymin <= label.ymax <= whole.ymax  # of two models: a low figure
     for p in (0.01, 0.1, 0.3):
         pairs = compared.differences._replace(p_adjusted=jnp.asarray([[1, p], [p, 1]]))
         shade = plots.differences(replace(compared, differences=pairs)).images[0].get_array()

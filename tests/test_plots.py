@@ -1,4 +1,4 @@
-"""Figures show the numbers of the result, say so where there are none, and open no window."""
+"""Figures show the numbers of the result, and say so where there are none."""
 
 import io
 import subprocess
@@ -138,6 +138,20 @@ def test_figures_go_where_they_are_told(result):
     assert plots.null_histogram(result, ax=axes[0]) is axes[0]
     assert plots.contributions(result, ax=axes[1]) is axes[1]
     assert plots.coordinates(result, ax=axes[2]) is axes[2]
+
+
+def test_the_new_figure_is_the_one_that_pyplot_saves_and_few_are_kept(result):
+    import matplotlib.pyplot as plt
+
+    before, picture = set(plt.get_fignums()), io.BytesIO()
+    ax = plots.null_histogram(result)
+    assert plt.gca() is ax
+    plt.savefig(picture, format="rgba")
+    assert len(set(picture.getvalue())) > 2
+    for _ in range(30):
+        plots.contributions(result)
+    assert len(set(plt.get_fignums()) - before) <= 10
+    ax.figure.savefig(io.BytesIO())  # forgotten by pyplot, and whole
 
 
 def test_wrong_arguments_are_named(result):

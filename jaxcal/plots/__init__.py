@@ -1,7 +1,10 @@
-"""Figures. Matplotlib is imported on use, and no window ever opens.
+"""Figures. Matplotlib is imported on use.
 
-Each function draws on ``ax``, or on a new figure of its own, and returns the axes: in a script
-save by ``ax.figure.savefig("name.png")``. Greys and line styles carry the meaning, not colours.
+Each function draws on ``ax`` and returns it, or makes a new figure of pyplot, which notebooks show
+and ``matplotlib.pyplot.savefig`` saves, as does ``ax.figure.savefig``; pyplot keeps the last ten.
+What makes several panels (`posterior_figure`, `reliability_of_classes`) returns a figure of its
+own, outside of pyplot: ``figure.savefig("name.png")``. Greys and line styles carry the meaning, not
+colours.
 """
 
 from jaxcal.plots.ckce import comparison, differences, ridge_path

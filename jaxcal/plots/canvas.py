@@ -1,6 +1,7 @@
 """What all figures share: greys, axes without a box, a legend above, a sentence instead of data."""
 
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import numpy as np
 
@@ -8,8 +9,11 @@ from jaxcal import checks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 BLACK, DARK, LIGHT = "black", "0.35", "0.75"
+KEPT = 10  # figures made here that pyplot holds
+opened: list["ref[Figure]"] = []
 
 
 def one(result: object, leaf: str, name: str = "result", kind: str = "result") -> None:
@@ -25,13 +29,21 @@ def one(result: object, leaf: str, name: str = "result", kind: str = "result") -
 
 
 def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
-    """The axes given, or those of a new figure of this size in inches; no box, no window."""
+    """The axes given, or those of a new figure of pyplot of this size in inches; no box.
+
+    The new figure is the current one, as `matplotlib.pyplot.savefig` expects. Of these figures the
+    last `KEPT` stay with pyplot, so that long loops keep no more; the older ones it forgets.
+    """
     if ax is not None and not hasattr(ax, "spines"):
         raise TypeError(f"ax: wanted the axes of a matplotlib figure, got {checks.say(ax)}")
     if ax is None:
-        from matplotlib.figure import Figure
+        import matplotlib.pyplot as plt
 
-        ax = Figure(figsize=size, layout="constrained").subplots()
+        figure = plt.figure(figsize=size, layout="constrained")
+        opened.append(ref(figure))
+        if len(opened) > KEPT and (oldest := opened.pop(0)()) is not None:
+            plt.close(oldest)
+        ax = figure.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 

@@ -64,7 +64,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     legend_above(ax)
     beside = ax.secondary_yaxis("right")
     beside.set_yticks(places, [f"{size:.2f}" if size == size else "none" for size in sizes])
-    beside.set_ylabel(f"{result.unit} that is as wrong")
+    beside.set_ylabel(f"{result.unit}\nthat is as wrong")
     beside.tick_params(length=0)
     ax.set_yticks(places, [names[i] for i in order])
     ax.set_ylim(len(names) - 0.5, -0.5)
