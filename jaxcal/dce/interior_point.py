@@ -12,6 +12,7 @@ and b. It is eliminated from one end with sums of positive definite blocks alone
 so no digits cancel. Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from jaxtyping import Array, PyTree
 from jaxcal.typing import Scalar, Vector
 
 STEPS = 40
+START = 0.1  # complementarity at the start, apart from what the coupling carries
 DONE = 1e-10  # complementarity at which the solution is kept
 BACK = 0.995  # part of the way to the boundary
 
@@ -48,7 +50,7 @@ class ChainProgram(NamedTuple):
 
 class ChainSolution(NamedTuple):
     """Dual functions ``a`` and ``b`` [m], feasible; ``at`` [m], the coupling's mass at each place;
-    ``gap`` [], the complementarity left."""
+    ``gap`` [], its complementarity and what it moves more or less than the masses."""
 
     a: Vector
     b: Vector
@@ -136,6 +138,24 @@ def _solve(factors: tuple[_Blocks, Array, Array], ra: Array, rb: Array) -> tuple
     return x
 
 
+def _coupling(program: ChainProgram, mu: float) -> Parts:
+    """Positive prices that are a coupling: their `_columns` are the masses, and stay so step by step.
+
+    Each label is carried to its own end, where it is calibrated; with something on each place.
+    """
+    m, u = program.u.size, program.u
+    some = jnp.full(m, 4 * mu, u.dtype)  # slacks of calibration and bounds begin at 1/4 and 3/4
+    more = [
+        jnp.sum(p) + jnp.sum(some * part) for p, part in zip(program[2:], (u, 1 - u), strict=True)
+    ]
+    at = some.at[0].add(more[0]).at[-1].add(more[1])
+    flows = []
+    for p, part in zip(program[2:], (1 - u, u), strict=True):
+        flow = jnp.cumsum(part * at - some - p)[:-1]
+        flows += [jnp.maximum(x, 0) + mu / program.gaps for x in (flow, -flow)]
+    return Parts(*flows, at, some, some)
+
+
 def solve_chain(program: ChainProgram) -> ChainSolution:
     """The solution after a fixed number of steps from a point well inside. Cost: O(m) a step."""
     m = program.u.size
@@ -160,10 +180,10 @@ def solve_chain(program: ChainProgram) -> ChainSolution:
 
     a = b = -0.25 * one
     slack = combine(jnp.subtract, limits, _rows(program, a, b))
-    price = combine(lambda s: 1e-2 / m / s, slack)
+    price = _coupling(program, START / m)
 
     def step(carry: PyTree, _: None) -> tuple[Any, None]:
-        a, b, slack, price = carry
+        (a, b, slack, price), functions, coupling = carry
         mu = dot(slack, price) / count
         d = combine(jnp.divide, price, slack)
         factors = _newton(program, d)
@@ -194,7 +214,23 @@ def solve_chain(program: ChainProgram) -> ChainSolution:
             combine(lambda p, q: p + dual_step * q, price, dp),
         )
         finite = jnp.all(jnp.isfinite(new[0] + new[1])) & (mu * count > done)
-        return jax.tree.map(lambda x, y: jnp.where(finite, x, y), new, carry), None
+        new = jax.tree.map(lambda x, y: jnp.where(finite, x, y), new, carry[0])
+        return (new, *judged(*new, functions, coupling)), None
 
-    (a, b, slack, price), _ = jax.lax.scan(step, (a, b, slack, price), None, length=STEPS)
-    return ChainSolution(a, b, price.calibrated, dot(slack, price))
+    def judged(a: Array, b: Array, slack: Parts, price: Parts, *best: PyTree) -> PyTree:
+        """The functions of the largest mean, and the coupling that lacks least: rounding moves masses
+        once slacks are small, and functions get better still."""
+        mean = jnp.sum(cost[0] * a + cost[1] * b)
+        lost = (
+            jnp.sum(jnp.abs(p - q)) for p, q in zip(cost, _columns(program, price), strict=True)
+        )
+        offers = (-mean, (a, b)), (dot(slack, price) + sum(lost), price.calibrated)
+        return tuple(
+            jax.tree.map(partial(jnp.where, offer[0] < kept[0]), offer, kept)
+            for offer, kept in zip(offers, best or offers, strict=True)
+        )
+
+    first = a, b, slack, price
+    carry = (first, *judged(*first))
+    (_, (_, (a, b)), (gap, at)), _ = jax.lax.scan(step, carry, None, length=STEPS)
+    return ChainSolution(a, b, at, gap)

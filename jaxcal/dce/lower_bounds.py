@@ -24,7 +24,7 @@ from jaxcal.typing import ArrayLike, Scalar, Vector
 
 CELLS = 64
 Places = Float[Array, " m"]
-APART = 1e-6  # places nearer than that are one
+APART = 1e-5  # places nearer than that are one
 
 
 class LowerBounds(NamedTuple):
@@ -60,8 +60,9 @@ def lower_distance_bounds(
 ) -> LowerBounds:
     """Certified ends of the lower distance from calibration, under jit and vmap.
 
-    `lower_distance` is exact, outside of jit. The two ends are some 1e-4 apart for predictions
-    spread over [0, 1] and agree for few different ones.
+    `lower_distance` is exact, outside of jit. The two ends are some 1e-4 apart where the places hold
+    most predictions, and up to 1 / (8 cells) where these are spread over [0, 1]: in 900 random data
+    sets of 60 to 2,000 observations at most 2.2e-3, in float32 5.6e-3.
 
     Args:
         predictions: Probabilities of label 1, [n].
