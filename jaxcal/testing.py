@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks, nulls, random_words
 from jaxcal.batching import one_at_a_time
+from jaxcal.dependence import season
 from jaxcal.linear import OfVectors, linear_sums
 from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
@@ -27,6 +28,7 @@ from jaxcal.preparation import (
     refitted,
     with_random_features,
 )
+from jaxcal.preparation.residuals import errors
 from jaxcal.quadratic import (
     TILE,
     QuadraticSums,
@@ -119,15 +121,17 @@ def apply_with(
     pairwise: Pairwise,
     features: Features,
     *,
+    series: Points | None = None,
     guarded: bool = False,
     redrawn: Redrawing | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
     """`apply`, and the forms of d more columns of weights from the same pass; None for blocks and
-    where the null has no draws. ``guarded``: whether the statistic allows for skewness.
+    where the null has no draws. ``series``: what a null looks at in the place of features.
+    ``guarded``: whether the statistic allows for skewness.
     ``redrawn``: keys [b] to the sums over the pairs of data sets with redrawn targets."""
-    needs = null.needs(key, features)
+    needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:
         blocks = block_sums(pairwise, features, size, squares=needs.squares)
         return null.outcome(nulls.Sums.of_blocks(blocks, size)), None
@@ -244,20 +248,18 @@ def unjudged(
         keys = random_words.split(key, 3)
         prepared, featured = spec.fit(keys[:2], predictions, targets)
         scores, fitted = featured.scores, (prepared, featured)
-        refit = partial(
-            refitted,
-            keys=keys[:2],
-            spec=spec,
-            fitted=fitted,
-            predictions=predictions,
-            targets=targets,
-        )
+        series = errors(featured, predictions, targets)
+
+        def refit(key: Key) -> tuple[Prepared, Featured]:
+            return refitted(key, keys[:2], spec, fitted, predictions, targets)
+
         outcome, forms = apply_with(
             null,
             scores,
             keys[2],
             prepared.pairwise,
             featured.features,
+            series=series,
             guarded=featured.noticed is not None,
             redrawn=partial(_redrawn, refit=refit, fitted=fitted, tile=tile, mesh=mesh),
             tile=tile,
@@ -273,7 +275,7 @@ def unjudged(
         # what a distance compares instead of predictions, such as inputs, is in the spec
         described = fingerprints((predictions, spec), n)
         repeated = repeated_rows(targets, fingerprints(targets, n), described)
-        parts, silent = None, None
+        parts = silent = None
         if featured.noticed is not None:
             outcome, parts, silent = _of_moments(outcome, featured.noticed, spec, null, n)
         return _result(
@@ -283,6 +285,7 @@ def unjudged(
             parts,
             silent,
             rare,
+            None if outcome.stretches is None else season(series),
             targets,
             repeated,
             test,
@@ -322,6 +325,7 @@ def _result(
     parts: Parts | None,
     silent: Array | None,
     rare: Array | None,
+    returns: Array | None,
     targets: Array,
     repeated: Array,
     test: str,
@@ -371,6 +375,7 @@ def _result(
         rough=None if noticed is None else noticed.rough,
         silent=silent,
         rare_targets=rare,
+        season=returns,
         averages_error=averages_error,
         abrupt=featured.abrupt,
         reversed_sign=featured.reversed_sign,

@@ -14,7 +14,7 @@ import scipy.signal
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtr
 
 import jaxcal
 from jaxcal import checks, nulls, testing
@@ -552,6 +552,44 @@ def test_stretches_are_as_long_as_what_is_tested_depends_on_itself(test):
     """Forecasts that hardly change from day to day need no long stretches if errors are new."""
     slow = jnp.sin(jnp.arange(100) / 30)
     noise = jax.random.normal(jax.random.key(3), (100,))
-    for center, few in ((0 * slow, False), (30 * slow, test is jaxcal.skce_test)):
+    for center in (0 * slow, 30 * slow):
         result = test(0, dist.Normal(center, 1.0), center + noise, null=DependentWild(99))
-        assert bool(result.diagnostics.few_stretches) is few
+        assert not result.diagnostics.few_stretches
+
+
+@pytest.mark.parametrize(
+    "test", [jaxcal.kccsd_test, jaxcal.skce_test, jaxcal.moment_test, jaxcal.calibration_test]
+)
+def test_errors_that_return_after_a_season_give_no_verdict(test):
+    """Forecasts may have seasons, and errors that depend on the last ones none."""
+    n, day = 240, 3 * np.sin(2 * np.pi * np.arange(240) / 24)
+    noise = np.random.default_rng(0).normal(size=n + 240)
+    returning, last = (
+        scipy.signal.lfilter([(1 - 0.8**2) ** 0.5], [1, *np.zeros(lag - 1), -0.8], noise)[-n:]
+        for lag in (24, 1)
+    )
+    season, *none = (
+        test(0, dist.Normal(day, 1.0), jnp.asarray(day + e), null=DependentWild(99))
+        for e in (returning, last, noise[:n])
+    )
+    assert season.verdict == "cannot tell"
+    assert season.reason.startswith("season of 24 (")
+    assert any("[season]" in text for text in season.warnings())
+    assert all(one.diagnostics.season == 0 and one.verdict == "not rejected" for one in none)
+
+
+@pytest.mark.parametrize("kind", ["classes", "draws", "no means"])
+def test_seasons_are_looked_for_in_errors_not_in_targets(kind):
+    rng = np.random.default_rng(1)
+    day, noise = np.sin(2 * np.pi * np.arange(480) / 24), rng.normal(size=480)
+    for returns in (False, True):
+        z = np.tile(noise[:24], 20) if returns else noise
+        predictions, ys = dist.Cauchy(3 * day, 1.0), 3 * day + scipy.stats.cauchy.isf(ndtr(z))
+        if kind == "classes":
+            p = 0.5 + 0.4 * day
+            predictions, ys = p, (ndtr(z) < p).astype(int)
+        if kind == "draws":
+            ys = 3 * day + z
+            predictions = jaxcal.Draws(3 * day[:, None] + rng.normal(size=(480, 50)))
+        result = jaxcal.skce_test(0, predictions, ys, null=DependentWild(99))
+        assert int(result.diagnostics.season) == 24 * returns

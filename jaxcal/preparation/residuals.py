@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxcal import preconditioners, random_words
+from jaxcal.dependence import series_of
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means import KernelMeans, kernel_means
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Draws, Standardized
-from jaxcal.models.families import offered_moments
+from jaxcal.models.families import Classes, offered_moments
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
 from jaxcal.moments.support import edges
@@ -36,6 +37,8 @@ from jaxcal.typing import (
     PredictionsLike,
     Scalar,
 )
+
+LANDMARKS = 8  # targets at which kernel residuals are series
 
 
 class Noticed(NamedTuple):
@@ -119,6 +122,32 @@ class Residual(Protocol):
         divergence: DivergenceLike,
         /,
     ) -> Pairwise: ...
+
+
+def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
+    """Series of mean 0 whatever came before, if calibrated: scores, moments, targets minus means;
+    and where means are not known, as for classes, kernel residuals at each class or at some
+    targets."""
+    if featured.means is None:
+        return series_of(featured.features)
+    (observed,) = featured.features.residuals
+    means, ys, n = featured.means, observed.ys, len(targets)
+    if isinstance(predictions, Classes):
+        at = jnp.arange(predictions.probabilities.shape[1], dtype=ys.dtype)
+    else:
+        at = ys[jnp.argsort(ys[:, 0])[n // (2 * LANDMARKS) :: -(-n // LANDMARKS)]]
+    local = means.gram(ys, at) - means.first(observed.distribution, at)
+    if isinstance(predictions, Draws):
+        center = jnp.mean(predictions.samples, axis=1)
+    else:
+        offered = offered_moments(predictions)
+        if offered is None:
+            return local
+        center = offered.mean
+    gaps = targets.reshape(n, -1) - center.reshape(n, -1)
+    known = jnp.all(jnp.isfinite(center))
+    both = (jnp.where(known, gaps, 0), jnp.where(known, 0, local))
+    return jnp.concatenate(both, axis=1)
 
 
 class SteinResidual(eqx.Module):

@@ -148,7 +148,8 @@ class Diagnostics(NamedTuple):
     ``collinear_features``, the features say nearly the same at several of them;
     ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
     predictions whose chains have not settled. Of series: ``few_stretches``, fewer than ten
-    independent ones. ``repeated_rows``: observations equal to another in target and prediction,
+    independent ones; ``season``, the lag at which errors return, 0 where at none.
+    ``repeated_rows``: observations equal to another in target and prediction,
     beyond chance (`jaxcal.repeats`). Of
     moments: ``impossible``, targets where their own prediction has density 0; ``bounded``, a
     density ends; ``rough``, one is not twice differentiable; ``silent``, no part of the
@@ -182,6 +183,7 @@ class Diagnostics(NamedTuple):
     averages_error: Scalar | None = None
     abrupt: Bool[Array, ""] | None = None
     reversed_sign: Bool[Array, ""] | None = None
+    season: Int[Array, ""] | None = None
 
     @classmethod
     def of(

@@ -45,12 +45,25 @@ def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
             "them are expected (the null needs more of both signs)",
             False if facts.rare_targets is None else facts.rare_targets,
         ),
+        *(
+            (
+                f"season of {lag} (errors depend on those {lag} before, which the null does not "
+                f"allow for)",
+                np.asarray(facts.season) == lag,
+            )
+            for lag in _seasons(facts)
+        ),
         (
             "the largest statistic under these predictions is more probable than the level (there "
             "are too few observations) [too-few-observations]",
             _undecidable(result),
         ),
     ]
+
+
+def _seasons(facts: Diagnostics) -> list[int]:
+    """The lags at which errors return, of a batch all that there are."""
+    return [] if facts.season is None else [int(k) for k in np.unique(facts.season) if k > 0]
 
 
 def _undecidable(result: "TestResult") -> Any:
@@ -346,6 +359,12 @@ def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
             "stretches are left: the level is not assured, and little can be found"
             " [dependent-observations]",
             any_of(diagnostics.few_stretches),
+        ),
+        (
+            f"errors return after {', '.join(map(str, _seasons(diagnostics)))} observations, which "
+            f"signs that stay the same for a while do not imitate: calibrated models are rejected "
+            f"too often [season]",
+            bool(_seasons(diagnostics)),
         ),
         (
             "the features at the test locations are nearly collinear, and the test rejects too "

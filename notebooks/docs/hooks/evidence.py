@@ -65,8 +65,13 @@ def level() -> str:
     candidates = [row for row in read("exchangeability/results.csv") if row["fault"] == "correct"]
     chosen = rates(candidates, "combined")
     rows.append(("`candidates.exchangeability_test`", "exchangeability", chosen, 1000))
-    series = [float(row["dependent_wild"]) for row in read("dependence/results.csv")]
-    rows.append(("`DependentWild`, series of correlation 0 to .9", "dependence", series, 500))
+    series, seasons = [], []
+    for row in read("dependence/results.csv"):
+        told = "season" in row["errors"]
+        (seasons if told else series).append(row["rejected_not_told" if told else "dependent_wild"])
+    for what, values in (("of correlation 0 to .9", series), ("with seasons, none told", seasons)):
+        name, values = f"`DependentWild`, series {what}", list(map(float, values))
+        rows.append((name, "dependence", values, "100 to 400"))
     linear = [row for row in read("linear/results.csv") if row["what"] == "level"]
     chosen = rates([row for row in linear if row["features"] != "0"], "rejected_05")
     rows.append(("linear time, 20 to 300 features", "linear", chosen, 1000))
