@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
-from jaxcal.dce.binned import binned_ece, ece
+from jaxcal.dce.binned import BinnedECE, binned_ece, ece
 from jaxcal.dce.bounds import Bracket
 from jaxcal.dce.groups import label_free_groups, moved
 from jaxcal.dce.intervals import _best, _surrogate, smallest_width
@@ -44,7 +44,7 @@ class _Measures(NamedTuple):
     kernel: Scalar
     surrogate: Scalar
     random: Float[Array, " k"]
-    binned: Scalar
+    binned: BinnedECE
     interval: Scalar | None
     groups: Scalar
     lower: tuple[PyTree, PyTree]
@@ -121,7 +121,7 @@ def _measure(data: Ordered, accuracy: float | int, bins: int, solve: bool | None
         kernel=_laplace(distribution, jnp.ones((), v.dtype)).value,
         surrogate=surrogate.value,
         random=surrogate.random,
-        binned=binned_ece(v, y, weights=w, edges=bins).bound,
+        binned=binned_ece(v, y, weights=w, edges=bins),
         interval=_best(distribution).value if v.size <= INTERVALS_MOST else None,
         groups=moved(label_free_groups(data), distribution),
         lower=lower,
@@ -137,8 +137,8 @@ def _bracket(measures: _Measures) -> Bracket:
     }
     upper = {
         "surrogate interval calibration error": measures.surrogate,
-        "binned ECE + bin width": measures.binned,
-        "ECE": measures.ece,
+        "binned ECE + bin width": measures.binned.bound,
+        "unbinned ECE": measures.ece,
         "2 s + 4 sqrt(s), s the smooth error": from_lower(2 * measures.smooth),
         "mean labels of groups": measures.groups,
     }
@@ -170,7 +170,7 @@ class DistanceResult(JudgedResult):
     Attributes:
         bracket: Bounds between which the true distance lies for these data, certified.
         interval: Interval in which it lies for the population, with probability 1 - ``level``.
-        measures: Measures of calibration by name, each [].
+        measures: Measures of calibration by name, each []; "ECE" is that of practice, by bins.
         population: What makes the interval: dual functions of other parts of the data below, groups
             and a radius above.
         p_value: P-value of "calibrated", [].
@@ -354,7 +354,7 @@ def distance_from_calibration(
     )
     population = population_bounds(fold_key, ascending, level)
     by_name = {
-        "ECE": measures.ece,
+        "ECE": measures.binned.value,
         "smooth": measures.smooth,
         "kernel": measures.kernel,
         "surrogate interval": measures.surrogate,

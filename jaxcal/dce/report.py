@@ -95,9 +95,4 @@ def findings(result: "DistanceResult") -> list[tuple[str, bool]]:
             " [uneven-weights]",
             effective < n / 2,
         ),
-        (
-            "nearly all predictions differ, so ECE is the mean of |y - p| and says nothing about "
-            "calibration [all-predictions-differ]",
-            n > 10 and different > 0.9 * n,
-        ),
     ]

@@ -40,6 +40,7 @@ class QuantileCalibration(JudgedResult):
         pit: Probability integral transforms, [n].
         p_value: P-value [] of "transforms are uniform", valid for every n.
         level: Probability of rejecting uniform transforms; it decides `verdict`.
+        draws: Number m of draws of each prediction; 0 of distributions.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -60,6 +61,7 @@ class QuantileCalibration(JudgedResult):
     pit: Float[Array, " n"]
     p_value: Scalar
     level: float = eqx.field(static=True, default=0.05)
+    draws: int = eqx.field(static=True, default=0)
 
     def _no_verdict(self) -> Sentences:
         few = too_few("of Massart", _least, self.pit.shape[-1], self.level)
@@ -165,7 +167,7 @@ def quantile_calibration(
     u = pit(predictions, ys)
     n = u.shape[0]
     unknown = jnp.any(jnp.isnan(u))
-    samples = _samples(predictions, ys)
+    samples, m = _samples(predictions, ys), 0
     if samples is None:
         ranked = jnp.sort(u)
         steps = jnp.arange(n + 1, dtype=u.dtype) / n
@@ -183,6 +185,7 @@ def quantile_calibration(
         u,
         massart(jnp.where(unknown, jnp.nan, gap), n, sides=2),
         checks.level(level),
+        m,
     )
 
 

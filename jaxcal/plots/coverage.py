@@ -56,7 +56,8 @@ def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
     ax.fill_between(closed, whole(low), whole(high), color=LIGHT, linewidth=0, label=label)
     ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", label="calibrated")
     ax.plot(closed, whole(observed), color=BLACK, linewidth=1.6, label="observed")
-    p = float(result.p_conservative)
-    ax.annotate(f"p = {p:.2g} for conservative", (0.97, 0.05), xycoords="axes fraction", ha="right")
+    p, least = float(result.p_uniform), float(result.p_conservative)
+    text = f"p = {p:.2g}: each level holds its share\np = {least:.2g}: at least its share"
+    ax.annotate(text, (0.97, 0.05), xycoords="axes fraction", ha="right")
     legend_above(ax)
     return ax

@@ -17,7 +17,8 @@ def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = Non
     """Draw the empirical distribution of the transforms against the diagonal, with a band.
 
     The band holds the whole curve of a calibrated model with probability 1 - ``result.level`` at
-    least: outside of it p is below the level.
+    least, and p is below the level where the curve leaves it. The curve of m draws is known, and
+    tested, at levels k / (m + 1); lines join these.
 
     Args:
         result: Result of `jaxcal.measures.quantile_calibration`.
@@ -50,9 +51,14 @@ def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = Non
     line = np.array([0.0, 1.0])
     ax.fill_between(line, line - half, line + half, color=LIGHT, linewidth=0, label=label)
     ax.plot(line, line, color=DARK, linestyle="--", label="calibrated")
-    where = np.concatenate([[0.0], np.sort(pit), [1.0]])
-    share = np.concatenate([[0.0], np.arange(1, n + 1) / n, [1.0]])
-    ax.step(where, share, where="post", color=BLACK, linewidth=1.6, label="observed")
+    if m := result.draws:
+        where = np.arange(m + 2) / (m + 1)
+        share = np.searchsorted(np.sort(pit), where, side="right") / n
+        ax.plot(where, share, color=BLACK, linewidth=1.6, label="observed")
+    else:
+        where = np.concatenate([[0.0], np.sort(pit), [1.0]])
+        share = np.concatenate([[0.0], np.arange(1, n + 1) / n, [1.0]])
+        ax.step(where, share, where="post", color=BLACK, linewidth=1.6, label="observed")
     ax.annotate(
         f"p = {float(result.p_value):.2g}", (0.97, 0.05), xycoords="axes fraction", ha="right"
     )

@@ -48,7 +48,15 @@ def test_the_report_says_how_far_and_why(result):
     plain = result.to_dict()
     assert plain["null"] == "redraw"
     assert "null_samples" not in plain
-    assert any("nearly all predictions differ" in text for text in result.warnings())
+
+
+def test_the_ece_of_a_report_is_that_of_bins(result, data):
+    """Where all predictions differ the plain one is the mean of |y - p|, of calibrated ones too."""
+    ece = float(dce.binned_ece(*data, edges=15).value)
+    assert float(result.measures["ECE"]) == pytest.approx(ece, rel=1e-6)
+    assert f"ECE {ece:.4g}, " in str(result)
+    plain = np.mean(np.abs(data[1] - data[0]))
+    assert float(result.bracket.upper["unbinned ECE"]) == pytest.approx(plain, rel=1e-6)
 
 
 def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():

@@ -236,6 +236,22 @@ def test_figures_show_the_transforms():
         plots.pit_histogram(many)
 
 
+@pytest.mark.parametrize("m", [None, 3, 9])
+def test_the_curve_leaves_its_band_where_the_test_rejects(m):
+    seen, n, half = set(), 200, np.sqrt(np.log(2 / 0.05) / (2 * 200))
+    for shift in np.linspace(0.0, 0.4, 9):
+        ys = RNG.normal(size=n) + shift
+        draws = None if m is None else Draws(RNG.normal(size=(n, m)))
+        predictions = draws or dist.Normal(jnp.zeros(n), 1.0)
+        report = quantile_calibration(predictions, ys)
+        at, share = map(np.asarray, plots.quantile_calibration(report).lines[1].get_data())
+        before = share[1:] if m else share[:-1]  # a step goes on to the next level
+        gap = max(np.max(np.abs(share - at)), np.max(np.abs(before - at[1:])))
+        assert (gap > half) == (report.verdict == "rejected")
+        seen.add(report.verdict)
+    assert len(seen) == 2
+
+
 def test_traced_results_print():
     @jax.jit
     def inside(ys):
