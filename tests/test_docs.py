@@ -149,18 +149,28 @@ def test_the_navigation_leaves_out_what_is_not_there():
     ]
 
 
+CODE_OR_TEXT = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"[-+]?\d*\.?\d+(?:e[-+]?\d+)?")
 BLOCKS = {
     f"{path.stem}:{k}": textwrap.dedent(code)
     for path in PAGES.values()
     for k, (_, code) in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")))
 }
+PRINTED = {name: "" for name in BLOCKS}  # what pages say that their code prints
+for path in PAGES.values():
+    k = -1
+    for _, kind, text in CODE_OR_TEXT.findall(path.read_text(encoding="utf-8")):
+        if kind == "python":
+            k += 1
+        elif k >= 0:
+            PRINTED[f"{path.stem}:{k}"] += textwrap.dedent(text)
 ALONE = re.compile(r"jax_num_cpu_devices|jax_enable_x64|sys.argv")  # settings of a process
 NEEDS = re.compile(r"^(?:import|from) (torch|sbi|sklearn|arviz|pyarrow)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", quick_first(list(BLOCKS), {"README:0"}))
-def test_an_example_runs_by_itself_as_users_run_it(name, tmp_path, monkeypatch):
-    """In float32, with the promotion that JAX has by default."""
+def test_an_example_runs_by_itself_as_users_run_it(name, tmp_path, monkeypatch, capsys):
+    """In float32, with the promotion that JAX has by default; it prints what the page says."""
     code = BLOCKS[name]
     for module in NEEDS.findall(code):
         pytest.importorskip(module)
@@ -173,6 +183,11 @@ def test_an_example_runs_by_itself_as_users_run_it(name, tmp_path, monkeypatch):
     with x64, ranks, jax.numpy_dtype_promotion("standard"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
         exec(compile(code, name, "exec"), {"__name__": "__main__"})
+    if shown := PRINTED[name]:
+        printed = capsys.readouterr().out
+        assert NUMBER.sub("", printed).split() == NUMBER.sub("", shown).split()
+        numbers = [list(map(float, NUMBER.findall(text))) for text in (printed, shown)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=0.02, abs=0.002)
 
 
 @pytest.mark.slow
