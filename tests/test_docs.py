@@ -156,7 +156,7 @@ BLOCKS = {
     for path in PAGES.values()
     for k, (_, code) in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")))
 }
-PRINTED = {name: "" for name in BLOCKS}  # what pages say that their code prints
+PRINTED = dict.fromkeys(BLOCKS, "")  # what pages say that their code prints
 for path in PAGES.values():
     k = -1
     for _, kind, text in CODE_OR_TEXT.findall(path.read_text(encoding="utf-8")):

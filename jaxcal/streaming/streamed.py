@@ -98,8 +98,11 @@ class StreamedTest(eqx.Module):
 
     Units, bandwidths, nodes and frequencies are those of the first sample; it may be part of the
     stream. Given them the statistic of all batches is that of one linear-time test, whatever their
-    order and sizes, up to rounding. Memory: one batch of n rows and p features, and p^2. Made by
-    `kccsd`, `kcsd` or `skce`, in every process of `jax.distributed` where there are several.
+    order and sizes, up to rounding. P-values are those of its limit, as by `nulls.Eigenvalues`,
+    also where `jaxcal.skce_test` would draw targets anew (`nulls.Redrawn`): of classes or counts
+    that predictions call rare a stream should expect ten or more. Memory: one batch of n rows and
+    p features, and p^2. Made by `kccsd`, `kcsd` or `skce`, in every process of `jax.distributed`
+    where there are several.
 
     Attributes:
         key: Random key of what the fit draws.
