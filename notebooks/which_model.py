@@ -79,13 +79,14 @@ for name, q in models.items():
 # The value depends on the ridge, and where lines cross so does the ranking. Here they cross only
 # between models of which no difference was shown above. This is CKCE with its label noise, of which
 # the constant model has the least, so the calibrated model that knows more lies above it at most
-# ridges. Where rounding may have made the whole value, none is given. One eigendecomposition gives
-# all ridges.
+# ridges.
 
 # %%
 ridges = jnp.geomspace(1e-3, 1, 9)
 width = float(comparison.bandwidths[0])
-paths = {name: ckce.ckce_path(q, labels, ridges, bandwidth=width) for name, q in models.items()}
+paths = {
+    name: ckce.ckce(q, labels, ridge=ridges, bandwidth=width).estimate for name, q in models.items()
+}
 ax = plots.ridge_path(ridges, paths, used=float(comparison.ridge))
 
 # %% [markdown]
@@ -135,4 +136,4 @@ print(ckce.compare(keys[0], posteriors, numbers, n_draws=draws))
 # - Calibration is not skill: read the scores beside the ranking before you choose.
 # - Where is the best one still off? `jaxcal.calibration_test` for densities,
 #   `jaxcal.calibration_error` for classes.
-# - Groups of cases, such as patients of two hospitals: `jaxcal.ckce.compare_groups`.
+# - Groups of cases, such as patients of two hospitals: `jaxcal.compare(.., groups=)`.

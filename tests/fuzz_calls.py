@@ -162,16 +162,10 @@ def recipes():
     grid = np.array([0.1, 1.0])
     compared = {
         "brier_split": CLASSES,
-        "ckce": CLASSES,
-        "ckce_by_group": {**CLASSES, "groups": Y},
-        "compare_groups": {"key": 0, **CLASSES, "groups": Y},
+        "ckce": {**CLASSES, "covariates": INPUTS},
         "Fourier": {"key": 0, "n_features": 3},
         "LowRank": {"rank": 3},
         "ConjugateGradients": {},
-        "ckce_given": {**CLASSES, "covariates": INPUTS},
-        "ckce_means": BY_KEY,
-        "ckce_path": {**CLASSES, "ridges": grid},
-        "ckce_stein": BY_KEY | {"predictions": SCORES},
         "ckce_test": {"key": 0, **CLASSES},
         "compare": top["compare"],
         "conditional_mean": {"xs": INPUTS, "ys": YS},

@@ -7,7 +7,6 @@ import pytest
 
 import jaxcal
 from jaxcal import Scores, kccsd_test, kcsd_test, ksd_test, measures, sbi, skce_test, ucme
-from jaxcal.ckce import ckce_by_group
 from jaxcal.divergences import Fisher
 from jaxcal.kernels import Delta, Gaussian, Laplace
 from jaxcal.models.families import distribution_of
@@ -58,7 +57,7 @@ CALLS = {
         lambda: measures.quantiles(dist.Gamma(jnp.ones(12), 1.0)),
         "predictions: Gamma has no inverse cdf",
     ),
-    "groups": (lambda: ckce_by_group(P, Y, ["a", "b"] * 6), "groups: .*strings"),
+    "groups": (lambda: jaxcal.compare(0, P, Y, groups=0), "groups: wanted text or integers"),
     "estimators": (
         lambda: jaxcal.calibration_error(0, P, Y, folds=2, estimators=[Bins]),
         "estimators",

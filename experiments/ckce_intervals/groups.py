@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from jaxcal.ckce import compare_groups
+from jaxcal import compare
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -50,12 +50,11 @@ def make(config: Config) -> runner.Study:
             logit_key, label_key, test_key = jax.random.split(key, 3)
             logits = sharpness[:, None] * jax.random.normal(logit_key, (config.n, 3))
             labels = jax.random.categorical(label_key, logits)
-            result = compare_groups(
+            result = compare(
                 test_key,
                 jax.nn.softmax(logits / temperatures),
                 labels,
-                place,
-                n_groups=2,
+                groups=place,
                 n_draws=config.n_draws,
                 bandwidth=0.6,
             )

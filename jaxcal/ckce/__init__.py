@@ -4,11 +4,8 @@ from jaxcal.ckce.baselines import BrierSplit, Skill, brier_split, jkce, skill
 from jaxcal.ckce.compare import compare, pooled_bandwidth
 from jaxcal.ckce.comparison import Comparison, Differences
 from jaxcal.ckce.conjugate_gradients import ConjugateGradients
-from jaxcal.ckce.estimator import CKCE, ckce, ckce_path, cross_validated_ridge, null_mean
+from jaxcal.ckce.estimator import ckce, cross_validated_ridge, null_mean
 from jaxcal.ckce.fourier import Fourier
-from jaxcal.ckce.general import ckce_means, ckce_stein
-from jaxcal.ckce.group_comparison import compare_groups
-from jaxcal.ckce.groups import ByGroup, ckce_by_group, ckce_given
 from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.low_rank import LowRank
 from jaxcal.ckce.null import ckce_test
@@ -18,13 +15,13 @@ from jaxcal.ckce.operators import (
     inner_product,
     squared_distance,
 )
+from jaxcal.ckce.result import CKCE
 from jaxcal.ckce.solvers import Approximation, Exact, Solution, Solver
 
 __all__ = [
     "CKCE",
     "Approximation",
     "BrierSplit",
-    "ByGroup",
     "Comparison",
     "ConditionalMean",
     "ConjugateGradients",
@@ -38,14 +35,8 @@ __all__ = [
     "Solver",
     "brier_split",
     "ckce",
-    "ckce_by_group",
-    "ckce_given",
-    "ckce_means",
-    "ckce_path",
-    "ckce_stein",
     "ckce_test",
     "compare",
-    "compare_groups",
     "conditional_mean",
     "cross_validated_ridge",
     "inner_product",

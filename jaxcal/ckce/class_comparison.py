@@ -1,10 +1,11 @@
 """The expansions of several models, or groups, of class probabilities, and what they say."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -12,9 +13,9 @@ from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
-from jaxcal.ckce.comparison import Differences
+from jaxcal.ckce.comparison import Comparison, Differences
 from jaxcal.ckce.effect import Curve, all_softened, curve_of
-from jaxcal.ckce.estimator import positive
+from jaxcal.ckce.estimator import checked_problem, positive
 from jaxcal.ckce.expansion import Expansion, by_features, claimed_residuals
 from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
 from jaxcal.ckce.multipliers import order_statistic, studentized, value_interval
@@ -78,6 +79,63 @@ def of_classes(
         thing="model",
     )
     return fields | {"n": n, "unit": "temperature"}
+
+
+def of_groups(
+    key: Key,
+    predictions: Any,
+    targets: ArrayLike,
+    groups: ArrayLike,
+    *,
+    n_draws: int,
+    level: float,
+    rank: int | None,
+    prediction_kernel: KernelLike,
+    similarity: ArrayLike | None,
+    ridge: Ridge,
+    bandwidth: ArrayLike | None,
+) -> Comparison:
+    """One model's groups in the place of models, with arguments as in `compare`."""
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    n, m = problem.q.shape
+    if isinstance(groups, Tracer):
+        raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
+    labels = np.asarray(groups)
+    if labels.shape != (n,) or labels.dtype.kind not in "iubUSO":
+        raise ValueError(
+            f"groups: wanted text or integers of shape ({n},), got {checks.say(groups)}"
+        )
+    text = labels.dtype.kind in "USO"
+    found, place, sizes = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
+    if len(found) < 2:
+        raise ValueError(f"groups: wanted at least 2 groups, got {len(found)}")
+    if min(sizes) < 3:
+        raise ValueError(
+            f"groups: comparing needs at least 3 observations of each, got {sizes.tolist()}"
+        )
+    fields = compare_stack(
+        key,
+        jnp.broadcast_to(problem.q, (len(found), n, m)),
+        jnp.asarray(place == np.arange(len(found))[:, None], problem.q.dtype),
+        problem.labels,
+        problem.kernel,
+        problem.root,
+        ridge_at(ridge, n // len(found), problem.q.dtype),
+        problem.bandwidth,
+        n_draws=n_draws,
+        rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
+        level=level,
+        thing="group",
+    )
+    return Comparison(
+        **fields,
+        n=n,
+        unit="temperature",
+        names=tuple(name if text else f"group {name}" for name in found),
+        n_draws=n_draws,
+        level=level,
+        things="groups",
+    )
 
 
 @jax.jit

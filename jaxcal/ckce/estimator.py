@@ -1,4 +1,4 @@
-r"""CKCE: the conditional kernel calibration error of class probabilities, exact.
+r"""CKCE: the conditional kernel calibration error, exact.
 
 A model is calibrated where the distribution of the label given the prediction is the prediction.
 CKCE is the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators;
@@ -14,15 +14,25 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.batching import one_at_a_time
-from jaxcal.ckce import kernels, solve
+from jaxcal.ckce import any_predictions, kernels, solve
+from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.residuals import checked, class_root, noise, residuals
 from jaxcal.ckce.result import CKCE
 from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
 from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
-from jaxcal.kernels import grams
+from jaxcal.kernels import grams, points
+from jaxcal.kernels.points import Gaussian
 from jaxcal.results import recorded
-from jaxcal.typing import ArrayLike, DTypeLike, KernelLike, Scalar
+from jaxcal.typing import (
+    ArrayLike,
+    DTypeLike,
+    KernelLike,
+    KeyLike,
+    Points,
+    PredictionsLike,
+    Scalar,
+)
 
 
 class Problem(NamedTuple):
@@ -37,7 +47,7 @@ class Problem(NamedTuple):
 
 
 def checked_problem(
-    predictions: ArrayLike,
+    predictions: PredictionsLike,
     targets: ArrayLike,
     prediction_kernel: KernelLike,
     similarity: ArrayLike | None,
@@ -65,32 +75,42 @@ def positive(value: object, dtype: DTypeLike) -> Scalar:
 
 @recorded
 def ckce(
-    predictions: ArrayLike,
+    predictions: PredictionsLike,
     targets: ArrayLike,
     *,
+    key: KeyLike | None = None,
+    covariates: ArrayLike | None = None,
+    covariate_kernel: KernelLike = Gaussian(),
     solver: Solver = Exact(),
-    prediction_kernel: KernelLike = simplex_kernel(),
+    prediction_kernel: KernelLike | None = None,
     similarity: ArrayLike | None = None,
     ridge: Ridge = None,
     bandwidth: ArrayLike | None = None,
 ) -> CKCE:
-    """The conditional kernel calibration error (CKCE) of class probabilities, from labels.
+    """The conditional kernel calibration error (CKCE) of any predictions, from their targets.
 
     :math:`Tr(A^{-1} D A^{-1} K)` with K the Gram matrix of the predictions, A = K + n ridge I and
-    D the products of the residuals :math:`e_y - q`: the squared norm of the ridge regression of
-    residuals on predictions. 0 for a calibrated model and infinitely many observations; at finite
-    n the noise of the labels adds `null_mean`, and the ridge shrinks what the predictions say
-    little about. Values are comparable at equal n, ridge and kernel only. Differentiable in the
-    predictions, also where they coincide, and through the median distance too.
+    D the products of the residuals, :math:`e_y - q` of class probabilities: the squared norm of
+    the ridge regression of residuals on predictions. 0 for a calibrated model and infinitely many
+    observations; at finite n the noise of the labels adds `null_mean`, and the ridge shrinks what
+    the predictions say little about. Values are comparable at equal n, ridge and kernel only.
+    Differentiable in the predictions, also where they coincide, and through the median distance.
 
     Args:
-        predictions: Class probabilities q, [n, m].
-        targets: Classes 0, .., m - 1, [n].
+        predictions: Class probabilities q [n, m]; or anything else that `jaxcal.compare` takes,
+            which is compared by the same residuals.
+        targets: Classes 0, .., m - 1, [n]; or values, [n] or [n, d].
+        key: Random key of draws and nodes, for predictions other than class probabilities.
+        covariates: What to condition on besides the prediction, [n, a]: kernels are multiplied.
+            With groups and the kernel `Equal`, the sum of ``contributions`` over a group of n_g
+            observations is its own CKCE at the ridge ``ridge`` n / n_g.
+        covariate_kernel: Kernel on covariates; an unset bandwidth is their median distance.
         solver: `Exact`; for more than some 10,000 observations `LowRank`, `Fourier` or
-            `ConjugateGradients`.
-        prediction_kernel: Kernel on probability vectors; linear plus Gaussian by default.
+            `ConjugateGradients`, without covariates.
+        prediction_kernel: As in `jaxcal.compare`.
         similarity: Gram matrix of the classes, [m, m]; by default that of equality.
-        ridge: A number, a function of n, or None for n^(-1/4).
+        ridge: A number, a function of n, or None for n^(-1/4). Several numbers [r] give results
+            with a leading axis r: values never increase in the ridge.
         bandwidth: Bandwidth of kernels without one; by default the median distance of these
             predictions. Give one number for all models that you compare, or use
             `jaxcal.compare`.
@@ -102,9 +122,11 @@ def ckce(
         ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: n^3 / 3 + O(n^2 m) multiplications and memory n^2 with `Exact`.
+    Cost: n^3 / 3 + O(n^2 m) multiplications and memory n^2 with `Exact`, for each ridge; 5 n^3 for
+    other predictions than class probabilities.
 
-    Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Section 3.1.
+    Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Sections 3.1
+    and, for covariates, 3.3. Residuals of densities up to a constant are ours.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -115,41 +137,67 @@ def ckce(
         >>> bool(first.estimate < second.estimate)
         True
     """
-    problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
-    return _ckce(problem, check_solver(solver))
+    solver = check_solver(solver)
+    if not are_classes([predictions]):
+        for name, asked in (
+            ("covariates", covariates is not None),
+            ("solver", not isinstance(solver, Exact)),
+            ("similarity", similarity is not None),
+        ):
+            if asked:
+                raise ValueError(f"{name}: an option for class probabilities alone")
+        if key is None:
+            raise ValueError("key: wanted a random key, as this kind of predictions is sampled")
+        return any_predictions.ckce(
+            checks.key(key), predictions, targets, prediction_kernel, ridge, bandwidth
+        )
+    kernel = simplex_kernel() if prediction_kernel is None else prediction_kernel
+    problem = checked_problem(predictions, targets, kernel, similarity, 1, bandwidth)
+    n, dtype = problem.q.shape[0], problem.q.dtype
+    strength = ridge_at(ridge, n, dtype, several=True)
+    given = None
+    if covariates is not None:
+        if not isinstance(solver, Exact):
+            raise ValueError("solver: with covariates only jaxcal.ckce.Exact() is served")
+        given = (
+            checks.rows(covariates, n, "covariates").astype(dtype),
+            points.as_kernel(covariate_kernel, "covariate_kernel"),
+        )
+    return _ckce(problem._replace(ridge=strength), solver, given)
 
 
 @eqx.filter_jit
-def _ckce(problem: Problem, solver: Solver) -> CKCE:
-    return one_at_a_time(_solved)(problem, solver)
+def _ckce(problem: Problem, solver: Solver, given: tuple[Points, KernelLike] | None) -> CKCE:
+    def one(ridge: Scalar) -> CKCE:
+        return one_at_a_time(_solved)(problem._replace(ridge=ridge), solver, given)
+
+    return jax.lax.map(one, problem.ridge) if problem.ridge.ndim else one(problem.ridge)
 
 
-def _solved(problem: Problem, solver: Solver) -> CKCE:
+def _solved(problem: Problem, solver: Solver, given: tuple[Points, KernelLike] | None) -> CKCE:
     kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-    solution = solver(
-        kernel, problem.q, residuals(problem.q, problem.labels, problem.root), problem.ridge
-    )
+    left = residuals(problem.q, problem.labels, problem.root)
+    if given is None:
+        solution = solver(kernel, problem.q, left, problem.ridge)
+    else:
+        covariates, on_covariates = given
+        on_covariates, used = kernels.fill(on_covariates, covariates)
+        if used:
+            bandwidths["covariate"] = used["prediction"]
+        gram = grams.square_gram(kernel, problem.q) * grams.square_gram(on_covariates, covariates)
+        solution = Solution(solve.fit(gram, left, problem.ridge))
     if not isinstance(solution, Solution):
         raise TypeError(
             f"solver: wanted a jaxcal.ckce.Solution for kernel, predictions, residuals and ridge, "
             f"got {checks.say(solution)}"
         )
-    return result(solution, problem, bandwidths)
-
-
-def result(solution: Solution, problem: Problem, bandwidths: dict[str, Scalar]) -> CKCE:
-    """A solution with what its report says of the predictions ``problem.q``.
-
-    NaN where any input is not finite.
-    """
     fit, approximation, broken = solution
     n = fit.influence.size
     nonfinite = jnp.sum(~jnp.isfinite(problem.q)) + broken
     fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
-    error = jnp.sqrt(jnp.mean(fit.influence**2) / n)
     return CKCE(
         fit.estimate,
-        error,
+        jnp.sqrt(jnp.mean(fit.influence**2) / n),
         fit.contributions,
         fit.influence,
         problem.ridge,
@@ -159,57 +207,6 @@ def result(solution: Solution, problem: Problem, bandwidths: dict[str, Scalar]) 
         jax.lax.stop_gradient(fit.rounding),
         approximation,
     )
-
-
-def ckce_path(
-    predictions: ArrayLike,
-    targets: ArrayLike,
-    ridges: ArrayLike,
-    *,
-    prediction_kernel: KernelLike = simplex_kernel(),
-    similarity: ArrayLike | None = None,
-    bandwidth: ArrayLike | None = None,
-) -> Float[Array, " r"]:
-    """CKCE at every one of several ridges, from one eigendecomposition.
-
-    Never increasing in the ridge.
-
-    Args:
-        predictions: Class probabilities, [n, m].
-        targets: Classes 0, .., m - 1, [n].
-        ridges: Ridges, [r].
-        prediction_kernel: As in `ckce`.
-        similarity: As in `ckce`.
-        bandwidth: As in `ckce`.
-
-    Returns:
-        Values, [r]; NaN where rounding may be as large as the value.
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Cost: about 9 n^3 operations.
-
-    Source: Moskvichev and Sejdinovic, Section 3.1.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
-        >>> targets = jax.random.categorical(jax.random.key(1), logits)
-        >>> values = jaxcal.ckce.ckce_path(jax.nn.softmax(logits), targets, jnp.array([0.01, 0.1]))
-        >>> bool(values[0] >= values[1])
-        True
-    """
-    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
-    return _path(problem, ridges_at(ridges, problem.q.dtype))
-
-
-@jax.jit
-def _path(problem: Problem, ridges: Array) -> Array:
-    kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-    gram = grams.square_gram(kernel, problem.q)
-    return solve.path(gram, residuals(*problem[:2], problem.root), ridges)
 
 
 def cross_validated_ridge(

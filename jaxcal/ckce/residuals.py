@@ -11,13 +11,13 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.numerics import psd_root
-from jaxcal.typing import ArrayLike, DTypeLike, Key, Models, PredictionsLike
+from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
 
 Probabilities = Float[Array, "n m"]
 Labels = Int[Array, " n"]
 
 
-def checked(predictions: ArrayLike, targets: ArrayLike) -> tuple[Probabilities, Labels]:
+def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabilities, Labels]:
     """Class probabilities [n, m] and classes [n], or an error that names the argument."""
     q = checks.probabilities(predictions, binary=True)
     n, m = q.shape
@@ -42,7 +42,7 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Predict
     return tuple(names), each
 
 
-def stacked(models: Models, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
+def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
     """Names and class probabilities of several models, or an error."""
     names, each = named(models, least=least)
     arrays = [

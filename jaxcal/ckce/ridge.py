@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.typing import ArrayLike, DTypeLike, Scalar
+from jaxcal.typing import ArrayLike, DTypeLike
 
 # None, a positive number, or a function of n that returns one
 Ridge: TypeAlias = ArrayLike | Callable[[int], ArrayLike] | None
@@ -24,11 +24,15 @@ def fourth_root(n: int) -> float:
     return float(n) ** -0.25
 
 
-def ridge_at(ridge: Ridge, n: int, dtype: DTypeLike) -> Scalar:
-    """The ridge for n observations; ValueError unless positive and finite.
+def ridge_at(
+    ridge: Ridge, n: int, dtype: DTypeLike, *, several: bool = False
+) -> Float[Array, "*r"]:
+    """The ridge for n observations, None for n^(-1/4), or ``several`` of them, [r].
 
-    None is n^(-1/4). Under a transformation a value that is not known yet passes.
+    ValueError unless positive and finite.
     """
+    if several and ridge is not None and not callable(ridge) and np.ndim(ridge) > 0:
+        return ridges_at(ridge, dtype)
     schedule = fourth_root if ridge is None else ridge
     value = schedule(n) if callable(schedule) else schedule
     if isinstance(value, bool) or not isinstance(
@@ -40,7 +44,7 @@ def ridge_at(ridge: Ridge, n: int, dtype: DTypeLike) -> Scalar:
         )
     if np.shape(value) != ():
         raise ValueError(
-            f"ridge: wanted one number, got shape {np.shape(value)}; `ckce_path` takes several"
+            f"ridge: wanted one number, got shape {np.shape(value)}; `ckce` takes several"
         )
     if not isinstance(value, Tracer) and not 0 < float(value) < np.inf:
         raise ValueError(
@@ -52,10 +56,10 @@ def ridge_at(ridge: Ridge, n: int, dtype: DTypeLike) -> Scalar:
 
 def ridges_at(ridges: ArrayLike, dtype: DTypeLike) -> Float[Array, " r"]:
     """Several ridges, shape [r], each positive and finite, or ValueError."""
-    values = checks.floats(ridges, "ridges")
+    values = checks.floats(ridges, "ridge")
     values = values if isinstance(values, Tracer) else np.asarray(values)
     if values.ndim != 1 or values.size < 1:
-        raise ValueError(f"ridges: wanted numbers of shape [r], got shape {values.shape}")
+        raise ValueError(f"ridge: wanted numbers of shape [r], got shape {values.shape}")
     if not isinstance(values, Tracer) and not np.all((values > 0) & (values < np.inf)):
-        raise ValueError(f"ridges: wanted positive, finite numbers, got {values}")
+        raise ValueError(f"ridge: wanted positive, finite numbers, got {values}")
     return jnp.asarray(values).astype(dtype)

@@ -130,29 +130,6 @@ def null_weights(gram: Gram, ridge: Scalar) -> Gram:
     return (w + w.T) / 2
 
 
-def path(gram: Gram, residuals: Residuals, ridges: Float[Array, " r"]) -> Float[Array, " r"]:
-    r"""CKCE at every ridge, :math:`\sum_j \sigma_j (\sigma_j + n\lambda)^{-2} \|u_j^\top R\|^2`.
-
-    One eigendecomposition :math:`K = U diag(\sigma) U^\top`, about 9 n^3 multiplications, then
-    O(n) a ridge. Eigenvalues that rounding has made negative count as 0. NaN at ridges where
-    `rounding` may be as large as the value.
-    """
-    n = gram.shape[0]
-    with jax.default_matmul_precision("highest"):
-        values, vectors = jnp.linalg.eigh(gram)
-        weights = jnp.sum((vectors.T @ residuals) ** 2, axis=1)
-    values = at_least(values, 0)
-    height, right = jnp.max(jnp.diagonal(gram)), jnp.sum(residuals**2)
-
-    def one(ridge: Scalar) -> Scalar:
-        parts = weights / (values + n * ridge) ** 2
-        estimate, b = jnp.sum(values * parts), jnp.sum(parts)
-        error = rounding(estimate, Sizes(b, right, 0 * b, height), n, ridge)
-        return jnp.where((error < estimate) | (right == 0), estimate, jnp.nan)
-
-    return jax.vmap(one)(ridges)
-
-
 def left_out_errors(
     gram: Gram, responses: Float[Array, "n p"], ridges: Float[Array, " r"]
 ) -> Float[Array, " r"]:

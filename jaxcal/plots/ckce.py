@@ -26,7 +26,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     Intervals of two models may overlap although their difference is clear: see `differences`.
 
     Args:
-        result: Result of `jaxcal.compare` or `jaxcal.ckce.compare_groups`.
+        result: Result of `jaxcal.compare`.
         ax: Axes to draw on; new ones by default.
 
     Returns:
@@ -140,7 +140,7 @@ def ridge_path(
 
     Args:
         ridges: Ridges, [r].
-        values: CKCE of each model by name, [r], as of `jaxcal.ckce.ckce_path`.
+        values: CKCE of each model by name, [r], as of `jaxcal.ckce.ckce` at several ridges.
         used: A ridge to mark.
         ax: Axes to draw on; new ones by default.
 

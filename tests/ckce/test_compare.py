@@ -16,7 +16,6 @@ from jaxcal.ckce import (
     ckce,
     class_comparison,
     compare,
-    compare_groups,
     effect,
     expansion,
     kernels,
@@ -260,7 +259,7 @@ def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys):
     assert "model/s" in bar
     for a, b in zip(jax.tree.leaves(counted), jax.tree.leaves(RESULT), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
-    compare_groups(KEY, MODELS["over"], Y, np.arange(N) % 2, n_draws=19, rank=20)
+    compare(KEY, MODELS["over"], Y, groups=np.arange(N) % 2, n_draws=19, rank=20)
     assert "group/s" in capsys.readouterr().err
     stack = jnp.stack(list(MODELS.values()))
     jax.jit(lambda q: compare(KEY, q, Y, n_draws=19, rank=20).corrected)(stack)
@@ -384,7 +383,8 @@ def mirrored(key):
 
 def test_a_group_has_the_value_it_has_alone():
     groups = np.arange(N) % 3 // 2
-    both = compare_groups(KEY, MODELS["over"], Y, groups, n_draws=99, rank=100, bandwidth=0.4)
+    options = {"n_draws": 99, "rank": 100, "bandwidth": 0.4}
+    both = compare(KEY, MODELS["over"], Y, groups=groups, **options)
     ridge = float(both.ridge)
     assert ridge == pytest.approx((N // 2) ** -0.25)
     for g in range(2):
@@ -397,14 +397,15 @@ def test_a_group_has_the_value_it_has_alone():
         np.testing.assert_allclose(both.corrected[g], off, rtol=1e-3)
         np.testing.assert_allclose(both.skill["Brier"][g], np.mean(np.sum(r**2, axis=1)))
     assert "CKCE of 2 groups" in str(both)
-    words = np.array(["a", "b"])[groups].tolist()
-    named = compare_groups(KEY, MODELS["over"], Y, words, n_draws=99, rank=100, bandwidth=0.4)
-    assert named.names == ("a", "b")
-    np.testing.assert_array_equal(named.estimate, both.estimate)
     with pytest.raises(ValueError, match="at least 3 observations of each"):
-        compare_groups(KEY, TRUTH, Y, np.arange(N) // (N - 1))
+        compare(KEY, TRUTH, Y, groups=np.arange(N) // (N - 1))
     with pytest.raises(ValueError, match="at least 2 groups"):
-        compare_groups(KEY, TRUTH, Y, np.zeros(N, int))
+        compare(KEY, TRUTH, Y, groups=np.zeros(N, int))
+    named = compare(KEY, MODELS["over"], Y, groups=np.where(groups == 0, "a", "b"), **options)
+    assert named.names == ("a", "b")
+    np.testing.assert_allclose(named.corrected, both.corrected)
+    with pytest.raises(ValueError, match="groups: wanted text or integers"):
+        compare(KEY, TRUTH, Y, groups=np.linspace(0, 1, N))
 
 
 def test_the_level_between_two_equally_wrong_models():

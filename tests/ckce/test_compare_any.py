@@ -8,8 +8,6 @@ import pytest
 
 import jaxcal
 from jaxcal import ckce
-from jaxcal.divergences.gaussians import Wasserstein
-from jaxcal.kernels.points import Constant, Gaussian
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -33,14 +31,7 @@ def log_density(parameters, y):
 
 def test_distributions_are_compared_by_kernel_means():
     result = compared(FORECASTS)
-    alone = ckce.ckce_means(
-        0,
-        FORECASTS["biased"],
-        Y,
-        divergence=Wasserstein(),
-        prediction_kernel=Gaussian(float(result.bandwidths[0])) + Constant(),
-        target_kernel=Gaussian(),
-    )
+    alone = ckce.ckce(FORECASTS["biased"], Y, key=0, bandwidth=float(result.bandwidths[0]))
     np.testing.assert_allclose(result.estimate[0], alone.estimate, rtol=1e-6)
     assert set(result.best()) == {"right", "again"}
     assert float(result.differences.p_value[1, 2]) == 1

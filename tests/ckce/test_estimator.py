@@ -10,8 +10,8 @@ from problems import N
 from jaxcal.ckce import (
     CKCE,
     Equal,
+    LowRank,
     ckce,
-    ckce_path,
     cross_validated_ridge,
     jkce,
     null_mean,
@@ -48,7 +48,9 @@ def test_the_other_forms_agree():
     np.testing.assert_allclose(whole.influence, wanted.influence, atol=1e-12)
     w = solve.null_weights(gram_q, ridge)
     np.testing.assert_allclose(jnp.sum(w * (left @ left.T)), wanted.estimate, rtol=1e-10)
-    path = ckce_path(Q, Y, [0.01, RIDGE, 1.0])
+    path = ckce(Q, Y, ridge=[0.01, RIDGE, 1.0])
+    assert path.contributions.shape == (3, N)
+    path = path.estimate
     np.testing.assert_allclose(path[1], wanted.estimate, rtol=1e-10)
     for ridge, value in zip([0.01, 1.0], path[jnp.asarray([0, 2])], strict=True):
         wanted = problems.trace_formula(K, R @ R.T, ridge)
@@ -109,14 +111,14 @@ def test_a_constant_predictor_compares_frequencies():
 
 def test_limits_in_the_ridge():
     ridges = np.geomspace(1e-3, 1e6, 30)
-    path = np.asarray(ckce_path(Q, Y, ridges))
+    path = np.asarray(ckce(Q, Y, ridge=ridges).estimate)
     assert np.all(np.diff(path) < 0)
     brier = np.mean(np.sum(R**2, axis=1))
     assert np.all((path >= 0) & (path <= brier / (4 * ridges)))
     np.testing.assert_allclose(ridges[-1] ** 2 * path[-1], jkce(Q, Y).biased, rtol=1e-5)
     # K of a coarse kernel has full rank to rounding, and ridge 0 is the pseudo-inverse
     sharp = np.asarray(gram(Laplace(0.1), Q, Q))
-    small = ckce_path(Q, Y, [1e-12], prediction_kernel=Laplace(0.1))[0]
+    small = ckce(Q, Y, ridge=1e-12, prediction_kernel=Laplace(0.1)).estimate
     np.testing.assert_allclose(small, np.trace(np.linalg.pinv(sharp) @ R @ R.T), rtol=1e-6)
 
 
@@ -271,15 +273,17 @@ def test_cross_validation_leaves_one_out():
 def test_ridges_that_are_none(value):
     with pytest.raises(ValueError, match="ridge: wanted a positive, finite number"):
         ckce(Q, Y, ridge=value)
-    with pytest.raises(ValueError, match="ridges: wanted positive, finite numbers"):
-        ckce_path(Q, Y, [0.1, value])
+    with pytest.raises(ValueError, match="ridge: wanted positive, finite numbers"):
+        ckce(Q, Y, ridge=[0.1, value])
 
 
 def test_bad_input_is_named():
     with pytest.raises(TypeError, match="ridge: wanted None"):
         ckce(Q, Y, ridge="small")
     with pytest.raises(ValueError, match="ridge: wanted one number"):
-        ckce(Q, Y, ridge=jnp.ones(2))
+        null_mean(Q, ridge=jnp.ones(2))
+    with pytest.raises(ValueError, match="solver: with covariates"):
+        ckce(Q, Y, covariates=Y, solver=LowRank(8))
     with pytest.raises(ValueError, match="does not sum to 1"):
         ckce(3 * Q, Y)
     with pytest.raises(ValueError, match="predictions: row 1 holds NaN"):

@@ -8,28 +8,24 @@ import problems
 import pytest
 
 import jaxcal
-from jaxcal.ckce import ckce, ckce_means, ckce_stein
-from jaxcal.divergences import Wasserstein
+from jaxcal.ckce import LowRank, ckce
 from jaxcal.kernels import Gaussian
 
 N = 40
 KEYS = jax.random.split(jax.random.key(0), 3)
 MEAN = jax.random.normal(KEYS[0], (N,))
 YS = MEAN + jax.random.normal(KEYS[1], (N,))
-FIXED = {
-    "divergence": Wasserstein(),
-    "prediction_kernel": Gaussian(0.8),
-    "target_kernel": Gaussian(0.7),
-    "standardize": False,
-}
+OPTIONS = {"key": KEYS[2], "prediction_kernel": Gaussian(0.8)}
 
 
 def by_hand(mean, sd, ys, ridge):
-    """Normals, a Gaussian kernel of length 0.7 on targets, one of 0.8 on (mean, sd)."""
+    """Normals in units of the targets, a Gaussian kernel on targets, one of 0.8 on (mean, sd)."""
     mean, ys = np.asarray(mean), np.asarray(ys)
-    sd = np.broadcast_to(sd, mean.shape)
-    s2, v = 0.7**2, sd**2
+    center, scale = np.mean(ys), np.std(ys)
+    mean, ys = (mean - center) / scale, (ys - center) / scale
+    sd = np.broadcast_to(sd / scale, mean.shape)
     gap = ys[:, None] - ys
+    s2, v = np.median(np.abs(gap)[np.triu_indices(N, 1)]) ** 2, sd**2
     first = np.sqrt(s2 / (s2 + v))[:, None] * np.exp(
         -((mean[:, None] - ys) ** 2) / (2 * (s2 + v)[:, None])
     )
@@ -41,8 +37,8 @@ def by_hand(mean, sd, ys, ridge):
 
 
 def test_normal_predictions_in_closed_form():
-    sd = 0.5 + 0.1 * jnp.arange(1.0 * N) / N
-    estimate = ckce_means(KEYS[2], dist.Normal(MEAN, sd), YS, **FIXED)
+    sd = 0.5 + 0.1 * np.arange(1.0 * N) / N
+    estimate = ckce(dist.Normal(MEAN, sd), YS, **OPTIONS)
     np.testing.assert_allclose(estimate.estimate, by_hand(MEAN, sd, YS, N**-0.25), rtol=1e-8)
     np.testing.assert_allclose(jnp.sum(estimate.contributions), estimate.estimate, rtol=1e-9)
     assert "CKCE, n = 40" in repr(estimate)
@@ -50,16 +46,15 @@ def test_normal_predictions_in_closed_form():
 
 @pytest.mark.slow
 def test_draws_come_near_the_closed_form():
-    exact = ckce_means(KEYS[2], dist.Normal(MEAN, 0.5), YS, **FIXED).estimate
-    drawn = ckce_means(KEYS[2], dist.Normal(MEAN, 0.5), YS, n_draws=200, **FIXED).estimate
+    exact = ckce(dist.Normal(MEAN, 0.5), YS, key=0, bandwidth=0.8).estimate
+    samples = MEAN[:, None] + 0.5 * jax.random.normal(KEYS[2], (N, 400))
+    drawn = ckce(jaxcal.Draws(samples), YS, key=0, bandwidth=0.8).estimate
     np.testing.assert_allclose(drawn, exact, rtol=0.1)
 
 
-def test_classes_go_the_same_way():
+def test_a_categorical_distribution_is_its_class_probabilities():
     q, y = problems.data(3, N)
-    estimate = ckce_means(KEYS[2], q, y, prediction_kernel=Gaussian(0.3), ridge=0.1).estimate
-    wanted = ckce(q, y, prediction_kernel=Gaussian(0.3), ridge=0.1).estimate
-    np.testing.assert_allclose(estimate, wanted, rtol=1e-8)
+    np.testing.assert_array_equal(ckce(dist.Categorical(q), y).estimate, ckce(q, y).estimate)
 
 
 def unit(parameters, y):
@@ -71,14 +66,10 @@ def test_unnormalized_densities_are_ranked_by_scores():
     n = 150
     mean = 2 * jax.random.normal(KEYS[0], (n,))
     ys = mean + jax.random.normal(KEYS[1], (n,))
-    options = {"target_kernel": Gaussian(1.0), "prediction_kernel": Gaussian(2.0)}
 
     def value(sd, shift):
-        # in units of its own score, so that a width alone is no advantage
         model = jaxcal.Unnormalized(unit, (mean + shift, jnp.full(n, sd)))
-        return float(
-            ckce_stein(KEYS[2], model, ys, base_measure=jnp.zeros((1, 1))[0], **options).estimate
-        )
+        return float(ckce(model, ys, **OPTIONS).estimate)
 
     right = value(1.0, 0.0)
     assert right < value(1.0, 0.7)
@@ -86,32 +77,30 @@ def test_unnormalized_densities_are_ranked_by_scores():
 
 
 def test_stein_products_are_those_of_the_stein_kernel():
-    model = jaxcal.Unnormalized(unit, (MEAN, jnp.ones(N)))
-    base = jnp.asarray([0.0, 1.0])
-    estimate = ckce_stein(
-        KEYS[2],
-        model,
-        YS,
-        base_measure=base,
-        standardize=False,
-        target_kernel=Gaussian(0.7),
-        prediction_kernel=Gaussian(0.8),
-        ridge=0.1,
-    )
-    y, score, l2 = np.asarray(YS), np.asarray(MEAN - YS), 0.7**2
-    gap = y[:, None] - y
-    kernel = np.exp(-(gap**2) / (2 * l2))
-    stein = kernel * (
-        score[:, None] * score + (score[:, None] - score) * gap / l2 + 1 / l2 - gap**2 / l2**2
-    )
-    # scores differ by the difference of the means at every base point
+    """Of claims with one width, whose own units are their means and that width."""
+    sd = 1.3
+    model = jaxcal.Unnormalized(unit, (MEAN, jnp.full(N, sd)))
+    estimate = ckce(model, YS, key=0, ridge=0.1)
+    z, l2 = np.asarray((YS - MEAN) / sd), 2 * (1 - 2 / 9) ** 3
+    gap = z[:, None] - z
+    stein = np.exp(-(gap**2) / (2 * l2)) * (np.outer(z, z) - gap**2 / l2 + 1 / l2 - gap**2 / l2**2)
+    # scores differ by the difference of the means at every node
     mean = np.asarray(MEAN)
-    k = np.exp(-((mean[:, None] - mean) ** 2) / (2 * 0.8**2))
-    np.testing.assert_allclose(estimate.estimate, problems.trace_formula(k, stein, 0.1), rtol=1e-7)
+    apart = np.abs(mean[:, None] - mean)
+    k = 1 + np.exp(-(apart**2) / (2 * np.median(apart[np.triu_indices(N, 1)]) ** 2))
+    np.testing.assert_allclose(estimate.estimate, problems.trace_formula(k, stein, 0.1), rtol=1e-6)
 
 
-def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="precondition: not served"):
-        ckce_stein(KEYS[2], dist.Normal(MEAN, 1.0), YS, precondition="diagonal")
-    with pytest.raises(ValueError, match="ridge: wanted a positive"):
-        ckce_means(KEYS[2], dist.Normal(MEAN, 1.0), YS, ridge=0)
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"ridge": 0}, "ridge: wanted a positive"),
+        ({"key": None}, "key: wanted a random key"),
+        ({"covariates": YS}, "covariates: an option for class probabilities"),
+        ({"similarity": np.eye(2)}, "similarity: an option for class probabilities"),
+        ({"solver": LowRank(8)}, "solver: an option for class probabilities"),
+    ],
+)
+def test_bad_input_is_named(option, message):
+    with pytest.raises(ValueError, match=message):
+        ckce(dist.Normal(MEAN, 1.0), YS, **{"key": 0} | option)

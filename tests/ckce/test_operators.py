@@ -12,8 +12,6 @@ from reference.ranking import Drawn, Trials, drawn_trials, shift_curves, subsamp
 from jaxcal.ckce import (
     Equal,
     ckce,
-    ckce_by_group,
-    ckce_given,
     ckce_test,
     conditional_mean,
     inner_product,
@@ -64,25 +62,18 @@ def test_two_samples_by_the_trace_formula():
 
 def test_groups_sum_to_the_whole():
     groups = jnp.arange(N) % 3
-    estimate = ckce_by_group(Q, Y, groups, bandwidth=0.3, ridge=0.1)
-    np.testing.assert_allclose(jnp.sum(estimate.estimate), estimate.total.estimate, rtol=1e-10)
+    given = {"covariates": groups, "covariate_kernel": Equal()}
+    whole = ckce(Q, Y, bandwidth=0.3, ridge=0.1, **given)
     for g in range(3):
         inside = np.asarray(groups) == g
-        assert int(estimate.counts[g]) == inside.sum()
-        np.testing.assert_allclose(estimate.ridge[g], 0.1 * N / inside.sum())
         alone = ckce(Q[inside], Y[inside], bandwidth=0.3, ridge=0.1 * N / inside.sum())
-        np.testing.assert_allclose(estimate.estimate[g], alone.estimate, rtol=1e-9)
-    one = ckce_given(Q, Y, groups.astype(float), covariate_kernel=Equal(), bandwidth=0.3, ridge=0.1)
-    np.testing.assert_allclose(one.estimate, estimate.total.estimate, rtol=1e-10)
-    words = np.array(["a", "b", "c"])[np.asarray(groups)]
-    named = ckce_by_group(Q, Y, words, bandwidth=0.3, ridge=0.1)
-    np.testing.assert_array_equal(named.estimate, estimate.estimate)
-    with pytest.raises(ValueError, match="n_groups: say how many"):
-        jax.jit(lambda g: ckce_by_group(Q, Y, g).estimate)(groups)
+        part = jnp.sum(whole.contributions[inside])
+        np.testing.assert_allclose(part, alone.estimate, rtol=1e-9)
 
 
 def test_a_constant_covariate_changes_nothing():
-    estimate = ckce_given(Q, Y, jnp.zeros(N), bandwidth=0.3)
+    estimate = ckce(Q, Y, covariates=jnp.zeros(N), bandwidth=0.3)
+    assert sorted(estimate.bandwidths) == ["covariate", "prediction"]
     np.testing.assert_allclose(estimate.estimate, ckce(Q, Y, bandwidth=0.3).estimate, rtol=1e-10)
 
 
