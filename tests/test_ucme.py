@@ -226,11 +226,16 @@ def p_of_few(key, n):
     mean = jax.random.normal(x_key, (n,))
     ys = mean + 0.7 * jax.random.normal(y_key, (n,))
     test = partial(ucme_test, key, dist.Normal(mean, 0.7))
-    tests = {"signs": test(ys), "f": test(ys, null=F()), "shifted": test(ys + 0.5)}
+    signs = Signs()
+    tests = {
+        "signs": test(ys, null=signs),
+        "f": test(ys, null=F()),
+        "shifted": test(ys + 0.5, null=signs),
+    }
     return {name: result.p_value for name, result in tests.items()}
 
 
-def test_the_default_keeps_its_level_where_f_does_not(key):
+def test_signs_keep_their_level_where_f_does_not(key):
     sets = 1000
     p = p_of_few(jax.random.split(key, sets), 32)
     rejected = {name: int(jnp.sum(values <= 0.05)) for name, values in p.items()}
