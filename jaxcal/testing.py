@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jaxcal import checks, nulls, random_words
 from jaxcal.batching import one_at_a_time
@@ -17,8 +17,8 @@ from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
 from jaxcal.nulls.combination import strongest
 from jaxcal.preparation import (
+    Channels,
     Featured,
-    Noticed,
     Prepared,
     RandomFeatures,
     Specification,
@@ -39,7 +39,8 @@ from jaxcal.quadratic import (
     quadratic_sums,
 )
 from jaxcal.repeats import fingerprints, repeated_rows
-from jaxcal.results import Coordinates, Diagnostics, Estimate, Parts, TestResult
+from jaxcal.results import Coordinates, Estimate, Parts, TestResult
+from jaxcal.results.notes import all_finite
 from jaxcal.signs import HadamardSigns
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
 
@@ -61,8 +62,7 @@ def estimate(
     none = jnp.zeros((targets.shape[0], 0))
     sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
     estimate = means(sums)
-    finite = (not_finite(targets) == 0) & (featured.nonfinite_scores == 0)
-    finite &= featured.nonfinite_features == 0
+    finite = all_finite(featured.notes | {"nonfinite-targets": not_finite(targets)})
     return jax.tree.map(lambda mean: jnp.where(finite, mean, jnp.nan), estimate)
 
 
@@ -179,7 +179,7 @@ def _redrawn(
         none = jnp.zeros((count(featured.features), 0))
         sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
         over = nulls.Sums.of(sums, none)
-        return (over if featured.noticed is None else over.guarded()).unbiased
+        return (over if featured.channels is None else over.guarded()).unbiased
 
     return jax.lax.map(one, keys).T
 
@@ -260,141 +260,97 @@ def unjudged(
             prepared.pairwise,
             featured.features,
             series=series,
-            guarded=featured.noticed is not None,
+            guarded=featured.channels is not None,
             redrawn=partial(_redrawn, refit=refit, fitted=fitted, tile=tile, mesh=mesh),
             tile=tile,
             mesh=mesh,
         )
-        rare = None
+        notes = prepared.notes | featured.notes
         if not getattr(null, "exact", False):
             rare = rare_targets(keys[2], fitted, predictions, targets)
+            notes |= {} if rare is None else {"rare-targets": rare}
+        if outcome.stretches is not None:
+            notes["dependent-observations"] = outcome.stretches < 10
+            notes["season"] = season(series)
         sensitivity = None
         if forms is not None and scores is not None:
             sensitivity = _sensitivity(forms, scores, outcome)
         n = targets.shape[0]
         # what a distance compares instead of predictions, such as inputs, is in the spec
         described = fingerprints((predictions, spec), n)
-        repeated = repeated_rows(targets, fingerprints(targets, n), described)
-        parts = silent = None
-        if featured.noticed is not None:
-            outcome, parts, silent = _of_moments(outcome, featured.noticed, spec, null, n)
-        return _result(
-            prepared,
-            featured,
-            outcome,
-            parts,
-            silent,
-            rare,
-            None if outcome.stretches is None else season(series),
-            targets,
-            repeated,
-            test,
-            type(null).__name__,
-            spec.components,
-            sensitivity,
-            level,
+        notes["nonfinite-targets"] = not_finite(targets)
+        notes["repeated-rows"] = repeated_rows(targets, fingerprints(targets, n), described)
+        parts = None
+        if featured.channels is not None:
+            impossible = notes["impossible-targets"] > 0
+            outcome, parts, silent = _of_moments(
+                outcome, featured.channels, impossible, spec, null, n
+            )
+            notes["silent"] = silent
+        return TestResult.of(
+            notes,
+            estimate=outcome.estimate[0],
+            biased=outcome.biased[0],
+            standard_error=outcome.standard_error[0],
+            statistic=outcome.statistic[0],
+            p_value=outcome.p_value[0],
+            p_value_error=None if outcome.p_error is None else outcome.p_error[0],
+            null_samples=outcome.samples[0],
+            bandwidths=prepared.bandwidths,
+            contributions=outcome.contributions[0],
+            coordinates=_coordinates(featured, outcome, level) if spec.components else None,
+            sensitivity=sensitivity,
+            parts=parts,
+            test=test,
+            null=type(null).__name__,
+            route=getattr(prepared.pairwise, "route", ""),
         )
 
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
 
 def _of_moments(
-    outcome: Outcome, noticed: Noticed, spec: Specification, null: Null, n: int
+    outcome: Outcome,
+    channels: Channels,
+    impossible: Bool[Array, ""],
+    spec: Specification,
+    null: Null,
+    n: int,
 ) -> tuple[Outcome, Parts | None, Array]:
     """The strongest part, where there are several; no p-value where no part has anything to say;
     and the least there is where a target lies at density 0."""
     parts = None
     if spec.apart:
-        outcome, parts = strongest(outcome, noticed.names, noticed.left_out)
+        outcome, parts = strongest(outcome, channels.names, channels.left_out)
         silent = jnp.all(parts.left_out)
     else:
         drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
-        silent = jnp.all(noticed.left_out) | jnp.all(drawn == 0)
-    silent = silent & (noticed.impossible == 0)
+        silent = jnp.all(channels.left_out) | jnp.all(drawn == 0)
+    silent = silent & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)
     least = null.least_p_value(n)
-    certain = (noticed.impossible > 0) & jnp.all(~jnp.isnan(outcome.samples))
+    certain = impossible & jnp.all(~jnp.isnan(outcome.samples))
     error = None if outcome.p_error is None else jnp.where(certain, 0, outcome.p_error)
     return outcome._replace(p_value=jnp.where(certain, least, p), p_error=error), parts, silent
 
 
-def _result(
-    prepared: Prepared,
-    featured: Featured,
-    outcome: Outcome,
-    parts: Parts | None,
-    silent: Array | None,
-    rare: Array | None,
-    returns: Array | None,
-    targets: Array,
-    repeated: Array,
-    test: str,
-    null: str,
-    components: bool,
-    sensitivity: Array | None,
-    level: Scalar,
-) -> TestResult:
-    contributions = outcome.contributions[0]
-    coordinates = None
-    if components:
-        # one coordinate has one channel, which is the statistic itself
-        rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
-        p = outcome.p_value[rows]
-        claimed: Any = ()
-        if featured.claimed is not None:
-            ys, claims = featured.claimed
-            claimed = attribution.faults(
-                ys,
-                claims.scores,
-                claims.centers,
-                claims.covariances,
-                level=level,
-                series=outcome.stretches is not None,
-                exact=claims.exact,
-                gaussian=claims.gaussian,
-            )
-        coordinates = Coordinates(
-            outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *claimed
+def _coordinates(featured: Featured, outcome: Outcome, level: Scalar) -> Coordinates:
+    """The split over coordinates; one coordinate has one channel, which is the statistic itself."""
+    rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
+    p = outcome.p_value[rows]
+    claimed: Any = ()
+    if featured.claimed is not None:
+        ys, claims = featured.claimed
+        claimed = attribution.faults(
+            ys,
+            claims.scores,
+            claims.centers,
+            claims.covariances,
+            level=level,
+            series=outcome.stretches is not None,
+            exact=claims.exact,
+            gaussian=claims.gaussian,
         )
-    noticed, means = featured.noticed, featured.means
-    averages_error = None if means is None else means.error
-    averages_error = None if averages_error is None else jnp.asarray(averages_error)
-    diagnostics = Diagnostics.of(
-        contributions,
-        prepared,
-        nonfinite_targets=not_finite(targets),
-        nonfinite_scores=featured.nonfinite_scores,
-        nonfinite_features=featured.nonfinite_features,
-        clamped=featured.clamped,
-        unsettled=featured.unsettled,
-        astray=featured.astray,
-        few_stretches=None if outcome.stretches is None else outcome.stretches < 10,
-        repeated_rows=repeated,
-        impossible=None if noticed is None else noticed.impossible,
-        bounded=None if noticed is None else noticed.bounded,
-        rough=None if noticed is None else noticed.rough,
-        silent=silent,
-        rare_targets=rare,
-        season=returns,
-        averages_error=averages_error,
-        abrupt=featured.abrupt,
-        reversed_sign=featured.reversed_sign,
-    )
-    return TestResult.of(
-        diagnostics,
-        estimate=outcome.estimate[0],
-        biased=outcome.biased[0],
-        standard_error=outcome.standard_error[0],
-        statistic=outcome.statistic[0],
-        p_value=outcome.p_value[0],
-        p_value_error=None if outcome.p_error is None else outcome.p_error[0],
-        null_samples=outcome.samples[0],
-        bandwidths=prepared.bandwidths,
-        contributions=contributions,
-        coordinates=coordinates,
-        sensitivity=sensitivity,
-        parts=parts,
-        test=test,
-        null=null,
-        route=getattr(prepared.pairwise, "route", ""),
+    return Coordinates(
+        outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *claimed
     )

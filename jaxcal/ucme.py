@@ -31,7 +31,7 @@ from jaxcal.preparation import (
 )
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
-from jaxcal.results import Diagnostics, Estimate, TestResult, recorded
+from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.skce.specification import MeanOptions, default_null, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
@@ -257,14 +257,14 @@ def _at_locations(
     problem: _Problem, prepared: Prepared, featured: Featured
 ) -> tuple[Float[Array, "n j"], Array]:
     """Features of the observations at the locations, and how many entries are not finite."""
-    nonfinite = featured.nonfinite_features
+    nonfinite = featured.notes["nonfinite-predictions"]
     seen = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
     if problem.where is None:
         there = jax.tree.map(lambda leaf: leaf[problem.at], featured.features)
     else:
         keys = jax.random.split(jax.random.fold_in(problem.key, 1))
         others = prepared.features(keys, problem.where, problem.at)
-        nonfinite += others.nonfinite_features + not_finite(problem.at)
+        nonfinite += others.notes["nonfinite-predictions"] + not_finite(problem.at)
         there = others.features
     pairwise = prepared.pairwise
     assert isinstance(pairwise, Weighted)
@@ -327,18 +327,16 @@ def _test(key: Key, problem: _Problem, null: LocationNull | Redrawn) -> TestResu
         judgement, few = null.judge(key, z), n < null.enough(j)
         rare = rare_targets(key, fitted, predictions, ys)
     repeated = (fingerprints(tree, ys.shape[0])[rows] for tree in (ys, predictions))
-    diagnostics = Diagnostics.of(
-        contributions,
-        prepared,
-        nonfinite_targets=not_finite(ys),
-        nonfinite_features=nonfinite,
-        collinear_features=judgement.collinear,
-        few_observations=jnp.asarray(few),
-        rare_targets=rare,
-        repeated_rows=repeated_rows(ys, *repeated),
-    )
+    notes = prepared.notes | {
+        "nonfinite-targets": not_finite(ys),
+        "nonfinite-predictions": nonfinite,
+        "collinear-features": judgement.collinear,
+        "many-locations": jnp.asarray(few),
+        "repeated-rows": repeated_rows(ys, *repeated),
+    }
+    notes |= {} if rare is None else {"rare-targets": rare}
     return TestResult.of(
-        diagnostics,
+        notes,
         estimate=estimate.unbiased,
         biased=estimate.biased,
         standard_error=2 * jnp.std(shares, ddof=1) * n**0.5,

@@ -523,7 +523,7 @@ class TestPreconditioner:
         ys = rng.normal(size=(10, 2))
         scores_at = jaxcal.Scores(-precision * ys, scores, z)
         result = kccsd_test(key, scores_at, ys, precondition=form, standardize=False, null=QUICK)
-        assert int(result.diagnostics.clamped) == 3
+        assert int(result.notes["clamped-scales"]) == 3
         assert "3 predictions" in str(result)
         assert "clamped" in str(result)
         assert np.isfinite(result.p_value)

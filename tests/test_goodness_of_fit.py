@@ -56,7 +56,7 @@ def test_ksd_is_the_equation(key):
     close(result.estimate, oracles.u_statistic(h))
     close(result.biased, oracles.v_statistic(h))
     assert set(result.bandwidths) == {"target"}
-    assert not bool(result.diagnostics.identical_predictions)
+    assert not bool(result.notes["identical-predictions"])
     both = ksd(key, density, YS)
     close(both.unbiased, result.estimate)
     close(both.biased, result.biased)
@@ -118,7 +118,7 @@ def test_kcsd_without_inputs_to_tell_apart_is_ksd(key):
     model = jaxcal.Unnormalized(conditional, jnp.asarray(MEANS))
     got = kcsd_test(key, model, YS, np.ones((N, 1)), null=QUICK)
     close(got.estimate, oracles.u_statistic(dense(MEANS - YS)))
-    assert bool(got.diagnostics.identical_predictions)
+    assert bool(got.notes["identical-predictions"])
     assert "identical" in str(got)
 
 

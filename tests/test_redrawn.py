@@ -158,7 +158,7 @@ def test_the_bound_is_the_expected_number_of_rare_events():
     for count, few in ((8, True), (12, False)):
         q = jnp.full(2000, count / 2000)
         result = skce_test(0, q, jnp.zeros(2000, int), null=Wild(9))
-        assert bool(result.diagnostics.rare_targets) == few
+        assert bool(result.notes["rare-targets"]) == few
 
 
 def test_what_cannot_be_sampled_is_refused():

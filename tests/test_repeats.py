@@ -81,10 +81,10 @@ def test_a_batch_counts_each_data_set(key):
     both = [pairs(keys[k], 100, twice) for k, twice in enumerate((0, 20))]
     x, ys = (jnp.stack(values) for values in zip(*both, strict=True))
     result = jax.jit(jax.vmap(TESTS["kccsd"]))(x, ys)
-    np.testing.assert_array_equal(result.diagnostics.repeated_rows, [0, 20])
+    np.testing.assert_array_equal(result.notes["repeated-rows"], [0, 20])
 
 
 def test_probabilities_of_classes_repeat_as_they_like(key):
     p = jnp.tile(jnp.asarray([[0.2, 0.8], [0.7, 0.3]]), (50, 1))
     ys = jax.random.categorical(key, jnp.log(p))
-    assert partial(jaxcal.skce_test, 0, null=NULL)(p, ys).diagnostics.repeated_rows == 0
+    assert partial(jaxcal.skce_test, 0, null=NULL)(p, ys).notes["repeated-rows"] == 0

@@ -251,7 +251,7 @@ def test_few_observations_and_collinear_features_are_told(key):
     said = " ".join(few.warnings())
     assert "few observations for so many test locations" in said
     assert "nearly collinear" in said
-    assert few.to_dict()["diagnostics"]["few_observations"]
+    assert few.to_dict()["notes"]["many-locations"]
     assert "CME test at 10 locations, n = 24" in repr(few)
     # two locations at one place: the covariance is singular
     twice = (dist.Normal(jnp.ones((2, 1)), 0.1).to_event(1), jnp.ones((2, 1)))

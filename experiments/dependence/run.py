@@ -85,8 +85,8 @@ def make(config: Config) -> runner.Study:
             assert dependent.coordinates is not None
             means = dependent.coordinates.marginal_mean
             assert means is not None
-            few, season = dependent.diagnostics.few_stretches, dependent.diagnostics.season > 0
-            rejected, elsewhere = dependent.p_value <= 0.05, skce.diagnostics.season > 0
+            few, season = dependent.notes["dependent-observations"], dependent.notes["season"] > 0
+            rejected, elsewhere = dependent.p_value <= 0.05, skce.notes["season"] > 0
             return (
                 rejected,
                 independent.p_value <= 0.05,
@@ -96,7 +96,7 @@ def make(config: Config) -> runner.Study:
                 (means.low[0] <= 0) & (means.high[0] >= 0),
                 skce.p_value <= 0.05,
                 elsewhere,
-                (skce.p_value <= 0.05) & ~skce.diagnostics.few_stretches & ~elsewhere,
+                (skce.p_value <= 0.05) & ~skce.notes["dependent-observations"] & ~elsewhere,
             )
 
         return jax.jit(

@@ -131,7 +131,7 @@ def make(config: Config) -> runner.Study:
             predictions, distance, start = family(data_key, n)
             ys = start + scale * distance
             result = calibration_test(test_key, predictions, ys)
-            return result.p_value, result.diagnostics.bounded
+            return result.p_value, result.notes["density-with-edge"]
 
         keys = jax.random.split(key, config.data_sets)
         p, bounded = jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=BATCH))(keys)

@@ -144,9 +144,9 @@ def program(method: str, n: int, d: int, n_draws: int):
         data_key, test_key = jax.random.split(key)
         predictions, targets = data(data_key, family, fault, n, d)
         result = kccsd_test(test_key, predictions, targets, null=Wild(n_draws), **METHODS[method])
-        diagnostics = result.diagnostics
-        astray = 0 if diagnostics.astray is None else diagnostics.astray
-        return result.p_value, jnp.asarray(diagnostics.clamped), jnp.asarray(astray)
+        astray = result.notes.get("centres-astray", 0)
+        clamped = result.notes.get("clamped-scales", 0)
+        return result.p_value, jnp.asarray(clamped), jnp.asarray(astray)
 
     return runner.spread(one)
 

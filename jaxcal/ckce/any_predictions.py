@@ -175,7 +175,7 @@ def _ckce(
         ridge,
         prepared.bandwidths,
         bad,
-        ~prepared.identical_predictions,
+        ~prepared.notes["identical-predictions"],
         jax.lax.stop_gradient(fit.rounding),
     )
 
@@ -206,7 +206,7 @@ def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specificati
     """The median distance of two predictions of one model; 0 where all agree."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
-    return jnp.where(prepared.identical_predictions | ~jnp.isfinite(median), 0, median)
+    return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)
 
 
 @jax.jit

@@ -19,7 +19,7 @@ from jaxcal.ckce.residuals import residuals
 from jaxcal.ckce.ridge import Ridge
 from jaxcal.kernels import grams
 from jaxcal.nulls.contract import p_value
-from jaxcal.results import Diagnostics, TestResult, recorded
+from jaxcal.results import TestResult, recorded
 from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike
 
 
@@ -99,11 +99,10 @@ def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
         parts = rows - jnp.diagonal(w) * jnp.sum(left**2, axis=1)
         biased = jnp.sum(rows)
         return TestResult.of(
-            Diagnostics.of(
-                parts,
-                nonfinite_features=jnp.sum(~jnp.isfinite(problem.q)),
-                identical_predictions=jnp.all(problem.q == problem.q[:1]),
-            ),
+            {
+                "nonfinite-predictions": jnp.sum(~jnp.isfinite(problem.q)),
+                "identical-predictions": jnp.all(problem.q == problem.q[:1]),
+            },
             estimate=jnp.sum(parts),
             biased=biased,
             standard_error=jnp.sqrt(jnp.mean(fit.influence**2) / parts.size),

@@ -6,9 +6,9 @@ from jaxcal.preparation.prepared import Embedding, Prepared
 from jaxcal.preparation.random_features import RandomFeatures
 from jaxcal.preparation.redraws import as_forms, rare_targets, refitted, samplable
 from jaxcal.preparation.residuals import (
+    Channels,
     Featured,
     MeanResidual,
-    Noticed,
     Residual,
     SteinResidual,
 )
@@ -25,6 +25,7 @@ from jaxcal.preparation.specification import (
 from jaxcal.preparation.views import ClassFrame, Frame, View
 
 __all__ = [
+    "Channels",
     "ClassFrame",
     "Embedding",
     "Featured",
@@ -32,7 +33,6 @@ __all__ = [
     "Keys",
     "MeanResidual",
     "MomentsResidual",
-    "Noticed",
     "Options",
     "Prepared",
     "RandomFeatures",

@@ -15,7 +15,7 @@ from jaxcal.moments.support import edges
 from jaxcal.numerics import not_finite
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
-from jaxcal.preparation.residuals import Featured, Noticed, not_finite_whitening
+from jaxcal.preparation.residuals import Channels, Featured, noted
 from jaxcal.preparation.views import View
 from jaxcal.scores import each_density, is_distribution, signs_reversed, states_an_end
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Points, PredictionsLike
@@ -107,18 +107,17 @@ class MomentsResidual(eqx.Module):
             parts = [Part(None, values, finite, out, self.labels[0])]
         names = tuple(part.name for part in parts)
         features = tuple(_features(part, view.points) for part in parts)
+        notes = noted(view, (), described) | {
+            "nonfinite-scores": nonfinite,
+            "impossible-targets": jnp.sum(impossible),
+            "density-with-edge": bounded,
+            "rough-density": rough,
+        }
+        if view.scores is not None:
+            notes["reversed-sign"] = signs_reversed(view.ys, view.scores) & ~bounded
+        left_out = jnp.stack([part.out for part in parts])
         return Featured(
-            WeightedFeatures(described, features),
-            nonfinite,
-            not_finite(described) + not_finite_whitening(view),
-            jnp.zeros((), jnp.int32) if view.whitening is None else view.whitening.clamped,
-            astray=None if view.whitening is None else view.whitening.astray,
-            reversed_sign=None
-            if view.scores is None
-            else signs_reversed(view.ys, view.scores) & ~bounded,
-            noticed=Noticed(
-                jnp.sum(impossible), bounded, rough, jnp.stack([part.out for part in parts]), names
-            ),
+            WeightedFeatures(described, features), notes, channels=Channels(names, left_out)
         )
 
     def pairwise(

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array
 
 from jaxcal.divergences.vectors import NodeScores, Vectors
 from jaxcal.kernels.points import Constant
@@ -109,7 +109,7 @@ class Prepared(eqx.Module):
 
     ``pairwise`` has its bandwidths, `features` gives what it compares: of the observations it was
     fitted to, of others, or of a second sample. ``bandwidths`` that a heuristic chose, by name;
-    the rest says what was noticed about the data it was fitted to.
+    ``notes`` of the data it was fitted to, as in `jaxcal.results.notes`.
     """
 
     frame: Frame | ClassFrame
@@ -119,10 +119,7 @@ class Prepared(eqx.Module):
     prediction_kernel: KernelLike
     pairwise: Pairwise
     bandwidths: dict[str, Scalar]
-    identical_predictions: Bool[Array, ""]
-    identical_targets: Bool[Array, ""]
-    constant_coordinates: Int[Array, ""]
-    reach: Scalar
+    notes: dict[str, Array]
 
     def features(
         self,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal import preconditioners, random_words
 from jaxcal.dependence import series_of
@@ -35,29 +35,28 @@ from jaxcal.typing import (
     Points,
     Precondition,
     PredictionsLike,
-    Scalar,
 )
 
 LANDMARKS = 8  # targets at which kernel residuals are series
 
 
-class Noticed(NamedTuple):
-    """Of moments: ``impossible``, targets at which their own prediction has density 0; ``bounded``,
-    whether a density ends; ``rough``, whether one is not twice differentiable; ``left_out`` [c],
-    the channels that ask for what a density does not have; ``names`` of the channels."""
+class Channels(NamedTuple):
+    """Of moments: ``names``, and ``left_out`` [c] that ask for what a density does not have."""
 
-    impossible: Int[Array, ""]
-    bounded: Bool[Array, ""]
-    rough: Bool[Array, ""]
-    left_out: Bool[Array, " c"]
     names: tuple[str, ...]
+    left_out: Bool[Array, " c"]
 
 
-def not_finite_whitening(view: View) -> Int[Array, ""]:
-    """How many entries of centres and scales are NaN or infinite."""
-    if view.whitening is None:
-        return jnp.zeros((), int)
-    return not_finite((view.whitening.center, view.whitening.scale))
+def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
+    """Notes of every kind of residual, of its scores and of what tells predictions apart."""
+    notes = {"nonfinite-scores": not_finite(scores), "nonfinite-predictions": not_finite(described)}
+    whitening = view.whitening
+    if whitening is not None:
+        notes["nonfinite-predictions"] += not_finite((whitening.center, whitening.scale))
+        notes["clamped-scales"] = whitening.clamped
+        if whitening.astray is not None:
+            notes["centres-astray"] = whitening.astray
+    return notes
 
 
 class Claimed(NamedTuple):
@@ -68,20 +67,14 @@ class Claimed(NamedTuple):
 
 
 class Featured(NamedTuple):
-    """What the engine sees of n observations, and what was noticed on the way."""
+    """What the engine sees of n observations, and notes, as in `jaxcal.results.notes`."""
 
     features: PyTree
-    nonfinite_scores: Int[Array, ""]
-    nonfinite_features: Int[Array, ""]
-    clamped: Int[Array, ""]
+    notes: dict[str, Array]
     claimed: Claimed | None = None
-    unsettled: Scalar | None = None  # the share of predictions whose chains have not settled
     means: KernelMeans | None = None
-    noticed: Noticed | None = None
-    astray: Int[Array, ""] | None = None  # predictions whose summit was not reached
+    channels: Channels | None = None  # of moments
     scores: Points | None = None  # of Stein tests, in the units in which they compare
-    abrupt: Bool[Array, ""] | None = None  # of Stein tests: a density ends where it is not 0
-    reversed_sign: Bool[Array, ""] | None = None  # scores look like those of minus a log density
 
 
 @runtime_checkable
@@ -180,20 +173,17 @@ class SteinResidual(eqx.Module):
         scores, at_nodes = view.scores, view.at_nodes
         assert scores is not None
         nodes, values = (None, None) if at_nodes is None else at_nodes
-        preconditioner, clamped = None, jnp.zeros((), jnp.int32)
-        if view.whitening is not None:
-            clamped = view.whitening.clamped
-            if self.components:
-                preconditioner = view.whitening.along_coordinates()
+        preconditioner, clamped = None, {}
+        if view.whitening is not None and self.components:
+            preconditioner = view.whitening.along_coordinates()
         if self.precondition is not None:
             if nodes is None or values is None:
                 raise ValueError(
                     "precondition needs scores at base points and those points: give "
                     "Scores.at_nodes and Scores.nodes"
                 )
-            preconditioner, clamped = preconditioners.precision_root(
-                nodes, values, self.precondition
-            )
+            preconditioner, count = preconditioners.precision_root(nodes, values, self.precondition)
+            clamped = {"clamped-scales": count}
         claims = None
         if self.components:
             at = view.ys + view.offset[None]
@@ -203,17 +193,18 @@ class SteinResidual(eqx.Module):
         assert view.point_scores is not None
         abrupt = _abrupt(key, view)
         stein = SteinFeatures(view.points, view.point_scores, preconditioner)
+        # a score at a target that is not finite is not counted beside it
+        finite = jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True)
+        notes = noted(view, jnp.where(finite, scores, 0), (described, preconditioner)) | clamped
+        notes |= {
+            "abrupt-edge": abrupt,
+            "reversed-sign": signs_reversed(view.ys, scores) & ~abrupt,
+        }
         return Featured(
             WeightedFeatures(described, (stein,)),
-            # a score at a target that is not finite is not counted beside it
-            not_finite(jnp.where(jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True), scores, 0)),
-            not_finite((described, preconditioner)) + not_finite_whitening(view),
-            clamped,
-            astray=None if view.whitening is None else view.whitening.astray,
+            notes,
             claimed=None if claims is None else Claimed(view.ys, claims),
             scores=view.point_scores,
-            abrupt=abrupt,
-            reversed_sign=signs_reversed(view.ys, scores) & ~abrupt,
         )
 
     def pairwise(
@@ -290,16 +281,13 @@ class MeanResidual(eqx.Module):
             unsettled = draws.unsettled() if isinstance(draws, Draws) else None
         else:
             means, unsettled = kernel_means(target_kernel, predictions), None
-        none, whitening = jnp.zeros((), jnp.int32), view.whitening
-        return Featured(
-            WeightedFeatures(described, (Observed(view.points, means.features),)),
-            none,
-            not_finite((means.features, described)) + not_finite_whitening(view),
-            none if whitening is None else whitening.clamped,
-            unsettled=unsettled,
-            means=means.empty(),
-            astray=None if whitening is None else whitening.astray,
-        )
+        notes = noted(view, (), (means.features, described))
+        if unsettled is not None:
+            notes["unsettled-chains"] = unsettled
+        if means.error is not None:
+            notes["averages-error"] = jnp.asarray(means.error)
+        residuals = (Observed(view.points, means.features),)
+        return Featured(WeightedFeatures(described, residuals), notes, means=means.empty())
 
     def pairwise(
         self,

@@ -151,10 +151,13 @@ class Specification(eqx.Module):
             prediction_kernel,
             pairwise,
             bandwidths,
-            one_prediction & (not isinstance(self.prediction_kernel, Constant)),
-            identical,
-            jnp.asarray(constant),
-            jnp.asarray(spread),
+            {
+                "identical-predictions": one_prediction
+                & (not isinstance(self.prediction_kernel, Constant)),
+                "identical-targets": identical,
+                "constant-coordinates": jnp.asarray(constant),
+                "far-targets": jnp.asarray(spread),
+            },
         )
         return prepared, featured
 

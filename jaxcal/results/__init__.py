@@ -1,15 +1,14 @@
 """The one family of results: pytrees of arrays that print as a short report."""
 
 from jaxcal.results.base import JudgedResult, Result, Sentences
+from jaxcal.results.notes import Notes
 from jaxcal.results.parts import (
     FEW,
     Coordinates,
-    Diagnostics,
     Estimate,
     Interval,
     Means,
     Parts,
-    all_finite,
     largest_share,
     plain,
     tells,
@@ -29,16 +28,15 @@ from jaxcal.results.verdicts import (
 __all__ = [
     "FEW",
     "Coordinates",
-    "Diagnostics",
     "Estimate",
     "Interval",
     "JudgedResult",
     "Means",
+    "Notes",
     "Parts",
     "Result",
     "Sentences",
     "TestResult",
-    "all_finite",
     "confidence",
     "count_verdicts",
     "first_that_holds",

@@ -1,6 +1,6 @@
 """What results are made of: estimates, means, the split over coordinates, what was noticed."""
 
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -133,96 +133,6 @@ class Parts(eqx.Module):
     p_values: Float[Array, " c"]
     winner: Int[Array, ""]
     left_out: Bool[Array, " c"]
-
-
-class Diagnostics(NamedTuple):
-    """What could make a result mean something else than it seems to; each of shape [].
-
-    ``nonfinite_targets``, ``nonfinite_scores``, ``nonfinite_features``: how many entries are NaN or
-    infinite. ``identical_predictions``, ``identical_targets``: no two of those compared differ.
-    ``constant_coordinates``: coordinates of the targets without spread. ``clamped``: predictions
-    whose estimated precision was clamped. ``largest_share``: the largest part that one observation
-    has in the sum of absolute contributions. ``reach``: the range of the targets in a coordinate
-    over that of their middle half, the largest over coordinates. ``overflow``: the
-    statistic or its null is not finite although everything that came in is. Of tests at locations:
-    ``collinear_features``, the features say nearly the same at several of them;
-    ``few_observations``, for so many locations. ``unsettled``, of draws by MCMC: the share of
-    predictions whose chains have not settled. Of series: ``few_stretches``, fewer than ten
-    independent ones; ``season``, the lag at which errors return, 0 where at none.
-    ``repeated_rows``: observations equal to another in target and prediction,
-    beyond chance (`jaxcal.repeats`). Of
-    moments: ``impossible``, targets where their own prediction has density 0; ``bounded``, a
-    density ends; ``rough``, one is not twice differentiable; ``silent``, no part of the
-    statistic could speak. Of nulls that are not exact: ``rare_targets``, predictions expect too
-    few of the targets that decide the statistic. ``averages_error``: the ``error`` of kernel means
-    (`jaxcal.kernel_means.KernelMeans`). Of Stein tests: ``abrupt``, a density ends where it is
-    not 0. Of scores: ``reversed_sign``, they look like those of minus a log density.
-    """
-
-    nonfinite_targets: Int[Array, ""]
-    nonfinite_scores: Int[Array, ""]
-    nonfinite_features: Int[Array, ""]
-    identical_predictions: Bool[Array, ""]
-    identical_targets: Bool[Array, ""]
-    constant_coordinates: Int[Array, ""]
-    clamped: Int[Array, ""]
-    largest_share: Scalar
-    reach: Scalar | float = 0.0
-    overflow: Bool[Array, ""] | bool = False
-    collinear_features: Bool[Array, ""] | None = None
-    few_observations: Bool[Array, ""] | None = None
-    unsettled: Scalar | None = None
-    few_stretches: Bool[Array, ""] | None = None
-    astray: Int[Array, ""] | None = None
-    repeated_rows: Int[Array, ""] | None = None
-    impossible: Int[Array, ""] | None = None
-    bounded: Bool[Array, ""] | None = None
-    rough: Bool[Array, ""] | None = None
-    silent: Bool[Array, ""] | None = None
-    rare_targets: Bool[Array, ""] | None = None
-    averages_error: Scalar | None = None
-    abrupt: Bool[Array, ""] | None = None
-    reversed_sign: Bool[Array, ""] | None = None
-    season: Int[Array, ""] | None = None
-
-    @classmethod
-    def of(
-        cls, contributions: Float[Array, " n"], fitted: "Fitted | None" = None, **noticed: Any
-    ) -> "Diagnostics":
-        """The one builder: the largest share of the contributions, what the fit of a test noticed
-        about predictions and targets, and the entries given by name; all others are in order."""
-        none, no = jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-        in_order = cls(none, none, none, no, no, none, none, largest_share(contributions))
-        if fitted is not None:
-            in_order = in_order._replace(
-                identical_predictions=fitted.identical_predictions,
-                identical_targets=fitted.identical_targets,
-                constant_coordinates=fitted.constant_coordinates,
-                reach=fitted.reach,
-            )
-        return in_order._replace(**noticed)
-
-
-class Fitted(Protocol):
-    """What the fit of a test noticed, such as `jaxcal.preparation.Prepared`."""
-
-    @property
-    def identical_predictions(self) -> Bool[Array, ""]: ...
-
-    @property
-    def identical_targets(self) -> Bool[Array, ""]: ...
-
-    @property
-    def constant_coordinates(self) -> Int[Array, ""]: ...
-
-    @property
-    def reach(self) -> Scalar: ...
-
-
-def all_finite(diagnostics: Diagnostics) -> Bool[Array, ""]:
-    """Whether targets, scores and features are finite: if not, all numbers of a result are NaN."""
-    scores, features = diagnostics.nonfinite_scores, diagnostics.nonfinite_features
-    return (diagnostics.nonfinite_targets == 0) & (scores == 0) & (features == 0)
 
 
 class Interval(NamedTuple):

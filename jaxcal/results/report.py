@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Array
 
-from jaxcal.results.parts import FEW, Coordinates, Diagnostics, Means, Parts, tells
+from jaxcal.results.notes import REASONS
+from jaxcal.results.parts import Coordinates, Means, Parts, tells
 from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 
 if TYPE_CHECKING:
@@ -14,56 +14,25 @@ if TYPE_CHECKING:
 
 def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
     """Reasons to give no verdict, and whether each holds; the first that does is named."""
-    facts = result.diagnostics
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
+    found = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
+    reasons = []
+    for code, reason in REASONS.items():
+        numbers = np.asarray(found.get(code, 0))
+        if code == "season":  # of a batch each its own
+            lags = np.unique(numbers[numbers > 0])
+            reasons += [(reason.format(lag), numbers == lag) for lag in lags]
+        else:
+            reasons.append((reason, numbers > (digits if code == "far-targets" else 0)))
     return [
-        ("target values are NaN or infinite", np.asarray(facts.nonfinite_targets) > 0),
-        (
-            "a density ends where it is not 0 (the identity that the test rests on fails there: "
-            "take calibration_test, or transform the targets to the whole line)",
-            False if facts.abrupt is None else facts.abrupt,
-        ),
-        ("score values at the targets are NaN or infinite", np.asarray(facts.nonfinite_scores) > 0),
-        (
-            "values that describe the predictions are NaN or infinite",
-            np.asarray(facts.nonfinite_features) > 0,
-        ),
-        ("all targets are identical and their spread sets the scale", facts.identical_targets),
-        (
-            "no part of the statistic has anything to say (densities that are flat, or that lack "
-            "what it asks for: see the warnings)",
-            False if facts.silent is None else facts.silent,
-        ),
-        ("the statistic or its null is not finite", np.isnan(np.asarray(result.p_value))),
-        (
-            "a few targets lie so far out that the others lose their digits",
-            np.asarray(facts.reach) > digits,
-        ),
+        *reasons,
         (result.too_few, bool(result.too_few)),
-        (
-            "targets that the predictions call rare decide the statistic, and fewer than ten of "
-            "them are expected (the null needs more of both signs)",
-            False if facts.rare_targets is None else facts.rare_targets,
-        ),
-        *(
-            (
-                f"season of {lag} (errors depend on those {lag} before, which the null does not "
-                f"allow for)",
-                np.asarray(facts.season) == lag,
-            )
-            for lag in _seasons(facts)
-        ),
         (
             "the largest statistic under these predictions is more probable than the level (there "
             "are too few observations) [too-few-observations]",
             _undecidable(result),
         ),
     ]
-
-
-def _seasons(facts: Diagnostics) -> list[int]:
-    """The lags at which errors return, of a batch all that there are."""
-    return [] if facts.season is None else [int(k) for k in np.unique(facts.season) if k > 0]
 
 
 def _undecidable(result: "TestResult") -> Any:
@@ -108,10 +77,10 @@ def report(result: "TestResult") -> list[str]:
 
 def _error(result: "TestResult") -> str:
     """How far off averages can be, where the route does not say it itself."""
-    error = result.diagnostics.averages_error
-    if error is None or "error" in result.route or not float(error) > 0:
+    error = float(result.notes.get("averages-error", 0))
+    if "error" in result.route or not error > 0:
         return ""
-    return f", standard error {float(error):.1g}"
+    return f", standard error {error:.1g}"
 
 
 def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
@@ -236,144 +205,3 @@ def _shifts(smallest: np.ndarray) -> list[str]:
     if not clear:
         return []
     return [f"  would find with 80 % a shift of {', '.join(clear)} (coordinate; units of the test)"]
-
-
-def findings(diagnostics: Diagnostics, far: Any) -> list[tuple[str, bool]]:
-    """Every sentence about the data, and whether it holds."""
-
-    def any_of(flag: Any) -> bool:
-        return flag is not None and bool(np.any(np.asarray(flag)))
-
-    def number(flag: Array | None) -> int:
-        return 0 if flag is None else int(np.sum(np.asarray(flag)))
-
-    share = float(np.max(np.asarray(diagnostics.largest_share), initial=0.0))
-    reach = float(np.max(np.asarray(diagnostics.reach), initial=0.0))
-    shares = 0.0 if diagnostics.unsettled is None else diagnostics.unsettled
-    unsettled = float(np.max(np.asarray(shares), initial=0.0))
-    return [
-        (
-            f"{number(diagnostics.nonfinite_targets)} target values are NaN or infinite, so the "
-            f"p-value is NaN: remove or repair those observations [nonfinite-targets]",
-            any_of(diagnostics.nonfinite_targets),
-        ),
-        (
-            f"{number(diagnostics.nonfinite_scores)} score values at the targets are NaN or "
-            f"infinite, so the p-value is NaN: does the density reach all targets, and is "
-            f"it differentiable? [nonfinite-scores]",
-            any_of(diagnostics.nonfinite_scores),
-        ),
-        (
-            f"{number(diagnostics.nonfinite_features)} values that describe the predictions are "
-            f"NaN or infinite, so the p-value is NaN: look for parameters that are not finite, and "
-            f"where scores are compared for base points at which a density is 0"
-            " [nonfinite-predictions]",
-            any_of(diagnostics.nonfinite_features),
-        ),
-        (
-            "all predictions compared are identical, so this asks only whether the targets follow "
-            "that one distribution [identical-predictions]",
-            any_of(diagnostics.identical_predictions),
-        ),
-        (
-            "all targets compared are identical: their spread sets the scale, so the result "
-            "says nothing [identical-targets]",
-            any_of(diagnostics.identical_targets),
-        ),
-        (
-            f"{number(diagnostics.constant_coordinates)} target coordinates have no spread and "
-            f"were not rescaled [constant-coordinates]",
-            any_of(diagnostics.constant_coordinates),
-        ),
-        (
-            f"the scale of {number(diagnostics.clamped)} predictions, in which they are brought "
-            f"into units of their own, was not to be had from them and was clamped: the mean stays "
-            f"0 under calibration, power may be lost [clamped-scales]",
-            any_of(diagnostics.clamped),
-        ),
-        (
-            f"{number(diagnostics.astray)} predictions have their centre away from a summit of "
-            f"their density, which the steps did not reach: the mean stays 0 under calibration, "
-            f"power may be lost: take more steps, or base points nearer to the predictions"
-            " [centres-astray]",
-            number(diagnostics.astray) > 0,
-        ),
-        (
-            "the statistic or its null is not finite although everything that came in is, so the "
-            "p-value is NaN: an overflow (rescale, or use float64), or blocks without spread"
-            " [overflow]",
-            any_of(diagnostics.overflow),
-        ),
-        (
-            f"the targets reach {reach:.2g} times as far as their middle half: a few "
-            f"set the scale of all (outliers, or a placeholder for what is missing?) [far-targets]",
-            any_of(far),
-        ),
-        (
-            f"the chains behind the draws of {unsettled:.0%} of the predictions have not settled "
-            f"(R-hat, divergences): the test can reject calibrated models; make more steps, or use "
-            f"kccsd_test [unsettled-chains]",
-            unsettled > FEW,
-        ),
-        (
-            f"one observation carries {share:.0%} of the absolute contributions, and the result "
-            f"hangs on it: an outlier, or heavy tails [one-observation-decides]",
-            share > 0.25,
-        ),
-        (
-            f"{number(diagnostics.repeated_rows)} observations repeat another exactly, in target "
-            f"and prediction: they are not independent, and p-values are too small: keep "
-            f"one of each [repeated-rows]",
-            number(diagnostics.repeated_rows) > 0,
-        ),
-        (
-            f"{number(diagnostics.impossible)} targets lie where their own prediction has density "
-            f"0, which calibration excludes [impossible-targets]",
-            number(diagnostics.impossible) > 0,
-        ),
-        (
-            "a density is 0 somewhere: parts that are right only where densities reach everywhere "
-            "are left out (Balance and Exchangeable need no gradient and no transform)"
-            " [density-with-edge]",
-            number(diagnostics.bounded) > 0,
-        ),
-        (
-            "a density ends where it is not 0: the Stein identity fails there, and the p-value "
-            "cannot be trusted: take calibration_test or SKCE, or transform the targets to the "
-            "whole line [abrupt-edge]",
-            diagnostics.abrupt is not None and any_of(diagnostics.abrupt),
-        ),
-        (
-            "a density is not twice differentiable (a network of ReLU?): curvature is left out"
-            " [rough-density]",
-            number(diagnostics.rough) > 0,
-        ),
-        (
-            "the targets that decide the statistic are rare, and the predictions expect fewer than "
-            "ten of them: where few come, residuals share one sign, and a null of signs or limits "
-            "rejects calibrated models: use null=jaxcal.nulls.Redrawn() [rare-targets]",
-            any_of(diagnostics.rare_targets),
-        ),
-        (
-            "observations depend on each other over so long that fewer than ten independent "
-            "stretches are left: the level is not assured, and little can be found"
-            " [dependent-observations]",
-            any_of(diagnostics.few_stretches),
-        ),
-        (
-            f"errors return after {', '.join(map(str, _seasons(diagnostics)))} observations, which "
-            f"signs that stay the same for a while do not imitate: calibrated models are rejected "
-            f"too often [season]",
-            bool(_seasons(diagnostics)),
-        ),
-        (
-            "the features at the test locations are nearly collinear, and the test rejects too "
-            "often: take fewer locations, or ones farther apart [collinear-features]",
-            any_of(diagnostics.collinear_features),
-        ),
-        (
-            "there are few observations for so many test locations, and the level may not be "
-            "kept: take fewer locations, or the null Signs() [many-locations]",
-            any_of(diagnostics.few_observations),
-        ),
-    ]

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.results.base import JudgedResult, Sentences
-from jaxcal.results.parts import Coordinates, Diagnostics, Parts, all_finite
-from jaxcal.results.report import about_coordinates, batch_report, findings, no_verdict, report
+from jaxcal.results.notes import Notes, all_finite, sentences
+from jaxcal.results.parts import Coordinates, Parts, largest_share
+from jaxcal.results.report import about_coordinates, batch_report, no_verdict, report
 from jaxcal.results.verdicts import too_few
 from jaxcal.typing import Contents, Scalar
 
@@ -32,8 +33,8 @@ class TestResult(JudgedResult):
         bandwidths: Bandwidths used, by name, in the units of the test.
         contributions: Share of each observation, [n]; they sum to the estimate.
         coordinates: Split over target coordinates, where asked for.
-        diagnostics: Counts and flags of what could spoil the result; `warnings` puts them into
-            words.
+        notes: Counts and flags of what could spoil the result, by the names of warnings; `warnings`
+            puts those that hold into words.
         test: Name of the test.
         null: Name of the null.
         sensitivity: Growth of the expected statistic with the square of a shift of the targets by
@@ -72,7 +73,7 @@ class TestResult(JudgedResult):
     bandwidths: dict[str, Scalar]
     contributions: Float[Array, " n"]
     coordinates: Coordinates | None
-    diagnostics: Diagnostics
+    notes: Notes
     test: str = eqx.field(static=True)
     null: str = eqx.field(static=True)
     sensitivity: Float[Array, " d"] | None = None
@@ -83,13 +84,13 @@ class TestResult(JudgedResult):
     too_few: str = eqx.field(static=True, default="")
 
     @classmethod
-    def of(cls, diagnostics: Diagnostics, **fields: Any) -> "TestResult":
+    def of(cls, notes: Notes, **fields: Any) -> "TestResult":
         """Build a result; where something that came in is not finite, every number is NaN.
 
         This is the one place that builds results: the numbers are set to NaN from the very counts
         that `warnings` and `reason` speak of.
         """
-        finite = all_finite(diagnostics)
+        finite = all_finite(notes)
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
         fields |= {
             name: jax.tree.map(lambda x: jnp.where(finite, x, jnp.nan), fields[name])
@@ -97,8 +98,9 @@ class TestResult(JudgedResult):
             if name in fields
         }
         lost = ~jnp.isfinite(fields["p_value"]) | ~jnp.isfinite(fields["estimate"])
-        diagnostics = diagnostics._replace(overflow=finite & lost)
-        return cls(diagnostics=diagnostics, **fields)
+        share = largest_share(fields["contributions"])
+        notes = notes | {"overflow": finite & lost, "one-observation-decides": share}
+        return cls(notes=notes, **fields)
 
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
         """The same result judged at a level.
@@ -140,22 +142,18 @@ class TestResult(JudgedResult):
         return np.sqrt(move[..., None] / np.asarray(self.sensitivity))
 
     def _sentences(self) -> Sentences:
+        notes: dict[str, Any] = dict(self.notes)
         # as the targets of a Cauchy distribution do in three of a thousand data sets, for every n
-        far = np.asarray(self.diagnostics.reach) > 100 * self.contributions.shape[-1]
-        sentences = findings(self.diagnostics, far)
+        reach, n = np.asarray(notes.get("far-targets", 0)), self.contributions.shape[-1]
+        notes["far-targets"] = np.where(reach > 100 * n, reach, 0)
+        if "reversed-sign" in notes:
+            notes["reversed-sign"] &= np.asarray(self.p_value) <= self.level
+        said = sentences(notes)
         if self.coordinates is not None:
             split = self.coordinates
             about = about_coordinates(split.marginal_mean, split.marginal_spread)
-            sentences += [(text, True) for text in about]
-        signs = self.diagnostics.reversed_sign
-        rejected = np.asarray(self.p_value) <= self.level
-        reversed_sign = (
-            "scores point away from the middle of the targets: s (y - median) has a positive mean "
-            "over the targets, which is negative under every right density: is the sign of the log "
-            "density reversed, as that of an energy or a loss? [reversed-sign]",
-            signs is not None and bool(np.any(np.asarray(signs) & rejected)),
-        )
-        return [*sentences, reversed_sign, (self.too_few, bool(self.too_few))]
+            said += [(text, True) for text in about]
+        return [*said, (self.too_few, bool(self.too_few))]
 
     def _contents(self) -> Contents:
         return super()._contents() | {"smallest_shift": self.smallest_shift}

@@ -27,6 +27,7 @@ from jaxcal.preparation import (
     with_random_features,
 )
 from jaxcal.results import JudgedResult, Sentences, in_words
+from jaxcal.results.notes import NOT_FINITE
 from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
 from jaxcal.streaming.batches import to_come
@@ -377,8 +378,8 @@ def _batch_sums(
 ) -> PyTree:
     keys = jax.random.split(key, 2)
     featured = prepared.features(keys, predictions, ys, vectors=vectors)
-    counts = not_finite(ys), featured.nonfinite_scores, featured.nonfinite_features
-    lost = sum(count.astype(int) for count in counts)
+    counts = featured.notes | {"nonfinite-targets": not_finite(ys)}
+    lost = sum(counts[code].astype(int) for code in NOT_FINITE)
     n = ys.shape[0]
     rows = min(ROWS, n)
     vectors_of = _statistic(prepared).vectors
