@@ -266,7 +266,9 @@ def unjudged(
             mesh=mesh,
         )
         notes = prepared.notes | featured.notes
-        if not getattr(null, "exact", False):
+        if getattr(null, "exact", False):
+            notes.pop("rare-targets", None)
+        elif featured.channels is None:
             rare = rare_targets(keys[2], fitted, predictions, targets)
             notes |= {} if rare is None else {"rare-targets": rare}
         if outcome.stretches is not None:

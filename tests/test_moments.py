@@ -330,6 +330,27 @@ def test_a_moment_against_its_skewness_counts_less_with_every_null(null, of, spr
         assert float(result.statistic) == pytest.approx(float(plain))
 
 
+def test_an_event_of_a_users_moment_that_did_not_come_is_no_evidence(key):
+    """Of probability .02, at 20 targets: signs alone reject at the least p-value there is."""
+
+    def event(log_density, y):
+        return jnp.where(jax.grad(log_density)(y)[0] < -2.0537, 1.0, 0.0) - 0.02
+
+    def shift(log_density, y):
+        return jax.grad(log_density)(y)
+
+    targets = jax.random.truncated_normal(key, -3.0, 2.05, (20,))
+    right = dist.Normal(jnp.zeros(20), 1.0)
+    result = moment_test(key, right, targets, moment=event, standardize=False)
+    assert result.verdict == "cannot tell"
+    assert any("[rare-targets]" in text for text in result.warnings())
+    exact = moment_test(
+        key, right, targets, moment=event, standardize=False, null=nulls.Redrawn(99)
+    )
+    assert exact.p_value > 0.3
+    assert moment_test(key, right, targets + 3, moment=shift).verdict == "rejected"
+
+
 def test_the_strongest_part_names_the_fault(key):
     run = jax.jit(lambda key, targets, x: calibration_test(
         key, dist.Normal(x, jnp.ones_like(x)).to_event(1), targets, null=nulls.Wild(199)

@@ -194,8 +194,8 @@ class Sums(NamedTuple):
         :math:`T = |S| / \sqrt V` then passes z with a probability too large by
         :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density.
         So, where g < 0, :math:`|S|^2` is divided by :math:`1 + g^2 \min(T, 2)^2 / n`. That takes
-        away :math:`g^2 z^3 \varphi(z) / (2 n)`, nine tenths at level .05, and nothing where the sum
-        lies on the long side. Costs n additions.
+        away :math:`g^2 z^3 \varphi(z) / (2 n)`, nine tenths at level .05, a third at .01 (T is
+        above 2 there), and nothing where the sum lies on the long side. Costs n additions.
 
         Source: Hall (1992), The Bootstrap and Edgeworth Expansion, Section 2.6, for the expansion.
         """

@@ -4,6 +4,7 @@
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -19,6 +20,9 @@ from jaxcal.preparation.residuals import Channels, Featured, noted
 from jaxcal.preparation.views import View
 from jaxcal.scores import each_density, is_distribution, signs_reversed, states_an_end
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Points, PredictionsLike
+
+CHANCE = 0.002  # that all values lie on one side, which may be no evidence: 1 of 500 draws
+LOOKS = 8  # moves of each target
 
 
 class MomentsResidual(eqx.Module):
@@ -74,11 +78,12 @@ class MomentsResidual(eqx.Module):
         bounded, rough = _bounded(keys[0], densities, view, ~finite | lost), jnp.zeros((), bool)
         if any(_asks(one, "smoothness") == 2 for one in self.moments):
             rough = ~smooth(keys[0], densities, targets, centers, scales)
-        nonfinite, parts = jnp.sum(lost), []
+        nonfinite, parts, rare = jnp.sum(lost), [], jnp.zeros((), bool)
         for k, (label, moment) in enumerate(zip(self.labels, self.moments, strict=True)):
             out = (bool(_asks(moment, "whole_space")) & bounded) | (
                 (_asks(moment, "smoothness") == 2) & rough
             )
+            at, units, rows = centers, scales, ()
             if isinstance(moment, KernelStein):
                 assert view.scores is not None
                 groups = {"shape": view.point_scores}
@@ -86,10 +91,10 @@ class MomentsResidual(eqx.Module):
                 fitted = getattr(moment, "fitted", None)
                 if fitted is not None:
                     moment = fitted(keys[k + 1], ys.shape[1], ys.dtype)
-                at, units = common if _asks(moment, "common") else (centers, scales)
+                if _asks(moment, "common"):
+                    at, units = common
                 if _asks(moment, "marginal") and each is None:
                     units = units @ _roots(view, predictions)
-                rows = ()
                 if _asks(moment, "randomized"):
                     rows = (random_words.split(keys[k + 1], ys.shape[0]),)
                 groups = evaluate(moment, densities, targets, at, units, *rows)
@@ -98,6 +103,9 @@ class MomentsResidual(eqx.Module):
                     continue
                 kept = finite & ~impossible & ~lost & ~out
                 values = jnp.where(finite[:, None] & ~kept[:, None], 0, values)
+                if not type(moment).__module__.startswith("jaxcal."):  # but a user's own
+                    args = (densities, targets, common[1][0], at, units, *rows)
+                    rare |= _one_sided(keys[k + 1], moment, group, values, *args)
                 nonfinite = nonfinite + not_finite(jnp.where(finite[:, None], values, 0))
                 name = label if group == "moment" else f"{label}: {group}"
                 parts.append(Part(moment, values, ~finite | kept, out, name))
@@ -112,6 +120,7 @@ class MomentsResidual(eqx.Module):
             "impossible-targets": jnp.sum(impossible),
             "density-with-edge": bounded,
             "rough-density": rough,
+            "rare-targets": rare,
         }
         if view.scores is not None:
             notes["reversed-sign"] = signs_reversed(view.ys, view.scores) & ~bounded
@@ -159,6 +168,36 @@ def _features(part: Part, ys: Points) -> Features:
 def _asks(moment: object, name: str) -> int:
     """What a moment says about itself; 0 or False where it does not."""
     return getattr(moment, name, 0)
+
+
+def _one_sided(
+    key: Key,
+    moment: Any,
+    group: str,
+    values: Float[Array, "n q"],
+    densities: Any,
+    targets: Array,
+    scale: Float[Array, "d d"],
+    *at: Any,
+) -> Bool[Array, ""]:
+    r"""Whether all values lie on one side, as they may by chance: those of the other did not come.
+
+    With u the values along their sum, all above 0, and -b the least value of a prediction, mean 0
+    gives :math:`P(u \geq u_i) \leq b / (b + u_i)`, and all n have at most the probability of the
+    product. b is looked for at targets moved by normal numbers of the targets' deviation.
+    """
+    along = values @ jnp.sum(values, axis=0)
+
+    def opposite(key: Key) -> Array:
+        far = random_words.normal(key, (len(targets), len(scale)), targets.dtype) @ scale
+        moved = targets + far.reshape(targets.shape)
+        there = evaluate(moment, densities, moved, *at)[group] @ jnp.sum(values, axis=0)
+        logs = each_density(densities, lambda log_density, y: log_density(y), moved)
+        return jnp.max(jnp.where(jnp.isfinite(logs) & jnp.isfinite(there), -there, 0))
+
+    b = jnp.max(jax.lax.map(opposite, random_words.split(key, LOOKS)))
+    share = jnp.where(along > 0, b / jnp.where(along > 0, b + along, 1), 1)
+    return jnp.all(along > 0) & (jnp.prod(share) > CHANCE)
 
 
 Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]
