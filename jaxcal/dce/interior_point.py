@@ -139,21 +139,20 @@ def _solve(factors: tuple[_Blocks, Array, Array], ra: Array, rb: Array) -> tuple
 
 
 def _coupling(program: ChainProgram, mu: float) -> Parts:
-    """Positive prices that are a coupling: their `_columns` are the masses, and stay so step by step.
+    """Positive prices that are a coupling: their `_columns` are the masses, at later steps too.
 
-    Each label is carried to its own end, where it is calibrated; with something on each place.
+    Each label is carried to its end, 0 or 1, where it is calibrated, and every place has some mass.
     """
-    m, u = program.u.size, program.u
-    some = jnp.full(m, 4 * mu, u.dtype)  # slacks of calibration and bounds begin at 1/4 and 3/4
-    more = [
-        jnp.sum(p) + jnp.sum(some * part) for p, part in zip(program[2:], (u, 1 - u), strict=True)
-    ]
-    at = some.at[0].add(more[0]).at[-1].add(more[1])
-    flows = []
-    for p, part in zip(program[2:], (1 - u, u), strict=True):
-        flow = jnp.cumsum(part * at - some - p)[:-1]
-        flows += [jnp.maximum(x, 0) + mu / program.gaps for x in (flow, -flow)]
-    return Parts(*flows, at, some, some)
+    u, p0, p1 = program.u, program.p0, program.p1
+    some = jnp.full_like(u, 4 * mu)  # slacks of calibration and bounds begin at 1/4 and 3/4
+    at = some.at[0].add(jnp.sum(p0 + some * u)).at[-1].add(jnp.sum(p1 + some * (1 - u)))
+
+    def flow(p: Array, part: Array) -> tuple[Array, Array]:
+        net = jnp.cumsum(part * at - some - p)[:-1]
+        least = mu / program.gaps
+        return jnp.maximum(net, 0) + least, jnp.maximum(-net, 0) + least
+
+    return Parts(*flow(p0, 1 - u), *flow(p1, u), at, some, some)
 
 
 def solve_chain(program: ChainProgram) -> ChainSolution:
@@ -218,13 +217,14 @@ def solve_chain(program: ChainProgram) -> ChainSolution:
         return (new, *judged(*new, functions, coupling)), None
 
     def judged(a: Array, b: Array, slack: Parts, price: Parts, *best: PyTree) -> PyTree:
-        """The functions of the largest mean, and the coupling that lacks least: rounding moves masses
-        once slacks are small, and functions get better still."""
+        """The functions of the largest mean, and the coupling that lacks least.
+
+        They may be of different steps: where slacks are small, rounding moves masses.
+        """
         mean = jnp.sum(cost[0] * a + cost[1] * b)
-        lost = (
-            jnp.sum(jnp.abs(p - q)) for p, q in zip(cost, _columns(program, price), strict=True)
-        )
-        offers = (-mean, (a, b)), (dot(slack, price) + sum(lost), price.calibrated)
+        back = _columns(program, price)
+        lost = jnp.sum(jnp.abs(cost[0] - back[0]) + jnp.abs(cost[1] - back[1]))
+        offers = (-mean, (a, b)), (dot(slack, price) + lost, price.calibrated)
         return tuple(
             jax.tree.map(partial(jnp.where, offer[0] < kept[0]), offer, kept)
             for offer, kept in zip(offers, best or offers, strict=True)

@@ -60,9 +60,9 @@ def lower_distance_bounds(
 ) -> LowerBounds:
     """Certified ends of the lower distance from calibration, under jit and vmap.
 
-    `lower_distance` is exact, outside of jit. The two ends are some 1e-4 apart where the places hold
-    most predictions, and up to 1 / (8 cells) where these are spread over [0, 1]: in 900 random data
-    sets of 60 to 2,000 observations at most 2.2e-3, in float32 5.6e-3.
+    `lower_distance` is exact, outside of jit. The two ends are some 1e-4 apart for few or clustered
+    predictions, and up to 1 / (8 cells) for those spread over [0, 1]: in 900 random data sets of
+    60 to 2,000 observations at most 2.2e-3, in float32 5.6e-3.
 
     Args:
         predictions: Probabilities of label 1, [n].
