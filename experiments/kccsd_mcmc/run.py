@@ -23,7 +23,7 @@ import runner
 FOLDER = Path(__file__).parent
 CHAINS = 2  # one draw from each stands for the prediction
 BATCH = 50  # data sets whose chains walk side by side
-ADAPTED = {"MALA": MALA(), "HMC": HMC(), "NUTS": NUTS(depth=4)}
+ADAPTED = {"MALA": MALA(), "HMC": HMC(), "NUTS": NUTS(depth=4, target=0.8)}
 
 
 @dataclass(frozen=True)
