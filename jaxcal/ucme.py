@@ -32,7 +32,12 @@ from jaxcal.preparation import (
 from jaxcal.quadratic import ordered_pairs
 from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Estimate, TestResult, recorded
-from jaxcal.skce.specification import MeanOptions, default_null, mean_specification
+from jaxcal.skce.specification import (
+    MeanOptions,
+    default_null,
+    mean_specification,
+    of_targets_alone,
+)
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 __all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
@@ -201,6 +206,7 @@ class _Problem(NamedTuple):
                 "kccsd_test"
             )
         predictions, ys, spec = mean_specification(predictions, targets, **options)
+        of_targets_alone(spec)
         n = ys.shape[0]
         if locations is not None:
             if isinstance(spec.divergence, Vectors):

@@ -1,5 +1,6 @@
 """SKCE: the published numbers, its identities, quadrature, and its laws under calibration."""
 
+import itertools
 from functools import partial
 
 import jax
@@ -11,12 +12,12 @@ import scipy.stats
 from quick import quick_first
 
 import jaxcal
-from jaxcal import testing
+from jaxcal import RandomFeatures, testing, ucme_test
 from jaxcal.divergences import MeanEmbedding, TotalVariation, Vectors, Wasserstein
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
-from jaxcal.nulls import BlockNormal, BlockSquares, Gamma, Multinomial, Spectrum, Wild
-from jaxcal.pairwise.skce import KernelResidual, MatrixSKCE, Observed
+from jaxcal.nulls import BlockNormal, BlockSquares, Gamma, Multinomial, Redrawn, Spectrum, Wild
+from jaxcal.pairwise.skce import KernelResidual, Observed
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
 
@@ -182,14 +183,51 @@ def test_classes_are_residuals_in_a_matrix_valued_kernel():
         h = k * (residual @ matrix @ residual.T)
         estimate = skce(KEY, p, ys, prediction_kernel=Laplace(0.6), target_kernel=kernel)
         close(estimate.biased, h.mean())
-        general = MatrixSKCE(
-            lambda a, b, m=matrix: jnp.exp(-jnp.linalg.norm(a - b + 1e-300) / 0.6) * m
+        whole = skce(
+            KEY,
+            p,
+            ys,
+            prediction_kernel=Constant(),
+            target_kernel=lambda a, b, m=matrix: (
+                jnp.exp(-jnp.linalg.norm(a - b + 1e-300) / 0.6) * m
+            ),
         )
-        observed = Observed(jnp.asarray(ys), jnp.asarray(p))
-        close(general.block(observed, observed)[0] * (1 - np.eye(9)), h * (1 - np.eye(9)))
-        close(general.diagonal(observed)[0], np.diag(h))
+        close(whole.biased, h.mean())
+        close(whole.unbiased, estimate.unbiased)
     categorical = skce(KEY, dist.Categorical(probs=jnp.asarray(p)), ys)
     close(categorical.biased, skce(KEY, p, ys).biased)
+
+
+def matrices(p, q):
+    """A kernel of predictions and classes that is no product: each class sees p at a width of its
+    own, and features of two kinds are shared between classes."""
+    widths = jnp.asarray([0.3, 0.6, 1.2])
+    alone = jnp.exp(-jnp.sum((p - q) ** 2) / (2 * widths**2))
+    return jnp.diag(alone) + jnp.outer(jnp.sin(3 * p), jnp.sin(3 * q))
+
+
+def test_kernels_that_are_no_product_are_those_of_a_double_loop():
+    rng = np.random.default_rng(3)
+    p, ys = rng.dirichlet(np.ones(3), 8), rng.integers(0, 3, 8)
+    options = {"target_kernel": matrices, "prediction_kernel": Constant()}
+    h = np.zeros((8, 8))
+    for i, j in itertools.product(range(8), repeat=2):
+        matrix = np.asarray(matrices(jnp.asarray(p[i]), jnp.asarray(p[j])))
+        for y, z in itertools.product(range(3), repeat=2):
+            h[i, j] += ((ys[i] == y) - p[i, y]) * matrix[y, z] * ((ys[j] == z) - p[j, z])
+    result = skce_test(KEY, p, ys, **options)
+    close(result.biased, h.mean())
+    close(result.estimate, (h.sum() - np.trace(h)) / 56)
+    redrawn = skce_test(KEY, p, ys, null=Redrawn(99), **options)
+    close(redrawn.biased, h.mean())
+    assert 0 < float(redrawn.p_value) <= 1
+    for call, wrong in (
+        (skce_test, {"target_kernel": lambda p, q: p @ q}),
+        (skce_test, options | {"features": RandomFeatures(0, 8)}),
+        (ucme_test, options),
+    ):
+        with pytest.raises(TypeError, match="target_kernel"):
+            call(KEY, p, ys, **wrong)
 
 
 def test_two_classes_are_the_binary_form():

@@ -8,10 +8,10 @@ computed: no difference of large numbers. Source: Widmann, Lindsten and Zacharia
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.dispatch import Averages, pair
-from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
 from jaxcal.models.families import Classes
 
 
@@ -42,6 +42,37 @@ class ClassMeans(eqx.Module):
         return jnp.sum(self._times(residuals) * residuals, axis=-1)
 
 
+class MatrixMeans(eqx.Module):
+    r""":math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`, the four terms at once; O(m^2) a pair."""
+
+    kernel: MatrixKernel
+
+    def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
+        """The four terms of r and c observations, [r, c]; c matrices at a time."""
+        p, q = rows.probabilities, cols.probabilities
+        at_cols = (q, _residuals(cols, others))
+
+        def of_row(row: tuple[Array, Array]) -> Array:
+            return jax.vmap(lambda col: row[1] @ self.kernel.function(row[0], col[0]) @ col[1])(
+                at_cols
+            )
+
+        return jax.lax.map(of_row, (p, _residuals(rows, ys)))
+
+    def own_residual(self, features: Classes, ys: Array) -> Array:
+        """The four terms of each observation with itself, [n]."""
+
+        def own(p: Array, residual: Array) -> Array:
+            return residual @ self.kernel.function(p, p) @ residual
+
+        return jax.vmap(own)(features.probabilities, _residuals(features, ys))
+
+    def _of_pairs(self, *_: PyTree) -> Array:
+        raise TypeError("target_kernel: a function of two predictions has no mean without both")
+
+    first = second = own = _of_pairs
+
+
 def _residuals(distribution: Classes, ys: Array) -> Array:
     p = distribution.probabilities
     return jax.nn.one_hot(ys, p.shape[-1], dtype=p.dtype) - p
@@ -51,6 +82,12 @@ def _residuals(distribution: Classes, ys: Array) -> Array:
 def delta_over_classes(kernel: Delta, distribution: Classes) -> Averages:
     """Two classes agree or do not."""
     return distribution, ClassMeans(None)
+
+
+@pair(MatrixKernel, Classes)
+def matrix_over_classes(kernel: MatrixKernel, distribution: Classes) -> Averages:
+    """Any kernel on predictions and classes together."""
+    return distribution, MatrixMeans(kernel)
 
 
 @pair(ClassGram, Classes)

@@ -1,9 +1,13 @@
 """Kernels on classes 0, .., m - 1."""
 
+from collections.abc import Callable
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
 from jaxcal import convert
@@ -18,6 +22,21 @@ def of_vectors(kernel: KernelLike, name: str) -> KernelLike:
             f"jaxcal.kernels.Gaussian() or another kernel on vectors"
         )
     return kernel
+
+
+def _as_pytree(function: Any) -> Any:
+    return function if isinstance(function, eqx.Module | Partial) else Partial(function)
+
+
+class MatrixKernel(eqx.Module):
+    r"""Kernel k((p, y), (q, y')) on predictions and classes together, no product of two.
+
+    Args:
+        function: ``K(p, q)`` of two probability vectors [m] that returns the matrix
+            :math:`K_{yy'} = k((p, y), (q, y'))`, [m, m]; a function or a pytree that is called.
+    """
+
+    function: Callable[[Array, Array], Array] = eqx.field(converter=_as_pytree)
 
 
 class Delta(eqx.Module):

@@ -5,11 +5,10 @@ r"""h(i, j) of the kernel calibration error: targets against what the prediction
 with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). It is the
 inner product of :math:`k(y, \cdot) - E k(Z, \cdot)` with the same of the other observation, and
 its mean over y ~ p is 0 whatever the other observation is. `KernelResidual` is h_Y, which
-`jaxcal.pairwise.weighted.Weighted` multiplies by k_P; a kernel k((p, y), (p', y')) that is no such
-product cannot be written that way, and is `MatrixSKCE`.
+`jaxcal.pairwise.weighted.Weighted` multiplies by k_P; for a kernel k((p, y), (p', y')) of classes
+that is no such product, h_Y depends on p and p' too (`jaxcal.kernels.classes.MatrixKernel`).
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -19,8 +18,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.kernel_means import KernelMeans
 from jaxcal.kernel_means.waves import Wave
-from jaxcal.kernels import points
-from jaxcal.kernels.classes import ClassGram
+from jaxcal.kernels.classes import ClassGram, MatrixKernel
 from jaxcal.models.families import Classes
 from jaxcal.numerics import TURN, cos_and_sin
 from jaxcal.pairwise.finite_rank import Draw, Frequencies, twice, waves
@@ -81,6 +79,8 @@ class KernelResidual(eqx.Module):
         random projection of the residuals takes the place of frequencies."""
         if isinstance(features.distribution, Classes):
             kernel = self.means.kernel
+            if isinstance(kernel, MatrixKernel):
+                raise TypeError("features: a function as target_kernel has no random features")
             matrix = kernel.matrix if isinstance(kernel, ClassGram) else None
             signs = draw.signs(features.distribution.probabilities.shape[1] - 1)
             return ClassWaves(draw.frequencies(), class_directions(signs, matrix))
@@ -118,38 +118,6 @@ class ClassWaves(eqx.Module):
         along = self.directions[:, features.ys] - self.directions @ p.T
         cos, _ = waves(self.frequencies.turns(vectors), twice(self.frequencies.sizes))
         return (cos * twice(along))[None]
-
-
-class MatrixSKCE(eqx.Module):
-    r"""Pairwise statistic of SKCE for classes and any kernel k((p, y), (p', y')).
-
-    ``operator(p, q)`` returns the matrix :math:`K_{yy'} = k((p, y), (q, y'))`, [m, m], of two
-    probability vectors, and :math:`h = (e_y - p)^\top K (e_{y'} - p')`. Features: `Observed` with
-    the probabilities [n, m] as ``distribution``. Cost O(m^2) a pair.
-    Source: Widmann, Lindsten and Zachariah (2021), App. E.
-    """
-
-    operator: Callable[[Array, Array], Array]
-
-    @property
-    def channels(self) -> int:
-        return 1
-
-    def block(self, rows: Observed, cols: Observed) -> Float[Array, "c r s"]:
-        def one(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
-            return a[1] @ self.operator(a[0], b[0]) @ b[1]
-
-        return points.gram(one, _with_residuals(rows), _with_residuals(cols))[None]
-
-    def diagonal(self, features: Observed) -> Float[Array, "c n"]:
-        p, residuals = _with_residuals(features)
-        return jax.vmap(lambda p, e: e @ self.operator(p, p) @ e)(p, residuals)[None]
-
-
-def _with_residuals(observed: Observed) -> tuple[Array, Array]:
-    p = observed.distribution
-    assert isinstance(p, jax.Array)
-    return p, jax.nn.one_hot(observed.ys, p.shape[-1], dtype=p.dtype) - jnp.asarray(p)
 
 
 def class_directions(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.kernels.classes import ClassGram
+from jaxcal.kernels.classes import ClassGram, MatrixKernel
 from jaxcal.models import Draws
 from jaxcal.models.families import Classes, Laplaces, Normals, distribution_of
 from jaxcal.models.sampling import sample
@@ -124,6 +124,8 @@ def as_forms(
         return None
     assert isinstance(pairwise, Weighted)
     assert statistic is not None
+    if isinstance(statistic.means.kernel, MatrixKernel):
+        return None
     assert observed is not None
     p = distribution.probabilities
     n, m = p.shape
@@ -156,7 +158,10 @@ def rare_targets(
         return None
     statistic = _kernel_residual(prepared.pairwise)
     if isinstance(predictions, Classes):
-        mean, variance = _of_classes(predictions.probabilities, _matrix(prepared.target_kernel))
+        p, kernel = predictions.probabilities, prepared.target_kernel
+        own = isinstance(kernel, MatrixKernel)
+        grams = jax.vmap(kernel.function)(p, p) if own else _matrix(kernel)
+        mean, variance = _of_classes(p, grams)
     elif statistic is not None and samplable(predictions, targets):
         mean, variance = _of_looks(key, prepared, statistic, featured, predictions, targets)
     else:
@@ -165,11 +170,12 @@ def rare_targets(
 
 
 def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Array]:
-    """Mean and variance of V."""
+    """Mean and variance of V; a Gram matrix [m, m] for all, or one each, [n, m, m]."""
     gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
-    average = p @ gram
+    gram = gram.reshape(-1, *gram.shape[-2:])
+    average = (p[:, None] @ gram)[:, 0]
     own = jnp.sum(average * p, axis=1, keepdims=True)
-    squares = jnp.diag(gram)[None] - 2 * average + own
+    squares = jnp.diagonal(gram, axis1=-2, axis2=-1) - 2 * average + own
     mean = jnp.sum(p * squares, axis=1)
     return jnp.sum(mean), jnp.sum(p * (squares - mean[:, None]) ** 2)
 

@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from jaxcal import checks, testing
+from jaxcal.kernels.classes import MatrixKernel
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
 from jaxcal.preparation import RandomFeatures
@@ -68,8 +69,10 @@ def skce_test(
             median heuristic.
         target_kernel: Kernel between targets. By default Gaussian; the product of Laplace kernels
             over coordinates for Laplace predictions; `jaxcal.kernels.Delta` for classes, for
-            which a Gram matrix [m, m] will do too. Without a bandwidth it gets the median
-            heuristic.
+            which a Gram matrix [m, m] will do too, or, for a kernel that is no product of two, a
+            function K(p, q) of two predictions [m] that returns the matrix of k((p, y), (q, y'))
+            (then with ``prediction_kernel=jaxcal.kernels.Constant()``). Without a bandwidth it
+            gets the median heuristic.
         null: Distribution of the statistic under calibration; see `jaxcal.nulls`. By default
             `jaxcal.nulls.Redrawn`, which is exact for every n, where it costs little: for two
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
@@ -127,7 +130,8 @@ def skce_test(
         whiten=whiten,
     )
     if null is None:
-        null = default_null(predictions, ys, Wild()) if features is None else Wild()
+        costly = features is not None or isinstance(spec.target_kernel, MatrixKernel)
+        null = Wild() if costly else default_null(predictions, ys, Wild())
     return testing.run(
         key,
         predictions,

@@ -3,6 +3,7 @@
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -13,7 +14,7 @@ from jaxcal.divergences.laplaces import LaplaceWasserstein
 from jaxcal.divergences.simplex import Euclidean
 from jaxcal.kernel_means import distribution_of
 from jaxcal.kernels import points
-from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models.counts import lattice_size
 from jaxcal.models.families import Classes, Laplaces, Mixtures, Normals
@@ -103,9 +104,27 @@ def _class_kernel(kernel: KernelLike | ArrayLike | None, m: int) -> Any:
         return Delta()
     if isinstance(kernel, (list, tuple, np.ndarray, jax.Array)):
         kernel = ClassGram(kernel)
-    if not isinstance(kernel, (Delta, ClassGram)):
-        raise TypeError(
-            f"target_kernel: classes need jaxcal.kernels.Delta() or a Gram matrix [{m}, {m}], got "
-            f"{type(kernel).__name__}"
-        )
-    return kernel
+    if isinstance(kernel, (Delta, ClassGram)):
+        return kernel
+    one = jax.ShapeDtypeStruct((m,), jnp.result_type(float))
+    try:
+        matrix = MatrixKernel(kernel)  # pyright: ignore[reportArgumentType]
+        shape = jax.eval_shape(matrix.function, one, one).shape
+    except Exception as error:
+        raise _no_class_kernel(kernel, m) from error
+    if shape != (m, m):
+        raise _no_class_kernel(kernel, m)
+    return matrix
+
+
+def _no_class_kernel(kernel: Any, m: int) -> TypeError:
+    return TypeError(
+        f"target_kernel: classes need jaxcal.kernels.Delta(), a Gram matrix [{m}, {m}], or a "
+        f"function of two predictions [{m}] that returns one, got {type(kernel).__name__}"
+    )
+
+
+def of_targets_alone(spec: Specification) -> None:
+    """TypeError where the target kernel sees the predictions too."""
+    if isinstance(spec.target_kernel, MatrixKernel):
+        raise TypeError("target_kernel: a function of two predictions is for skce_test and skce")

@@ -9,11 +9,11 @@ import numpyro.distributions as dist
 import pytest
 from scipy.integrate import quad
 
-from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
+from jaxcal.divergences import TotalVariation, Wasserstein
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import Constant, Delta, Gaussian
 from jaxcal.models.families import Classes
-from jaxcal.pairwise.skce import KernelResidual, MatrixSKCE, Observed
+from jaxcal.pairwise.skce import KernelResidual, Observed
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 
 LENGTH, SPREAD = 0.8, 1.3  # of the kernels on targets and on predictions
@@ -106,21 +106,6 @@ def test_classes_are_those_of_the_definition_by_enumeration():
         wanted[i, j] = np.exp(-(tv**2) / (2 * SPREAD**2)) * same
     np.testing.assert_allclose(pairwise.block(features, features)[0], wanted, atol=1e-12)
     np.testing.assert_allclose(pairwise.diagonal(features)[0], np.diag(wanted), atol=1e-12)
-
-
-def test_a_matrix_kernel_of_one_number_times_the_identity_is_the_product_kernel():
-    p, ys = classes()
-
-    def operator(p, q):
-        return jnp.exp(-jnp.sum((p - q) ** 2) / (2 * SPREAD**2)) * jnp.eye(3)
-
-    general = MatrixSKCE(operator)
-    means = kernel_means(Delta(), Classes(p))
-    product = Weighted(Gaussian(SPREAD), Vectors(p[:0]), (KernelResidual(means.empty()),))
-    wanted = product.block(*[WeightedFeatures(p, (Observed(ys, means.features),))] * 2)
-    observed = Observed(ys, p)
-    np.testing.assert_allclose(general.block(observed, observed), wanted, atol=1e-12)
-    np.testing.assert_allclose(general.diagonal(observed)[0], np.diag(wanted[0]), atol=1e-12)
 
 
 def test_without_a_kernel_on_predictions_the_sum_is_a_squared_norm(normals):
