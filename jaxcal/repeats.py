@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree, UInt32
 
-from jaxcal import random_words
 from jaxcal.typing import DTypeLike, Key
 
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
@@ -41,7 +40,7 @@ def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Arra
     change places, which changes nothing. Cost O(n log n).
     """
     order = jnp.lexsort((fingerprints(ties, n), fingerprints(tree, n)))
-    return order[random_words.permutation(key, n)]
+    return order[jax.random.permutation(key, n)]
 
 
 def repeated_rows(

@@ -14,11 +14,11 @@ few pairs of entries that a random order of the observations leaves together.
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal import random_words
 from jaxcal.typing import DTypeLike, Key
 
 LARGEST_GROUP = 32  # larger groups save no more: blocks become narrow, and patterns are few by then
@@ -27,7 +27,7 @@ LEAST_GROUPS = 12  # 2^11 patterns of signs over the groups, so that few are dra
 
 def independent_signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
     """Independent random signs, 32 from each random word: 32 times fewer words than one a sign."""
-    words = random_words.words(key, n * -(-b // 32)).reshape(n, -1)
+    words = jax.random.bits(key, (n * -(-b // 32),), jnp.uint32).reshape(n, -1)
     ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1
     return 1 - 2 * ones.reshape(n, -1)[:, :b].astype(dtype)
 
@@ -66,11 +66,11 @@ class HadamardSigns(eqx.Module):
     @classmethod
     def draw(cls, key: Key, n: int, b: int, dtype: DTypeLike) -> "HadamardSigns":
         """Random order, signs and patterns for n observations and b columns."""
-        keys = random_words.split(key, 3)
+        keys = jax.random.split(key, 3)
         group = LARGEST_GROUP
         while group > 1 and n < LEAST_GROUPS * group:
             group //= 2
-        order = random_words.permutation(keys[0], n)
+        order = jax.random.permutation(keys[0], n)
         signs = independent_signs(keys[1], n, 1, dtype)[:, 0]
         patterns = independent_signs(keys[2], -(-n // group), -(-b // group), dtype)
         return cls(order, signs, patterns, group, b)

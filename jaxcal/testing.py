@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import checks, nulls, random_words
+from jaxcal import checks, nulls
 from jaxcal.batching import one_at_a_time
 from jaxcal.dependence import season
 from jaxcal.linear import OfVectors, linear_sums
@@ -58,7 +58,7 @@ def estimate(
     mesh: Mesh | None = None,
 ) -> Estimate:
     """Fit and walk once, without bootstrap columns."""
-    prepared, featured = spec.fit(random_words.split(key, 3)[:2], predictions, targets)
+    prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
     none = jnp.zeros((targets.shape[0], 0))
     sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
     estimate = means(sums)
@@ -245,7 +245,7 @@ def unjudged(
         null: Null,
         level: Scalar,
     ) -> TestResult:
-        keys = random_words.split(key, 3)
+        keys = jax.random.split(key, 3)
         prepared, featured = spec.fit(keys[:2], predictions, targets)
         scores, fitted = featured.scores, (prepared, featured)
         series = errors(featured, predictions, targets)

@@ -19,7 +19,7 @@ MODULES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*
 
 # from the words every stage shares to the command line; a module may import itself and what is
 # to its left
-ORDER = ["typing", "convert", "numerics", "random_words", "batching", "repeats"]
+ORDER = ["typing", "convert", "numerics", "batching", "repeats"]
 ORDER += ["results", "models", "scores", "checks"]
 ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "signs", "quadratic"]
 ORDER += ["linear"]

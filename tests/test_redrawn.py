@@ -12,7 +12,7 @@ import scipy.stats
 from jax.sharding import Mesh
 
 import jaxcal
-from jaxcal import Draws, random_words, skce_test
+from jaxcal import Draws, skce_test
 from jaxcal.nulls import Bound, Eigenvalues, HadamardWild, Redrawn, Wild
 from jaxcal.preparation import redraws
 from jaxcal.skce import skce
@@ -88,7 +88,7 @@ def test_the_default_follows_what_it_costs(null):
 
 def redrawn(key, n_draws, predictions, ys):
     """The data sets that a test with this key draws."""
-    keys = random_words.split(random_words.split(key, 3)[2], n_draws)
+    keys = jax.random.split(jax.random.split(key, 3)[2], n_draws)
     return [redraws.redraw(one, predictions, ys) for one in keys]
 
 

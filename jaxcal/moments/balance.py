@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import convert, random_words
+from jaxcal import convert
 from jaxcal.moments.evaluation import LogDensityOfOne
 from jaxcal.typing import DTypeLike, Key, Nodes, Point
 
@@ -150,7 +150,7 @@ def symmetric_moves(
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
-    normal = random_words.normal(key, (-(-n_moves // across), dimension, across), exact)
+    normal = jax.random.normal(key, (-(-n_moves // across), dimension, across), exact)
     directions = jnp.swapaxes(jnp.linalg.qr(normal)[0], 1, 2).reshape(-1, dimension)[:n_moves]
     places = np.linspace(0, len(lengths) - 1, n_moves)
     through = np.exp(np.interp(places, np.arange(len(lengths)), np.log(lengths)))

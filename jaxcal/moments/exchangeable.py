@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import convert, random_words
+from jaxcal import convert
 from jaxcal.moments.evaluation import LogDensityOfOne
 from jaxcal.typing import Key, Point
 
@@ -66,7 +66,7 @@ class Exchangeable(eqx.Module):
         convert.real(self.scale, "scale", above=0)
 
     def __call__(self, log_density: LogDensityOfOne, y: Point, key: Key) -> dict[str, Array]:
-        drawn = self.scale * random_words.normal(key, (self.n_candidates, y.size), y.dtype)
+        drawn = self.scale * jax.random.normal(key, (self.n_candidates, y.size), y.dtype)
         members = jnp.concatenate([y[None], drawn])
         proposal = -jnp.sum((members / self.scale) ** 2, axis=1) / 2
         logs = jax.lax.map(log_density, members)

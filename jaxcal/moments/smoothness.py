@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import random_words
 from jaxcal.moments.evaluation import evaluate
 from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Predictions
@@ -53,7 +52,7 @@ def smooth(
     scores = evaluate(_score, predictions, targets, centers, scales)["moment"]
     size = jnp.sqrt(jnp.mean(jnp.where(jnp.isfinite(scores), scores, 0) ** 2))
     length = 0.3 / jnp.where(size > 0, size, 1)
-    directions = random_words.normal(key, (n, d), targets.dtype)
+    directions = jax.random.normal(key, (n, d), targets.dtype)
     directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
     steps = length * directions
 

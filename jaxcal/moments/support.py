@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import random_words
 from jaxcal.models import Units
 from jaxcal.moments.evaluation import LogDensityOfOne, evaluate
 from jaxcal.scores import is_distribution, on_whole_space
@@ -74,7 +73,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
         return evaluate(_moved, predictions, targets, *place, steps)["moment"][:, 0]
 
     here = logs(jnp.zeros((n, d), targets.dtype))
-    lines = random_words.normal(key, (len(LENGTHS), n, d), targets.dtype)
+    lines = jax.random.normal(key, (len(LENGTHS), n, d), targets.dtype)
     lines = lines / jnp.linalg.norm(lines, axis=-1, keepdims=True)
     lines = lines * jnp.asarray(LENGTHS, targets.dtype)[:, None, None]
     steps = jnp.stack([lines, -lines], axis=1).reshape(-1, n, d)  # the shortest first

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import convert, random_words
+from jaxcal import convert
 from jaxcal.nulls.contract import Needs, Outcome, Sums
 from jaxcal.nulls.resampling import float_type
 from jaxcal.nulls.weighted_chi_square import tail
@@ -59,7 +59,7 @@ class Eigenvalues(eqx.Module):
     def needs(self, key: Key, features: Features) -> Needs:
         n = count(features)
         shape = (n, min(self.columns, n))
-        return Needs(squares=True, sketch=random_words.normal(key, shape, float_type(features)))
+        return Needs(squares=True, sketch=jax.random.normal(key, shape, float_type(features)))
 
     def outcome(self, sums: Sums) -> Outcome:
         n, values = sums.n, sums.eigenvalues

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import convert, random_words
+from jaxcal import convert
 from jaxcal.dependence import dependence, series_of
 from jaxcal.nulls.contract import Needs, Outcome, Sums, p_value
 from jaxcal.numerics import at_least
@@ -121,7 +121,7 @@ class Redrawn(eqx.Module):
     exact: bool = eqx.field(default=True, init=False, static=True)
 
     def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(redraws=random_words.split(key, self.n_draws))
+        return Needs(redraws=jax.random.split(key, self.n_draws))
 
     def outcome(self, sums: Sums) -> Outcome:
         statistic, samples = sums.unbiased, sums.redrawn
@@ -280,9 +280,7 @@ class Spectrum(eqx.Module):
     n_draws: int = eqx.field(default=500, static=True, converter=_draws)
 
     def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(
-            random_words.normal(key, (count(features), self.n_draws), float_type(features))
-        )
+        return Needs(jax.random.normal(key, (count(features), self.n_draws), float_type(features)))
 
     def outcome(self, sums: Sums) -> Outcome:
         g = sums.weights

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal import random_words
 from jaxcal.kernels import points
 from jaxcal.models import OwnUnits, Standardized
 from jaxcal.moments import KernelStein, Moment, evaluate, marginal_means, smooth
@@ -74,7 +73,7 @@ class MomentsResidual(eqx.Module):
             jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(densities) > 0))
         )
         impossible = impossible & ~lost
-        keys = random_words.split(key, 1 + len(self.moments))
+        keys = jax.random.split(key, 1 + len(self.moments))
         bounded, rough = _bounded(keys[0], densities, view, ~finite | lost), jnp.zeros((), bool)
         if any(_asks(one, "smoothness") == 2 for one in self.moments):
             rough = ~smooth(keys[0], densities, targets, centers, scales)
@@ -96,7 +95,7 @@ class MomentsResidual(eqx.Module):
                 if _asks(moment, "marginal") and each is None:
                     units = units @ _roots(view, predictions)
                 if _asks(moment, "randomized"):
-                    rows = (random_words.split(keys[k + 1], ys.shape[0]),)
+                    rows = (jax.random.split(keys[k + 1], ys.shape[0]),)
                 groups = evaluate(moment, densities, targets, at, units, *rows)
             for group, values in groups.items():
                 if values.shape[1] == 0:  # no correlation in one dimension

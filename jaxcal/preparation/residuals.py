@@ -7,10 +7,11 @@ score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` of a prediction with kernel means
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal import preconditioners, random_words
+from jaxcal import preconditioners
 from jaxcal.dependence import series_of
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernel_means import KernelMeans, kernel_means
@@ -240,7 +241,7 @@ class MeanResidual(eqx.Module):
         return False
 
     def node_key(self, key: Key) -> Key:
-        return random_words.split(key, 2)[1]
+        return jax.random.split(key, 2)[1]
 
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
@@ -268,7 +269,7 @@ class MeanResidual(eqx.Module):
         target_kernel: KernelLike,
         described: Features,
     ) -> Featured:
-        draw_key = random_words.split(key, 2)[0]
+        draw_key = jax.random.split(key, 2)[0]
         if isinstance(view.about_origin, Standardized):
             means = kernel_means(
                 target_kernel,

@@ -16,7 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Array, PyTree
 from jaxtyping import Key as _Key
 
-from jaxcal import checks, random_words
+from jaxcal import checks
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors, check_rows
 from jaxcal.kernel_means.waves import Wave
@@ -185,7 +185,7 @@ class Specification(eqx.Module):
                 else units.points(predictions.nodes.reshape(-1, d))
             )
         if self.base_measure is None:
-            return random_words.normal(key, (self.n_nodes, d), dtype)
+            return jax.random.normal(key, (self.n_nodes, d), dtype)
         nodes: Any = self.base_measure
         if is_distribution(nodes):
             nodes = sample(key, nodes, (self.n_nodes,), "base_measure")

@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from jaxcal import checks, random_words
+from jaxcal import checks
 from jaxcal.numerics import at_least
 from jaxcal.preparation import Specification
 from jaxcal.quadratic import block_sums
@@ -147,7 +147,7 @@ def block_estimates(
 def _blocks(
     key: Key, predictions: PredictionsLike, targets: Array, spec: Specification, *, size: int
 ) -> tuple[Float[Array, " m"], Scalar]:
-    keys = random_words.split(key, 3)[:2]
+    keys = jax.random.split(key, 3)[:2]
     prepared, featured = spec.fit(keys, predictions, targets)
     blocks = jnp.sum(block_sums(prepared.pairwise, featured.features, size).means, axis=0)
     m = blocks.size
