@@ -188,13 +188,13 @@ def _one_sided(
     along = values @ jnp.sum(values, axis=0)
 
     def opposite(key: Key) -> Array:
-        far = random_words.normal(key, (len(targets), len(scale)), targets.dtype) @ scale
+        far = jax.random.normal(key, (len(targets), len(scale)), targets.dtype) @ scale
         moved = targets + far.reshape(targets.shape)
         there = evaluate(moment, densities, moved, *at)[group] @ jnp.sum(values, axis=0)
         logs = each_density(densities, lambda log_density, y: log_density(y), moved)
         return jnp.max(jnp.where(jnp.isfinite(logs) & jnp.isfinite(there), -there, 0))
 
-    b = jnp.max(jax.lax.map(opposite, random_words.split(key, LOOKS)))
+    b = jnp.max(jax.lax.map(opposite, jax.random.split(key, LOOKS)))
     share = jnp.where(along > 0, b / jnp.where(along > 0, b + along, 1), 1)
     return jnp.all(along > 0) & (jnp.prod(share) > CHANCE)
 
