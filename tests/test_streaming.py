@@ -39,7 +39,7 @@ def same(one, other):
 
 
 def test_batches_of_what_has_no_rows_are_refused_by_place():
-    with pytest.raises(TypeError, match="arrays: wanted one array or more, got an array .* None"):
+    with pytest.raises(TypeError, match=r"arrays: wanted one array or more, got an array .* None"):
         list(array_batches(4, P, None))
     with pytest.raises(TypeError, match="arrays: wanted one array or more, got none"):
         list(array_batches(4))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.numerics import psd_root
-from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
+from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike
 
 Probabilities = Float[Array, "n m"]
 Labels = Int[Array, " n"]
@@ -101,25 +101,6 @@ def residuals(
     Source: Moskvichev and Sejdinovic, Section 3.1.
     """
     plain = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - q
-    return plain if root is None else plain @ root
-
-
-def sampled_residuals(
-    key: Key,
-    q: Probabilities,
-    labels: Labels,
-    root: Float[Array, "m m"] | None = None,
-    *,
-    n_draws: int = 1,
-) -> Float[Array, "n m"]:
-    """As `residuals`, with the mean of ``n_draws`` classes drawn from each prediction for q.
-
-    For comparison only: the average over the draws exceeds the exact value by `null_mean` divided
-    by ``n_draws``. Source: Section 3.1, which replaces draws by their means.
-    """
-    drawn = jax.random.categorical(key, jnp.log(q), axis=1, shape=(n_draws, q.shape[0]))
-    counts = jax.vmap(lambda z: jax.nn.one_hot(z, q.shape[1], dtype=q.dtype))(drawn)
-    plain = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - jnp.mean(counts, axis=0)
     return plain if root is None else plain @ root
 
 

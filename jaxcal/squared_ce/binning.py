@@ -21,7 +21,6 @@ from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.search import Range
 
 AS_RUN = tuple(range(5, 91, 5))  # the authors' code; the paper's text says up to 100
-PRINTED = tuple(range(5, 101, 5))
 SHARED = 128
 MOST_DEBIASED = 512  # factors of h have a column a bin there
 

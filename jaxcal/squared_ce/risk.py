@@ -20,7 +20,7 @@ from jaxcal import checks
 from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.squared_ce.functions import CalibrationFunction, Factors, on_diagonal
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.typing import Key, Scalar
+from jaxcal.typing import Scalar
 
 
 class Risk(NamedTuple):
@@ -145,39 +145,6 @@ def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int
     return Risk(sums.total[0] / ordered_pairs(n), sums.row_sums[0] / (n - 1))
 
 
-def risk_of_gram(residuals: Float[Array, "n d"], gram: Array) -> Risk:
-    """The definition, for any symmetric matrix of values h(p_i, p_j); O(n^2) memory."""
-    n = _at_least_two(residuals)
-    if gram.shape != (n, n):
-        raise ValueError(f"gram: wanted one row and column an observation, {n}, got {gram.shape}")
-    gaps = (residuals @ residuals.T - gram) ** 2
-    rows = (jnp.sum(gaps, axis=1) - jnp.diag(gaps)) / (n - 1)
-    return Risk(jnp.mean(rows), rows)
-
-
-def consecutive_risk(residuals: Float[Array, "n d"], factors: Factors) -> Scalar:
-    """The n - 1 pairs (i, i + 1) alone: unbiased, O(n (d + r)), for observations in random order.
-
-    Its variance is about that of n / 2 independent pairs, much more than that of all pairs.
-    """
-    _at_least_two(residuals)
-    first = jnp.arange(residuals.shape[0] - 1)
-    return _mean_of_pairs(residuals, factors, first, first + 1)
-
-
-def random_pairs_risk(
-    key: Key, residuals: Float[Array, "n d"], factors: Factors, *, n_pairs: int
-) -> Scalar:
-    """``n_pairs`` pairs i != j drawn with replacement: unbiased, O(n_pairs (d + r))."""
-    n = _at_least_two(residuals)
-    if n_pairs < 1:
-        raise ValueError(f"n_pairs: wanted at least 1, got {n_pairs}")
-    first_key, step_key = jax.random.split(key)
-    first = jax.random.randint(first_key, (n_pairs,), 0, n)
-    second = (first + jax.random.randint(step_key, (n_pairs,), 1, n)) % n
-    return _mean_of_pairs(residuals, factors, first, second)
-
-
 def one_problem(problem: Reduced) -> None:
     """ValueError for a class-wise problem, which is several."""
     if problem.inputs.ndim != 2:
@@ -185,12 +152,6 @@ def one_problem(problem: Reduced) -> None:
             f"problem: wanted one, inputs of shape [n, d], got {problem.inputs.shape}; "
             f"take the class-wise problems one by one: problem.problems()"
         )
-
-
-def _mean_of_pairs(residuals: Array, factors: Factors, i: Array, j: Array) -> Scalar:
-    targets = jnp.sum(residuals[i] * residuals[j], axis=1)
-    values = jnp.sum(factors.left[i] * factors.right[j], axis=1)
-    return jnp.mean((targets - values) ** 2)
 
 
 def _at_least_two(residuals: Array) -> int:

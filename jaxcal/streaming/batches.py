@@ -37,7 +37,7 @@ def shard_line(name: Path, rows: int, files: Iterable[Path]) -> str:
     return f"{name.name}, {rows} rows, checksum {checksum:08x}"
 
 
-def array_batches(size: int, *arrays: ArrayLike) -> Iterator[tuple[Array | np.ndarray, ...]]:
+def array_batches(
     """Consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
 
     Args:

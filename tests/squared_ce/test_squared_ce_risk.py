@@ -1,4 +1,4 @@
-"""The risk: four ways to compute it, its exact value on finite laws, and its closed forms."""
+"""The risk: three ways to compute it, its exact value on finite laws, and its closed forms."""
 
 from functools import partial
 
@@ -18,6 +18,7 @@ from reference.classifiers import (
     temperature_residual,
     tempered_dirichlet,
 )
+from reference.incomplete import consecutive_risk, random_pairs_risk
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
 from jaxcal.squared_ce import canonical, class_wise, top_label
@@ -28,7 +29,6 @@ LAW = finite.FiniteDistribution(jnp.asarray(ATOMS), jnp.asarray(WEIGHTS), jnp.as
 NUMBERS = st.floats(-2, 2, width=32)
 by_moments = jax.jit(risks.risk_by_moments)
 by_pairs = jax.jit(partial(risks.risk_by_pairs, tile=3))
-of_gram = jax.jit(risks.risk_of_gram)
 
 
 def symmetric(seed, n, d, r):
@@ -47,7 +47,6 @@ def test_all_ways_to_the_risk_equal_the_double_loop(seed):
     for value in (
         by_moments(residuals, factors),
         by_pairs(residuals, factors),
-        of_gram(residuals, jnp.asarray(h)),
     ):
         np.testing.assert_allclose(value.value, wanted, rtol=1e-11)
         np.testing.assert_allclose(jnp.mean(value.rows), wanted, rtol=1e-11)
@@ -89,20 +88,18 @@ def test_incomplete_versions_are_means_over_their_pairs(key):
     residuals, factors = symmetric(5, 9, 2, 3)
     gaps = np.asarray((residuals @ residuals.T - factors.left @ factors.right.T) ** 2)
     np.testing.assert_allclose(
-        risks.consecutive_risk(residuals, factors), np.mean(np.diag(gaps, 1)), rtol=1e-12
+        consecutive_risk(residuals, factors), np.mean(np.diag(gaps, 1)), rtol=1e-12
     )
     n_pairs = 40_000
-    value = float(risks.random_pairs_risk(key, residuals, factors, n_pairs=n_pairs))
+    value = float(random_pairs_risk(key, residuals, factors, n_pairs=n_pairs))
     off = gaps[~np.eye(9, dtype=bool)]
     assert abs(value - off.mean()) < 4.5 * off.std() / n_pairs**0.5
-    with pytest.raises(ValueError, match="n_pairs: wanted at least 1"):
-        risks.random_pairs_risk(key, residuals, factors, n_pairs=0)
 
 
 def test_random_pairs_never_pair_an_observation_with_itself(key):
     residuals = jnp.eye(3)  # products are 1 with itself, 0 otherwise
     zero = jnp.zeros((3, 1))
-    assert float(risks.random_pairs_risk(key, residuals, Factors(zero, zero), n_pairs=500)) == 0
+    assert float(random_pairs_risk(key, residuals, Factors(zero, zero), n_pairs=500)) == 0
 
 
 def test_the_jackknife_equals_leaving_out_one_observation_after_the_other():
@@ -120,8 +117,6 @@ def test_sizes_are_checked():
     residuals, factors = symmetric(0, 4, 2, 2)
     with pytest.raises(ValueError, match="at least 2 observations"):
         risks.risk_by_moments(residuals[:1], Factors(factors.left[:1], factors.right[:1]))
-    with pytest.raises(ValueError, match="gram: wanted one row and column an observation, 4"):
-        risks.risk_of_gram(residuals, jnp.zeros((3, 3)))
     with pytest.raises(ValueError, match="take the class-wise problems one by one"):
         risks.empirical_risk(Residual(jnp.zeros_like), class_wise(ATOMS, [0, 1, 2]))
 
@@ -229,7 +224,7 @@ def test_empirical_risks_are_unbiased_for_a_fixed_function(key):
         factors = fixed.factors(problem.inputs)
         return (
             risks.risk_by_moments(problem.residuals, factors).value,
-            risks.consecutive_risk(problem.residuals, factors),
+            consecutive_risk(problem.residuals, factors),
         )
 
     _, support = LAW.support("canonical")
