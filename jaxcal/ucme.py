@@ -114,7 +114,7 @@ def ucme_test(
     n, j = problem.ys.shape[0], problem.at.shape[0]
     used = n - j if locations is None else n
     if null is None:
-        null = default_null(problem.predictions, problem.ys, Signs())
+        null = default_null(problem.predictions, problem.ys, Signs(), problem.spec.target_kernel)
     least = 2 if isinstance(null, Redrawn) else null.least(j)
     if used < least:
         left = f" after {j} of n={n} serve as locations" if locations is None else ""

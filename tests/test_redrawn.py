@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 import jaxcal
 from jaxcal import Draws, skce_test
+from jaxcal.kernels import Matern52
 from jaxcal.nulls import Bound, Eigenvalues, HadamardWild, Redrawn, Wild
 from jaxcal.preparation import redraws
 from jaxcal.skce import skce
@@ -84,6 +85,12 @@ def test_the_default_follows_what_it_costs(null):
         skce_test(0, draws, x[:40], **given).null,
     ]
     assert names == ["Redrawn"] * (4 if null else 2) + ["Wild"] * (0 if null else 2)
+
+
+def test_kernels_without_closed_forms_are_not_averaged_again_for_each_draw():
+    x = jnp.linspace(-1, 1, 20)
+    result = skce_test(0, dist.Laplace(x, 1.0), x, target_kernel=Matern52(1.0))
+    assert result.null == "Wild"
 
 
 def redrawn(key, n_draws, predictions, ys):

@@ -131,7 +131,7 @@ def skce_test(
     )
     if null is None:
         costly = features is not None or isinstance(spec.target_kernel, MatrixKernel)
-        null = Wild() if costly else default_null(predictions, ys, Wild())
+        null = Wild() if costly else default_null(predictions, ys, Wild(), spec.target_kernel)
     return testing.run(
         key,
         predictions,

@@ -31,6 +31,7 @@ from jaxcal.skce.observations import check_parameters, observations
 from jaxcal.typing import ArrayLike, BaseMeasure, KernelLike
 from jaxcal.whitening.contract import Whitener, checked
 
+CLOSED = {Normals: Gaussian, Laplaces: points.L1Laplace, Mixtures: Gaussian}
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
 
 Otherwise = TypeVar("Otherwise")
@@ -89,13 +90,22 @@ def mean_specification(
     return predictions, ys, specification
 
 
-def default_null(predictions: Any, ys: Array, otherwise: Otherwise) -> Redrawn | Otherwise:
-    """Targets drawn anew from the predictions, where that costs little; or else another null."""
+def default_null(
+    predictions: Any, ys: Array, otherwise: Otherwise, kernel: KernelLike | None = None
+) -> Redrawn | Otherwise:
+    """Targets drawn anew from the predictions, where that costs little; or else another null.
+
+    ``kernel`` on targets; None is the default one.
+    """
     n = ys.shape[0]
     if isinstance(predictions, Classes):
         k = predictions.probabilities.shape[1] - 1
         return Redrawn() if k == 1 or n**2 * k <= MOST_PRODUCTS else otherwise
-    closed = isinstance(distribution_of(predictions), (Normals, Laplaces, Mixtures))
+    means = distribution_of(predictions)
+    closed = any(
+        isinstance(means, family) and (kernel is None or isinstance(kernel, averaged))
+        for family, averaged in CLOSED.items()
+    )
     return Redrawn() if closed and n <= MOST_REFITTED and samplable(predictions, ys) else otherwise
 
 

@@ -10,7 +10,6 @@ from jaxtyping import Array, PyTree
 
 from jaxcal import checks
 from jaxcal.arrays_file import BadFile
-from jaxcal.typing import ArrayLike
 
 TARGETS, PROBABILITIES = "targets", "probabilities"
 
@@ -38,6 +37,8 @@ def shard_line(name: Path, rows: int, files: Iterable[Path]) -> str:
 
 
 def array_batches(
+    size: int, *arrays: Array | np.ndarray
+) -> Iterator[tuple[Array | np.ndarray, ...]]:
     """Consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
 
     Args:
