@@ -91,7 +91,7 @@ def mean_specification(
 
 
 def default_null(
-    predictions: Any, ys: Array, otherwise: Otherwise, kernel: KernelLike | None = None
+    predictions: Any, ys: Array, otherwise: Otherwise, kernel: Any = None
 ) -> Redrawn | Otherwise:
     """Targets drawn anew from the predictions, where that costs little; or else another null.
 
