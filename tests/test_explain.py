@@ -11,6 +11,7 @@ import pytest
 import jaxcal
 from jaxcal.__main__ import main
 from jaxcal.results.explain import NAME, explanations, names, pointer
+from jaxcal.results.notes import REASONS, TABLE
 
 PACKAGE = Path(jaxcal.__file__).parent
 # functions of the package whose texts are warnings
@@ -49,6 +50,7 @@ def texts(node):
 
 
 SAID = [(where, text) for where, text in sentences() if len(text) > 40]
+SAID += [("notes.TABLE", f"{one.sentence} [{name}]") for name, one in TABLE.items() if one.sentence]
 
 
 def test_every_warning_ends_in_a_name():
@@ -59,6 +61,7 @@ def test_every_warning_ends_in_a_name():
 def test_every_name_has_its_section_and_every_section_its_warning():
     code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     used = set(re.findall(r" \[([a-z][a-z-]{3,})\]\"", code))
+    used |= {name for name, one in TABLE.items() if one.sentence}
     assert used == set(SECTIONS)
     assert set(names(text for _, text in SAID)) <= used
 
@@ -67,8 +70,8 @@ def test_every_reason_of_a_test_has_its_line():
     page = (PACKAGE / "results/warnings.md").read_text(encoding="utf-8")
     tree = ast.parse((PACKAGE / "results/report.py").read_text(encoding="utf-8"))
     (function,) = [one for one in ast.walk(tree) if getattr(one, "name", "") == "no_verdict"]
-    said = [text.replace("{}", "24") for text in texts(function.body[1:]) if len(text) > 20]
-    reasons = [text.partition(" (")[0] for text in said]
+    said = [text for text in texts(function.body[1:]) if len(text) > 20]
+    reasons = [text.format(24).partition(" (")[0] for text in (*REASONS.values(), *said)]
     assert len(reasons) == 11
     assert [text for text in reasons if f"| {text} |" not in page] == []
 

@@ -53,6 +53,7 @@ def are_classes(models: list[PredictionsLike]) -> bool:
     return all(
         isinstance(model, (np.ndarray, jax.Array, list, tuple))
         or hasattr(model, "detach")
+        or hasattr(model, "__array__")
         or isinstance(distribution_of(model), Classes)
         for model in models
     )

@@ -1,5 +1,6 @@
 """The expansions of several models, or groups, of class probabilities, and what they say."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -96,15 +97,20 @@ def of_groups(
     bandwidth: ArrayLike | None,
 ) -> Comparison:
     """One model's groups in the place of models, with arguments as in `compare`."""
-    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
-    n, m = problem.q.shape
     if isinstance(groups, Tracer):
         raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
-    labels = np.asarray(groups)
-    if labels.shape != (n,) or labels.dtype.kind not in "iubUSO":
-        raise ValueError(
-            f"groups: wanted text or integers of shape ({n},), got {checks.say(groups)}"
-        )
+    try:
+        labels = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
+    except ValueError:  # rows of several lengths
+        labels = np.zeros(0)
+    if labels.ndim != 1 or not labels.size or labels.dtype.kind not in "iubUSO":
+        raise ValueError(f"groups: wanted text or integers of shape [n], got {checks.say(groups)}")
+    if isinstance(predictions, Mapping):
+        raise TypeError("models: wanted the class probabilities of one model, as there are groups")
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    n, m = problem.q.shape
+    if labels.size != n:
+        raise ValueError(f"groups: wanted one for each of {n} observations, got {labels.size}")
     text = labels.dtype.kind in "USO"
     found, place, sizes = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
     if len(found) < 2:
@@ -131,7 +137,7 @@ def of_groups(
         **fields,
         n=n,
         unit="temperature",
-        names=tuple(name if text else f"group {name}" for name in found),
+        names=tuple(name if text else f"group {name}" for name in found.tolist()),
         n_draws=n_draws,
         level=level,
         things="groups",

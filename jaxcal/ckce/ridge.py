@@ -32,7 +32,7 @@ def ridge_at(
     ValueError unless positive and finite.
     """
     if several and ridge is not None and not callable(ridge) and np.ndim(ridge) > 0:
-        return ridges_at(ridge, dtype)
+        return ridges_at(ridge, dtype, "ridge")
     schedule = fourth_root if ridge is None else ridge
     value = schedule(n) if callable(schedule) else schedule
     if isinstance(value, bool) or not isinstance(
@@ -54,12 +54,12 @@ def ridge_at(
     return checks.number(value, "ridge", above=0).astype(dtype)
 
 
-def ridges_at(ridges: ArrayLike, dtype: DTypeLike) -> Float[Array, " r"]:
+def ridges_at(ridges: ArrayLike, dtype: DTypeLike, name: str = "ridges") -> Float[Array, " r"]:
     """Several ridges, shape [r], each positive and finite, or ValueError."""
-    values = checks.floats(ridges, "ridge")
+    values = checks.floats(ridges, name)
     values = values if isinstance(values, Tracer) else np.asarray(values)
     if values.ndim != 1 or values.size < 1:
-        raise ValueError(f"ridge: wanted numbers of shape [r], got shape {values.shape}")
+        raise ValueError(f"{name}: wanted numbers of shape [r], got shape {values.shape}")
     if not isinstance(values, Tracer) and not np.all((values > 0) & (values < np.inf)):
-        raise ValueError(f"ridge: wanted positive, finite numbers, got {values}")
+        raise ValueError(f"{name}: wanted positive, finite numbers, got {values}")
     return jnp.asarray(values).astype(dtype)

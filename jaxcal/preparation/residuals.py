@@ -119,17 +119,16 @@ class Residual(Protocol):
 
 
 def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
-    """Series of mean 0 whatever came before, if calibrated: scores, moments, targets minus means;
-    and where means are not known, as for classes, kernel residuals at each class or at some
-    targets."""
+    """Series of mean 0 whatever came before, if calibrated: scores, moments, targets minus means,
+    classes minus probabilities; and where means are not known, kernel residuals at some targets."""
     if featured.means is None:
         return series_of(featured.features)
     (observed,) = featured.features.residuals
     means, ys, n = featured.means, observed.ys, len(targets)
     if isinstance(predictions, Classes):
-        at = jnp.arange(predictions.probabilities.shape[1], dtype=ys.dtype)
-    else:
-        at = ys[jnp.argsort(ys[:, 0])[n // (2 * LANDMARKS) :: -(-n // LANDMARKS)]]
+        p = predictions.probabilities
+        return jax.nn.one_hot(targets, p.shape[1], dtype=p.dtype) - p
+    at = ys[jnp.argsort(ys[:, 0])[n // (2 * LANDMARKS) :: -(-n // LANDMARKS)]]
     local = means.gram(ys, at) - means.first(observed.distribution, at)
     if isinstance(predictions, Draws):
         center = jnp.mean(predictions.samples, axis=1)

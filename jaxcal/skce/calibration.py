@@ -77,9 +77,9 @@ def skce_test(
             `jaxcal.nulls.Redrawn`, which is exact for every n, where it costs little: for two
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
             and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian; of
-            Laplace distributions `L1Laplace`). `jaxcal.nulls.Wild` otherwise, and with ``features``;
-            it has a verdict only where predictions expect at least ten of the targets they call
-            rare.
+            Laplace distributions `L1Laplace`). `jaxcal.nulls.Wild` otherwise, and with
+            ``features``; it has a verdict only where predictions expect at least ten of the
+            targets they call rare.
         level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
         base_measure: For divergences of scores, as in `jaxcal.kccsd_test`.
         n_nodes: For divergences of scores, as in `jaxcal.kccsd_test`.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, PyTree
+from jaxtyping import PyTree
 
 from jaxcal import checks
 from jaxcal.arrays_file import BadFile
@@ -36,9 +36,7 @@ def shard_line(name: Path, rows: int, files: Iterable[Path]) -> str:
     return f"{name.name}, {rows} rows, checksum {checksum:08x}"
 
 
-def array_batches(
-    size: int, *arrays: Array | np.ndarray
-) -> Iterator[tuple[Array | np.ndarray, ...]]:
+def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     """Consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
 
     Args:

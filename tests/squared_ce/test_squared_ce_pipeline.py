@@ -384,7 +384,7 @@ def test_a_permutation_of_the_pairs_changes_nothing(n):
     ("options", "error", "message"),
     [
         ({"folds": 60}, ValueError, "60 folds of at least 2 validation rows need 120 rows"),
-        ({"folds": 0}, ValueError, "folds: wanted at least 1"),
+        ({"folds": 0}, ValueError, "folds: wanted a whole number of at least 1"),
         ({"folds": "five"}, TypeError, "folds: wanted a number, an object with split"),
         ({"folds": True}, TypeError, "folds: wanted a number"),
         ({"folds": []}, ValueError, "the splitter gave none"),
