@@ -86,7 +86,7 @@ def of_groups(
     key: Key,
     predictions: Any,
     targets: ArrayLike,
-    groups: ArrayLike,
+    groups: Any,
     *,
     n_draws: int,
     level: float,
