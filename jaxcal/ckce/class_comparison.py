@@ -1,6 +1,5 @@
 """The expansions of several models, or groups, of class probabilities, and what they say."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -105,9 +104,11 @@ def of_groups(
         labels = np.zeros(0)
     if labels.ndim != 1 or not labels.size or labels.dtype.kind not in "iubUSO":
         raise ValueError(f"groups: wanted text or integers of shape [n], got {checks.say(groups)}")
-    if isinstance(predictions, Mapping):
-        raise TypeError("models: wanted the class probabilities of one model, as there are groups")
-    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
+    try:
+        q = checks.probabilities(predictions, binary=True)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"models: groups are those of one model; {error}") from None
+    problem = checked_problem(q, targets, prediction_kernel, similarity, None, bandwidth)
     n, m = problem.q.shape
     if labels.size != n:
         raise ValueError(f"groups: wanted one for each of {n} observations, got {labels.size}")

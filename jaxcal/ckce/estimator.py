@@ -137,7 +137,7 @@ def ckce(
         >>> bool(first.estimate < second.estimate)
         True
     """
-    solver = check_solver(solver)
+    solver, key = check_solver(solver), None if key is None else checks.key(key)
     if not are_classes([predictions]):
         for name, asked in (
             ("covariates", covariates is not None),
@@ -148,9 +148,7 @@ def ckce(
                 raise ValueError(f"{name}: an option for class probabilities alone")
         if key is None:
             raise ValueError("key: wanted a random key, as this kind of predictions is sampled")
-        return any_predictions.ckce(
-            checks.key(key), predictions, targets, prediction_kernel, ridge, bandwidth
-        )
+        return any_predictions.ckce(key, predictions, targets, prediction_kernel, ridge, bandwidth)
     kernel = simplex_kernel() if prediction_kernel is None else prediction_kernel
     problem = checked_problem(predictions, targets, kernel, similarity, 1, bandwidth)
     n, dtype = problem.q.shape[0], problem.q.dtype

@@ -4,7 +4,7 @@ Values of CKCE are comparable at equal n, ridge and kernel only.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +31,9 @@ def ridge_at(
 
     ValueError unless positive and finite.
     """
-    if several and ridge is not None and not callable(ridge) and np.ndim(ridge) > 0:
-        return ridges_at(ridge, dtype, "ridge")
+    values: Any = ridge
+    if several and (isinstance(values, (list, tuple)) or getattr(values, "ndim", 0) > 0):
+        return ridges_at(values, dtype, "ridge")
     schedule = fourth_root if ridge is None else ridge
     value = schedule(n) if callable(schedule) else schedule
     if isinstance(value, bool) or not isinstance(
