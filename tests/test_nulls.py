@@ -578,7 +578,9 @@ def test_errors_that_return_after_a_season_give_no_verdict(test):
     assert all(one.notes["season"] == 0 and one.verdict == "not rejected" for one in none)
 
 
-@pytest.mark.parametrize("kind", ["classes", "draws", "no means"])
+@pytest.mark.parametrize(
+    "kind", ["classes", "draws", pytest.param("no means", marks=pytest.mark.slow)]
+)
 def test_seasons_are_looked_for_in_errors_not_in_targets(kind):
     rng = np.random.default_rng(1)
     day, noise = np.sin(2 * np.pi * np.arange(480) / 24), rng.normal(size=480)

@@ -130,7 +130,8 @@ def repeated(predictions: Any, targets: Any, weights: Any, counts: Any) -> tuple
         for value, name in ((targets, "targets"), (counts, "counts"))
     )
     for values, name in ((ones, "targets"), (labels, "counts")):
-        if values.shape != v.shape or v.ndim != 1 or np.any(values % 1 != 0):
+        whole = values.dtype.kind in "iuf" and not np.any(values % 1 != 0)
+        if values.shape != v.shape or v.ndim != 1 or not whole:
             raise ValueError(f"{name}: with counts wanted one whole number a prediction, {v.shape}")
     if np.any((ones < 0) | (ones > labels)) or not labels.sum() > 0:
         raise ValueError("targets: with counts wanted numbers of labels 1, from 0 to their count")
