@@ -179,11 +179,10 @@ posterior_figure(after)
 # %% [markdown]
 # Training longer made the posteriors far narrower and mended their widths, as far as 500 pairs can
 # tell: coverage and ranks would let this network pass. The scores do not: a shift that is small
-# beside the posterior's width moves no coverage, but every score. There is no finding, as no
-# parameter by itself is clearly off after correction: the strongest part is KCCSD, which asks for
-# the shape of the joint density, along directions in which parameters are tied together too. Most
-# posteriors here are not near Gaussian, as a note says, so that shifts are those of one covariance
-# for all.
+# beside the posterior's width moves no coverage, but every score. The finding names no parameter,
+# as these posteriors are not Gaussian; the table has p-values of each given the others, where one
+# may look off because another is. The strongest part is KCCSD, which asks for the shape of the
+# joint density, along directions in which parameters are tied together too.
 #
 # ## What scores hardly see
 #
