@@ -17,8 +17,7 @@ from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
 from jaxcal.dce import smooth_ce
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.kernels.bandwidths import median_heuristic, pairs
-from jaxcal.kernels.medians import KEPT_AT_MOST
+from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
 from jaxcal.measures import mmce
 from jaxcal.preparation.specification import reach
@@ -172,19 +171,28 @@ def test_base_points_are_the_same_pairs_wherever_they_stand(n):
     assert len(there.thetas) == n - 10
 
 
-def test_many_rows_are_represented_by_pairs_that_their_values_choose():
-    n = 2500
-    assert n * (n - 1) // 2 > KEPT_AT_MOST
+def test_many_rows_are_represented_by_those_that_their_values_choose():
+    from scipy.spatial.distance import pdist, squareform
+
+    n, m = 2500, MAX_OBSERVATIONS
     vectors = np.random.default_rng(0).standard_t(3, size=(n, 2))
     median = jax.jit(lambda v: median_heuristic(Vectors(v), v)[0])
-    there = median(jnp.asarray(vectors))
+    there = float(median(jnp.asarray(vectors)))
     order = np.random.default_rng(1).permutation(n)
     np.testing.assert_allclose(median(jnp.asarray(vectors[order])), there, rtol=1e-12)
-    from scipy.spatial.distance import pdist
+    near = squareform(pdist(vectors)) < there
+    # of m of n observations: a U-statistic, whose variance is 4 times that of a mean, and of pairs
+    share = (np.sum(near) - n) / (n * (n - 1))
+    error = 2 * np.std(np.mean(near, axis=1)) / m**0.5
+    assert abs(share - 0.5) < 5 * error
 
-    # 2^21 of 3.1 million pairs: the share below their median is 1/2 within 5 standard errors
-    share = np.mean(pdist(vectors) < float(there))
-    assert abs(share - 0.5) < 5 * 0.5 / KEPT_AT_MOST**0.5
+
+@pytest.mark.parametrize("place", [0, 700, 1999])
+def test_one_prediction_of_many_that_differs_is_compared(place):
+    vectors = jnp.zeros((2000, 2)).at[place].set(jnp.asarray([3.0, 4.0]))
+    median, all_equal = median_heuristic(Vectors(vectors), vectors)
+    assert median == 5
+    assert not all_equal
 
 
 def test_pairs_are_of_different_places():

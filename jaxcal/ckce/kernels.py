@@ -58,8 +58,8 @@ def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
 def median_bandwidth(xs: Points) -> Scalar:
     r"""The median of :math:`\|x_i - x_j\|` over pairs of different points: not of the squares.
 
-    As `jaxcal.kernels.bandwidths.median_heuristic`: over all pairs for n up to 2,048, and over
-    2^21 of them, which the points' values choose, for larger n. 1 where all points coincide or
+    As `jaxcal.kernels.bandwidths.median_heuristic`: over all pairs for n up to 512, and over
+    those of 512 points, which their values choose, for larger n. 1 where all points coincide or
     there is one. Its derivative is that of the one or two pairs that attain it.
     """
     if len(xs) < 2:

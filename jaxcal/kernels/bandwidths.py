@@ -16,14 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.kernels import medians
-from jaxcal.kernels.medians import Compared, Middle, Tiles
 from jaxcal.models import Draws, Standardized, draws, gaussian_moments
-from jaxcal.numerics import at_least, at_most, in_order, psd_root, safe_sqrt
+from jaxcal.numerics import at_least, at_most, not_finite, psd_root, safe_sqrt
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
+MAX_OBSERVATIONS = 512  # of which all distances are compared
 MAX_PAIRS = 2048  # of a distance that is computed pair by pair
 MAX_PREDICTION_PAIRS = 200
 MAX_DRAWS = 32  # of each prediction of a pair: 32^2 distances
@@ -49,29 +48,6 @@ def by_values(features: Features) -> Int[Array, " n"]:
 
     Observations that rounding could exchange are nearly equal, and so are their distances.
     """
-    return jnp.argsort(_along_one(features))
-
-
-def some_by_values(features: Features, places: np.ndarray) -> Int[Array, " m"]:
-    """``by_values(features)[places]``, places [m] all different, for m far below n: a third of the
-    time on a CPU, where numbers alone are sorted five times as fast as with their places.
-
-    Of observations at the same point of the direction any one stands for all.
-    """
-    along = _along_one(features)
-    order = np.argsort(places)
-    wanted = in_order(along)[places[order]]
-    slots = jnp.searchsorted(wanted, along, side="left")
-    is_wanted = wanted[jnp.clip(slots, 0, places.size - 1)] == along
-    slots = jnp.where(is_wanted, slots, places.size)
-    rows = jnp.zeros(places.size, int).at[slots].max(jnp.arange(along.size), mode="drop")
-    # equal ones are found at the first of their places
-    first = jnp.searchsorted(wanted, wanted, side="left")
-    return rows[first][np.argsort(order)]
-
-
-def _along_one(features: Features) -> Float[Array, " n"]:
-    """Observations along one fixed direction."""
     rng = np.random.default_rng(0)
 
     def along(leaf: Array) -> Array:
@@ -82,7 +58,7 @@ def _along_one(features: Features) -> Float[Array, " n"]:
     numbers = [
         leaf for leaf in jax.tree.leaves(features) if jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
-    return jax.lax.stop_gradient(jnp.sum(jnp.stack([along(leaf) for leaf in numbers]), axis=0))
+    return jnp.argsort(jax.lax.stop_gradient(sum(along(leaf) for leaf in numbers)))
 
 
 def positive_median(values: Float[Array, " p"]) -> Scalar:
@@ -132,74 +108,57 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
     return jnp.argmax(bits[None] == reached[:, None], axis=1)
 
 
-def median_heuristic(divergence: Divergence, features: PyTree) -> tuple[Scalar, Bool[Array, ""]]:
-    """Bandwidth for a kernel on a distance, and whether all pairs looked at are equal.
+def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar, Bool[Array, ""]]:
+    """Bandwidth for a kernel on a distance, and whether all pairs compared are equal.
 
     The bandwidth is the median distance (not its square) over pairs of different predictions, in
-    the units of the distance: equal ones leave it as it is; 1 where all are equal. All pairs are
-    looked at while they are at most 2^21 (n = 2,048), and 2^21 of them for larger n; where the
-    distance is computed pair by pair, without ``separations`` of its own (`Bures`, MMD, the
-    mixture Wasserstein distance), 2,048. Which ones depends on the predictions' values, not on
-    their order. Not finite where a feature is not. The derivative is that of the one or two pairs
-    that attain the median. Cost: the distances once, and about six counts of them.
+    the units of the distance: equal ones do not count; 1 where all are equal. All pairs of up to
+    512 observations are compared; of more, those of 512 observations at evenly spaced ranks of
+    `by_values`, the two ends among them. Where the distance is computed pair by pair, without
+    ``separations`` of its own (`Bures`, MMD, the mixture Wasserstein distance), 2,048 pairs are
+    compared. The choice depends on the predictions' values, not on their order. NaN where a
+    feature is not finite. The derivative is that of the one or two pairs that attain the median.
+    Raises ValueError if n < 2. Cost: at most 130,816 distances, and a sort of n numbers for
+    n > 512.
     """
-    return median_heuristics((divergence, medians.in_order(divergence, features)))[0]
-
-
-def median_heuristics(
-    *several: tuple[Divergence, PyTree],
-) -> list[tuple[Scalar, Bool[Array, ""]]]:
-    """`median_heuristic` of each of several distances between the same number of observations;
-    from features that lie about their mean where the distance takes products of them."""
-    counted = [pair for pair in several if hasattr(pair[0], "separations")]
-    compared = [Compared(*pair, _tiles(pair[1])) for pair in counted]
-    middles = iter(medians.middles(compared, ties=False) if compared else [])
-    heuristics = []
-    for divergence, features in several:
-        is_counted = hasattr(divergence, "separations")
-        middle = next(middles) if is_counted else _middle_of_some(divergence, features)
-        bandwidth = medians.at_middle(divergence, features, middle)
-        heuristics.append((bandwidth, middle.all_equal))
-    return heuristics
-
-
-def _tiles(features: Features) -> Tiles:
-    """All pairs of n observations while they are at most 2^21, and 2^21 of them for larger n."""
-    n = medians.count(features)
-    if n * (n - 1) // 2 > medians.KEPT_AT_MOST:
-        return _some_tiles(features, n)
-    # one tile is a program of few kernels; more of them do not look at a pair twice
-    return medians.all_tiles(n, medians.TILE if n <= medians.TILE else medians.SIDE)
-
-
-def _some_tiles(features: Features, n: int) -> Tiles:
-    """2^21 pairs of n observations: blocks of them, in random places of their order by values."""
-    side = medians.SIDE
-    number = medians.KEPT_AT_MOST // side**2
-    blocks = min(-(-n // side), 2 * number)
-    places = np.random.default_rng(n).permutation(n)[: blocks * side]
-    if blocks >= number:
-        i = np.arange(number) * blocks // number
-        j = (i + 1) % blocks
-    else:
-        i = np.arange(number) % blocks
-        j = (i + 1 + np.arange(number) // blocks) % blocks
-    return Tiles(i, j, side, places.size, some_by_values(features, places))
-
-
-def _middle_of_some(divergence: Divergence, features: Features) -> Middle:
-    """The pairs that attain the median of at most 2,048 pairs."""
+    n = jax.tree.leaves(features)[0].shape[0]
+    if n < 2:
+        raise ValueError(f"a median distance needs at least 2 predictions, got n={n}")
     fixed = jax.lax.stop_gradient(features)
-    i, j = (by_values(fixed)[place] for place in pairs(medians.count(fixed)))
+    compared = _block if hasattr(divergence, "separations") else _pair_by_pair
+    i, j, squared = compared(divergence, fixed, n)
+    at, all_equal = _middle_of(at_least(squared, 0))
+    rows, cols = (jax.tree.map(lambda leaf, k=k: leaf[k[at]], features) for k in (i, j))
+    median = jnp.mean(safe_sqrt(divergence.paired(rows, cols)))
+    median = jnp.where(all_equal, 1.0, median)
+    return jnp.where(not_finite(features) == 0, median, jnp.nan), all_equal
+
+
+_Compared = tuple[Int[Array, " p"], Int[Array, " p"], Float[Array, " p"]]
+
+
+def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
+    """All pairs i < j of at most 512 observations, and their squared distances."""
+    m = min(n, MAX_OBSERVATIONS)
+    rows = jnp.arange(n) if m == n else by_values(features)[np.arange(m) * (n - 1) // (m - 1)]
+    some = jax.tree.map(lambda leaf: leaf[rows], features) if m < n else features
+    some = getattr(divergence, "in_order", lambda some: some)(some)
+    with jax.default_matmul_precision("highest"):
+        squared = divergence.separations(some, some)  # pyright: ignore
+    i, j = np.triu_indices(m, 1)
+    return rows[i], rows[j], squared[i, j]
+
+
+def _pair_by_pair(divergence: Divergence, features: Features, n: int) -> _Compared:
+    """At most 2,048 pairs, and their squared distances."""
+    i, j = (by_values(features)[place] for place in pairs(n))
 
     def between(pair: tuple[Array, Array]) -> Scalar:
-        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], fixed) for k in pair)
+        rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], features) for k in pair)
         return divergence.paired(rows, cols)[0]
 
     # the loop makes the compiler store the features: fused, it makes them anew for every pair
-    squared = at_least(jax.lax.map(between, (i, j), batch_size=512), 0)
-    at, all_equal = _middle_of(squared)
-    return Middle(i[at], j[at], all_equal)
+    return i, j, jax.lax.map(between, (i, j), batch_size=512)
 
 
 def second_order_heuristic(

@@ -21,7 +21,7 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import Vectors, check_rows
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import median_heuristics
+from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Units
@@ -98,18 +98,18 @@ class Specification(eqx.Module):
         target_kernel, bandwidths = self.target_kernel, {}
         identical, constant, spread = jnp.zeros((), bool), 0, 0.0
         divergence: Any = self.divergence
-        compared, heuristics = [], []
         if not classes:  # which have no spread that sets a scale
             # a target that is not finite is counted alone: it spoils no bandwidth
             finite = jnp.where(jnp.isfinite(view.points), view.points, 0)
-            compared = [(Vectors(finite), finite)]
+            bandwidth, one_target = median_heuristic(Vectors(finite), finite)
+            target_kernel = points.with_bandwidth(self.target_kernel, bandwidth)
+            if points.needs_bandwidth(self.target_kernel):
+                bandwidths["target"] = bandwidth
+            identical = one_target & (self.standardize or bool(bandwidths))
             ys = targets.reshape(targets.shape[0], -1)
             constant = jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0))
             spread = reach(ys)
-        if hasattr(divergence, "with_target_kernel"):  # whose bandwidth comes first
-            heuristics, compared = median_heuristics(*compared), []
-            if heuristics:
-                target_kernel = points.with_bandwidth(target_kernel, heuristics[0][0])
+        if hasattr(divergence, "with_target_kernel"):
             divergence = divergence.with_target_kernel(target_kernel)
         for_divergence, for_residual = self.residual.divided(
             view, divergence, self.prediction_kernel
@@ -122,14 +122,7 @@ class Specification(eqx.Module):
             standardize=self.standardize,
             unitless=points.all_unset(self.prediction_kernel),
         )
-        heuristics += median_heuristics(*compared, (embedding.divergence, described))
-        if not classes:
-            bandwidth, one_target = heuristics[0]
-            target_kernel = points.with_bandwidth(self.target_kernel, bandwidth)
-            if points.needs_bandwidth(self.target_kernel):
-                bandwidths["target"] = bandwidth
-            identical = one_target & (self.standardize or bool(bandwidths))
-        bandwidth, one_prediction = heuristics[-1]
+        bandwidth, one_prediction = median_heuristic(embedding.divergence, described)
         prediction_kernel = points.with_bandwidth(self.prediction_kernel, bandwidth)
         if points.needs_bandwidth(self.prediction_kernel):
             size = embedding.size

@@ -159,21 +159,3 @@ def test_too_few_predictions_or_draws_are_named(key):
         spread_of_gaussians(key, jnp.zeros((1, 2)), jnp.ones((1, 2)))
     with pytest.raises(ValueError, match="m=1"):
         spread_of_draws(jnp.zeros((4, 1, 2)))
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_some_by_values_are_those_of_the_whole_order(ties):
-    x = np.random.default_rng(0).normal(size=(3000, 2))
-    x = jnp.asarray(np.round(x) if ties else x)
-    places = np.random.default_rng(1).permutation(3000)[:700]
-    chosen = jax.jit(lambda x: bandwidths.some_by_values(x, places))
-    np.testing.assert_array_equal(x[chosen(x)], x[bandwidths.by_values(x)][places])
-    turned = x[::-1]  # where observations stand decides nothing
-    np.testing.assert_array_equal(turned[chosen(turned)], x[chosen(x)])
-
-
-def test_some_by_values_of_values_that_are_not_finite():
-    x = jnp.asarray(np.r_[np.arange(2998.0), np.nan, np.inf])
-    chosen = bandwidths.some_by_values(x, np.array([5, 2999, 17]))
-    np.testing.assert_array_equal(chosen[::2], [5, 17])
-    assert 0 <= chosen[1] < 3000

@@ -252,7 +252,7 @@ def ingredients() -> str:
         numbers[f"multiplications {what}"] for what in ("an exponential", "an addition")
     )
     # an entry of H: m d multiplications and two exponentials without loading and storing; a pair in
-    # two searches: six passes of three comparisons and additions, and the same m d
+    # two searches: at least six passes of three comparisons and additions, and the same m d
     least = (NODES * DIMENSION + 2 * (exponential - addition)) / DRAWS
     search = (6 * 3 * 2 + NODES * DIMENSION / 2) / DRAWS
     tests = {
