@@ -36,22 +36,26 @@ def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
     if len(batch) != 1 or event not in ((), (1,)) or not hasattr(predictions, "sample"):
         return None
     base = bare(predictions)
-    try:
-        if base.support.is_discrete:  # an icdf of counts may lie between them
-            raise NotImplementedError
-        points = _of_quantiles(key, base, (*batch, *event))
-    except (NotImplementedError, ImportError, AttributeError):
+    # an icdf of counts may lie between them
+    counts = getattr(getattr(base, "support", None), "is_discrete", True)
+    points = None if counts else _of_quantiles(key, base, (*batch, *event))
+    if points is None:
         points = _of_neighbours(key, predictions)
     points = in_type_of(predictions, points).reshape(2 * STRATA, *batch, 1)
     return Stratified(jnp.moveaxis(points, 0, 1))
 
 
-def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array:
+def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array | None:
+    """Points between quantiles; None where the distribution has no inverse."""
     u = jax.random.uniform(key, (2, STRATA, *shape))
     stratum = jnp.arange(STRATA, dtype=u.dtype).reshape(STRATA, *(1,) * len(shape))
     limits = jnp.finfo(u.dtype)
     u = jnp.clip((stratum[None] + u) / STRATA, limits.tiny, 1 - limits.eps)
-    return jnp.broadcast_to(base.icdf(u), u.shape)
+    try:
+        quantiles = base.icdf(u)
+    except (NotImplementedError, ImportError, AttributeError):
+        return None
+    return jnp.broadcast_to(quantiles, u.shape)
 
 
 def _of_neighbours(key: Key, predictions: Any) -> Array:
