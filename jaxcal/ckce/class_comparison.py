@@ -113,21 +113,21 @@ def of_groups(
     if labels.size != n:
         raise ValueError(f"groups: wanted one for each of {n} observations, got {labels.size}")
     text = labels.dtype.kind in "USO"
-    found, place, sizes = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
-    if len(found) < 2:
-        raise ValueError(f"groups: wanted at least 2 groups, got {len(found)}")
+    names, place, sizes = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
+    if len(names) < 2:
+        raise ValueError(f"groups: wanted at least 2 groups, got {len(names)}")
     if min(sizes) < 3:
         raise ValueError(
             f"groups: comparing needs at least 3 observations of each, got {sizes.tolist()}"
         )
     fields = compare_stack(
         key,
-        jnp.broadcast_to(problem.q, (len(found), n, m)),
-        jnp.asarray(place == np.arange(len(found))[:, None], problem.q.dtype),
+        jnp.broadcast_to(problem.q, (len(names), n, m)),
+        jnp.asarray(place == np.arange(len(names))[:, None], problem.q.dtype),
         problem.labels,
         problem.kernel,
         problem.root,
-        ridge_at(ridge, n // len(found), problem.q.dtype),
+        ridge_at(ridge, n // len(names), problem.q.dtype),
         problem.bandwidth,
         n_draws=n_draws,
         rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
@@ -138,7 +138,7 @@ def of_groups(
         **fields,
         n=n,
         unit="temperature",
-        names=tuple(name if text else f"group {name}" for name in found.tolist()),
+        names=tuple(name if text else f"group {name}" for name in names.tolist()),
         n_draws=n_draws,
         level=level,
         things="groups",

@@ -4,6 +4,8 @@ All models see the same observations and the same draws of the bootstrap: a diff
 far more certain than either value.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -117,34 +119,21 @@ def compare(
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
     if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
         raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
+    of_probabilities: dict[str, Any] = {
+        "n_draws": n_draws,
+        "level": level,
+        "rank": rank,
+        "prediction_kernel": simplex_kernel() if prediction_kernel is None else prediction_kernel,
+        "similarity": similarity,
+        "ridge": ridge,
+    }
     if groups is not None:
-        return of_groups(
-            key,
-            models,
-            targets,
-            groups,
-            n_draws=n_draws,
-            level=level,
-            rank=rank,
-            prediction_kernel=simplex_kernel() if prediction_kernel is None else prediction_kernel,
-            similarity=similarity,
-            ridge=ridge,
-            bandwidth=None if isinstance(bandwidth, str) else bandwidth,
-        )
+        width = None if isinstance(bandwidth, str) else bandwidth
+        return of_groups(key, models, targets, groups, bandwidth=width, **of_probabilities)
     names, each = named(models)
     if are_classes(each):
-        fields = of_classes(
-            key,
-            stacked(models)[1],
-            targets,
-            n_draws=n_draws,
-            level=level,
-            rank=rank,
-            prediction_kernel=simplex_kernel() if prediction_kernel is None else prediction_kernel,
-            similarity=similarity,
-            ridge=ridge,
-            bandwidth=bandwidth,
-        )
+        stack = stacked(models)[1]
+        fields = of_classes(key, stack, targets, bandwidth=bandwidth, **of_probabilities)
     else:
         for name, value in (("rank", rank), ("similarity", similarity)):
             if value is not None:

@@ -153,32 +153,32 @@ def ckce(
     problem = checked_problem(predictions, targets, kernel, similarity, 1, bandwidth)
     n, dtype = problem.q.shape[0], problem.q.dtype
     strength = ridge_at(ridge, n, dtype, several=True)
-    given = None
+    condition = None
     if covariates is not None:
         if not isinstance(solver, Exact):
             raise ValueError("solver: with covariates only jaxcal.ckce.Exact() is served")
-        given = (
+        condition = (
             checks.rows(covariates, n, "covariates").astype(dtype),
             points.as_kernel(covariate_kernel, "covariate_kernel"),
         )
-    return _ckce(problem._replace(ridge=strength), solver, given)
+    return _ckce(problem._replace(ridge=strength), solver, condition)
 
 
 @eqx.filter_jit
-def _ckce(problem: Problem, solver: Solver, given: tuple[Points, KernelLike] | None) -> CKCE:
+def _ckce(problem: Problem, solver: Solver, condition: tuple[Points, KernelLike] | None) -> CKCE:
     def one(ridge: Scalar) -> CKCE:
-        return one_at_a_time(_solved)(problem._replace(ridge=ridge), solver, given)
+        return one_at_a_time(_solved)(problem._replace(ridge=ridge), solver, condition)
 
     return jax.lax.map(one, problem.ridge) if problem.ridge.ndim else one(problem.ridge)
 
 
-def _solved(problem: Problem, solver: Solver, given: tuple[Points, KernelLike] | None) -> CKCE:
+def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLike] | None) -> CKCE:
     kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
     left = residuals(problem.q, problem.labels, problem.root)
-    if given is None:
+    if condition is None:
         solution = solver(kernel, problem.q, left, problem.ridge)
     else:
-        covariates, on_covariates = given
+        covariates, on_covariates = condition
         on_covariates, used = kernels.fill(on_covariates, covariates)
         if used:
             bandwidths["covariate"] = used["prediction"]
