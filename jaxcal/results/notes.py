@@ -18,7 +18,7 @@ Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
 class Note(NamedTuple):
-    """``sentence``: of the warning, with the number in braces; empty where a reason says it all.
+    """``sentence``: of the warning, with the number in braces.
     ``above``: the note holds where its number is larger. ``together``: the number of a batch."""
 
     sentence: str
@@ -128,7 +128,6 @@ TABLE = {
         "the targets, which is negative under every right density: is the sign of the log density "
         "reversed, as that of an energy or a loss?"
     ),
-    "silent": Note(""),
 }
 
 # why there is no verdict, the first that holds
@@ -155,7 +154,7 @@ def sentences(notes: Notes) -> list[tuple[str, bool]]:
     """Every sentence about data and fit, and whether it holds somewhere in a batch."""
     said = []
     for code, (sentence, above, together) in TABLE.items():
-        if sentence and code in notes:
+        if code in notes:
             numbers = np.asarray(notes[code])
             text = sentence.format(together(numbers))
             said.append((f"{text} [{code}]", bool(np.any(numbers > above))))

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
     """Reasons to give no verdict, and whether each holds; the first that does is named."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
-    found = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
+    notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
     reasons = []
     for code, reason in REASONS.items():
-        numbers = np.asarray(found.get(code, 0))
+        numbers = np.asarray(notes.get(code, 0))
         if code == "season":  # of a batch each its own
             lags = np.unique(numbers[numbers > 0])
             reasons += [(reason.format(lag), numbers == lag) for lag in lags]
