@@ -2,9 +2,11 @@
 
 import functools
 import gc
+import importlib
 import os
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 
 from jaxlib.version import __version_info__
@@ -71,6 +73,31 @@ def shared_context():
 
 if make_context is not None:
     mlir.make_ir_context = shared_context
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--no-missing-packages",
+        action="store_true",
+        help="a package that a test needs and that is not installed is an error, not a skip",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--no-missing-packages"):
+        pytest.importorskip = import_or_fail
+
+
+def import_or_fail(name, **_):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return importlib.import_module(name)
+
+
+def pytest_runtest_setup(item):
+    for marker in item.iter_markers("optional"):
+        for name in marker.args:
+            pytest.importorskip(name)
 
 
 @pytest.fixture(scope="module", autouse=True)
