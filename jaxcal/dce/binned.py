@@ -75,12 +75,6 @@ class BinnedECE(NamedTuple):
         edges: Edges, [b + 1].
         mass: Mass of each bin, [b].
         residual: E[(y - v) 1(v in bin)] of each bin, [b].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.binned_ece(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]), edges=5)
-        >>> round(float(result.value), 3), [round(m, 1) for m in result.mass.tolist()]
-        (0.2, [0.0, 0.0, 0.0, 1.0, 0.0])
     """
 
     value: Scalar

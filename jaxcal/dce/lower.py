@@ -8,16 +8,75 @@ it fails are added until the worst violation is below the tolerance. Runs outsid
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
+from types import ModuleType
+from typing import Any, NamedTuple
+
 import equinox as eqx
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
 from jaxcal import checks
-from jaxcal.dce.linear_programs import Chain, chain_program
 from jaxcal.dce.predictions import atoms, binary, positive
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike
+
+
+class Chain(NamedTuple):
+    """A solution of the chain program on places u [m]: ``a`` = r(u, 0), ``b`` = r(u, 1), and the
+    mass ``at`` [m] that the optimal coupling puts on each place (in both labels together)."""
+
+    value: float
+    a: Float[np.ndarray, " m"]
+    b: Float[np.ndarray, " m"]
+    at: Float[np.ndarray, " m"]
+
+
+def chain_program(u: np.ndarray, p0: np.ndarray, p1: np.ndarray) -> Chain:
+    """The most of E[(1 - y) a(v) + y b(v)] over a, b that are 1-Lipschitz on the places ``u`` with
+    (1 - u) a + u b <= 0: the lower distance to predictors with values in u. ``u`` holds 0 and 1.
+
+    Source: eq. 21, with s eliminated.
+    """
+    import scipy.sparse as sparse
+
+    m = u.size
+    d = differences(m, sparse)
+    none = sparse.csr_matrix(d.shape)
+    slopes = sparse.bmat([[d, none], [-d, none], [none, d], [none, -d]])
+    below = sparse.hstack([sparse.diags(1 - u), sparse.diags(u)])
+    limits = np.concatenate([*[np.diff(u)] * 4, np.zeros(m)])
+    solution = solve(
+        -np.concatenate([p0, p1]), sparse.vstack([slopes, below]), limits, (None, None)
+    )
+    at = -solution.ineqlin.marginals[-m:]
+    return Chain(-solution.fun, solution.x[:m], solution.x[m:], np.maximum(at, 0))
+
+
+def differences(m: int, sparse: ModuleType) -> Any:
+    """The matrix of differences of neighbours, [m - 1, m]."""
+    return sparse.diags([-np.ones(m - 1), np.ones(m - 1)], [0, 1], shape=(m - 1, m))
+
+
+def solve(costs: Any, matrix: Any, limits: Any, bounds: ArrayLike, seconds: Any = None) -> Any:
+    """The solution of a program, or TimeoutError or RuntimeError.
+
+    ``seconds``: the most that the solver may take.
+    """
+    from scipy.optimize import linprog
+
+    tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+    if seconds is not None:
+        tight["time_limit"] = seconds
+    solution = linprog(
+        costs, A_ub=matrix.tocsr(), b_ub=limits, bounds=bounds, method="highs", options=tight
+    )
+    if solution.status == 1 and seconds is not None:
+        raise TimeoutError(f"the linear program was not solved in {seconds} s")
+    if solution.status != 0:
+        raise RuntimeError(f"the linear program was not solved: {solution.message}")
+    return solution
+
 
 ROUNDS = 40
 
@@ -32,12 +91,6 @@ class Coupling(eqx.Module):
         v: Predictions, [k].
         y: Labels, [k].
         mass: Mass of each triple, [k].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.lower_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> round(float(result.coupling.mass.sum()), 6), round(result.coupling.cost, 3)
-        (1.0, 0.2)
     """
 
     u: Float[np.ndarray, " k"]
@@ -64,12 +117,6 @@ class LowerDistance(Result):
         on_one: Dual function b at the places, [m].
         violation: How much the condition of the dual functions fails between places.
         moved: Mean shift of predictions to the grid.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.lower_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> round(result.value, 3), result.high - result.low < 1e-6
-        (0.2, True)
     """
 
     value: float
@@ -98,7 +145,7 @@ def lower_distance(
 ) -> LowerDistance:
     """Lower distance from calibration with a certified gap, its coupling and its dual functions.
 
-    Outside of jit; `lower_distance_value` is differentiable.
+    Outside of jit.
 
     Args:
         predictions: Probabilities of label 1, [n].

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxcal import checks
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.predictions import Ordered, binary, ordered
-from jaxcal.dce.prefix_sums import sums
+from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
@@ -36,12 +36,6 @@ class LowerBounds(NamedTuple):
         places: Values u of the program, ascending, [m]; those above 1 are padding.
         on_zero: Dual function a at the places, linear between, [m].
         on_one: Dual function b at the places, linear between, [m].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.lower_distance_bounds(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> bool(result.low <= 0.2 + 1e-6), bool(result.high >= 0.2 - 1e-6)
-        (True, True)
     """
 
     low: Scalar

@@ -34,13 +34,6 @@ class MeasureTest(JudgedResult):
         level: Probability of rejecting calibrated predictions; it decides `verdict`.
         least_p_value: The least p-value that any labels could give, [], for at most ten
             observations; None for more.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> predictions, targets = jnp.full(100, 0.7), jnp.arange(100) % 2
-        >>> result = jaxcal.dce.smooth_ce_test(0, predictions, targets)
-        >>> round(float(result.statistic), 3), result.verdict
-        (0.2, 'rejected')
     """
 
     _long: ClassVar[tuple[str, ...]] = ("null_samples",)

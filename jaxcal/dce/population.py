@@ -4,11 +4,11 @@ r"""An interval for the distance from calibration in the population that the dat
 (`interior_point`), so the mean of any r bounds it from below. Data are cut at random into fifths;
 each but the first is given the r that is best for those before it. Given these, its values are
 independent with mean at most the lower distance: their sum less that is a supermartingale, and no
-supremum over the data that it is evaluated on enters. The mean gets the bound of `mean_bounds`.
+supremum over the data that it is evaluated on enters. The mean gets the bound of `upper_mean`.
 (The r best for all other fifths is nearer to the best but makes the sum no martingale: of 200
 calibrated data sets of 1,000 its bound was above 0 in 6 % at 2.5 %.)
 
-*High end.* With groups chosen without labels (`groups`) the distance is at most
+*High end.* With groups chosen without labels (`label_free_groups`) the distance is at most
 
 .. math:: H = \sum_j E|v - \bar y_j| 1(v \in I_j) = \sup_{|s| \le 1} E[s(v) v - S_{j(v)} y],
           \quad S_j = E[s | I_j],
@@ -22,20 +22,179 @@ labels count to the same side (the upper quantile of a mean grows with its third
 Coverage: experiments/distance_intervals.
 """
 
+import math
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jax.scipy.special import ndtr
+from jaxtyping import Array, Float, Int
 
-from jaxcal.dce.groups import Groups, label_free_groups, moved
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.lower_bounds import between, cell, feasible, places, shared
-from jaxcal.dce.mean_bounds import upper_mean
-from jaxcal.dce.predictions import Ordered
+from jaxcal.dce.predictions import Binary, Ordered
+from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import Key, Scalar, Vector
+
+RUNS = 128  # runs of predictions that are joined to groups
+
+
+class Groups(NamedTuple):
+    """``edges`` [k]: the last prediction of each run of predictions, ascending. ``group`` [k] of
+    each run. ``rate`` [k]: the mean label of the run's group, NaN where no prediction is."""
+
+    edges: Float[Array, " k"]
+    group: Int[Array, " k"]
+    rate: Float[Array, " k"]
+
+    def of(self, v: Array) -> Array:
+        """The run of any predictions; below the first edge the first, above the last the last."""
+        # of equal edges the first one has the predictions
+        last = jnp.searchsorted(self.edges, self.edges[-1])
+        return jnp.minimum(jnp.searchsorted(self.edges, v), last)
+
+
+def runs(v: Vector, w: Vector) -> Float[Array, " k"]:
+    """Last of ascending predictions of at most 128 runs of about equal mass, ties kept together.
+
+    Where several quantiles agree, the same edge is repeated.
+    """
+    below = sums(w)
+    levels = (jnp.arange(RUNS, dtype=v.dtype) + 1) / RUNS
+    at = jnp.searchsorted(below, levels * below[-1] * (1 - 1e-9))
+    return v[jnp.minimum(at, v.size - 1)]
+
+
+def label_free_groups(data: Ordered) -> Groups:
+    r"""The contiguous groups of runs with the least
+    :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`, with their mean labels.
+
+    s_j^2 is the variance of the mean label of calibrated predictions; the root is about
+    E|v - mean label|, for uniform predictions and for equal ones. Cost: O(n log 128) and 128^2.
+
+    The mean labels of groups are calibrated, in any population whose groups they are, so
+
+    .. math:: dCE \le \sum_j E|v - \bar y_j| 1(v \in I_j) \le binnedECE + E|v - \bar v_j|
+
+    for every partition. It is no wider than binned ECE plus bin width and needs no best partition.
+    With few groups it says how far predictions are from one another, with many how noisy labels
+    are. Chosen are the intervals of the least expectation for calibrated predictions, which depends
+    on predictions alone: given these, the partition is fixed and the labels are noise. Source:
+    Blasiok et al. (2023), eq. 1 and Lemma 4.7.
+    """
+    edges = runs(data.v, data.w)
+    # predictions ascend, so a run is where the edges before it end
+    ends = jnp.searchsorted(data.v, edges, side="right")
+    run = jnp.cumsum(jnp.zeros(data.v.size, jnp.int32).at[ends[:-1]].add(1, mode="drop"))
+    group = _best(run, data)
+    of = group[run]
+    mass, ones = (jax.ops.segment_sum(x, of, RUNS) for x in (data.w, data.w * data.y))
+    return Groups(edges, group, (ones / jnp.where(mass > 0, mass, jnp.nan))[group])
+
+
+def _best(run: Array, data: Ordered) -> Array:
+    noise = data.w**2 * data.v * (1 - data.v)
+
+    def prefix(x: Array) -> Array:
+        total = jnp.cumsum(jax.ops.segment_sum(x, run, RUNS))
+        return jnp.concatenate([jnp.zeros(1, x.dtype), total])
+
+    centred = data.v - jnp.sum(data.w * data.v)
+    mass, first, second, noise = map(prefix, (data.w, data.w * centred, data.w * centred**2, noise))
+    starts = jnp.arange(RUNS)
+
+    def extend(least: Array, j: Array) -> tuple[Array, Array]:
+        # the last group holds the runs i, .., j
+        p, m, s, e = (x[j + 1] - x[:-1] for x in (mass, first, second, noise))
+        spread = jnp.maximum(p * s - m**2, 0)
+        cost = least[:-1] + jnp.sqrt(0.75 * spread + 2 / jnp.pi * e)
+        cost = jnp.where(starts <= j, cost, jnp.inf)
+        i = jnp.argmin(cost)
+        return least.at[j + 1].set(cost[i]), i
+
+    _, begin = jax.lax.scan(extend, jnp.zeros(RUNS + 1, data.v.dtype), starts)
+
+    def back(start: Array, j: Array) -> tuple[Array, Array]:
+        inside = jnp.where(j < start, begin[j], start)
+        return inside, j == inside
+
+    _, new = jax.lax.scan(back, jnp.asarray(RUNS), starts, reverse=True)
+    return jnp.cumsum(new.astype(jnp.int32)) - 1
+
+
+def moved(groups: Groups, data: Binary | Ordered) -> Scalar:
+    """Mean distance of predictions to the mean labels of their groups."""
+    return jnp.sum(data.w * jnp.abs(data.v - groups.rate[groups.of(data.v)]))
+
+
+VALUE_CELLS = 512  # of the values: what is dropped is their variance within a cell, below 1e-5
+HALVINGS = 50
+RANGE = (1e-6, 36.0)  # of -log(1 - c)
+
+
+def upper_mean(x: Vector, w: Vector, alpha: float | Scalar, *, largest: float = 1.0) -> Scalar:
+    r"""The upper bound of E x for x in [-largest, largest], from weights ``w`` [n] of sum 1.
+
+    Weights count as ``size`` observations of weight 1 / size: the size that gives the variance of
+    the weighted mean, at most 1 / sum w^2. Cost: O(n).
+
+    With x_1, .., x_n seen, a largest possible value x_0, and G_0, G_1, .. independent standard
+    exponentials, the upper bound at confidence 1 - alpha is the t with
+
+    .. math:: P\Big(\sum_{i=0}^n G_i (x_i - t) \le 0\Big) = 1 - \alpha,
+
+    the quantile of the mean under weights uniform on the simplex (Gaffke 2005). For a variable of
+    two values this is the bound of Clopper and Pearson (1934), so it is exact there; for large n it
+    is mean + z sd / sqrt(n). That it holds for every bounded variable and n is Gaffke's conjecture,
+    which no computation has refuted (Learned-Miller and Thomas 2019).
+
+    The probability is taken from its saddlepoint (Lugannani and Rice 1980). With :math:`K(s) =
+    -\sum_i \log(1 - s (x_i - t))` the condition K'(s) = 0 is solved by :math:`t = \sum_i q_i x_i`,
+    :math:`q_i \propto 1 / (1 - c x_i)` and s = c / (1 - c t), for any c, so one bisection in c
+    gives t. Against Clopper and Pearson the error is below .5 % for n >= 5.
+    """
+    x = x / largest
+    centred = (x - jnp.sum(w * x)) ** 2
+    spread, noise, squares = jnp.sum(w * centred), jnp.sum(w**2 * centred), jnp.sum(w**2)
+    size = 1 / jnp.where(
+        noise > squares * spread, noise / jnp.where(spread > 0, spread, 1), squares
+    )
+    cell = jnp.clip(jnp.where(jnp.isfinite(x), x + 1, 0) / 2 * VALUE_CELLS, 0, VALUE_CELLS - 1)
+    mass, moment = (jax.ops.segment_sum(p, cell.astype(jnp.int32), VALUE_CELLS) for p in (w, w * x))
+    one = jnp.ones(1, x.dtype)
+    value = jnp.concatenate([jnp.where(mass > 0, moment / jnp.where(mass > 0, mass, 1), 0), one])
+    return largest * _quantile(value, jnp.concatenate([size * mass, one]), alpha)
+
+
+def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
+    """The 1 - alpha quantile of the mean of x <= 1 under independent Gamma(count) weights."""
+    tiny = jnp.finfo(x.dtype).tiny
+
+    def at(log_c: Scalar) -> tuple[Scalar, Scalar]:
+        """t, and the probability that the mean is below it."""
+        c = -jnp.expm1(-jnp.exp(log_c))
+        tilted = count / at_least(1 - c * x, tiny)
+        t = jnp.sum(tilted * x) / jnp.sum(tilted)
+        s = c / at_least(1 - c * t, tiny)
+        ratio = (x - t) * (1 - c * t) / at_least(1 - c * x, tiny)  # (x - t) / (1 - s (x - t))
+        k = jnp.sum(count * jnp.log1p(s * ratio))
+        w = jnp.sqrt(at_least(-2 * k, tiny))
+        u = s * jnp.sqrt(at_least(jnp.sum(count * ratio**2), tiny))
+        density = jnp.exp(-(w**2) / 2) / math.sqrt(2 * math.pi)
+        return t, ndtr(w) + density * (1 / w - 1 / u)
+
+    def halve(_: Array, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+        low, high = ends
+        middle = (low + high) / 2
+        below = at(middle)[1] < 1 - alpha
+        return jnp.where(below, middle, low), jnp.where(below, high, middle)
+
+    ends = tuple(jnp.full((), math.log(c), x.dtype) for c in RANGE)
+    low, high = jax.lax.fori_loop(0, HALVINGS, halve, ends)
+    return at((low + high) / 2)[0]
+
 
 FOLDS = 5
 CELLS = 32  # of the dual functions of a fold

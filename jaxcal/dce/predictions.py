@@ -14,12 +14,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
-from jaxcal.dce.prefix_sums import sums
-from jaxcal.dce.sorting import order
-from jaxcal.squared_ce.reductions import reduce
+from jaxcal.dce.sorting import order, sums
 from jaxcal.typing import Vector
-
-SCALAR = ("top-label", "class-wise")  # notions of calibration with one probability an observation
 
 
 class Binary(NamedTuple):
@@ -86,7 +82,8 @@ def binary(predictions: Any, targets: Any, weights: Any = None) -> Binary:
     if v.ndim == 2:
         raise ValueError(
             f"predictions: wanted one probability of label 1 an observation, shape [n], got shape "
-            f"{v.shape}; classes need notion='top-label' or 'class-wise', or from_classes first"
+            f"{v.shape}; classes need notion= of distance_from_calibration, or their "
+            f"jaxcal.measures.confidences"
         )
     v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
     y = checks.array(targets, "targets")
@@ -217,39 +214,3 @@ def positive(distribution: Atoms) -> HostAtoms:
     has_mass = p0 + p1 > 0
     moved = np.maximum(np.cumsum(has_mass) - 1, 0)
     return HostAtoms(v[has_mass], p0[has_mass], p1[has_mass], moved[np.asarray(distribution.atom)])
-
-
-def from_classes(predictions: Any, targets: Any, notion: str) -> tuple[Array, Array]:
-    """Predictions and labels 0 or 1 of the binary problems that a notion of calibration makes.
-
-    They are the reductions of `jaxcal.squared_ce`.
-
-    Args:
-        predictions: Class probabilities, [n, m].
-        targets: Classes from 0, [n].
-        notion: "top-label": the largest probability and whether its class came true;
-            "class-wise": each class against the rest.
-
-    Returns:
-        Probabilities and labels, [n] each for "top-label", [m, n] each for "class-wise", one row a
-        class.
-
-    Raises:
-        ValueError: Another notion (the canonical one is of whole vectors, for which there is no
-            distance here), or shapes, probabilities or classes are wrong.
-        TypeError: Targets are not integers.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> probabilities = jnp.array([[0.75, 0.25], [0.5, 0.5]])
-        >>> p, y = jaxcal.dce.from_classes(probabilities, jnp.array([0, 1]), "top-label")
-        >>> p.tolist(), y.tolist()
-        ([0.75, 0.5], [1.0, 0.0])
-    """
-    if not isinstance(notion, str) or notion not in SCALAR:
-        raise ValueError(
-            f"notion: wanted 'top-label' or 'class-wise', got {notion!r}; the distances are of "
-            f"one probability an observation"
-        )
-    problem = reduce(predictions, targets, notion)
-    return problem.inputs[..., 0], problem.outcomes[..., 0]

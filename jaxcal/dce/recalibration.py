@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal import checks
-from jaxcal.dce.bracket import DistanceResult, distance_from_calibration
-from jaxcal.dce.groups import CELLS, Groups
+from jaxcal.dce.distance import DistanceResult, distance_from_calibration
+from jaxcal.dce.population import RUNS, Groups
 from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.results import Interval, Result, Sentences, confidence, in_words, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar
@@ -25,14 +25,6 @@ class Recalibration(Result):
             calibration does not exceed. The map is wrong by the errors of its mean labels alone,
             since all predictions of a group become equal.
         expected: Expectation of that ECE, [].
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> truth = jnp.linspace(0.05, 0.95, 400)
-        >>> targets = jax.random.bernoulli(jax.random.key(0), truth)
-        >>> repair = jaxcal.dce.recalibrate(1, jnp.clip(2 * truth - 0.5, 0, 1), targets)
-        >>> bool(repair(jnp.array([0.0]))[0] > 0.05)  # 0 was too low
-        True
     """
 
     value: Scalar
@@ -162,7 +154,7 @@ def _error_of_map(
     weight = jnp.sum(data.w**2)  # the mean weight, as an observation meets it
 
     def by_group(x: Array) -> Array:
-        return jax.ops.segment_sum(x, of, CELLS)
+        return jax.ops.segment_sum(x, of, RUNS)
 
     mass = by_group(data.w)
     rate = (by_group(data.w * data.y) + weight / 2) / (mass + weight)
@@ -171,6 +163,6 @@ def _error_of_map(
     count = mass**2 / jnp.where(mass > 0, by_group(data.w**2), 1)  # of equal weights
     variance = squares / (mass + weight) ** 2 * (count + 1) / jnp.maximum(count - 1, 1)
     share = mass * jnp.sqrt(variance)
-    noise = jnp.abs(jax.random.normal(key, (DRAWS, CELLS), share.dtype)) @ share
+    noise = jnp.abs(jax.random.normal(key, (DRAWS, RUNS), share.dtype)) @ share
     low, high = (jnp.quantile(noise, part) for part in (level / 2, 1 - level / 2))
     return low, high, jnp.sqrt(2 / jnp.pi) * jnp.sum(share)

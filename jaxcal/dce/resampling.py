@@ -22,8 +22,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import checks
-from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.laplace import sums
+from jaxcal.dce.intervals import boxcars
+from jaxcal.dce.kernel import sums
 from jaxcal.dce.predictions import Binary, Ordered, Residuals, merged
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value

@@ -34,12 +34,6 @@ class SmoothECE(Result):
         error: Bound [] of the change of the value by the grid.
         curve: Smoothed residual density at k / cells, [cells + 1]; its absolute integral is the
             value.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.smece(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> bool(abs(result.value - result.width) < 1e-3)
-        True
     """
 
     value: Scalar

@@ -1,18 +1,13 @@
-"""The order of numbers >= 0, by NumPy on a CPU: its vectorised sort of whole numbers is many times
-faster than the compiler's, which calls a comparison for every pair.
+"""Orders and prefix sums of long arrays, by programs that are short and fast on a CPU."""
 
-The bits of nonnegative floats, read as integers, have the order of the floats. So the leading bits
-of a number and its place share one word of 64 bits, and one sort of these words gives the order.
-All bits fit for float32. For float64 only the first 64 - log2(n) bits that differ within the range
-of the numbers are kept; where that leaves neighbours in the wrong order, a second sort of the
-nearly sorted numbers mends it.
-"""
+import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal.typing import ArrayLike
 
@@ -59,7 +54,15 @@ def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:
 
 
 def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """The same of a NumPy array."""
+    """The order of a NumPy array, by its vectorised sort of whole numbers: many times faster than
+    the compiler's sort, which calls a comparison for every pair.
+
+    The bits of nonnegative floats, read as integers, have the order of the floats. So the leading
+    bits of a number and its place share one word of 64 bits, and one sort of these words gives the
+    order. All bits fit for float32. For float64 only the first 64 - log2(n) bits that differ within
+    the range of the numbers are kept; where that leaves neighbours in the wrong order, a second
+    sort of the nearly sorted numbers mends it.
+    """
     word = np.uint32 if x.dtype == np.float32 else np.uint64
     nonnegative = np.iinfo(word).max >> 1
     keys = (x.view(word) & word(nonnegative)).astype(np.uint64, copy=False)  # -0.0 is 0.0
@@ -79,3 +82,62 @@ def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         if not np.all(ascending[1:] >= ascending[:-1]):
             places = places[np.argsort(ascending, kind="stable")]
     return places
+
+
+def prefixes(
+    combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array], *, reverse: bool = False
+) -> PyTree[Array]:
+    """Inclusive prefixes ``x_0 * .. * x_i`` along the leading axis n of every leaf.
+
+    ``combine(earlier, later)`` must be associative and act on leaves elementwise. With ``reverse``
+    the sequence is read from its end. Cost O(n) calls for single elements, O(sqrt n) steps.
+
+    A sequence of n elements is folded to about sqrt(n) rows. One loop walks all rows at once, one
+    walks the rows' totals: about 2 sqrt(n) steps of vectors instead of n steps of numbers, and a
+    program that compiles in no time whatever n is.
+    """
+    if reverse:
+        flipped = jax.tree.map(lambda leaf: leaf[::-1], elements)
+        backward = prefixes(combine, flipped)
+        return jax.tree.map(lambda leaf: leaf[::-1], backward)
+    n = jax.tree.leaves(elements)[0].shape[0]
+    columns = max(1, math.isqrt(n))
+    rows = -(-n // columns)
+
+    def fold(leaf: Array) -> Array:
+        # what follows the last element changes no earlier prefix
+        whole = jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (rows * columns - n,))])
+        return whole.reshape(rows, columns).T
+
+    folded = jax.tree.map(fold, elements)
+    within = _scan(combine, folded)
+    totals = _scan(combine, jax.tree.map(lambda leaf: leaf[-1], within))
+    before = jax.tree.map(lambda leaf: leaf[None, :-1], totals)
+    rest = combine(before, jax.tree.map(lambda leaf: leaf[:, 1:], within))
+
+    def unfold(first: Array, others: Array) -> Array:
+        return jnp.concatenate([first[:, :1], others], axis=1).T.reshape(-1)[:n]
+
+    return jax.tree.map(unfold, within, rest)
+
+
+def sums(x: Array) -> Array:
+    """Cumulative sums, as ``jnp.cumsum``; its program is far shorter, so it compiles sooner."""
+    return prefixes(jnp.add, x)
+
+
+def least(x: Array, *, reverse: bool = False) -> Array:
+    """Cumulative minima."""
+    return prefixes(jnp.minimum, x, reverse=reverse)
+
+
+def _scan(combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array]) -> PyTree[Array]:
+    """Inclusive prefixes along the leading axis, one step an entry."""
+
+    def step(carry: PyTree, item: PyTree) -> tuple[PyTree, PyTree]:
+        total = combine(carry, item)
+        return total, total
+
+    first = jax.tree.map(lambda leaf: leaf[0], elements)
+    _, later = jax.lax.scan(step, first, jax.tree.map(lambda leaf: leaf[1:], elements))
+    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, later)

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from distance_laws import LAWS
+from reference.partitions import upper_distance
 
 from jaxcal import dce
-from jaxcal.dce.groups import label_free_groups, moved
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
-from jaxcal.dce.linear_programs import chain_program
+from jaxcal.dce.lower import chain_program
+from jaxcal.dce.population import label_free_groups, moved
 from jaxcal.dce.predictions import binary, ordered
 
 SOLVE = jax.jit(solve_chain)
@@ -68,4 +69,4 @@ def test_groups_without_labels_bound_the_upper_distance_from_above(n):
     groups = label_free_groups(data)
     other = label_free_groups(ordered(binary(v, 1 - y)))
     np.testing.assert_array_equal(groups.group, other.group)
-    assert float(moved(groups, data)) >= dce.upper_distance(v, y).value - 1e-12
+    assert float(moved(groups, data)) >= upper_distance(v, y).value - 1e-12

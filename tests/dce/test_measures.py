@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from distance_laws import LAWS
-from quick import quick_first
 from reference import constructions, distances, sketches
+from reference.partitions import upper_distance
 
 from jaxcal import dce
-from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.total_variation import denoise
+from jaxcal.dce.intervals import boxcars
+from jaxcal.dce.smooth import denoise
 
 SIZE = 40
 
@@ -94,7 +94,7 @@ def test_laplace_ce_is_the_sum_over_pairs(ell):
     np.testing.assert_allclose(error.witness, k @ rho / square**0.5, atol=1e-12)
     at = np.linspace(0, 1, 31)
     wanted = np.exp(-np.abs(at[:, None] - v) / ell) @ rho / square**0.5
-    got = dce.laplace_witness(v, y, at, weights=w, bandwidth=ell)
+    got = distances.laplace_witness(v, y, at, weights=w, bandwidth=ell)
     np.testing.assert_allclose(got, wanted, atol=1e-12)
 
 
@@ -197,7 +197,7 @@ def test_the_population_value_has_no_room_below_the_least_gap(n):
     y = v - np.float32(0.175)
     population = dce.surrogate_interval_ce(v, y, accuracy=None)
     assert float(population.value) == pytest.approx(0.175, rel=1e-5)
-    bracket = dce.dce_bracket(v, y, accuracy=1e-9, solve=False)
+    bracket = dce.distance_from_calibration(0, v, y, accuracy=1e-9, solve=False, n_draws=2).bracket
     assert 0.1749 <= float(bracket.low) <= float(bracket.high) <= 0.1751
     assert min(map(float, bracket.upper.values())) >= 0.1749
 
@@ -213,9 +213,8 @@ def test_slopes_of_narrow_random_intervals_are_those_of_the_error():
     ("call", "name"),
     [
         (lambda v, y: dce.surrogate_interval_ce(v, y, accuracy=0), "accuracy"),
-        (lambda v, y: dce.dce_bracket(v, y, accuracy=0), "accuracy"),
-        (lambda v, y: dce.dce_bracket(v, y, accuracy=float("nan")), "accuracy"),
-        (lambda v, y: dce.dce_bracket(v, y, accuracy=100.0), "accuracy"),
+        (lambda v, y: dce.surrogate_interval_ce(v, y, accuracy=float("nan")), "accuracy"),
+        (lambda v, y: dce.surrogate_interval_ce(v, y, accuracy=100.0), "accuracy"),
         (
             lambda v, y: dce.distance_from_calibration(jax.random.key(0), v, y, accuracy=0),
             "accuracy",
@@ -293,7 +292,7 @@ def test_binned_ece_counts_the_ends_and_uses_the_edges_given():
     shifted = dce.binned_ece(v, y, edges=2, shift=0.8)
     np.testing.assert_allclose(shifted.edges, [0, 0.4, 0.9, 1])
     np.testing.assert_allclose(shifted.mass, [0.5, 0.25, 0.25])
-    assert float(error.bound) >= dce.upper_distance(v, y).value - 1e-12
+    assert float(error.bound) >= upper_distance(v, y).value - 1e-12
 
 
 def test_weighted_ce_recovers_ece_and_the_mean():
@@ -380,49 +379,6 @@ def test_the_lower_distance_is_certified_by_its_coupling():
         assert np.all(np.abs(np.diff(distance.on_one)) <= np.diff(distance.places) + 1e-9)
 
 
-lower = jax.jit(
-    jax.value_and_grad(
-        lambda v, y, w: dce.lower_distance_value(v, y, weights=w, tol=1e-10), (0, 1, 2)
-    )
-)
-
-
-@pytest.mark.parametrize("seed", quick_first(range(6), [0, 1]))
-def test_the_lower_distance_has_the_gradient_of_finite_differences(seed):
-    """Where coupling and dual functions are unique, as they are for laws at random."""
-    rng = np.random.default_rng(seed)
-    law = [rng.random(8), np.zeros(8), rng.random(8) + 0.1]
-    law[1] = (rng.random(8) < law[0]) * 1.0 if seed % 2 else 0.6 * rng.random(8) + 0.4 * law[0]
-    if seed >= 4:
-        law[1] = np.clip(law[1], 0.1, 0.9)  # fractional labels, which may be moved both ways
-    value, slopes = lower(*law)
-    assert float(value) == pytest.approx(
-        dce.lower_distance(law[0], law[1], weights=law[2], tol=1e-10).value, abs=1e-9
-    )
-    for which in (0, 2) if seed < 4 and seed % 2 else (0, 1, 2):
-        for i in rng.permutation(8)[:3]:
-            ends = []
-            for sign in (1, -1):
-                moved = [x.copy() for x in law]
-                moved[which][i] += sign * 1e-4
-                ends.append(
-                    dce.lower_distance(moved[0], moved[1], weights=moved[2], tol=1e-10).value
-                )
-            change = (ends[0] - ends[1]) / 2e-4
-            assert float(slopes[which][i]) == pytest.approx(change, abs=1e-4)
-
-
-def test_the_lower_distance_as_a_number_keeps_ties_batches_and_nan():
-    v, y, w = sample(2, n=8)
-    value, slopes = lower(v, y, w)
-    # all predictions moved together: no tie is split
-    ends = [dce.lower_distance(v + s, y, weights=w, tol=1e-10).value for s in (1e-5, -1e-5)]
-    assert float(jnp.sum(slopes[0])) == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-3)
-    batch = jax.vmap(lambda v: dce.lower_distance_value(v, y, weights=w))(np.stack([v, v]))
-    np.testing.assert_allclose(batch, [float(value)] * 2, atol=1e-6)
-    assert np.isnan(lower(v * np.nan, y, w)[0])
-
-
 def test_a_grid_widens_the_certificate_of_the_lower_distance():
     v, y, w = sample(1)
     exact = dce.lower_distance(v, y, weights=w, tol=1e-8)
@@ -433,7 +389,7 @@ def test_a_grid_widens_the_certificate_of_the_lower_distance():
 
 def test_the_lower_program_agrees_with_the_published_grid_values():
     v, y, w = constructions.quadratic_barrier(0.1).domain.distribution()
-    from jaxcal.dce.linear_programs import chain_program
+    from jaxcal.dce.lower import chain_program
 
     for cells, wanted in [(5, 0.04), (10, 1 / 30), (20, 1 / 30), (25, 0.0336)]:
         grid = (np.arange(cells + 1) / cells).round(12)
@@ -453,7 +409,7 @@ def test_true_distances_of_lifts_are_the_lower_and_the_upper_distance():
         if lifted.f.size <= 9:
             distance = distances.true_distance(lifted)
             assert distance.value == pytest.approx(low.value, abs=1e-7)
-        upper = dce.upper_distance(v, y, weights=w)
+        upper = upper_distance(v, y, weights=w)
         assert upper.exact
         assert distances.true_distance(
             distances.lift_upper(v, y, weights=w)
@@ -473,7 +429,7 @@ def test_the_best_partition_is_calibrated_and_powers_are_ordered():
 
 def test_many_predictions_get_an_upper_bound_of_the_upper_distance():
     v, y, w = sample(2)
-    distance = dce.upper_distance(v, y, weights=w)
+    distance = upper_distance(v, y, weights=w)
     assert not distance.exact
     assert distance.value <= float(dce.interval_ce(v, y, weights=w).value) + 1e-12
     assert distance.value >= dce.lower_distance(v, y, weights=w).low

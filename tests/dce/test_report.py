@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -13,15 +14,13 @@ from quick import quick_first
 from reference import constructions, distances, sample_sizes
 from reference.constructions import tempered_population, tempered_sample
 
-from jaxcal import dce
-from jaxcal.dce import bracket
-from jaxcal.dce.groups import label_free_groups
-from jaxcal.dce.mean_bounds import upper_mean
-from jaxcal.dce.population import population_bounds
+from jaxcal import dce, plots
+from jaxcal.dce.bracket import bracket_of as to_bracket
+from jaxcal.dce.bracket import measures_of
+from jaxcal.dce.population import label_free_groups, population_bounds, upper_mean
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.recalibration import _error_of_map
 from jaxcal.dce.resampling import Drawn, drawable, kernel_statistic, resampling_test
-from jaxcal.plots import dce as plots
 
 N = 60
 FEW = {"n_draws": 39}
@@ -59,6 +58,11 @@ def test_the_ece_of_a_report_is_that_of_bins(result, data):
     assert float(result.bracket.upper["unbinned ECE"]) == pytest.approx(plain, rel=1e-6)
 
 
+def bracket_of(v, y, **options):
+    result = dce.distance_from_calibration(jax.random.key(0), v, y, n_draws=2, **options)
+    return result.bracket
+
+
 def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
     for make in (
         constructions.quadratic_barrier,
@@ -67,7 +71,7 @@ def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
     ):
         for domain in (make(0.1).domain, make(0.2).domain):
             v, y, w = domain.distribution()
-            outcome = dce.dce_bracket(v, y, weights=w)
+            outcome = bracket_of(v, y, weights=w)
             true = distances.true_distance(domain).value
             assert float(outcome.low) - 1e-7 <= true <= float(outcome.high) + 1e-7
             assert all(float(x) <= true + 1e-7 for x in outcome.lower.values())
@@ -77,14 +81,14 @@ def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
 @pytest.mark.slow
 def test_jit_and_vmap_give_the_bracket_without_the_program(data):
     v, y = data
-    outcome = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
-    outside = dce.dce_bracket(v, y, solve=False)
+    outcome = jax.jit(bracket_of)(v, y)
+    outside = bracket_of(v, y, solve=False)
     exact = dce.lower_distance(v, y)
     assert exact.low - 3e-4 < float(outcome.lower["lower distance"]) <= exact.high
     assert float(outcome.low) == pytest.approx(float(outside.low))
     assert float(outcome.high) == pytest.approx(float(outside.high))
     with pytest.raises(ValueError, match="solve=True runs outside of jit"):
-        jax.jit(lambda v, y: dce.dce_bracket(v, y, solve=True))(v, y)
+        jax.jit(partial(bracket_of, solve=True))(v, y)
 
 
 def test_the_test_of_calibration_keeps_its_level_and_has_power():
@@ -175,8 +179,8 @@ def test_labels_drawn_together_have_the_distribution_of_labels_drawn_one_by_one(
 def test_measures_of_merged_predictions_are_those_of_all(key):
     rng = np.random.default_rng(1)
     v, y = rng.integers(0, 11, 600) / 10, (rng.random(600) < 0.4).astype(float)
-    merged = dce.dce_bracket(v, y, solve=False)
-    every = jax.jit(lambda v, y: dce.dce_bracket(v, y))(v, y)
+    merged = bracket_of(v, y, solve=False)
+    every = jax.jit(bracket_of)(v, y)
     for side in ("lower", "upper"):
         for name, value in getattr(merged, side).items():
             # the fixed program's places are quantiles, so its own error moves
@@ -273,7 +277,7 @@ def test_one_observation_and_equal_predictions(n, key):
         ([0.2, 0.1], [1, 0], {"weights": [1.0]}, r"weights: wanted one an observation"),
         ([0.2, 0.1], [1, 0], {"weights": [-1.0, 2]}, r"weights: wanted finite numbers >= 0"),
         ([0.2, 0.1], [1, 0], {"weights": [0.0, 0]}, r"not all of them 0"),
-        (np.zeros((3, 2)), [1, 0, 1], {}, "notion='top-label' or"),
+        (np.zeros((3, 2)), [1, 0, 1], {}, "classes need notion= of distance_from"),
         (np.zeros(0), [], {}, "n >= 1"),
     ],
 )
@@ -327,16 +331,17 @@ def test_float32_stays_float32_and_close():
 
 def test_classes_reduce_to_one_against_the_rest():
     ps = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
-    confidence, right = dce.from_classes(ps, [1, 2], "top-label")
-    np.testing.assert_allclose(confidence, [0.5, 0.6])
-    np.testing.assert_allclose(right, [1, 0])
-    p, y = dce.from_classes(ps, [1, 2], "class-wise")
-    np.testing.assert_allclose(p, ps.T)
-    np.testing.assert_allclose(y, [[0, 0], [1, 0], [0, 1]])
-    with pytest.raises(ValueError, match="notion: wanted 'top-label' or 'class-wise'"):
-        dce.from_classes(ps, [1, 2], "canonical")
+    distance = partial(dce.distance_from_calibration, 0, ps, **FEW)
+    top = distance([1, 2], notion="top-label")
+    np.testing.assert_allclose(top.predictions, [0.5, 0.6])
+    np.testing.assert_allclose(top.targets, [1, 0])
+    each = distance([1, 2], notion="class-wise")
+    np.testing.assert_allclose(each.predictions, ps.T)
+    np.testing.assert_allclose(each.targets, [[0, 0], [1, 0], [0, 1]])
+    with pytest.raises(ValueError, match="notion: wanted"):
+        distance([1, 2], notion="canonical")
     with pytest.raises(ValueError, match="targets: classes 1"):
-        dce.from_classes(ps, [1, 3], "top-label")
+        distance([1, 3], notion="top-label")
 
 
 @pytest.mark.slow
@@ -347,7 +352,7 @@ def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
     batch = dce.distance_from_calibration(key, ps, labels, notion="class-wise", **FEW)
     assert batch.p_value.shape == (2,)
     assert "2 distances from calibration, batch shape (2,)" in str(batch)
-    alone = dce.dce_bracket(v, y, solve=False)
+    alone = bracket_of(v, y, solve=False)
     np.testing.assert_allclose(batch.bracket.low, [float(alone.low)] * 2, atol=1e-12)
     np.testing.assert_allclose(batch.bracket.high, [float(alone.high)] * 2, atol=1e-12)
     np.testing.assert_allclose(batch.witness[0], -batch.witness[1], atol=1e-12)
@@ -416,8 +421,8 @@ def test_the_figure_of_bounds_names_every_bound_once_and_by_what_it_is(result):
 def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
     """A fault on purpose: a lower bound above the upper ones."""
     v, y = data
-    measured = bracket._measure(ordered(binary(v, y)), 0.01, 15, False)
-    broken = bracket._bracket(measured._replace(mean=measured.ece + 0.1))
+    measured = measures_of(ordered(binary(v, y)), 0.01, 15, False)
+    broken = to_bracket(measured._replace(mean=measured.ece + 0.1))
     assert np.isnan(broken.low)
     assert np.isnan(broken.high)
     said = eqx.tree_at(lambda r: r.bracket, result, broken).warnings()
@@ -453,11 +458,6 @@ def test_a_batch_lists_its_members_with_adjusted_p_values(result):
     lines = str(batch).splitlines()
     first, second = (next(k for k, s in enumerate(lines) if s.split()[:1] == [m]) for m in "10")
     assert first < second
-    figure = plots.reliability_of_classes(batch)
-    figure.savefig(io.BytesIO())
-    assert len(figure.axes) == 3
-    with pytest.raises(ValueError, match="wanted a batch of one axis"):
-        plots.reliability_of_classes(result)
 
 
 def test_recalibration_is_a_map_of_predictions_and_repairs_new_ones():

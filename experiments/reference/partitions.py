@@ -1,4 +1,4 @@
-r"""Upper distance from calibration, by partitions of a small set of points.
+r"""The upper distance from calibration, by partitions of a small set of points.
 
 A partition of points gives a calibrated predictor, the mean label of each part, and every
 calibrated predictor that matters is one of these, so a distance is a minimum over partitions. The
@@ -7,46 +7,27 @@ Source: Blasiok et al. (2023), eq. 1, Def. 5.2, Theorem 5.5.
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Float, Int
 
 from jaxcal.dce.intervals import interval_ce
 from jaxcal.dce.predictions import atoms, binary, positive
-from jaxcal.results import Result, recorded
-from jaxcal.typing import ArrayLike
 
 MOST = 10  # points whose partitions are all tried: 115,975 of them
 MOVES = 50  # rounds of local search beyond
 
 
-class Partition(Result):
-    """A recalibration of the predictions by groups, and how far it moves them.
-
-    Attributes:
-        value: Distance to the recalibrated predictions ``g``.
-        groups: Group of each observation, [k].
-        g: Mean label of its group, [k].
-        exact: Whether every partition was tried; if not, the value is an upper bound.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.upper_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> result.exact, result.g.tolist()
-        (True, [0.5, 0.5, 0.5, 0.5])
-    """
+class Partition(NamedTuple):
+    """A recalibration by groups: ``value``, the distance to the recalibrated predictions;
+    ``groups`` [k] of the observations and ``g`` [k], the mean labels of these; ``exact``, whether
+    every partition was tried (if not, the value is an upper bound)."""
 
     value: float
     groups: Int[np.ndarray, " k"]
     g: Float[np.ndarray, " k"]
     exact: bool
-
-    def _lines(self) -> list[str]:
-        kind = "exactly" if self.exact else "at most"
-        groups = self.groups.max() + 1
-        return [f"distance from calibration {kind} {self.value:.6g} by {groups} groups"]
 
 
 def best_partition(
@@ -91,43 +72,14 @@ def all_partitions(k: int) -> Any:
     return rows
 
 
-@recorded
-def upper_distance(
-    predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
-) -> Partition:
-    """Upper distance: the least that a recalibration of the predictions moves them on average.
+def upper_distance(predictions: Any, targets: Any, *, weights: Any = None) -> Partition:
+    """The least that a recalibration of the predictions [n] moves them on average, outside of jit.
 
     Exact for at most 10 different predictions; beyond, an upper bound by the best intervals and
-    then by moving single predictions to other groups (``exact`` is False). Outside of jit. It
-    cannot be estimated from a sample of a continuous distribution: this is the upper distance of
-    the data themselves.
-
-    Args:
-        predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
-        weights: Weights of the observations, [n], >= 0.
-
-    Returns:
-        `Partition`, with ``groups`` and ``g`` of each observation.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Cost: all partitions of at most 10 different predictions (115,975 of them); beyond, that of
-    `interval_ce` and at most 50 rounds of moves.
-
-    Source: Blasiok et al. (2023), eq. 1, Def. 5.2, Theorem 5.5.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.upper_distance(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> round(result.value, 3)
-        0.2
+    then by moving single predictions to other groups (``exact`` is False). It cannot be estimated
+    from a sample of a continuous distribution: this is the upper distance of the data themselves.
     """
     data = binary(predictions, targets, weights)
-    if isinstance(data.v, Tracer):
-        raise ValueError("upper_distance runs outside of jit, vmap and grad only")
     distribution = positive(atoms(data))
     v, index = distribution.v, distribution.atom
     points = distribution.mass, v, distribution.p1 / distribution.mass

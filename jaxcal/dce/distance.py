@@ -1,0 +1,301 @@
+"""How far from calibrated? A bracket of the true distance, an interval, a test, and the report."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal import checks
+from jaxcal.dce.bracket import Bracket, bracket_of, measures_of
+from jaxcal.dce.population import PopulationBounds, population_bounds
+from jaxcal.dce.predictions import binary, ordered, repeated
+from jaxcal.dce.resampling import Null, kernel_statistic, label_test, no_verdict, suitable_null
+from jaxcal.nulls.contract import holm
+from jaxcal.results import (
+    Interval,
+    JudgedResult,
+    Sentences,
+    confidence,
+    count_verdicts,
+    in_words,
+    recorded,
+    sentences,
+)
+from jaxcal.squared_ce.reductions import reduce
+from jaxcal.typing import ArrayLike, KeyLike, Scalar, Vector
+
+SCALAR = ("top-label", "class-wise")  # notions of calibration with one probability an observation
+MEASURED = 50  # observations from which the coverage of the interval was measured
+SHOWN = 20  # members of a batch that its report lists
+
+
+class DistanceResult(JudgedResult):
+    """How far binary predictions are from calibrated.
+
+    Attributes:
+        bracket: Bounds between which the true distance lies for these data, certified.
+        interval: Interval in which it lies for the population, with probability 1 - ``level``.
+        measures: Measures of calibration by name, each []; "ECE" is that of practice, by bins.
+        population: What makes the interval: dual functions of other parts of the data below, groups
+            and a radius above.
+        p_value: P-value of "calibrated", [].
+        statistic: Squared Laplace kernel calibration error, [].
+        null_samples: Draws of the statistic under calibration, [b].
+        witness: Weight in [-1, 1] that attains the smooth calibration error, the mean of witness
+            times (label - prediction), [n]; see `smooth_ce`. It falls from predictions that are
+            too low to those that are too high, and is on one side of 0 where all err to one side;
+            its height alone says little where the mean residual is small.
+        predictions: Predictions as given, [n].
+        targets: Labels as given, [n].
+        weights: Weights as given, [n].
+        null: How the null was drawn: "redraw" or "signs".
+        level: Probability of rejecting calibrated predictions; it decides `verdict`.
+        adjusted: P-value [] by Holm's method over all classes of ``notion="class-wise"``, which
+            decides the verdict there; None elsewhere.
+        least_p_value: The least p-value that any labels could give, [], for at most ten
+            observations; None for more.
+    """
+
+    _plots: ClassVar[tuple[str, ...]] = ("bracket", "reliability_with_witness")
+    _long: ClassVar[tuple[str, ...]] = ("null_samples",)
+
+    bracket: Bracket
+    interval: Interval
+    measures: dict[str, Scalar]
+    population: PopulationBounds
+    p_value: Scalar
+    statistic: Scalar
+    null_samples: Float[Array, " b"]
+    witness: Vector
+    predictions: Vector
+    targets: Vector
+    weights: Vector
+    null: str = eqx.field(static=True)
+    level: float = eqx.field(static=True, default=0.05)
+    adjusted: Scalar | None = None
+    least_p_value: Scalar | None = None
+
+    @property
+    def p_adjusted(self) -> Array:
+        """P-values of a batch by Holm's method, which keep the level of all its members together:
+        of all classes for ``notion="class-wise"``. NaN where a p-value is."""
+        return _adjusted(self.p_value) if self.adjusted is None else self.adjusted
+
+    @property
+    def _decides(self) -> Array:
+        return self.p_value if self.adjusted is None else self.adjusted
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What could spoil one result, by the names of warnings."""
+        v, y, w = (np.asarray(a) for a in (self.predictions, self.targets, self.weights))
+        if lost := int(np.sum(~np.isfinite(v))):
+            return {"nonfinite-predictions": lost}
+        n, effective = v.size, 1 / np.sum(w**2)
+        return {
+            "few-observations": n if n < MEASURED else 0,
+            "bounds-contradict": np.isnan(np.asarray(self.bracket.low)),
+            "identical-predictions": n > 1 and np.unique(v).size == 1,
+            "one-class": n > 1 and np.all(y == y[0]),
+            "uneven-weights": effective if effective < n / 2 else 0,
+        }
+
+    def _no_verdict(self) -> Sentences:
+        return no_verdict(self)
+
+    def _sentences(self) -> Sentences:
+        return [] if self.batch_shape else sentences(self.notes)
+
+    def _lines(self) -> list[str]:
+        bracket, p = self.bracket, float(self.p_value)
+        if np.isnan(p):
+            return [f"distance from calibration: {in_words(self)}"]
+        low, high = bracket.sources
+        interval, trust = self.interval, confidence(self.level)
+        how = {"redraw": "labels drawn again from the predictions", "signs": "random signs"}
+        return [
+            f"distance from calibration, n = {self.predictions.shape[-1]}",
+            f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
+            f"               (low end: {low}; high end: {high})",
+            f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   ({trust})",
+            f"  p-value      {p:.4g}   ({how[self.null]}, {self.null_samples.shape[-1]} draws)"
+            + ("" if self.adjusted is None else f", {float(self.adjusted):.4g} over all classes"),
+            f"  verdict      {in_words(self)}",
+            "  measures     "
+            + ", ".join(f"{name} {float(value):.4g}" for name, value in self.measures.items()),
+        ]
+
+    def _batch_lines(self) -> list[str]:
+        p = np.asarray(self.p_value)
+        low, high = np.asarray(self.bracket.low), np.asarray(self.bracket.high)
+        lines = [
+            f"{p.size} distances from calibration, batch shape {p.shape}",
+            f"  {count_verdicts(self)}",
+            f"  low ends {np.nanmin(low):.4g} to {np.nanmax(low):.4g}, high ends "
+            f"{np.nanmin(high):.4g} to {np.nanmax(high):.4g}",
+        ]
+        if p.ndim != 1:
+            return lines
+        lines.append(
+            f"  {'':>5} {'these data':>19} {'population':>19} {'p-value':>8} {'adjusted':>8}"
+        )
+        adjusted, interval = np.asarray(self.p_adjusted), self.interval
+        ends = [np.asarray(x) for x in (low, high, interval.low, interval.high)]
+        for k in np.argsort(adjusted, kind="stable")[:SHOWN]:
+            of_data, of_population = (f"{a[k]:.4f} to {b[k]:.4f}" for a, b in (ends[:2], ends[2:]))
+            lines.append(
+                f"  {k:>5} {of_data:>19} {of_population:>19} {p[k]:>8.3g} {adjusted[k]:>8.3g}"
+            )
+        if p.size > SHOWN:
+            lines.append(f"  and {p.size - SHOWN} of larger adjusted p-values")
+        return lines
+
+
+def _adjusted(p_values: Array) -> Array:
+    p = jnp.ravel(p_values)
+    adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
+    return adjusted.reshape(p_values.shape)
+
+
+@recorded
+def distance_from_calibration(
+    key: KeyLike,
+    predictions: ArrayLike,
+    targets: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    level: float = 0.05,
+    n_draws: int = 500,
+    null: Null | None = None,
+    accuracy: float | int = 0.01,
+    bins: int = 15,
+    solve: bool | None = None,
+    notion: str | None = None,
+    counts: ArrayLike | None = None,
+) -> DistanceResult:
+    """How far are predicted probabilities of a binary label from calibrated?
+
+    Gives a certified bracket of the true distance for the data, an interval for it in the
+    population, and a p-value of "calibrated" by draws of the squared Laplace kernel calibration
+    error. The interval's low end is the mean of dual functions of the lower distance on data that
+    did not choose them; its high end is the mean distance to the mean labels of groups, chosen
+    without labels, plus the radius of one mean. Both hold for rare labels too.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: Probabilities of label 1, [n]; with ``notion`` class probabilities [n, m].
+        targets: Labels 0 or 1, or means of such, [n]; with ``notion`` classes from 0, [n]; with
+            ``counts`` numbers of labels 1, [n].
+        weights: Weights of the observations, [n], >= 0; the interval treats them as part of the
+            observation.
+        level: Probability of rejecting calibrated predictions, which decides the verdict; the
+            interval holds the distance with probability 1 - ``level``.
+        n_draws: Number of draws of the null.
+        null: "redraw" draws labels from the predictions (exact for independent labels; the default
+            where all labels are 0 or 1, and under jit, where labels that are means give a p-value
+            of NaN); "signs" flips residuals (the default where labels are means).
+        accuracy: Accuracy of the surrogate interval error, which sets its smallest width.
+        bins: Number of bins of the binned ECE.
+        solve: Whether to solve for the lower distance exactly (by SciPy, outside of jit), which is
+            the default there; otherwise, as under jit and vmap, by
+            `jaxcal.dce.lower_distance_bounds`, which is some 1e-4 lower. The best intervals are
+            searched for at most 20,000 different predictions (under jit: observations).
+        notion: For class probabilities: "top-label", or "class-wise" for a batch of m results
+            (made by vmap, so without ``solve``), whose verdicts are of `p_adjusted`.
+        counts: Numbers of labels of grouped data, [n] integers: ``targets`` of ``counts`` labels of
+            an observation are 1. Each label then is an observation, with the weight of its group;
+            outside of jit only.
+
+    Returns:
+        `DistanceResult`. NaN inside jit gives NaN everywhere.
+
+    Raises:
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n log n) for n observations, then by m different predictions: O(m log m), m^2 for the
+    best intervals, a few linear programs with ``solve``, and ``n_draws`` draws of m predictions;
+    beyond 8,192 of them the draws are of 8,192 cells (with weights: of n labels).
+
+    Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
+    constants.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> truth = jnp.linspace(0.05, 0.95, 200)
+        >>> targets = jax.random.bernoulli(jax.random.key(0), truth)
+        >>> predictions = jnp.clip(2 * truth - 0.5, 0, 1)  # overconfident
+        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
+        >>> result.verdict, bool(result.bracket.low <= result.bracket.high)
+        ('rejected', True)
+    """
+    key = checks.key(key)
+    level = checks.level(level)
+    n_draws = checks.integer(n_draws, "n_draws")
+    if notion is not None:
+        if counts is not None:
+            raise ValueError("counts: groups are of labels 0 or 1, so without notion")
+        checks.choice(notion, "notion", SCALAR)
+        problem = reduce(predictions, targets, notion)
+        predictions, targets = problem.inputs[..., 0], problem.outcomes[..., 0]
+    predictions, targets, weights = repeated(predictions, targets, weights, counts)
+    if notion == "class-wise":
+        if solve:
+            raise ValueError("solve=True runs outside of vmap only: one class at a time")
+        one = partial(
+            distance_from_calibration,
+            weights=weights,
+            level=level,
+            n_draws=n_draws,
+            null=null,
+            accuracy=accuracy,
+            bins=bins,
+        )
+        keys = jax.random.split(key, np.shape(predictions)[0])
+        batch = jax.vmap(one)(keys, predictions, targets)
+        adjusted = _adjusted(batch.p_value)
+        return eqx.tree_at(lambda r: r.adjusted, batch, adjusted, is_leaf=lambda x: x is None)
+    data = binary(predictions, targets, weights)
+    null = suitable_null(null, data)
+    ascending = ordered(data)
+    measures = measures_of(ascending, accuracy, bins, solve)
+    null_key, fold_key = jax.random.split(key)
+    test = label_test(
+        null_key,
+        ascending,
+        statistic=kernel_statistic,
+        equal=weights is None,
+        n_draws=n_draws,
+        null=null,
+    )
+    population = population_bounds(fold_key, ascending, level)
+    by_name = {
+        "ECE": measures.binned.value,
+        "smooth": measures.smooth,
+        "kernel": measures.kernel,
+        "surrogate interval": measures.surrogate,
+        "mean residual": measures.mean,
+    }
+    if measures.interval is not None:
+        by_name["interval"] = measures.interval
+    by_name["lower distance"] = jnp.asarray(sum(measures.lower) / 2, measures.smooth.dtype)
+    return DistanceResult(
+        bracket=bracket_of(measures),
+        interval=Interval(population.low, population.high, level),
+        measures=by_name,
+        population=population,
+        p_value=test.p_value,
+        statistic=test.statistic,
+        null_samples=test.null_samples,
+        witness=measures.witness,
+        predictions=data.v,
+        targets=data.y,
+        weights=data.w,
+        null=null,
+        level=level,
+        least_p_value=test.least,
+    )
