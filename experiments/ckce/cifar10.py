@@ -15,9 +15,10 @@ from jaxcal.ckce import (
     pooled_bandwidth,
     skill,
 )
-from jaxcal.measures import absolute, canonical_error, confidences, reliability
+from jaxcal.measures import confidences, reliability
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from reference.classes import absolute, canonical_error
 from reference.ranking import subsample_trials
 
 SIZE = 500

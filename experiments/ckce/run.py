@@ -26,7 +26,6 @@ from jaxcal.ckce import (
     ckce,
     jkce,
 )
-from jaxcal.measures import absolute, canonical_error
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,6 +33,7 @@ import cifar10
 import images
 import runner
 from reference import synthetic
+from reference.classes import absolute, canonical_error
 from reference.ranking import Drawn, drawn_trials, shift_curves
 
 FOLDER = Path(__file__).parent

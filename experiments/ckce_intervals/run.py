@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jaxcal.ckce import compare, pooled_bandwidth
 from jaxcal.ckce.class_comparison import default_rank
 from jaxcal.ckce.expansion import by_features
+from jaxcal.ckce.features import NystroemFeatures, pivots
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.low_rank import NystroemFeatures, pivots
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner

@@ -17,18 +17,17 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxcal import checks
-from jaxcal.ckce import kernels, solve
+from jaxcal.ckce import kernels, solvers
 from jaxcal.ckce.effect import Curve
 from jaxcal.ckce.expansion import Expansion, by_products
-from jaxcal.ckce.result import CKCE
-from jaxcal.ckce.ridge import Ridge, ridge_at
-from jaxcal.divergences import MeanEmbedding
+from jaxcal.ckce.inputs import Ridge, ridge_at
+from jaxcal.ckce.results import CKCE
+from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.vectors import gram_block
-from jaxcal.kernel_means import distribution_of
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Scores, Unnormalized
-from jaxcal.models.families import Classes
+from jaxcal.models.families import Classes, distribution_of
 from jaxcal.numerics import at_least, not_finite
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation import Prepared, Specification, stein_specification
@@ -144,8 +143,7 @@ def floating(ys: Array) -> DTypeLike:
 
 def _products(pairwise: Weighted, rows: WeightedFeatures, cols: WeightedFeatures) -> Array:
     """Inner products of the residuals of some observations with those of others, [r, c]."""
-    (statistic,), (left,), (right,) = pairwise.statistics, rows.residuals, cols.residuals
-    return jnp.sum(statistic.block(left, right), axis=0)
+    return jnp.sum(pairwise.statistic.block(rows.residual, cols.residual), axis=0)
 
 
 def _gram_and_products(prepared: Prepared, features: WeightedFeatures) -> tuple[Array, Array]:
@@ -165,19 +163,13 @@ def _ckce(
     features = featured.features
     with jax.default_matmul_precision("highest"):
         gram, products = _gram_and_products(prepared, features)
-    fit = solve.fit_products(gram, products, ridge.astype(gram.dtype))
-    bad = not_finite((features.predictions, ys))
-    fit = jax.tree.map(lambda part: jnp.where(bad > 0, jnp.nan, part), fit)
-    return CKCE(
-        fit.estimate,
-        jnp.sqrt(jnp.mean(fit.influence**2) / gram.shape[0]),
-        fit.contributions,
-        fit.influence,
+    fit = solvers.fit_products(gram, products, ridge.astype(gram.dtype))
+    return CKCE.of(
+        fit,
         ridge,
         prepared.bandwidths,
-        bad,
-        ~prepared.notes["identical-predictions"],
-        jax.lax.stop_gradient(fit.rounding),
+        nonfinite=not_finite((features.predictions, ys)),
+        identical=prepared.notes["identical-predictions"],
     )
 
 
@@ -221,7 +213,7 @@ def _expanded(
     with jax.default_matmul_precision("highest"):
         gram, products = _gram_and_products(prepared, features)
         # CKCE of residuals with products D is <A^-1 K A^-1, D>
-        weights = solve.null_weights(gram, ridge)
+        weights = solvers.null_weights(gram, ridge)
 
         def shifted(size: Scalar) -> Scalar:
             """CKCE of what a shift of the targets adds to the residuals."""

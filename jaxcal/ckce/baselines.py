@@ -1,4 +1,4 @@
-"""Other measures on the same inputs: SKCE (= JKCE), proper scores and their split.
+"""Other measures on the same inputs: SKCE (= JKCE) and proper scores.
 
 Binned errors and reliability are those of `jaxcal.measures`.
 """
@@ -12,10 +12,9 @@ from jaxtyping import Array
 from jaxcal import checks
 from jaxcal.ckce import kernels
 from jaxcal.ckce.estimator import Problem, checked_problem
+from jaxcal.ckce.inputs import checked, residuals
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.residuals import checked, residuals
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.measures.classes import Cells, cells
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.quadratic import TILE, pair_means
 from jaxcal.results import Estimate
@@ -45,7 +44,7 @@ def jkce(
         tile: Rows and columns of a block of pairs that is computed at a time.
 
     Returns:
-        `jaxcal.Estimate`: ``unbiased`` is
+        `Estimate`: ``unbiased`` is
         :math:`\frac1{n(n-1)} \sum_{i \ne j} k(q_i, q_j) D_{ij}`, ``biased`` :math:`n^{-2} Tr(D K)`.
 
     Raises:
@@ -74,7 +73,7 @@ def _jkce_sums(problem: Problem, tile: int) -> Estimate:
     # h = k(q, q') r.r', r the residuals
     residual = residuals(problem.q, problem.labels, problem.root)
     pairwise = Weighted(kernel, Vectors(problem.q[:0]))
-    return pair_means(pairwise, WeightedFeatures(problem.q, (residual,)), tile=tile)
+    return pair_means(pairwise, WeightedFeatures(problem.q, residual), tile=tile)
 
 
 _jkce = jax.jit(_jkce_sums, static_argnums=1)
@@ -87,12 +86,6 @@ class Skill(NamedTuple):
         accuracy: Share of observations whose most likely class is the target, [].
         cross_entropy: Mean negative log probability of the target in nats, [].
         brier: Sum over classes of squared errors, in [0, 2], [].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> skill = jaxcal.ckce.skill(jnp.array([[0.75, 0.25]] * 4), jnp.array([0, 0, 0, 1]))
-        >>> float(skill.accuracy), float(skill.brier)
-        (0.75, 0.375)
     """
 
     accuracy: Scalar
@@ -134,81 +127,4 @@ def _skill(q: Array, labels: Array) -> Skill:
         jnp.mean((jnp.argmax(q, axis=1).astype(labels.dtype) == labels).astype(q.dtype)),
         -jnp.mean(jnp.log(probability)),
         jnp.mean(jnp.sum(residuals(q, labels) ** 2, axis=1)),
-    )
-
-
-class BrierSplit(NamedTuple):
-    """The Brier score as ``calibration`` + ``refinement`` + ``within``.
-
-    Attributes:
-        brier: Brier score, [].
-        calibration: Calibration term, [].
-        refinement: ``uncertainty`` - ``resolution``, [].
-        uncertainty: What predicting the class frequencies costs, [].
-        resolution: What the cells know beyond that, [].
-        within: What predictions that differ inside a cell add, []; 0 where they do not.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.array([[0.75, 0.25]] * 4)
-        >>> split = jaxcal.ckce.brier_split(predictions, jnp.array([0, 0, 1, 1]))
-        >>> float(split.brier), float(split.calibration), float(split.refinement)
-        (0.625, 0.125, 0.5)
-    """
-
-    brier: Scalar
-    calibration: Scalar
-    refinement: Scalar
-    uncertainty: Scalar
-    resolution: Scalar
-    within: Scalar
-
-
-def brier_split(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 10) -> BrierSplit:
-    r"""The Brier score as calibration plus refinement, over cells of predictions.
-
-    :math:`\sum_b \frac{n_b}{n} \|\bar e_b - \bar q_b\|^2` and
-    :math:`\sum_b \frac{n_b}{n} (1 - \|\bar e_b\|^2)`, which estimate :math:`E\|\pi(Q) - Q\|^2` and
-    :math:`E(1 - \|\pi(Q)\|^2)`. The cells are those of `jaxcal.measures.canonical_error`.
-
-    Args:
-        predictions: Class probabilities, [n, m].
-        targets: Classes 0, .., m - 1, [n].
-        bins: Number of intervals of equal width for each class probability.
-
-    Returns:
-        `BrierSplit`.
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Cost: O(n m + n log n).
-
-    Source: Kull and Flach (2015); the empirical form is Murphy's (1973), its last term that of
-    Stephenson et al. (2008).
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.array([[0.75, 0.25]] * 4)
-        >>> split = jaxcal.ckce.brier_split(predictions, jnp.array([0, 0, 1, 1]))
-        >>> float(split.calibration)  # (0.75 - 0.5)^2, twice
-        0.125
-    """
-    return _split(*checked(predictions, targets), cells(predictions, targets, bins=bins))
-
-
-@jax.jit
-def _split(q: Array, labels: Array, cells: Cells) -> BrierSplit:
-    calibration = cells.weights @ jnp.sum((cells.observed - cells.predicted) ** 2, axis=1)
-    refinement = 1 - cells.weights @ jnp.sum(cells.observed**2, axis=1)
-    uncertainty = 1 - jnp.sum((cells.weights @ cells.observed) ** 2)
-    brier = jnp.mean(jnp.sum(residuals(q, labels) ** 2, axis=1))
-    return BrierSplit(
-        brier,
-        calibration,
-        refinement,
-        uncertainty,
-        uncertainty - refinement,
-        brier - calibration - refinement,
     )

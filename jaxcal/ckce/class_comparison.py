@@ -13,14 +13,19 @@ from jaxcal import checks
 from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
-from jaxcal.ckce.comparison import Comparison, Differences
 from jaxcal.ckce.effect import Curve, all_softened, curve_of
 from jaxcal.ckce.estimator import checked_problem, positive
-from jaxcal.ckce.expansion import Expansion, by_features, claimed_residuals
-from jaxcal.ckce.low_rank import NystroemFeatures, pivots, spread
-from jaxcal.ckce.multipliers import order_statistic, studentized, value_interval
-from jaxcal.ckce.residuals import class_root, noise, residuals
-from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.ckce.expansion import (
+    Expansion,
+    by_features,
+    claimed_residuals,
+    order_statistic,
+    studentized,
+    value_interval,
+)
+from jaxcal.ckce.features import NystroemFeatures, pivots, spread
+from jaxcal.ckce.inputs import Ridge, class_root, noise, residuals, ridge_at
+from jaxcal.ckce.results import Comparison, Differences
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.bandwidths import median_heuristic

@@ -18,11 +18,10 @@ from jaxcal.ckce.any_predictions import (
     specifications,
 )
 from jaxcal.ckce.class_comparison import judged, of_classes, of_groups, pooled
-from jaxcal.ckce.comparison import Comparison
 from jaxcal.ckce.estimator import positive
+from jaxcal.ckce.inputs import Ridge, named, ridge_at, stacked
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.residuals import named, stacked
-from jaxcal.ckce.ridge import Ridge, ridge_at
+from jaxcal.ckce.results import Comparison
 from jaxcal.results import recorded
 from jaxcal.typing import (
     ArrayLike,
@@ -58,7 +57,7 @@ def compare(
     which differs between models, adds nothing to it on average. Intervals of values, which are
     never negative, invert a test of every value. Intervals of differences, which hold together,
     and p-values are of the difference of the means at this ridge, by a multiplier bootstrap of
-    standardized differences (`jaxcal.ckce.multipliers`) with both terms of the expansion of CKCE
+    standardized differences (`jaxcal.ckce.expansion`) with both terms of the expansion of CKCE
     (`jaxcal.ckce.expansion`): the second rules between calibrated models, where the first one
     vanishes. Everything is tested with the noise of the residuals and with that which class
     probabilities claim, so that labels may be rare. The adjusted p-value compares with the largest

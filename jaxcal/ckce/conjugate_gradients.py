@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.batching import over_rows
-from jaxcal.ckce import solve
+from jaxcal.ckce import solvers
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
 from jaxcal.kernels import grams
 from jaxcal.numerics import at_least
@@ -167,9 +167,9 @@ class ConjugateGradients(eqx.Module):
         influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
         estimate, left = jnp.sum(contributions), residuals - fitted - n * ridge * b
         b2, right, rest = (jnp.sum(side**2) for side in (b, residuals, left))
-        sizes = solve.Sizes(b2, right, rest, jnp.max(grams.gram_diagonal(kernel, q)))
-        rounding = solve.rounding(estimate, sizes, n, ridge)
-        fit = solve.Fit(estimate, contributions, influence, rounding)
+        sizes = solvers.Sizes(b2, right, rest, jnp.max(grams.gram_diagonal(kernel, q)))
+        rounding = solvers.rounding(estimate, sizes, n, ridge)
+        fit = solvers.Fit(estimate, contributions, influence, rounding)
         left, right = jax.lax.stop_gradient((left, residuals))
         size = jnp.linalg.norm(right)
         error = jnp.linalg.norm(left) / at_least(size, jnp.finfo(size.dtype).tiny)

@@ -1,10 +1,11 @@
-r"""CKCE: the conditional kernel calibration error, exact.
+r"""CKCE, the conditional kernel calibration error, and its test by redrawn labels.
 
 A model is calibrated where the distribution of the label given the prediction is the prediction.
 CKCE is the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators;
 unlike an ECE or SKCE it is not an average over the predictions that happened to be made.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,20 +15,21 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
 from jaxcal.batching import one_at_a_time
-from jaxcal.ckce import any_predictions, kernels, solve
+from jaxcal.ckce import any_predictions, kernels, solvers
 from jaxcal.ckce.any_predictions import are_classes
+from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.residuals import checked, class_root, noise, residuals
-from jaxcal.ckce.result import CKCE
-from jaxcal.ckce.ridge import Ridge, ridge_at, ridges_at
+from jaxcal.ckce.results import CKCE
 from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
-from jaxcal.results import recorded
+from jaxcal.nulls.contract import p_value
+from jaxcal.results import TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
     DTypeLike,
     KernelLike,
+    Key,
     KeyLike,
     Points,
     PredictionsLike,
@@ -87,13 +89,14 @@ def ckce(
     ridge: Ridge = None,
     bandwidth: ArrayLike | None = None,
 ) -> CKCE:
-    """The conditional kernel calibration error (CKCE) of any predictions, from their targets.
+    r"""The conditional kernel calibration error (CKCE) of any predictions, from their targets.
 
     :math:`Tr(A^{-1} D A^{-1} K)` with K the Gram matrix of the predictions, A = K + n ridge I and
     D the products of the residuals, :math:`e_y - q` of class probabilities: the squared norm of
     the ridge regression of residuals on predictions. 0 for a calibrated model and infinitely many
-    observations; at finite n the noise of the labels adds `null_mean`, and the ridge shrinks what
-    the predictions say little about. Values are comparable at equal n, ridge and kernel only.
+    observations; at finite n the noise of the labels adds
+    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)` on average, and the ridge shrinks what the
+    predictions say little about. Values are comparable at equal n, ridge and kernel only.
     Differentiable in the predictions, also where they coincide, and through the median distance.
 
     Args:
@@ -183,132 +186,113 @@ def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLik
         if used:
             bandwidths["covariate"] = used["prediction"]
         gram = grams.square_gram(kernel, problem.q) * grams.square_gram(on_covariates, covariates)
-        solution = Solution(solve.fit(gram, left, problem.ridge))
+        solution = Solution(solvers.fit(gram, left, problem.ridge))
     if not isinstance(solution, Solution):
         raise TypeError(
-            f"solver: wanted a jaxcal.ckce.Solution for kernel, predictions, residuals and ridge, "
-            f"got {checks.say(solution)}"
+            f"solver: wanted a jaxcal.ckce.solvers.Solution for kernel, predictions, residuals and "
+            f"ridge, got {checks.say(solution)}"
         )
-    fit, approximation, broken = solution
-    n = fit.influence.size
-    nonfinite = jnp.sum(~jnp.isfinite(problem.q)) + broken
-    fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
-    return CKCE(
-        fit.estimate,
-        jnp.sqrt(jnp.mean(fit.influence**2) / n),
-        fit.contributions,
-        fit.influence,
+    return CKCE.of(
+        solution.fit,
         problem.ridge,
         bandwidths,
-        nonfinite,
-        jnp.any(problem.q != problem.q[:1]),
-        jax.lax.stop_gradient(fit.rounding),
-        approximation,
+        nonfinite=jnp.sum(~jnp.isfinite(problem.q)) + solution.broken,
+        identical=jnp.all(problem.q == problem.q[:1]),
+        approximation=solution.approximation,
     )
 
 
-def cross_validated_ridge(
+@recorded
+def ckce_test(
+    key: KeyLike,
     predictions: ArrayLike,
     targets: ArrayLike,
-    ridges: ArrayLike,
     *,
+    n_draws: int = 500,
     prediction_kernel: KernelLike = simplex_kernel(),
     similarity: ArrayLike | None = None,
+    ridge: Ridge = None,
     bandwidth: ArrayLike | None = None,
-) -> tuple[Scalar, Float[Array, " r"]]:
-    """The ridge with the least leave-one-out error of predicting labels.
+    level: float = 0.05,
+) -> TestResult:
+    r"""Test that class probabilities are calibrated, by CKCE and redrawn labels.
 
-    Regresses the labels on the predictions, the operator that CKCE compares with the model. The
-    chosen ridge depends on the model: compare models at one common ridge.
+    The level is kept exactly, for every n, where observations are independent given the
+    predictions.
 
     Args:
+        key: Random key: typed, legacy or an integer seed.
         predictions: Class probabilities, [n, m].
         targets: Classes 0, .., m - 1, [n].
-        ridges: Ridges to try, [r].
+        n_draws: Number of draws of the null.
         prediction_kernel: As in `ckce`.
         similarity: As in `ckce`.
+        ridge: As in `ckce`.
         bandwidth: As in `ckce`.
+        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
 
     Returns:
-        The ridge, [], and all errors, [r].
+        `jaxcal.TestResult`. ``statistic`` and ``biased`` are CKCE; ``estimate`` leaves out the
+        products of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
+        W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
+        ``standard_error`` is that of CKCE where the model is clearly not calibrated.
 
     Raises:
         ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
         TypeError: An argument is of the wrong type; the message names it.
 
-    Cost: about 9 n^3 operations.
+    Cost: 7/3 n^3 + n_draws n^2 m multiplications.
 
-    Source: Moskvichev and Sejdinovic, Section 2.3, which mentions it after Gruenewaelder et al.
-    (2012); not used in the paper.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
-        >>> targets = jax.random.categorical(jax.random.key(1), logits)
-        >>> p, ridges = jax.nn.softmax(logits), jnp.array([0.01, 0.1, 1.0])
-        >>> ridge, errors = jaxcal.ckce.cross_validated_ridge(p, targets, ridges)
-        >>> bool(ridge == ridges[jnp.argmin(errors)])
-        True
-    """
-    problem = checked_problem(predictions, targets, prediction_kernel, similarity, None, bandwidth)
-    return _validated(problem, ridges_at(ridges, problem.q.dtype))
-
-
-@jax.jit
-def _validated(problem: Problem, ridges: Array) -> tuple[Scalar, Array]:
-    kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-    gram = grams.square_gram(kernel, problem.q)
-    labels = residuals(jnp.zeros_like(problem.q), problem.labels, problem.root)
-    errors = solve.left_out_errors(gram, labels, ridges)
-    return ridges[jnp.argmin(errors)], errors
-
-
-def null_mean(
-    predictions: ArrayLike,
-    *,
-    prediction_kernel: KernelLike = simplex_kernel(),
-    similarity: ArrayLike | None = None,
-    ridge: Ridge = None,
-    bandwidth: ArrayLike | None = None,
-) -> Scalar:
-    r"""The exact mean of CKCE where labels are drawn from these predictions.
-
-    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)`, at most of the order n^(-1/2) at the
-    default ridge: what a perfectly calibrated model scores on average.
-
-    Args:
-        predictions: Class probabilities, [n, m].
-        prediction_kernel: As in `ckce`.
-        similarity: As in `ckce`.
-        ridge: As in `ckce`.
-        bandwidth: As in `ckce`.
-
-    Returns:
-        The mean, [].
-
-    Raises:
-        ValueError: Shapes or probabilities are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Cost: 7/3 n^3 multiplications.
+    Source: The paper has no test; this one is ours.
 
     Example:
         >>> import jax, jaxcal
-        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
-        >>> bool(jaxcal.ckce.null_mean(predictions) > 0)
-        True
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> jaxcal.ckce.ckce_test(2, jax.nn.softmax(3 * logits), targets).verdict
+        'rejected'
     """
-    predictions = checks.probabilities(predictions, binary=True)
-    zeros = jnp.zeros(len(predictions), jnp.int32)
-    problem = checked_problem(predictions, zeros, prediction_kernel, similarity, ridge, bandwidth)
-    return _null_mean(problem)
+    key = checks.key(key)
+    level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
+    problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
+    return _test(key, problem, n_draws=n_draws).at_level(level, lambda n: 1 / (n_draws + 1))
 
 
-@jax.jit
-def _null_mean(problem: Problem) -> Scalar:
-    def one(problem: Problem) -> Scalar:
-        kernel, _ = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-        w = solve.null_weights(grams.square_gram(kernel, problem.q), problem.ridge)
-        return jnp.sum(jnp.diagonal(w) * noise(problem.q, problem.root))
+@partial(jax.jit, static_argnames="n_draws")
+def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
+    def one(key: Key, problem: Problem) -> TestResult:
+        kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
+        gram = grams.square_gram(kernel, problem.q)
+        w = solvers.null_weights(gram, problem.ridge)
+        left = residuals(problem.q, problem.labels, problem.root)
+        fit = solvers.fit(gram, left, problem.ridge)
 
-    return one_at_a_time(one)(problem)
+        def again(key: Key) -> Array:
+            drawn = jax.random.categorical(key, jnp.log(problem.q), axis=1)
+            left = residuals(problem.q, drawn, problem.root)
+            return jnp.sum(left * (w @ left))
+
+        with jax.default_matmul_precision("highest"):
+            samples = jax.lax.map(again, jax.random.split(key, n_draws))
+            rows = jnp.sum(left * (w @ left), axis=1)
+        parts = rows - jnp.diagonal(w) * jnp.sum(left**2, axis=1)
+        biased = jnp.sum(rows)
+        return TestResult.of(
+            {
+                "nonfinite-predictions": jnp.sum(~jnp.isfinite(problem.q)),
+                "identical-predictions": jnp.all(problem.q == problem.q[:1]),
+            },
+            estimate=jnp.sum(parts),
+            biased=biased,
+            standard_error=jnp.sqrt(jnp.mean(fit.influence**2) / parts.size),
+            statistic=biased,
+            p_value=p_value(biased[None], samples[None])[0],
+            null_samples=samples,
+            bandwidths=bandwidths | {"ridge": problem.ridge},
+            contributions=parts,
+            coordinates=None,
+            test="CKCE test",
+            null="Redrawn labels",
+        )
+
+    return one_at_a_time(one)(key, problem)

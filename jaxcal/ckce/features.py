@@ -1,21 +1,30 @@
 r"""CKCE from features whose products are, or approximate, the kernel: F F^T instead of K.
 
 With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`,
-and F is made block by block, so memory does not grow with n.
+and F is made block by block, so memory does not grow with n. `LowRank` takes them from incomplete
+Cholesky or chosen landmarks, `Fourier` from random frequencies.
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
+from jaxcal import checks
 from jaxcal.batching import over_rows
-from jaxcal.ckce import solve
-from jaxcal.typing import Scalar
+from jaxcal.ckce import solvers
+from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
+from jaxcal.kernels import grams
+from jaxcal.kernels.bandwidths import by_values
+from jaxcal.kernels.low_rank import NystroemFeatures, pivots
+from jaxcal.kernels.points import Gaussian, Linear, Sum
+from jaxcal.numerics import at_least
+from jaxcal.typing import KernelLike, Key, Scalar
 
 TILE = 2048
 FeatureMap = Callable[[Array], Array]
@@ -37,7 +46,7 @@ def primal_fit(
     whole: Scalar | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
-) -> tuple[solve.Fit, Scalar]:
+) -> tuple[solvers.Fit, Scalar]:
     r"""CKCE of the kernel F F^T in two passes over blocks of rows, and the trace of F F^T.
 
     :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`; the second pass gives contributions and
@@ -60,11 +69,11 @@ def primal_fit(
 
     with jax.default_matmul_precision("highest"):
         sums = gather(features, rows)
-        low = solve.factor(
+        low = solvers.factor(
             (sums.products + sums.products.T) / 2, ridge * (n / sums.products.shape[0])
         )
-        theta = solve.solve(low, sums.moments)
-        along = solve.solve(low, theta)
+        theta = solvers.solve(low, sums.moments)
+        along = solvers.solve(low, theta)
 
         @partial(over_rows, mesh=mesh, reduce=False)
         def spread(shared: PyTree, rows: PyTree) -> tuple[Array, ...]:
@@ -91,9 +100,9 @@ def primal_fit(
         sums.kept * jnp.sqrt(estimate) + jnp.sqrt(sums.kept * right)
     )
     moved = jnp.sum(along**2) * noise**2 / (b := jnp.sum(squares))
-    sizes = solve.Sizes(b, right, jnp.where(b > 0, moved, 0), height)
-    error = solve.rounding(estimate, sizes, n, ridge, dropped)
-    return solve.Fit(estimate, contributions, influence, error), sums.kept
+    sizes = solvers.Sizes(b, right, jnp.where(b > 0, moved, 0), height)
+    error = solvers.rounding(estimate, sizes, n, ridge, dropped)
+    return solvers.Fit(estimate, contributions, influence, error), sums.kept
 
 
 def normal_equations(
@@ -131,3 +140,183 @@ def normal_equations(
 
 def _blocks(rows: PyTree, side: int) -> PyTree:
     return jax.tree.map(lambda a: a.reshape(-1, side, *a.shape[1:]), rows)
+
+
+CANDIDATES = 4096
+
+
+def _landmarks(value: object) -> Array | None:
+    if value is None:
+        return None
+    points = checks.floats(value, "landmarks")
+    if points.ndim != 2 or points.shape[0] < 1:
+        raise ValueError(f"landmarks: wanted shape [r, m], got {points.shape}")
+    return points
+
+
+class LowRank(eqx.Module):
+    """Solver by a Gram matrix of low rank, from incomplete Cholesky; n does not grow its memory.
+
+    Predictions are chosen by their pivots among 4,096 spread over the data's values (all, where
+    there are fewer). Exact where the rank reaches that of the Gram matrix; what is left of its
+    trace is in ``result.approximation``.
+
+    Args:
+        rank: Largest number of predictions to choose.
+        tolerance: Share of the trace at which to stop earlier; 1,000 eps by default.
+        landmarks: Points of your own instead, [r, m].
+        tile: Rows at a time.
+        mesh: Devices that share the rows.
+
+    Raises:
+        ValueError: A number or shape is wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n rank^2); memory O(tile rank + rank^2) beyond the data, and O(4,096 rank) for the
+    choice.
+
+    Source: Moskvichev and Sejdinovic, App. B, names it; not evaluated there.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> solver = jaxcal.ckce.LowRank(32)
+        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets, solver=solver)
+        >>> bool(result.approximation.error < 0.01)
+        True
+    """
+
+    rank: int = eqx.field(default=256, static=True)
+    tolerance: Array | float | None = eqx.field(
+        default=None, converter=lambda t: None if t is None else checks.tolerance(t, 0.0)
+    )
+    landmarks: Array | None = eqx.field(default=None, converter=_landmarks)
+    tile: int = eqx.field(default=TILE, static=True)
+    mesh: Mesh | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        checks.integer(self.rank, "rank")
+        checks.integer(self.tile, "tile")
+        checks.devices(self.mesh)
+
+    def __call__(
+        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
+    ) -> Solution:
+        candidates, broken = spread(q), 0
+        if self.landmarks is not None:
+            candidates = self.landmarks.astype(q.dtype)
+            if candidates.shape[1] != q.shape[1]:
+                raise ValueError(
+                    f"landmarks: wanted shape [r, {q.shape[1]}], got {candidates.shape}"
+                )
+            broken = jnp.sum(~jnp.isfinite(candidates))
+        eps = float(jnp.finfo(q.dtype).eps)
+        tolerance = 1000 * eps if self.tolerance is None else self.tolerance
+        chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
+        features = NystroemFeatures.at(kernel, candidates[chosen], used)
+        diagonal = grams.gram_diagonal(kernel, q)
+        height, whole = jnp.max(diagonal), jnp.sum(diagonal)
+        fit, kept = primal_fit(
+            features,
+            q,
+            residuals,
+            ridge,
+            height=height,
+            whole=whole,
+            tile=self.tile,
+            mesh=self.mesh,
+        )
+        error = at_least(1 - kept / whole, 0)
+        return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(used), error), broken)
+
+
+def spread(xs: Array) -> Array:
+    """At most `CANDIDATES` rows, evenly spread over their order by values."""
+    n = xs.shape[0]
+    return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]
+
+
+class Fourier(eqx.Module):
+    """Solver that replaces the Gaussian part of `simplex_kernel` by random Fourier features.
+
+    The paper's estimator, with its default of 100. ``approximation.error`` is the standard
+    deviation of an entry of the Gram matrix, n_features^(-1/2) times at most 2^(-1/2).
+
+    Args:
+        key: Random key. The same key gives all models the same normal draws, divided by each
+            bandwidth, so that comparing them adds no noise.
+        n_features: Number of random frequencies.
+        tile: Rows at a time.
+        mesh: Devices that share the rows.
+
+    Raises:
+        ValueError: A number is wrong, or, when used, the kernel is another one.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n p^2) with p = m + 2 features entries a row where p < n, O(n^3) otherwise.
+
+    Source: Moskvichev and Sejdinovic, App. B.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
+        >>> targets = jax.random.categorical(jax.random.key(1), logits)
+        >>> solver = jaxcal.ckce.Fourier(2, n_features=20)
+        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets, solver=solver)
+        >>> bool(result.estimate > 0)
+        True
+    """
+
+    key: Key = eqx.field(converter=checks.key)
+    n_features: int = eqx.field(default=100, static=True)
+    tile: int = eqx.field(default=TILE, static=True)
+    mesh: Mesh | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        checks.integer(self.n_features, "n_features")
+        checks.integer(self.tile, "tile")
+        checks.devices(self.mesh)
+
+    def __call__(
+        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
+    ) -> Solution:
+        match kernel:
+            case Sum(left=Linear(), right=Gaussian(bandwidth=bandwidth)):
+                pass
+            case _:
+                raise TypeError(
+                    f"prediction_kernel: random features are those of simplex_kernel(), Linear() "
+                    f"+ Gaussian(), got {kernel}; the solver LowRank takes any kernel"
+                )
+        n, m = q.shape
+        normals = jax.random.normal(self.key, (m, self.n_features), q.dtype)
+        features = FourierFeatures(normals, jnp.asarray(bandwidth, q.dtype))
+        if m + 2 * self.n_features < n:
+            height = jnp.max(grams.gram_diagonal(kernel, q))
+            fit, _ = primal_fit(
+                features, q, residuals, ridge, height=height, tile=self.tile, mesh=self.mesh
+            )
+        else:
+            fit = solvers.fit(grams.square_gram(Linear(), features(q)), residuals, ridge)
+        error = jnp.asarray((2 * self.n_features) ** -0.5, q.dtype)
+        size = jnp.asarray(self.n_features)
+        return Solution(fit, Approximation("random Fourier features", size, error))
+
+
+class FourierFeatures(eqx.Module):
+    r"""``[q, D^-1/2 cos(w_r . q), D^-1/2 sin(w_r . q)]``, length m + 2 D, of the simplex kernel.
+
+    The linear part is exact; the Gaussian part has the right mean and variance O(1 / D) over
+    ``normals`` [m, D], standard normal draws, w = normals / bandwidth. Models that are compared
+    share the normals. Source: Moskvichev and Sejdinovic, App. B.
+    """
+
+    normals: Float[Array, "m D"]
+    bandwidth: Scalar
+
+    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
+        with jax.default_matmul_precision("highest"):
+            phase = q @ (self.normals / self.bandwidth)
+        scale = self.normals.shape[1] ** -0.5
+        return jnp.concatenate([q, scale * jnp.cos(phase), scale * jnp.sin(phase)], axis=1)

@@ -3,8 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from jaxcal.measures import absolute, canonical_error
+from reference.classes import absolute, canonical_error
 
 N, M = 40, 3
 

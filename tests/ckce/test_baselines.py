@@ -7,18 +7,18 @@ import problems
 import pytest
 from jax.scipy.special import digamma
 from reference import synthetic
-
-from jaxcal.ckce import brier_split, ckce, jkce, skill
-from jaxcal.kernels import Linear
-from jaxcal.measures import (
+from reference.classes import (
     absolute,
     canonical_error,
-    confidences,
     euclidean,
-    reliability,
     squared_euclidean,
     total_variation,
 )
+from reference.conditional_means import brier_split
+
+from jaxcal.ckce import ckce, jkce, skill
+from jaxcal.kernels import Linear
+from jaxcal.measures import confidences, reliability
 from jaxcal.measures.classes import cell_numbers
 
 N = problems.N

@@ -12,7 +12,6 @@ import scipy.stats
 from reference import synthetic
 
 from jaxcal.ckce import (
-    Comparison,
     ckce,
     class_comparison,
     compare,
@@ -21,10 +20,18 @@ from jaxcal.ckce import (
     kernels,
     pooled_bandwidth,
 )
-from jaxcal.ckce.expansion import Expansion, by_features, by_products, claimed_residuals
-from jaxcal.ckce.low_rank import NystroemFeatures
-from jaxcal.ckce.multipliers import CHUNK, studentized, value_interval
-from jaxcal.ckce.residuals import noise, residuals
+from jaxcal.ckce.expansion import (
+    CHUNK,
+    Expansion,
+    by_features,
+    by_products,
+    claimed_residuals,
+    studentized,
+    value_interval,
+)
+from jaxcal.ckce.features import NystroemFeatures
+from jaxcal.ckce.inputs import noise, residuals
+from jaxcal.ckce.results import Comparison
 from jaxcal.kernels import grams
 
 N = 200

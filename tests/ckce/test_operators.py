@@ -7,18 +7,15 @@ import problems
 import pytest
 import scipy.stats
 from reference import synthetic
-from reference.ranking import Drawn, Trials, drawn_trials, shift_curves, subsample_trials
-
-from jaxcal.ckce import (
-    Equal,
-    ckce,
-    ckce_test,
+from reference.conditional_means import (
     conditional_mean,
     inner_product,
-    jkce,
     null_mean,
     squared_distance,
 )
+from reference.ranking import Drawn, Trials, drawn_trials, shift_curves, subsample_trials
+
+from jaxcal.ckce import Equal, ckce, ckce_test, jkce
 from jaxcal.kernels import Gaussian, Linear
 
 N = problems.N
@@ -40,8 +37,8 @@ def test_two_samples_by_the_trace_formula():
     xs, zs = jax.random.normal(keys[0], (20, 2)), jax.random.normal(keys[1], (30, 2))
     ys, ws = jax.random.normal(keys[2], (20,)), jax.random.normal(keys[3], (30,))
     options = {"kernel": Gaussian(1.0), "target_kernel": Gaussian(0.8)}
-    a = conditional_mean(xs, ys, ridge=0.2, **options)
-    b = conditional_mean(zs, ws, ridge=0.3, **options)
+    a = conditional_mean(xs, ys[:, None], ridge=0.2, **options)
+    b = conditional_mean(zs, ws[:, None], ridge=0.3, **options)
 
     def gauss(u, v, length):
         u, v = (np.asarray(x).reshape(len(x), -1) for x in (u, v))

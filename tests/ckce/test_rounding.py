@@ -40,7 +40,7 @@ def test_a_landmark_that_is_not_finite_is_counted_and_gives_no_value(n):
     q, ys = problem(n)
     landmarks = jnp.asarray(q[:10]).at[3, 1].set(jnp.nan)
     result = ckce(q, ys, solver=LowRank(landmarks=landmarks))
-    assert int(result.nonfinite) == 1
+    assert int(result.notes["nonfinite-predictions"]) == 1
     for value in (result.estimate, result.standard_error, result.contributions, result.influence):
         assert np.all(np.isnan(value))
-    assert "1 entries of the predictions or landmarks are NaN" in " ".join(result.warnings())
+    assert "1 value that describes the predictions is NaN" in " ".join(result.warnings())

@@ -8,12 +8,12 @@ import many_devices
 import numpy as np
 import problems
 import pytest
+from reference.conditional_means import null_mean
 
-from jaxcal.ckce import ConjugateGradients, Fourier, LowRank, ckce, null_mean
+from jaxcal.ckce import ConjugateGradients, Fourier, LowRank, ckce
 from jaxcal.ckce.conjugate_gradients import conjugate_gradients, gram_times
-from jaxcal.ckce.fourier import FourierFeatures
+from jaxcal.ckce.features import FourierFeatures, pivots
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.low_rank import pivots
 from jaxcal.kernels import Gaussian
 
 N = 120

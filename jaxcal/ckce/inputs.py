@@ -1,7 +1,11 @@
-r"""The residuals, targets minus predictions: the rows of R, with products D = R R^T."""
+"""Models, targets, class similarity and ridge, checked; residuals, targets minus predictions.
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+The residuals are the rows of R, with products D = R R^T. Values of CKCE are comparable at equal n,
+ridge and kernel only.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -110,3 +114,53 @@ def noise(q: Probabilities, root: Float[Array, "m m"] | None = None) -> Float[Ar
     if root is None:
         return 1 - jnp.sum(q**2, axis=1)
     return q @ jnp.sum(root**2, axis=1) - jnp.sum((q @ root) ** 2, axis=1)
+
+
+# None, a positive number, or a function of n that returns one
+Ridge: TypeAlias = ArrayLike | Callable[[int], ArrayLike] | None
+
+
+def fourth_root(n: int) -> float:
+    """``n^(-1/4)``, which equates the two terms of the estimator's rate. Source: Section 2.3."""
+    return float(n) ** -0.25
+
+
+def ridge_at(
+    ridge: Ridge, n: int, dtype: DTypeLike, *, several: bool = False
+) -> Float[Array, "*r"]:
+    """The ridge for n observations, None for n^(-1/4), or ``several`` of them, [r].
+
+    ValueError unless positive and finite.
+    """
+    values: Any = ridge
+    if several and (isinstance(values, (list, tuple)) or getattr(values, "ndim", 0) > 0):
+        return _several(values, dtype)
+    schedule = fourth_root if ridge is None else ridge
+    value = schedule(n) if callable(schedule) else schedule
+    if isinstance(value, bool) or not isinstance(
+        value, (int, float, np.ndarray, np.generic, jax.Array)
+    ):
+        raise TypeError(
+            f"ridge: wanted None for n^(-1/4), a positive number, or a function of n, got "
+            f"{type(value).__name__} {value!r}"[:160]
+        )
+    if np.shape(value) != ():
+        raise ValueError(
+            f"ridge: wanted one number, got shape {np.shape(value)}; `ckce` takes several"
+        )
+    if not isinstance(value, Tracer) and not 0 < float(value) < np.inf:
+        raise ValueError(
+            f"ridge: wanted a positive, finite number, got {float(value)}: without a ridge the "
+            f"regression of residuals on predictions fits noise exactly"
+        )
+    return checks.number(value, "ridge", above=0).astype(dtype)
+
+
+def _several(ridges: ArrayLike, dtype: DTypeLike) -> Float[Array, " r"]:
+    values = checks.floats(ridges, "ridge")
+    values = values if isinstance(values, Tracer) else np.asarray(values)
+    if values.ndim != 1 or values.size < 1:
+        raise ValueError(f"ridge: wanted numbers of shape [r], got shape {values.shape}")
+    if not isinstance(values, Tracer) and not np.all((values > 0) & (values < np.inf)):
+        raise ValueError(f"ridge: wanted positive, finite numbers, got {values}")
+    return jnp.asarray(values).astype(dtype)

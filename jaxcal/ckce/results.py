@@ -1,17 +1,100 @@
-"""What a comparison of models says: values, differences, the models that may be the best."""
+"""What CKCE and comparisons by it return."""
 
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.ckce.effect import EffectSize
-from jaxcal.ckce.multipliers import Studentized, order_statistic
-from jaxcal.ckce.result import COMPARABLE
-from jaxcal.results import Result, Sentences, confidence
+from jaxcal.ckce.expansion import Studentized, order_statistic
+from jaxcal.ckce.solvers import Approximation, Fit
+from jaxcal.results import Notes, Result, Sentences, confidence, largest_share
+from jaxcal.results.notes import sentences
 from jaxcal.typing import Contents, Scalar
+
+COMPARABLE = "comparable only at equal n, ridge and kernel"
+
+
+class CKCE(Result):
+    """An estimate of CKCE from n observations, at one ridge and kernel.
+
+    Attributes:
+        estimate: A squared norm, []; never negative but for rounding.
+        standard_error: Standard error [] where the model is clearly not calibrated.
+        contributions: Share of each observation, [n]; they sum to the estimate.
+        influence: How the estimate moves with the weight of each observation, [n]; differences of
+            models have the standard error std(influence_1 - influence_2) / sqrt(n).
+        ridge: Ridge used, [].
+        bandwidths: Bandwidths used, by name.
+        notes: What was noticed, by the names of warnings: numbers, [].
+        rounding: Bound, to first order, on what rounding, an unfinished solve and a dropped part
+            of the Gram matrix may have done to the estimate, [].
+        approximation: How the Gram matrix was replaced; None where it was not.
+    """
+
+    _scalar: ClassVar[str] = "estimate"
+
+    estimate: Scalar
+    standard_error: Scalar
+    contributions: Float[Array, " n"]
+    influence: Float[Array, " n"]
+    ridge: Scalar
+    bandwidths: dict[str, Scalar]
+    notes: Notes
+    rounding: Scalar
+    approximation: Approximation | None = None
+
+    @classmethod
+    def of(
+        cls,
+        fit: Fit,
+        ridge: Scalar,
+        bandwidths: dict[str, Scalar],
+        *,
+        nonfinite: Int[Array, ""],
+        identical: Bool[Array, ""],
+        approximation: Approximation | None = None,
+    ) -> "CKCE":
+        """The result of a fit, NaN where the predictions have ``nonfinite`` entries."""
+        fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
+        rounding, size = jax.lax.stop_gradient((fit.rounding, jnp.abs(fit.estimate)))
+        notes = {
+            "nonfinite-predictions": nonfinite,
+            "identical-predictions": identical,
+            "rounding": jnp.where(rounding > 0, rounding / jnp.where(size > 0, size, 1), 0),
+            "ridge-below-rounding": (nonfinite == 0) & ~jnp.isfinite(size),
+            "one-observation-decides": largest_share(jax.lax.stop_gradient(fit.contributions)),
+        }
+        error = jnp.sqrt(jnp.mean(fit.influence**2) / fit.influence.size)
+        parts = (fit.estimate, error, fit.contributions, fit.influence)
+        return cls(*parts, ridge, bandwidths, notes, rounding, approximation)
+
+    def _sentences(self) -> Sentences:
+        return sentences(self.notes)
+
+    def _batch_lines(self) -> list[str]:
+        values, n = np.asarray(self.estimate), self.contributions.shape[-1]
+        return [
+            f"{values.size} values of CKCE, batch shape {values.shape}, n = {n}",
+            f"  estimates from {np.nanmin(values):.4g} to {np.nanmax(values):.4g}",
+        ]
+
+    def _lines(self) -> list[str]:
+        used = "".join(f", {k} bandwidth {float(v):.4g}" for k, v in self.bandwidths.items())
+        lines = [
+            f"CKCE, n = {self.contributions.shape[-1]}",
+            f"  estimate   {float(self.estimate):.4g}   (squared; standard error "
+            f"{float(self.standard_error):.2g} if not calibrated)",
+            f"  at         ridge {float(self.ridge):.4g}{used}; {COMPARABLE}",
+        ]
+        if self.approximation is not None:
+            by = self.approximation
+            lines.append(f"  by         {by.how}, {int(by.size)}, error {float(by.error):.2g}")
+        return lines
+
 
 PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
@@ -28,15 +111,6 @@ class Differences(NamedTuple):
         p_value: Of no difference, of each pair alone.
         p_adjusted: For all pairs together, from the largest standardized difference, so it
             accounts for their dependence. The diagonal holds 0 and p = 1.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> logits = jax.random.normal(jax.random.key(0), (300, 3))
-        >>> labels = jax.random.categorical(jax.random.key(1), logits)
-        >>> models = {"right": jax.nn.softmax(logits), "too sure": jax.nn.softmax(3 * logits)}
-        >>> differences = jaxcal.compare(0, models, labels).differences
-        >>> bool(differences.estimate[0, 1] < 0)
-        True
     """
 
     estimate: Float[Array, "M M"]
@@ -96,14 +170,6 @@ class Comparison(Result):
             underconfidence. "shift": by how many standard deviations of the targets other
             predictions would have to be moved.
         things: What is compared: "models", or "groups" of observations of one model.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> logits = jax.random.normal(jax.random.key(0), (300, 3))
-        >>> labels = jax.random.categorical(jax.random.key(1), logits)
-        >>> models = {"right": jax.nn.softmax(logits), "too sure": jax.nn.softmax(3 * logits)}
-        >>> jaxcal.compare(0, models, labels).ranking()
-        ['right', 'too sure']
     """
 
     _rows: ClassVar[tuple[str, ...]] = (
@@ -181,7 +247,7 @@ class Comparison(Result):
     def _sentences(self) -> Sentences:
         widths, left = np.asarray(self.bandwidths), np.asarray(self.left_out)
         pairs = len(self.names) * (len(self.names) - 1) // 2
-        sentences = [
+        said: Sentences = [
             (
                 "every model has a bandwidth of its own, so the values are norms in different "
                 f"spaces: CKCE is {COMPARABLE} [bandwidths-differ]",
@@ -199,7 +265,7 @@ class Comparison(Result):
             ),
         ]
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
-        return sentences + [(self._why(k), True) for k in without_value]
+        return said + [(self._why(k), True) for k in without_value]
 
     def _why(self, k: int) -> str:
         """Why model k has no value, from what was counted."""
