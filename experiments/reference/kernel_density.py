@@ -9,9 +9,9 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.squared_ce.estimators import positive
+from jaxcal.squared_ce.functions import one_problem
 from jaxcal.squared_ce.kde import BLOCK, GRID, log_kernel, logits_of, on_simplex
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.risk import one_problem
 from jaxcal.typing import Scalar
 
 

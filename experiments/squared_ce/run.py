@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxcal import squared_ce
 from jaxcal.squared_ce.functions import Residual
-from jaxcal.squared_ce.kernel_ridge import kkr_ridges, ukkr_ridges
+from jaxcal.squared_ce.report import Report
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -76,7 +76,7 @@ def curve(key: jax.Array, theta: jax.Array, *, n: int, repetitions: int) -> jax.
 
     def one(key):
         sample = tempered_dirichlet(key, n)
-        problem = squared_ce.canonical(sample.probabilities, sample.labels)
+        problem = squared_ce.reduce(sample.probabilities, sample.labels, "canonical")
         h = Residual(partial(temperature_residual, theta))
         estimate = jnp.mean(jnp.sum(h.residual(problem.inputs) ** 2, axis=1)) ** 0.5
         return jnp.stack([squared_ce.empirical_risk(h, problem).value, estimate])
@@ -88,14 +88,14 @@ def estimators(notion: str, rank: int | None, presets: str) -> list[Any]:
     """The paper's, with the ridges that were run or those that it prints."""
     scalar, printed = notion != "canonical", presets == "printed"
     ridges = [
-        squared_ce.KroneckerRidge(kkr_ridges(scalar=scalar, printed=printed), rank=rank),
-        squared_ce.TwoStepRidge(ukkr_ridges(scalar=scalar, printed=printed), rank=rank),
+        squared_ce.KroneckerRidge(rank=rank, power=2.5 if printed else 1.5),
+        squared_ce.TwoStepRidge(rank=rank, power=1.5 if printed else 0.75),
     ]
     bins = [squared_ce.Bins(15), squared_ce.Bins()] if scalar else []
     return [*bins, squared_ce.KernelDensity(), *ridges]
 
 
-def row(report: squared_ce.Report, name: str) -> dict[str, Any]:
+def row(report: Report, name: str) -> dict[str, Any]:
     """What one estimator gave; ``risk`` is 100 sqrt(risk), ``spread`` its standard error."""
     tuned = next(each for each in report.estimators.values() if each.name.split(" (")[0] == name)
     rmse, spread = tuned.rmse
@@ -128,7 +128,7 @@ def make(config: Config) -> runner.Study:
     ]
 
     @cache
-    def report(presets: str, seed: int) -> squared_ce.Report:
+    def report(presets: str, seed: int) -> Report:
         data_key, key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), seed))
         with jax.enable_x64(True):
             sample = tempered_dirichlet(data_key, config.n)
@@ -174,7 +174,7 @@ def make_real(config: Config, folder: Path | None, *, logits: bool = False) -> r
     ]
 
     @cache
-    def report(name: str, notion: str) -> squared_ce.Report:
+    def report(name: str, notion: str) -> Report:
         rank = config.rank if notion == "canonical" else min(config.rank, 64)
         if folder is None:
             p, y = squared_ce_data.digits(name)

@@ -51,7 +51,7 @@ def best(function: Callable[[], Any], repeats: int) -> float:
 def simulated(n: int, n_valid: int) -> tuple[Reduced, Reduced]:
     """The canonical problem of the paper's simulation: training and validation observations."""
     sample = tempered_dirichlet(jax.random.key(0), n + n_valid)
-    whole = squared_ce.canonical(sample.probabilities, sample.labels)
+    whole = squared_ce.reduce(sample.probabilities, sample.labels, "canonical")
     return whole.take(slice(0, n)), whole.take(slice(n, None))
 
 

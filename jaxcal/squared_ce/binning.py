@@ -18,7 +18,7 @@ from jaxcal import checks, convert
 from jaxcal.squared_ce.estimators import Setting, scalar_only
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.search import Range
+from jaxcal.squared_ce.tuning import Range
 
 AS_RUN = tuple(range(5, 91, 5))  # the authors' code; the paper's text says up to 100
 SHARED = 128

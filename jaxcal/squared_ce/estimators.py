@@ -16,9 +16,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal import checks
-from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
+from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal, risk_of_factors
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.risk import risk_of_factors
 from jaxcal.typing import ArrayLike
 
 Setting = dict[str, float | str]  # a text is one of several choices without an order
@@ -177,46 +176,3 @@ def positive(values: ArrayLike, name: str) -> tuple[float, ...]:
     if array.ndim != 1 or not array.size or not np.all((array > 0) & (array < np.inf)):
         raise ValueError(f"{name}: wanted positive, finite numbers, got {values!r}")
     return tuple(array.tolist())
-
-
-class Zero(eqx.Module):
-    """The function ``h = 0``: "the classifier is calibrated".
-
-    Its risk is what an estimator has to go below.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> p = jnp.linspace(0.05, 0.95, 100)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> zero = jaxcal.squared_ce.Zero()
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[zero], folds=2)
-        >>> float(report.best.error)
-        0.0
-    """
-
-    @property
-    def name(self) -> str:
-        return "zero"
-
-    def grid(self, problem: Reduced) -> list[Setting]:
-        return [{}]
-
-    def fit(self, train: Reduced, shared: list[object]) -> "FittedZero":
-        return FittedZero(jnp.zeros((1, train.inputs.shape[-1]), train.inputs.dtype))
-
-
-class FittedZero(eqx.Module):
-    """The residual 0 everywhere."""
-
-    settings: Float[Array, "1 d"]
-
-    @property
-    def is_product(self) -> bool:
-        return True
-
-    def features(self, inputs: Array) -> Array:
-        return inputs
-
-    def factors(self, features: Array, setting: Array) -> Factors:
-        zeros = jnp.broadcast_to(setting, features.shape)
-        return Factors(zeros, zeros)

@@ -21,10 +21,9 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from jaxcal.squared_ce.estimators import Setting, positive
-from jaxcal.squared_ce.functions import Factors
+from jaxcal.squared_ce.functions import Factors, one_problem
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.risk import one_problem
-from jaxcal.squared_ce.search import Range
+from jaxcal.squared_ce.tuning import Range
 from jaxcal.typing import Scalar
 
 GRID = (*(10 ** (-1 - 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)

@@ -10,11 +10,13 @@ and "ukkr" the residuals on the kernel and multiplies afterwards,
 Source: Gruber and Bach (2025), eq. 28 to 32.
 
 Ridges here are EFFECTIVE: rho is what is added to K (x) K or to K. The paper's lambda is rho / n^2
-for kkr and rho / n for ukkr. Its printed grids have the wrong powers of n; see `Ridges`.
+for kkr and rho / n for ukkr. The authors ran rho = multiplier n^power with powers 1.5 (kkr) and .75
+(ukkr); the paper prints lambda with n^.5, which is n^2.5 and n^1.5 here, up to a thousand times as
+much.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,86 +28,17 @@ from jaxcal.kernels import points
 from jaxcal.kernels.grams import gram_diagonal
 from jaxcal.kernels.points import Gaussian
 from jaxcal.squared_ce.estimators import Setting, positive
-from jaxcal.squared_ce.functions import Factors
+from jaxcal.squared_ce.functions import Factors, one_problem
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.risk import one_problem
-from jaxcal.squared_ce.search import Range
 from jaxcal.squared_ce.spectral import Spectral, spectral
+from jaxcal.squared_ce.tuning import Range
 from jaxcal.typing import KernelLike
 
 STRONG = 1e3  # traces of K: there the residual is at most a thousandth of its mean
 RBF = Gaussian(1.0)  # exp(-gamma |x - y|^2) with the paper's gamma = 1/2
-
-
-class Ridges(eqx.Module):
-    """Effective ridges ``multiplier * n^power`` with n the number of training observations.
-
-    The authors ran powers 1.5 (kkr) and 0.75 (ukkr); the paper prints lambda with n^0.5, which is
-    n^2.5 and n^1.5 here, up to a thousand times more.
-
-    Args:
-        multipliers: Multipliers to try, which folds of different sizes share.
-        power: Power of n; with 0 the multipliers are the ridges.
-
-    Source: Gruber and Bach (2025), and the authors' code.
-
-    Example:
-        >>> import jaxcal
-        >>> jaxcal.squared_ce.TwoStepRidge(jaxcal.squared_ce.Ridges((0.1, 1.0), 0)).ridges.power
-        0.0
-    """
-
-    multipliers: tuple[float, ...] = eqx.field(
-        static=True, converter=lambda v: positive(v, "multipliers")
-    )
-    power: float = eqx.field(static=True, converter=lambda v: checks.real(v, "power"))
-
-    def effective(self, n: int) -> tuple[float, ...]:
-        return tuple(multiplier * float(n) ** self.power for multiplier in self.multipliers)
-
-
-def kkr_ridges(*, scalar: bool, printed: bool = False) -> Ridges:
-    """The grid of ridges of kkr, as it was run or as the paper prints it.
-
-    Args:
-        scalar: For scalar inputs; otherwise for vectors.
-        printed: As the paper prints it; otherwise as it was run.
-
-    Returns:
-        `Ridges`.
-
-    Source: Gruber and Bach (2025), and the authors' code.
-
-    Example:
-        >>> import jaxcal
-        >>> jaxcal.squared_ce.kkr_ridges(scalar=True).power
-        1.5
-    """
-    scalar, printed = checks.flag(scalar, "scalar"), checks.flag(printed, "printed")
-    exponents = [1 - 2 * i for i in range(1, 10)] if scalar else [9 - i for i in range(1, 19)]
-    return Ridges([10.0**e for e in exponents], 2.5 if printed else 1.5)
-
-
-def ukkr_ridges(*, scalar: bool, printed: bool = False) -> Ridges:
-    """The grid of ridges of ukkr, as it was run or as the paper prints it.
-
-    Args:
-        scalar: For scalar inputs; otherwise for vectors.
-        printed: As the paper prints it; otherwise as it was run.
-
-    Returns:
-        `Ridges`.
-
-    Source: Gruber and Bach (2025), and the authors' code.
-
-    Example:
-        >>> import jaxcal
-        >>> jaxcal.squared_ce.ukkr_ridges(scalar=True).power
-        0.75
-    """
-    scalar, printed = checks.flag(scalar, "scalar"), checks.flag(printed, "printed")
-    exponents = [-i for i in range(1, 10)] if scalar else [4.5 - i / 2 for i in range(1, 19)]
-    return Ridges([10.0**e for e in exponents], 1.5 if printed else 0.75)
+# multipliers of the authors' code, for scalar and for vector inputs
+KRONECKER = {True: [1 - 2 * i for i in range(1, 10)], False: [9 - i for i in range(1, 19)]}
+TWO_STEP = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 19)]}
 
 
 class RidgeSettings(NamedTuple):
@@ -126,6 +59,14 @@ def _kernels(value: object) -> tuple[KernelLike, ...]:
     return kernels
 
 
+def _multipliers(value: Any) -> tuple[float, ...] | None:
+    return None if value is None else positive(value, "ridges")
+
+
+def _power(value: Any) -> float:
+    return checks.real(value, "power")
+
+
 def _rank(value: object) -> int | None:
     return None if value is None else checks.integer(value, "rank")
 
@@ -133,14 +74,16 @@ def _rank(value: object) -> int | None:
 class KroneckerRidge(eqx.Module):
     """Kernel ridge regression of products of residuals (kkr).
 
-    Settings name the multiplier of `Ridges`, which folds of different sizes share. Needs float64
-    for small ridges.
+    Settings name the multiplier of a ridge, which folds of different sizes share. Needs float64 for
+    small ridges.
 
     Args:
-        ridges: None takes the grid of the authors' code for scalar or vector inputs. Two or more
-            multipliers are continued past the end at which one is chosen.
+        ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
+            or vector inputs. Two or more are continued past the end at which one is chosen.
         kernels: One kernel or several, all of which are tried with every ridge.
         rank: None for one exact eigendecomposition a kernel; a number for landmarks.
+        power: A ridge is its multiplier times n^power, n training observations: 1.5 as the authors
+            ran it, 2.5 as the paper prints it, 0 for multipliers that are the ridges.
 
     Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; each ridge O(n_eval t^2 + n_eval^2 t) for
     t training points or landmarks.
@@ -151,36 +94,39 @@ class KroneckerRidge(eqx.Module):
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> p = jnp.linspace(0.05, 0.95, 60)
         >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> kkr = jaxcal.squared_ce.KroneckerRidge(jaxcal.squared_ce.Ridges((0.1, 1.0), 0))
+        >>> kkr = jaxcal.squared_ce.KroneckerRidge((0.1, 1.0), power=0)
         >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[kkr], folds=2)
         >>> len(report.best.grid) >= 2  # the two, and what continues them
         True
     """
 
-    ridges: Ridges | None = None
+    ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
     kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
     rank: int | None = eqx.field(default=None, static=True, converter=_rank)
+    power: float = eqx.field(default=1.5, static=True, converter=_power)
 
     @property
     def name(self) -> str:
         return "kkr" if self.rank is None else f"kkr (rank {self.rank})"
 
-    def _ridges(self, problem: Reduced) -> Ridges:
-        return self.ridges or kkr_ridges(scalar=problem.inputs.shape[-1] == 1)
+    def _ridges(self, problem: Reduced) -> tuple[float, ...]:
+        scalar = problem.inputs.shape[-1] == 1
+        return self.ridges or tuple(10.0**exponent for exponent in KRONECKER[scalar])
 
     def grid(self, problem: Reduced) -> list[Setting]:
         return _names(self._ridges(problem), len(self.kernels))
 
     def ranges(self, problem: Reduced) -> dict[str, Range]:
-        return _ranges(self._ridges(problem), self.kernels, problem, 2)
+        return _ranges(self.power, self.kernels, problem, 2)
 
     def with_values(self, name: str, values: tuple[float, ...]) -> "KroneckerRidge":
-        power = (self.ridges or kkr_ridges(scalar=True)).power
-        return KroneckerRidge(Ridges(values, power), self.kernels, self.rank)
+        return KroneckerRidge(values, self.kernels, self.rank, self.power)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedKronecker":
         factor = _shared(self.kernels, train, self.rank, shared)
-        return FittedKronecker(factor, _settings(self._ridges(train), len(self.kernels), train))
+        return FittedKronecker(
+            factor, _settings(self._ridges(train), self.power, len(self.kernels), train)
+        )
 
 
 class TwoStepRidge(eqx.Module):
@@ -192,6 +138,7 @@ class TwoStepRidge(eqx.Module):
         ridges: As in `KroneckerRidge`.
         kernels: As in `KroneckerRidge`.
         rank: As in `KroneckerRidge`.
+        power: As in `KroneckerRidge`: .75 as the authors ran it, 1.5 as the paper prints it.
 
     Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; each ridge O(n_eval t d) for t training
     points or landmarks.
@@ -202,36 +149,39 @@ class TwoStepRidge(eqx.Module):
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> p = jnp.linspace(0.05, 0.95, 60)
         >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> ukkr = jaxcal.squared_ce.TwoStepRidge(jaxcal.squared_ce.Ridges((0.1, 1.0), 0))
+        >>> ukkr = jaxcal.squared_ce.TwoStepRidge((0.1, 1.0), power=0)
         >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[ukkr], folds=2)
         >>> len(report.best.grid) >= 2  # the two, and what continues them
         True
     """
 
-    ridges: Ridges | None = None
+    ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
     kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
     rank: int | None = eqx.field(default=None, static=True, converter=_rank)
+    power: float = eqx.field(default=0.75, static=True, converter=_power)
 
     @property
     def name(self) -> str:
         return "ukkr" if self.rank is None else f"ukkr (rank {self.rank})"
 
-    def _ridges(self, problem: Reduced) -> Ridges:
-        return self.ridges or ukkr_ridges(scalar=problem.inputs.shape[-1] == 1)
+    def _ridges(self, problem: Reduced) -> tuple[float, ...]:
+        scalar = problem.inputs.shape[-1] == 1
+        return self.ridges or tuple(10.0**exponent for exponent in TWO_STEP[scalar])
 
     def grid(self, problem: Reduced) -> list[Setting]:
         return _names(self._ridges(problem), len(self.kernels))
 
     def ranges(self, problem: Reduced) -> dict[str, Range]:
-        return _ranges(self._ridges(problem), self.kernels, problem, 1)
+        return _ranges(self.power, self.kernels, problem, 1)
 
     def with_values(self, name: str, values: tuple[float, ...]) -> "TwoStepRidge":
-        power = (self.ridges or ukkr_ridges(scalar=True)).power
-        return TwoStepRidge(Ridges(values, power), self.kernels, self.rank)
+        return TwoStepRidge(values, self.kernels, self.rank, self.power)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedTwoStep":
         factor = _shared(self.kernels, train, self.rank, shared)
-        return FittedTwoStep(factor, _settings(self._ridges(train), len(self.kernels), train))
+        return FittedTwoStep(
+            factor, _settings(self._ridges(train), self.power, len(self.kernels), train)
+        )
 
 
 class FittedKronecker(eqx.Module):
@@ -280,13 +230,13 @@ def _inverse(values: Array) -> Array:
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1.0), 0.0)
 
 
-def _names(ridges: Ridges, kernels: int) -> list[Setting]:
+def _names(ridges: tuple[float, ...], kernels: int) -> list[Setting]:
     which: list[Setting] = [{"kernel": str(k)} if kernels > 1 else {} for k in range(kernels)]
-    return [each | {"ridge": m} for each in which for m in ridges.multipliers]
+    return [each | {"ridge": m} for each in which for m in ridges]
 
 
 def _ranges(
-    ridges: Ridges, kernels: tuple[KernelLike, ...], problem: Reduced, factors: int
+    power: float, kernels: tuple[KernelLike, ...], problem: Reduced, factors: int
 ) -> dict[str, Range]:
     """From ridges that rounding hides to those that leave nothing of h, for ``factors`` times K, of
     every kernel."""
@@ -294,14 +244,16 @@ def _ranges(
     if not (min(traces) > 0 and max(traces) < np.inf):
         return {}
     weakest, strongest = (
-        trace**factors / float(problem.n) ** ridges.power for trace in (min(traces), max(traces))
+        trace**factors / float(problem.n) ** power for trace in (min(traces), max(traces))
     )
     ends = float(jnp.finfo(problem.inputs.dtype).eps) * weakest, STRONG**factors * strongest
     return {"ridge": Range(*ends, "no ridge but rounding", "h is 0")}
 
 
-def _settings(ridges: Ridges, kernels: int, train: Reduced) -> RidgeSettings:
-    values = np.asarray(ridges.effective(train.n))
+def _settings(
+    ridges: tuple[float, ...], power: float, kernels: int, train: Reduced
+) -> RidgeSettings:
+    values = np.asarray([multiplier * float(train.n) ** power for multiplier in ridges])
     return RidgeSettings(
         jnp.repeat(jnp.arange(kernels), values.size),
         jnp.asarray(np.tile(values, kernels), train.inputs.dtype),

@@ -54,14 +54,6 @@ class LeaveOneOut(eqx.Module):
         error: Its root, 0 where it is negative.
         interval: Interval of the calibration error, inside [0, root of the largest squared error].
         functions: How many functions of the predictions the residual is a combination of, at most.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> p = jnp.linspace(0.05, 0.95, 200)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p**3))
-        >>> result = jaxcal.squared_ce.leave_one_out(problem)
-        >>> bool(result.interval.low <= result.error <= result.interval.high)
-        True
     """
 
     squared: float
@@ -80,7 +72,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     faster than the cosines are not seen.
 
     Args:
-        problem: A `Reduced`, as of `jaxcal.squared_ce.binary`, `top_label` or `class_wise`.
+        problem: A `Reduced`, as of `binary`, or of `reduce` for a scalar notion.
         level: The interval has confidence 1 - ``level``.
 
     Returns:

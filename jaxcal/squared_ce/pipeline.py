@@ -6,6 +6,7 @@ function is the mean of the folds' functions h, without a refit.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,41 +20,20 @@ from jaxcal.squared_ce.estimators import Estimator, Estimators
 from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
 from jaxcal.squared_ce.leave_one_out import leave_one_out
-from jaxcal.squared_ce.noticed import Data
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.tuning import join, tune
 from jaxcal.typing import ArrayLike, Folds, Key, KeyLike
 
+FEWEST = 30  # test observations for a normal interval
 SCALAR_RANK, VECTOR_RANK = 64, 512  # where exact factorisations get slow
 EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
 
 
 def default_estimators(problem: Reduced) -> list[Estimator]:
-    """The estimators of the paper for a notion of calibration.
-
-    Five for a scalar notion (15 bins, tuned bins, kde, kkr, ukkr), three for the canonical one.
-    For many observations the kernel ridges get a rank: at n > 1024 for scalar notions, where the
-    kernel has a numerical rank below 20, and at n > 4096 for the canonical.
-
-    Args:
-        problem: A `Reduced`.
-
-    Returns:
-        List of estimators.
-
-    Raises:
-        TypeError: This is no `Reduced`.
-
-    Source: Gruber and Bach (2025).
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> problem = jaxcal.squared_ce.binary(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> len(jaxcal.squared_ce.default_estimators(problem))
-        5
-    """
-    checks.instance(problem, Reduced, "problem")
+    """The estimators of the paper: 15 bins, tuned bins, kde, kkr and ukkr; the canonical notion has
+    no bins. For many observations the kernel ridges get a rank: at n > 1024 for scalar notions,
+    where the kernel has a numerical rank below 20, and at n > 4096 for the canonical one."""
     scalar, n = problem.inputs.shape[-1] == 1, problem.n
     if scalar:
         rank = SCALAR_RANK if n > EXACT_SCALAR else None
@@ -92,7 +72,7 @@ def calibration_error(
 
     What to use when: ``error`` and ``interval`` to say how far predictions are from calibrated;
     bins of a reliability diagram to see where, but not their squared error, which is above zero
-    for calibrated predictions too; ``best`` and `compare_risks` for statements about estimators;
+    for calibrated predictions too; ``best`` and ``compare`` for statements about estimators;
     ``notion="canonical"`` for few classes and many rows; and `jaxcal.skce_test` to ask whether
     predictions are calibrated at all.
 
@@ -103,8 +83,9 @@ def calibration_error(
         targets: Classes 0, .., m - 1, [n], not seen in training the classifier.
         notion: "canonical", "top-label" or "class-wise" (the sum over classes of squared scalar
             errors, each tuned by itself).
-        estimators: Estimators to choose from; see `jaxcal.squared_ce.default_estimators`. ``[]``
-            for ``error`` and ``interval`` from every row alone, in a small part of the time.
+        estimators: Estimators to choose from, by default those of the paper: 15 bins, tuned bins
+            (neither for the canonical notion), kernel density, and two kernel ridges. ``[]`` for
+            ``error`` and ``interval`` from every row alone, in a small part of the time.
         folds: A number of contiguous folds of the shuffled rows (1 for a single validation set of
             a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of rows; rows
             are counted within those for tuning.
@@ -116,7 +97,7 @@ def calibration_error(
             chosen candidate lies, in the grid's own ratio, until the risk no longer falls.
 
     Returns:
-        `jaxcal.squared_ce.Report`.
+        `Report`.
 
     Raises:
         ValueError: Shapes, probabilities, labels or splits are wrong; the message names them.
@@ -157,11 +138,11 @@ def problem_error(
     keep: bool = False,
     extend: bool = True,
 ) -> Report:
-    """Estimate the calibration error of a problem made by one of the reductions, such as `binary`.
+    """Estimate the calibration error of a problem made by `reduce` or `binary`.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
-        problem: A `Reduced`.
+        problem: A regression problem, as of `reduce` or `binary`.
         estimators: As in `calibration_error`.
         folds: As in `calibration_error`.
         test: As in `calibration_error`.
@@ -239,40 +220,40 @@ def _run(
         estimators=tuned,
         selected=min(risks, key=lambda name: risks[name], default=""),
         brier=float(jnp.sum(final.brier)),
-        data=_noticed(problem, targets, tuning, pairs, len(tested)),
+        n_tuning=len(tuning),
+        n_test=len(tested),
+        n_folds=len(pairs),
+        notes=_notes(problem, targets, tuning, pairs, len(tested) if chosen else None),
         every_row=leave_one_out(problem, level=level) if scalar else None,
     )
 
 
-def _noticed(
+def _notes(
     problem: Reduced,
     targets: np.ndarray,
     tuning: np.ndarray,
     pairs: list[splits.Split],
-    tested: int,
-) -> Data:
+    tested: int | None,
+) -> dict[str, Any]:
+    """What could spoil a report, by the names of warnings; classes and folds by their numbers.
+
+    ``tested``: number of test rows, None where no estimator was tuned.
+    """
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
-    classes = np.unique(targets)
+    classes, scalar = np.unique(targets), inputs.shape[-1] == 1
     of_all = problem.notion in ("canonical", "class-wise")
-    tuning_targets = targets[tuning]
-    lacking = [
-        i
-        for i, (train, _) in enumerate(pairs)
-        if np.unique(tuning_targets[train]).size < classes.size
-    ]
+    lacking = [np.unique(targets[tuning][train]).size < classes.size for train, _ in pairs]
     touches = np.any((inputs == 0) | (inputs == 1), axis=-1)
-    return Data(
-        tuning=len(tuning),
-        test=tested,
-        folds=len(pairs),
-        problems=1 if inputs.ndim == 2 else d,
-        saturated=int(np.sum(touches if inputs.ndim == 2 else np.any(touches, axis=0))),
-        unseen=sorted(set(range(d)) - set(classes.tolist())) if of_all else [],
-        incomplete_folds=lacking,
-        identical=bool(np.all(inputs == inputs[..., :1, :])),
-        confident=inputs.shape[-1] == 1 and bool(np.all(inputs >= 0.8)),
-    )
+    return {
+        "unseen-classes": np.setdiff1d(np.arange(d), classes) if of_all else np.arange(0),
+        "incomplete-folds": np.flatnonzero(lacking),
+        "few-observations": tested if tested is not None and tested < FEWEST else 0,
+        "canonical-interval": not scalar,
+        "confident-predictions": scalar and tested is not None and bool(np.all(inputs >= 0.8)),
+        "saturated-probabilities": np.sum(touches if inputs.ndim == 2 else np.any(touches, axis=0)),
+        "identical-predictions": bool(np.all(inputs == inputs[..., :1, :])),
+    }
 
 
 def _double(problem: Reduced) -> Reduced:

@@ -1,7 +1,7 @@
 """Class probabilities and labels to a regression problem: inputs, outcomes and their residuals.
 
 Every notion of calibration says that the outcome has the input as its conditional mean. What
-differs is which inputs and outcomes: see `canonical`, `top_label`, `class_wise`, `binary`.
+differs is which inputs and outcomes: see `reduce` and `binary`.
 Source: Gruber and Bach (2025), eq. 6 to 9, and Sec. 3.1 for the residuals.
 """
 
@@ -25,19 +25,13 @@ class Reduced(eqx.Module):
     """A notion of calibration as a regression: is E[outcome | input] = input?
 
     The residuals D = inputs - outcomes have mean 0 given the input if and only if the notion
-    holds. Made by `canonical`, `top_label`, `class_wise` or `binary`.
+    holds. Made by `reduce` or `binary`.
 
     Attributes:
         inputs: Predictions, [n, d]: d classes for the canonical notion, d = 1 for the scalar
             ones. The class-wise notion is one scalar problem a class, [m, n, 1].
         outcomes: Outcomes, of the same shape.
         notion: Name of the notion.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> problem = jaxcal.squared_ce.binary(jnp.full(4, 0.5), jnp.array([0, 0, 1, 1]))
-        >>> problem.residuals.ravel().tolist()
-        [0.5, 0.5, -0.5, -0.5]
     """
 
     inputs: Float[Array, "*problems n d"]
@@ -114,7 +108,13 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
     Args:
         predictions: Class probabilities with rows of sum 1, [n, m].
         targets: Classes 0, .., m - 1, [n].
-        notion: "canonical", "top-label" or "class-wise"; see the functions of the same names.
+        notion: "canonical": P(Y = i | f(X) = p) = p_i for all classes i, the whole vector, with
+            inputs [n, m]. Two classes count everything twice: squared errors are 2 and risks 4
+            times those of `binary`.
+            "top-label": P(Y = argmax f | max f = c) = c, is the confidence the accuracy? Of equal
+            probabilities the first is the prediction; inputs [n, 1].
+            "class-wise": P(Y = k | f_k(X) = c) = c, one problem a class, inputs [m, n, 1]. The
+            class-wise error is the sum of the squared errors of these problems.
 
     Returns:
         `Reduced`.
@@ -135,81 +135,20 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
 
 
 def canonical(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """The problem P(Y = i | f(X) = p) = p_i for all classes i: the whole vector.
-
-    Two classes as a canonical problem count everything twice: squared errors are 2 and risks 4
-    times those of `binary`.
-
-    Args:
-        predictions: Class probabilities with rows of sum 1, [n, m].
-        targets: Classes 0, .., m - 1, [n].
-
-    Returns:
-        `Reduced` with inputs [n, m].
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: Targets are not integers.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> p = jnp.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
-        >>> jaxcal.squared_ce.canonical(p, jnp.array([0, 2])).inputs.shape
-        (2, 3)
-    """
+    """The problem of whole vectors, inputs [n, m]."""
     p = checks.probabilities(predictions, "predictions", binary=True)
     y = checks.labels(targets, p.shape[0], p.shape[1], "targets")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
 
 def top_label(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """The problem P(Y = argmax f | max f = c) = c: is the confidence the accuracy?
-
-    Where several classes share the largest probability, the first of them is the prediction.
-
-    Args:
-        predictions: Class probabilities with rows of sum 1, [n, m].
-        targets: Classes 0, .., m - 1, [n].
-
-    Returns:
-        `Reduced` with inputs [n, 1].
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: Targets are not integers.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> p = jnp.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
-        >>> jaxcal.squared_ce.top_label(p, jnp.array([0, 2])).outcomes.ravel().tolist()
-        [1.0, 0.0]
-    """
+    """The problem of confidences, inputs [n, 1]."""
     confidence, correct = classes.confidences(predictions, targets)
     return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 
 
 def class_wise(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """The problems P(Y = k | f_k(X) = c) = c, one for each class k.
-
-    The class-wise error is the SUM of the squared errors of these problems.
-
-    Args:
-        predictions: Class probabilities with rows of sum 1, [n, m].
-        targets: Classes 0, .., m - 1, [n].
-
-    Returns:
-        `Reduced` with inputs [m, n, 1].
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: Targets are not integers.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> p = jnp.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
-        >>> jaxcal.squared_ce.class_wise(p, jnp.array([0, 2])).inputs.shape
-        (3, 2, 1)
-    """
+    """The problems of each class against the rest, inputs [m, n, 1]."""
     whole = canonical(predictions, targets)
     return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
 

@@ -1,6 +1,6 @@
 """The report of a calibration error: from every row, and by each tuned estimator."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -8,12 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import checks
-from jaxcal.results import Interval, Result, Sentences, confidence
+from jaxcal.results import Interval, Result, Sentences, confidence, sentences
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.intervals import RiskDifference, compare_risks
 from jaxcal.squared_ce.leave_one_out import LeaveOneOut
-from jaxcal.squared_ce.noticed import Data
-from jaxcal.squared_ce.sentences import about_data, about_estimator
 from jaxcal.squared_ce.tuned import Tuned, in_numpy
 from jaxcal.typing import Contents
 
@@ -21,7 +19,6 @@ WORDS = {
     "kkr": "matrix kernel ridge",
     "ukkr": "kernel ridge",
     "kde": "kernel density",
-    "zero": "calibrated",
 }
 
 
@@ -36,17 +33,11 @@ class Report(Result):
         estimators: `Tuned` estimators by name.
         selected: Name of the one with the lowest mean validation risk; "" where there is none.
         brier: Brier score of the test rows.
-        data: What is known of the data.
+        n_tuning: Number of rows for tuning.
+        n_test: Number of test rows.
+        n_folds: Number of folds.
+        notes: What could spoil the report, by the names of warnings; classes and folds by number.
         every_row: The estimate from every row; None for the canonical notion.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
-        >>> targets = jax.random.categorical(jax.random.key(1), logits)
-        >>> bins = jaxcal.squared_ce.Bins((2, 4))
-        >>> report = jaxcal.calibration_error(2, jax.nn.softmax(logits), targets, estimators=[bins])
-        >>> report.best.name == report.selected
-        True
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("calibration_errors",)
@@ -56,7 +47,10 @@ class Report(Result):
     estimators: dict[str, Tuned]
     selected: str = eqx.field(static=True)
     brier: float
-    data: Data
+    n_tuning: int
+    n_test: int
+    n_folds: int
+    notes: dict[str, Any]
     every_row: LeaveOneOut | None = None
 
     @property
@@ -117,14 +111,19 @@ class Report(Result):
         """Test on the test observations that the first ensemble has the lower risk.
 
         For statements about estimators. Do not choose the estimate to quote by it: that choice is
-        made on the validation rows. Its level at finite n is that of `compare_risks`.
+        made on the validation rows. The p-value is normal, and risks are skewed: between two
+        functions of equal risk a nominal 5 % was 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at
+        n = 8000 on the worse of the two sides, on scalar data with an error of .18 (2000 data sets
+        each). Read p-values near a threshold so.
 
         Args:
             first: Name of an estimator.
             second: Name of another one.
 
         Returns:
-            What `compare_risks` returns.
+            The ``difference`` [] of risks, first minus second, its ``standard_error`` [] by the
+            jackknife, a one-sided ``p_value`` [], small where the first is lower, and a two-sided
+            ``interval``.
 
         Raises:
             ValueError: There is no estimator of this name.
@@ -191,18 +190,21 @@ class Report(Result):
         return rows
 
     def _sentences(self) -> Sentences:
-        each = (text for tuned in self.estimators.values() for text in about_estimator(tuned))
-        return [(text, True) for text in (*about_data(self), *each)]
+        of_each = [
+            (f"{name}: {text}", holds)
+            for name, tuned in self.estimators.items()
+            for text, holds in sentences(tuned.notes)
+        ]
+        return [*sentences(self.notes), *of_each]
 
     def _contents(self) -> Contents:
         each = {name: tuned.to_dict() for name, tuned in self.estimators.items()}
         return super()._contents() | {"estimators": each}
 
     def _lines(self) -> list[str]:
-        data = self.data
         lines = [f"{self.notion} calibration error"]
         if self.every_row is not None:
-            n, (low, high) = data.tuning + data.test, map(float, self.interval[:2])
+            n, (low, high) = self.n_tuning + self.n_test, map(float, self.interval[:2])
             lines += [
                 f"  error {self.error:.4f}, every one of {n} rows tested by a fit to the others",
                 f"  {confidence(self.interval.level)} interval {low:.4f} to {high:.4f}",
@@ -211,8 +213,8 @@ class Report(Result):
             return lines
         best, width = self.best, max(len(words(name)) for name in self.estimators)
         lines += [
-            f"estimators, tuned on {data.tuning} rows in {data.folds} folds, estimated on the "
-            f"other {data.test}",
+            f"estimators, tuned on {self.n_tuning} rows in {self.n_folds} folds, estimated on the "
+            f"other {self.n_test}",
             f"  lowest validation risk: {words(best.name)}, error {best.error:.4f}",
             f"  {confidence(best.level)} interval {self._test_ends()}",
             f"  {'estimator':{width}s} 100 sqrt(risk)        error   at least   chosen",

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import gram, gram_diagonal
 from jaxcal.kernels.low_rank import NystroemFeatures, pivots
 from jaxcal.numerics import at_least
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.typing import KernelLike, Scalar
+from jaxcal.typing import KernelLike
 
 PIVOT_ROWS = 8192  # landmarks are looked for among so many observations
 QUERY_ROWS = 4096  # so many queries are lifted at a time
@@ -133,8 +133,3 @@ def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) 
     padding = jnp.broadcast_to(queries[:1], (blocks * QUERY_ROWS - n, queries.shape[1]))
     whole = jnp.concatenate([queries, padding]).reshape(blocks, QUERY_ROWS, -1)
     return jax.lax.map(block, whole).reshape(blocks * QUERY_ROWS, -1)[:n]
-
-
-def unexplained_share(fitted: PyTree) -> Scalar:
-    """The largest part of a kernel's trace beyond the rank; 0 for an exact factorisation."""
-    return jnp.max(fitted.spectral.unexplained)

@@ -1,6 +1,6 @@
 """One estimator after tuning, with its estimates on the test rows."""
 
-from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -47,16 +47,6 @@ class Tuned(eqx.Module):
             vectors and for sums over classes.
         limits: Hyperparameters at a limit past which candidates do not differ, with what the
             estimator is there, by problem.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> logits = jax.random.normal(jax.random.key(0), (60, 3))
-        >>> targets = jax.random.categorical(jax.random.key(1), logits)
-        >>> bins = jaxcal.squared_ce.Bins((2, 4))
-        >>> report = jaxcal.calibration_error(2, jax.nn.softmax(logits), targets, estimators=[bins])
-        >>> tuned = report.best
-        >>> tuned.risks.shape[:2], tuned.contributions.shape
-        ((1, 5), (12,))
     """
 
     name: str = eqx.field(static=True)
@@ -76,6 +66,18 @@ class Tuned(eqx.Module):
     functions: list[list[Candidate]] | None = None
     largest: float = eqx.field(static=True, default=1.0)
     limits: list[dict[str, str]] = eqx.field(default_factory=list)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What could spoil the estimate, by the names of warnings."""
+        squared = self.squared
+        return {
+            "edge-of-grid": sum(bool(names) for names in self.edges),
+            "nonfinite-h": self.nonfinite_validation + self.nonfinite_test,
+            "negative-error": -squared,
+            "error-too-large": squared if squared > self.largest else 0,
+            "low-rank": self.unexplained,
+        }
 
     @property
     def settings(self) -> list[Setting]:
@@ -146,9 +148,9 @@ class Tuned(eqx.Module):
         """For ``error`` alone: what other test data would change, the fitted function being fixed.
         It leaves out the fit's own bias, so it does NOT cover the calibration error: nominal 95 %
         held it in 0 to 44 % of data sets (experiments/squared_ce_intervals)."""
-        return root(
-            in_float64(mean_interval, _finite(self.contributions), self.level), self.largest
-        )
+        with jax.enable_x64(True):
+            values = jnp.asarray(_finite(self.contributions))
+            return root(in_numpy(mean_interval(values, self.level)), self.largest)
 
     @property
     def one_step(self) -> OneStep | None:
@@ -156,7 +158,12 @@ class Tuned(eqx.Module):
 
         Its error is of second order in that of the fit. None where h is no product of residuals.
         """
-        return together([self])
+        if self.terms is None or self.claimed is None:
+            return None
+        kept = np.isfinite(self.terms)
+        with jax.enable_x64(True):
+            values, variances = (jnp.asarray(each[kept]) for each in (self.terms, self.claimed))
+            return in_numpy(one_step(values, self.level, variances))
 
     def to_dict(self) -> Contents:
         """Plain numbers and lists, for JSON; without arrays over test observations."""
@@ -187,26 +194,6 @@ def _finite(values: Numbers) -> Numbers:
 def _mean(values: Numbers) -> float:
     finite = _finite(values)
     return float(np.mean(finite)) if finite.size else np.nan
-
-
-def together(parts: Sequence[Tuned]) -> OneStep | None:
-    """One step over the test observations of several, where all of them have terms."""
-    terms, claimed = [], []
-    for part in parts:
-        if part.terms is None or part.claimed is None:
-            return None
-        kept = np.isfinite(part.terms)
-        terms.append(part.terms[kept])
-        claimed.append(part.claimed[kept])
-    with jax.enable_x64(True):
-        values, variances = (jnp.asarray(np.concatenate(each)) for each in (terms, claimed))
-        return in_numpy(one_step(values, parts[0].level, variances))
-
-
-def in_float64(function: Callable[..., PyTree], values: Numbers, level: float) -> PyTree:
-    """A function of JAX arrays in float64, whatever the setting around it."""
-    with jax.enable_x64(True):
-        return in_numpy(function(jnp.asarray(values), level))
 
 
 def in_numpy(tree: PyTree) -> PyTree:

@@ -11,6 +11,7 @@ from reference.classifiers import (
     tempered_dirichlet,
 )
 from reference.kernel_density import dirichlet, leave_one_out_error, likelihood_bandwidth
+from reference.parametric import Parametric, Zero
 from squared_ce_oracles import (
     EVAL,
     EVAL_LABELS,
@@ -24,10 +25,9 @@ from squared_ce_oracles import (
 
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.grams import gram as gram_matrix
-from jaxcal.squared_ce import binary, canonical, top_label
+from jaxcal.squared_ce import binary
 from jaxcal.squared_ce.binning import Bins, bin_numbers
 from jaxcal.squared_ce.estimators import (
-    Zero,
     at_data,
     candidate,
     fit_one,
@@ -40,13 +40,10 @@ from jaxcal.squared_ce.kde import (
 )
 from jaxcal.squared_ce.kernel_ridge import (
     KroneckerRidge,
-    Ridges,
     TwoStepRidge,
-    kkr_ridges,
-    ukkr_ridges,
 )
-from jaxcal.squared_ce.parametric import Parametric
-from jaxcal.squared_ce.spectral import spectral, unexplained_share
+from jaxcal.squared_ce.reductions import canonical, top_label
+from jaxcal.squared_ce.spectral import spectral
 
 TRAINING = canonical(TRAIN, TRAIN_LABELS)
 EVALUATION = canonical(EVAL, EVAL_LABELS)
@@ -54,11 +51,11 @@ UPPER = np.triu_indices(3)
 
 
 def kkr(*multipliers, power=2, **options):  # power 2: the paper's lambda
-    return KroneckerRidge(Ridges(multipliers, power), **options)
+    return KroneckerRidge(multipliers, **options, power=power)
 
 
 def ukkr(*multipliers, power=1, **options):
-    return TwoStepRidge(Ridges(multipliers, power), **options)
+    return TwoStepRidge(multipliers, **options, power=power)
 
 
 GOLDEN = [
@@ -209,7 +206,7 @@ def test_the_debiased_form_has_less_bias_where_nothing_is_wrong():
         (lambda: Bins(5).fit(TRAINING, []), "bins divide confidences"),
         (lambda: KernelDensity((0.1, -1)), "bandwidths: wanted positive, finite numbers"),
         (lambda: KernelDensity(()), "bandwidths: wanted positive"),
-        (lambda: Ridges((0.0,), 1), "multipliers: wanted positive"),
+        (lambda: KroneckerRidge((0.0,)), "ridges: wanted positive"),
         (lambda: KroneckerRidge(rank=0), "rank: wanted a whole number of at least 1"),
         (lambda: TwoStepRidge(kernels=Gaussian()), "kernels: Gaussian has no bandwidth"),
         (lambda: TwoStepRidge(kernels=()), "kernels: wanted at least one"),
@@ -402,19 +399,23 @@ def test_repeated_predictions_are_no_trouble():
     np.testing.assert_allclose(best, [-0.1, 1.0], atol=1e-5)
 
 
-@pytest.mark.parametrize("printed", [False, True])
-def test_grids_are_those_of_the_code_and_of_the_paper(printed):
-    n = 100
-    assert kkr_ridges(scalar=True, printed=printed).effective(n)[0] == pytest.approx(
-        0.1 * n ** (2.5 if printed else 1.5)
-    )
-    assert ukkr_ridges(scalar=True, printed=printed).effective(n)[-1] == pytest.approx(
-        1e-9 * n ** (1.5 if printed else 0.75)
-    )
-    wide = kkr_ridges(scalar=False, printed=printed).multipliers
-    assert (wide[0], wide[-1], len(wide)) == pytest.approx((1e8, 1e-9, 18))
-    wide = ukkr_ridges(scalar=False, printed=printed).multipliers
-    assert (wide[0], wide[-1], len(wide)) == pytest.approx((1e4, 10**-4.5, 18))
+@pytest.mark.parametrize(("kind", "power"), [(KroneckerRidge, 1.5), (TwoStepRidge, 0.75)])
+def test_ridges_are_multipliers_times_a_power_of_n(kind, power):
+    fitted = kind((0.1, 1.0)).fit(SCALAR, [])
+    np.testing.assert_allclose(fitted.settings.ridge, np.array([0.1, 1.0]) * SCALAR.n**power)
+    fitted = kind((0.1, 1.0), power=0).fit(SCALAR, [])
+    np.testing.assert_allclose(fitted.settings.ridge, [0.1, 1.0])
+
+
+def test_grids_are_those_of_the_code():
+    def ends(estimator, problem):
+        ridges = [setting["ridge"] for setting in estimator.grid(problem)]
+        return ridges[0], ridges[-1], len(ridges)
+
+    assert ends(KroneckerRidge(), SCALAR) == pytest.approx((0.1, 1e-17, 9))
+    assert ends(TwoStepRidge(), SCALAR) == pytest.approx((0.1, 1e-9, 9))
+    assert ends(KroneckerRidge(), TRAINING) == pytest.approx((1e8, 1e-9, 18))
+    assert ends(TwoStepRidge(), TRAINING) == pytest.approx((1e4, 10**-4.5, 18))
     assert len(KernelDensity().bandwidths) == 20
     assert Bins().counts == tuple(range(5, 91, 5))
 
@@ -430,7 +431,7 @@ def test_a_low_rank_is_the_whole_kernel_where_the_kernel_has_that_rank():
         (ukkr(1e-3, 1e-6), ukkr(1e-3, 1e-6, rank=20)),
     ]:
         fitted = low.fit(train, [])
-        assert float(unexplained_share(fitted)) < 1e-11
+        assert float(jnp.max(fitted.spectral.unexplained)) < 1e-11
         wanted = at_data(exact.fit(train, []), queries).diagonal
         np.testing.assert_allclose(at_data(fitted, queries).diagonal, wanted, rtol=1e-5, atol=1e-9)
 

@@ -40,7 +40,7 @@ def test_class_wise_with_the_same_predictions_is_twice_the_binary_one():
     c = rng.random(80)
     y = (rng.random(80) < c**2).astype(int)
     with jax.enable_x64(True):
-        both = squared_ce.class_wise(np.stack([1 - c, c], axis=1), y)
+        both = squared_ce.reduce(np.stack([1 - c, c], axis=1), y, "class-wise")
     one, two = leave_one_out(binary(c, y)), leave_one_out(both)
     assert two.squared == pytest.approx(2 * one.squared, rel=1e-9)
     ends = np.array(one.interval[:2])
@@ -131,14 +131,14 @@ def test_no_estimate_however_low_has_an_interval_of_no_width(kind):
         else:
             kept = np.concatenate([np.flatnonzero(y == k)[: np.sum(y == k) // 4] for k in range(3)])
             with jax.enable_x64(True):
-                result = leave_one_out(squared_ce.class_wise(p[kept], y[kept]))
+                result = leave_one_out(squared_ce.reduce(p[kept], y[kept], "class-wise"))
         assert float(result.interval.high) > 0.08
 
 
 def test_bad_input():
     p = np.random.default_rng(3).dirichlet([1, 1, 1], 20)
     with pytest.raises(ValueError, match="problem: wanted confidences"):
-        leave_one_out(squared_ce.canonical(p, np.arange(20) % 3))
+        leave_one_out(squared_ce.reduce(p, np.arange(20) % 3, "canonical"))
     with pytest.raises(ValueError, match="problem: wanted at least 4 rows"):
         leave_one_out(binary(np.full(3, 0.5), np.array([0, 1, 1])))
     with pytest.raises(TypeError, match="problem"):

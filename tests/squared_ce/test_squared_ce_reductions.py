@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcal.squared_ce import binary, canonical, class_wise, reduce, softmax, top_label
+from jaxcal.squared_ce import binary, reduce, softmax
+from jaxcal.squared_ce.reductions import canonical, class_wise, top_label
 
 P = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.25, 0.25, 0.5], [0.4, 0.4, 0.2]])
 Y = [0, 2, 2, 1]

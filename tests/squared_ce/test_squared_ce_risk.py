@@ -21,9 +21,9 @@ from reference.classifiers import (
 from reference.incomplete import consecutive_risk, random_pairs_risk
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
-from jaxcal.squared_ce import canonical, class_wise, top_label
-from jaxcal.squared_ce import risk as risks
+from jaxcal.squared_ce import functions as risks
 from jaxcal.squared_ce.functions import Factors, Mean, Residual, diagonal, gram, on_diagonal
+from jaxcal.squared_ce.reductions import canonical, class_wise, top_label
 
 LAW = finite.FiniteDistribution(jnp.asarray(ATOMS), jnp.asarray(WEIGHTS), jnp.asarray(CONDITIONALS))
 NUMBERS = st.floats(-2, 2, width=32)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from quick import quick_first
 from reference.classifiers import squared_confidence
+from reference.parametric import Parametric
 
 from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
-from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, Parametric, Ridges, TwoStepRidge
-from jaxcal.squared_ce.search import MOST, Range, beyond
+from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, TwoStepRidge
+from jaxcal.squared_ce.tuning import MOST, Range, beyond
 
 KEY = jax.random.key(2)
 SIZES = (12, 100, 300)
@@ -44,8 +45,8 @@ def risks(tuned):
 def test_ridges_end_where_a_wide_grid_does(n, problem, ends):
     data = problem(n)
     for kind, power in ((TwoStepRidge, 0.75), (KroneckerRidge, 1.5)):
-        got = tuned(data, kind(Ridges(ends, power)))
-        wide = tuned(data, kind(Ridges(WIDE, power)))
+        got = tuned(data, kind(ends, power=power))
+        wide = tuned(data, kind(WIDE, power=power))
         bounds = kind().ranges(data)["ridge"]
         inside = [bounds.smallest < m < bounds.largest for m in WIDE]
         # from one end the search stops at the first valley; past it lies nothing that it tried
@@ -97,7 +98,7 @@ def test_extended_candidates_need_no_other_factorisation(monkeypatch):
     report = squared_ce.problem_error(
         KEY,
         calibrated(100),
-        estimators=[TwoStepRidge(Ridges((1e-3, 1e-2), 0.75)), KroneckerRidge()],
+        estimators=[TwoStepRidge((1e-3, 1e-2), power=0.75), KroneckerRidge()],
         folds=2,
     )
     assert len(report.estimators["ukkr"].grid) > 2
@@ -109,7 +110,7 @@ def test_extended_candidates_need_no_other_factorisation(monkeypatch):
 def test_one_of_several_kernels_is_at_no_end(kind, power, scales):
     """The choice is the best over the kernels, each with a ridge that has neighbours."""
     data = wrong(100)
-    several = kind(Ridges((1e-9, 1e-8), power), [Gaussian(s) for s in scales])
+    several = kind((1e-9, 1e-8), [Gaussian(s) for s in scales], power=power)
     report = squared_ce.problem_error(KEY, data, estimators=[several], folds=2)
     got = report.best
     assert got.edges == [[]]
@@ -118,7 +119,7 @@ def test_one_of_several_kernels_is_at_no_end(kind, power, scales):
     assert not got.limits[0]
     for k, scale in enumerate(scales):
         ridges = sorted(s["ridge"] for s in got.grid if s["kernel"] == str(k))
-        alone = tuned(data, kind(Ridges(ridges, power), Gaussian(scale)), extend=False)
+        alone = tuned(data, kind(ridges, Gaussian(scale), power=power), extend=False)
         mine = [i for i, setting in enumerate(got.grid) if setting["kernel"] == str(k)]
         np.testing.assert_allclose(sorted(risks(got)[mine]), sorted(risks(alone)), rtol=1e-6)
         assert risks(got)[got.chosen[0]] <= risks(alone).min() * (1 + 1e-7)
@@ -129,7 +130,7 @@ def test_one_of_several_kernels_is_at_no_end(kind, power, scales):
 def test_a_grid_of_kernels_of_different_size_goes_on_for_each_of_them():
     data = calibrated(100)
     sizes = [Gaussian(1.0), 1e-9 * Gaussian(1.0)]
-    both, small = (TwoStepRidge(Ridges((1e-3, 1e-2), 0.75), k) for k in (sizes, sizes[1]))
+    both, small = (TwoStepRidge((1e-3, 1e-2), k, power=0.75) for k in (sizes, sizes[1]))
     ends, alone = (each.ranges(data)["ridge"] for each in (both, small))
     assert ends.smallest == alone.smallest < 1e-6 * ends.largest
     assert ends.largest == TwoStepRidge(kernels=sizes[0]).ranges(data)["ridge"].largest
@@ -144,11 +145,11 @@ def test_starts_of_a_descent_are_at_no_end():
 
 def test_single_candidates_and_switched_off_searches_stay():
     data = calibrated(100)
-    for estimator in (Bins(15), KernelDensity(0.1), TwoStepRidge(Ridges((1e-3,), 0.75))):
+    for estimator in (Bins(15), KernelDensity(0.1), TwoStepRidge((1e-3,), power=0.75)):
         one = tuned(data, estimator)
         assert len(one.grid) == 1
         assert one.edges == [[]]
-    narrow = TwoStepRidge(Ridges((1e-9, 1e-8), 0.75))
+    narrow = TwoStepRidge((1e-9, 1e-8), power=0.75)
     off = tuned(data, narrow, extend=False)
     assert (len(off.grid), off.edges) == (2, [["ridge"]])
     assert "(edge: ridge)" in repr(
@@ -242,6 +243,6 @@ def test_classes_have_one_grid_and_no_number_where_a_candidate_was_not_tried():
 
 def test_several_kernels_share_their_ridges_and_are_an_end_still():
     kernels = (Gaussian(0.3), Gaussian(1.0))
-    got = tuned(calibrated(100), TwoStepRidge(Ridges((1e-3, 1e-2), 0.75), kernels))
+    got = tuned(calibrated(100), TwoStepRidge((1e-3, 1e-2), kernels, power=0.75))
     assert "ridge" not in got.edges[0]
     assert len(got.grid) % 2 == 0

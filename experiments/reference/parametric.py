@@ -1,4 +1,4 @@
-r"""Calibration functions with parameters: h(p, p') = r_theta(p) . r_theta(p').
+r"""Estimators of known form: h = 0, and families h(p, p') = r_theta(p) . r_theta(p').
 
 The risk is quadratic in r, so it is flat wherever r = 0 and cannot tell r from -r: a descent from
 one start may end at "calibrated" or in a false minimum. Hence a grid, or several starts.
@@ -16,9 +16,42 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.squared_ce.estimators import Setting
-from jaxcal.squared_ce.functions import Factors
+from jaxcal.squared_ce.functions import Factors, one_problem, risk_of_factors
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.risk import one_problem, risk_of_factors
+
+
+class Zero(eqx.Module):
+    """The function ``h = 0``: "the classifier is calibrated".
+
+    Its risk is what an estimator has to go below.
+    """
+
+    @property
+    def name(self) -> str:
+        return "zero"
+
+    def grid(self, problem: Reduced) -> list[Setting]:
+        return [{}]
+
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedZero":
+        return FittedZero(jnp.zeros((1, train.inputs.shape[-1]), train.inputs.dtype))
+
+
+class FittedZero(eqx.Module):
+    """The residual 0 everywhere."""
+
+    settings: Float[Array, "1 d"]
+
+    @property
+    def is_product(self) -> bool:
+        return True
+
+    def features(self, inputs: Array) -> Array:
+        return inputs
+
+    def factors(self, features: Array, setting: Array) -> Factors:
+        zeros = jnp.broadcast_to(setting, features.shape)
+        return Factors(zeros, zeros)
 
 
 class Parametric(eqx.Module):
@@ -30,25 +63,6 @@ class Parametric(eqx.Module):
         thetas: Candidates, [c] or [c, q].
         descend: Take the candidates as starts, from each of which BFGS lowers the risk on the
             training data; the validation data then choose among the ends.
-
-    Raises:
-        ValueError: Shapes are wrong; the message names the argument.
-        TypeError: ``residual`` cannot be called.
-
-    Cost: n evaluations of the residual a candidate.
-
-    Source: Gruber and Bach (2025), Sec. 5.1 (a grid of temperatures).
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> def shrunk(theta, inputs):  # the confidence lies too far from one half
-        ...     return theta * (inputs - 0.5)
-        >>> p = jnp.linspace(0.05, 0.95, 100)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> family = jaxcal.squared_ce.Parametric(shrunk, jnp.array([0.0, 0.2, 0.4]))
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[family], folds=2)
-        >>> len(report.best.grid)
-        3
     """
 
     residual: Callable[[PyTree, Array], Array] = eqx.field(static=True)
