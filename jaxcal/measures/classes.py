@@ -1,119 +1,153 @@
-"""Classes: calibration errors from a conditional distribution that is known or binned."""
+"""Confidence against frequency: reliability, ECE, and cells of whole probability vectors."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal import checks
-from jaxcal.measures.reliability import reliability
-from jaxcal.numerics import largest, safe_sqrt
+from jaxcal.numerics import largest
+from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, Scalar
 
+Z = 1.959963984540054  # a normal variable is within this of 0 with probability .95
 
-def total_variation(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Total variation distance of two probability vectors: half the sum of absolute differences.
 
-    Args:
-        p: Probabilities, [m].
-        q: Probabilities, [m].
+class Reliability(Result):
+    """Reliability of n confidences in b bins; empty bins hold NaN.
 
-    Returns:
-        The distance, [].
-
-    Raises:
-        ValueError: The vectors differ in length.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
-        >>> float(jaxcal.measures.total_variation(p, q))
-        0.25
+    Attributes:
+        edges: Edges of the bins, [b + 1].
+        confidence: Mean confidence in each bin, [b].
+        accuracy: Share that came true in each bin, [b].
+        count: Number of observations in each bin, [b].
+        low: Lower end of the 95 % interval of Wilson (1927) for the frequency, [b].
+        high: Upper end, [b].
+        ece: Mean of abs(accuracy - confidence) over observations, []; biased upwards where bins
+            hold few.
+        mce: Largest abs(accuracy - confidence) over bins, []; biased upwards where bins hold few.
     """
-    return absolute(p, q) / 2
+
+    _rows: ClassVar[tuple[str, ...]] = ("confidence", "accuracy", "count", "low", "high")
+    _plots: ClassVar[tuple[str, ...]] = ("reliability",)
+    _scalar: ClassVar[str] = "ece"
+
+    edges: Float[Array, " b1"]
+    confidence: Float[Array, " b"]
+    accuracy: Float[Array, " b"]
+    count: Int[Array, " b"]
+    low: Float[Array, " b"]
+    high: Float[Array, " b"]
+    ece: Scalar
+    mce: Scalar
+
+    @property
+    def filled(self) -> Bool[Array, " b"]:
+        """Which bins hold observations."""
+        return self.count > 0
+
+    def _sentences(self) -> Sentences:
+        count = np.asarray(self.count)
+        few = int(np.sum((count > 0) & (count < 10)))
+        return [(f"{few} bins hold fewer than 10 observations [few-in-bins]", few > 0)]
+
+    def _batch_lines(self) -> list[str]:
+        return [f"{np.size(self.ece)} reliability diagrams of {self.count.shape[-1]} bins"]
+
+    def _lines(self) -> list[str]:
+        lines = [
+            f"reliability, n = {int(np.sum(np.asarray(self.count)))}, ECE {float(self.ece):.4g}, "
+            f"MCE {float(self.mce):.4g}",
+            "  confidence   came true   95 % interval      count",
+        ]
+        columns = (self.confidence, self.accuracy, self.low, self.high, self.count)
+        for c, a, low, high, k in zip(*(np.asarray(x) for x in columns), strict=True):
+            if k:
+                lines.append(f"  {c:10.3f}   {a:9.3f}   [{low:.3f}, {high:.3f}]   {k:8d}")
+        return lines
 
 
-def squared_euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Squared Euclidean distance of two probability vectors: the sum of squared differences.
+@recorded
+def reliability(
+    confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15, equal_mass: bool = False
+) -> Reliability:
+    """Bin n confidences in [0, 1] and compare them with how often they came true.
+
+    A confidence on an edge belongs to the bin above it; the last bin holds its upper edge.
 
     Args:
-        p: Probabilities, [m].
-        q: Probabilities, [m].
+        confidence: Probability of class 1, or of the class predicted (see `confidences`), [n].
+        correct: Whether it came true: booleans, or 0 and 1, [n].
+        bins: Number of bins.
+        equal_mass: Bins of equal numbers of observations instead of equal width.
 
     Returns:
-        The squared distance, [].
+        `Reliability`.
 
     Raises:
-        ValueError: The vectors differ in length.
+        ValueError: Shapes or values are wrong; the message names the argument.
+        TypeError: An argument is of the wrong type; the message names it.
+
+    Cost: O(n log bins).
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
-        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
-        >>> float(jaxcal.measures.squared_euclidean(p, q))
-        0.125
-    """
-    p, q = _two(p, q)
-    return jnp.sum((p - q) ** 2)
-
-
-def absolute(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Sum of absolute differences of two probability vectors, twice `total_variation`.
-
-    Args:
-        p: Probabilities, [m].
-        q: Probabilities, [m].
-
-    Returns:
-        The distance, [].
-
-    Raises:
-        ValueError: The vectors differ in length.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
-        >>> float(jaxcal.measures.absolute(p, q))
+        >>> confidence, correct = jnp.full(20, 0.75), jnp.arange(20) < 10
+        >>> float(jaxcal.measures.reliability(confidence, correct).accuracy[11])  # 11/15 <= .75
         0.5
     """
-    p, q = _two(p, q)
-    return jnp.sum(jnp.abs(p - q))
+    c = checks.unit(confidence, "confidence")
+    hits = checks.labels(correct, c.shape[0], 2, "correct").astype(c.dtype)
+    equal_mass = checks.flag(equal_mass, "equal_mass")
+    return _binned(c, hits, checks.integer(bins, "bins"), equal_mass)
 
 
-def euclidean(p: Float[Array, " m"], q: Float[Array, " m"]) -> Scalar:
-    """Euclidean distance of two probability vectors, the root of `squared_euclidean`.
+@partial(jax.jit, static_argnums=(2, 3))
+def _binned(
+    c: Float[Array, " n"], hits: Float[Array, " n"], bins: int, equal_mass: bool
+) -> Reliability:
+    edges = jnp.linspace(0, 1, bins + 1, dtype=c.dtype)
+    if equal_mass:
+        edges = jnp.quantile(c, edges).at[0].set(0).at[-1].set(1)
+    place = jnp.searchsorted(edges[1:-1], c, side="right")
+    count = jnp.zeros(bins, jnp.int32).at[place].add(1)
+    filled = count > 0
+    k = jnp.where(filled, count, 1).astype(c.dtype)
 
-    Its gradient is 0 where the two agree.
+    def mean(values: Array) -> Array:
+        total = jnp.zeros(bins, c.dtype).at[place].add(values)
+        return jnp.where(filled, total / k, jnp.nan)
 
-    Args:
-        p: Probabilities, [m].
-        q: Probabilities, [m].
+    mean_confidence, accuracy = mean(c), mean(hits)
+    low, high = wilson(accuracy, k)
+    gap = jnp.where(filled, jnp.abs(accuracy - mean_confidence), 0)
+    return Reliability(
+        edges,
+        mean_confidence,
+        accuracy,
+        count,
+        low,
+        high,
+        jnp.sum(gap * k) / c.shape[0],
+        largest(gap),
+    )
 
-    Returns:
-        The distance, [].
 
-    Raises:
-        ValueError: The vectors differ in length.
+def wilson(
+    rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float | Array = Z
+) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
+    """Ends of the interval of Wilson (1927) for a probability, from the share of n cases.
 
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([0.75, 0.25])
-        >>> round(float(jaxcal.measures.euclidean(p, q)), 3)
-        0.354
+    Unlike the normal interval it stays in [0, 1] and has width at 0 and 1; NaN gives NaN.
     """
-    return safe_sqrt(squared_euclidean(p, q))
-
-
-def _two(p: ArrayLike, q: ArrayLike) -> tuple[Array, Array]:
-    p, q = checks.floats(p, "p"), checks.floats(q, "q")
-    if p.shape != q.shape:
-        raise ValueError(f"p, q: wanted vectors of one length, got {p.shape} and {q.shape}")
-    return p, q
-
-
-Distance = Callable[[Array, Array], Array]
+    z = jnp.asarray(z, rate.dtype)
+    middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
+    # the ends of 0 and 1 are exact but for rounding
+    return jnp.where(rate == 0, 0, middle - half), jnp.where(rate == 1, 1, middle + half)
 
 
 class Cells(NamedTuple):
@@ -201,97 +235,6 @@ def cell_numbers(p: Float[Array, "n m"], bins: int) -> Int[Array, " n"]:
     return jnp.zeros(n, jnp.int32).at[order].set(numbers)
 
 
-class CanonicalError(NamedTuple):
-    """Distances, over the predictions P, from P to P(Y | P).
-
-    Attributes:
-        mean: Mean distance, [].
-        largest: Largest distance, [].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.array([[0.75, 0.25]] * 4)
-        >>> error = jaxcal.measures.canonical_error(predictions, jnp.array([0, 0, 1, 1]), bins=1)
-        >>> float(error.mean), float(error.largest)
-        (0.25, 0.25)
-    """
-
-    mean: Scalar
-    largest: Scalar
-
-
-def canonical_error(
-    predictions: ArrayLike,
-    targets: ArrayLike | None = None,
-    *,
-    conditional: ArrayLike | None = None,
-    distance: Distance = total_variation,
-    bins: int = 15,
-) -> CanonicalError:
-    """Mean and maximum of :math:`d(P(Y | P), P)` over the predictions P, whole vectors compared.
-
-    The ECE of practice, of the most likely class alone, is `ece`.
-
-    Args:
-        predictions: Class probabilities, [n, m].
-        targets: Classes [n], of which frequencies are taken in the cells of a grid. This binned
-            estimate has a bias that does not vanish with n for fixed bins.
-        conditional: Instead of ``targets``, the class probabilities [n, m] that hold given each
-            prediction.
-        distance: Distance d of two probability vectors: `total_variation`, `absolute`,
-            `euclidean`, `squared_euclidean` (the squared MMD for classes that agree or do not),
-            or a function of your own.
-        bins: Number of intervals of equal width for each class probability.
-
-    Returns:
-        `CanonicalError`.
-
-    Raises:
-        ValueError: Not exactly one of ``targets`` and ``conditional`` is given; or shapes,
-            probabilities or classes are wrong, and the message names the argument.
-
-    Cost: O(n m + n log n), for any number of classes.
-
-    Source: Widmann et al. (2021), Definition B.1.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.array([[0.75, 0.25], [0.25, 0.75]])
-        >>> truth = jnp.array([[0.5, 0.5], [0.25, 0.75]])
-        >>> error = jaxcal.measures.canonical_error(predictions, conditional=truth)
-        >>> float(error.mean), float(error.largest)
-        (0.125, 0.25)
-    """
-    p = checks.probabilities(predictions, "predictions", binary=True)
-    if (conditional is None) == (targets is None):
-        raise ValueError("give either conditional= (known) or targets (then it is binned)")
-    if conditional is not None:
-        q = checks.probabilities(conditional, "conditional")
-        if q.shape != p.shape:
-            raise ValueError(f"conditional: wanted the shape {p.shape}, got {q.shape}")
-        by_cell = Cells(jnp.full(len(p), 1 / len(p), p.dtype), p, q)
-    else:
-        assert targets is not None
-        by_cell = cells(p, targets, bins=bins)
-    gaps = jax.vmap(_measured(distance))(by_cell.observed, by_cell.predicted)
-    used = by_cell.weights > 0
-    # a distance may be NaN between the zeros of an unused cell
-    return CanonicalError(
-        jnp.sum(jnp.where(used, by_cell.weights * gaps, 0)),
-        largest(jnp.where(used, gaps, -jnp.inf)),
-    )
-
-
-def _measured(distance: Distance) -> Distance:
-    """The distance, with an error that says so where it returns no number."""
-    checks.function(distance, "distance", "two probability vectors")
-
-    def call(p: Array, q: Array) -> Array:
-        return checks.returned(distance(p, q), "distance", "two probability vectors")
-
-    return call
-
-
 def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
     r"""Expected calibration error (ECE) of the most likely class.
 
@@ -301,7 +244,8 @@ def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar
     Args:
         predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
-        bins: Number of bins. `reliability` gives them one by one, with intervals.
+        bins: Number of bins. `reliability` gives them one by one, with intervals, and their
+            largest gap (MCE).
 
     Returns:
         The error, [].
@@ -321,31 +265,3 @@ def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar
         0.3
     """
     return reliability(*confidences(predictions, targets), bins=bins).ece
-
-
-def mce(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
-    """Maximum calibration error (MCE): the largest gap of the bins of `ece`.
-
-    Args:
-        predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
-        targets: Classes 0, .., m - 1, [n].
-        bins: Number of bins.
-
-    Returns:
-        The error, [].
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: Targets are not integers.
-
-    Cost: O(n (m + log bins)).
-
-    Source: Guo et al. (2017), Section 2.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.array([[0.8, 0.2], [0.8, 0.2], [0.5, 0.5]])
-        >>> round(float(jaxcal.measures.mce(predictions, jnp.array([0, 1, 0]))), 3)
-        0.5
-    """
-    return reliability(*confidences(predictions, targets), bins=bins).mce

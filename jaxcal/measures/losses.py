@@ -1,4 +1,4 @@
-"""Losses of predictions: negative log likelihood, squared error, pinball loss."""
+"""Losses of predictions: negative log likelihood, pinball loss."""
 
 from typing import Any
 
@@ -41,40 +41,6 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
             f"got {type(predictions).__name__}"
         )
     return -jnp.mean(log_densities(predictions, _matching(predictions, targets)))
-
-
-def mse(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
-    """Mean squared error (MSE): the squared distance of targets to the predicted means.
-
-    Summed over coordinates, and averaged over targets. A mixture predicts its own mean.
-
-    Args:
-        predictions: A numpyro distribution with batch shape [n] and a mean.
-        targets: Targets, [n] or [n, ...].
-
-    Returns:
-        The error, [], in squared units of the targets.
-
-    Raises:
-        ValueError: Shapes are wrong; the message names the argument.
-        TypeError: The predictions have no mean.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> predictions = dist.Normal(jnp.zeros(2), 1.0)
-        >>> float(jaxcal.measures.mse(predictions, jnp.array([1.0, 2.0])))
-        2.5
-    """
-    checks.of_jax(predictions)
-    if not hasattr(predictions, "mean") or not hasattr(predictions, "batch_shape"):
-        raise TypeError(
-            f"predictions: wanted a distribution with a mean, got {type(predictions).__name__}"
-        )
-    ys = _matching(predictions, targets)
-    distribution: Any = predictions
-    squares = (ys - jnp.broadcast_to(distribution.mean, ys.shape)) ** 2
-    return jnp.sum(squares) / ys.shape[0]
 
 
 def pinball_loss(

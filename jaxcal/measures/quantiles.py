@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import checks
 from jaxcal.coverage import massart
-from jaxcal.mcmc import McmcDraws
+from jaxcal.mcmc.results import McmcDraws
 from jaxcal.models import Draws
+from jaxcal.models.sampling import value_if_any
 from jaxcal.numerics import largest
 from jaxcal.results import (
     JudgedResult,
@@ -41,15 +42,6 @@ class QuantileCalibration(JudgedResult):
         p_value: P-value [] of "transforms are uniform", valid for every n.
         level: Probability of rejecting uniform transforms; it decides `verdict`.
         draws: Number m of draws of each prediction; 0 of distributions.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
-        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
-        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
-        >>> result.verdict, result.observed.shape
-        ('rejected', (19,))
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -99,7 +91,7 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n] that has a ``cdf``
             (also mixtures), or draws [n, m] of each prediction (`jaxcal.Draws` or
-            `jaxcal.mcmc.McmcDraws`), of which r < y make (r + 1/2) / (m + 1).
+            `McmcDraws`), of which r < y make (r + 1/2) / (m + 1).
         targets: Targets, [n].
 
     Returns:
@@ -203,7 +195,7 @@ def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n], or draws [n, m] of
-            each prediction (`jaxcal.Draws` or `jaxcal.mcmc.McmcDraws`).
+            each prediction (`jaxcal.Draws` or `McmcDraws`).
         levels: q levels; by default .05, .10, .., .95.
 
     Returns:
@@ -328,23 +320,22 @@ class _Wide(eqx.Module):
 
 
 def _cdf(single: PyTree, values: Array) -> Array:
-    try:
-        return single.cdf(values)
-    except (NotImplementedError, ImportError):
-        raise TypeError(
-            f"predictions: {type(getattr(single, 'base', single)).__name__} has no cdf; pass draws "
-            f"from it as jaxcal.Draws"
-        ) from None
+    return _value(single, single.cdf, values, "cdf")
 
 
 def _inverse(single: PyTree, levels: Array) -> Array:
-    try:
-        return single.icdf(levels)
-    except (NotImplementedError, ImportError):
+    return _value(single, single.icdf, levels, "inverse cdf")
+
+
+def _value(single: PyTree, method: Callable[..., Array], at: Array, name: str) -> Array:
+    """What a method of a distribution returns, or TypeError where it has none of this name."""
+    value = value_if_any(method, at)
+    if value is None:
+        distribution = type(getattr(single, "base", single)).__name__
         raise TypeError(
-            f"predictions: {type(getattr(single, 'base', single)).__name__} has no inverse cdf; "
-            f"pass draws from it as jaxcal.Draws"
-        ) from None
+            f"predictions: {distribution} has no {name}; pass draws from it as jaxcal.Draws"
+        )
+    return value
 
 
 def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:

@@ -6,107 +6,20 @@ are. With respect to the Lebesgue measure for densities on space, the counting m
 Source: Widmann et al. (2021), Appendix F.
 """
 
-import math
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal import checks
 from jaxcal.measures.losses import nll
-from jaxcal.results import Result, Sentences, recorded
-from jaxcal.typing import ArrayLike, KeyLike, PredictionsLike, Scalar
+from jaxcal.results import Result, Sentences, counted, recorded
+from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 LAST = 20  # logarithms of temperatures go to it on both sides
 IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
-
-
-class MultivariatePowerExponential(eqx.Module):
-    r"""Multivariate power exponential distribution, which numpyro lacks.
-
-    :math:`f \propto \exp(-\frac12 [(y-\mu)^\top \Sigma^{-1} (y-\mu)]^\beta)`. Offers what
-    distributions offer here: ``log_prob``, ``sample``, ``mean``.
-
-    Args:
-        loc: Locations mu, [n, d].
-        scale_tril: Cholesky factors of Sigma, [n, d, d].
-        beta: Exponent, above 0, []: 1 is the normal, 1/2 the Laplace distribution (in one dimension
-            of scale :math:`2 \sqrt\Sigma`), large values are flat with an edge.
-
-    Source: Gomez et al. (1998), A multivariate generalization of the power exponential family.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> loc, one = jnp.zeros((3, 1)), jnp.ones((3, 1, 1))
-        >>> normal = jaxcal.measures.MultivariatePowerExponential(loc, one, 1.0)
-        >>> round(float(normal.log_prob(loc)[0]), 3)
-        -0.919
-    """
-
-    loc: Float[Array, "n d"] = eqx.field(converter=lambda v: checks.floats(v, "loc"))
-    scale_tril: Float[Array, "n d d"] = eqx.field(
-        converter=lambda v: checks.floats(v, "scale_tril")
-    )
-    beta: Scalar = eqx.field(converter=lambda v: checks.number(v, "beta", above=0))
-
-    def __check_init__(self):
-        shape = jnp.shape(self.loc)
-        if not shape or jnp.shape(self.scale_tril) != (*shape, shape[-1]):
-            raise ValueError(
-                f"loc, scale_tril: wanted shapes [n, d] and [n, d, d], got {shape} and "
-                f"{jnp.shape(self.scale_tril)}"
-            )
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        return self.loc.shape[:-1]
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return self.loc.shape[-1:]
-
-    @property
-    def mean(self) -> Array:
-        return self.loc
-
-    @property
-    def covariance_matrix(self) -> Array:
-        d = self.loc.shape[-1]
-        a = 2 * self.beta
-        log_ratio = math.log(2) / self.beta + gammaln((d + 2) / a) - gammaln(d / a)
-        sigma = self.scale_tril @ jnp.swapaxes(self.scale_tril, -1, -2)
-        return jnp.exp(log_ratio) / d * sigma
-
-    def log_prob(self, ys: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
-        d = self.loc.shape[-1]
-        ys, loc = jnp.broadcast_arrays(ys, self.loc)
-        gap = ys - loc
-        root = jnp.broadcast_to(self.scale_tril, (*gap.shape, d))
-        whitened = jax.scipy.linalg.solve_triangular(root, gap[..., None], lower=True)[..., 0]
-        square = jnp.sum(whitened**2, axis=-1)
-        # a power below 1 has no derivative at 0: there it counts as flat
-        away = square > 0
-        power = jnp.where(away, jnp.where(away, square, 1.0) ** self.beta, square)
-        scale = jnp.sum(jnp.log(jnp.diagonal(self.scale_tril, axis1=-2, axis2=-1)), axis=-1)
-        scale = jnp.broadcast_to(scale, power.shape)
-        a = d / (2 * self.beta)
-        constant = math.log(d) + gammaln(d / 2) - d / 2 * math.log(math.pi)
-        return constant - gammaln(1 + a) - (1 + a) * math.log(2) - scale - power / 2
-
-    def sample(self, key: KeyLike, sample_shape: tuple[int, ...] = ()) -> Array:
-        shape = (*sample_shape, *self.loc.shape)
-        direction_key, size_key = jax.random.split(checks.key(key))
-        normal = jax.random.normal(direction_key, shape, self.loc.dtype)
-        direction = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
-        a = shape[-1] / (2 * self.beta)
-        size = (2 * jax.random.gamma(size_key, a, shape[:-1])) ** (1 / (2 * self.beta))
-        return jnp.broadcast_to(self.loc, shape) + jnp.einsum(
-            "...ij,...j->...i", self.scale_tril, direction * size[..., None].astype(normal.dtype)
-        )
 
 
 class TemperatureFit(Result):
@@ -119,14 +32,6 @@ class TemperatureFit(Result):
         slope: Derivative of that mean in log T there, []; 0 at an optimum.
         impossible: Number of targets whose probability was exactly 0, []. No temperature changes
             that, so in the fit they count as the smallest positive number of their type.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> targets = 2 * jax.random.normal(jax.random.key(0), (200,))
-        >>> fit = jaxcal.measures.fit_temperature(dist.Normal(jnp.zeros(200), 1.0), targets)
-        >>> bool(fit.after < fit.before), bool(abs(fit.slope) < 1e-3)
-        (True, True)
     """
 
     _scalar: ClassVar[str] = "temperature"
@@ -142,9 +47,12 @@ class TemperatureFit(Result):
         never = int(np.sum(np.asarray(self.impossible)))
         return [
             (
-                f"{never} targets had probability 0, which no temperature changes; the fit counts "
-                f"them as the smallest positive number: if a softmax rounded them to 0, take it "
-                f"again in float64 [impossible-targets]",
+                counted(
+                    "{} {target|targets} had probability 0, which no temperature changes; the fit "
+                    "counts {it|them} as the smallest positive number: if a softmax rounded "
+                    "{it|them} to 0, take it again in float64 [impossible-targets]",
+                    never,
+                ),
                 never > 0,
             ),
             (
@@ -186,7 +94,7 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
     Categorical, Bernoulli     logits / T
     Normal, MultivariateNormal covariance times T
     Laplace                    scale times T
-    `MultivariatePowerExponential`         Sigma times T^(1/beta)
+    your own                   ``at_temperature(T)``
     Beta, Dirichlet            concentrations / T
     =========================  ==========================
 
@@ -216,11 +124,8 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
     """
     distribution: Any = predictions
     t = checks.number(temperature, "temperature", above=0)
-    if isinstance(distribution, MultivariatePowerExponential):
-        scale = t ** (1 / (2 * distribution.beta))
-        return MultivariatePowerExponential(
-            distribution.loc, scale * distribution.scale_tril, distribution.beta
-        )
+    if hasattr(distribution, "at_temperature"):
+        return distribution.at_temperature(t)
     if not hasattr(distribution, "batch_shape"):
         p = checks.probabilities(distribution)
         return jax.nn.softmax(_logits(p) / t.astype(p.dtype), axis=-1)
@@ -233,7 +138,7 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
     if name not in FAMILIES:
         raise TypeError(
             f"predictions: at another temperature {name} is of no known family; wanted class "
-            f"probabilities, MultivariatePowerExponential or numpyro's {', '.join(FAMILIES)}"
+            f"probabilities, an object with at_temperature or numpyro's {', '.join(FAMILIES)}"
         )
     return FAMILIES[name](distribution, t)
 

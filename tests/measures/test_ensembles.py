@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from reference.mixtures import ensemble, mse
 
-from jaxcal.measures import ensemble, mse, nll, pinball_loss
+from jaxcal.measures import nll, pinball_loss
 from jaxcal.skce import skce
 
 N = 6

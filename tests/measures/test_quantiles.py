@@ -9,10 +9,10 @@ import numpyro.distributions as dist
 import pytest
 import scipy.optimize
 import scipy.stats
+from reference.mixtures import ensemble, mse
 
+from jaxcal import plots
 from jaxcal.measures import (
-    ensemble,
-    mse,
     nll,
     pinball_loss,
     pit,
@@ -21,7 +21,6 @@ from jaxcal.measures import (
 )
 from jaxcal.measures.quantiles import LEVELS
 from jaxcal.models import Draws
-from jaxcal.plots import quantiles as plots
 
 N, K = 7, 3
 RNG = np.random.default_rng(11)

@@ -6,9 +6,10 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from quick import quick_first
+from reference.power_exponential import MultivariatePowerExponential
 from scipy import integrate, stats
 
-from jaxcal.measures import MultivariatePowerExponential, fit_temperature, nll, with_temperature
+from jaxcal.measures import fit_temperature, nll, with_temperature
 from jaxcal.models import Draws
 
 N = 5
@@ -237,7 +238,7 @@ def test_a_target_of_probability_0_is_counted_and_said():
     fit = fit_temperature(p, [1, 1, *[0, 1] * 5])
     assert int(fit.impossible) == 1
     assert float(fit.temperature) > 1
-    assert any("1 targets had probability 0" in text for text in fit.warnings())
+    assert any("1 target had probability 0" in text for text in fit.warnings())
 
 
 def test_no_finite_temperature_is_given_where_none_is_best():

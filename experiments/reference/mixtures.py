@@ -1,7 +1,7 @@
-"""Several models' predictions as one: their mixture."""
+"""Several models' predictions as one, their mixture, and its squared error."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,36 +9,19 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.typing import ArrayLike, PredictionsLike
+from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 WRAPPERS = ("Independent", "ExpandedDistribution")
 CLASSES = {"CategoricalProbs", "CategoricalLogits", "BernoulliProbs", "BernoulliLogits"}
 
 
 def ensemble(members: Sequence[PredictionsLike], weights: ArrayLike | None = None) -> Any:
-    """Mix the predictions of k models into one mixture an observation.
+    """The predictions of k models as one mixture an observation.
 
-    Args:
-        members: k numpyro distributions with the same batch shape [n] and event shape. Those of
-            one family become ``MixtureSameFamily`` (for which kernel means have closed forms),
-            others ``MixtureGeneral``; categorical predictions and arrays of class probabilities
-            [n, m] are averaged.
-        weights: Weights of the models, [k], of sum 1; equal by default.
-
-    Returns:
-        A numpyro distribution with batch shape [n], or class probabilities [n, m].
-
-    Raises:
-        ValueError: Shapes or weights do not go together.
-        TypeError: Members are of kinds that do not go together.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> members = [dist.Normal(jnp.zeros(3), 1.0), dist.Normal(jnp.ones(3), 2.0)]
-        >>> mixture = jaxcal.measures.ensemble(members)
-        >>> mixture.mean.tolist()
-        [0.5, 0.5, 0.5]
+    Members are numpyro distributions of one batch shape [n] and event shape: those of one family
+    become ``MixtureSameFamily``, for which kernel means have closed forms, others
+    ``MixtureGeneral``; categorical predictions and class probabilities [n, m] are averaged.
+    ``weights`` [k] of sum 1, equal by default.
     """
     if not isinstance(members, Iterable):
         raise TypeError(f"members: wanted a list of predictions, got {checks.say(members)}")
@@ -71,6 +54,17 @@ def ensemble(members: Sequence[PredictionsLike], weights: ArrayLike | None = Non
     if len(kinds) == 1 and not any("Mixture" in kind for kind in kinds):
         return dist.MixtureSameFamily(mixing, _stack(each))
     return dist.MixtureGeneral(mixing, each)
+
+
+def mse(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
+    """Mean squared distance of targets [n] or [n, d] to the predicted means, summed over d."""
+    checks.of_jax(predictions)
+    if not hasattr(predictions, "mean") or not hasattr(predictions, "batch_shape"):
+        raise TypeError(
+            f"predictions: wanted a distribution with a mean, got {type(predictions).__name__}"
+        )
+    ys, distribution = checks.numbers(targets, "targets"), cast(Any, predictions)
+    return jnp.sum((ys - jnp.broadcast_to(distribution.mean, ys.shape)) ** 2) / ys.shape[0]
 
 
 def _stack(members: list[Any]) -> Any:
