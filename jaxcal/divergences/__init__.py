@@ -8,12 +8,9 @@ class probabilities.
 from jaxcal.divergences.definiteness import positive_definiteness
 from jaxcal.divergences.fisher import Fisher, GradientKernel, KernelFisher
 from jaxcal.divergences.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
-from jaxcal.divergences.laplaces import LaplaceWasserstein
-from jaxcal.divergences.mean_embedding import MeanEmbedding
-from jaxcal.divergences.mixture_wasserstein import MixtureWasserstein
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.simplex import Euclidean, TotalVariation
-from jaxcal.divergences.sliced_wasserstein import SlicedWasserstein
+from jaxcal.divergences.transport import MixtureWasserstein, SlicedWasserstein
 from jaxcal.divergences.vectors import Vectors
 
 __all__ = [
@@ -25,8 +22,6 @@ __all__ = [
     "GaussianKernelFisher",
     "GradientKernel",
     "KernelFisher",
-    "LaplaceWasserstein",
-    "MeanEmbedding",
     "MixtureWasserstein",
     "SlicedWasserstein",
     "TotalVariation",

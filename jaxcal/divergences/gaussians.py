@@ -1,4 +1,5 @@
-"""Distances between Gaussian predictions in closed form: Fisher, kernelized Fisher, Wasserstein.
+"""Distances between Gaussian predictions in closed form: Fisher, kernelized Fisher, Wasserstein
+(also of Laplace predictions).
 
 They take numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
 shape [n], and raise TypeError for anything else.
@@ -18,6 +19,7 @@ from jaxcal.divergences.embeddings import BaseCov, Cov
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.models import Standardized, gaussian_moments
+from jaxcal.models.families import Laplaces, distribution_of
 from jaxcal.models.sampling import check_batch
 from jaxcal.numerics import at_least, psd_root, safe_sqrt
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
@@ -25,7 +27,7 @@ from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLi
 
 def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
     """Means [n, d] and (co)variances of n Gaussian predictions, or an error that says why not."""
-    check_batch(predictions.predictions if isinstance(predictions, Standardized) else predictions)
+    _check_batch(predictions)
     mean, cov = gaussian_moments(predictions)
     if mean.ndim != 2:
         raise ValueError(
@@ -33,6 +35,10 @@ def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
             f"of shape {mean.shape}; .to_event(1) makes the last batch axis an event"
         )
     return mean, cov
+
+
+def _check_batch(predictions: PredictionsLike) -> None:
+    check_batch(predictions.predictions if isinstance(predictions, Standardized) else predictions)
 
 
 def optional_floats(value: ArrayLike | None) -> Array | None:
@@ -167,19 +173,20 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
 
 
 class Wasserstein(_Euclidean, eqx.Module):
-    r"""2-Wasserstein distance of Gaussian predictions, as a distance of vectors.
+    r"""2-Wasserstein distance of Gaussian or Laplace predictions, as a distance of vectors.
 
     :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact where the covariances
     commute (numbers, independent coordinates, isotropic), an upper bound of W2 squared elsewhere,
-    and always a distance that makes positive definite kernels. `Bures` is W2 itself. In the units
-    of the test.
+    and always a distance that makes positive definite kernels. `Bures` is W2 itself. Of Laplace
+    predictions with independent coordinates
+    :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the test.
 
     Raises:
-        TypeError: When used, predictions are not Gaussian.
+        TypeError: When used, predictions are neither Gaussian nor Laplace distributions.
 
     Cost: O(n d), for full covariances O(n d^3).
 
-    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
+    Source: Widmann, Lindsten and Zachariah (2021), App. D.1 and D.2.
 
     Example:
         >>> import jax, jaxcal
@@ -195,6 +202,10 @@ class Wasserstein(_Euclidean, eqx.Module):
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> Features:
+        distribution = distribution_of(predictions)
+        if isinstance(distribution, Laplaces):
+            _check_batch(predictions)
+            return jnp.concatenate([distribution.loc, 2**0.5 * distribution.scale], axis=-1)
         return embeddings.wasserstein(*moments(predictions))
 
 

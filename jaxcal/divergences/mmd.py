@@ -1,21 +1,23 @@
-"""Maximum mean discrepancy between predictions: closed form for Gaussians, or from draws."""
+"""Maximum mean discrepancy between predictions: by kernel means, for Gaussians, or from draws."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxcal.batching import by_rows
 from jaxcal.divergences.embeddings import Cov
 from jaxcal.divergences.fisher import ground_kernel, with_ground_bandwidth
 from jaxcal.divergences.gaussians import as_lengths, moments
 from jaxcal.divergences.vectors import NodeScores
+from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
 from jaxcal.kernels import points
-from jaxcal.kernels.bandwidths import spread_of_draws, spread_of_gaussians
+from jaxcal.kernels.bandwidths import second_order_heuristic, spread_of_draws, spread_of_gaussians
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models import Draws, Standardized
+from jaxcal.models.families import Normals, distribution_of
 from jaxcal.models.sampling import check_n_draws, drawn
 from jaxcal.numerics import at_least
 from jaxcal.typing import Features, KernelLike, Key, Points, PredictionsLike, Scalar
@@ -40,23 +42,93 @@ class Samples(NamedTuple):
     squared_norms: Float[Array, " n"]
 
 
+class Embedded(eqx.Module):
+    """``features`` of the kernel means, ``squared_norms`` [n]: each kernel mean times itself, and
+    the arrays of the formulas, the same in every row."""
+
+    features: PyTree
+    squared_norms: Float[Array, " n"]
+    formulas: PyTree
+
+
+class MeanEmbedding(eqx.Module):
+    r"""MMD of two predictions, for every pair of kernel and predictions that has kernel means.
+
+    :math:`\kappa_2(p,p) + \kappa_2(q,q) - 2 \kappa_2(p,q)`. From draws each draw is also paired
+    with itself, which makes it the distance of two samples. Valid for mixtures, where
+    `MixtureWasserstein` promises no positive definite kernels.
+
+    Args:
+        kernel: Kernel on targets. None takes the target kernel in an SKCE test, and a Gaussian
+            elsewhere. An unset bandwidth follows the second-order heuristic.
+        n_draws: Take the kernel means from so many draws of each prediction, not in closed form.
+
+    Cost: that of kappa_2 a pair. Source: Gretton et al. (2012).
+    """
+
+    kernel: KernelLike | None = None
+    n_draws: int | None = eqx.field(default=None, static=True)
+    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
+
+    def __check_init__(self):
+        check_n_draws(self.n_draws)
+
+    def with_target_kernel(self, kernel: KernelLike) -> "MeanEmbedding":
+        """The same divergence with this kernel where it was given none."""
+        return MeanEmbedding(kernel, self.n_draws) if self.kernel is None else self
+
+    def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MeanEmbedding":
+        """The same divergence with a kernel and its bandwidth."""
+        kernel = points.Gaussian() if self.kernel is None else self.kernel
+        if points.needs_bandwidth(kernel):
+            _, bandwidth_key = jax.random.split(key)
+            bandwidth = second_order_heuristic(bandwidth_key, predictions)
+            kernel = points.with_bandwidth(kernel, bandwidth)
+        return MeanEmbedding(kernel, self.n_draws)
+
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
+        draw_key, _ = jax.random.split(key)
+        kernel = self.fitted(key, predictions, at_nodes).kernel
+        assert kernel is not None
+        means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)
+        squared_norms = own_by_second(means.formulas, means.features)
+        arrays, rest = eqx.partition(means.formulas, eqx.is_array)
+        spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (squared_norms.size, *a.shape)), arrays)
+        return Embedded(means.features, squared_norms, eqx.combine(spread, rest))
+
+    def squared_distances(self, rows: Embedded, cols: Embedded) -> Float[Array, "r c"]:
+        cross = _formulas(rows).second(rows.features, cols.features)
+        return at_least(rows.squared_norms[:, None] + cols.squared_norms[None] - 2 * cross, 0)
+
+    def paired(self, rows: Embedded, cols: Embedded) -> Float[Array, " r"]:
+        def one(p: Embedded, q: Embedded) -> Array:
+            alone = (jax.tree.map(lambda leaf: leaf[None], side) for side in (p, q))
+            return self.squared_distances(*alone)[0, 0]
+
+        return jax.vmap(one)(rows, cols)
+
+
+def _formulas(rows: Embedded) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[0] if eqx.is_array(leaf) else leaf, rows.formulas)
+
+
 class MMD(eqx.Module):
     r"""Maximum mean discrepancy (MMD) of two predictions, with a ground kernel on the targets.
 
-    :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`: exact for Gaussian
-    predictions, where the ground kernel must be `jaxcal.kernels.Gaussian`; otherwise from draws,
-    each of which is also paired with itself. That makes the result the distance of two samples
-    (never negative, with positive definite kernels), with a bias of O(1 / draws). Rounding leaves
+    :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`: from averages of the
+    ground kernel (`jaxcal.kernel_means`), exact for Gaussian predictions and a Gaussian kernel; or
+    from draws, each of which is also paired with itself. That makes the result the distance of two
+    samples (never negative, with positive definite kernels), with a bias of O(1 / draws). Valid for
+    mixtures, where `MixtureWasserstein` promises no positive definite kernels. Rounding leaves
     an error of the order of eps in the squared distance, so distances below eps^1/2 are noise.
 
     Args:
         ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth follows the
             second-order heuristic, in the units of the test.
-        n_draws: Take so many draws of each prediction. None takes the closed form of Gaussians,
+        n_draws: Take so many draws of each prediction. None takes averages of the ground kernel,
             or all draws of `jaxcal.Draws`.
-
-    Raises:
-        TypeError: When used, there is neither a closed form nor ``n_draws``.
 
     Cost: per pair O(d), for full covariances O(d^3), from m draws O(m^2 d); memory for r rows and
     c columns O(r c + c m^2).
@@ -83,21 +155,32 @@ class MMD(eqx.Module):
         original = predictions.predictions if isinstance(predictions, Standardized) else predictions
         return self.n_draws is None and not isinstance(original, Draws)
 
-    def fitted(self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None) -> "MMD":
+    def _by_kernel_means(self, predictions: PredictionsLike) -> MeanEmbedding | None:
+        """The distance of kernel means, where there are no draws and no Gaussians."""
+        gaussian = isinstance(distribution_of(predictions), Normals)
+        if not self._closed(predictions) or (gaussian and isinstance(self.ground, Gaussian)):
+            return None
+        return MeanEmbedding(self.ground)
+
+    def fitted(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> "MMD | MeanEmbedding":
         """The same divergence with the bandwidth of its ground kernel."""
+        if general := self._by_kernel_means(predictions):
+            return general.fitted(key, predictions, at_nodes)
         if not points.needs_bandwidth(self.ground):
             return self
         if not self._closed(predictions):
             length = spread_of_draws(drawn(key, predictions, self.n_draws))
-        elif isinstance(self.ground, Gaussian):
-            length = spread_of_gaussians(key, *self._moments(predictions))
         else:
-            return self  # whose features say what is wrong
+            length = spread_of_gaussians(key, *moments(predictions))
         return MMD(with_ground_bandwidth(self.ground, length), self.n_draws)
 
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> Features:
+        if general := self._by_kernel_means(predictions):
+            return general.features(key, predictions, at_nodes)
         if self._closed(predictions):
             return self._gaussians(key, predictions)
         samples = drawn(key, predictions, self.n_draws)
@@ -108,19 +191,9 @@ class MMD(eqx.Module):
         squared_norms = jax.lax.map(lambda p: _mean_kernel(kernel, p, p[None])[0], samples)
         return Samples(samples, jnp.broadcast_to(length, squared_norms.shape), squared_norms)
 
-    def _moments(self, predictions: PredictionsLike) -> tuple[Points, Cov]:
-        try:
-            return moments(predictions)
-        except TypeError as error:
-            raise TypeError(f"{error}: MMD(n_draws=...)") from None
-
     def _gaussians(self, key: Key, predictions: PredictionsLike) -> Gaussians:
-        if not isinstance(self.ground, Gaussian):
-            raise TypeError(
-                f"ground: the closed form of MMD needs the Gaussian kernel, got "
-                f"{type(self.ground).__name__}: give n_draws to use draws of the predictions"
-            )
-        mean, cov = self._moments(predictions)
+        assert isinstance(self.ground, Gaussian)
+        mean, cov = moments(predictions)
         length = self.ground.bandwidth
         if length is None:
             length = spread_of_gaussians(key, mean, cov)
@@ -131,6 +204,8 @@ class MMD(eqx.Module):
         )
 
     def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+        if isinstance(rows, Embedded):
+            return MeanEmbedding(self.ground).squared_distances(rows, cols)
         if not isinstance(rows, Samples):
             return by_rows(_between_gaussians, rows, cols)
         kernel = with_ground_bandwidth(self.ground, rows.length[0])
@@ -138,6 +213,8 @@ class MMD(eqx.Module):
         return at_least(rows.squared_norms[:, None] + cols.squared_norms[None] - 2 * cross, 0)
 
     def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
+        if isinstance(rows, Embedded):
+            return MeanEmbedding(self.ground).paired(rows, cols)
         if not isinstance(rows, Samples):
             return jax.vmap(_between_gaussians)(rows, cols)
         kernel = with_ground_bandwidth(self.ground, rows.length[0])

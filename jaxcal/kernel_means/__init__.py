@@ -11,15 +11,13 @@ from jaxcal.kernel_means import (
     scale_mixtures,
     waves,
 )
-from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means, pair
-from jaxcal.models.families import distribution, distribution_of
+from jaxcal.kernel_means.dispatch import kernel_means, pair
+from jaxcal.models.families import distribution
 
 __all__ = [
-    "KernelMeans",
     "classes",
     "counts",
     "distribution",
-    "distribution_of",
     "kernel_means",
     "laplaces",
     "mixtures",

@@ -121,14 +121,6 @@ class KernelMeans(eqx.Module):
         kernel: The kernel k.
         features: What is computed once a prediction: a pytree with a leading axis n.
         formulas: The formulas that turn features into averages.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> kernel, predictions = jaxcal.kernels.Gaussian(1.0), dist.Normal(jnp.zeros(3), 1.0)
-        >>> means = jaxcal.kernel_means.kernel_means(kernel, predictions)
-        >>> means.first(means.features, jnp.zeros((2, 1))).shape, means.route
-        ((3, 2), 'closed form')
     """
 
     kernel: KernelLike

@@ -90,13 +90,13 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
-        >>> from jaxcal.models.families import Normals
+        >>> from jaxcal.models.families import Normals, distribution_of
         >>> class Spike:
         ...     loc = jnp.zeros((5, 2))
         >>> @jaxcal.kernel_means.distribution("Spike")
         ... def read(base, whole):
         ...     return Normals(base.loc, 0.01 * jnp.ones_like(base.loc))
-        >>> jaxcal.kernel_means.distribution_of(Spike()).mean.shape
+        >>> distribution_of(Spike()).mean.shape
         (5, 2)
     """
 
@@ -119,15 +119,6 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
     Returns:
         A named tuple of arrays with a leading axis n, such as the mean and covariance of normals
         or the weights and components of mixtures; None for distributions without a reader.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> laplace = jaxcal.kernel_means.distribution_of(dist.Laplace(jnp.zeros(3), 2.0))
-        >>> type(laplace).__name__, laplace.scale.ravel().tolist()
-        ('Laplaces', [2.0, 2.0, 2.0])
-        >>> jaxcal.kernel_means.distribution_of(dist.Gamma(jnp.ones(3), 1.0)) is None
-        True
     """
     if isinstance(predictions, Standardized):
         closed_form = distribution_of(predictions.predictions)
@@ -160,13 +151,6 @@ def gaussian_moments(predictions: PredictionsLike) -> Normals:
 
     Raises:
         TypeError: Any other predictions: a closed form for Gaussians says nothing about them.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> mean, cov = jaxcal.models.gaussian_moments(dist.Normal(jnp.zeros(3), 2.0))
-        >>> mean.shape, cov.ravel().tolist()
-        ((3, 1), [4.0, 4.0, 4.0])
     """
     closed_form = distribution_of(predictions)
     if isinstance(closed_form, Normals):
@@ -203,11 +187,11 @@ def offered_moments(predictions: Any) -> Normals | None:
     Of closed forms, and numpyro's ``mean`` and ``variance`` where coordinates are independent.
     """
     if isinstance(predictions, Standardized):
-        own = offered_moments(predictions.predictions)
-        return None if own is None else _in_units(own, predictions.units)
-    known = mean_and_covariance(distribution_of(predictions))
-    if known is not None or getattr(bare(predictions), "event_shape", None) != ():
-        return known
+        moments = offered_moments(predictions.predictions)
+        return None if moments is None else _in_units(moments, predictions.units)
+    closed_form = mean_and_covariance(distribution_of(predictions))
+    if closed_form is not None or getattr(bare(predictions), "event_shape", None) != ():
+        return closed_form
     try:
         mean, variance = predictions.mean, predictions.variance
     except (AttributeError, NotImplementedError):

@@ -1,5 +1,6 @@
 """Draws from predictions, for the divergences that need them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,14 +13,27 @@ from jaxcal.models.standardized import Standardized
 from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 
+def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
+    """What a distribution's method returns; None where it has none, as numpyro's exception says."""
+    try:
+        return method(*arguments)
+    except (NotImplementedError, ImportError):
+        return None
+
+
+def sample_if_any(key: Key, distribution: Any, shape: tuple[int, ...]) -> Array | None:
+    """Draws of a distribution; None where it has no sampler."""
+    return value_if_any(distribution.sample, key, shape)
+
+
 def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
     """Draws of a distribution, or TypeError where it has no sampler."""
-    try:
-        return distribution.sample(key, shape)
-    except (NotImplementedError, ImportError):
+    draws = sample_if_any(key, distribution, shape)
+    if draws is None:
         raise TypeError(
             f"{name}: {type(distribution).__name__} has no sampler, and draws are needed"
-        ) from None
+        )
+    return draws
 
 
 def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n m *event"]:
@@ -37,12 +51,6 @@ def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n
     Raises:
         ValueError: `Draws` holds fewer than m.
         TypeError: There is no way to draw from the predictions.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> jaxcal.models.draws(0, dist.Normal(jnp.zeros(5), 1.0), 3).shape
-        (5, 3, 1)
     """
     m = convert.integer(m, "m")
     if isinstance(predictions, Standardized):

@@ -20,12 +20,6 @@ class Units(eqx.Module):
     Args:
         center: Centre, [d], in the units of the data.
         scale: Scale, [d], in the units of the data.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> units = jaxcal.models.Units(jnp.array([1.0]), jnp.array([2.0]))
-        >>> units.points(jnp.array([[3.0], [5.0]])).tolist()
-        [[1.0], [2.0]]
     """
 
     center: Point
@@ -86,13 +80,6 @@ class OwnUnits(eqx.Module):
         units: `Units` that all predictions share.
         center: Centre of each prediction in common units, [n, d].
         scale: Scale M of each prediction in common units, [n, d, d].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> common = jaxcal.models.Units(jnp.zeros(1), jnp.ones(1))
-        >>> two = jaxcal.models.OwnUnits(common, jnp.array([[1.0], [2.0]]), 2 * jnp.ones((2, 1, 1)))
-        >>> two.points(jnp.array([[3.0], [3.0]])).tolist()
-        [[1.0], [0.5]]
     """
 
     units: Units
@@ -135,15 +122,6 @@ class Standardized(eqx.Module):
         predictions: Predictions in the units of the data.
         units: `Units` common to all predictions, or `OwnUnits` of each.
         event: Shape of one target.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> units = jaxcal.models.Units(jnp.zeros(1), 10 * jnp.ones(1))
-        >>> predictions = dist.Normal(jnp.zeros(3), 10.0)
-        >>> seen = jaxcal.models.Standardized(predictions, units, ())
-        >>> jaxcal.models.gaussian_moments(seen).cov.ravel().tolist()
-        [1.0, 1.0, 1.0]
     """
 
     predictions: PredictionsLike

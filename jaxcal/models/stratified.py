@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal.models.families import Stratified, bare
-from jaxcal.models.sampling import in_type_of, sample
+from jaxcal.models.sampling import in_type_of, sample, value_if_any
 from jaxcal.typing import Key, PredictionsLike
 
 STRATA = 32
@@ -51,11 +51,8 @@ def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array | None:
     stratum = jnp.arange(STRATA, dtype=u.dtype).reshape(STRATA, *(1,) * len(shape))
     limits = jnp.finfo(u.dtype)
     u = jnp.clip((stratum[None] + u) / STRATA, limits.tiny, 1 - limits.eps)
-    try:
-        quantiles = base.icdf(u)
-    except (NotImplementedError, ImportError, AttributeError):
-        return None
-    return jnp.broadcast_to(quantiles, u.shape)
+    quantiles = value_if_any(base.icdf, u) if hasattr(base, "icdf") else None
+    return None if quantiles is None else jnp.broadcast_to(quantiles, u.shape)
 
 
 def _of_neighbours(key: Key, predictions: Any) -> Array:

@@ -1,5 +1,6 @@
 """Densities known up to their constant."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -47,6 +48,19 @@ class Unnormalized(eqx.Module):
         self.log_density = log_density
         self.params = convert.leaves(params, "params")
         self.in_axes = in_axes
+
+    def sliced(self, rows: Callable[[Array, int], Array]) -> "Unnormalized":
+        """The predictions of some rows: ``rows(leaf, axis)`` takes those of a leaf."""
+
+        def shared(axis: object) -> bool:
+            return axis is None
+
+        each = jax.tree.broadcast(self.in_axes, self.params, is_leaf=shared)
+        axes = jax.tree.leaves(each, is_leaf=shared)
+        leaves, tree = jax.tree.flatten(self.params)
+        pairs = zip(leaves, axes, strict=True)
+        taken = [leaf if axis is None else rows(leaf, axis) for leaf, axis in pairs]
+        return Unnormalized(self.log_density, jax.tree.unflatten(tree, taken), self.in_axes)
 
     def arrays_only(self) -> "Unnormalized":
         """The same predictions, with nothing but arrays among their parameters.

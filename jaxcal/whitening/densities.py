@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxcal import convert
 from jaxcal.divergences.vectors import NodeScores
+from jaxcal.models import Standardized
 from jaxcal.numerics import at_least
 from jaxcal.preconditioners import (
     LEAST,
@@ -18,7 +19,7 @@ from jaxcal.preconditioners import (
     slopes,
 )
 from jaxcal.scores import climbable, log_densities, to_second_order
-from jaxcal.typing import Points, Predictions
+from jaxcal.typing import Nodes, Points, Predictions
 from jaxcal.whitening.contract import FORMS, Whitening, at_base_points, diagonals, in_units_of
 
 NOT_LANDED = 0.5  # a summit further away, in deviations, was not reached
@@ -116,7 +117,11 @@ class Landing(eqx.Module):
                 f"use Regression(), which needs scores at base points alone"
             )
         nodes, values = at_base_points(at_nodes, "Landing()")
-        n, d = values.shape[0], nodes.shape[1]
+        return self.summits(predictions, nodes, values.shape[0])
+
+    def summits(self, predictions: Standardized, nodes: Nodes, n: int) -> Whitening:
+        """Climb from the best of the nodes [m, d] in each of n predictions."""
+        d = nodes.shape[1]
 
         def height(ys: Points) -> Array:
             logs = log_densities(predictions, ys)

@@ -27,6 +27,7 @@ from jaxcal.divergences import (
     gaussians,
     mmd,
 )
+from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.vectors import NodeScores, centred, gram_block
 from jaxcal.kernels import IMQ, Gaussian, bandwidths, points
 from jaxcal.models import Draws, Scores, Standardized, Units, Unnormalized
@@ -370,13 +371,36 @@ def test_open_ground_bandwidths_follow_the_second_order_heuristic(key, monkeypat
         assert jnp.min(wanted) > 1e-6
 
 
+def test_mmd_of_any_predictions_is_the_distance_of_kernel_means(key):
+    """Of mixtures in closed form, of others by points; as a test fits it, and by itself."""
+    centers = jnp.asarray([[0.0, 1.0], [0.5, 2.0], [3.0, -1.0]])
+    weights = dist.Categorical(probs=jnp.asarray([0.3, 0.7]))
+    mixtures = dist.MixtureSameFamily(weights, dist.Normal(centers, 0.5))
+    for predictions, kernel in (
+        (mixtures, Gaussian(1.5)),
+        (dist.Laplace(centers[:, 0], 1.0), Gaussian(1.5)),
+        (dist.Normal(centers[:, 0], 1.0), IMQ(1.5)),
+    ):
+        wanted = squared(MeanEmbedding(kernel), key, predictions)
+        np.testing.assert_array_equal(squared(MMD(kernel), key, predictions), wanted)
+        assert jnp.min(wanted[~np.eye(3, dtype=bool)]) > 0.01
+        assert isinstance(MMD(kernel).fitted(key, predictions, None), MeanEmbedding)
+    features = MMD(Gaussian(1.5)).features(key, mixtures, None)
+    paired = MMD(Gaussian(1.5)).paired(features, jax.tree.map(lambda a: a[::-1], features))
+    np.testing.assert_allclose(
+        paired, jnp.diagonal(squared(MMD(Gaussian(1.5)), key, mixtures)[:, ::-1]), atol=1e-12
+    )
+
+
 def test_wrong_use_is_named(key):
     gaussian = dist.Normal(jnp.zeros(3), 1.0)
     laplace = dist.Laplace(jnp.zeros(3), 1.0)
     nodes = NodeScores(jnp.zeros((2, 1)), jnp.zeros((3, 2, 1)))
-    for divergence in (GaussianFisher(), GaussianKernelFisher(), Wasserstein(), Bures(), MMD()):
+    student = dist.StudentT(jnp.full(3, 5.0))
+    for divergence in (GaussianFisher(), GaussianKernelFisher(), Wasserstein(), Bures()):
         with pytest.raises(TypeError, match="closed form"):
-            divergence.features(key, laplace, None)
+            divergence.features(key, student, None)
+    for divergence in (GaussianFisher(), GaussianKernelFisher(), Wasserstein(), Bures(), MMD()):
         with pytest.raises(ValueError, match="batch shape"):
             divergence.features(key, dist.Normal(0.0, 1.0), None)
     with pytest.raises(TypeError, match="n_draws"):
@@ -389,8 +413,6 @@ def test_wrong_use_is_named(key):
         SlicedWasserstein(n_projections=0)
     with pytest.raises(TypeError, match="ground"):
         KernelFisher(2.0)
-    with pytest.raises(TypeError, match="ground"):
-        MMD(IMQ()).features(key, gaussian, None)
     with pytest.raises(ValueError, match="base points"):
         KernelFisher().features(key, gaussian, nodes._replace(nodes=None))
     with pytest.raises(ValueError, match="ground: wanted a kernel"):

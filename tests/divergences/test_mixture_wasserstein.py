@@ -1,6 +1,5 @@
 """Transport between components against closed forms and bounds; what is no kernel is found out."""
 
-import importlib.util
 import itertools
 
 import jax
@@ -13,8 +12,7 @@ import scipy.stats
 
 from jaxcal.divergences import MMD, Bures, Fisher, Wasserstein
 from jaxcal.divergences.definiteness import positive_definiteness, spectrum
-from jaxcal.divergences.laplaces import LaplaceWasserstein
-from jaxcal.divergences.mixture_wasserstein import Exact, MixtureWasserstein, Sinkhorn, components
+from jaxcal.divergences.transport import Exact, MixtureWasserstein, Sinkhorn, components
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.models import Standardized, Units
 
@@ -97,7 +95,7 @@ def test_single_components_are_at_their_own_distance(key):
     full = dist.MultivariateNormal(loc, root @ root.mT + 0.2 * jnp.eye(2)[None])
     for one, alone in (
         (dist.Normal(loc, scale), Wasserstein()),
-        (dist.Laplace(loc, scale), LaplaceWasserstein()),
+        (dist.Laplace(loc, scale), Wasserstein()),
     ):
         single = one.to_event(1)
         features = alone.features(key, single, None)
@@ -205,7 +203,7 @@ def test_a_batch_of_data_sets_is_one_program():
         np.testing.assert_allclose(one, squared(MixtureWasserstein(), value), atol=1e-12)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ott") is None, reason="needs ott-jax")
+@pytest.mark.optional("ott")
 @pytest.mark.filterwarnings("ignore")
 def test_sinkhorn_comes_near_from_above(free_promotion):
     parts = components(random_mixtures(4, 3, seed=9))
@@ -216,7 +214,7 @@ def test_sinkhorn_comes_near_from_above(free_promotion):
     assert np.abs(near - exact).mean() < 0.03 * exact.mean()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ott") is None, reason="needs ott-jax")
+@pytest.mark.optional("ott")
 @pytest.mark.filterwarnings("ignore")
 def test_sinkhorn_that_has_not_arrived_is_not_a_number(free_promotion):
     cost = jnp.asarray([[0.0, 1.0], [1.0, 0.3]])
