@@ -1,0 +1,130 @@
+"""What the map of a repair may vary with: the same functions of the predictions of a fit and of new
+ones."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.entries.landed import located
+from jaxcal.entries.moments import Scaling, within
+from jaxcal.models import Standardized, Units
+from jaxcal.repairing.fit import Frame
+from jaxcal.typing import Points
+
+MOST = 10  # columns of claims of all coordinates, and of inputs; of more, principal components
+PAIRS = 6  # that each parameter needs
+INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
+
+
+def too_many(n: int, d: int, q: int) -> list[str]:
+    """What a map of n pairs in d dimensions with q inputs cannot vary with, as it has too few pairs
+    for the parameters."""
+    count, left_out = 2 * d + d * (d - 1) // 2, []
+    more = {
+        INPUTS: 2 * d * min(q, MOST),
+        OWN: 4 * d,
+        CLAIMS: 2 * d * min(2 * d, MOST) if d > 1 else 0,
+    }
+    for name, number in more.items():
+        if PAIRS * (count + number) > n and number:
+            left_out.append(name)
+        else:
+            count += number
+    return left_out
+
+
+class Columns(NamedTuple):
+    """Columns in the ``scaling`` of a fit, then combined by ``mix`` [q, r]."""
+
+    scaling: Scaling
+    mix: Float[Array, "q r"]
+
+    @classmethod
+    def of(cls, columns: Float[Array, "n q"], most: int | None = None) -> "Columns":
+        """Those of a fit; of more than ``most`` the leading principal components."""
+        scaling, q = Scaling.of(columns), columns.shape[1]
+        mix = jnp.eye(q, dtype=columns.dtype)
+        if most is not None and q > most:
+            z = scaling(columns)
+            _, vectors = jnp.linalg.eigh(z.T @ z)
+            largest = vectors[:, -most:]
+            sizes = jnp.std(z @ largest, axis=0)
+            mix = largest / jnp.where(sizes > 0, sizes, 1)[None]
+        return cls(scaling, mix)
+
+    def unless(self, left_out: bool) -> "Columns":
+        """The same, or columns of 0."""
+        return self._replace(mix=jnp.zeros_like(self.mix)) if left_out else self
+
+    def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
+        return within(self.scaling(columns) @ self.mix)
+
+
+class Features(eqx.Module):
+    """How a `Frame` is made of predictions: units and columns of a fit, the shape of one target."""
+
+    units: Units
+    event: tuple[int, ...] = eqx.field(static=True)
+    own: tuple[Columns, Columns]
+    claims: Columns
+    inputs: Columns
+
+    @classmethod
+    def of(
+        cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"]
+    ) -> "tuple[Features, Frame]":
+        """Those of a fit, and its frame."""
+        units = Units.of(targets.reshape(len(targets), -1))
+        place = _located(predictions, units, targets.shape)
+        center, scale, _ = place
+        (n, d), q = center.shape, inputs.shape[1]
+        left_out = too_many(n, d, q)
+        own = center, _log_deviations(scale)
+        both = jnp.concatenate(own, axis=1)
+        alone = [Columns.of(columns).unless(OWN in left_out) for columns in own]
+        # of one coordinate the claims are its own
+        both = both[:, :0] if d == 1 or CLAIMS in left_out else both
+        features = cls(
+            units,
+            tuple(targets.shape[1:]),
+            (alone[0], alone[1]),
+            Columns.of(both, MOST),
+            Columns.of(inputs, MOST).unless(INPUTS in left_out),
+        )
+        return features, features._frame(*place, inputs)
+
+    def frame(self, predictions: Any, n: int, inputs: Float[Array, "n q"]) -> Frame:
+        """That of n other predictions."""
+        return self._frame(*_located(predictions, self.units, (n, *self.event)), inputs)
+
+    def _frame(self, center: Points, scale: Array, reliable: Array, inputs: Array) -> Frame:
+        own = center, _log_deviations(scale)
+        both = jnp.concatenate(own, axis=1)[:, : len(self.claims.mix)]
+        return Frame(
+            reliable,
+            center,
+            scale,
+            jnp.linalg.inv(scale),
+            (self.own[0](own[0]), self.own[1](own[1])),
+            self.claims(both),
+            self.inputs(inputs),
+        )
+
+
+def _located(predictions: Any, units: Units, shape: tuple[int, ...]) -> tuple[Points, Array, Array]:
+    d = len(units.center)
+    seen = Standardized(predictions, units, shape[1:])
+    center, scale, reliable = located(jax.random.key(0), seen, shape[0], d, units.center.dtype)
+    eyes = jnp.eye(d, dtype=scale.dtype)[None]
+    return (
+        jnp.where(reliable[:, None], center, 0),
+        jnp.where(reliable[:, None, None], scale, eyes),
+        reliable,
+    )
+
+
+def _log_deviations(scale: Float[Array, "n d d"]) -> Points:
+    return jnp.log(jnp.linalg.norm(scale, axis=2))

@@ -1,0 +1,114 @@
+r"""Predictions moved by an affine map in their own units, and their densities.
+
+A prediction with centre c and scale M becomes the law of
+
+.. math:: Y = c + M (a + B M^{-1} (Y_0 - c)), \quad Y_0 \sim p.
+
+A change of variables keeps the constant of the density, whatever it is:
+:math:`\log p'(y) = \log p(y_0) - \log |B|`. So a map can be fitted by maximum likelihood to
+densities whose constants nobody knows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.models import Unnormalized
+from jaxcal.typing import Key, LogDensity, Points, Scalar
+
+
+class Move(NamedTuple):
+    """The map of each prediction, in the units of the data: :math:`y = c + F (y_0 - c) + t`.
+
+    ``center`` [n, d]; ``forward`` [n, d, d] and ``inverse`` [n, d, d], F and its inverse; ``shift``
+    [n, d]; ``log_size`` [n], the logarithm of the determinant of F.
+    """
+
+    center: Points
+    forward: Float[Array, "*n d d"]
+    inverse: Float[Array, "*n d d"]
+    shift: Points
+    log_size: Float[Array, "*n"]
+
+    def of(self, y0: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        """Moved points, one a prediction or, of a single move, one."""
+        gaps = y0 - self.center
+        return self.center + jnp.einsum("...ij,...j->...i", self.forward, gaps) + self.shift
+
+    def back(self, y: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+        """Where points came from."""
+        gaps = y - self.center - self.shift
+        return self.center + jnp.einsum("...ij,...j->...i", self.inverse, gaps)
+
+
+@dataclass(frozen=True)
+class MovedDensity:
+    """The log density of a moved prediction; equal where the original log densities are."""
+
+    log_density: LogDensity
+
+    def __call__(self, params: tuple[Any, Move], y: Array) -> Scalar:
+        inner, move = params
+        return moved(lambda z: self.log_density(inner, z), move, y)
+
+
+def moved(log_density: Callable[[Array], Scalar], move: Move, y: Array) -> Scalar:
+    """Log density of one moved prediction at a target of any shape."""
+    return log_density(move.back(y.reshape(-1)).reshape(y.shape)) - move.log_size
+
+
+class MovedDistribution(eqx.Module):
+    """A distribution with batch shape [n] after a move; offers what tests ask of one of numpyro."""
+
+    distribution: Any
+    move: Move
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return (len(self.move.log_size),)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return tuple(self.distribution.event_shape)
+
+    @property
+    def support(self) -> Any:
+        return self.distribution.support
+
+    def log_prob(self, ys: Float[Array, "*batch"]) -> Float[Array, "*m n"]:
+        logs = self.distribution.log_prob(self._each(self.move.back, ys))
+        return logs - jnp.expand_dims(self.move.log_size, range(logs.ndim - 1))
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*batch"]:
+        n = () if self.distribution.batch_shape else self.batch_shape
+        return self._each(self.move.of, self.distribution.sample(key, (*shape, *n)))
+
+    def _each(self, function: Callable[[Array], Array], ys: Array) -> Array:
+        """Of points [.., n, *event]."""
+        n, event = len(self.move.log_size), len(self.event_shape)
+        if ys.ndim == event:  # one point for all
+            ys = jnp.broadcast_to(ys[None], (n, *ys.shape))
+        rows = ys.reshape(
+            -1, *ys.shape[ys.ndim - event - 1 : ys.ndim - event], self.move.shift.shape[1]
+        )
+        return jax.vmap(function)(rows).reshape(ys.shape)
+
+
+def move_all(predictions: Any, move: Move) -> Any:
+    """n predictions after the moves of their rows: an `Unnormalized` or a distribution again."""
+    if isinstance(predictions, Unnormalized):
+        params, axes = (predictions.params, move), (predictions.in_axes, 0)
+        return Unnormalized(MovedDensity(predictions.log_density), params, in_axes=axes)
+    return MovedDistribution(predictions, move)
+
+
+def no_move(like: Move) -> Move:
+    """As many moves that change nothing, so that one program tests predictions before and after."""
+    eyes = jnp.zeros_like(like.forward) + jnp.eye(like.shift.shape[1], dtype=like.shift.dtype)[None]
+    nothing = jnp.zeros_like(like.shift)
+    return Move(like.center, eyes, eyes, nothing, jnp.zeros_like(like.log_size))
