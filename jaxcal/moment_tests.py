@@ -1,6 +1,6 @@
-"""Tests by moments: one of them, or several beside KCCSD in one call that names the fault."""
+"""Tests by a moment that has mean zero under every prediction."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
 
 import equinox as eqx
@@ -12,9 +12,9 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.models import Unnormalized
-from jaxcal.moments import Balance, Curvature, Exchangeable, KernelStein, Score
+from jaxcal.moments import Balance
 from jaxcal.nulls import HadamardWild, Null
-from jaxcal.preparation import MomentsResidual, RandomFeatures, Specification, checked_base_measure
+from jaxcal.preparation import MomentResidual, RandomFeatures, Specification, checked_base_measure
 from jaxcal.quadratic import TILE
 from jaxcal.results import TestResult, recorded
 from jaxcal.scores import is_distribution
@@ -24,11 +24,9 @@ from jaxcal.whitening.contract import Whitener, checked
 if (
     TYPE_CHECKING
 ):  # a `jaxcal.moments.Moment`: a function of a log density, a target and perhaps more
-    MomentLike: TypeAlias = Callable[..., Any] | KernelStein
+    MomentLike: TypeAlias = Callable[..., Any]
 else:
     MomentLike = Any
-
-PARTS = (KernelStein(), Score(marginal=True), Balance(), Curvature("correlation"), Exchangeable())
 
 
 class MomentOptions(TypedDict, total=False):
@@ -112,74 +110,15 @@ def moment_test(
         'moment test (skewness)'
     """
     ready = _moment(moment, "moment")
-    residual = MomentsResidual((ready,), (_label(ready),))
+    residual = MomentResidual(ready, _label(ready))
     return _run(key, predictions, targets, residual, f"moment test ({_label(ready)})", options)
-
-
-@recorded
-def calibration_test(
-    key: KeyLike,
-    predictions: Predictions,
-    targets: ArrayLike,
-    *,
-    parts: Mapping[str, MomentLike] | Sequence[MomentLike] | None = None,
-    **options: Unpack[MomentOptions],
-) -> TestResult:
-    r"""Test that predictions are calibrated: shift, spread, correlation, weights, shape at once.
-
-    From log densities up to their constants alone. Each part is a statistic of its own,
-    :math:`k(p_i, p_j) \langle t_i, t_j \rangle`; all share one pass over pairs and the signs of one
-    null. Each is divided by the standard deviation of its own draws, and their soft maximum
-    :math:`\log \sum_c e^{z_c}` is compared with that of each draw. A sum against the skewness of
-    its values counts less (`jaxcal.nulls.Sums.guarded`).
-
-    Args:
-        key: Random key: typed, legacy or an integer seed.
-        predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
-            [n].
-        targets: Observed targets, shape [n], [n, d] or [n, ...].
-        parts: Moments and `jaxcal.moments.KernelStein`, in a sequence or by name in a mapping. By
-            default KCCSD (shape), the marginal `Score` (shift), `Balance` (spread), the
-            correlations of `Curvature`, and `Exchangeable` (weights of modes), all of
-            `jaxcal.moments`. A moment with several named groups of numbers is a part for each.
-        **options: As in `moment_test`.
-
-    Returns:
-        `TestResult`. Printed, it names the strongest part; ``result.parts`` holds the p-value of
-        each. Parts that are right only where densities reach everywhere are left out, by name,
-        where a density is 0 at a node or at a moved target (`jaxcal.moments.support.edges`), or a
-        distribution says that it ends; curvature where a density has kinks.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type, or there is no such option.
-
-    Cost: About 80 log densities, 6 gradients and d + 2 Hessian-vector products a target, n_nodes
-    gradients a prediction, and n^2 additions for each part.
-
-    Source: Westfall and Young (1993) for several statistics with draws in common; the parts name
-    theirs.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> def log_density(center, y):
-        ...     return -jnp.sum((y - center) ** 2) / 2
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200, 2))
-        >>> predictions = jaxcal.Unnormalized(log_density, centers)
-        >>> result = jaxcal.calibration_test(1, predictions, centers + 0.6 * noise)
-        >>> result.verdict
-        'rejected'
-    """
-    named = _named(PARTS if parts is None else parts)
-    residual = MomentsResidual(tuple(named.values()), tuple(named), apart=True)
-    return _run(key, predictions, targets, residual, "calibration test", options)
 
 
 def _run(
     key: KeyLike,
     predictions: Predictions,
     targets: ArrayLike,
-    residual: MomentsResidual,
+    residual: MomentResidual,
     test: str,
     options: MomentOptions,
 ) -> TestResult:
@@ -227,7 +166,7 @@ _NAMES = tuple(MomentOptions.__annotations__)
 
 def _moment(value: object, name: str) -> Any:
     """A moment as a pytree; a plain function becomes part of the program."""
-    if isinstance(value, type) or not (callable(value) or isinstance(value, KernelStein)):
+    if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"{name}: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
             f"density and a target, got {checks.say(value)}"
@@ -239,23 +178,4 @@ def _label(moment: object) -> str:
     """The class of a moment, or the name of a function, in words."""
     if isinstance(moment, Partial):
         return getattr(moment.func, "__name__", "moment")
-    return {"KernelStein": "KCCSD"}.get(type(moment).__name__, type(moment).__name__.lower())
-
-
-def _named(
-    parts: Mapping[str, MomentLike] | Sequence[MomentLike],
-) -> dict[str, MomentLike]:
-    if isinstance(parts, Mapping):
-        named = {str(name): _moment(part, "parts") for name, part in parts.items()}
-    elif isinstance(parts, Sequence) and not isinstance(parts, str):
-        named = {}
-        for part in parts:
-            ready = _moment(part, "parts")
-            label = _label(ready)
-            times = sum(name.partition(" (")[0] == label for name in named)
-            named[label if not times else f"{label} ({times + 1})"] = ready
-    else:
-        raise TypeError(f"parts: wanted a list or a mapping of moments, got {checks.say(parts)}")
-    if not named:
-        raise ValueError("parts: wanted at least one")
-    return named
+    return type(moment).__name__.lower()

@@ -15,9 +15,7 @@ from jaxcal.dependence import season
 from jaxcal.linear import OfVectors, linear_sums
 from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
-from jaxcal.nulls.combination import strongest
 from jaxcal.preparation import (
-    Channels,
     Featured,
     Prepared,
     RandomFeatures,
@@ -39,7 +37,7 @@ from jaxcal.quadratic import (
     quadratic_sums,
 )
 from jaxcal.repeats import fingerprints, repeated_rows
-from jaxcal.results import Coordinates, Estimate, Parts, TestResult
+from jaxcal.results import Coordinates, Estimate, TestResult
 from jaxcal.results.notes import all_finite
 from jaxcal.signs import HadamardSigns
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
@@ -179,7 +177,7 @@ def _redrawn(
         none = jnp.zeros((count(featured.features), 0))
         sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
         over = nulls.Sums.of(sums, none)
-        return (over if featured.channels is None else over.guarded()).unbiased
+        return (over if featured.left_out is None else over.guarded()).unbiased
 
     return jax.lax.map(one, keys).T
 
@@ -260,7 +258,7 @@ def unjudged(
             prepared.pairwise,
             featured.features,
             series=series,
-            guarded=featured.channels is not None,
+            guarded=featured.left_out is not None,
             redrawn=partial(_redrawn, refit=refit, fitted=fitted, tile=tile, mesh=mesh),
             tile=tile,
             mesh=mesh,
@@ -268,7 +266,7 @@ def unjudged(
         notes = prepared.notes | featured.notes
         if getattr(null, "exact", False):
             notes.pop("rare-targets", None)
-        elif featured.channels is None:
+        elif featured.left_out is None:
             rare = rare_targets(keys[2], fitted, predictions, targets)
             notes |= {} if rare is None else {"rare-targets": rare}
         if outcome.stretches is not None:
@@ -282,12 +280,9 @@ def unjudged(
         described = fingerprints((predictions, spec), n)
         notes["nonfinite-targets"] = not_finite(targets)
         notes["repeated-rows"] = repeated_rows(targets, fingerprints(targets, n), described)
-        parts = None
-        if featured.channels is not None:
+        if featured.left_out is not None:
             impossible = notes["impossible-targets"] > 0
-            outcome, parts, silent = _of_moments(
-                outcome, featured.channels, impossible, spec, null, n
-            )
+            outcome, silent = _of_a_moment(outcome, featured.left_out, impossible, null, n)
             notes["silent"] = silent
         return TestResult.of(
             notes,
@@ -302,7 +297,6 @@ def unjudged(
             contributions=outcome.contributions[0],
             coordinates=_coordinates(featured, outcome, level) if spec.components else None,
             sensitivity=sensitivity,
-            parts=parts,
             test=test,
             null=type(null).__name__,
             route=getattr(prepared.pairwise, "route", ""),
@@ -311,29 +305,22 @@ def unjudged(
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
 
-def _of_moments(
+def _of_a_moment(
     outcome: Outcome,
-    channels: Channels,
+    left_out: Bool[Array, ""],
     impossible: Bool[Array, ""],
-    spec: Specification,
     null: Null,
     n: int,
-) -> tuple[Outcome, Parts | None, Array]:
-    """The strongest part, where there are several; no p-value where no part has anything to say;
-    and the least there is where a target lies at density 0."""
-    parts = None
-    if spec.apart:
-        outcome, parts = strongest(outcome, channels.names, channels.left_out)
-        silent = jnp.all(parts.left_out)
-    else:
-        drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
-        silent = jnp.all(channels.left_out) | jnp.all(drawn == 0)
-    silent = silent & ~impossible
+) -> tuple[Outcome, Array]:
+    """No p-value where a moment has nothing to say, and the least there is where a target lies at
+    density 0."""
+    drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
+    silent = (left_out | jnp.all(drawn == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)
-    least = null.least_p_value(n)
     certain = impossible & jnp.all(~jnp.isnan(outcome.samples))
     error = None if outcome.p_error is None else jnp.where(certain, 0, outcome.p_error)
-    return outcome._replace(p_value=jnp.where(certain, least, p), p_error=error), parts, silent
+    p = jnp.where(certain, null.least_p_value(n), p)
+    return outcome._replace(p_value=p, p_error=error), silent
 
 
 def _coordinates(featured: Featured, outcome: Outcome, level: Scalar) -> Coordinates:

@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws, Scores, divergences
-from jaxcal.divergences import MeanEmbedding
+from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.models.families import Classes
 from jaxcal.pairwise.weighted import Weighted
 from jaxcal.preparation import stein_specification
@@ -125,7 +125,7 @@ def test_units_and_bandwidths_are_those_of_the_fit_not_of_the_new_data(key):
     far = features_of(prepared, keys, dist.Normal(mean + 900, deviation).to_event(1), ys + 900)
     scale = jnp.std(ys, axis=0, keepdims=True)
     wanted = (ys + 900 - jnp.mean(ys, axis=0, keepdims=True)) / scale
-    (stein,) = far.features.residuals
+    stein = far.features.residual
     np.testing.assert_allclose(stein.ys, wanted, rtol=1e-9)
     np.testing.assert_allclose(stein.scores, (mean - ys) / deviation**2 * scale, rtol=1e-9)
 

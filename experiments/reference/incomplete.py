@@ -39,7 +39,7 @@ def sampled_residuals(
 ) -> Float[Array, "n m"]:
     """Targets minus the mean of ``n_draws`` classes drawn from each prediction.
 
-    CKCE from them exceeds the exact value by `jaxcal.ckce.null_mean` divided by ``n_draws``.
+    CKCE from them exceeds the exact value by `conditional_means.null_mean` divided by ``n_draws``.
     Source: Moskvichev and Sejdinovic, Section 3.1, which replaces draws by their means.
     """
     drawn = jax.random.categorical(key, jnp.log(q), axis=1, shape=(n_draws, q.shape[0]))

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.ckce.residuals import stacked
-from jaxcal.measures.reliability import wilson
+from jaxcal.ckce.inputs import stacked
+from jaxcal.measures.classes import wilson
 from jaxcal.typing import KeyLike
 
 Measure = Callable[[Array, Array], Array]  # probabilities [n, m], labels [n] -> a number

@@ -15,10 +15,10 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal import checks
-from jaxcal.dce.boxcars import boxcars
-from jaxcal.dce.laplace import positive_like
+from jaxcal.dce.intervals import boxcars
+from jaxcal.dce.kernel import positive_like
 from jaxcal.dce.predictions import binary, ordered
-from jaxcal.dce.prefix_sums import sums
+from jaxcal.dce.sorting import sums
 from jaxcal.typing import Key, KeyLike, Scalar
 
 NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them

@@ -3,7 +3,6 @@
 from jaxcal.moments.balance import Balance, Jumps
 from jaxcal.moments.evaluation import Moment, evaluate
 from jaxcal.moments.exchangeable import Exchangeable
-from jaxcal.moments.kernelized import KernelStein
 from jaxcal.moments.smoothness import smooth
 from jaxcal.moments.stein import Curvature, Linear, Score
 
@@ -12,7 +11,6 @@ __all__ = [
     "Curvature",
     "Exchangeable",
     "Jumps",
-    "KernelStein",
     "Linear",
     "Moment",
     "Score",

@@ -79,10 +79,10 @@ def claims(
     if predictions is not None and offered is not None:
         centers = jnp.broadcast_to(offered.mean, (n, d))
         covariances = jnp.broadcast_to(offered.cov, (n, d, d))
-        known = jnp.all(jnp.isfinite(centers)) & jnp.all(jnp.isfinite(covariances))
+        finite = jnp.all(jnp.isfinite(centers)) & jnp.all(jnp.isfinite(covariances))
         normal = isinstance(distribution_of(predictions), Normals)
         linear = jnp.linalg.solve(covariances, (centers - ys)[..., None])[..., 0]
-        return Claims(centers, covariances, linear, known, known & normal)
+        return Claims(centers, covariances, linear, finite, finite & normal)
     fitted = marginal_means.covariances_of(None, nodes, at_nodes, scores)
     if fitted is None:
         return None

@@ -56,8 +56,8 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
         >>> def log_density(rate, y):
         ...     return jnp.where(y > 0, -rate * y, -jnp.inf)
         >>> predictions = jaxcal.Unnormalized(log_density, jnp.ones(50))
-        >>> found = edges(jax.random.key(0), predictions, jnp.linspace(0.1, 4.0, 50))
-        >>> bool(found.seen), bool(found.abrupt)
+        >>> ends = edges(jax.random.key(0), predictions, jnp.linspace(0.1, 4.0, 50))
+        >>> bool(ends.seen), bool(ends.abrupt)
         (True, True)
     """
     nowhere = jnp.zeros((), bool)

@@ -4,31 +4,26 @@
 """
 
 from jaxcal.nulls.contract import Needs, Null, Outcome, Sums
-from jaxcal.nulls.eigenvalues import Eigenvalues
-from jaxcal.nulls.limits import BlockNormal, BlockSquares, Bound, Gamma
+from jaxcal.nulls.limits import BlockNormal, Bound, Eigenvalues
 from jaxcal.nulls.resampling import (
     DependentWild,
     HadamardWild,
     Multinomial,
     Redrawn,
-    Spectrum,
     Wild,
 )
 
 __all__ = [
     "BlockNormal",
-    "BlockSquares",
     "Bound",
     "DependentWild",
     "Eigenvalues",
-    "Gamma",
     "HadamardWild",
     "Multinomial",
     "Needs",
     "Null",
     "Outcome",
     "Redrawn",
-    "Spectrum",
     "Sums",
     "Wild",
 ]

@@ -1,59 +1,25 @@
-"""Nulls without draws: limits of the statistic or of its blocks, and a bound for every n."""
+"""Nulls without draws: limits of the statistic, from eigenvalues, or of its blocks, and a bound."""
 
 import math
+from functools import partial
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaincc, ndtr
+from jax.scipy.special import ndtr
+from jaxtyping import Array, Float
 
 from jaxcal import convert
 from jaxcal.nulls.contract import Needs, Outcome, Sums
+from jaxcal.nulls.resampling import float_type
+from jaxcal.nulls.weighted_chi_square import tail
 from jaxcal.numerics import at_least
-from jaxcal.quadratic import count, ordered_pairs
-from jaxcal.typing import Features, Key
+from jaxcal.quadratic import count
+from jaxcal.typing import Features, Key, Scalar
 
 
 def _size(value: object) -> int | None:
     return None if value is None else convert.integer(value, "size", least=2)
-
-
-class Gamma(eqx.Module):
-    """Gamma distribution with the first two moments of n V: the cheapest null of all pairs.
-
-    n V has mean tr H / n and variance 2 mean of h^2; no draws are needed. The error of the
-    approximation does not vanish with n: a Gamma distribution is never more skewed than the limit
-    distribution, so far in the tail (at the 1 % level) it rejects somewhat too often.
-
-    Cost: none beyond the pass over n^2 pairs.
-
-    Source: Gretton et al. (2009).
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Gamma()
-        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
-        'rejected'
-    """
-
-    def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(squares=True)
-
-    def outcome(self, sums: Sums) -> Outcome:
-        n, squares = sums.n, sums.squares
-        mean = jnp.sum(sums.diagonal, axis=1) / n
-        variance = 2 * squares / ordered_pairs(n)
-        statistic = n * sums.biased
-        p = gammaincc(mean**2 / variance, at_least(statistic, 0) * mean / variance)
-        return sums.outcome(statistic, p)
-
-    def least_p_value(self, n: int) -> float:
-        """The smallest p-value of the two extremes of pairs that are all alike.
-
-        These are h = 1 for all pairs, and h near 0 beside its diagonal.
-        """
-        return min(math.erfc((n / 2) ** 0.5), math.erfc((n - 1) / 2) / 2)
 
 
 class BlockNormal(eqx.Module):
@@ -83,7 +49,14 @@ class BlockNormal(eqx.Module):
     size: int | None = eqx.field(default=None, static=True, converter=_size)
 
     def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(block_size=_block_size(self.size, count(features), least=2))
+        n = count(features)
+        size = max(2, int(n**0.5)) if self.size is None else self.size
+        if n // size < 2:
+            raise ValueError(
+                f"the block test needs at least two blocks: n={n} observations and block size "
+                f"{size} make {n // size}; use smaller blocks or another null"
+            )
+        return Needs(block_size=size)
 
     def outcome(self, sums: Sums) -> Outcome:
         statistic = sums.unbiased / sums.standard_error
@@ -92,68 +65,6 @@ class BlockNormal(eqx.Module):
     def least_p_value(self, n: int) -> float:
         """0: the blocks may agree as closely as they like."""
         return 0.0
-
-
-class BlockSquares(eqx.Module):
-    r"""Normal limit of the mean over blocks, with the variance that calibration implies.
-
-    Under calibration the estimate of a block of size B has variance
-    :math:`2 E h^2 / (B (B - 1))`, so the statistic of m blocks is
-    :math:`\sqrt{m B (B - 1)}\,\bar\eta / \sqrt{2 \hat v}`, with :math:`\hat v` the mean of
-    :math:`h_{ij}^2` over the pairs within blocks. Where `BlockNormal` takes the spread of the m
-    estimates this takes that of all pairs, so it serves few, large blocks (one will do, but then
-    the limit distribution is not normal and `Spectrum` or `Wild` is right). Conservative for
-    blocks of 2 in small samples.
-
-    Args:
-        size: As in `BlockNormal`.
-
-    Raises:
-        ValueError: ``size`` is below 2, or, when used, there is no whole block.
-
-    Cost: O(n size).
-
-    Source: Widmann et al. (2021), Remark B.3, with the variance of Corollary B.1 (Corollary B.5
-    prints it without the factor 2).
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 400))
-        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.BlockSquares(50)
-        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
-        'rejected'
-    """
-
-    size: int | None = eqx.field(default=None, static=True, converter=_size)
-
-    def needs(self, key: Key, features: Features) -> Needs:
-        size = _block_size(self.size, count(features), least=1)
-        return Needs(squares=True, block_size=size)
-
-    def outcome(self, sums: Sums) -> Outcome:
-        squares, pairs = sums.squares, sums.blocks * ordered_pairs(sums.size)
-        statistic = sums.unbiased / (jnp.sqrt(2 * squares / pairs) / pairs**0.5)
-        return sums.outcome(statistic, ndtr(-statistic))
-
-    def least_p_value(self, n: int) -> float:
-        """The p-value of h = 1 for all pairs, by Cauchy and Schwarz."""
-        size = _block_size(self.size, n, least=1)
-        return math.erfc((n // size * ordered_pairs(size)) ** 0.5 / 2) / 2
-
-
-def _block_size(size: int | None, n: int, *, least: int) -> int:
-    """The size of the blocks, of which there are at least so many; or ValueError."""
-    size = max(2, int(n**0.5)) if size is None else size
-    if size < 2:
-        raise ValueError(f"size: wanted blocks of at least 2 observations, got {size}")
-    if n // size < least:
-        wanted = "two blocks" if least == 2 else "one block"
-        raise ValueError(
-            f"the block test needs at least {wanted}: n={n} observations and block size "
-            f"{size} make {n // size}; use smaller blocks or another null"
-        )
-    return size
 
 
 class Bound(eqx.Module):
@@ -197,3 +108,112 @@ class Bound(eqx.Module):
     def least_p_value(self, n: int) -> float:
         """The p-value of h at its bound for all pairs."""
         return math.exp(-(n // 2) / 2)
+
+
+def _columns(value: object) -> int:
+    return convert.integer(value, "columns", least=2)
+
+
+class Eigenvalues(eqx.Module):
+    r"""The limit distribution: (n - 1) U against :math:`\sum_j \lambda_j (\chi^2_1 - 1)`, inverted.
+
+    The eigenvalues :math:`\lambda` are those of H / n without its diagonal, which is no part of U:
+    the sum has the variance and the skewness of a bootstrap with signs. The largest are those of a
+    sketch of H with some columns, less the mean of the diagonal. Trace and Frobenius norm of H are
+    exact, and leave two extremes for the rest: equal weights, or as much of the sketched ones. The
+    p-value is the geometric mean of those of the two.
+    Random features of a test (`jaxcal.RandomFeatures`) have all their eigenvalues, and need no
+    sketch. There is no least p-value as with draws: p = 1e-10 costs what p = 0.1 costs.
+
+    ``result.p_value_error`` is the distance to the farther extreme, plus a standard error for
+    having seen the spectrum in n observations. How far the limit distribution is from that of n
+    observations is not in it: see the level study in `experiments/linear`.
+
+    Args:
+        columns: Columns of the sketch, at least 2.
+
+    Cost: 2 n^2 columns multiplications in the engine's pass, of which `Wild` takes n^2 n_draws.
+
+    Source: Gretton et al. (2009) for the limit; Tropp et al. (2017) for the sketch; Imhof (1961)
+    for the inversion.
+
+    Example:
+        >>> from jaxcal import ksd_test
+        >>> from jaxcal.nulls import Eigenvalues
+        >>> import jax, numpyro.distributions as dist
+        >>> ys = 0.5 + jax.random.normal(jax.random.key(0), (300,))
+        >>> result = ksd_test(0, dist.Normal(0.0, 1.0), ys, null=Eigenvalues())
+        >>> bool(result.p_value < 1e-6)
+        True
+    """
+
+    columns: int = eqx.field(default=64, static=True, converter=_columns)
+
+    def needs(self, key: Key, features: Features) -> Needs:
+        n = count(features)
+        shape = (n, min(self.columns, n))
+        return Needs(squares=True, sketch=jax.random.normal(key, shape, float_type(features)))
+
+    def outcome(self, sums: Sums) -> Outcome:
+        n, values = sums.n, sums.eigenvalues
+        if values is None:
+            raise ValueError("Eigenvalues: these sums over pairs come without eigenvalues")
+        statistic = float(n - 1) * sums.unbiased
+        means, norms = jnp.mean(sums.diagonal, axis=1), sums.squares / float(n**2)
+        spectra = statistic, values / n, means, norms, jnp.var(sums.diagonal, axis=1)
+        p, error = jax.vmap(partial(p_value_of_spectrum, n=n))(*spectra)
+        return sums.outcome(statistic, p)._replace(p_error=error)
+
+    def least_p_value(self, n: int) -> float:
+        r"""That of h = 1 for all pairs, where U is largest beside its distribution, or less:
+        :math:`P(\chi^2_1 \geq n + 1)`."""
+        return math.erfc(((n + 1) / 2) ** 0.5)
+
+
+def p_value_of_spectrum(
+    statistic: Scalar,
+    values: Float[Array, " k"],
+    trace: Scalar,
+    norm: Scalar,
+    lengths: Scalar,
+    n: Scalar | int,
+) -> tuple[Scalar, Scalar]:
+    r"""The p-value of (n - 1) U and by how much it may be off.
+
+    Args:
+        statistic: (n - 1) U.
+        values: The largest eigenvalues of H / n without its diagonal, in ascending order.
+        trace: The mean of :math:`h_{ii}`.
+        norm: Sum of :math:`h_{ij}^2 / n^2` over i != j.
+        lengths: Variance of :math:`h_{ii}` over the observations.
+        n: Observations.
+
+    Returns:
+        The p-value and its error.
+    """
+    # well above rounding, which a compiler may do twice, and differently
+    least = 1000 * jnp.finfo(statistic.dtype).eps
+    weights = at_least(values, least * jnp.sqrt(norm))
+    seen = jnp.sum(weights**2)
+    square = at_least(norm - seen, 0)
+    # the sum of the absolute values of the rest, at most: with the diagonal none is negative
+    mean = trace + at_least(trace - jnp.sum(weights), 0)
+    x = statistic + jnp.sum(weights) + mean
+    # the thinnest tail: the rest in equal weights, as small as they may be
+    even = jnp.where(mean > 0, square / jnp.where(mean > 0, mean, 1), 0)
+    none = square <= least * norm
+    degrees = jnp.where(none, 1, mean / jnp.where(none, 1, even))
+    degrees = jnp.append(jnp.ones_like(weights), degrees)
+    thin = tail(
+        jnp.where(none, x - mean, x), jnp.append(weights, jnp.where(none, 0, even)), degrees
+    )
+    # the heaviest: as if a sketch missed as large a share of the largest as of all, and no others
+    raised = weights * jnp.sqrt(1 + square / jnp.where(seen > 0, seen, 1))
+    heavy = tail(statistic + jnp.sum(raised), raised)
+    p = jnp.exp((thin.log_p + heavy.log_p) / 2)
+    between = at_least(jnp.abs(heavy.p - p), jnp.abs(p - thin.p))
+    # the variance of p over the spectra of n observations, from those of normal vectors, times how
+    # much more the length of these vectors varies
+    ratio = at_least(lengths / jnp.where(norm > 0, 2 * norm, 1), 1)
+    spread = 2 * jnp.sum(thin.slopes**2 / degrees) * ratio / n
+    return p, between + p * jnp.sqrt(spread)

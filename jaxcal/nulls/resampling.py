@@ -254,47 +254,6 @@ class Multinomial(eqx.Module):
         return max(1 / (self.n_draws + 1), math.exp(-different))
 
 
-class Spectrum(eqx.Module):
-    r"""The limit distribution of n U, :math:`\sum_i \lambda_i (\chi^2_1 - 1)`, by draws.
-
-    With :math:`\lambda` the eigenvalues of H / n, that sum has the distribution of
-    :math:`(g^\top H g - tr H) / n` for standard normal g, so the draws come from the pass over
-    pairs and no eigenvalue is ever computed. Statistic and samples are in units of U.
-
-    Args:
-        n_draws: Number of draws.
-
-    Cost: as `Wild`.
-
-    Source: Gretton et al. (2009).
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Spectrum()
-        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
-        'rejected'
-    """
-
-    n_draws: int = eqx.field(default=500, static=True, converter=_draws)
-
-    def needs(self, key: Key, features: Features) -> Needs:
-        return Needs(jax.random.normal(key, (count(features), self.n_draws), float_type(features)))
-
-    def outcome(self, sums: Sums) -> Outcome:
-        g = sums.weights
-        samples = (sums.forms + sums.diagonal @ (g**2 - 1)) / float(sums.n**2)
-        return sums.compared(sums.unbiased, samples)
-
-    def least_p_value(self, n: int) -> float:
-        r"""1 over the draws + 1, or the p-value of h = 1 for all pairs.
-
-        There n U is largest beside its distribution: :math:`P(\chi^2_1 \geq n + 1)`.
-        """
-        return max(1 / (self.n_draws + 1), math.erfc(((n + 1) / 2) ** 0.5))
-
-
 def float_type(features: Features) -> Any:
     """The type of the floats among the features; classes are integers."""
     types = [jnp.result_type(leaf) for leaf in jax.tree.leaves(features)]

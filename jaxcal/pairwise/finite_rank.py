@@ -40,7 +40,7 @@ class Frequencies(NamedTuple):
 
 
 class Draw(eqx.Module):
-    """Random frequencies for the statistics of a test; every call gives the same ones.
+    """Random frequencies for the statistic of a test; every call gives the same ones.
 
     Attributes:
         key: Random key.
@@ -102,43 +102,36 @@ class HasWaves(Protocol):
 
 
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
-    """A kernel on predictions times statistics, as an inner product of random features.
+    """A kernel on predictions times a statistic, as an inner product of random features.
 
-    Each statistic has a method ``vectors(features)``, [channels, q, n], and is the inner product
+    The statistic has a method ``vectors(features)``, [channels, q, n], and is the inner product
     of these, or a method ``waves(draw, features)``.
 
     Raises:
-        TypeError: a statistic has neither.
+        TypeError: the statistic has neither.
     """
-    assert isinstance(weighted.divergence, VectorDivergence)
-    waves = []
-    for one, of in zip(weighted.statistics, features.residuals, strict=True):
-        if isinstance(one, HasWaves):
-            waves.append(one.waves(draw, of))
-        elif isinstance(one, OfVectors):
-            waves.append(VectorWaves(draw.frequencies(), one))
-        else:
-            raise TypeError(
-                f"features: {type(one).__name__} has no random features: it needs a method "
-                f"vectors(features), [channels, q, n], whose inner products it is, or "
-                f"waves(draw, features)"
-            )
-    return WeightedWaves(weighted.divergence, tuple(waves))
+    divergence, statistic = weighted.divergence, weighted.statistic
+    assert isinstance(divergence, VectorDivergence)
+    if isinstance(statistic, HasWaves):
+        return WeightedWaves(divergence, statistic.waves(draw, features.residual))
+    if isinstance(statistic, OfVectors):
+        return WeightedWaves(divergence, VectorWaves(draw.frequencies(), statistic))
+    raise TypeError(
+        f"features: {type(statistic).__name__} has no random features: it needs a method "
+        f"vectors(features), [channels, q, n], whose inner products it is, or "
+        f"waves(draw, features)"
+    )
 
 
 class WeightedWaves(eqx.Module):
-    """The waves of several statistics, channel by channel; shorter vectors end in zeros."""
+    """Waves of predictions times those of a statistic of the targets: the map of `FiniteRank`."""
 
     divergence: VectorDivergence
-    each: tuple[Waves, ...]
+    statistic: Waves
 
     def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
         vectors = self.divergence.vectors(features.predictions).T
-        parts = [one(vectors, of) for one, of in zip(self.each, features.residuals, strict=True)]
-        length = max(part.shape[1] for part in parts)
-        return jnp.concatenate(
-            [jnp.pad(part, ((0, 0), (0, length - part.shape[1]), (0, 0))) for part in parts]
-        )
+        return self.statistic(vectors, features.residual)
 
 
 class VectorWaves(eqx.Module):

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means import KernelMeans
+from jaxcal.kernel_means.dispatch import KernelMeans
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels.classes import ClassGram, MatrixKernel
 from jaxcal.models.families import Classes

@@ -294,7 +294,7 @@ class OperatorStein(eqx.Module):
     """Pairwise statistic of an operator-valued kernel, by autodiff: the general form.
 
     ``operator(p, q, x, y)`` returns A [d, d] for the prediction features p, q (one observation
-    each) and targets x, y. Features: `jaxcal.pairwise.weighted.WeightedFeatures` with one residual,
+    each) and targets x, y. Features: `jaxcal.pairwise.weighted.WeightedFeatures` of
     `SteinFeatures`. Cost O(d^4) per pair: for small d, and for checking special forms.
     """
 
@@ -307,7 +307,7 @@ class OperatorStein(eqx.Module):
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:
         def pair(a: WeightedFeatures, b: WeightedFeatures) -> Array:
             bound = lambda x, y: self.operator(a.predictions, b.predictions, x, y)  # noqa: E731
-            (one,), (other,) = a.residuals, b.residuals
+            one, other = a.residual, b.residual
             return operator_stein(bound, one.ys, other.ys, one.scores, other.scores)
 
         return points.gram(pair, rows, cols)[None]

@@ -3,8 +3,7 @@ r"""h(i, j) = k(p_i, p_j) < t_i, t_j >: one statistic for every residual with me
 A kernel on predictions times an inner product of residuals of their targets. The residual may be a
 vector (`Inner`: a moment, a one-hot label minus its probabilities, an outcome minus its confidence)
 or a function (`jaxcal.pairwise.stein.Stein`: the Stein feature of a score;
-`jaxcal.pairwise.skce.KernelResidual`: a kernel at the target minus its mean); several residuals
-share one kernel, each with channels of its own.
+`jaxcal.pairwise.skce.KernelResidual`: a kernel at the target minus its mean).
 """
 
 from typing import NamedTuple
@@ -36,39 +35,36 @@ class Inner(eqx.Module):
 
 
 class WeightedFeatures(NamedTuple):
-    """``predictions``: features for the divergence between them; ``residuals``: those of each
+    """``predictions``: features for the divergence between them; ``residual``: those of the
     statistic of the targets."""
 
     predictions: Features
-    residuals: tuple[Features, ...]
+    residual: Features
 
 
 class Weighted(eqx.Module):
-    """A kernel on predictions times each of several statistics of the targets, channel by channel.
+    """A kernel on predictions times each channel of a statistic of the targets.
 
-    Cost a pair: one kernel on predictions, and the statistics.
+    Cost a pair: one kernel on predictions, and the statistic.
     """
 
     prediction_kernel: KernelLike
     divergence: DivergenceLike
-    statistics: tuple[Pairwise, ...] = (Inner(),)
+    statistic: Pairwise = Inner()
 
     @property
     def channels(self) -> int:
-        return sum(one.channels for one in self.statistics)
+        return self.statistic.channels
 
     @property
     def route(self) -> str:
-        """How the statistics take their averages; empty where they take none."""
-        routes = (getattr(one, "route", "") for one in self.statistics)
-        return "; ".join(route for route in routes if route)
+        """How the statistic takes its averages; empty where it takes none."""
+        return getattr(self.statistic, "route", "")
 
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:
         k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)
-        both = zip(self.statistics, rows.residuals, cols.residuals, strict=True)
-        return k[None] * jnp.concatenate([one.block(a, b) for one, a, b in both])
+        return k[None] * self.statistic.block(rows.residual, cols.residual)
 
     def diagonal(self, features: WeightedFeatures) -> Float[Array, "c n"]:
         k = gram_diagonal(self.prediction_kernel, self.divergence, features.predictions)
-        both = zip(self.statistics, features.residuals, strict=True)
-        return k[None] * jnp.concatenate([one.diagonal(of) for one, of in both])
+        return k[None] * self.statistic.diagonal(features.residual)

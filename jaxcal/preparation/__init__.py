@@ -1,12 +1,11 @@
 """Data to features: what a test compares, fitted to data, for the engine over pairs."""
 
 from jaxcal.numerics import not_finite
-from jaxcal.preparation.parts import MomentsResidual
+from jaxcal.preparation.parts import MomentResidual
 from jaxcal.preparation.prepared import Embedding, Prepared
 from jaxcal.preparation.random_features import RandomFeatures
 from jaxcal.preparation.redraws import as_forms, rare_targets, refitted, samplable
 from jaxcal.preparation.residuals import (
-    Channels,
     Featured,
     MeanResidual,
     Residual,
@@ -25,14 +24,13 @@ from jaxcal.preparation.specification import (
 from jaxcal.preparation.views import ClassFrame, Frame, View
 
 __all__ = [
-    "Channels",
     "ClassFrame",
     "Embedding",
     "Featured",
     "Frame",
     "Keys",
     "MeanResidual",
-    "MomentsResidual",
+    "MomentResidual",
     "Options",
     "Prepared",
     "RandomFeatures",

@@ -1,46 +1,39 @@
-"""Moments as residuals, one or several beside each other: what `moment_test` and
-`calibration_test` compare."""
+"""A moment as residuals: what `moment_test` compares."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal.kernels import points
 from jaxcal.models import OwnUnits, Standardized
-from jaxcal.moments import KernelStein, Moment, evaluate, marginal_means, smooth
+from jaxcal.moments import Moment, evaluate, marginal_means, smooth
 from jaxcal.moments.support import edges
 from jaxcal.numerics import not_finite
-from jaxcal.pairwise.stein import Stein, SteinFeatures
-from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
-from jaxcal.preparation.residuals import Channels, Featured, noted
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+from jaxcal.preparation.residuals import Featured, noted
 from jaxcal.preparation.views import View
 from jaxcal.scores import each_density, is_distribution, signs_reversed, states_an_end
-from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Points, PredictionsLike
+from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
 
 CHANCE = 0.002  # that all values lie on one side, which may be no evidence: 1 of 500 draws
 LOOKS = 8  # moves of each target
 
 
-class MomentsResidual(eqx.Module):
-    """Moments of each target under its prediction; with ``apart`` a channel a named group.
+class MomentResidual(eqx.Module):
+    """A moment of each target under its prediction, called in the units of the predictions."""
 
-    ``labels``: of the moments, one each. Moments are called in the units of the predictions.
-    """
-
-    moments: tuple[Moment | KernelStein, ...]
-    labels: tuple[str, ...] = eqx.field(static=True)
-    apart: bool = eqx.field(default=False, static=True)
+    moment: Moment
+    label: str = eqx.field(static=True)
     components: bool = eqx.field(default=False, init=False, static=True)
 
     @property
     def needs_scores(self) -> bool:
-        return any(isinstance(one, KernelStein) or _asks(one, "marginal") for one in self.moments)
+        return bool(_asks(self.moment, "marginal"))
 
     def needs_nodes(self, predictions: Standardized) -> bool:
-        return any(_asks(one, "whole_space") for one in self.moments)  # to look for a boundary
+        return bool(_asks(self.moment, "whole_space"))  # to look for a boundary
 
     def node_key(self, key: Key) -> Key:
         return key
@@ -73,47 +66,30 @@ class MomentsResidual(eqx.Module):
             jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(densities) > 0))
         )
         impossible = impossible & ~lost
-        keys = jax.random.split(key, 1 + len(self.moments))
+        keys, moment = jax.random.split(key), self.moment
         bounded, rough = _bounded(keys[0], densities, view, ~finite | lost), jnp.zeros((), bool)
-        if any(_asks(one, "smoothness") == 2 for one in self.moments):
+        if _asks(moment, "smoothness") == 2:
             rough = ~smooth(keys[0], densities, targets, centers, scales)
-        nonfinite, parts, rare = jnp.sum(lost), [], jnp.zeros((), bool)
-        for k, (label, moment) in enumerate(zip(self.labels, self.moments, strict=True)):
-            out = (bool(_asks(moment, "whole_space")) & bounded) | (
-                (_asks(moment, "smoothness") == 2) & rough
-            )
-            at, units, rows = centers, scales, ()
-            if isinstance(moment, KernelStein):
-                assert view.scores is not None
-                groups = {"shape": view.point_scores}
-            else:
-                fitted = getattr(moment, "fitted", None)
-                if fitted is not None:
-                    moment = fitted(keys[k + 1], ys.shape[1], ys.dtype)
-                if _asks(moment, "common"):
-                    at, units = common
-                if _asks(moment, "marginal") and each is None:
-                    units = units @ _roots(view, predictions)
-                if _asks(moment, "randomized"):
-                    rows = (jax.random.split(keys[k + 1], ys.shape[0]),)
-                groups = evaluate(moment, densities, targets, at, units, *rows)
-            for group, values in groups.items():
-                if values.shape[1] == 0:  # no correlation in one dimension
-                    continue
-                kept = finite & ~impossible & ~lost & ~out
-                values = jnp.where(finite[:, None] & ~kept[:, None], 0, values)
-                if not type(moment).__module__.startswith("jaxcal."):  # but a user's own
-                    args = (densities, targets, common[1][0], at, units, *rows)
-                    rare |= _one_sided(keys[k + 1], moment, group, values, *args)
-                nonfinite = nonfinite + not_finite(jnp.where(finite[:, None], values, 0))
-                name = label if group == "moment" else f"{label}: {group}"
-                parts.append(Part(moment, values, ~finite | kept, out, name))
-        if not self.apart:
-            values = jnp.concatenate([part.values for part in parts], axis=1)
-            out = jnp.any(jnp.stack([part.out for part in parts]))
-            parts = [Part(None, values, finite, out, self.labels[0])]
-        names = tuple(part.name for part in parts)
-        features = tuple(_features(part, view.points) for part in parts)
+        out = (bool(_asks(moment, "whole_space")) & bounded) | rough
+        fitted = getattr(moment, "fitted", None)
+        if fitted is not None:
+            moment = fitted(keys[1], ys.shape[1], ys.dtype)
+        at, units = common if _asks(moment, "common") else (centers, scales)
+        if _asks(moment, "marginal") and each is None:
+            units = units @ _roots(view, predictions)
+        rows = (jax.random.split(keys[1], len(ys)),) if _asks(moment, "randomized") else ()
+        groups = evaluate(moment, densities, targets, at, units, *rows)
+        kept = finite & ~impossible & ~lost & ~out
+        by_user = not type(moment).__module__.startswith("jaxcal.")
+        rare, nonfinite = jnp.zeros((), bool), jnp.sum(lost)
+        for group, values in groups.items():
+            values = jnp.where(finite[:, None] & ~kept[:, None], 0, values)
+            if by_user:
+                args = (densities, targets, common[1][0], at, units, *rows)
+                rare |= _one_sided(keys[1], moment, group, values, *args)
+            nonfinite = nonfinite + not_finite(jnp.where(finite[:, None], values, 0))
+            groups[group] = values
+        values = jnp.concatenate([*groups.values()], axis=1)
         notes = noted(view, (), described) | {
             "nonfinite-scores": nonfinite,
             "impossible-targets": jnp.sum(impossible),
@@ -123,10 +99,7 @@ class MomentsResidual(eqx.Module):
         }
         if view.scores is not None:
             notes["reversed-sign"] = signs_reversed(view.ys, view.scores) & ~bounded
-        left_out = jnp.stack([part.out for part in parts])
-        return Featured(
-            WeightedFeatures(described, features), notes, channels=Channels(names, left_out)
-        )
+        return Featured(WeightedFeatures(described, values), notes, left_out=out)
 
     def pairwise(
         self,
@@ -135,33 +108,7 @@ class MomentsResidual(eqx.Module):
         prediction_kernel: KernelLike,
         divergence: DivergenceLike,
     ) -> Weighted:
-        statistics = []
-        stein = iter([one for one in self.moments if isinstance(one, KernelStein)])
-        for features in featured.features.residuals:
-            if isinstance(features, SteinFeatures):
-                one = next(stein)
-                kernel = points.with_bandwidth(one.kernel, one.factor * target_kernel.bandwidth)
-                statistics.append(Stein(kernel, dimension=features.ys.shape[1]))
-            else:
-                statistics.append(Inner())
-        return Weighted(prediction_kernel, divergence, tuple(statistics))
-
-
-class Part(NamedTuple):
-    """A channel: a moment's group of values [n, q], which observations [n] take part, whether the
-    moment is left out, and what the channel is called."""
-
-    moment: Moment | KernelStein | None
-    values: Float[Array, "n q"]
-    kept: Bool[Array, " n"]
-    out: Bool[Array, ""]
-    name: str
-
-
-def _features(part: Part, ys: Points) -> Features:
-    if not isinstance(part.moment, KernelStein):
-        return part.values
-    return SteinFeatures(ys, part.values, part.kept.astype(ys.dtype))
+        return Weighted(prediction_kernel, divergence)
 
 
 def _asks(moment: object, name: str) -> int:

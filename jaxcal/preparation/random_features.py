@@ -71,14 +71,14 @@ class RandomFeatures(eqx.Module):
         features: WeightedFeatures,
         target_kernel: KernelLike = Constant(),
     ) -> FiniteRank:
-        """A kernel on predictions times statistics of the targets, as one of random features.
+        """A kernel on predictions times a statistic of the targets, as one of random features.
 
         Args:
-            weighted: The `jaxcal.pairwise.weighted.Weighted`, whose statistics have a method
-                ``vectors(features)``, [channels, q, n], whose inner products they are, or
+            weighted: The `jaxcal.pairwise.weighted.Weighted`, whose statistic has a method
+                ``vectors(features)``, [channels, q, n], whose inner products it is, or
                 ``waves(draw, features)`` (`jaxcal.pairwise.finite_rank.HasWaves`).
             features: Features of the observations.
-            target_kernel: Kernel on targets, with its bandwidth, for statistics with waves.
+            target_kernel: Kernel on targets, with its bandwidth, for a statistic with waves.
 
         Returns:
             The statistic of finite rank, with the same features; its mean over the keys is that of
@@ -89,7 +89,7 @@ class RandomFeatures(eqx.Module):
         """
         if not isinstance(weighted, Weighted):
             raise TypeError(
-                f"features: random features are those of a kernel on predictions times statistics "
+                f"features: random features are those of a kernel on predictions times a statistic "
                 f"of targets, jaxcal.pairwise.weighted.Weighted, not of {type(weighted).__name__}"
             )
         vectors, kernel = _vectors(weighted.divergence, weighted.prediction_kernel)

@@ -15,7 +15,7 @@ from jaxcal.models import Draws
 from jaxcal.models.families import Classes, Laplaces, Normals, distribution_of
 from jaxcal.models.sampling import sample
 from jaxcal.pairwise.skce import KernelResidual, class_directions
-from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preparation.prepared import Prepared
 from jaxcal.preparation.residuals import Featured
 from jaxcal.preparation.specification import Keys, Specification
@@ -99,8 +99,8 @@ def refitted(
     if not isinstance(predictions, Classes):
         return spec.fit(keys, again, ys)
     prepared, featured = fitted  # which looked at no target
-    observed = featured.features.residuals[0]._replace(ys=ys)
-    features = featured.features._replace(residuals=(observed,))
+    observed = featured.features.residual._replace(ys=ys)
+    features = featured.features._replace(residual=observed)
     return prepared, featured._replace(features=features)
 
 
@@ -118,7 +118,7 @@ def as_forms(
         of b keys, [n, (1 + b) k]; None where the statistic is another.
     """
     statistic = _kernel_residual(pairwise)
-    observed = features.residuals[0] if statistic is not None else None
+    observed = features.residual if statistic is not None else None
     distribution = None if observed is None else observed.distribution
     if not isinstance(distribution, Classes):
         return None
@@ -133,8 +133,8 @@ def as_forms(
     ys = jax.vmap(lambda key: _classes(key, p))(keys)
     ys = jnp.concatenate([observed.ys[None].astype(ys.dtype), ys])
     columns = root.T[ys] - (p @ root.T)[None]
-    kernel = Weighted(pairwise.prediction_kernel, pairwise.divergence, (Inner(),))
-    ones = WeightedFeatures(features.predictions, (jnp.ones((n, 1), p.dtype),))
+    kernel = Weighted(pairwise.prediction_kernel, pairwise.divergence)
+    ones = WeightedFeatures(features.predictions, jnp.ones((n, 1), p.dtype))
     return kernel, ones, jnp.moveaxis(columns, 0, 1).reshape(n, -1)
 
 
@@ -159,8 +159,8 @@ def rare_targets(
     statistic = _kernel_residual(prepared.pairwise)
     if isinstance(predictions, Classes):
         p, kernel = predictions.probabilities, prepared.target_kernel
-        own = isinstance(kernel, MatrixKernel)
-        grams = jax.vmap(kernel.function)(p, p) if own else _matrix(kernel)
+        per_prediction = isinstance(kernel, MatrixKernel)
+        grams = jax.vmap(kernel.function)(p, p) if per_prediction else _matrix(kernel)
         mean, variance = _of_classes(p, grams)
     elif statistic is not None and samplable(predictions, targets):
         mean, variance = _of_looks(key, prepared, statistic, featured, predictions, targets)
@@ -174,8 +174,8 @@ def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Ar
     gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
     gram = gram.reshape(-1, *gram.shape[-2:])
     average = (p[:, None] @ gram)[:, 0]
-    own = jnp.sum(average * p, axis=1, keepdims=True)
-    squares = jnp.diagonal(gram, axis1=-2, axis2=-1) - 2 * average + own
+    squared_norms = jnp.sum(average * p, axis=1, keepdims=True)
+    squares = jnp.diagonal(gram, axis1=-2, axis2=-1) - 2 * average + squared_norms
     mean = jnp.sum(p * squares, axis=1)
     return jnp.sum(mean), jnp.sum(p * (squares - mean[:, None]) ** 2)
 
@@ -190,7 +190,7 @@ def _of_looks(
 ) -> tuple[Array, Array]:
     """Mean of V in closed form, and mean of its squared distance from that."""
     frame, means = prepared.frame, statistic.means
-    observed = featured.features.residuals[0]
+    observed = featured.features.residual
     assert isinstance(frame, Frame)
     if frame.whitener is None:
         frame = Frame(frame.units, frame.origin, None)
@@ -201,20 +201,19 @@ def _of_looks(
     def off(key: Key) -> Array:
         ys = redraw(key, predictions, targets)[1]
         seen = frame.view(predictions, ys, scores=False).points
-        return 2 * jnp.sum(own - jax.vmap(first)(seen, observed.distribution))
+        return 2 * jnp.sum(squared_norms - jax.vmap(first)(seen, observed.distribution))
 
-    own = means.own(observed.distribution)
+    squared_norms = means.own(observed.distribution)
     ys = observed.ys[:1]
-    mean = jnp.sum(means.gram(ys, ys)[0, 0] - own)
+    mean = jnp.sum(means.gram(ys, ys)[0, 0] - squared_norms)
     return mean, jnp.mean(jax.lax.map(off, jax.random.split(key, LOOKS)) ** 2)
 
 
 def _kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
     """The statistic of a test with kernel means over all pairs; None for others."""
-    if not isinstance(pairwise, Weighted) or len(pairwise.statistics) != 1:
-        return None
-    (statistic,) = pairwise.statistics
-    return statistic if isinstance(statistic, KernelResidual) else None
+    if isinstance(pairwise, Weighted) and isinstance(pairwise.statistic, KernelResidual):
+        return pairwise.statistic
+    return None
 
 
 def _matrix(kernel: KernelLike) -> Array | None:

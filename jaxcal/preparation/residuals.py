@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxcal import preconditioners
 from jaxcal.dependence import series_of
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.kernel_means import KernelMeans, kernel_means
+from jaxcal.kernel_means import kernel_means
+from jaxcal.kernel_means.dispatch import KernelMeans
 from jaxcal.kernels.points import Constant
 from jaxcal.models import Draws, Standardized
 from jaxcal.models.families import Classes, offered_moments
@@ -39,13 +40,6 @@ from jaxcal.typing import (
 )
 
 LANDMARKS = 8  # targets at which kernel residuals are series
-
-
-class Channels(NamedTuple):
-    """Of moments: ``names``, and ``left_out`` [c] that ask for what a density does not have."""
-
-    names: tuple[str, ...]
-    left_out: Bool[Array, " c"]
 
 
 def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
@@ -74,7 +68,7 @@ class Featured(NamedTuple):
     notes: dict[str, Array]
     claimed: Claimed | None = None
     means: KernelMeans | None = None
-    channels: Channels | None = None  # of moments
+    left_out: Bool[Array, ""] | None = None  # of a moment: whether it asks for too much
     scores: Points | None = None  # of Stein tests, in the units in which they compare
 
 
@@ -123,7 +117,7 @@ def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array,
     classes minus probabilities; and where means are not known, kernel residuals at some targets."""
     if featured.means is None:
         return series_of(featured.features)
-    (observed,) = featured.features.residuals
+    observed = featured.features.residual
     means, ys, n = featured.means, observed.ys, len(targets)
     if isinstance(predictions, Classes):
         p = predictions.probabilities
@@ -138,8 +132,8 @@ def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array,
             return local
         center = offered.mean
     gaps = targets.reshape(n, -1) - center.reshape(n, -1)
-    known = jnp.all(jnp.isfinite(center))
-    both = (jnp.where(known, gaps, 0), jnp.where(known, 0, local))
+    finite = jnp.all(jnp.isfinite(center))
+    both = (jnp.where(finite, gaps, 0), jnp.where(finite, 0, local))
     return jnp.concatenate(both, axis=1)
 
 
@@ -201,7 +195,7 @@ class SteinResidual(eqx.Module):
             "reversed-sign": signs_reversed(view.ys, scores) & ~abrupt,
         }
         return Featured(
-            WeightedFeatures(described, (stein,)),
+            WeightedFeatures(described, stein),
             notes,
             claimed=None if claims is None else Claimed(view.ys, claims),
             scores=view.point_scores,
@@ -214,9 +208,9 @@ class SteinResidual(eqx.Module):
         prediction_kernel: KernelLike,
         divergence: DivergenceLike,
     ) -> Weighted:
-        dimension = featured.features.residuals[0].ys.shape[1]
+        dimension = featured.features.residual.ys.shape[1]
         stein = Stein(target_kernel, dimension=dimension, components=self.components)
-        return Weighted(prediction_kernel, divergence, (stein,))
+        return Weighted(prediction_kernel, divergence, stein)
 
 
 def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
@@ -286,8 +280,8 @@ class MeanResidual(eqx.Module):
             notes["unsettled-chains"] = unsettled
         if means.error is not None:
             notes["averages-error"] = jnp.asarray(means.error)
-        residuals = (Observed(view.points, means.features),)
-        return Featured(WeightedFeatures(described, residuals), notes, means=means.empty())
+        residual = Observed(view.points, means.features)
+        return Featured(WeightedFeatures(described, residual), notes, means=means.empty())
 
     def pairwise(
         self,
@@ -297,4 +291,4 @@ class MeanResidual(eqx.Module):
         divergence: DivergenceLike,
     ) -> Weighted:
         assert featured.means is not None
-        return Weighted(prediction_kernel, divergence, (KernelResidual(featured.means),))
+        return Weighted(prediction_kernel, divergence, KernelResidual(featured.means))

@@ -74,11 +74,6 @@ class Specification(eqx.Module):
         """Whether the statistic is kept apart by coordinate."""
         return self.residual.components
 
-    @property
-    def apart(self) -> bool:
-        """Whether the channels of the statistic are parts of which the largest counts."""
-        return getattr(self.residual, "apart", False)
-
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Prepared, Featured]:
         """Units, nodes, bandwidths and statistic from data, and the features of these data.
 

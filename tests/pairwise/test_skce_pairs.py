@@ -48,8 +48,8 @@ def normals():
     divergence = Wasserstein()
     described = divergence.features(jax.random.key(0), law, None)
     observed = Observed(jnp.asarray(YS)[:, None], means.features)
-    pairwise = Weighted(Gaussian(SPREAD), divergence, (KernelResidual(means.empty()),))
-    return pairwise, WeightedFeatures(described, (observed,))
+    pairwise = Weighted(Gaussian(SPREAD), divergence, KernelResidual(means.empty()))
+    return pairwise, WeightedFeatures(described, observed)
 
 
 def test_normals_are_those_of_the_definition_by_quadrature(normals):
@@ -75,9 +75,9 @@ def test_given_a_prediction_its_own_targets_average_to_zero(normals):
     drawn = MEAN[0] + SCALE[0] * z
 
     def with_target(y):
-        (observed,) = features.residuals
-        moved = (observed._replace(ys=observed.ys.at[0, 0].set(y)),)
-        return pairwise.block(features._replace(residuals=moved), features)[0][0, 1:]
+        observed = features.residual
+        moved = observed._replace(ys=observed.ys.at[0, 0].set(y))
+        return pairwise.block(features._replace(residual=moved), features)[0][0, 1:]
 
     h = jax.vmap(with_target)(jnp.asarray(drawn))
     np.testing.assert_allclose(weights @ h / weights.sum(), 0, atol=1e-10)
@@ -94,8 +94,8 @@ def test_classes_are_those_of_the_definition_by_enumeration():
     divergence = TotalVariation()
     means = kernel_means(Delta(), law)
     described = divergence.features(jax.random.key(0), p, None)
-    pairwise = Weighted(Gaussian(SPREAD), divergence, (KernelResidual(means.empty()),))
-    features = WeightedFeatures(described, (Observed(ys, means.features),))
+    pairwise = Weighted(Gaussian(SPREAD), divergence, KernelResidual(means.empty()))
+    features = WeightedFeatures(described, Observed(ys, means.features))
     wanted = np.zeros((4, 4))
     for i, j in itertools.product(range(4), repeat=2):
         same = sum(
@@ -110,7 +110,7 @@ def test_classes_are_those_of_the_definition_by_enumeration():
 
 def test_without_a_kernel_on_predictions_the_sum_is_a_squared_norm(normals):
     pairwise, features = normals
-    plain = Weighted(Constant(), pairwise.divergence, pairwise.statistics)
+    plain = Weighted(Constant(), pairwise.divergence, pairwise.statistic)
     h = plain.block(features, features)[0]
     assert np.linalg.eigvalsh(h)[0] > -1e-12
     assert float(jnp.sum(h)) >= 0

@@ -85,7 +85,7 @@ def observations(kind="none", n=N, seed=0):
     rng = np.random.default_rng(seed)
     ys, scores, phi = rng.normal(size=(n, D)), rng.normal(size=(n, D)), rng.normal(size=(n, Q))
     ys[1], phi[1] = ys[0], phi[0]  # targets and predictions that coincide
-    return WeightedFeatures(phi, (SteinFeatures(ys, scores, preconditioners(rng, n, D)[kind]),))
+    return WeightedFeatures(phi, SteinFeatures(ys, scores, preconditioners(rng, n, D)[kind]))
 
 
 def to_jax(features):
@@ -94,7 +94,7 @@ def to_jax(features):
 
 def by_hand(derivatives, features, prediction_gram=None):
     """[d, n, n] by loops, from derivatives that were worked out by hand."""
-    phi, ((ys, scores, m),) = features
+    phi, (ys, scores, m) = features
     n, d = ys.shape
     ms = as_matrices(m, n, d)
     k = oracles.gram(oracles.imq(0.5), 1.4, phi) if prediction_gram is None else prediction_gram
@@ -108,7 +108,7 @@ def by_hand(derivatives, features, prediction_gram=None):
 
 def statistic(kernel, components=False):
     stein = Stein(kernel, dimension=D, components=components)
-    return Weighted(IMQ(1.4), Vectors(jnp.zeros((0, Q))), (stein,))
+    return Weighted(IMQ(1.4), Vectors(jnp.zeros((0, Q))), stein)
 
 
 @eqx.filter_jit
@@ -197,7 +197,7 @@ def test_rectangular_blocks():
 def test_operator_valued_form_equals_the_special_forms(name, kind):
     kernel, derivatives = KERNELS[name]
     features = observations(kind, n=4)
-    (observed,) = features.residuals
+    observed = features.residual
     ms = jnp.asarray(as_matrices(observed.preconditioner, 4, D))
     scale = IMQ(1.4)
 
@@ -207,7 +207,7 @@ def test_operator_valued_form_equals_the_special_forms(name, kind):
 
     with_matrices = to_jax(
         WeightedFeatures(
-            {"phi": features.predictions, "m": ms}, (observed._replace(preconditioner=None),)
+            {"phi": features.predictions, "m": ms}, observed._replace(preconditioner=None)
         )
     )
     general = block(OperatorStein(operator), with_matrices, with_matrices)[0]
@@ -305,9 +305,9 @@ def test_quadrature_by_scipy_agrees():
 def test_scale_covariance(scale):
     """y -> c y, l -> c l, s -> s / c leaves c^2 h unchanged."""
     features = to_jax(observations())
-    (observed,) = features.residuals
+    observed = features.residual
     wider = observed._replace(ys=observed.ys * scale, scores=observed.scores / scale)
-    other = features._replace(residuals=(wider,))
+    other = features._replace(residual=wider)
     plain = block(statistic(IMQ(0.8)), features, features)
     scaled = block(statistic(IMQ(jnp.asarray(0.8 * scale))), other, other)
     np.testing.assert_allclose(scale**2 * scaled, plain, rtol=1e-9, atol=1e-11)
@@ -338,5 +338,5 @@ def test_float32_stays_float32(length):
     length = jnp.asarray(length, jnp.float32)
     kernel = Gaussian(length)
     stein = Stein(kernel, dimension=D)
-    pairwise = Weighted(Gaussian(1.4), Vectors(jnp.zeros((0, Q))), (stein,))
+    pairwise = Weighted(Gaussian(1.4), Vectors(jnp.zeros((0, Q))), stein)
     assert block(pairwise, features, features).dtype == jnp.float32

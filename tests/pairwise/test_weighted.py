@@ -1,24 +1,38 @@
-"""A kernel on predictions times several residuals: each channel is the product, pair by pair."""
+"""A kernel on predictions times a statistic of the targets: each channel is the product by pair."""
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import IMQ, Gaussian
 from jaxcal.pairwise.stein import Stein, SteinFeatures
 from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
 
+RNG = np.random.default_rng(0)
+PHI, YS, SCORES, RESIDUALS = (jnp.asarray(RNG.normal(size=(5, q))) for q in (3, 2, 2, 4))
+STEIN = Stein(Gaussian(1.0), dimension=2, components=True)
 
-def test_every_channel_of_every_residual_is_weighed():
-    rng = np.random.default_rng(0)
-    phi, ys, scores, residuals = (jnp.asarray(rng.normal(size=(5, q))) for q in (3, 2, 2, 4))
-    stein = Stein(Gaussian(1.0), dimension=2, components=True)
-    pairwise = Weighted(IMQ(0.8), Vectors(phi[:0]), (Inner(), stein))
-    features = WeightedFeatures(phi, (residuals, SteinFeatures(ys, scores)))
-    assert pairwise.channels == 3
-    k = (1 + np.sum((phi[:, None] - phi[None]) ** 2, axis=-1) / 0.8**2) ** -0.5
-    alone = [residuals @ residuals.T, *stein.block(*[SteinFeatures(ys, scores)] * 2)]
-    wanted = k[None] * np.stack(alone)
+
+@pytest.mark.parametrize(
+    ("statistic", "residual", "channels"),
+    [(Inner(), RESIDUALS, 1), (STEIN, SteinFeatures(YS, SCORES), 2)],
+    ids=["inner", "stein"],
+)
+def test_every_channel_of_a_statistic_is_weighed(statistic, residual, channels):
+    pairwise = Weighted(IMQ(0.8), Vectors(PHI[:0]), statistic)
+    features = WeightedFeatures(PHI, residual)
+    assert pairwise.channels == channels
+    k = (1 + np.sum((PHI[:, None] - PHI[None]) ** 2, axis=-1) / 0.8**2) ** -0.5
+    wanted = k[None] * statistic.block(residual, residual)
     np.testing.assert_allclose(pairwise.block(features, features), wanted, rtol=1e-12)
     diagonal = np.diagonal(wanted, axis1=1, axis2=2)
     np.testing.assert_allclose(pairwise.diagonal(features), diagonal, rtol=1e-12)
+
+
+def test_a_statistic_is_an_inner_product_unless_another_is_asked_for():
+    features = WeightedFeatures(PHI, RESIDUALS)
+    pairwise = Weighted(IMQ(0.8), Vectors(PHI[:0]))
+    k = (1 + np.sum((PHI[:, None] - PHI[None]) ** 2, axis=-1) / 0.8**2) ** -0.5
+    wanted = k * (RESIDUALS @ RESIDUALS.T)
+    np.testing.assert_allclose(pairwise.block(features, features)[0], wanted, rtol=1e-12)

@@ -1,0 +1,116 @@
+r"""One statistic from many entries: the evidence, averaged over named alternatives.
+
+An entry is the sum over observations of a moment times a feature, with mean 0 under calibration.
+Divided by the roots of their sums of squares, entries z have deviation 1 under random signs, and
+correlations R. Where the entries of a block may be shifted by :math:`N(0, \tau^2 I)`, the log
+evidence is
+
+.. math:: \tfrac12 z^\top (R^{-1} - (R + \tau^2 I)^{-1}) z - \tfrac12 \log |I + \tau^2 R^{-1}|,
+
+and where one entry alone may be, the same with R = 1. The statistic is the log of the evidence
+averaged over both kinds, blocks and groups. R and the roots do not change under signs, so that
+they, :math:`\tau` and the weights of groups move power alone.
+
+Source: Good (1992), The Bayes/non-Bayes compromise, for averaged evidence as a statistic.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxcal.entries.moments import Group
+from jaxcal.numerics import quadratic_forms
+from jaxcal.signs import HadamardSigns
+
+TAU2 = 8.0  # shifts of about 3 deviations
+RIDGE = 0.02  # share of the identity in R, as entries may be collinear
+
+
+class Entries(NamedTuple):
+    """``values`` [n, k] of all groups beside each other, of sums of squares 1 or 0, and their
+    ``correlations`` [k, k]."""
+
+    values: Float[Array, "n k"]
+    correlations: Float[Array, "k k"]
+
+    @classmethod
+    def of(cls, groups: list[Group], kept: Bool[Array, " n"]) -> "Entries":
+        """Those of the observations that are kept, in the order of the groups."""
+        values = jnp.concatenate([block for group in groups for block in group.blocks], axis=1)
+        values = jnp.where(kept[:, None], values, 0)
+        sizes = jnp.sqrt(jnp.sum(values**2, axis=0, keepdims=True))
+        values = values / jnp.where(sizes > 0, sizes, 1)
+        with jax.default_matmul_precision("highest"):
+            return cls(values, values.T @ values)
+
+    def sums(self, signs: Float[Array, "n b"] | HadamardSigns) -> Float[Array, "k b1"]:
+        """Sums of the entries, then with each column of signs."""
+        if isinstance(signs, HadamardSigns):
+            drawn = signs.sums(self.values)
+        else:
+            with jax.default_matmul_precision("highest"):
+                drawn = self.values.T @ signs
+        return jnp.concatenate([jnp.sum(self.values, axis=0)[:, None], drawn], axis=1)
+
+
+def log_evidence(
+    z: Float[Array, "k b"], r: Float[Array, "k k"], groups: list[Group]
+) -> Float[Array, "g b"]:
+    """Log evidence of each group, with its weight, for b columns of sums of variance 1 with
+    correlations r.
+
+    Cost: k^3 for the largest block, of k entries, and k^2 b.
+    """
+    sizes = [block.shape[1] for group in groups for block in group.blocks]
+    blocks = _of_blocks(z, r, sizes)
+    evidences, start = [], 0
+    for group in groups:
+        own = blocks[start : start + len(group.blocks)]
+        mean = jax.nn.logsumexp(own, axis=0) - math.log(len(group.blocks))
+        evidences.append(mean + math.log(group.weight))
+        start += len(group.blocks)
+    return jnp.stack(evidences)
+
+
+def _of_blocks(
+    z: Float[Array, "k b"], r: Float[Array, "k k"], sizes: list[int]
+) -> Float[Array, "m b"]:
+    """Log evidence of each of m blocks: the mean of that of single entries, and of the block as a
+    whole where it has several. Blocks are filled up to 1, 4, 16 entries or the largest, so that few
+    programs serve them all."""
+    used, starts = jnp.diagonal(r) > 0, np.cumsum([0, *sizes])[:-1]
+    widths = sorted({1, 4, 16, max(*sizes, 17)})
+    class_of = np.searchsorted(widths, sizes)
+    order, evidences = [], []
+    for number in sorted(set(class_of)):
+        width, places = widths[number], np.flatnonzero(class_of == number)
+        offsets, counts = np.arange(width), np.asarray(sizes)[places]
+        real = offsets[None] < counts[:, None]
+        at = np.where(real, starts[places][:, None] + offsets[None], 0)
+        there = real & used[at]
+        own = jnp.where(there[:, :, None], z[at], 0)
+        single = own**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
+        single = jnp.where(real[:, :, None], single, -jnp.inf)
+        evidence = jax.nn.logsumexp(single, axis=1) - jnp.log(counts.astype(z.dtype))[:, None]
+        if width > 1:
+            evidence = jnp.logaddexp(evidence, _whole(own, there, r, at)) - math.log(2)
+        order.append(places)
+        evidences.append(evidence)
+    return jnp.concatenate(evidences)[np.argsort(np.concatenate(order))]
+
+
+def _whole(
+    z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "k k"], at: np.ndarray
+) -> Float[Array, "m b"]:
+    """Of blocks whose entries may all be off; places that are not ``there`` say nothing."""
+    both, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
+    inside = jnp.where(both, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
+    # minus twice the logs of two normal densities, without and with shifts
+    forms, log_dets = quadratic_forms(jnp.stack([inside, inside + TAU2 * eye]), jnp.stack([z, z]))
+    twice = forms + log_dets[:, :, None]
+    filling = jnp.sum(~there, axis=1, dtype=z.dtype) * math.log1p(TAU2)
+    return (twice[0] - twice[1] + filling[:, None]) / 2

@@ -1,0 +1,142 @@
+"""Where targets stand among points near their predictions, and what else these points tell."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtri
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxcal.entries.landed import Landed, landed
+from jaxcal.models import Standardized, Unnormalized
+from jaxcal.typing import Key, Points
+
+BLOCK = 4096  # observations whose points are held at once
+
+
+class Ranked(NamedTuple):
+    """Ranks of each target, uniform given its prediction: of its log density, [n], of each
+    coordinate, [n, d], and of the product of each pair of coordinates, [n, d (d - 1) / 2].
+    ``at_most`` [n]: the largest that the rank of the log density could have been drawn as."""
+
+    density: Float[Array, " n"]
+    at_most: Float[Array, " n"]
+    coordinates: Float[Array, "n d"]
+    products: Float[Array, "n q"]
+
+    @property
+    def shown(self) -> Float[Array, "n d1"]:
+        """Those that results hold: of the log density, then of each coordinate."""
+        return jnp.concatenate([self.density[:, None], self.coordinates], axis=1)
+
+    @property
+    def normal(self) -> Float[Array, "n d"]:
+        """Normal scores of the coordinates: of a Gaussian prediction the errors in its units."""
+        return normal(self.coordinates)
+
+
+class Seen(NamedTuple):
+    """What points near n predictions tell, without the points.
+
+    Attributes:
+        ranks: Of the targets.
+        centers, scales, claims: As in `Landed`.
+        own: Log density at the target, up to a constant, [n].
+        largest: At the points, [n].
+        chance: Weight of the target, [n].
+        usable: Whether the weights are numbers, [n].
+        ends: Whether the density is 0 at a point, [n].
+        flat: Whether the density is the same at all points, though these are not its draws, [n].
+    """
+
+    ranks: Ranked
+    centers: Points
+    scales: Float[Array, "n d d"]
+    claims: tuple[Points, Points]
+    own: Float[Array, " n"]
+    largest: Float[Array, " n"]
+    chance: Float[Array, " n"]
+    usable: Bool[Array, " n"]
+    ends: Bool[Array, " n"]
+    flat: Bool[Array, " n"]
+
+    @classmethod
+    def of(cls, key: Key, near: Landed) -> "Seen":
+        """What is kept of the points."""
+        weights, largest = near.weights, jnp.max(near.logs, axis=1)
+        weighted = jnp.max(weights, axis=1) > jnp.min(weights, axis=1)
+        return cls(
+            ranked(key, near),
+            near.centers,
+            near.scales,
+            near.claims,
+            own=near.logs[:, 0],
+            largest=largest,
+            chance=weights[:, 0],
+            usable=jnp.all(jnp.isfinite(weights), axis=1),
+            ends=jnp.any(near.logs == -jnp.inf, axis=1),
+            flat=weighted & (largest == jnp.min(near.logs, axis=1)),
+        )
+
+
+def seen(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Seen:
+    """Points near each prediction, a block of observations after the other where log densities are
+    functions of rows of parameters: memory is that of the points of one block."""
+
+    def of_block(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Seen:
+        keys = jax.random.split(key)
+        return Seen.of(keys[1], landed(keys[0], predictions, ys, targets))
+
+    return _in_blocks(of_block, key, predictions, ys, targets)
+
+
+def _in_blocks(
+    function: Callable[..., PyTree], key: Key, predictions: Standardized, ys: Points, targets: Array
+) -> PyTree:
+    """The last block overlaps with that before it, and its overlap is left out."""
+    n, densities = len(ys), predictions.predictions
+    if n <= BLOCK or not isinstance(densities, Unnormalized):
+        return function(key, predictions, ys, targets)
+    count = -(-n // BLOCK)
+
+    def one(at: tuple[Key, Array]) -> PyTree:
+        key, start = at
+
+        def rows(leaf: Array, axis: int = 0) -> Array:
+            return jax.lax.dynamic_slice_in_dim(leaf, start, BLOCK, axis)
+
+        block = Standardized(densities.sliced(rows), predictions.units, predictions.event)
+        return function(key, block, rows(ys), rows(targets))
+
+    starts = jnp.minimum(BLOCK * jnp.arange(count), n - BLOCK)
+    blocks = jax.lax.map(one, (jax.random.split(key, count), starts))
+    last = BLOCK * count - n
+    return jax.tree.map(
+        lambda leaf: jnp.concatenate([leaf[:-1].reshape(-1, *leaf.shape[2:]), leaf[-1, last:]]),
+        blocks,
+    )
+
+
+def ranked(key: Key, near: Landed) -> Ranked:
+    """Weighted, randomized ranks; how ties fall is drawn anew for each statistic."""
+    w, d = near.weights, near.points.shape[2]
+    middle = jnp.sum(w[:, :, None] * near.points, axis=1, keepdims=True)
+    gaps = near.points - middle
+    i, j = np.triu_indices(d, 1)
+    values = jnp.concatenate(
+        [near.logs[:, :, None], near.points, gaps[:, :, i] * gaps[:, :, j]], axis=2
+    )
+    at_targets = values[:, :1]
+    below = jnp.sum(jnp.where(values < at_targets, w[:, :, None], 0), axis=1)
+    ties = jnp.sum(jnp.where(values == at_targets, w[:, :, None], 0), axis=1)
+    u = below + jax.random.uniform(key, ties.shape, ties.dtype) * ties
+    u = jnp.clip(u, 0, 1)
+    return Ranked(u[:, 0], below[:, 0] + ties[:, 0], u[:, 1 : d + 1], u[:, d + 1 :])
+
+
+def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:
+    """Normal scores: of uniform ranks standard normal numbers, and symmetric as signs ask."""
+    edge = float(jnp.finfo(ranks.dtype).eps)
+    return ndtri(jnp.clip(ranks, edge, 1 - edge))

@@ -1,0 +1,72 @@
+r"""What is off, and where: shifts and spreads of each coordinate, everywhere and along features.
+
+The normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is a standard normal number
+given the prediction, whatever the form of this, if calibrated; of a Gaussian prediction it is the
+error in claimed deviations. So means of :math:`\nu`, of :math:`\nu^2`, and their slopes along a
+feature tell how far off a prediction is, in its own units, and rows are exact in level up to the
+normality of means.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxcal.moments.marginal_means import student_p_value, student_quantile
+from jaxcal.nulls.contract import holm
+from jaxcal.numerics import at_least
+from jaxcal.results import Table
+from jaxcal.typing import Scalar
+
+
+def table(
+    normal: Float[Array, "n d"],
+    features: list[Float[Array, "n d"]],
+    kept: Bool[Array, " n"],
+    level: Scalar | float,
+    names: tuple[str, ...],
+    columns: tuple[str, ...],
+) -> Table:
+    """Rows: shift, then spread, of each coordinate; columns: everywhere, then along each feature,
+    which has a column of its own for each coordinate, standardized.
+
+    Limits and p-values by Student's t, with the larger of the usual errors and those that hold
+    where the spread varies along the feature.
+    """
+    weight = kept[:, None].astype(normal.dtype)
+    count = jnp.sum(weight)
+    mean = jnp.sum(weight * normal, axis=0) / count
+    errors = weight * (normal - mean[None])
+    explained = errors
+    for feature in features:  # one after the other: a trend of the shift is no spread
+        f = weight * feature
+        size = jnp.sum(f**2, axis=0)
+        slope = jnp.sum(f * explained, axis=0) / jnp.where(size > 0, size, 1)
+        explained = explained - f * slope[None]
+    square = jnp.sum(explained**2, axis=0) / (count - 1)
+    relative = weight * (explained**2 / square[None] - 1) / 2
+    shifts = [(-mean, jnp.sqrt(jnp.sum(errors**2, axis=0) / (count - 1) / count))]
+    # of normal scores the halved squares have variance 1/2: few of them seem to have less
+    about = at_least(jnp.sqrt(jnp.sum(relative**2, axis=0) / (count - 1)), 0.5**0.5) / count**0.5
+    spreads = [(-jnp.log(square) / 2, about)]
+    for feature in features:
+        f = weight * feature
+        size = jnp.sum(f**2, axis=0)
+        safe = jnp.where(size > 0, size, jnp.nan)
+        for rows, moment in ((shifts, errors), (spreads, relative)):
+            slope = jnp.sum(f * moment, axis=0) / safe
+            left = moment - f * slope[None]
+            plain = jnp.sum(left**2, axis=0) * safe / count
+            varying = jnp.sum((f * left) ** 2, axis=0)
+            error = jnp.sqrt(at_least(varying, plain) * count / (count - 2)) / safe
+            rows.append((-slope, error))
+    effect, error = (
+        jnp.concatenate([jnp.stack([row[k] for row in rows], axis=1) for rows in (shifts, spreads)])
+        for k in (0, 1)
+    )
+    degrees = count - 2
+    p = student_p_value(effect, error, degrees)
+    there = jnp.isfinite(effect) & jnp.isfinite(error)
+    order = jnp.where(there, p, 1).reshape(-1)
+    adjusted = jnp.where(there, holm(order).reshape(p.shape), jnp.nan)
+    reach = student_quantile(1 - level / 2, degrees) * error
+    labels = tuple(f"{kind} of {name}" for kind in ("shift", "spread") for name in names)
+    return Table(labels, columns, effect, effect - reach, effect + reach, p, adjusted)

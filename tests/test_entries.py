@@ -1,0 +1,401 @@
+"""Landed points, entries, evidence: identities by other means, names, and what users may bring."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+import scipy.stats
+from scipy.special import logsumexp
+
+import jaxcal
+from jaxcal import Unnormalized, calibration_test, nulls, plots
+from jaxcal.entries import evidence, moments
+from jaxcal.entries import ranks as standing
+from jaxcal.entries.landed import landed
+from jaxcal.entries.moments import Group
+from jaxcal.entries.ranks import Seen, ranked
+from jaxcal.models import Standardized, Units
+
+N = 200
+QUICK = nulls.Wild(199)
+
+
+def normal(params, y):
+    center, inverse = params
+    return -jnp.sum((inverse @ (y - center)) ** 2) / 2
+
+
+def skewed(params, y):
+    """Correlated log gamma numbers."""
+    center, inverse = params
+    z = inverse @ (y - center)
+    return jnp.sum(2 * z - jnp.exp(z))
+
+
+def forecasts(key, n=N, *, spread=1.0, shift=(0.0, 0.0), shrinkage=0.0, trend=0.0, rho=0.5):
+    """Gaussians of correlation .5, whose errors are in claimed deviations."""
+    x_key, noise_key = jax.random.split(key)
+    x = jax.random.normal(x_key, (n, 2))
+    root = jnp.linalg.cholesky(jnp.asarray([[1.0, 0.5], [0.5, 1.0]]))
+    actual = jnp.linalg.cholesky(jnp.asarray([[1.0, rho], [rho, 1.0]]))
+    noise = jax.random.normal(noise_key, (n, 2)) @ actual.T
+    inverse = jnp.broadcast_to(jnp.linalg.inv(root), (n, 2, 2))
+    ys = x * (1 + shrinkage) + jnp.asarray([shift]) + spread * jnp.exp(trend * x[:, :1]) * noise
+    return Unnormalized(normal, (x, inverse)), ys
+
+
+def near(key, predictions, ys):
+    units = Units.of(ys)
+    return landed(key, Standardized(predictions, units, ys.shape[1:]), units.points(ys), ys)
+
+
+@pytest.mark.parametrize("off", [0.0, 2.0])
+def test_ranks_are_uniform_wherever_the_points_lie(off, key):
+    """Two modes, far apart or one: landed on one of them, and the weights make up for it."""
+    n = 4000
+    x = jax.random.normal(key, (n, 1))
+    side = jnp.where(jax.random.uniform(jax.random.key(1), (n, 1)) < 0.3, off, -off)
+    ys = x + side + 0.5 * jax.random.normal(jax.random.key(2), (n, 1))
+
+    def modes(x, y):
+        up, down = (-(((y[0] - x[0] - s * off) / 0.5) ** 2) / 2 for s in (1, -1))
+        return jnp.logaddexp(jnp.log(0.3) + up, jnp.log(0.7) + down)
+
+    points = near(key, Unnormalized(modes, x), ys)
+    np.testing.assert_allclose(jnp.sum(points.weights, axis=1), 1, rtol=1e-5)
+    ranks = ranked(key, points)
+    for u in (ranks.density, ranks.coordinates[:, 0]):
+        assert scipy.stats.kstest(np.asarray(u), "uniform").pvalue > 1e-3
+
+
+def test_no_prediction_is_landed_on_with_a_look_at_its_target(key):
+    """Targets in another order have the same units, and all but the targets stays as it is."""
+    predictions, ys = forecasts(key, 50)
+    points, others = near(key, predictions, ys), near(key, predictions, ys[::-1])
+    np.testing.assert_allclose(points.points[:, 1:], others.points[:, 1:], rtol=1e-6)
+    for claim, other in zip(points.claims, others.claims, strict=True):
+        np.testing.assert_allclose(claim, other, rtol=1e-6)
+
+
+def test_blocks_of_observations_give_the_shapes_and_law_of_one(key, monkeypatch):
+    """Of 103 observations the last block of 10 overlaps; shared parameters are not cut."""
+    monkeypatch.setattr(standing, "BLOCK", 10)
+    predictions, ys = forecasts(key, 103)
+
+    def shared(params, y):
+        scale, (center, inverse) = params
+        return scale * normal((center, inverse), y)
+
+    both = Unnormalized(shared, (jnp.ones(()), predictions.params), in_axes=(None, 0))
+    units = Units.of(ys)
+    seen = standing.seen(key, Standardized(both, units, (2,)), units.points(ys), ys)
+    np.testing.assert_allclose(seen.centers, units.points(predictions.params[0]), atol=1e-3)
+    assert scipy.stats.kstest(np.asarray(seen.ranks.coordinates[:, 0]), "uniform").pvalue > 1e-3
+    result = calibration_test(0, both, ys, null=QUICK)
+    assert np.isfinite(result.p_value)
+    assert result.ranks.shape == (103, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("density", [normal, skewed])
+def test_moments_have_mean_zero_and_variance_one(density, key):
+    n = 20_000
+    predictions, ys = forecasts(key, n)
+    if density is skewed:
+        center, inverse = predictions.params
+        z = jnp.log(jax.random.gamma(jax.random.key(3), 2.0, (n, 2)))
+        ys = center + jnp.einsum("nij,nj->ni", jnp.linalg.inv(inverse), z)
+        predictions = Unnormalized(skewed, predictions.params)
+    points = near(key, predictions, ys)
+    for group in moments.groups(key, Seen.of(key, points), None, jnp.zeros((), bool), None):
+        for block in group.blocks:
+            mean, error = np.mean(block, axis=0), np.std(block, axis=0) / n**0.5
+            assert np.all(np.abs(mean) <= 4.5 * error), group.name
+    ranks = ranked(key, points)
+    assert scipy.stats.kstest(np.asarray(ranks.normal[:, 0]), "norm").pvalue > 1e-3
+    assert float(jnp.var(moments.cosines(ranks.coordinates, 3))) == pytest.approx(1, abs=0.05)
+
+
+def test_evidence_is_that_of_the_gaussian_integral(key):
+    """log N(z; 0, R + tau^2 I) - log N(z; 0, R), for a block and for single entries."""
+    values = jax.random.normal(key, (60, 5)).at[:, 1].multiply(3.0)
+    values = values.at[:, 2].add(values[:, 1])
+    groups = [Group("a", 0.7, [values[:, :3], values[:, 3:4]]), Group("b", 0.3, [values[:, 4:]])]
+    entries = evidence.Entries.of(groups, jnp.ones(60, bool))
+    sums = entries.sums(jnp.zeros((60, 0)))
+    got = evidence.log_evidence(sums, entries.correlations, groups)[:, 0]
+    v = np.asarray(values, float)
+    sizes = np.sqrt(np.sum(v**2, axis=0))
+    z, r = np.sum(v, axis=0) / sizes, v.T @ v / np.outer(sizes, sizes)
+
+    def log_density(z, covariance):
+        return scipy.stats.multivariate_normal(np.zeros(len(z)), covariance).logpdf(z)
+
+    def ratio(at):
+        own = 0.98 * r[np.ix_(at, at)] + 0.02 * np.eye(len(at))
+        return log_density(z[at], own + 8 * np.eye(len(at))) - log_density(z[at], own)
+
+    alone = [ratio([k]) for k in range(5)]
+    block = np.logaddexp(ratio([0, 1, 2]), logsumexp(alone[:3]) - np.log(3)) - np.log(2)
+    first = np.logaddexp(block, alone[3]) - np.log(2) + np.log(0.7)
+    np.testing.assert_allclose(got, [first, alone[4] + np.log(0.3)], rtol=1e-4)
+
+
+FAULTS = {
+    "shift": {"shift": (0.4, 0.0)},
+    "spread": {"spread": 1.35},
+    "correlation": {"rho": -0.2},
+    "shift trend": {"shrinkage": 0.5},
+    "spread trend": {"trend": 0.25},
+    "": {},
+}
+
+
+@pytest.fixture(scope="module")
+def results():
+    run = jax.jit(lambda predictions, ys: calibration_test(1, predictions, ys, null=QUICK))
+    return {name: run(*forecasts(jax.random.key(5), **fault)) for name, fault in FAULTS.items()}
+
+
+def test_the_strongest_alternative_names_the_fault(results):
+    for name, result in results.items():
+        assert np.isfinite(result.p_value)
+        together: Any = logsumexp(np.asarray(result.parts.statistics))
+        assert float(result.statistic) == pytest.approx(float(together), rel=1e-5)
+        if name:
+            assert result.verdict == "rejected"
+            assert result.parts.names[int(result.parts.winner)] == name
+        else:
+            assert result.verdict == "not rejected"
+
+
+def test_the_table_says_what_is_off_and_where(results):
+    said = {name: result.table.sentences() for name, result in results.items()}
+    assert said["shift"][0].startswith("shift of 0: claimed too low by 0.")
+    assert all(text.startswith("shift of 0") for text in said["shift"])
+    assert {text.partition(":")[0] for text in said["spread"]} == {"spread of 0", "spread of 1"}
+    assert "times too narrow" in said["spread"][0]
+    assert "for each deviation of its claimed centre" in said["shift trend"][0]
+    assert any("spread of 0" in text and "centre" in text for text in said["spread trend"])
+    assert said[""] == said["correlation"] == []
+    report = repr(results["shift"])
+    assert said["shift"][0] in report
+    frame = results["shift"].table.to_frame()
+    assert frame.loc[("shift of 0", "everywhere"), "effect"] == pytest.approx(-0.4, abs=0.15)
+    assert frame.shape == (12, 5)
+
+
+def test_the_table_is_that_of_least_squares(key):
+    """The slope of a shift and its error, from NumPy's normal equations and HC0."""
+    from jaxcal.entries.table import table
+
+    nu, f = np.asarray(jax.random.normal(key, (2, 300, 1)), float)
+    f = (f - f.mean()) / f.std()
+    nu = nu + 0.3 * f
+    got = table(jnp.asarray(nu), [jnp.asarray(f)], jnp.ones(300, bool), 0.05, ("a",), ("all", "f"))
+    x = np.stack([np.ones(300), f[:, 0]], axis=1)
+    slope, *_ = np.linalg.lstsq(x, nu[:, 0], rcond=None)
+    left = nu[:, 0] - x @ slope
+    error = np.sqrt(np.sum((f[:, 0] * left) ** 2)) / np.sum(f**2)
+    assert float(got.effect[0, 1]) == pytest.approx(-slope[1], rel=1e-4)
+    reach = scipy.stats.t.ppf(0.975, 298) * error
+    plain = np.std(left) / np.std(f) / np.sqrt(300)
+    reach = reach * max(1, plain / error) * np.sqrt(300 / 298)
+    assert float(got.high[0, 1] - got.low[0, 1]) == pytest.approx(2 * reach, rel=1e-2)
+    assert float(got.effect[1, 0]) == pytest.approx(-np.log(np.std(left, ddof=1)), abs=1e-3)
+
+
+def test_pictures_show_the_evidence_and_the_table(results):
+    for name in ("spread trend", ""):
+        result = results[name]
+        ax = plots.parts(result)
+        assert [label.get_text() for label in ax.get_yticklabels()] == list(result.parts.names)
+        black = ax.patches[int(result.parts.winner)].get_facecolor()[:3] == (0, 0, 0)
+        assert black == (result.verdict == "rejected")
+        ax = plots.table(result)
+        assert [label.get_text() for label in ax.get_yticklabels()] == list(result.table.rows)
+
+
+@pytest.mark.slow
+def test_errors_along_an_input_need_it(key):
+    """A shift of .5 sin(3 x) of an input that the predictions do not show."""
+    x = jax.random.uniform(key, (400,), minval=-1, maxval=1)
+    centers, noise = jax.random.normal(jax.random.key(1), (2, 400, 1))
+    ys = centers + 0.6 * x[:, None] + noise
+    predictions = Unnormalized(lambda c, y: -jnp.sum((y - c) ** 2) / 2, centers)
+    without = calibration_test(0, predictions, ys)
+    result: Any = calibration_test(0, predictions, ys, inputs=x, names=["b"])
+    assert without.verdict == "not rejected"
+    assert result.verdict == "rejected"
+    assert result.table.sentences()[0].startswith("shift of b: claimed too low by")
+    assert "for each deviation of input 0" in result.table.sentences()[0]
+
+
+def test_a_distribution_is_sampled_and_counts_have_ties(key):
+    rate = jnp.exp(0.5 * jax.random.normal(key, (N,))) + 1
+    ys = jax.random.poisson(jax.random.key(1), rate).astype(float)
+    right = calibration_test(0, dist.Poisson(rate), ys)
+    wrong: Any = calibration_test(0, dist.Poisson(1.4 * rate), ys)
+    assert right.verdict == "not rejected"
+    assert wrong.verdict == "rejected"
+    assert wrong.table.sentences()[0].startswith("shift of 0: claimed too high")
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_right_counts_are_not_called_impossible(wide, key):
+    """A count is no whole number any more after a change of units and back, with density 0."""
+    with jax.enable_x64(wide):
+        p = jax.random.uniform(key, (300,), minval=0.2, maxval=0.8)
+        for predictions in (dist.Poisson(5 * p), dist.BernoulliProbs(p), dist.Binomial(7, p)):
+            ys = predictions.sample(jax.random.key(1)).astype(float)
+            result = calibration_test(0, predictions, ys, null=QUICK)
+            assert int(result.notes["impossible-targets"]) == 0
+            assert float(result.p_value) > 1e-3
+            impossible = calibration_test(0, predictions, ys.at[0].set(0.5), null=QUICK)
+            assert int(impossible.notes["impossible-targets"]) == 1
+
+
+def test_densities_that_say_nothing_get_no_verdict(key):
+    """Flat ones, a value so far out that others lose their digits, and logs without digits."""
+    predictions, ys = jax.tree.map(lambda x: x.astype(jnp.float32), forecasts(key, 60))
+
+    def flat(params, y):
+        return 0.0 * jnp.sum(y)
+
+    result = calibration_test(0, Unnormalized(flat, predictions.params), ys, null=QUICK)
+    assert result.verdict == "cannot tell"
+    assert not any("overflow" in text for text in result.warnings())
+    result = calibration_test(0, predictions, ys.at[0, 0].set(1e8), null=QUICK)
+    assert result.verdict == "cannot tell"
+    assert "far out" in result.reason
+
+    def coarse(params, y):
+        return normal(params, y) + 1e7
+
+    result = calibration_test(0, Unnormalized(coarse, predictions.params), ys, null=QUICK)
+    assert any("coarse-logs" in text for text in result.warnings())
+    assert result.verdict == "cannot tell"
+    assert "digits" in result.reason
+    right = calibration_test(0, predictions, ys, null=QUICK)
+    assert not any("coarse-logs" in text for text in right.warnings())
+
+
+@pytest.mark.parametrize("away", [12.0, 1e5])
+def test_one_target_far_in_the_tail_rejects_by_itself(away, key):
+    predictions, ys = forecasts(key, 60)
+    result = calibration_test(0, predictions, ys.at[0, 0].add(away), null=QUICK)
+    assert int(result.notes["improbable-targets"]) == 1
+    assert result.verdict == "rejected"
+    right = calibration_test(0, predictions, ys, null=QUICK)
+    assert int(right.notes["improbable-targets"]) == 0
+
+
+def test_contributions_are_changes_of_the_statistic(key):
+    """Signs of one observation turned by a little, by finite differences of the evidence."""
+    predictions, ys = forecasts(key, 50, shift=(0.3, 0.0))
+    result = calibration_test(0, predictions, ys, null=QUICK)
+    points = near(jax.random.key(7), predictions, ys)
+    groups = moments.groups(key, Seen.of(key, points), None, jnp.zeros((), bool), None)
+    entries = evidence.Entries.of(groups, jnp.ones(50, bool))
+
+    def total(weights):
+        sums = (entries.values * weights[:, None]).sum(axis=0)[:, None]
+        each = evidence.log_evidence(sums, entries.correlations, groups)
+        return jax.nn.logsumexp(each)
+
+    slopes = jax.grad(total)(jnp.ones(50))
+    assert result.contributions.shape == (50,)
+    # of the order of the slopes of the statistic, drawn with other points
+    ratio = float(jnp.sum(result.contributions) / jnp.sum(slopes))
+    assert 0.4 < ratio < 2.5
+
+
+@pytest.mark.slow
+def test_shifts_that_shrink_are_seen_where_a_density_ends(key):
+    """An unnormalized density on [0, inf) whose claimed mean follows the truth too weakly."""
+    x = jax.random.normal(key, (400,))
+    ys = jnp.exp(0.6 * x) * jax.random.gamma(jax.random.key(1), 3.0, (400,))
+
+    def log_density(params, y):
+        x = params
+        rate = jnp.exp(-0.3 * x)
+        inside = jnp.where(y > 0, 2 * jnp.log(jnp.where(y > 0, y, 1.0)) - rate * y, -jnp.inf)
+        return inside
+
+    result: Any = calibration_test(0, Unnormalized(log_density, x), ys)
+    assert result.verdict == "rejected"
+    trend = result.parts.names.index("shift trend")
+    assert float(result.parts.p_values[trend]) < 0.01
+
+
+@pytest.mark.slow
+def test_level_in_small_data_sets(key):
+    """Skewed correlated predictions at n = 30: 99.99 % of right tests lie in the band."""
+
+    def p_value(key):
+        keys = jax.random.split(key, 3)
+        predictions, _ = forecasts(keys[0], 30)
+        center, inverse = predictions.params
+        z = jnp.log(jax.random.gamma(keys[1], 2.0, (30, 2)))
+        ys = center + jnp.einsum("nij,nj->ni", jnp.linalg.inv(inverse), z)
+        return calibration_test(keys[2], Unnormalized(skewed, predictions.params), ys, null=QUICK)
+
+    run = jax.jit(lambda key: p_value(key).p_value)
+    p = np.asarray([run(k) for k in jax.random.split(key, 400)])
+    low, high = scipy.stats.binom.interval(0.9999, 400, 0.05)
+    assert low <= np.sum(p <= 0.05) <= high
+
+
+def test_batches_of_models_give_the_numbers_of_each(key):
+    predictions, ys = forecasts(key, 40)
+    keys = jax.random.split(key, 3)
+    targets = jnp.stack([ys, ys + 0.3, 1.5 * ys])
+
+    def run(key, ys):
+        return calibration_test(key, predictions, ys, null=nulls.Wild(39)).p_value
+
+    together = jax.jit(jax.vmap(run))(keys, targets)
+    each = [jax.jit(run)(k, ys) for k, ys in zip(keys, targets, strict=True)]
+    np.testing.assert_array_equal(together, each)
+
+
+def test_many_columns_become_their_leading_components(key):
+    """Of 300 columns two carry nearly all: 200 random combinations keep what they span."""
+    leading = jax.random.normal(key, (100, 2))
+    loadings, rest = jax.random.normal(jax.random.key(1), (2, 300, 300))
+    for q in (30, 300):
+        columns = 3 * leading @ loadings[:2, :q] + 0.1 * rest[:100, :q]
+        kept = moments.few(moments.standardized(columns))
+        assert kept.shape == (100, moments.MOST)
+        left = leading - kept @ jnp.linalg.lstsq(kept, leading)[0]
+        assert float(jnp.var(left) / jnp.var(leading)) < 0.02
+
+
+def test_bad_input_is_said(key):
+    predictions, ys = forecasts(key, 40)
+    no_densities: Any = np.ones(40)
+    for error, words, call in [
+        (TypeError, "log densities", lambda: calibration_test(0, no_densities, ys)),
+        (TypeError, "null: Eigenvalues draws", lambda: run(null=nulls.Eigenvalues())),
+        (ValueError, "inputs: wanted n=40", lambda: run(inputs=np.ones(39))),
+        (ValueError, "inputs: .* NaN", lambda: run(inputs=np.full((40, 2), np.nan))),
+        (ValueError, "names: .*2", lambda: run(names=["a"])),
+    ]:  # fmt: skip
+
+        def run(**options):
+            return calibration_test(0, predictions, ys, **options)
+
+        with pytest.raises(error, match=words):
+            call()
+    constant: Any = calibration_test(0, predictions, ys, inputs=np.ones((40, 2)))
+    assert np.isfinite(constant.p_value)
+    assert np.all(np.isnan(constant.table.effect[:, 3:]))
+    lost = calibration_test(0, predictions, ys.at[3, 0].set(jnp.nan))
+    assert lost.verdict == "cannot tell"
+    with pytest.raises(ValueError, match="no parts"):
+        plots.parts(jaxcal.kccsd_test(0, predictions, ys))
+    with pytest.raises(ValueError, match="no table"):
+        plots.table(jaxcal.kccsd_test(0, predictions, ys))
