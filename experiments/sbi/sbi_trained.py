@@ -13,8 +13,9 @@ import jaxcal
 from jaxcal import simulators
 from jaxcal.models import Scores
 from jaxcal.nulls import Wild
-from jaxcal.sbi import ScoredPairs, score_pairs
-from jaxcal.sbi.torch_posterior import log_prob_of
+from jaxcal.sbi import score_pairs
+from jaxcal.sbi.pairs import ScoredPairs
+from jaxcal.sbi.torch_density import density_of
 from jaxcal.skce import skce_test
 
 TASKS = {"two moons": simulators.two_moons, "SLCP": simulators.slcp}
@@ -68,7 +69,7 @@ def prepared(name: str, sets: int, n: int, seed: int) -> Prepared:
         if how == "NPE":
             draws = inside(posterior, low, high, xs, seed)
         else:
-            draws = from_grid(log_prob_of(posterior), low, high, xs, seed)
+            draws = from_grid(density_of(posterior).log_prob, low, high, xs, seed)
     drawing = clock.read(sets)
     values, others = log_densities(posterior, pairs, draws)
     print(f"{name}: trained in {trained:.0f} s, drawn in {drawing.wall * sets:.0f} s")
@@ -94,7 +95,8 @@ def inside(posterior, low, high, xs, seed: int):
         chosen = torch.take_along_dim(drawn, first[..., None], dim=1).numpy()
         few = np.flatnonzero(good.sum(dim=1).numpy() < M)
         if few.size:
-            chosen[few] = from_grid(log_prob_of(posterior), low, high, part[few], seed + start)
+            log_prob = density_of(posterior).log_prob
+            chosen[few] = from_grid(log_prob, low, high, part[few], seed + start)
         draws[start : start + 1000] = chosen
     return draws
 
@@ -121,7 +123,7 @@ def log_densities(posterior, pairs, draws):
     """Unnormalized, of the parameters [N] and of the draws [N, M]."""
     import torch
 
-    log_prob = log_prob_of(posterior)
+    log_prob = density_of(posterior).log_prob
     xs = torch.as_tensor(np.array(pairs.xs))
     with torch.no_grad():
         values = log_prob(torch.as_tensor(np.array(pairs.thetas)), xs).numpy()

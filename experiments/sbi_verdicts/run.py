@@ -15,8 +15,10 @@ from jaxtyping import Array, Float
 
 from jaxcal import Unnormalized, sbi
 from jaxcal.models import Scores
-from jaxcal.sbi import ScoredPairs, Space
-from jaxcal.sbi.freed import over_free
+from jaxcal.sbi import Space
+from jaxcal.sbi.pairs import ScoredPairs
+from jaxcal.sbi.report import PosteriorReport
+from jaxcal.sbi.space import over_free
 from jaxcal.scores import scores_at
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -187,7 +189,7 @@ def make(config: Config) -> runner.Study:
     return runner.Study(cells, MEASURED, measure, config.seed)
 
 
-def counts(reports: list[sbi.PosteriorReport], patterns: tuple[str, ...]) -> dict[str, int]:
+def counts(reports: list[PosteriorReport], patterns: tuple[str, ...]) -> dict[str, int]:
     """How many of the reports say what."""
 
     def number(values: Any) -> int:

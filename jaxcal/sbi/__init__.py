@@ -1,29 +1,19 @@
 """Posteriors of simulation-based inference: bring your own, from JAX, numpyro, torch or arrays."""
 
-from jaxcal.sbi.adapters import predictions
+from jaxcal.sbi.adapters import as_draws, predictions
 from jaxcal.sbi.check import check_posterior, kccsd_test, kcsd_test
-from jaxcal.sbi.check_draws import check_draws
-from jaxcal.sbi.diagnosis import Diagnosis
-from jaxcal.sbi.draws import as_draws
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
-from jaxcal.sbi.pairs import ScoredPairs, score_pairs
+from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
-from jaxcal.sbi.ranking import PosteriorRanking, rank_posteriors
-from jaxcal.sbi.ranks import PosteriorRanks
-from jaxcal.sbi.report import PosteriorReport, PosteriorResult
+from jaxcal.sbi.ranking import rank_posteriors
+from jaxcal.sbi.ranks import check_draws
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
 __all__ = [
-    "Diagnosis",
     "GuidePosterior",
     "JaxPosterior",
     "NumpyroPosterior",
-    "PosteriorRanking",
-    "PosteriorRanks",
-    "PosteriorReport",
-    "PosteriorResult",
-    "ScoredPairs",
     "Space",
     "TorchPosterior",
     "as_draws",

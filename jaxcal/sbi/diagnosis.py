@@ -62,18 +62,6 @@ class Diagnosis(eqx.Module):
             where shift is; NaN where the scores of posteriors are not linear.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..,
             as ``marginal_spread``; None also without pairs.
-
-    Example:
-        >>> import jax, numpyro.distributions as dist
-        >>> from jaxcal import sbi
-        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
-        >>> thetas = prior.sample(jax.random.key(0), (60,))
-        >>> xs = thetas + jax.random.normal(jax.random.key(1), (60, 2))
-        >>> def log_prob(theta, x):  # one unit too high
-        ...     return -((theta - x / 2 - 1) ** 2).sum()
-        >>> diagnosis = sbi.kccsd_test(2, log_prob, thetas, xs, prior=prior).diagnosis
-        >>> bool((diagnosis.shift.estimate > 0.5).all())
-        True
     """
 
     shift: Means | None

@@ -12,19 +12,20 @@ from jaxcal import checks, convert
 from jaxcal.models import Scores
 from jaxcal.models.sampling import sample
 from jaxcal.repeats import drawn_order
+from jaxcal.results import counted
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior
-from jaxcal.sbi.freed import freed
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
-from jaxcal.sbi.paired_sampler import PairedSampler, rows_of
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
     Densities,
     DistributionPosterior,
+    PairedSampler,
     Posterior,
     Sampler,
+    rows_of,
 )
-from jaxcal.sbi.space import Space, check_inside, space_of
+from jaxcal.sbi.space import Space, check_continuous, check_inside, freed, space_of
 from jaxcal.typing import (
     ArrayLike,
     Key,
@@ -57,16 +58,6 @@ class ScoredPairs(eqx.Module):
         xs: The observations as they came.
         prior_draws: Draws of the prior as free parameters, [k, d], by which chains jump from one
             mode to another (`jaxcal.candidates.Chains`); None without a prior.
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> def log_prob(theta, x):
-        ...     return -((theta - x / 2) ** 2).sum()
-        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 60, 2))
-        >>> scored = sbi.score_pairs(1, log_prob, thetas, thetas + noise)
-        >>> scored.thetas.shape == scored.features.shape
-        True
     """
 
     thetas: Float[Array, "n d"]
@@ -159,11 +150,15 @@ def score_pairs(
         values, xs = values[valid], jax.tree.map(lambda leaf: leaf[valid], xs)
         scorer = rows_of(scorer, valid)
         notes += (
-            f"{int(np.sum(~valid))} pairs with NaN or infinite x were left out [excluded-pairs]",
+            counted(
+                "{} {pair|pairs} with NaN or infinite x {was|were} left out [excluded-pairs]",
+                int(np.sum(~valid)),
+            ),
         )
     getattr(scorer, "prepare", lambda thetas, xs: None)(values, xs)
     n, d = values.shape
     names = _names(names if names is not None else getattr(scorer, "names", None), d)
+    check_continuous(values, names)
     features, of_network = _summarized(scorer, xs, summaries, n)
     notes += of_network
     space = space_of(prior, bounds, d, values.dtype)
@@ -217,6 +212,17 @@ def score_pairs(
         xs,
         _prior_draws(key, prior, scorer, values, space),
     )
+
+
+def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
+    """The features of x, finite and in the precision of the parameters."""
+    finite = np.all(np.isfinite(np.asarray(pairs.features)), axis=1)
+    if not np.all(finite):
+        raise ValueError(
+            f"summaries: {int(np.sum(~finite))} of {len(finite)} rows hold NaN or infinite values "
+            f"(first row {int(np.argmin(finite))}): leave these pairs out"
+        )
+    return pairs.features.astype(pairs.thetas.dtype)
 
 
 def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
@@ -285,12 +291,6 @@ def _paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
     if not np.all(np.isfinite(np.asarray(values))):
         bad = int(np.sum(~np.all(np.isfinite(np.asarray(values)), axis=1)))
         raise ValueError(f"thetas: {bad} rows hold NaN or infinite values: remove those pairs")
-    whole = np.asarray(values)
-    if len(values) > 10 and np.all(whole == np.round(whole)):
-        raise ValueError(
-            "thetas: all values are whole numbers; a discrete parameter has no score: sum it "
-            "out of the posterior, or test the other parameters alone"
-        )
     observations = xs if isinstance(xs, dict) else {"xs": xs}
     arrays = {name: checks.features(value, "xs") for name, value in observations.items()}
     for array in arrays.values():

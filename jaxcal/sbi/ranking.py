@@ -14,10 +14,9 @@ from jaxcal.models import Scores
 from jaxcal.nulls.contract import holm
 from jaxcal.results import TestResult
 from jaxcal.results.explain import pointer
-from jaxcal.sbi.freed import over_free
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, Static
-from jaxcal.sbi.space import Space
+from jaxcal.sbi.space import Space, over_free
 from jaxcal.scores import score
 from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
@@ -34,19 +33,6 @@ class PosteriorRanking(eqx.Module):
         tests: One `jaxcal.TestResult` with a leading axis M, in the order that models came in.
         names: Of the M models.
         notes: Sentences on the pairs, as in `ScoredPairs`.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, equinox as eqx
-        >>> from jaxcal import sbi
-        >>> class Gaussian(eqx.Module):
-        ...     slope: jax.Array
-        ...     def __call__(self, theta, x):
-        ...         return -jnp.sum((theta - self.slope * x) ** 2)
-        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 256, 2))
-        >>> models = Gaussian(jnp.asarray([0.2, 0.5, 0.9]))  # the second is the posterior
-        >>> ranking = sbi.rank_posteriors(1, models, thetas, thetas + noise)
-        >>> ranking.order()[0], ranking.verdicts().tolist()
-        (1, ['rejected', 'not rejected', 'rejected'])
     """
 
     tests: TestResult

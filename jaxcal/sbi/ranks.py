@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxcal import checks
 from jaxcal.candidates import (
     Candidates,
     Chains,
@@ -22,15 +23,15 @@ from jaxcal.candidates import (
 )
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.divergences.fisher import Fisher
-from jaxcal.results import Result, Sentences
+from jaxcal.models import Units
+from jaxcal.results import Result, Sentences, recorded
+from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
-from jaxcal.sbi.draws import paired
 from jaxcal.sbi.pairs import ScoredPairs
-from jaxcal.typing import Contents, Key, Scalar
+from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, Names, Observations, Scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 
 DRAWS, CHAINS = "draws", "chains"
 MOST_FEATURES = 50  # more than these are not searched for trends
@@ -52,14 +53,6 @@ class PosteriorRanks(Result):
             (TARP, to a draw of another posterior) first, then each parameter (SBC).
         source: "draws" of the posterior, or "chains" from the parameter.
         size: m, the number of others.
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> thetas = jax.random.normal(jax.random.key(0), (60, 1))
-        >>> ranks = sbi.check_draws(1, jax.random.normal(jax.random.key(1), (60, 99, 1)), thetas)
-        >>> ranks.source, ranks.statistics, ranks.ranks.shape
-        ('draws', ('distance', 'theta_1'), (60, 2))
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
@@ -193,7 +186,7 @@ def rank_densities(
         result.ranks,
         result.rank_p_values,
         result,
-        _diagnosis(fold_key, result.ranks[:, 1:], features, level),
+        diagnosed(fold_key, result.ranks[:, 1:], features, level),
         ("density", *names),
         DRAWS if drawn else CHAINS,
         proposal.draws.shape[1] if drawn else int(getattr(proposal, "n_candidates", 0)),
@@ -216,7 +209,7 @@ def rank_draws(
         standing,
         jax.vmap(uniformity, in_axes=1)(standing),
         None,
-        _diagnosis(fold_key, standing[:, 1:], features, level),
+        diagnosed(fold_key, standing[:, 1:], features, level),
         ("distance", *names),
         DRAWS,
         draws.shape[1] - 1,
@@ -235,7 +228,7 @@ def _rank_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
     return jnp.stack(each, axis=1)
 
 
-def _diagnosis(
+def diagnosed(
     key: Key, of_parameters: Float[Array, "n d"], features: Array | None, level: float
 ) -> Diagnosis:
     """Normal scores are draws of N(0, 1) where the posterior is right: their shift and spread."""
@@ -255,3 +248,59 @@ def _diagnosis(
     )
     # normal scores of dependent parameters are dependent, and nothing is claimed of how
     return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
+
+
+@recorded
+def check_draws(
+    key: KeyLike,
+    draws: ArrayLike,
+    thetas: ArrayLike,
+    xs: Observations | None = None,
+    *,
+    names: Names | None = None,
+    level: float = 0.05,
+) -> PosteriorRanks:
+    """Ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors.
+
+    Where there are densities or scores too, `check_posterior` sees more; pass it these ``draws``.
+
+    Args:
+        key: Random key: typed, legacy or an integer.
+        draws: Independent draws of each posterior, [n, m, d], or what `as_draws` takes.
+        thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
+        xs: [n, q] observations or summaries of them, along which errors are looked for; or None.
+        names: Of the d parameters, in the order of the columns of ``thetas``. Draws with names
+            (a dict, ArviZ) are put into that order.
+        level: Level of the limits.
+
+    Returns:
+        `PosteriorRanks`: ``p_value`` of ranks and trends along x together, and p-values of each.
+
+    Raises:
+        ValueError: shapes or names disagree, naming the argument; several named variables, and
+            nothing says which column of ``thetas`` is which.
+        TypeError: draws are of no known form.
+
+    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance.
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 200, 1))
+        >>> draws = 0.6 * jax.random.normal(jax.random.key(1), (200, 20, 1))  # too narrow
+        >>> bool(sbi.check_draws(2, {"slope": draws}, thetas).p_value < 0.01)
+        True
+    """
+    key, level = checks.key(key), checks.level(level)
+    array, values, words = paired(draws, thetas, names)
+    n, m, d = array.shape
+    if values.shape != (n, d) or m < 2:
+        raise ValueError(
+            f"draws: wanted m >= 2 draws for each of thetas of shape {values.shape}, got "
+            f"{array.shape}" + (": transpose the first two axes?" if (m, d) == values.shape else "")
+        )
+    words = checks.names(words, d) or tuple(f"theta_{k + 1}" for k in range(d))
+    features = None if xs is None else checks.rows(xs, n, "xs").astype(values.dtype)
+    units = Units.of(values)  # distances are in units of the prior's draws
+    among = units.points(jnp.asarray(array, values.dtype))
+    return rank_draws(key, among, units.points(values), features, words, level=level)

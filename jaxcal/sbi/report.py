@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.coverage import Coverage
-from jaxcal.results import Result, Sentences, TestResult, tells
+from jaxcal.results import Result, Sentences, TestResult, explain, tells
 from jaxcal.results.report import about_coordinates
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.ranks import DRAWS, PosteriorRanks
@@ -30,27 +30,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+KINDS = 4  # of errors: shifts, spreads, correlations, trends in x
+
+
 class PosteriorResult(Result):
     """The outcome of one test of a posterior, and its diagnosis.
 
     Attributes:
         test: The `jaxcal.TestResult`.
-        diagnosis: Which parameter, and which way: a `Diagnosis`.
+        diagnosis: Which parameter, and which way: a `Diagnosis` from scores.
+        by_ranks: The same from ranks among points of each posterior, of the question given x and
+            where there are log densities; else None.
         features: [n, q] observations or summaries, in the order of the contributions.
         question: "calibrated" or "conditional".
         names: One a parameter.
         notes: Sentences on what was done to the parameters, and on what may be wrong with the
             pairs.
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 60, 1))
-        >>> def log_prob(theta, x):  # the exact posterior is N(x / 2, 1 / 2)
-        ...     return -((theta - x / 2 + 2) ** 2).sum()
-        >>> result = sbi.kccsd_test(1, log_prob, thetas, thetas + noise, names=["rate"])
-        >>> result.findings()[0][:15]
-        'rate is too low'
     """
 
     __test__ = False
@@ -59,6 +54,7 @@ class PosteriorResult(Result):
 
     test: TestResult
     diagnosis: Diagnosis
+    by_ranks: Diagnosis | None
     features: Array
     question: str = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
@@ -75,8 +71,10 @@ class PosteriorResult(Result):
         return self.test.contributions
 
     def _sentences(self) -> Sentences:
-        told = about_coordinates(self.diagnosis.shift, self.diagnosis.marginal_spread)
-        said = dict.fromkeys((*self.notes, *self.test.warnings(), *told))
+        said = dict.fromkeys((*self.notes, *self.test.warnings()))
+        if self.test.ranks is None:
+            of = self.diagnosis
+            said |= dict.fromkeys(about_coordinates(of.shift, of.marginal_spread))
         return [(text, True) for text in said]
 
     def _contents(self) -> Contents:
@@ -88,14 +86,30 @@ class PosteriorResult(Result):
         }
 
     def findings(self) -> list[str]:
-        """Sentences on parameters and regions of x whose witnesses are significant after Holm, at
-        the level of the test."""
-        return sentences(self.diagnosis, self.names, self.test.level)
+        """Sentences on parameters and regions of x whose witnesses are significant.
+
+        Each kind of error has a share of the level of the test, and Holm's correction inside, so
+        that of a right posterior something is said with at most that probability; the verdict of
+        the test has its own.
+        """
+        of, level = self.told(), self.test.level / KINDS
+        return sentences(of, self.names, level, by_ranks=of is self.by_ranks)
+
+    def told(self) -> Diagnosis:
+        """The diagnosis that names parameters: from scores of Gaussian posteriors, which lose
+        nothing, else from ranks where there are any."""
+        if self.by_ranks is None or tells(self.diagnosis.shift):
+            return self.diagnosis
+        return self.by_ranks
 
     def _lines(self) -> list[str]:
-        rows = table(self.diagnosis, self.names, self.test.level)
+        rows, said = table(self.told(), self.names, self.test.level), self.findings()
         lines = self._batch_lines() + [f"  {line}" for line in rows]
-        return lines + [f"  finding: {text}" for text in self.findings()]
+        if said and self.test.verdict == "not rejected":
+            verdict = f"  verdict    not rejected by this test at level {self.test.level:g}, but "
+            verdict += "one kind of error is clear (see the findings)"
+            lines = [verdict if line.startswith("  verdict ") else line for line in lines]
+        return lines + [f"  finding: {text}" for text in said]
 
     def _batch_lines(self) -> list[str]:
         # the table of parameters below stands for that of coordinates
@@ -113,18 +127,6 @@ class PosteriorReport(Result):
         conditional: `PosteriorResult` on whether it is right given x.
         coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
-
-    Example:
-        >>> import jax, numpyro.distributions as dist
-        >>> from jaxcal import sbi
-        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
-        >>> thetas = prior.sample(jax.random.key(0), (100,))
-        >>> xs = thetas + jax.random.normal(jax.random.key(1), (100, 2))
-        >>> def log_prob(theta, x):  # twice as narrow as the exact posterior, N(x / 2, 1 / 2)
-        ...     return -4 * ((theta - x / 2) ** 2).sum()
-        >>> report = sbi.check_posterior(2, log_prob, thetas, xs, prior=prior)
-        >>> print(report)
-        verdict: ...
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -205,25 +207,26 @@ class PosteriorReport(Result):
         """
         if not float(self.p_value) <= self.level:
             return []
-        kinds = 4 + self._of_densities
+        kinds = KINDS + self._of_densities
         said = sentences(
             self.diagnosis(),
             self.names,
             self.level / kinds,
-            by_draws=self.ranks is not None and self.ranks.source == DRAWS,
+            by_ranks=self._by_ranks() is not None,
         )
-        return said + self._about_weights(self.level / kinds, shifted=bool(said))
+        return said + self._about_entries(self.level / kinds, shifted=bool(said))
 
     def diagnosis(self) -> Diagnosis:
         """The best that is known of each kind of error.
 
-        Shift, spread and trends along x from ranks among draws, where there are draws: these tell a
-        parameter by itself whatever the shape of the posterior. Else from scores, which do so for
-        Gaussian posteriors. Correlations from scores.
+        Shift, spread and trends along x of Gaussian posteriors from scores, which lose nothing.
+        Of others from ranks, which tell a parameter by itself whatever its shape: among draws,
+        where there are draws, else among points of the density. Correlations from scores.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
-        if self.ranks is not None and self.ranks.source == DRAWS:
-            return replace(self.ranks.diagnosis, correlation=by_scores.correlation)
+        by_ranks = self._by_ranks()
+        if by_ranks is not None:
+            return replace(by_ranks, correlation=by_scores.correlation)
         return replace(
             by_scores,
             shift_trend=given_x.shift_trend,
@@ -232,11 +235,20 @@ class PosteriorReport(Result):
             thirds=given_x.thirds,
         )
 
+    def _by_ranks(self) -> Diagnosis | None:
+        """That of ranks, where these say more than scores."""
+        if self.ranks is not None and self.ranks.source == DRAWS:
+            return self.ranks.diagnosis
+        told = self.conditional.told()
+        return told if told is self.conditional.by_ranks else None
+
     def _sentences(self) -> Sentences:
         said = self.calibration.warnings() + self.conditional.warnings()
         if self.ranks is not None and self.ranks.exchangeability is not None:
             said += self.ranks.exchangeability.warnings()
-        return [(text, True) for text in dict.fromkeys(said)]
+        # two questions may count differently what has one name: the first is said
+        once = {" ".join(explain.names([text])) or text: text for text in reversed(said)}
+        return [(text, True) for text in reversed(once.values())]
 
     def _contents(self) -> Contents:
         parts = {name: getattr(self, name) for name in ("ranks", "coverage")}
@@ -268,18 +280,10 @@ class PosteriorReport(Result):
                 why[f"the p-value of the {name} is not a number"] = None
         return list(why)
 
-    def _about_weights(self, level: float, *, shifted: bool) -> list[str]:
-        """A sentence on where the mass lies, if no parameter is off by itself."""
-        parts = self.calibration.test.parts
-        if parts is None or shifted:
-            return []
-        each = zip(parts.names, np.asarray(parts.p_values), strict=True)
-        weights = [value for name, value in each if name.endswith("weights")]
-        if not weights or not min(weights) <= level:
-            return []
-        none = "; no parameter is off by itself" * tells(self.diagnosis().shift)
-        p = f"(p = {min(weights):.2g})"
-        return [f"the mass lies elsewhere, as with wrong weights of modes {p}{none}"]
+    def _about_entries(self, level: float, *, shifted: bool) -> list[str]:
+        """What the table of the aggregated test names, where no parameter is off by itself."""
+        table = self.conditional.test.table
+        return [] if table is None or shifted else table.sentences(level)
 
     def _lines(self) -> list[str]:
         n, d = self.calibration.contributions.shape[0], len(self.names)
@@ -309,15 +313,24 @@ class PosteriorReport(Result):
         if p <= self.level:
             what = "no parameter by itself" if tells(self.diagnosis().shift) else "no parameter"
             return f"{what}: see what is strongest in each p-value above"
+        d = self.diagnosis()
+        shown = (d.shift, d.marginal_spread) if tells(d.shift) else (d.bias, d.spread)
+        printed = [float(value) for value in self.p_values().values()]
+        printed += [float(np.min(np.asarray(of.p_adjusted))) for of in shown if of is not None]
+        if p > self.level >= np.nanmin(printed):
+            return (
+                f"nothing that can be named: what has a p-value up to {self.level:g} here is not "
+                f"significant after correction for all that was asked"
+            )
         return "nothing that can be named"
 
     def _how(self, name: str) -> str:
         """What stands behind a p-value, in a few words."""
         if name == "moments" and self.calibration.test.parts is not None:
-            parts = self.calibration.test.parts
-            out = [n for n, o in zip(parts.names, np.asarray(parts.left_out), strict=True) if o]
-            strongest = f"strongest: {parts.names[int(parts.winner)]}"
-            return strongest + (f"; left out: {', '.join(out)}" if out else "")
+            parts, notes = self.calibration.test.parts, self.calibration.test.notes
+            if any(int(notes[code]) for code in ("impossible-targets", "improbable-targets")):
+                return "a parameter where its posterior all but excludes it"
+            return f"strongest: {parts.names[int(parts.winner)]}"
         if name == "candidates" and self.ranks is not None:
             result = self.ranks.exchangeability
             assert result is not None

@@ -21,13 +21,13 @@ LABELS = {
     "candidates": "exchangeable candidates",
     "ranks": "ranks and coverage",
     "coverage": "coverage, as passed in",
-    "given x": "scores given x",
+    "given x": "errors along x",
     "witnesses": "shift, spread, trends in x",
 }
 GIVEN_X = ("given x", "witnesses")  # questions about each x; the others are about calibration
 SIGHT = {
-    "moments": "moments: shift, spread, correlation, weights of modes and smooth errors; not "
-    "errors whose sign changes with x, nor fine structure inside a mode",
+    "moments": "moments: shift, spread, correlation, tails, weights of modes, and what of these "
+    "grows with the centre or width of the posterior; not fine structure inside a mode",
     "scores": "scores: shifts of every mode; hardly spread or correlation, and no weights of "
     "modes that lie apart",
     "candidates": "candidates: spread, shift, squares and products, with an exact level at every "
@@ -35,8 +35,8 @@ SIGHT = {
     "ranks": "ranks: each parameter by itself and the size of highest-density regions; no "
     "correlation, and nothing that cancels over x",
     "coverage": "coverage: the size of highest-density regions; hardly a shift",
-    "given x": "given x: information in x that the posterior leaves out, shifts that change with "
-    "x; hardly spread that changes with x",
+    "given x": "along x: information in x that the posterior leaves out, shift and spread that "
+    "grow along a number of x; from scores alone hardly spread",
     "witnesses": "shift, spread, trends in x: what is off below, each kind of error by itself",
 }
 
@@ -103,41 +103,43 @@ def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[s
         pairs, i, j = d.correlation, *np.triu_indices(len(names), 1)
         for k, (first, second) in enumerate(zip(i, j, strict=True)):
             if float(pairs.p_adjusted[k]) <= level:
-                size, low, high = (float(p[k]) for p in (pairs.estimate, pairs.low, pairs.high))
-                said.append(
-                    f"the correlation of {names[first]} and {names[second]} is claimed too high by "
-                    f"{size:+.2f} ({low:+.2f} to {high:+.2f})"
-                )
+                of = f"the correlation of {names[first]} and {names[second]} is claimed"
+                said.append(f"{of} {_too(pairs, k)}")
     return said
 
 
+def _too(means: Means, k: int, unit: str = "") -> str:
+    """Which way the mean k is off, and by how much."""
+    mean, low, high = (float(part[k]) for part in (means.estimate, means.low, means.high))
+    side, low, high = ("high", low, high) if mean > 0 else ("low", -high, -low)
+    return f"too {side} by {abs(mean):.2f}{unit} ({low:.2f} to {high:.2f})"
+
+
 def sentences(
-    d: Diagnosis, names: tuple[str, ...], level: float, *, by_draws: bool = False
+    d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool = False
 ) -> list[str]:
     """What is significant after Holm at the level, in words.
 
-    A parameter is named where its moments tell of it alone: those of ranks among draws, where
-    ``by_draws``, and of scores of Gaussian posteriors.
+    A parameter is named where its moments tell of it alone: those of ranks, where ``by_ranks``,
+    and of scores of Gaussian posteriors.
     """
     if not tells(d.shift):
         return _unnamed(d, level)
     said: list[str] = []
     for k, name in enumerate(names):
         if float(d.shift.p_adjusted[k]) <= level:
-            mean, low, most = (float(p[k]) for p in (d.shift.estimate, d.shift.low, d.shift.high))
-            side = "high" if mean > 0 else "low"
-            low, most = (low, most) if mean > 0 else (-most, -low)
-            said.append(f"{name} is too {side} by {abs(mean):.2f} sd ({low:.2f} to {most:.2f})")
+            said.append(f"{name} is {_too(d.shift, k, ' sd')}")
     said += _by_themselves(d, names, level)
     if _changes(d, level) and d.thirds is not None:
         k, j = map(int, np.asarray(d.strongest))
         shift, spread = np.asarray(d.thirds)
         actual = ", ".join(f"{b:+.2f}" for b in shift)
         shares = ", ".join(f"{1 - s:.2f}" for s in spread)
-        others = "" if by_draws else " given the other parameters"
+        others = "" if by_ranks else " given the other parameters"
         said.append(
             f"errors change with x[{j}], most in {names[k]}: in its lowest, middle and highest "
-            f"third too high by {actual} sd, actual / claimed variance{others} {shares}"
+            f"third claimed minus actual mean {actual} sd, actual / claimed variance{others} "
+            f"{shares}"
         )
     return said
 

@@ -7,6 +7,7 @@ and each density by that of the new parameter, with its log-Jacobian.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -16,8 +17,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal import checks
+from jaxcal.models import Unnormalized
 from jaxcal.models.standardized import along_last
-from jaxcal.typing import ArrayLike, DTypeLike, PriorLike
+from jaxcal.typing import ArrayLike, DTypeLike, Key, LogDensity, PriorLike, Scalar
 
 Rows = Float[Array, "*batch d"]
 
@@ -183,6 +185,21 @@ def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
         )
 
 
+def check_continuous(thetas: Array, names: Sequence[str]) -> None:
+    """ValueError where all values of a parameter are whole, in more than 10 rows whose digits tell
+    eighths: those of a density never are."""
+    values = np.asarray(thetas)
+    digits = np.spacing(np.abs(values)) <= 1 / 8
+    discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
+    if discrete.any():
+        listed = ", ".join(name for name, whole in zip(names, discrete, strict=True) if whole)
+        raise ValueError(
+            f"thetas: all values of {listed} are whole numbers; a discrete parameter has no score: "
+            f"sum it out of the posterior, or test the other parameters alone; check_draws takes "
+            f"discrete ones too"
+        )
+
+
 def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     """Parameters whose values look as if drawn evenly between two bounds.
 
@@ -195,3 +212,61 @@ def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     spread = values.std(axis=0)
     ranges = np.ptp(values, axis=0) / np.where(spread > 0, spread, np.inf)
     return [int(k) for k in np.flatnonzero((ranges > 3) & (ranges < 3.6))]
+
+
+@dataclass(frozen=True)
+class _FreedDensity:
+    """A log density of free parameters from that of the bounded ones, with the log-Jacobian."""
+
+    log_density: LogDensity
+
+    def __call__(self, params: tuple[Space, Any], u: Array) -> Scalar:
+        space, inner = params
+        return self.log_density(inner, space.bound(u)) + space.log_jacobian(u)
+
+
+class FreedDistribution(eqx.Module):
+    """A distribution over [d] with batch shape [n], over free parameters; offers what tests ask
+    of a numpyro distribution."""
+
+    distribution: Any
+    space: Space
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return tuple(self.distribution.batch_shape)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return (len(self.space.low),)
+
+    @property
+    def support(self) -> Any:
+        from numpyro.distributions import constraints
+
+        return constraints.real_vector
+
+    def log_prob(self, us: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
+        thetas = self.space.bound(us)
+        bounded = thetas if self.distribution.event_shape else thetas[..., 0]
+        return self.distribution.log_prob(bounded) + self.space.log_jacobian(us)
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*batch d"]:
+        drawn = self.distribution.sample(key, shape)
+        return self.space.free(drawn if self.distribution.event_shape else drawn[..., None])
+
+
+def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
+    """Densities of free parameters, also inside of jit."""
+    params, axes = (space, predictions.params), (None, predictions.in_axes)
+    return Unnormalized(_FreedDensity(predictions.log_density), params, in_axes=axes)
+
+
+def freed(predictions: Any, space: Space) -> Any:
+    """Predictions over parameters as predictions over free ones: an `Unnormalized` or a
+    distribution again."""
+    if isinstance(predictions, Unnormalized):
+        return over_free(predictions, space) if space.bounded.any() else predictions
+    if not space.bounded.any() and predictions.event_shape:
+        return predictions
+    return FreedDistribution(predictions, space)

@@ -9,6 +9,7 @@ from jaxtyping import Array
 
 from jaxcal.models import Scores
 from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled
 from jaxcal.typing import ArrayLike, PriorLike
 
@@ -76,15 +77,21 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
     notes = []
     if bad:
         notes.append(
-            f"{bad} posteriors have a NaN or infinite score, or a density of 0 or NaN, at their "
-            f"own parameter: is their density positive and differentiable wherever the prior is?"
-            " [nonfinite-scores]"
+            counted(
+                "{} {posterior has|posteriors have} a NaN or infinite score, or a density of 0 or "
+                "NaN, at {its|their} own parameter: is {its|their} density positive and "
+                "differentiable wherever the prior is? [nonfinite-scores]",
+                bad,
+            )
         )
     if bad_nodes:
         notes.append(
-            f"{bad_nodes} posteriors have NaN or infinite scores, or a density of 0 or NaN, at "
-            f"base points drawn from the prior: do they return NaN or -inf outside a smaller box? "
-            f"Pass a prior= that they all cover [scores-at-base-points]"
+            counted(
+                "{} {posterior has|posteriors have} NaN or infinite scores, or a density of 0 or "
+                "NaN, at base points drawn from the prior: {does it|do they} return NaN or -inf "
+                "outside a smaller box? Pass a prior= that they all cover [scores-at-base-points]",
+                bad_nodes,
+            )
         )
     if 0 < still.sum() < still.size:
         notes.append(

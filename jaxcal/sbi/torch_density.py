@@ -61,7 +61,7 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
 
     Raises:
         TypeError: it has no log density, or says nothing of other observations.
-        ValueError: a likelihood or ratio comes without prior.
+        ValueError: a likelihood or ratio comes without prior; an estimator could be of either.
     """
     name = type(posterior).__name__
     if name == "VIPosterior":
@@ -126,15 +126,12 @@ def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
     return _posterior_estimator(estimator, prior)
 
 
-def _posterior_estimator(
-    estimator: Estimator, prior: Prior, notes: tuple[str, ...] = ()
-) -> TorchDensity:
+def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
     return TorchDensity(
         lambda theta, x: estimator.log_prob(theta.unsqueeze(0), condition=x)[0],
         draw=lambda x, m: estimator.sample((m,), condition=x),
         embed=_embedding(estimator, "embedding_net"),
         prior=prior,
-        notes=notes,
         **_shapes(estimator, "input_shape", "condition_shape"),
     )
 
@@ -200,14 +197,16 @@ def _ratio(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """What ``.train()`` returns: of theta given x, or of x given theta, which shapes cannot tell
-    apart where they agree."""
-    note = (
-        "the estimator was taken for a density of theta given x (NPE), as for one of NLE the "
-        "shapes would be the same: pass build_posterior() of such a one",
-    )
-    same = math.prod(estimator.input_shape) == math.prod(estimator.condition_shape)
-    return _posterior_estimator(estimator, prior, note if same else ())
+    """What ``.train()`` returns: of theta given x, or of x given theta, which shapes tell apart
+    unless they are the same."""
+    input_size, size_given = map(math.prod, (estimator.input_shape, estimator.condition_shape))
+    if input_size == size_given:
+        raise ValueError(
+            f"posterior: a {type(estimator).__name__} of {input_size} numbers given {size_given} "
+            f"is a density of theta given x (NPE) or of x given theta (NLE), and does not say "
+            f"which: pass what build_posterior() returns, or a function log_prob(thetas, xs)"
+        )
+    return _posterior_estimator(estimator, prior)
 
 
 def _conditional(

@@ -14,6 +14,7 @@ import scipy.stats
 import jaxcal
 from jaxcal import sbi, simulators
 from jaxcal.models import Scores
+from jaxcal.results import Means, Table, tells
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
 from jaxcal.sbi.ranks import rank_draws
 from jaxcal.sbi.report_text import sentences
@@ -153,13 +154,27 @@ def test_findings_of_witnesses_reach_the_verdict(right):
     assert fine.verdict() == right.verdict()
     assert fine.findings() == []
     assert repr(off).count("p (Holm)") == 2
-    named = with_p(0.02).calibration
+    uncorrected = "nothing that can be named: what has a p-value up to 0.05 here is not significant"
+    assert uncorrected in repr(fine)
+    assert uncorrected not in repr(off)
+    # four kinds of error share the level of what one test names, and its verdict does not hide it
+    named, unnamed = with_p(0.012).calibration, with_p(0.013).calibration
     assert named.findings()
+    assert "not rejected by this test at level 0.05, but one kind of error is clear" in repr(named)
+    assert "no evidence" not in repr(named)
+    assert unnamed.findings() == []
+    assert "no evidence against calibration" in repr(unnamed)
     assert replace(named, test=replace(named.test, level=0.01)).findings() == []
 
 
 def untold(report):
-    """The same with scores that are not linear, as moments of other posteriors come."""
+    """The same with scores that are not linear, as moments of other posteriors come, and without
+    ranks, as where scores are all there is."""
+    conditional = replace(
+        report.conditional, by_ranks=None, test=replace(report.conditional.test, ranks=None)
+    )
+    calibration = replace(report.calibration, test=replace(report.calibration.test, ranks=None))
+    report = replace(report, conditional=conditional, calibration=calibration)
     for part in ("calibration", "conditional"):
         report = eqx.tree_at(
             lambda e, part=part: [getattr(e, part).diagnosis.shift[k] for k in (4, 5)],
@@ -189,6 +204,30 @@ def test_no_parameter_is_named_from_scores_that_are_not_linear(right):
     figure = jaxcal.plots.posterior_figure(said)
     assert any("Gaussian posteriors only" in text.get_text() for text in figure.axes[2].texts)
     assert "errors change along it" in figure.axes[3].get_xlabel()
+
+
+def test_one_parameter_far_in_a_tail_is_said_to_decide(pairs):
+    thetas, xs = pairs
+    report = sbi.check_posterior(KEY, log_prob, thetas.at[0, 0].add(12.0), xs, prior=PRIOR)
+    assert "a parameter where its posterior all but excludes it" in repr(report)
+    assert report.verdict().startswith("not calibrated")
+
+
+def test_ranks_name_parameters_of_any_shape(pairs):
+    """Log gamma posteriors, of which "b" is too high by .6 deviations: from densities alone."""
+    xs, _ = pairs
+    thetas = xs + jnp.log(jax.random.gamma(jax.random.key(8), 2.0, (N, D)))
+
+    def log_prob(theta, x):
+        z = theta - x - jnp.asarray([0.0, 0.5])
+        return jnp.sum(2 * z - jnp.exp(z))
+
+    report = sbi.check_posterior(KEY, log_prob, thetas, xs, names=["a", "b"], chains=None)
+    assert not tells(report.calibration.diagnosis.shift)
+    assert any(text.startswith("b is too high by 0.") for text in report.findings())
+    assert not any(text.startswith("a is") for text in report.findings())
+    assert "b is too high by" in repr(report)
+    assert not any("exact for Gaussian" in text for text in report.warnings())
 
 
 def test_a_report_says_where_to_look_without_findings(right):
@@ -222,7 +261,6 @@ def test_what_is_asked_follows_from_what_the_posterior_offers(right, pairs):
         jax.random.split(jax.random.fold_in(KEY, 1))[0],
         jaxcal.Unnormalized(lambda x, theta: log_prob(theta, x), xs),
         thetas,
-        base_measure=right_nodes(pairs),
     )
     assert right.p_values()["moments"] == float(wanted.p_value)
     nodes = right_nodes(pairs)
@@ -384,6 +422,33 @@ def test_an_unnoticed_bound_rejects_the_truth_and_is_suspected(in_a_box):
     assert result.contributions.shape == (390,)  # ten pairs became base points
 
 
+def test_amounts_are_positive_whichever_way_something_is_off(right):
+    """Shift and correlation of -.2, spread by 1/e: too low by, too narrow."""
+    one = np.ones(2)
+    below = Means(-0.2 * one, one, 0 * one, 0 * one, -0.5 * one, -0.1 * one)
+    narrow = below._replace(estimate=-one, low=-1.5 * one, high=-0.5 * one)
+    of = replace(right.diagnosis(), shift=below, marginal_spread=narrow, correlation=below)
+    said = sentences(of, ("a", "b"), 0.05)
+    assert said[0] == "a is too low by 0.20 sd (0.10 to 0.50)"
+    assert said[-1] == "the correlation of a and b is claimed too low by 0.20 (0.10 to 0.50)"
+    assert not any(re.search(r"(by|sd|to) \(?-", text) for text in said)
+    # limits of another level than that of the sentence may hold 0
+    cell = (jnp.full((1, 1), value) for value in (-0.2, -0.5, 0.1, 0.01, 0.01))
+    (text,) = Table(("shift of a",), ("everywhere",), *cell).sentences()
+    assert "too low by 0.2 sd (limits -0.1 to 0.5)" in text
+
+
+def test_what_two_questions_count_differently_is_said_once(right):
+    def counted(report):
+        tests = (report.calibration.test, report.conditional.test)
+        return [test.notes["improbable-targets"] for test in tests]
+
+    report = eqx.tree_at(counted, right, [jnp.asarray(1), jnp.asarray(2)])
+    (text,) = report.warnings()
+    assert text.startswith("1 target lies so far in the tail of its own prediction")
+    assert repr(report).count("improbable-targets]") == 1
+
+
 def nan_outside(theta, x):
     return log_prob(theta, x) + jnp.sqrt(1.5 - theta[0])
 
@@ -441,7 +506,8 @@ def test_a_clipped_density_is_suspected(pairs):
     [
         ({"xs": 3}, ValueError, "one x for every theta, got 300 thetas and xs of shape"),
         ({"thetas": "nan"}, ValueError, "1 rows hold NaN"),
-        ({"thetas": "whole"}, ValueError, "a discrete parameter has no score"),
+        ({"thetas": "whole"}, ValueError, "of theta_1, theta_2 are whole numbers; a discrete"),
+        ({"thetas": "one whole", "names": ["a", "years"]}, ValueError, "of years are whole"),
         ({"prior": dist.Poisson(jnp.ones(2)).to_event(1)}, ValueError, "discrete"),
         ({"prior": PRIOR.expand([3])}, ValueError, r"draws of shape \[m, 2\]"),
         ({"names": ["a"]}, ValueError, "names: wanted one a parameter, 2, got 1"),
@@ -463,6 +529,8 @@ def test_bad_input_is_answered_by_a_sentence(pairs, change, error, message):
         change = {"thetas": thetas.at[0, 0].set(jnp.nan)}
     elif change.get("thetas") == "whole":
         change = {"thetas": jnp.round(thetas * 5)}
+    elif change.get("thetas") == "one whole":
+        change |= {"thetas": thetas.at[:, 1].set(jnp.round(thetas[:, 1] * 5))}
     elif "xs" in change:
         change = {"xs": xs[:-1]}
     with pytest.raises(error, match=message):

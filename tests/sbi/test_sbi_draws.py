@@ -90,11 +90,13 @@ def test_draws_of_bayesflow_and_arrays_are_one_array(drawn):
         sbi.as_draws(sampled, names=["c"])
 
 
+@pytest.mark.optional("arviz")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_chains_of_arviz_are_thinned_to_independent_draws():
     """An autoregression of 4 x 500 steps with lag-one correlation 0.9 is worth 105 draws."""
-    arviz = pytest.importorskip("arviz")
+    import arviz
+
     rng = np.random.default_rng(0)
     data = []
     for i in range(6):
@@ -103,7 +105,9 @@ def test_chains_of_arviz_are_thinned_to_independent_draws():
         chain[:, 0] = rng.normal(size=(4, D))
         for t in range(1, 500):
             chain[:, t] = 0.9 * chain[:, t - 1] + steps[:, t]
-        data.append(arviz.from_dict(posterior={"a": chain[..., 0] + i, "b": chain[..., 1:]}))
+        groups = {"posterior": {"a": chain[..., 0] + i, "b": chain[..., 1:]}}
+        is_old = arviz.__version__.startswith("0.")  # since arviz 1 it is a tree of xarray
+        data.append(arviz.from_dict(**groups) if is_old else arviz.from_dict(groups))
     draws = np.asarray(sbi.as_draws(data))
     assert draws.shape[0] == 6
     assert draws.shape[2] == D
@@ -112,8 +116,11 @@ def test_chains_of_arviz_are_thinned_to_independent_draws():
     lag = np.mean(centered[:, 1:] * centered[:, :-1]) / np.mean(centered**2)
     assert abs(lag) < 0.35  # of neighbours, 0.9 in the chain
     assert sbi.as_draws(data, names=["b"]).shape[2] == 1
-    with pytest.raises(TypeError, match="one InferenceData"):
+    one = f"got one {type(data[0]).__name__}, which is about one observation"
+    with pytest.raises(TypeError, match=one):
         sbi.as_draws(data[0])
+    with pytest.raises(TypeError, match=one):
+        sbi.check_draws(0, data[0], {"a": np.zeros(6), "b": np.zeros(6)})
 
 
 def test_draws_alone_are_ranked(drawn):
@@ -132,6 +139,33 @@ def test_draws_alone_are_ranked(drawn):
         sbi.check_draws(0, jnp.swapaxes(draws, 0, 1), thetas)
     with pytest.raises(ValueError, match="m >= 2 draws"):
         sbi.check_draws(0, draws[:, :1], thetas)
+
+
+@pytest.mark.slow
+def test_a_discrete_parameter_beside_a_continuous_one_is_ranked_and_keeps_its_level():
+    """Of k in 0, 1, 2 and t ~ N(0, 1) with x ~ N(k + t, 1) exact draws; then with k left alone."""
+    n, m, repeats = 60, 19, 300
+    rng = np.random.default_rng(0)
+    k, t, noise = rng.integers(0, 3, (repeats, n)), *rng.normal(size=(2, repeats, n))
+    x = k + t + noise
+    weights = np.exp(-((x[..., None] - np.arange(3)) ** 2) / 4)
+    below = np.cumsum(weights, axis=-1) / np.sum(weights, axis=-1, keepdims=True)
+    picks = np.sum(rng.random((repeats, n, m, 1)) > below[:, :, None], axis=-1)
+    ts = (x[..., None] - picks + np.sqrt(2) * rng.normal(size=picks.shape)) / 2
+    wrong = rng.choice(3, size=picks.shape, p=[0.2, 0.3, 0.5])
+
+    @jax.jit
+    def p_value(key, k, t, picks, ts):
+        thetas, draws = jnp.stack([k, t], axis=1), jnp.stack([picks, ts], axis=2)
+        return rank_draws(key, draws, thetas, None, ("k", "t"), level=0.05).p_values[1]
+
+    k, picks, wrong = (counts.astype(float) for counts in (k, picks, wrong))
+    keys = jax.random.split(KEY, repeats)
+    right = [p_value(*row) for row in zip(keys, k, t, picks, ts, strict=True)]
+    assert np.sum(np.asarray(right) <= 0.05) <= scipy.stats.binom.ppf(0.9999, repeats, 0.05)
+    few = [p_value(*row) for row in zip(keys[:20], k, t, wrong, ts, strict=False)]
+    assert np.mean(np.asarray(few) <= 0.05) > 0.5
+    assert sbi.check_draws(0, wrong[0][..., None], k[0]).statistics == ("distance", "theta_1")
 
 
 def test_draws_and_parameters_are_aligned_by_name():

@@ -104,6 +104,13 @@ def test_rows_of_failed_simulations_are_named_and_left_out_if_asked(pairs):
         notes(thetas, jnp.full_like(xs, jnp.nan), exclude_invalid_x=True)
 
 
+def test_summaries_that_are_not_finite_are_named(pairs):
+    thetas, xs = pairs
+    summaries = xs.at[3, 1].set(jnp.nan).at[7, 0].set(jnp.inf)
+    with pytest.raises(ValueError, match=r"summaries: 2 of 120 rows hold NaN .* \(first row 3\)"):
+        sbi.check_posterior(KEY, log_prob, thetas, xs, prior=PRIOR, summaries=summaries)
+
+
 def _padded(scores, kept):
     from jaxcal import Scores
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from jaxcal.sbi.space import Space, check_inside, evenly_filled, space_of
+from jaxcal.sbi.space import Space, check_continuous, check_inside, evenly_filled, space_of
 
 INF = np.inf
 BOX = Space(jnp.asarray([-1.0, 0.0, -INF, -INF]), jnp.asarray([3.0, INF, 2.0, INF]))
@@ -115,6 +115,17 @@ def test_parameters_on_a_bound_are_counted_and_named():
     with pytest.raises(ValueError, match="2 of 3 rows lie on or beyond a bound, first in rate"):
         check_inside(space, bad, ("size", "rate"))
     check_inside(space, bad[:1], ("size", "rate"))
+
+
+def test_whole_numbers_that_digits_do_not_force_are_a_discrete_parameter():
+    rng = np.random.default_rng(0)
+    thetas = jnp.asarray(np.stack([rng.normal(size=99), rng.integers(0, 2, 99)], axis=1))
+    with pytest.raises(ValueError, match=r"all values of k are whole numbers; .* check_draws"):
+        check_continuous(thetas, ("t", "k"))
+    check_continuous(thetas[:10], ("t", "k"))
+    mostly = thetas.at[0, 1].add(0.5)
+    for continuous in (thetas + 0.5, mostly, 1e8 * thetas[:, :1].astype(jnp.float32)):
+        check_continuous(continuous, ("t", "k"))
 
 
 def test_an_even_filling_is_noticed_and_a_gaussian_is_not():

@@ -1,8 +1,10 @@
 """Posteriors of torch: what sbi, zuko and lampe make, distributions, functions; no network trained
 longer than an epoch."""
 
+import contextlib
 import copy
 import math
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +17,16 @@ from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.torch_posterior import TorchPosterior
 from jaxcal.scores import score, to_second_order
 
-torch = pytest.importorskip("torch")
-inference = pytest.importorskip("sbi.inference")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import torch
+    from sbi import inference
+
+pytestmark = [
+    pytest.mark.optional("torch", "sbi"),
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+]
 
 N, D = 300, 2
 KEY = jax.random.key(0)
@@ -83,11 +92,38 @@ def test_posteriors_and_estimators_of_sbi_are_tested_without_any_jax(how, prior)
             slope = float(up - down) / 2e-3
             assert float(scores[i, k]) == pytest.approx(slope, rel=0.05, abs=0.05)
 
-    if how != "NLE":  # what .train() returns is the same posterior
+    if how == "NRE":  # what .train() returns is the same posterior
         of_estimator = TorchPosterior(estimator, prior=prior)
         assert of_estimator.prior is prior
         again = of_estimator.scored(jnp.asarray(theta[:2]), x[:2], None).at_targets
         np.testing.assert_allclose(again, scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["NPE", "NLE"])
+@pytest.mark.parametrize("prior", [lambda: None, normal])
+def test_an_estimator_that_may_be_of_theta_or_of_x_is_refused(how, prior):
+    given = prior()
+    theta, x = simulated(normal())
+    estimator, posterior = trained(how, normal(), theta, x)
+    refused = pytest.raises(ValueError, match=r"\(NLE\), .* which: pass what build_posterior\(\)")
+    with refused:
+        TorchPosterior(estimator, prior=given)
+    with refused:
+        sbi.check_posterior(KEY, estimator, theta[:60], x[:60], prior=given)
+    with refused:
+        sbi.predictions(estimator, x, prior=given)
+
+    # where sizes tell, that of NPE is the posterior, and that of NLE is refused at the pairs
+    longer = torch.cat([x, x[:, :1] ** 2], dim=1)
+    estimator, posterior = trained(how, normal(), theta, longer)
+    at, wrapped = jnp.asarray(theta[:5]), TorchPosterior(estimator, prior=normal())
+    if how == "NPE":
+        wanted = TorchPosterior(posterior).scored(at, longer[:5], None).at_targets
+        again = wrapped.scored(at, longer[:5], None).at_targets
+        np.testing.assert_array_equal(again, wanted)
+    else:
+        with pytest.raises(ValueError, match=r"estimator of NLE\? Pass build_posterior\(\)"):
+            wrapped.scored(at, longer[:5], None)
 
 
 def test_scores_of_npse_are_its_network_at_the_smallest_noise():
@@ -148,9 +184,11 @@ def test_an_ensemble_is_the_mixture_of_its_members():
     assert scored.sampler is None
 
 
+@pytest.mark.optional("zuko", "lampe")
 def test_flows_of_zuko_and_lampe_need_no_wrapping():
-    zuko = pytest.importorskip("zuko")
-    lampe = pytest.importorskip("lampe")
+    import lampe
+    import zuko
+
     theta, x = simulated(normal(), 20)
     flow = zuko.flows.MAF(D, context=D, hidden_features=[8])
     at = jnp.asarray(theta)
@@ -192,6 +230,7 @@ def test_distributions_of_torch_are_conditional_posteriors():
 def test_inference_mode_and_the_default_type_do_not_matter():
     prior = normal()
     theta, x = simulated(prior)
+    x = torch.cat([x, x[:, :1]], dim=1)
     estimator, posterior = trained("NPE", prior, theta, x)
     at = jnp.asarray(theta[:5])
     plain = TorchPosterior(posterior).scored(at, x[:5], None).at_targets
@@ -206,17 +245,20 @@ def test_inference_mode_and_the_default_type_do_not_matter():
         of_type = TorchPosterior(posterior).scored(at, x[:5].double(), None).at_targets
         doubled = copy.deepcopy(estimator).double()
         of_double = TorchPosterior(doubled).scored(at, x[:5], None).at_targets
-        assert as_posterior(log_prob, theta).scored(at, x[:5], None).at_targets.shape == (5, D)
+        of_function = as_posterior(lambda t, c: log_prob(t, c[:, :D]), theta)
+        assert of_function.scored(at, x[:5], None).at_targets.shape == (5, D)
     finally:
         torch.set_default_dtype(torch.float32)
     np.testing.assert_array_equal(of_type, plain)
     np.testing.assert_allclose(of_double, plain, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
 def test_inputs_go_to_the_device_of_the_network():
+    if not torch.cuda.is_available():
+        pytest.skip("needs a second device")
     prior = normal()
     theta, x = simulated(prior)
+    x = torch.cat([x, x[:, :1]], dim=1)
     estimator, _ = trained("NPE", prior, theta, x)
     at = jnp.asarray(theta[:5])
     here = TorchPosterior(estimator).scored(at, x[:5], None).at_targets
@@ -445,4 +487,4 @@ def test_one_call_checks_a_posterior_of_sbi_with_its_draws_and_without_failed_si
     assert report.ranks.source == "draws"
     assert report.ranks.ranks.shape == (59, 1 + D)
     assert np.isfinite(np.asarray(report.ranks.ranks)).all()
-    assert "1 pairs with NaN or infinite x were left out" in repr(report)
+    assert "1 pair with NaN or infinite x was left out" in repr(report)
