@@ -1,9 +1,8 @@
 """One call for any predictions: the test that fits them, why, its verdict, and a report."""
 
 from jaxcal.checking.check import check
-from jaxcal.checking.report import CheckReport
 
-__all__ = ["CheckReport", "check"]
+__all__ = ["check"]
 
 
 def __dir__() -> list[str]:

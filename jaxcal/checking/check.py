@@ -7,8 +7,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxcal import checks
-from jaxcal.checking.plan import Plan, plan
-from jaxcal.checking.questions import Asked
+from jaxcal.checking.plan import Asked, Plan, check_inputs, plan
 from jaxcal.checking.report import CheckReport
 from jaxcal.nulls import DependentWild, HadamardWild
 from jaxcal.results import recorded
@@ -21,6 +20,7 @@ def check(
     predictions: Any,
     targets: Any = None,
     *,
+    inputs: ArrayLike | None = None,
     level: float = 0.05,
     dependent: bool = False,
 ) -> CheckReport:
@@ -37,9 +37,11 @@ def check(
         key: Random key: typed, legacy or an integer.
         predictions: `Unnormalized`, `Scores`, `Draws`, `LogDensities`, a numpyro distribution with
             batch shape [n], class probabilities [n, m], probabilities [n] of class 1, draws
-            [n, m, ...] as an array, or a `jaxcal.sbi.ScoredPairs`.
+            [n, m, ...] as an array, or what `jaxcal.sbi.score_pairs` returns.
         targets: [n, ...] observed targets; integers 0..m - 1 for classes. None for what holds its
-            own: `LogDensities` and `ScoredPairs`.
+            own: `LogDensities` and scored pairs.
+        inputs: What predictions are functions of, or numbers that errors may vary with, [n] or
+            [n, q], for `calibration_test`; None for predictions that it does not take.
         level: Level of the verdict.
         dependent: Whether observations are in the order of time and may depend on each other.
 
@@ -65,18 +67,26 @@ def check(
     key, level = checks.key(key), checks.level(level)
     dependent = checks.flag(dependent, "dependent")
     chosen = plan(predictions, targets, dependent=dependent)
-    return carried_out(key, chosen, targets, level=level, dependent=dependent)
+    if inputs is not None:
+        check_inputs(chosen)
+    return carried_out(key, chosen, targets, inputs=inputs, level=level, dependent=dependent)
 
 
 def carried_out(
-    key: Key, chosen: Plan, targets: ArrayLike | None, *, level: float, dependent: bool
+    key: Key,
+    chosen: Plan,
+    targets: ArrayLike | None,
+    *,
+    inputs: ArrayLike | None = None,
+    level: float,
+    dependent: bool,
 ) -> CheckReport:
     """The tests and estimates of a plan. Inside of jit and vmap estimates are left out."""
     null = DependentWild() if dependent else HadamardWild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))
     )
-    asked = Asked(chosen.predictions, targets, null, level)
+    asked = Asked(chosen.predictions, targets, null, level, inputs)
     questions = chosen.tests if traced else (*chosen.tests, *chosen.estimates)
     keys = jax.random.split(key, len(questions))
     answers = [question.ask(one, asked) for one, question in zip(keys, questions, strict=True)]

@@ -9,19 +9,21 @@ import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from jaxcal import arrays_file
+from jaxcal import arrays_file, checks
 from jaxcal.arrays_file import BadFile
 from jaxcal.checking import tables
-from jaxcal.checking.check import check
+from jaxcal.checking.check import carried_out
+from jaxcal.checking.plan import by_features, plan
 from jaxcal.checking.report import CheckReport
 from jaxcal.models import Draws, Scores
 from jaxcal.typing import PredictionsLike
 
+Read: TypeAlias = tuple[PredictionsLike, np.ndarray, np.ndarray | None]
 JSON = (".json", ".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 
@@ -30,21 +32,25 @@ def checked(
     path: Path, *, seed: int, level: float, dependent: bool, columns: Sequence[str] = ()
 ) -> CheckReport:
     """Check what a file holds, in its own floating type. Raises BadFile for an unusable file."""
-    predictions, targets = read(path, columns)
+    predictions, targets, features = read(path, columns)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
         try:
-            report = check(seed, predictions, targets, level=level, dependent=dependent)
+            chosen = plan(predictions, targets, dependent=dependent)
+            if features is not None:
+                chosen = by_features(chosen, features)
+            key = checks.key(seed)
+            report = carried_out(key, chosen, targets, level=level, dependent=dependent)
             return jax.block_until_ready(report)
         except (ValueError, TypeError) as error:
             raise BadFile(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def read(path: Path, columns: Sequence[str] = ()) -> tuple[PredictionsLike, np.ndarray]:
-    """Predictions and targets. BadFile, naming the file, for what cannot be used.
+def read(path: Path, columns: Sequence[str] = ()) -> Read:
+    """Predictions, targets, and what tells predictions apart where scores at nodes do not.
 
-    Which columns of a table are read, ``columns`` say or their names (`tables.classes_of`); it is
-    written to standard error."""
+    BadFile, naming the file, for what cannot be used. Which columns of a table are read,
+    ``columns`` say or their names (`tables.classes_of`); it is written to standard error."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
     if kind not in TABLES:
@@ -54,10 +60,10 @@ def read(path: Path, columns: Sequence[str] = ()) -> tuple[PredictionsLike, np.n
     predictions, targets, notes = _table(path, kind, columns)
     for note in notes:
         print(f"{path}: {note}", file=sys.stderr)
-    return predictions, targets
+    return predictions, targets, None
 
 
-def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray]:
+def _arrays(path: Path) -> Read:
     arrays, others = arrays_file.load(path, ("targets", "probabilities", "draws", "scores"))
     kinds = [name for name in ("probabilities", "draws", "scores") if name in arrays]
     if "targets" not in arrays or len(kinds) != 1:
@@ -68,11 +74,10 @@ def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray]:
         )
     if kinds == ["scores"]:
         whole = arrays_file.read(path)
-        if whole.node_scores is None:
-            raise BadFile(
-                f"{path}: a check of scores wants 'node_scores'; the command test takes 'features'"
-            )
-        return Scores(whole.scores, whole.node_scores, whole.nodes), whole.targets
+        for note in whole.notes:
+            print(f"{path}: {note}", file=sys.stderr)
+        scores = Scores(whole.scores, whole.node_scores, whole.nodes)
+        return scores, whole.targets, whole.features
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted numbers")
@@ -80,8 +85,8 @@ def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray]:
             raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite")
     targets, values = arrays["targets"], arrays[kinds[0]]
     if kinds == ["draws"]:
-        return Draws(_floats(values)), _floats(targets)
-    return _floats(values), _labels(path, targets)
+        return Draws(_floats(values)), _floats(targets), None
+    return _floats(values), _labels(path, targets), None
 
 
 def _table(path: Path, kind: str, chosen: Sequence[str]) -> tables.Table:
@@ -161,9 +166,9 @@ def _json(text: str) -> list[tables.Column]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON, none of whose names stands twice: only the last would be kept."""
-    if len(found := dict(pairs)) < len(pairs):
+    if len(entries := dict(pairs)) < len(pairs):
         raise tables.Unreadable(f"a name stands twice in {', '.join(name for name, _ in pairs)}")
-    return found
+    return entries
 
 
 def _labels(path: Path, targets: np.ndarray) -> np.ndarray:

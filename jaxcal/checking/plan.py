@@ -1,17 +1,154 @@
-"""Which tests fit which predictions, and why."""
+"""What can be asked of predictions, by which function; which questions fit, and why."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from jaxcal import checks
-from jaxcal.checking import questions
-from jaxcal.checking.questions import Question
+from jaxcal.calibration import kccsd_test
+from jaxcal.coverage import coverage
+from jaxcal.dce import distance_from_calibration
+from jaxcal.divergences import Vectors
+from jaxcal.entries import calibration_test
+from jaxcal.measures import confidences, reliability
 from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
 from jaxcal.models.families import Classes, distribution_of
-from jaxcal.sbi import ScoredPairs
+from jaxcal.nulls import DependentWild, Null
+from jaxcal.results import Result
+from jaxcal.sbi import check_draws, check_posterior
+from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.scores import is_distribution
-from jaxcal.typing import ArrayLike, PredictionsLike
+from jaxcal.skce import skce_test
+from jaxcal.skce.observations import observations
+from jaxcal.skce.specification import default_null
+from jaxcal.squared_ce import Bins, calibration_error
+from jaxcal.typing import ArrayLike, Key, PredictionsLike
+
+
+class Asked(NamedTuple):
+    """Of whom a question is asked: predictions of any kind, their targets, and how to judge."""
+
+    predictions: Any
+    targets: Any
+    null: Null
+    level: float
+    inputs: Any = None
+
+
+class Question(NamedTuple):
+    """A test or an estimate by name, its call, and one sentence on its sight."""
+
+    name: str
+    ask: Callable[[Key, Asked], Result]
+    sight: str
+
+    def in_words(self) -> str:
+        """The sentence that goes with the name."""
+        return f"{self.name}: sees {self.sight}."
+
+
+def _calibration_test(key: Key, asked: Asked) -> Result:
+    options = {"inputs": asked.inputs, "null": asked.null, "level": asked.level}
+    return calibration_test(key, asked.predictions, asked.targets, **options)
+
+
+def _kccsd_test(key: Key, asked: Asked) -> Result:
+    return kccsd_test(key, asked.predictions, asked.targets, null=asked.null, level=asked.level)
+
+
+def _skce_test(key: Key, asked: Asked) -> Result:
+    null = asked.null
+    if not isinstance(null, DependentWild):
+        null = default_null(*observations(asked.predictions, asked.targets), null)
+    return skce_test(key, asked.predictions, asked.targets, null=null, level=asked.level)
+
+
+def _distance(key: Key, asked: Asked) -> Result:
+    return distance_from_calibration(key, asked.predictions, asked.targets, level=asked.level)
+
+
+def _calibration_error(key: Key, asked: Asked) -> Result:
+    return calibration_error(
+        key, asked.predictions, asked.targets, estimators=[Bins()], level=asked.level
+    )
+
+
+def _reliability(key: Key, asked: Asked) -> Result:
+    return reliability(*confidences(asked.predictions, asked.targets))
+
+
+def _ranks(key: Key, asked: Asked) -> Result:
+    return check_draws(key, asked.predictions.samples, asked.targets, level=asked.level)
+
+
+def _coverage(key: Key, asked: Asked) -> Result:
+    return coverage(asked.predictions, level=asked.level)
+
+
+def _posterior(key: Key, asked: Asked) -> Result:
+    return check_posterior(key, asked.predictions, null=asked.null, level=asked.level)
+
+
+MOMENTS = Question(
+    "calibration_test",
+    _calibration_test,
+    "shift, spread, correlation, tails and weights of modes, and what of these grows with the "
+    "centre or the width of a prediction or with an input; hardly errors of a few predictions "
+    "alone, nor fine structure inside of a mode",
+)
+SCORES = Question(
+    "kccsd_test",
+    _kccsd_test,
+    "shifts, and errors of shape that move the scores; hardly an error of spread, and no wrong "
+    "weights of modes that lie apart",
+)
+MEANS = Question(
+    "skce_test",
+    _skce_test,
+    "shifts and wrong correlations, and errors that change smoothly from one prediction to "
+    "another; hardly spread where predictions are much narrower than the targets are spread out",
+)
+CLASSES = Question(
+    "skce_test",
+    _skce_test,
+    "errors of any class that change smoothly with the predicted probabilities; hardly errors of "
+    "few predictions, or that change sign between predictions that are nearly alike",
+)
+DISTANCE = Question(
+    "distance_from_calibration",
+    _distance,
+    "errors that change smoothly with the predicted probability, and how far the predictions are "
+    "from calibrated ones; hardly errors that change sign between probabilities nearly alike",
+)
+RELIABILITY = Question(
+    "reliability",
+    _reliability,
+    "the same in bins, for the eye; no verdict",
+)
+ERROR = Question(
+    "calibration_error",
+    _calibration_error,
+    "how often the most probable class is right, against what its probability says; nothing about "
+    "the other classes, and no verdict",
+)
+RANKS = Question(
+    "ranks among draws",
+    _ranks,
+    "shift and spread of each coordinate by itself; no correlation, and nothing that cancels over "
+    "predictions",
+)
+COVERAGE = Question(
+    "coverage",
+    _coverage,
+    "whether highest-density regions hold their share of the targets; hardly a shift, and nothing "
+    "that cancels over predictions",
+)
+POSTERIOR = Question(
+    "sbi.check_posterior",
+    _posterior,
+    "what its report lists in the section 'what this can see'",
+)
 
 
 class Plan(NamedTuple):
@@ -42,7 +179,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 "a posterior on simulated pairs",
                 "posteriors are asked whether they are calibrated, and whether they are right "
                 "given x; the p-values of all questions are corrected together inside",
-                (questions.POSTERIOR,),
+                (POSTERIOR,),
                 (),
                 predictions,
             )
@@ -51,7 +188,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 "log densities up to their constants",
                 "calibration_test needs no constants and no draws, and in a power study saw more "
                 "faults than the scores alone",
-                (questions.MOMENTS,),
+                (MOMENTS,),
                 (),
                 predictions,
             )
@@ -60,7 +197,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 "scores alone",
                 "kccsd_test is the one that needs nothing but scores; log densities, if there are "
                 "any, would let calibration_test see spread as well",
-                (questions.SCORES,),
+                (SCORES,),
                 (),
                 predictions,
             )
@@ -68,7 +205,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
             return Plan(
                 "log densities at targets and draws",
                 "they give the ranks of targets among draws, which is coverage",
-                (questions.COVERAGE,),
+                (COVERAGE,),
                 (),
                 predictions,
             )
@@ -85,16 +222,11 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
         closed = distribution_of(predictions)
         if isinstance(closed, Classes):
             return _classes(closed.probabilities)
-        tests = (questions.MEANS,) if whole else (questions.MOMENTS, questions.MEANS)
         return Plan(
             "distributions",
-            "skce_test compares targets with the distributions' own averages"
-            + (
-                ""
-                if whole
-                else "; calibration_test sees spread and shape, where skce_test sees little"
-            ),
-            tests,
+            "skce_test compares targets with the distributions' own averages; calibration_test "
+            "sees spread and shape, where skce_test sees little",
+            (MOMENTS, MEANS),
             (),
             predictions,
         )
@@ -115,7 +247,7 @@ def _draws(predictions: Draws) -> Plan:
         "draws",
         "skce_test takes averages over draws for those over predictions; ranks of the targets "
         "among the draws add the spread of each coordinate, at an exact level",
-        (questions.MEANS, questions.RANKS),
+        (MEANS, RANKS),
         (),
         predictions,
     )
@@ -130,7 +262,7 @@ def _classes(probabilities: Any) -> Plan:
             "probabilities of one of two classes",
             "distance_from_calibration tests two classes and says how far the probabilities are "
             "from calibrated ones",
-            (questions.DISTANCE,),
+            (DISTANCE,),
             (),
             jnp.where(whole, rows[:, 1], jnp.nan),
         )
@@ -138,19 +270,38 @@ def _classes(probabilities: Any) -> Plan:
         "class probabilities",
         "skce_test asks about the probabilities of all classes at once, not of the largest alone; "
         "calibration_error says how large the error of the largest is",
-        (questions.CLASSES,),
-        (questions.ERROR, questions.RELIABILITY),
+        (CLASSES,),
+        (ERROR, RELIABILITY),
         rows,
     )
 
 
+def check_inputs(chosen: Plan) -> None:
+    """ValueError where no test of the plan takes inputs."""
+    if MOMENTS not in chosen.tests:
+        raise ValueError(
+            f"inputs: {' and '.join(question.name for question in chosen.tests)} of {chosen.kind} "
+            f"takes none: calibration_test of log densities or distributions does"
+        )
+
+
+def by_features(chosen: Plan, features: ArrayLike) -> Plan:
+    """The plan for scores of predictions that vectors [n, q] tell apart."""
+
+    def ask(key: Key, asked: Asked) -> Result:
+        options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}
+        return kccsd_test(key, asked.predictions, asked.targets, **options)
+
+    return chosen._replace(tests=(SCORES._replace(ask=ask),))
+
+
 def _for_series(chosen: Plan) -> Plan:
     """The plan for dependent observations: without tests and estimates that assume independence."""
-    if chosen.tests == (questions.DISTANCE,):
+    if chosen.tests == (DISTANCE,):
         chosen = chosen._replace(
-            tests=(questions.CLASSES,), why="skce_test allows for dependence between observations"
+            tests=(CLASSES,), why="skce_test allows for dependence between observations"
         )
-    able = (questions.MOMENTS, questions.SCORES, questions.MEANS, questions.CLASSES)
+    able = (MOMENTS, SCORES, MEANS, CLASSES)
     kept = tuple(question for question in chosen.tests if question in able)
     if not kept:
         raise ValueError(f"dependent: no test of {chosen.kind} allows for dependence")

@@ -1,7 +1,7 @@
 """What a check found: one verdict over its tests, with its limits, in words and as a page."""
 
+import html
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
@@ -9,19 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.checking import page
 from jaxcal.nulls.contract import holm
-from jaxcal.results import JudgedResult, Result, Sentences, in_words
+from jaxcal.results import JudgedResult, Result, Sentences, in_words, shown
+from jaxcal.squared_ce.report import Report
 from jaxcal.typing import Contents
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-
 LIMITS = (
     "Calibrated predictions need not be sharp or useful: compare scores as well.",
-    "Targets are compared with their predictions, not with the inputs of the model: errors that "
-    "cancel among equal predictions are not seen (kcsd_test takes inputs).",
+    "Targets are compared with their predictions: errors that cancel among equal predictions are "
+    "seen only along inputs, where these are given (inputs=, kcsd_test).",
 )
 
 
@@ -41,14 +40,6 @@ class CheckReport(JudgedResult):
         n: Number of observations.
         level: Level of the verdict.
         dependent: Whether the tests allow for dependence between observations.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> p = jax.random.uniform(jax.random.key(0), (200,))
-        >>> happened = jax.random.bernoulli(jax.random.key(1), p**3)
-        >>> report = jaxcal.check(2, p, happened)
-        >>> report.verdict, bool(report.p_value < 0.01)
-        ('rejected', True)
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
@@ -75,21 +66,8 @@ class CheckReport(JudgedResult):
             tests=tests, p_values=p, p_adjusted=adjusted, p_value=jnp.nanmin(adjusted), **fields
         )
 
-    def to_html(self, path: Path | str) -> None:
-        """Write the report with its figures to one HTML file that needs no other.
-
-        Args:
-            path: Where to write.
-
-        Raises:
-            TypeError: Inside of jit, vmap or grad.
-            ValueError: This is a batch of reports.
-            OSError: The file cannot be written.
-        """
-        self._with_numbers("to_html")
-        if self.batch_shape:
-            raise ValueError(f"to_html: wanted one report, got a batch of {self.batch_shape}")
-        Path(path).write_text(page.of_report(self), encoding="utf-8")
+    def _page(self) -> str:
+        return _page(self)
 
     def _no_verdict(self) -> Sentences:
         """Why there is no verdict: one test cannot tell, and no other one rejects."""
@@ -171,3 +149,68 @@ def _reason(result: Any) -> Any:
     if isinstance(result, JudgedResult):
         return result.reason
     return np.where(np.isnan(_p_value(result)), "its p-value is not a number", "")
+
+
+def _page(report: CheckReport) -> str:
+    """The page of a `CheckReport`: the verdict, why these tests, each with its figure, limits."""
+    title = f"Check of {report.kind}"
+    rows = [
+        [name, f"{float(p):.3g}", f"{float(q):.3g}"]
+        for name, p, q in zip(report.names, report.p_values, report.p_adjusted, strict=True)
+    ]
+    parts = [
+        _tag("h1", title),
+        f'<p class="verdict">{html.escape(_sentence(report.verdict_in_words()))}</p>',
+        _tag("p", f"n = {report.n} observations; p = {float(report.p_value):.3g}."),
+        *_warnings(report),
+        _tag("h2", "Why these tests"),
+        _tag("p", _sentence(f"the predictions are {report.kind}: {report.why}")),
+        _table(["test", "p-value", "p-value (Holm)"], rows),
+        _tag("p", _sentence(f"the p-value of the verdict is {report.correction()}")),
+        _tag("h2", "What this can and cannot see"),
+        _list(report.limits()),
+        _tag("h2", "Results"),
+        *(_section(result) for result in (*report.tests, *report.estimates)),
+        _tag("h2", "How it was made"),
+        _table(["", ""], _sources(report), head=False),
+    ]
+    return shown.page(title, "\n".join(parts))
+
+
+def _warnings(report: Any) -> list[str]:
+    """Warnings of the tests and estimates; they stand first on the page."""
+    texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
+    return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
+
+
+def _list(texts: list[str]) -> str:
+    return "<ul>" + "".join(_tag("li", text) for text in texts) + "</ul>"
+
+
+def _sources(report: Any) -> list[list[str]]:
+    """Versions, and the call as far as it is known: that of the check, or else of its test."""
+    recorded = report if report.provenance["function"] else report.tests[0]
+    return [[name, str(value)] for name, value in recorded.provenance.items()]
+
+
+def _section(result: Result) -> str:
+    """The figure of a result, and its report as text."""
+    # the figure of a calibration error compares estimators, of which a check fits one
+    drawing = None if isinstance(result, Report) else result._figure()
+    alt = f"Figure of {type(result).__name__}"
+    picture = "" if drawing is None else f"<p>{shown.image(drawing, dpi=110, alt=alt)}</p>"
+    return f"{picture}<pre>{html.escape(repr(result))}</pre>"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _tag(name: str, text: str) -> str:
+    return f"<{name}>{html.escape(text)}</{name}>"
+
+
+def _table(heads: list[str], rows: list[list[str]], *, head: bool = True) -> str:
+    top = "<tr>" + "".join(_tag("th", text) for text in heads) + "</tr>" if head else ""
+    body = ["<tr>" + "".join(_tag("td", cell) for cell in row) + "</tr>" for row in rows]
+    return f"<table>{top}{''.join(body)}</table>"

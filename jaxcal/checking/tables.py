@@ -143,8 +143,8 @@ def _entries(values: Any) -> np.ndarray:
 
 def _tokens(text: str) -> list[str]:
     """Words, numbers and signs of a name, in small letters."""
-    found = re.findall(r"\d+|[A-Z]?[a-z]+|[^\W\d_]+|[^\w\s.,:;=|/'\"()\[\]-]", text)
-    return [str(int(token)) if token.isdecimal() else token.casefold() for token in found]
+    tokens = re.findall(r"\d+|[A-Z]?[a-z]+|[^\W\d_]+|[^\w\s.,:;=|/'\"()\[\]-]", text)
+    return [str(int(token)) if token.isdecimal() else token.casefold() for token in tokens]
 
 
 def _labels(name: str, entries: np.ndarray) -> list[str]:
@@ -167,12 +167,12 @@ def _chosen(
     by_class = {}
     for text in chosen:
         key, equals, name = text.partition("=")
-        found = [column for column in columns if column[0] == name.strip()]
-        if not equals or len(found) != 1:
+        named = [column for column in columns if column[0] == name.strip()]
+        if not equals or len(named) != 1:
             raise Unreadable(
                 f"--columns {text}: wanted CLASS=NAME for one of the columns {_listed(columns)}"
             )
-        by_class[key if key in TRUTH else " ".join(_tokens(key))] = found[0]
+        by_class[key if key in TRUTH else " ".join(_tokens(key))] = named[0]
     if "label" not in by_class or len(by_class) < 2:
         raise Unreadable("--columns: wanted label=NAME and at least one CLASS=NAME")
     label = by_class.pop("label")

@@ -2,21 +2,19 @@
 
 Each function draws on ``ax`` and returns it, or makes a new figure of pyplot, which notebooks show
 and ``matplotlib.pyplot.savefig`` saves, as does ``ax.figure.savefig``; pyplot keeps the last ten.
-What makes several panels (`posterior_figure`, `reliability_of_classes`) returns a figure of its
-own, outside of pyplot: ``figure.savefig("name.png")``. Greys and line styles carry the meaning, not
-colours.
+`posterior_figure` has several panels and returns a figure of its own, outside of pyplot:
+``figure.savefig("name.png")``. Greys and line styles carry the meaning, not colours.
 """
 
-from jaxcal.plots.ckce import comparison, differences, ridge_path
-from jaxcal.plots.coverage import coverage
-from jaxcal.plots.dce import bracket, reliability_of_classes, reliability_with_witness
-from jaxcal.plots.quantiles import pit_histogram, quantile_calibration
-from jaxcal.plots.rejections import rejection_rates, rejections
-from jaxcal.plots.reliability import reliability
-from jaxcal.plots.results import contributions, coordinates, null_histogram, parts
+from jaxcal.plots.ckce import comparison, differences
+from jaxcal.plots.coverage import coverage, pit_histogram, quantile_calibration
+from jaxcal.plots.rejections import rejections
+from jaxcal.plots.reliability import bracket, reliability, reliability_with_witness
+from jaxcal.plots.results import contributions, coordinates, null_histogram, parts, table
 from jaxcal.plots.sbi import posterior_figure
-from jaxcal.plots.squared_ce import calibration_errors, risk_over_grid
-from jaxcal.plots.witness import witness, witness_map
+from jaxcal.plots.squared_ce import calibration_errors
+from jaxcal.plots.where import where
+from jaxcal.plots.witness import witness
 
 __all__ = [
     "bracket",
@@ -31,15 +29,12 @@ __all__ = [
     "pit_histogram",
     "posterior_figure",
     "quantile_calibration",
-    "rejection_rates",
     "rejections",
     "reliability",
-    "reliability_of_classes",
     "reliability_with_witness",
-    "ridge_path",
-    "risk_over_grid",
+    "table",
+    "where",
     "witness",
-    "witness_map",
 ]
 
 

@@ -1,21 +1,15 @@
-"""Figures of CKCE: models with their intervals, all differences, ridge paths."""
+"""Figures of CKCE: models with their intervals, all differences."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxcal import checks
-from jaxcal.ckce import Comparison
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.ckce.results import Comparison
+from jaxcal.plots.canvas import BLACK, DARK, axes, legend_above, one, say
 from jaxcal.results import confidence
-from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-STYLES = ("-", "--", ":", "-.")
-MARKS = "os^DvPX"
 
 
 def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
@@ -124,59 +118,6 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     ax.set_title(
         "p-values for all pairs\ndark: row better calibrated than column", fontsize="medium"
     )
-    return ax
-
-
-def ridge_path(
-    ridges: ArrayLike,
-    values: Mapping[str, ArrayLike],
-    *,
-    used: float | None = None,
-    ax: "Axes | None" = None,
-) -> "Axes":
-    """Draw the CKCE of several models over the ridge, both axes logarithmic.
-
-    Where lines cross, the ranking depends on the ridge.
-
-    Args:
-        ridges: Ridges, [r].
-        values: CKCE of each model by name, [r], as of `jaxcal.ckce.ckce` at several ridges.
-        used: A ridge to mark.
-        ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
-
-    Example:
-        >>> import numpy as np, jaxcal
-        >>> ridges = np.logspace(-4, 0, 9)
-        >>> values = {"good": 0.01 * (1 - ridges / 2), "sharp": 0.05 * (1 - ridges / 2)}
-        >>> axes = jaxcal.plots.ridge_path(ridges, values, used=0.01)
-    """
-    ax = axes(ax)
-    places = np.asarray(checks.floats(ridges, "ridges"))
-    if not isinstance(values, Mapping):
-        raise TypeError(f"values: wanted a dict of lines by name, got {checks.say(values)}")
-    lines = {name: np.asarray(checks.floats(line, "values")) for name, line in values.items()}
-    if places.ndim != 1 or any(line.shape != places.shape for line in lines.values()):
-        raise ValueError(f"ridges: wanted one for each value of a line, got shape {places.shape}")
-    if used is not None:
-        used = checks.real(used, "used")
-        ax.axvline(used, color=LIGHT, linewidth=4, label="ridge used", zorder=0)
-    for k, (name, line) in enumerate(lines.items()):
-        # 4 lines times 7 marks: no two of the first 28 models look the same
-        ax.plot(
-            places,
-            line,
-            color=(BLACK, DARK)[k % 2],
-            linestyle=STYLES[k % len(STYLES)],
-            marker=MARKS[k % len(MARKS)],
-            markersize=4.5,
-            markerfacecolor="white" if k % 2 else None,
-            label=name,
-        )
-    ax.set(xscale="log", yscale="log", xlabel="ridge (no unit)", ylabel="CKCE (squared norm)")
-    legend_above(ax)
     return ax
 
 

@@ -1,15 +1,19 @@
-"""Shares of targets inside highest-density regions against the regions' levels."""
+"""Shares of targets inside regions and below quantiles, and the histogram of their transforms."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxcal import checks
 from jaxcal.coverage import Coverage
+from jaxcal.measures.quantiles import QuantileCalibration
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+SQUARE = {"xlim": (0, 1), "ylim": (0, 1), "aspect": "equal"}  # both axes are probabilities
 
 
 def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
@@ -36,13 +40,7 @@ def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
     """
     one(result, "p_uniform")
     ax = axes(ax, (4.6, 4.6))
-    ax.set(
-        xlabel="level of highest-density region",
-        ylabel="share of targets inside",
-        xlim=(0, 1),
-        ylim=(0, 1),
-        aspect="equal",
-    )
+    ax.set(xlabel="level of highest-density region", ylabel="share of targets inside", **SQUARE)
     levels, observed = np.asarray(result.levels), np.asarray(result.observed)
     if not np.all(np.isfinite(observed)):
         return say(ax, "densities are not numbers:\nno verdict")
@@ -61,3 +59,101 @@ def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
     ax.annotate(text, (0.97, 0.05), xycoords="axes fraction", ha="right")
     legend_above(ax)
     return ax
+
+
+def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw the empirical distribution of the transforms against the diagonal, with a band.
+
+    The band holds the whole curve of a calibrated model with probability 1 - ``result.level`` at
+    least, and p is below the level where the curve leaves it. The curve of m draws is known, and
+    tested, at levels k / (m + 1); lines join these.
+
+    Args:
+        result: Result of `jaxcal.measures.quantile_calibration`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
+        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
+        >>> axes = jaxcal.plots.quantile_calibration(result)
+    """
+    ax, pit = _axes(result, ax, (4.6, 4.6))
+    ax.set(xlabel="level of predicted quantile", ylabel="share of targets below", **SQUARE)
+    if pit is None:
+        return ax
+    n = pit.size
+    half = np.sqrt(np.log(2 / result.level) / (2 * n))  # where the p-value is the level
+    label = f"{confidence(result.level)} band"
+    line = np.array([0.0, 1.0])
+    ax.fill_between(line, line - half, line + half, color=LIGHT, linewidth=0, label=label)
+    ax.plot(line, line, color=DARK, linestyle="--", label="calibrated")
+    if m := result.draws:
+        where = np.arange(m + 2) / (m + 1)
+        share = np.searchsorted(np.sort(pit), where, side="right") / n
+        ax.plot(where, share, color=BLACK, linewidth=1.6, label="observed")
+    else:
+        where = np.concatenate([[0.0], np.sort(pit), [1.0]])
+        share = np.concatenate([[0.0], np.arange(1, n + 1) / n, [1.0]])
+        ax.step(where, share, where="post", color=BLACK, linewidth=1.6, label="observed")
+    ax.annotate(
+        f"p = {float(result.p_value):.2g}", (0.97, 0.05), xycoords="axes fraction", ha="right"
+    )
+    legend_above(ax)
+    return ax
+
+
+def pit_histogram(
+    result: QuantileCalibration, *, bins: int = 10, ax: "Axes | None" = None
+) -> "Axes":
+    """Draw the histogram of the transforms: flat if calibrated, a U if predictions are too narrow.
+
+    The band holds the height of a single bar with probability 1 - ``result.level`` if calibrated.
+
+    Args:
+        result: Result of `jaxcal.measures.quantile_calibration`.
+        bins: Number of bars.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
+        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
+        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
+        >>> axes = jaxcal.plots.pit_histogram(result)
+    """
+    import scipy.stats
+
+    bins = checks.integer(bins, "bins", most=10_000)
+    ax, pit = _axes(result, ax, (5.2, 3.6))
+    ax.set(xlabel="transform F(y) of the target", ylabel="number of targets", xlim=(0, 1))
+    if pit is None:
+        return ax
+    low, high = scipy.stats.binom.interval(1 - result.level, pit.size, 1 / bins)
+    ax.hist(pit, bins=bins, range=(0, 1), color=LIGHT, edgecolor="white", label="observed")
+    ax.axhline(pit.size / bins, color=DARK, linestyle="--", label="calibrated")
+    label = f"{confidence(result.level)} of one bar"
+    for k, end in enumerate((low, high)):
+        ax.axhline(end, color=DARK, linestyle=":", label=None if k else label)
+    legend_above(ax)
+    return ax
+
+
+def _axes(
+    result: QuantileCalibration, ax: "Axes | None", size: tuple[float, float]
+) -> tuple["Axes", np.ndarray | None]:
+    """Axes, and the transforms; None where some are not numbers, as the axes then say."""
+    one(result, "p_value")
+    ax, pit = axes(ax, size), np.asarray(result.pit)
+    if np.all(np.isfinite(pit)):
+        return ax, pit
+    return say(ax, "transforms are not numbers:\nno verdict"), None

@@ -69,8 +69,10 @@ def contributions(
 ) -> "Axes":
     """Draw each observation's part of the estimate over an input or time, with a running mean.
 
-    The parts are multiplied by n, so that their mean is the estimate. Where the running mean (over
-    a tenth of the observations, nearest in ``x``) is far above 0, the model is off there.
+    The parts are multiplied by n, so that their mean is the estimate, except those of
+    `jaxcal.calibration_test`: changes of its statistic to first order, whose mean is no estimate.
+    Where the running mean (over a tenth of the observations, nearest in ``x``) is far above 0, the
+    model is off there.
 
     Args:
         result: Result of a test of n observations.
@@ -92,7 +94,8 @@ def contributions(
     parts = np.asarray(result.contributions)
     n = parts.size
     where = np.arange(n) if x is None else along(x, n)
-    ax.set(xlabel=label, ylabel="n times contribution to estimate")
+    to = "estimate" if result.parts is None else "log evidence, to first order"
+    ax.set(xlabel=label, ylabel=f"n times contribution to {to}")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")
     order = np.argsort(where, kind="stable")
@@ -103,7 +106,7 @@ def contributions(
     one = f"one observation ({outside} outside)" if outside else "one observation"
     ax.plot(where, parts, ".", color=LIGHT, markersize=4, label=one)
     ax.plot(where, _running_mean(parts, width), color=BLACK, label=f"mean of {width}")
-    ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
+    estimate_line(result, ax)
     if outside:
         ax.set_ylim(low, high)
     if np.issubdtype(where.dtype, np.datetime64):
@@ -114,6 +117,12 @@ def contributions(
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     legend_above(ax)
     return ax
+
+
+def estimate_line(result: TestResult, ax: "Axes") -> None:
+    """A line at the estimate, where it is the mean of the contributions."""
+    if result.parts is None:
+        ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
 
 
 def coordinates(
@@ -176,11 +185,10 @@ def coordinates(
 
 
 def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the parts of a `jaxcal.calibration_test`, in standard deviations of their own draws.
+    """Draw how the evidence of a `jaxcal.calibration_test` is shared among what may be off.
 
-    A bar a part with the p-value it has by itself, black for the strongest where the test rejects;
-    parts that are left out are named. The dashed line is what their soft maximum, a little more
-    than the longest bar, exceeds with the probability of the level if calibrated.
+    A bar an alternative with the p-value that it has by itself, black for the strongest where the
+    test rejects.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -188,6 +196,9 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
     Returns:
         The axes.
+
+    Raises:
+        ValueError: The result is of another test.
 
     Example:
         >>> import jax, jaxcal
@@ -200,34 +211,72 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     if result.parts is None:
         raise ValueError("this result has no parts: it is not of a calibration_test")
     of, c = result.parts, len(result.parts.names)
-    sizes, p_values = np.asarray(of.statistics), np.asarray(of.p_values)
-    ax.set(xlabel="standard deviations of its own draws under calibration")
+    evidence, p_values = np.asarray(of.statistics), np.asarray(of.p_values)
+    ax.set(xlabel="share of the evidence", xlim=(0, 1.3), xticks=(0, 0.5, 1))
     ax.set_yticks(range(c), of.names)
     ax.set_ylim(c - 0.4, -0.6)
     if not np.isfinite(result.p_value):
         return say(ax, "the statistic is not a finite number:\nno verdict")
+    shares = np.exp(evidence - np.max(evidence))
+    shares = shares / np.sum(shares)
     greys = [LIGHT] * c
     if result.verdict == "rejected":
         greys[int(of.winner)] = BLACK
-    ax.barh(range(c), np.nan_to_num(sizes), height=0.6, color=greys)
-    ax.axvline(0, color=BLACK, linewidth=0.8)
-    draws = np.asarray(result.null_samples)
-    if draws.size:
-        label = f"{confidence(result.level)} quantile of their soft maximum"
-        ax.axvline(np.quantile(draws, 1 - result.level), color=DARK, linestyle="--", label=label)
-        legend_above(ax)
-    for row, (size, p) in enumerate(zip(sizes, p_values, strict=True)):
-        text = "left out" if np.isnan(size) else f"p = {p:.2g}"
-        at = (max(float(np.nan_to_num(size)), 0.0), row)
+    ax.barh(range(c), shares, height=0.6, color=greys)
+    for row, (share, p) in enumerate(zip(shares, p_values, strict=True)):
         ax.annotate(
-            text,
-            at,
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            f"p = {p:.2g}", (share, row), xytext=(5, 0), textcoords="offset points", va="center"
         )
-    ax.margins(x=0.2)
+    return ax
+
+
+def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw what is off, and where: the effects in the table of a `jaxcal.calibration_test`.
+
+    A row a shift or a spread, a column a feature that it may vary with; in each cell the effect in
+    claimed deviations, or for spreads the logarithm of claimed over actual, shaded by its size in
+    standard errors, with a frame where its adjusted p-value is at most the level.
+
+    Args:
+        result: Result of `jaxcal.calibration_test`.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The result has no table: it is of another test, or of few observations.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> result = jaxcal.calibration_test(1, dist.Normal(centers, 1.0), 0.7 * centers + noise)
+        >>> axes = jaxcal.plots.table(result)
+    """
+    ax = _axes(result, ax)
+    if (of := result.table) is None:
+        raise ValueError("this result has no table: it is not of a calibration_test, or of too few")
+    effect, low, high = (np.asarray(part) for part in (of.effect, of.low, of.high))
+    size = effect / np.where(high > low, (high - low) / 4, np.inf)
+    shade = np.minimum(np.abs(np.nan_to_num(size)), 8)
+    ax.imshow(shade, cmap="Greys", vmin=0, vmax=12, aspect="auto")
+    ax.set_xticks(range(len(of.columns)), of.columns)
+    ax.set_yticks(range(len(of.rows)), of.rows)
+    adjusted = np.asarray(of.p_adjusted)
+    for row, column in np.ndindex(effect.shape):
+        clear = adjusted[row, column] <= result.level
+        finite = np.isfinite(effect[row, column])
+        ax.text(
+            column,
+            row,
+            f"{effect[row, column]:+.2f}" if finite else "",
+            ha="center",
+            va="center",
+            fontweight="bold" if clear else "normal",
+            bbox={"facecolor": "none", "edgecolor": BLACK if clear else "none", "pad": 3},
+        )
+    ax.set_xlabel("above 0: too high (shift), too wide (spread)")
     return ax
 
 

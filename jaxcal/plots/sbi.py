@@ -26,7 +26,7 @@ def posterior_figure(report: Any) -> "Figure":
     ranks the null draws of the two tests stand in the place of the first two.
 
     Args:
-        report: A `jaxcal.sbi.PosteriorReport`.
+        report: A `PosteriorReport`.
 
     Returns:
         A matplotlib figure.

@@ -1,30 +1,28 @@
-"""Where a model is off: the estimate as a mean over parts of the inputs, or of any two variables.
+"""Where a model is off: the estimate as a mean over parts of the inputs.
 
 The witness of a kernel test is the function whose mean over the observations is the estimate;
 its value at observation i is n times that observation's contribution.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from jaxcal import checks, convert
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, legend_above, say
-from jaxcal.plots.results import _axes
+from jaxcal.plots.results import _axes, estimate_line
 from jaxcal.results import TestResult
 from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST = 4  # observations in a cell of a map that is drawn
-
 
 class Parts(NamedTuple):
     """The witness over k groups of observations: mean, its standard error, number; each [k].
 
-    Means weighted by the numbers average to the estimate.
+    Means weighted by the numbers average to the estimate, except for `jaxcal.calibration_test`.
     """
 
     mean: Float[np.ndarray, " k"]
@@ -64,8 +62,9 @@ def witness(
         >>> axes = jaxcal.plots.witness(result, centers, label="prediction")
     """
     ax = _axes(result, ax)
-    parts, where = _checked(result, x, groups=True)
-    ax.set(xlabel=label, ylabel="witness (squared discrepancy)")
+    parts, where = _checked(result, x)
+    what = "squared discrepancy" if result.parts is None else "log evidence, to first order"
+    ax.set(xlabel=label, ylabel=f"witness ({what})")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")
     grouped = not np.issubdtype(where.dtype, np.number)
@@ -74,10 +73,10 @@ def witness(
         at, reach = np.arange(len(names), dtype=float), None
         ax.set_xticks(at, [str(name) for name in names])
     else:
-        group, at, reach = _quantile_bins(where.astype(float), _bins(bins))
+        group, at, reach = quantile_bins(where.astype(float), convert.integer(bins, "bins"))
     means = mean_parts(parts, group, len(at))
     ax.axhline(0, color=DARK, linewidth=0.8)
-    ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
+    estimate_line(result, ax)
     if grouped:
         ax.bar(at, means.mean, width=0.6, color=LIGHT)
     ax.errorbar(
@@ -96,68 +95,6 @@ def witness(
     return ax
 
 
-def witness_map(
-    result: TestResult,
-    x: ArrayLike,
-    y: ArrayLike,
-    *,
-    bins: int = 10,
-    labels: tuple[str, str] = ("input", "target"),
-    ax: "Axes | None" = None,
-) -> "Axes":
-    """Draw the witness over two variables, such as two inputs, or an input and the target.
-
-    The plane is cut into ``bins`` by ``bins`` cells; dark cells have a large mean, white ones none
-    or a negative one. Cells with fewer than 4 observations are left out, and crossed.
-
-    Args:
-        result: Result of a test of n observations.
-        x: Numbers, [n].
-        y: Numbers, [n].
-        bins: Number of cells along each variable.
-        labels: Names of the variables and their units.
-        ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
-        >>> axes = jaxcal.plots.witness_map(result, centers, noise, bins=3)
-    """
-    ax, labels = _axes(result, ax), _two(labels)
-    (parts, across), (_, upward) = _checked(result, x), _checked(result, y, "y")
-    ax.set(xlabel=labels[0], ylabel=labels[1])
-    if not np.all(np.isfinite(parts)):
-        return say(ax, "contributions are not finite numbers:\nno verdict")
-    _bins(bins)
-    (column, x_edges), (row, y_edges) = _equal_bins(across, bins), _equal_bins(upward, bins)
-    means = mean_parts(parts, row * bins + column, bins * bins)
-    shown = np.where(means.number >= LEAST, means.mean, np.nan).reshape(bins, bins)
-    top = float(np.nanmax(shown, initial=0.0))
-    ax.set_facecolor("white")
-    ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
-    crossed = ax.fill_between(
-        x_edges[[0, -1]], *y_edges[[0, -1]], facecolor="white", edgecolor="0.8", hatch="xxxx"
-    )
-    crossed.set_linewidth(0)
-    mesh = ax.pcolormesh(
-        x_edges, y_edges, np.maximum(shown, 0), cmap="Greys", vmin=0, vmax=top or 1.0
-    )
-    ax.figure.colorbar(mesh, ax=ax, label="mean witness (squared discrepancy)")
-    ax.set_title(f"crossed: fewer than {LEAST} observations", fontsize="medium")
-    return ax
-
-
-def _two(labels: Any) -> tuple[str, str]:
-    if not isinstance(labels, tuple | list) or len(labels) != 2:
-        raise TypeError(f"labels: wanted the names of x and y, got {checks.say(labels)}")
-    return str(labels[0]), str(labels[1])
-
-
 def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
     """Mean and its standard error in each of k groups; NaN where a group has none, or just one."""
     number = np.bincount(group, minlength=k)
@@ -168,7 +105,7 @@ def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: 
     return Parts(mean, np.where(number > 1, error, np.nan), number)
 
 
-def _quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The bin of every value, the median of each bin, and how far it reaches below and above."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
@@ -178,30 +115,18 @@ def _quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray
     return group, at, np.abs(ends - at)
 
 
-def _equal_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    low, high = float(where.min()), float(where.max())
-    edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
-    return np.clip(np.searchsorted(edges, where, side="right") - 1, 0, bins - 1), edges
-
-
-def _checked(
-    result: TestResult, x: ArrayLike, name: str = "x", *, groups: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
+def _checked(result: TestResult, x: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """n times the contributions, and the variable that they are shown over."""
     numbers = isinstance(x, list | tuple) and not all(isinstance(entry, str) for entry in x)
-    parts, where = np.asarray(result.contributions), checks.array(x, name) if numbers else x
+    parts, where = np.asarray(result.contributions), checks.array(x, "x") if numbers else x
     where = np.asarray(where)
     if where.shape != parts.shape:
         raise ValueError(
-            f"{name}: wanted one value an observation, shape ({parts.size},), got {where.shape}"
+            f"x: wanted one value an observation, shape ({parts.size},), got {where.shape}"
         )
     if np.issubdtype(where.dtype, np.number):
         if not np.all(np.isfinite(where)):
-            raise ValueError(f"{name}: wanted finite numbers, got NaN or infinity among them")
-    elif not (groups and where.dtype.kind in "USTb"):
-        raise ValueError(f"{name}: wanted numbers{' or text' * groups}, got {where.dtype}")
+            raise ValueError("x: wanted finite numbers, got NaN or infinity among them")
+    elif where.dtype.kind not in "USTb":
+        raise ValueError(f"x: wanted numbers or text, got {where.dtype}")
     return parts.size * parts.astype(float), where
-
-
-def _bins(value: object) -> int:
-    return convert.integer(value, "bins")

@@ -1,7 +1,7 @@
 """The one family of results: pytrees of arrays that print as a short report."""
 
 from jaxcal.results.base import JudgedResult, Result, Sentences
-from jaxcal.results.notes import Notes
+from jaxcal.results.notes import Notes, counted, sentences
 from jaxcal.results.parts import (
     FEW,
     Coordinates,
@@ -9,6 +9,7 @@ from jaxcal.results.parts import (
     Interval,
     Means,
     Parts,
+    Table,
     largest_share,
     plain,
     tells,
@@ -36,9 +37,11 @@ __all__ = [
     "Parts",
     "Result",
     "Sentences",
+    "Table",
     "TestResult",
     "confidence",
     "count_verdicts",
+    "counted",
     "first_that_holds",
     "in_words",
     "judge",
@@ -46,6 +49,7 @@ __all__ = [
     "plain",
     "recorded",
     "replacing",
+    "sentences",
     "tells",
     "too_few",
 ]

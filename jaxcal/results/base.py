@@ -65,6 +65,22 @@ class Result(eqx.Module):
         """Plain numbers and lists, for JSON, with the warnings; long arrays are left out."""
         return plain(self._contents()) | {"warnings": self.warnings()}
 
+    def to_html(self, path: Path | str) -> None:
+        """Write the report with its figures to one HTML file that needs no other.
+
+        Args:
+            path: Where to write.
+
+        Raises:
+            TypeError: Inside of jit, vmap or grad.
+            ValueError: This is a batch of results.
+            OSError: The file cannot be written.
+        """
+        self._with_numbers("to_html")
+        if self.batch_shape:
+            raise ValueError(f"to_html: wanted one report, got a batch of {self.batch_shape}")
+        Path(path).write_text(self._page(), encoding="utf-8")
+
     def to_frame(self) -> Any:
         """A pandas data frame: a row a level, bin, part or model where the result has several; else
         a row a result, with its single numbers. ImportError where pandas is not installed."""
@@ -109,6 +125,9 @@ class Result(eqx.Module):
 
     def _repr_html_(self) -> str:
         return shown.in_html(self)
+
+    def _page(self) -> str:
+        return shown.page(type(self).__name__, shown.in_html(self))
 
     def _figure(self) -> "Figure | None":
         """A small matplotlib figure of one result, or None where its class has no natural one."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeGuard
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxcal.typing import Scalar
 
@@ -117,22 +117,86 @@ class Coordinates(NamedTuple):
 
 
 class Parts(eqx.Module):
-    """Several statistics that share the signs of one null, and which of them is the strongest.
+    """Named alternatives that share the signs of one null, and which of them is the strongest.
 
     Attributes:
-        names: Names of the c parts: the statistic, and what a large one points to.
-        statistics: Statistics in standard deviations of their own draws, [c]; NaN where left out.
-        p_values: P-values of each part by itself, [c].
-        winner: Place of the largest statistic, [].
-        left_out: Whether a part is left out, [c]: it has no spread, or asks for what a density
-            does not have.
+        names: Names of the c alternatives.
+        statistics: Log evidence for each, with its prior weight, [c].
+        p_values: P-values of each by itself, [c].
+        winner: Place of the largest, [].
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
     statistics: Float[Array, " c"]
     p_values: Float[Array, " c"]
     winner: Int[Array, ""]
-    left_out: Bool[Array, " c"]
+
+
+class Table(eqx.Module):
+    """What is off, and where: the shift and the spread of each coordinate, along each feature.
+
+    Shifts are claimed minus actual, in claimed deviations, so above 0 where predictions are too
+    high; spreads are logarithms of claimed over actual deviations, so below 0 where they are too
+    narrow. In the first column an effect is that on the average over all predictions; in the others
+    what it grows by for each standard deviation of the feature: of the claimed centre of the
+    coordinate, of the logarithm of its claimed scale, of an input. Effects of other than Gaussian
+    predictions are in normal scores of ranks. Each feature is asked by itself: one that goes along
+    with another shows what the other does.
+
+    Attributes:
+        rows: Names of the 2 d rows.
+        columns: Names of the c columns.
+        effect: Effects, [2 d, c]; NaN where a feature is the same for all.
+        low: Lower limits of confidence 1 - level, each for itself, [2 d, c].
+        high: Upper limits, likewise.
+        p_value: Two-sided p-values of "no effect", [2 d, c].
+        p_adjusted: The same after Holm's correction for all cells.
+    """
+
+    rows: tuple[str, ...] = eqx.field(static=True)
+    columns: tuple[str, ...] = eqx.field(static=True)
+    effect: Float[Array, "r c"]
+    low: Float[Array, "r c"]
+    high: Float[Array, "r c"]
+    p_value: Float[Array, "r c"]
+    p_adjusted: Float[Array, "r c"]
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row a cell."""
+        from pandas import DataFrame, MultiIndex
+
+        index = MultiIndex.from_product([self.rows, self.columns], names=["what", "where"])
+        names = ("effect", "low", "high", "p_value", "p_adjusted")
+        return DataFrame({name: np.asarray(getattr(self, name)).ravel() for name in names}, index)
+
+    def sentences(self, level: float = 0.05) -> list[str]:
+        """A sentence a cell whose adjusted p-value is at most ``level``, the clearest first."""
+        adjusted = np.asarray(self.p_adjusted)
+        order = np.argsort(np.asarray(self.p_value), axis=None, kind="stable")
+        cells = [np.unravel_index(k, adjusted.shape) for k in order]
+        return [self._sentence(r, c) for r, c in cells if adjusted[r, c] <= level]
+
+    def _sentence(self, r: Any, c: Any) -> str:
+        effect, low, high, p = (
+            float(np.asarray(part)[r, c])
+            for part in (self.effect, self.low, self.high, self.p_adjusted)
+        )
+        what, where = self.rows[r], self.columns[c]
+        more = "" if c == 0 else f" for each deviation of {_places(where)}"
+        if what.startswith("shift"):
+            way, sign = ("high", 1) if effect > 0 else ("low", -1)
+            sizes = (abs(effect), *sorted((sign * low, sign * high)))
+            said = "claimed too {} by {:.2g} sd (limits {:.2g} to {:.2g})".format(way, *sizes)
+        else:
+            way, sign = ("wide", 1) if effect > 0 else ("narrow", -1)
+            sizes = sorted(np.exp([sign * low, sign * high]))
+            said = f"{np.exp(abs(effect)):.2g} times too {way} (limits {sizes[0]:.2g} to "
+            said += f"{sizes[1]:.2g})"
+        return f"{what}: {said}{more}, p = {p:.2g}"
+
+
+def _places(column: str) -> str:
+    return {"centre": "its claimed centre", "scale": "its claimed log scale"}.get(column, column)
 
 
 class Interval(NamedTuple):

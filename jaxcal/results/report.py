@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxcal.results.notes import REASONS
-from jaxcal.results.parts import Coordinates, Means, Parts, tells
+from jaxcal.results.parts import Coordinates, Means, Parts, Table, tells
 from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
     """Reasons to give no verdict, and whether each holds; the first that does is named."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
+    above = {"far-targets": digits, "coarse-logs": 0.25}
     notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
     reasons = []
     for code, reason in REASONS.items():
@@ -23,7 +24,7 @@ def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
             lags = np.unique(numbers[numbers > 0])
             reasons += [(reason.format(lag), numbers == lag) for lag in lags]
         else:
-            reasons.append((reason, numbers > (digits if code == "far-targets" else 0)))
+            reasons.append((reason, numbers > above.get(code, 0)))
     return [
         *reasons,
         (result.too_few, bool(result.too_few)),
@@ -53,11 +54,13 @@ def report(result: "TestResult") -> list[str]:
     how = f"{result.null}, {draws} draws" if draws else result.null
     if result.p_value_error is not None:
         how += f", may be off by {float(result.p_value_error):.1g}"
-    unit = "squared" if result.parts is None else "in deviations of its null"
+    size = f"{float(result.estimate):.4g}   (squared; standard error "
+    size += f"{float(result.standard_error):.2g} if not calibrated)"
+    if result.parts is not None:
+        size = f"{float(result.statistic):.4g}   (log of averaged evidence)"
     lines = [
         f"{result.test}, n = {result.contributions.shape[-1]}",
-        f"  estimate   {float(result.estimate):.4g}   ({unit}; standard error "
-        f"{float(result.standard_error):.2g} if not calibrated)",
+        f"  {'estimate' if result.parts is None else 'statistic':10} {size}",
         f"  p-value    {p:.4g}   ({how})",
         f"  verdict    {in_words(result)}",
     ]
@@ -69,7 +72,9 @@ def report(result: "TestResult") -> list[str]:
     if result.route:
         lines.append(f"  averages   {result.route}" + _error(result))
     if result.parts is not None:
-        lines += _parts(result.parts, result.verdict)
+        lines += _parts(result.parts)
+    if result.table is not None:
+        lines += _table(result.table, result.verdict, result.level)
     if result.coordinates is not None:
         lines += _coordinates(result.coordinates, result.level)
     return lines
@@ -113,28 +118,24 @@ def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
     return []
 
 
-MEANINGS = {  # of what comes last in the name of a part
-    "shift": "predictions are shifted",
-    "spread": "predictions are too wide or too narrow",
-    "correlation": "predictions have wrong correlations",
-    "weights": "the mass lies elsewhere: a shift, wrong weights of modes, or a spread by an edge",
-    "shape": "a smooth error, most often a shift",
-}
-
-
-def _parts(parts: Parts, verdict: str) -> list[str]:
-    """What the strongest part points to, then a line a part."""
-    name = parts.names[int(parts.winner)]
-    meaning = MEANINGS.get(name.rpartition(": ")[2])
-    lines = (
-        [] if verdict != "rejected" else [f"  strongest  {name}" + f" ({meaning})" * bool(meaning)]
-    )
-    columns = zip(parts.names, *map(np.asarray, (parts.statistics, parts.p_values)), strict=True)
-    return lines + [
-        f"  part       {name:24}"
-        + ("left out" if np.isnan(size) else f"{size:8.2f} sd of its null, p = {p:.3g}")
-        for name, size, p in columns
+def _parts(parts: Parts) -> list[str]:
+    """How the evidence is shared among the alternatives, a line each."""
+    evidence = np.asarray(parts.statistics)
+    shares = np.exp(evidence - np.max(evidence))
+    shares = shares / np.sum(shares)
+    columns = zip(parts.names, shares, np.asarray(parts.p_values), strict=True)
+    return [
+        f"  {name:16}{share:5.0%} of the evidence, p = {p:.3g} by itself"
+        for name, share, p in columns
     ]
+
+
+def _table(table: Table, verdict: str, level: float) -> list[str]:
+    """What is off and where; the clearest ten."""
+    said = table.sentences(level) if verdict == "rejected" else []
+    more = [f"  .. and {len(said) - 10} more in result.table"] if len(said) > 10 else []
+    head = f"  what is off, {confidence(level)} limits, p after Holm's correction:"
+    return [head, *(f"    {line}" for line in said[:10]), *more] if said else []
 
 
 def _coordinates(split: Coordinates, level: float) -> list[str]:

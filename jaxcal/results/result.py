@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.results.base import JudgedResult, Sentences
 from jaxcal.results.notes import Notes, all_finite, sentences
-from jaxcal.results.parts import Coordinates, Parts, largest_share
+from jaxcal.results.parts import Coordinates, Parts, Table, largest_share
 from jaxcal.results.report import about_coordinates, batch_report, no_verdict, report
 from jaxcal.results.verdicts import too_few
 from jaxcal.typing import Contents, Scalar
@@ -31,7 +31,7 @@ class TestResult(JudgedResult):
         null_samples: Draws of the statistic under calibration, [b]; empty where the null is a
             formula.
         bandwidths: Bandwidths used, by name, in the units of the test.
-        contributions: Share of each observation, [n]; they sum to the estimate.
+        contributions: Share of each observation, [n]; they sum to the estimate (but see ``parts``).
         coordinates: Split over target coordinates, where asked for.
         notes: Counts and flags of what could spoil the result, by the names of warnings; `warnings`
             puts those that hold into words.
@@ -40,9 +40,13 @@ class TestResult(JudgedResult):
         sensitivity: Growth of the expected statistic with the square of a shift of the targets by
             one unit of the test along each coordinate, [d]; NaN where it is not clear, None where
             unknown.
-        parts: For a test of several statistics, each by itself. The statistic is then their soft
-            maximum; estimate and contributions are those of the largest, in standard deviations of
-            its draws.
+        parts: Of `jaxcal.calibration_test`: the named alternatives. Statistic and estimate are the
+            log of the evidence averaged over them, and contributions what each observation adds
+            to it, to first order.
+        table: Of `jaxcal.calibration_test`: what is off, and where.
+        ranks: Of `jaxcal.calibration_test`, [n, 1 + d]: the randomized rank of each target among
+            points of its prediction, by log density and then by each coordinate, uniform if
+            calibrated; NaN for targets that were left out.
         p_value_error: By how much the p-value may be off, [], where the null is an approximation
             that knows its error; None for others.
         route: How averages over the predictions were taken, with the error where they are not
@@ -62,7 +66,7 @@ class TestResult(JudgedResult):
 
     _plots: ClassVar[tuple[str, ...]] = ("null_histogram", "contributions")
     __test__ = False  # a result, not a pytest class
-    _long: ClassVar[tuple[str, ...]] = ("null_samples", "too_few")
+    _long: ClassVar[tuple[str, ...]] = ("null_samples", "ranks", "too_few")
 
     estimate: Scalar
     biased: Scalar
@@ -78,6 +82,8 @@ class TestResult(JudgedResult):
     null: str = eqx.field(static=True)
     sensitivity: Float[Array, " d"] | None = None
     parts: Parts | None = None
+    table: Table | None = None
+    ranks: Float[Array, "n r"] | None = None
     p_value_error: Scalar | None = None
     route: str = eqx.field(static=True, default="")
     level: float = eqx.field(static=True, default=0.05)
@@ -99,7 +105,8 @@ class TestResult(JudgedResult):
         }
         lost = ~jnp.isfinite(fields["p_value"]) | ~jnp.isfinite(fields["estimate"])
         share = largest_share(fields["contributions"])
-        notes = notes | {"overflow": finite & lost, "one-observation-decides": share}
+        silent = jnp.asarray(notes.get("silent", False))
+        notes = notes | {"overflow": finite & lost & ~silent, "one-observation-decides": share}
         return cls(notes=notes, **fields)
 
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":

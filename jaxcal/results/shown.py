@@ -32,6 +32,27 @@ def image(drawing: Any, *, dpi: int = 80, alt: str = "") -> str:
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{data}">'
 
 
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem;
+  color: #111; background: #fff; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+.verdict { border-left: .4rem solid #111; padding: .4rem 1rem; font-size: 1.15rem; }
+table { border-collapse: collapse; } th, td { padding: .2rem 1.2rem .2rem 0; text-align: left;
+  border-bottom: 1px solid #ccc; }
+pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .8rem; line-height: 1.35;
+  white-space: pre-wrap; }
+img { max-width: 100%; } li { margin: .3rem 0; }
+"""
+
+
+def page(title: str, body: str) -> str:
+    """A page of HTML that needs no other file."""
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'
+        f"{html.escape(title)}</title><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+    )
+
+
 def in_html(result: Any) -> str:
     """The report as text and, where there is one result with numbers, its figure. Never fails."""
     text = f"<pre>{html.escape(repr(result))}</pre>"

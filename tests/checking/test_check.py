@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import pytest
 from quick import quick_first
 
 import jaxcal
-from jaxcal.checking import questions
+from jaxcal.checking import plan as planning
 from jaxcal.checking.plan import plan
 from jaxcal.results import Result
 
@@ -37,7 +38,7 @@ CASES = {
     "densities": (jaxcal.Unnormalized(log_density, CENTERS), YS, ["calibration_test"]),
     "scores": (SCORES, YS, ["kccsd_test"]),
     "distributions": (NORMALS, YS, ["calibration_test", "skce_test"]),
-    "counts": (dist.Poisson(jnp.exp(CENTERS[:, 0])), LABELS, ["skce_test"]),
+    "counts": (dist.Poisson(jnp.exp(CENTERS[:, 0])), LABELS, ["calibration_test", "skce_test"]),
     "classes": (P, LABELS, ["skce_test", "calibration_error", "reliability"]),
     "categorical": (
         dist.Categorical(probs=jnp.asarray(P)),
@@ -63,6 +64,14 @@ def test_what_the_predictions_are_decides(name):
     chosen = plan(predictions, targets, dependent=False)
     assert [question.name for question in (*chosen.tests, *chosen.estimates)] == wanted
     assert chosen.why
+
+
+def test_inputs_are_for_the_test_that_takes_them():
+    predictions, targets, _ = CASES["densities"]
+    report: Any = jaxcal.check(0, predictions, targets, inputs=CENTERS[:, 0])
+    assert "input 0" in report.tests[0].table.columns
+    with pytest.raises(ValueError, match="inputs: kccsd_test of scores alone takes none"):
+        jaxcal.check(0, SCORES, YS, inputs=CENTERS)
 
 
 def test_two_columns_are_the_probability_of_the_second():
@@ -179,11 +188,11 @@ def test_a_page_escapes_what_it_is_told_and_warns(checked, tmp_path):
 
 
 def test_every_question_says_what_it_does_not_see():
-    asked = [one for one in vars(questions).values() if isinstance(one, questions.Question)]
+    asked = [one for one in vars(planning).values() if isinstance(one, planning.Question)]
     assert len(asked) == 10
     plans = [plan(*case[:2], dependent=False) for case in CASES.values()]
     used = {question for chosen in plans for question in (*chosen.tests, *chosen.estimates)}
-    assert set(asked) - used == {questions.POSTERIOR}
+    assert set(asked) - used == {planning.POSTERIOR}
     blind = [
         question
         for question in asked

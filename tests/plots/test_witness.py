@@ -1,4 +1,4 @@
-"""The witness over groups and cells is the estimate, taken apart."""
+"""The witness over groups is the estimate, taken apart."""
 
 import io
 
@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 
 import jaxcal
-from jaxcal.plots.witness import LEAST, mean_parts, witness, witness_map
+from jaxcal.plots.witness import mean_parts, witness
 
 N = 120
 
 
 @pytest.fixture(scope="module")
 def tested():
-    """Predictions N(x, 1), wrong by 2 where x > 0.5; the result, inputs and targets."""
+    """Predictions N(x, 1), wrong by 2 where x > 0.5; the result and inputs."""
     x_key, noise_key, node_key = jax.random.split(jax.random.key(1), 3)
     xs = jax.random.uniform(x_key, (N, 1), minval=-1)
     ys = xs + jax.random.normal(noise_key, (N, 1)) + jnp.where(xs > 0.5, 2.0, 0.0)
     nodes = jax.random.normal(node_key, (5, 1))
     scores = jaxcal.Scores(xs - ys, xs[:, None] - nodes[None], nodes)
     result = jaxcal.kccsd_test(jax.random.key(2), scores, ys, null=jaxcal.nulls.Wild(50))
-    return result, np.asarray(xs[:, 0]), np.asarray(ys[:, 0])
+    return result, np.asarray(xs[:, 0])
 
 
 def drawn(ax):
@@ -32,7 +32,7 @@ def drawn(ax):
 
 
 def test_bins_hold_equally_many_and_average_to_the_estimate(tested):
-    result, xs, _ = tested
+    result, xs = tested
     ax = witness(result, xs, bins=6, label="dose (mg)")
     at, means = drawn(ax)
     assert np.all(np.diff(at) > 0)
@@ -43,7 +43,7 @@ def test_bins_hold_equally_many_and_average_to_the_estimate(tested):
 
 
 def test_bars_are_two_standard_errors(tested):
-    result, xs, _ = tested
+    result, xs = tested
     ax = witness(result, xs, bins=6)
     _, _, bars = ax.containers[-1]
     segments = next(b for b in bars if np.ptp(b.get_segments()[0][:, 1]) > 0).get_segments()
@@ -53,7 +53,7 @@ def test_bars_are_two_standard_errors(tested):
 
 
 def test_text_makes_one_bar_a_group(tested):
-    result, xs, _ = tested
+    result, xs = tested
     where = np.where(xs > 0.5, "late", "early")
     ax = witness(result, where, label="half")
     _, means = drawn(ax)
@@ -62,26 +62,8 @@ def test_text_makes_one_bar_a_group(tested):
     np.testing.assert_allclose(means, [parts[where == g].mean() for g in ("early", "late")])
 
 
-def test_the_map_is_the_estimate_taken_apart(tested):
-    result, xs, ys = tested
-    ax = witness_map(result, xs, ys, bins=5, labels=("input (s)", "target (m)"))
-    mesh = ax.collections[-1]
-    shown = np.ma.filled(mesh.get_array(), np.nan).ravel()
-    column = np.clip(((xs - xs.min()) / np.ptp(xs) * 5).astype(int), 0, 4)
-    row = np.clip(((ys - ys.min()) / np.ptp(ys) * 5).astype(int), 0, 4)
-    parts = N * np.asarray(result.contributions)
-    for cell in range(25):
-        inside = row * 5 + column == cell
-        if np.sum(inside) < LEAST:
-            assert np.isnan(shown[cell])
-        else:
-            assert shown[cell] == pytest.approx(max(0, parts[inside].mean()))
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("input (s)", "target (m)")
-    ax.figure.savefig(io.BytesIO())
-
-
 def test_means_weighted_by_numbers_are_the_estimate(tested):
-    result, xs, _ = tested
+    result, xs = tested
     results = mean_parts(N * np.asarray(result.contributions), (xs > 0.2).astype(int), 3)
     total = np.nansum(results.mean * results.number) / N
     assert total == pytest.approx(float(result.estimate))
@@ -94,28 +76,22 @@ def test_few_different_values_make_few_bins(tested, x):
     for bins in (1, 10, 1000):
         ax = witness(tested[0], x, bins=bins)
         assert len(drawn(ax)[0]) <= max(1, len(np.unique(x)))
-    witness_map(tested[0], x, x, bins=3).figure.savefig(io.BytesIO())
 
 
 def test_a_result_that_is_not_a_number_says_so(tested):
-    result, xs, ys = tested
+    result, xs = tested
     broken = eqx.tree_at(lambda r: r.contributions, result, jnp.full(N, jnp.nan))
-    for ax in (witness(broken, xs), witness_map(broken, xs, ys)):
-        assert any("no verdict" in text.get_text() for text in ax.texts)
+    assert any("no verdict" in text.get_text() for text in witness(broken, xs).texts)
 
 
 def test_wrong_arguments_are_named(tested):
-    result, xs, ys = tested
+    result, xs = tested
     with pytest.raises(ValueError, match=r"x: wanted one value an observation, shape \(120,\)"):
         witness(result, xs[:3])
-    with pytest.raises(ValueError, match=r"y: wanted one value an observation"):
-        witness_map(result, xs, ys[:, None])
     with pytest.raises(ValueError, match="x: wanted finite numbers"):
         witness(result, np.full(N, np.nan))
     with pytest.raises(ValueError, match="x: wanted numbers or text, got datetime64"):
         witness(result, np.datetime64("2015-01-01") + np.arange(N))
-    with pytest.raises(ValueError, match="y: wanted numbers, got <U"):
-        witness_map(result, xs, ["a"] * N)
     with pytest.raises(ValueError, match="bins: wanted a whole number"):
         witness(result, xs, bins=0)
     batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)

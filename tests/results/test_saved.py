@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import html
 import importlib
 import json
 import math
@@ -59,11 +60,9 @@ MAKE = {
     "Coverage": lambda: coverage(NORMALS, YS[:, 1], RANDOM.normal(size=(N, 9))),
     "PosteriorReport": posterior,
     "Report": lambda: jaxcal.calibration_error(
-        0, P, LABELS, estimators=[squared_ce.Bins((2, 4)), squared_ce.Zero()]
+        0, P, LABELS, estimators=[squared_ce.Bins((2, 4)), squared_ce.Bins(3)]
     ),
-    "Nested": lambda: squared_ce.nested_calibration_error(
-        0, P, LABELS, folds=2, estimators=[squared_ce.Bins((2,))]
-    ),
+    "Repair": lambda: jaxcal.repair(0, NORMALS, YS[:, 1], folds=2),
     "TemperatureFit": lambda: measures.fit_temperature(NORMALS, YS[:, 1]),
     "Reliability": lambda: measures.reliability(BINARY, HAPPENED, bins=4),
     "QuantileCalibration": lambda: measures.quantile_calibration(NORMALS, YS[:, 1]),
@@ -80,7 +79,6 @@ MAKE = {
     "SurrogateCE": lambda: dce.surrogate_interval_ce(BINARY, HAPPENED, accuracy=0.1),
     "MeasureTest": lambda: dce.smooth_ce_test(0, BINARY, HAPPENED),
     "IntervalCE": lambda: dce.interval_ce(BINARY, HAPPENED),
-    "Partition": lambda: dce.upper_distance(BINARY[:6], HAPPENED[:6]),
     "SmoothCE": lambda: dce.smooth_ce(BINARY, HAPPENED),
     "SmoothECE": lambda: dce.smece(BINARY, HAPPENED),
     "BlockEstimates": lambda: jaxcal.skce.block_estimates(0, NORMALS, YS[:, 1]),
@@ -151,12 +149,17 @@ def test_a_result_comes_back_as_it_was(name, tmp_path):
     assert source["dtype"] in ("float64", "int64")
     if name not in {*INSIDE, "StreamResult"}:
         assert source["function"].startswith("jaxcal.")
-        assert source["n"] == (6 if name == "Partition" else N)
+        assert source["n"] == N
 
 
 @EVERY
-def test_a_result_shows_itself_and_is_a_table(name):
+def test_a_result_shows_itself_and_is_a_table(name, tmp_path):
     shown = result(name)
+    shown.to_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert html.escape(repr(shown).split("\n")[0]) in page or name == "CheckReport"
+    assert ("data:image/png" in page) == (name in DRAWN)
     assert ("data:image/png" in shown._repr_html_()) == (name in DRAWN)
     assert len(shown.to_frame()) == ROWS.get(name, 1)
     public = [word for word in dir(shown) if not word.startswith("_")]
@@ -190,12 +193,16 @@ def test_a_batch_and_a_traced_result_are_text(tmp_path):
         texts.append(one._repr_html_())
         with pytest.raises(TypeError, match="no numbers yet"):
             one.save(tmp_path / "traced.npz")
+        with pytest.raises(TypeError, match="no numbers yet"):
+            one.to_html(tmp_path / "traced.html")
         return one
 
     batch = jax.jit(jax.vmap(test))(keys)
     assert set(texts) == {"<pre>TestResult(traced)</pre>"}
     assert "png" not in batch._repr_html_()
     assert batch.provenance["key"] is None
+    with pytest.raises(ValueError, match=r"wanted one report, got a batch of \(3,\)"):
+        batch.to_html(tmp_path / "batch.html")
     frame = batch.to_frame()
     np.testing.assert_array_equal(frame["p_value"], batch.p_value)
     assert list(frame["verdict"]) == list(batch.verdict)

@@ -1,0 +1,190 @@
+"""Where along an input predictions are off: shift and spread in parts of it, from ranks."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.stats
+from jaxtyping import Float, Int
+from scipy.special import ndtri
+
+from jaxcal import checks
+from jaxcal.plots.canvas import BLACK, DARK, legend_above, say
+from jaxcal.plots.results import _axes
+from jaxcal.plots.witness import quantile_bins
+from jaxcal.results import TestResult, confidence
+from jaxcal.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+EFFECTS = {"shift": "too high by (claimed sd)", "spread": "too wide: log(claimed / actual sd)"}
+FEWEST = 30  # observations of a bin, on the average
+LEAST = 3  # of a part that has limits
+
+
+class Effects(NamedTuple):
+    """An effect in each of k parts of the observations, [k] all: with its limits, which hold in all
+    parts together, and the number of observations."""
+
+    effect: Float[np.ndarray, " k"]
+    low: Float[np.ndarray, " k"]
+    high: Float[np.ndarray, " k"]
+    number: Int[np.ndarray, " k"]
+
+
+def where(
+    result: TestResult,
+    x: ArrayLike,
+    *,
+    coordinate: int = 0,
+    effect: str = "shift",
+    bins: int | None = None,
+    label: str | Sequence[str] = "input",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Draw where along an input predictions are off: the shift or the spread of one coordinate.
+
+    In bins of about equally many observations, with limits that hold in all bins together with
+    probability 1 - ``result.level`` if calibrated. Over two inputs a map, whose cells are framed
+    where their limits leave out 0. Effects are those of normal scores of ranks: of a Gaussian
+    prediction, of errors in claimed deviations.
+
+    Args:
+        result: Result of `jaxcal.calibration_test`.
+        x: What to look along: numbers [n], or [n, 2] for a map. What the test was not given as
+            inputs may be taken too.
+        coordinate: Which coordinate of the targets.
+        effect: "shift", claimed minus actual in claimed deviations, or "spread", the logarithm of
+            claimed over actual deviation.
+        bins: Number of bins, along each input of a map; by default about 30 observations or more
+            in each, at most 10.
+        label: Name of the input, or of the two.
+        ax: Axes to draw on; new ones by default.
+
+    Returns:
+        The axes.
+
+    Raises:
+        ValueError: The result has no ranks: it is of another test; or ``x`` or an option is wrong.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200))
+        >>> result = jaxcal.calibration_test(1, dist.Normal(centers, 1.0), 0.7 * centers + noise)
+        >>> axes = jaxcal.plots.where(result, centers, label="claimed mean")
+    """
+    ax = _axes(result, ax)
+    if result.ranks is None:
+        raise ValueError("this result has no ranks: it is not of a calibration_test")
+    checks.choice(effect, "effect", tuple(EFFECTS))
+    ranks = np.asarray(result.ranks, float)[:, 1:]
+    n, d = ranks.shape
+    coordinate = checks.integer(coordinate, "coordinate", least=0, most=d - 1)
+    values = np.asarray(checks.floats(x, "x"))
+    if values.shape not in ((n,), (n, 2)) or not np.all(np.isfinite(values)):
+        raise ValueError(
+            f"x: wanted finite numbers of shape ({n},) or ({n}, 2), got {values.shape}"
+        )
+    z = ndtri(np.clip(ranks[:, coordinate], 1e-7, 1 - 1e-7))
+    kept = np.isfinite(z)
+    if not np.any(kept):
+        return say(ax, "ranks are not numbers:\nno verdict")
+    z, values = z[kept], values[kept].reshape(np.sum(kept), -1)
+    groups = values.shape[1]
+    if bins is None:
+        bins = int(np.clip((len(z) / FEWEST) ** (1 / groups), 2, 10))
+    bins = checks.integer(bins, "bins")
+    if groups == 1:
+        return _along(ax, z, values[:, 0], effect, bins, str(label), result.level)
+    labels = (label, label) if isinstance(label, str) else tuple(map(str, label))
+    if len(labels) != 2:
+        raise ValueError(f"label: wanted a name, or one for each of two inputs, got {label!r}")
+    return _map(ax, z, values, effect, bins, labels, result.level)
+
+
+def effects(
+    z: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int, effect: str, level: float
+) -> Effects:
+    """Of normal scores in k groups: limits by Student's t or by chi squared, with Bonferroni's
+    correction for the groups that have any."""
+    number = np.bincount(group, minlength=k)
+    enough = number >= LEAST
+    count = np.where(enough, number, LEAST)
+    mean = np.bincount(group, z, minlength=k) / count
+    squares = np.bincount(group, (z - mean[group]) ** 2, minlength=k)
+    deviation = np.sqrt(squares / (count - 1))
+    tail = level / max(1, np.sum(enough)) / 2
+    if effect == "shift":
+        middle = -mean
+        reach = scipy.stats.t.isf(tail, count - 1) * deviation / count**0.5
+        low, high = middle - reach, middle + reach
+    else:
+        with np.errstate(divide="ignore"):
+            middle = -np.log(deviation)
+        ends = (scipy.stats.chi2.isf(q, count - 1) / (count - 1) for q in (1 - tail, tail))
+        low, high = (middle + np.log(end) / 2 for end in ends)
+    middle, low, high = (np.where(enough, part, np.nan) for part in (middle, low, high))
+    return Effects(middle, low, high, number)
+
+
+def _along(
+    ax: "Axes",
+    z: np.ndarray,
+    x: np.ndarray,
+    effect: str,
+    bins: int,
+    label: str,
+    level: float,
+) -> "Axes":
+    group, at, reach = quantile_bins(x, bins)
+    parts = effects(z, group, len(at), effect, level)
+    ax.axhline(0, color=DARK, linewidth=0.8)
+    ax.errorbar(
+        at,
+        parts.effect,
+        [parts.effect - parts.low, parts.high - parts.effect],
+        reach,
+        color=BLACK,
+        linestyle="none",
+        marker="o",
+        markersize=4.5,
+        elinewidth=1,
+        label=f"about {len(z) // len(at)} observations, {confidence(level)} for all together",
+    )
+    ax.set(xlabel=label, ylabel=EFFECTS[effect])
+    legend_above(ax)
+    return ax
+
+
+def _map(
+    ax: "Axes",
+    z: np.ndarray,
+    x: np.ndarray,
+    effect: str,
+    bins: int,
+    labels: tuple[str, ...],
+    level: float,
+) -> "Axes":
+    (first, *across), (second, *up) = (quantile_bins(x[:, k], bins) for k in (0, 1))
+    columns, rows = len(across[0]), len(up[0])
+    parts = effects(z, second * columns + first, rows * columns, effect, level)
+    size = np.abs(parts.effect / (parts.high - parts.low)).reshape(rows, columns)
+    ax.imshow(np.nan_to_num(size), cmap="Greys", vmin=0, vmax=3, origin="lower", aspect="auto")
+    for k, (row, column) in enumerate(np.ndindex(rows, columns)):
+        clear = parts.low[k] > 0 or parts.high[k] < 0
+        ax.text(
+            column,
+            row,
+            f"{parts.effect[k]:+.2f}" if np.isfinite(parts.effect[k]) else "",
+            ha="center",
+            va="center",
+            fontsize="small",
+            bbox={"facecolor": "none", "edgecolor": BLACK if clear else "none", "pad": 2},
+        )
+    ax.set_xticks(range(columns), [f"{value:.2g}" for value in across[0]])
+    ax.set_yticks(range(rows), [f"{value:.2g}" for value in up[0]])
+    ax.set(xlabel=f"{labels[0]} (median of a column)", ylabel=f"{labels[1]} (median of a row)")
+    ax.set_title(f"{EFFECTS[effect]}; framed: {confidence(level)}, all together", fontsize="small")
+    return ax
