@@ -26,9 +26,9 @@ def ready(x, y):
     from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 
     stein = Stein(Gaussian(jnp.float32(3)), dimension=D)
-    pairwise = Weighted(Gaussian(jnp.float32(2)), Fisher(), (stein,))
+    pairwise = Weighted(Gaussian(jnp.float32(2)), Fisher(), stein)
     described = jnp.tile(x - y, (1, 1, NODES)) / NODES**0.5
-    return pairwise, WeightedFeatures(described, (SteinFeatures(y, x - y),))
+    return pairwise, WeightedFeatures(described, SteinFeatures(y, x - y))
 
 
 def part_batch(quick, n, batch):

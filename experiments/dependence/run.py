@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,13 +68,40 @@ def returning(key: jax.Array, n: int, lag: int, correlation: jax.Array | float) 
     return jnp.concatenate([noise[:1], rest]).reshape(-1)[:n]
 
 
-def make(config: Config) -> runner.Study:
-    """N(x, 1), x independent, with errors that depend: rates at .05, and limits of the mean."""
+def data_sets(key: jax.Array, n: int, kind: str, count: int) -> tuple[jax.Array, ...]:
+    """Keys, centres of the forecasts and targets of ``count`` series [count, n]."""
+    parts = SEASONS[kind] if kind in SEASONS else ((1, float(kind), 1.0),)
+
+    def data(key):
+        x_key, *keys, test_key = jax.random.split(key, 2 + len(parts))
+        x = jax.random.normal(x_key, (n,))
+        errors = [
+            size * returning(key, n, lag, correlation)
+            for key, (lag, correlation, size) in zip(keys, parts, strict=True)
+        ]
+        return test_key, x, x + sum(errors)
+
+    return jax.vmap(data)(jax.random.split(key, count))
+
+
+def study(config: Config, measured: tuple[str, ...], program: Any) -> runner.Study:
+    """Means of what ``program(n)`` measures of each data set of n: N(x, 1), x independent, with
+    errors that depend."""
     kinds = (*map(str, config.correlations), *config.seasons)
     cells = [
         {"n": n, "errors": kind, "data_sets": min(config.data_sets, config.most // n)}
         for n, kind in product(config.sizes, kinds)
     ]
+
+    def measure(cell, key):
+        sets = data_sets(key, cell["n"], cell["errors"], cell["data_sets"])
+        return dict(zip(measured, map(jnp.mean, program(cell["n"])(*sets)), strict=True))
+
+    return runner.Study(cells, measured, measure, config.seed)
+
+
+def make(config: Config) -> runner.Study:
+    """Rates at .05, and limits of the mean."""
 
     @lru_cache(maxsize=1)
     def program(n):
@@ -103,23 +131,7 @@ def make(config: Config) -> runner.Study:
             lambda *sets: jax.lax.map(lambda one_set: one(*one_set), sets, batch_size=BATCH)
         )
 
-    def measure(cell, key):
-        n, kind = cell["n"], cell["errors"]
-        parts = SEASONS[kind] if kind in SEASONS else ((1, float(kind), 1.0),)
-
-        def data(key):
-            x_key, *keys, test_key = jax.random.split(key, 2 + len(parts))
-            x = jax.random.normal(x_key, (n,))
-            errors = [
-                size * returning(key, n, lag, correlation)
-                for key, (lag, correlation, size) in zip(keys, parts, strict=True)
-            ]
-            return test_key, x, x + sum(errors)
-
-        sets = jax.vmap(data)(jax.random.split(key, cell["data_sets"]))
-        return dict(zip(MEASURED, map(jnp.mean, program(n)(*sets)), strict=True))
-
-    return runner.Study(cells, MEASURED, measure, config.seed)
+    return study(config, MEASURED, program)
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:

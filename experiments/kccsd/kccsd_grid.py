@@ -113,7 +113,7 @@ def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid
         for target, kernel in TARGETS.items():
             kernel = points.with_bandwidth(kernel, prepared.bandwidths["target"])
             statistics[test, target] = Stein(kernel, dimension=targets.shape[1])
-            (features[test, target],) = featured.features.residuals
+            features[test, target] = featured.features.residual
     for one in series():
         if one.test != "SKCE" or _statistic(one) in statistics:
             continue

@@ -17,10 +17,11 @@ from jaxcal.kernels import Gaussian
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from reference.nulls import Spectrum
 
 FOLDER = Path(__file__).parent / "tails"
 LEVELS = {"rejected_01": 1e-2, "rejected_001": 1e-3, "rejected_0001": 1e-4}
-DRAWS = {"wild": nulls.Wild(500), "spectrum": nulls.Spectrum(500)}
+DRAWS = {"wild": nulls.Wild(500), "spectrum": Spectrum(500)}
 
 
 @dataclass(frozen=True)

@@ -83,13 +83,6 @@ MUTANTS = [
         "test_nulls.py",
     ),
     Mutant(
-        "the gamma distribution lacks the factor 2",
-        "nulls/limits.py",
-        "variance = 2 * squares / ordered_pairs(n)",
-        "variance = squares / ordered_pairs(n)",
-        "test_nulls.py",
-    ),
-    Mutant(
         "the sign of the resampled cross term",
         "nulls/resampling.py",
         "samples = a * pairs - 2 *",
@@ -182,14 +175,14 @@ MUTANTS = [
     ),
     Mutant(
         "the Laplace error counts each observation twice",
-        "dce/laplace.py",
+        "dce/kernel.py",
         "return left + right - rho",
         "return left + right",
         "dce/test_measures.py",
     ),
     Mutant(
         "the unbiased square keeps its diagonal",
-        "dce/laplace.py",
+        "dce/kernel.py",
         "(squared - jnp.sum(rho**2)) /",
         "squared /",
         "dce/test_measures.py",
@@ -203,7 +196,7 @@ MUTANTS = [
     ),
     Mutant(
         "R-hat takes the variance of all draws for that within",
-        "mcmc/diagnostics.py",
+        "mcmc/results.py",
         "within = jnp.mean(jnp.var(z, axis=0, ddof=1), axis=0)",
         "within = jnp.mean(jnp.var(z, axis=0), axis=0)",
         "test_mcmc.py",
@@ -224,17 +217,16 @@ MUTANTS = [
     ),
     Mutant(
         "the ridge shrinks as the square root of n",
-        "ckce/ridge.py",
+        "ckce/inputs.py",
         "float(n) ** -0.25",
         "float(n) ** -0.5",
         "ckce/test_estimator.py",
     ),
     Mutant(
-        "the kernel on predictions weighs the first residual alone",
+        "the kernel on predictions weighs the first channel alone",
         "pairwise/weighted.py",
-        "return k[None] * jnp.concatenate([one.block(a, b) for one, a, b in both])",
-        "return jnp.concatenate([k[None] ** (one is self.statistics[0]) * one.block(a, b) "
-        "for one, a, b in both])",
+        "return k[None] * self.statistic.block(rows.residual, cols.residual)",
+        "return self.statistic.block(rows.residual, cols.residual).at[0].multiply(k)",
         "pairwise/test_weighted.py",
     ),
     Mutant(
@@ -281,14 +273,14 @@ MUTANTS = [
     ),
     Mutant(
         "the multipliers count the second term's variance twice",
-        "ckce/multipliers.py",
+        "ckce/expansion.py",
         "excess = at_least(lead - 4 * square, 0)",
         "excess = lead",
         "ckce/test_compare.py",
     ),
     Mutant(
         "the products of a draw are not taken twice",
-        "ckce/multipliers.py",
+        "ckce/expansion.py",
         "4 * kappa * cross + 4 * _between(products)",
         "2 * kappa * cross + 4 * _between(products)",
         "ckce/test_compare.py",
@@ -306,6 +298,41 @@ MUTANTS = [
         "noise=float(2 * pairs",
         "noise=float(pairs",
         "squared_ce/test_squared_ce_leave_one_out.py",
+    ),
+    Mutant(
+        "where targets stand looks at the target",
+        "entries/landed.py",
+        "points = _mixed(keys[2], near.three, N_POINTS)",
+        "points = _mixed(keys[2], near.three, N_POINTS) + ys[:, None]",
+        "test_entries.py",
+    ),
+    Mutant(
+        "densities at targets after a change of units",
+        "entries/ranks.py",
+        "landed(keys[0], predictions, ys, targets)",
+        "landed(keys[0], predictions, ys, predictions.units.original(ys).reshape(targets.shape))",
+        "test_entries.py",
+    ),
+    Mutant(
+        "what fills a block of entries is evidence",
+        "entries/evidence.py",
+        "(twice[0] - twice[1] + filling[:, None]) / 2",
+        "(twice[0] - twice[1]) / 2",
+        "test_entries.py",
+    ),
+    Mutant(
+        "a block of observations begins one late",
+        "entries/ranks.py",
+        "leaf[-1, last:]",
+        "leaf[-1, last + 1 :]",
+        "test_entries.py",
+    ),
+    Mutant(
+        "slopes of the table with the other sign",
+        "entries/table.py",
+        "rows.append((-slope, error))",
+        "rows.append((slope, error))",
+        "test_entries.py",
     ),
 ]
 

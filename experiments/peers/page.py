@@ -57,9 +57,10 @@ little: by temperature, and a binary event by intervals.
 
 What jaxcal adds is an answer to *is it more than chance, and where*: `skce_test` and
 `calibration_test` for classes, distributions, draws and densities known up to a constant, with
-levels that are measured (`experiments/level`, `experiments/power`); `compare` for several models;
-intervals by `distance_from_calibration` and `calibration_error`; and `sbi.check_posterior`, which
-needs no draws.
+levels that are measured (`experiments/level`, `experiments/power`); `plots.where` for shift and
+spread along an input, with limits; `compare` for several models; intervals by
+`distance_from_calibration` and `calibration_error`; and `sbi.check_posterior`, which needs no
+draws.
 """
 
 

@@ -21,7 +21,8 @@ def ece(d: Data) -> Any:
 
 
 def mce(d: Data) -> Any:
-    return jaxcal.measures.mce(d.probabilities, d.labels, bins=15)
+    problem = jaxcal.measures.confidences(d.probabilities, d.labels)
+    return jaxcal.measures.reliability(*problem, bins=15).mce
 
 
 def equal_mass(d: Data) -> Any:
@@ -55,7 +56,7 @@ def switched(d: Data) -> Any:
 
 
 def mmce(d: Data) -> Any:
-    return np.sqrt(jaxcal.measures.mmce(d.confidence, d.correct).biased)
+    return jaxcal.dce.laplace_ce(d.confidence, d.correct, bandwidth=0.4).value
 
 
 def skce(d: Data) -> Any:

@@ -160,7 +160,7 @@ def log_density(params, y):
 AXES = (0, 0, 0, None)  # the last is shared by all predictions
 
 
-def _root(correlation, d):
+def root(correlation, d):
     cov = jnp.full((d, d), correlation) + (1 - correlation) * jnp.eye(d)
     return jnp.linalg.cholesky(cov)
 
@@ -171,13 +171,13 @@ def data_set(
     """n forecasts with m exact draws each, and targets with a fault; ``special``: the name of a
     family with a program of its own."""
     if special in network.SIMULATIONS:
-        return _posteriors(special, key, fault, n, m)
+        return posteriors(special, key, fault, n, m)
     d, kind = family.dimension, jnp.asarray(family.base).astype(jnp.int32)
     x_key, width_key, z_key, draw_key, tail_key = jax.random.split(key, 5)
     x = jax.random.normal(x_key, (n, max(d, 2)))
     widths = family.width * jnp.exp(family.varying * jax.random.normal(width_key, (n, 1, 1)))
-    claimed = _root(fault.correlation * family.correlated, d)
-    actual = _root(CORRELATION * family.correlated, d)
+    claimed = root(fault.correlation * family.correlated, d)
+    actual = root(CORRELATION * family.correlated, d)
     if special == "hgm":  # of the KCCSD paper: N(sum x, v(x)), and the fault is that v should be 1
         inputs = jax.random.normal(x_key, (n, 3))
         x = jnp.broadcast_to(jnp.sum(inputs, axis=1, keepdims=True), (n, 2))
@@ -251,7 +251,7 @@ def _modes_of_spread(z, size):
     return jnp.logaddexp(*sides) + jnp.log(0.5)
 
 
-def _posteriors(name, key, fault, n, m):
+def posteriors(name, key, fault, n, m):
     """Posteriors of the network, and what it was to find, or draws of its own."""
     data_key, draw_key = jax.random.split(key)
     theta, x = network.simulate(data_key, n)

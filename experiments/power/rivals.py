@@ -38,6 +38,13 @@ def from_draws(key: jax.Array, data) -> jax.Array:
     return jnp.stack([coverage, sbc, rank(keys[3], at_target, at_draws)])
 
 
+def sharing_one_level(key: jax.Array, data) -> jax.Array:
+    """p-values of coverage, SBC, TARP, and of the three together (Bonferroni, as SBC over its
+    coordinates, which for one verdict on all rejects when Holm does)."""
+    p = from_draws(key, data)
+    return jnp.append(p, jnp.minimum(1, 3 * jnp.min(p)))
+
+
 def classifier(data) -> jax.Array:
     """A classifier two-sample test of (input, target) beside (input, draw), as C2ST and LC2ST ask.
 

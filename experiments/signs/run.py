@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from jaxcal import calibration_test, kccsd_test
+from jaxcal import kccsd_test
 from jaxcal.nulls import HadamardWild, Wild
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -19,7 +19,7 @@ import runner
 
 FOLDER = Path(__file__).parent
 SHIFT = 0.25  # of faulty targets, in claimed standard deviations
-TESTS = {"kccsd": kccsd_test, "calibration": calibration_test}
+TESTS = {"kccsd": kccsd_test}
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,16 @@ import optax
 
 from jaxcal.divergences import Wasserstein
 from jaxcal.divergences.definiteness import positive_definiteness
-from jaxcal.divergences.mixture_wasserstein import MixtureWasserstein
+from jaxcal.divergences.transport import MixtureWasserstein
 from jaxcal.kernels import Gaussian, Laplace
-from jaxcal.measures import mse, nll, pinball_loss
+from jaxcal.measures import nll, pinball_loss
 from jaxcal.nulls import Multinomial
-from jaxcal.simulators.regression import friedman1
 from jaxcal.skce import skce_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from reference.mixtures import mse
+from reference.regression import friedman1
 
 FOLDER = Path(__file__).parent
 WIDTHS = (10, 200, 50, 1)

@@ -15,11 +15,11 @@ from jax.scipy.special import ndtr
 
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.nulls import Multinomial
-from jaxcal.simulators.regression import least_squares, noisy_sine
 from jaxcal.skce import skce_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from reference.regression import least_squares, noisy_sine
 
 FOLDER = Path(__file__).parent
 
