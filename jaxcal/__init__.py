@@ -31,15 +31,17 @@ if TYPE_CHECKING:
         whitening,
     )
     from jaxcal.calibration import kccsd, kccsd_test
-    from jaxcal.checking import CheckReport, check
+    from jaxcal.checking import check
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
+    from jaxcal.entries import calibration_test
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
-    from jaxcal.moment_tests import calibration_test, moment_test
+    from jaxcal.moment_tests import moment_test
     from jaxcal.preparation import RandomFeatures
-    from jaxcal.results import Estimate, TestResult
+    from jaxcal.repairing import repair
+    from jaxcal.results import TestResult
     from jaxcal.skce import kce, skce_interval, skce_test
     from jaxcal.squared_ce import calibration_error
     from jaxcal.ucme import ucme_test
@@ -47,16 +49,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {  # of functions and classes
-    "CheckReport": "checking",
     "Draws": "models",
     "LogDensities": "models",
-    "Estimate": "results",
     "RandomFeatures": "preparation",
     "Scores": "models",
     "TestResult": "results",
     "Unnormalized": "models",
     "calibration_error": "squared_ce",
-    "calibration_test": "moment_tests",
+    "calibration_test": "entries",
     "check": "checking",
     "compare": "ckce",
     "distance_from_calibration": "dce",
@@ -69,6 +69,7 @@ _HOMES = {  # of functions and classes
     "ksd_test": "goodness_of_fit",
     "mcmc_draws": "mcmc",
     "moment_test": "moment_tests",
+    "repair": "repairing",
     "skce_interval": "skce",
     "skce_test": "skce",
     "ucme_test": "ucme",
@@ -91,9 +92,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "CheckReport",
     "Draws",
-    "Estimate",
     "LogDensities",
     "RandomFeatures",
     "Scores",
@@ -124,6 +123,7 @@ __all__ = [
     "moments",
     "nulls",
     "plots",
+    "repair",
     "sbi",
     "simulators",
     "skce",

@@ -1,4 +1,4 @@
-"""``python -m jaxcal``: a demonstration on weather, and the test for people who bring arrays.
+"""``python -m jaxcal``: a demonstration on weather, and the check of files, folders and arrays.
 
 The exit status is 0 where the command did its work and there is a verdict, whichever; 3 where it
 cannot tell; 2 with one sentence on stderr where its input or options cannot be used; 130 where it
@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,16 +20,6 @@ from jaxcal import __version__, option_types
 
 if TYPE_CHECKING:
     from jaxcal.results import JudgedResult
-
-NULLS = {
-    "wild": "Wild",
-    "dependent": "DependentWild",
-    "multinomial": "Multinomial",
-    "spectrum": "Spectrum",
-    "gamma": "Gamma",
-    "block": "BlockNormal",
-}
-WITHOUT_DRAWS = ("gamma", "block")
 
 UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two as shells count them
 
@@ -43,39 +32,32 @@ exit status:
   130  interrupted         141  the reader of the output went away, as in "| head -1"
 """
 
-FILE_HELP = """\
-Arrays in FILE.npz, float32 or float64 (n observations of d numbers):
-  targets      [n, d] or [n]   what was observed
-  scores       [n, d]          gradient of each prediction's log density at its target
-and, to tell predictions apart, one of
-  node_scores  [n, m, d]       the same gradients at m points, the same for all predictions
-                               (10 standard normal points in standardized targets will do);
-                               the points themselves may come along as 'nodes' [m, d]
-  features     [n, q]          vectors that describe the predictions (their means and widths,
-                               say). The inputs of the model instead ask the stronger question
-                               whether predictions are right GIVEN the input.
-
-FILE may also be a Parquet file, or a folder of .parquet, .npz or .npy shards, tested in one pass
-with a progress bar: arrays as above, or class probabilities [n, m] as 'probabilities' with integer
-'targets' (in Parquet, a column of lists). Of .npy files the names of a shard begin alike:
-a-targets.npy, a-probabilities.npy.
-
-examples:
-  Python   numpy.savez("mine.npz", targets=y, scores=s, features=f)
-  R        reticulate::import("numpy")$savez("mine.npz", targets=y, scores=s, features=f)
-  Julia    using NPZ; npzwrite("mine.npz", Dict("targets"=>y, "scores"=>s, "features"=>f))
-"""
-
 CHECK_HELP = """\
 FILE is one of
-  .npz      'targets' with one of 'probabilities' ([n], or [n, m] for m classes), 'draws'
-            ([n, m, d]), or 'scores' with 'node_scores', as for the command test
+  .npz      float32 or float64 arrays of n observations of d numbers: 'targets' ([n, d] or [n]) with
+            one of
+              probabilities  [n], or [n, m] for m classes; targets are integers
+              draws          [n, m, d]
+              scores         [n, d], gradient of each prediction's log density at its target, with
+                             'node_scores' [n, m, d], the same gradients at m points that are the
+                             same for all predictions (10 standard normal points in standardized
+                             targets will do; 'nodes' [m, d] may come along); or with 'features'
+                             [n, q], vectors that describe the predictions (the inputs of the model
+                             ask the stronger question whether predictions are right GIVEN them)
   a table   .csv, .tsv, .json, .jsonl (each also .gz) or .parquet: a column 'label' with numbers or
             names of classes, and a column of probabilities for each class, named by its class
             (p0, p1, ..; cat, dog, ..), or one column with the probability of label 1 (or yes, or
             True); or a column 'probabilities' of lists. Numbers of rows and identifiers are left
             out, and any other column is refused. What was read as what is said on stderr. Where
             names do not tell:  --columns label=outcome 0=p_alive 1=p_dead
+  a folder  of .parquet, .npz or .npy shards, tested in one pass with a progress bar: arrays as
+            above, probabilities [n, m] or scores (in Parquet, columns of lists). Of .npy files the
+            names of a shard begin alike: a-targets.npy, a-probabilities.npy
+
+examples of .npz:
+  Python   numpy.savez("mine.npz", targets=y, scores=s, features=f)
+  R        reticulate::import("numpy")$savez("mine.npz", targets=y, scores=s, features=f)
+  Julia    using NPZ; npzwrite("mine.npz", Dict("targets"=>y, "scores"=>s, "features"=>f))
 """
 
 
@@ -115,14 +97,6 @@ def _parser() -> argparse.ArgumentParser:
     _add_demo(
         commands.add_parser("demo", help="fit and test two forecasters of tomorrow's weather")
     )
-    _add_test(
-        commands.add_parser(
-            "test",
-            help="test arrays from any language: is the model calibrated?",
-            epilog=f"{FILE_HELP}\n{STATUS_HELP}",
-            formatter_class=layout,
-        )
-    )
     _add_check(
         commands.add_parser(
             "check",
@@ -155,51 +129,6 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_demo)
 
 
-def _add_test(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--json", type=option_types.json_output, metavar="OUT", help=JSON_HELP)
-    parser.add_argument(
-        "--figure", type=option_types.figure, metavar="OUT", help="draw (.png, .pdf, .svg)"
-    )
-    parser.add_argument(
-        "--null",
-        choices=NULLS,
-        default="wild",
-        help="distribution of the statistic under calibration; 'dependent' is for observations in "
-        "the order of time that depend on each other [%(default)s]",
-    )
-    parser.add_argument(
-        "--level",
-        type=option_types.level,
-        default=0.05,
-        help="probability of rejecting a calibrated model; limits have confidence 1 - it "
-        "[%(default)s]",
-    )
-    parser.add_argument("--coordinates", action="store_true", help="a p-value a target coordinate")
-    parser.add_argument("--seed", type=option_types.seed, default=0, help="[%(default)s]")
-    parser.add_argument(
-        "--draws", type=option_types.count, help="of the null, where it has any [500]"
-    )
-    parser.add_argument(
-        "--dtype", choices=("float32", "float64"), help="compute in [the type in the file]"
-    )
-    many = parser.add_argument_group("for a Parquet file or a folder of shards")
-    many.add_argument(
-        "--state", type=option_types.output, metavar="FILE", help="go on where a pass ended"
-    )
-    many.add_argument("--batch", type=option_types.count, default=10_000, help="rows [%(default)s]")
-    many.add_argument(
-        "--first",
-        type=option_types.count,
-        default=2000,
-        help="rows that fix units and kernels [%(default)s]",
-    )
-    many.add_argument(
-        "--features", type=option_types.even, default=100, help="random ones [%(default)s]"
-    )
-    parser.set_defaults(run=_test)
-
-
 def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument(
@@ -222,26 +151,65 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
         help="observations are in the order of time and may depend on each other",
     )
     parser.add_argument("--seed", type=option_types.seed, default=0, help="[%(default)s]")
+    many = parser.add_argument_group("for a folder of shards")
+    many.add_argument(
+        "--state", type=option_types.output, metavar="FILE", help="go on where a pass ended"
+    )
+    many.add_argument("--batch", type=option_types.count, default=10_000, help="rows [%(default)s]")
+    many.add_argument(
+        "--first",
+        type=option_types.count,
+        default=2000,
+        help="rows that fix units and kernels [%(default)s]",
+    )
+    many.add_argument(
+        "--features", type=option_types.even, default=100, help="random ones [%(default)s]"
+    )
     parser.set_defaults(run=_check)
 
 
 def _check(options: argparse.Namespace) -> int:
     from jaxcal import arrays_file
-    from jaxcal.checking import files
 
-    if fault := option_types.overwritten(options.file, options.json, options.html):
+    if fault := option_types.overwritten(options.file, options.json, options.html, options.state):
         return _fail(fault)
     try:
-        checked = files.checked(
-            options.file,
-            seed=options.seed,
-            level=options.level,
-            dependent=options.dependent,
-            columns=options.columns,
-        )
+        return (_check_shards if options.file.is_dir() else _check_file)(options)
     except arrays_file.BadFile as error:
         return _fail(str(error))
-    return _shown(checked, options, picture=options.html, draw=checked.to_html)
+
+
+def _check_shards(options: argparse.Namespace) -> int:
+    from jaxcal.streaming import shards
+
+    for name in ("columns", "html", "dependent"):
+        if getattr(options, name):
+            return _fail(f"--{name}: not for shards, which are tested in one pass in linear time")
+    result = shards.run(
+        options.file,
+        seed=options.seed,
+        level=options.level,
+        size=options.batch,
+        rows=options.first,
+        features=options.features,
+        state=options.state,
+    )
+    return _shown(result, options)
+
+
+def _check_file(options: argparse.Namespace) -> int:
+    from jaxcal.checking import files
+
+    if options.state:
+        return _fail("--state: a single file is tested at once; only shards have a state")
+    report = files.checked(
+        options.file,
+        seed=options.seed,
+        level=options.level,
+        dependent=options.dependent,
+        columns=options.columns,
+    )
+    return _shown(report, options, picture=options.html, draw=report.to_html)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -261,71 +229,10 @@ def _demo(options: argparse.Namespace) -> int:
     return _status(forecaster.dependent.verdict for forecaster in shown)
 
 
-def _test_shards(options: argparse.Namespace) -> int:
-    from jaxcal import arrays_file
-    from jaxcal.streaming import shards
-
-    for name, used in (
-        ("null", options.null != "wild"),
-        ("draws", options.draws is not None),
-        ("coordinates", options.coordinates),
-        ("figure", options.figure is not None),
-        ("dtype", options.dtype is not None),
-    ):
-        if used:
-            return _fail(f"--{name}: not for shards, which are tested in one pass in linear time")
-    if fault := option_types.overwritten(options.file, options.json, options.state):
-        return _fail(fault)
-    try:
-        result = shards.run(
-            options.file,
-            seed=options.seed,
-            level=options.level,
-            size=options.batch,
-            rows=options.first,
-            features=options.features,
-            state=options.state,
-        )
-    except arrays_file.BadFile as error:
-        return _fail(str(error))
-    return _shown(result, options)
-
-
-def _test(options: argparse.Namespace) -> int:
-    if options.file.is_dir() or options.file.suffix.lower() == ".parquet":
-        return _test_shards(options)
-    from jaxcal import arrays_file, report
-
-    if options.state:
-        return _fail("--state: a single file is tested at once; only shards have a state")
-
-    if options.draws is not None and options.null in WITHOUT_DRAWS:
-        return _fail(f"--draws: the {options.null} null is a formula and has no draws")
-    if fault := option_types.overwritten(options.file, options.json, options.figure):
-        return _fail(fault)
-    try:
-        arrays = arrays_file.read(options.file, options.dtype)
-        result = report.run(
-            arrays,
-            null=NULLS[options.null],
-            draws=options.draws,
-            level=options.level,
-            coordinates=options.coordinates,
-            seed=options.seed,
-        )
-    except (arrays_file.BadFile, report.Unusable) as error:
-        return _fail(str(error))
-    for note in arrays.notes:
-        print(f"{options.file}: {note}", file=sys.stderr)
-    draw = partial(report.write_figure, result)
-    return _shown(result, options, notes=arrays.notes, picture=options.figure, draw=draw)
-
-
 def _shown(
     result: "JudgedResult",
     options: argparse.Namespace,
     *,
-    notes: Sequence[str] = (),
     picture: Path | None = None,
     draw: Callable[[Path], None] | None = None,
 ) -> int:
@@ -337,7 +244,7 @@ def _shown(
         if options.json:
             settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
             with option_types.naming(options.json):
-                report.write_json(result, options.json, settings, notes)
+                report.write_json(result, options.json, settings)
         if picture and draw:
             with option_types.naming(picture):
                 draw(picture)

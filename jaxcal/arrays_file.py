@@ -57,8 +57,8 @@ class TestArrays(NamedTuple):
     notes: tuple[str, ...]
 
 
-def read(path: Path, dtype: str | None = None) -> TestArrays:
-    """Read and check ``path``; ``dtype`` converts, by default the widest type in the file stays.
+def read(path: Path) -> TestArrays:
+    """Read and check ``path``, in the widest type in the file.
 
     Scores may hold NaN or infinity, which the test reports; everything else must be finite. Where
     d = 1 the last axis may be left out. Raises BadFile.
@@ -77,12 +77,11 @@ def read(path: Path, dtype: str | None = None) -> TestArrays:
         )
     if "features" in arrays and arrays.pop("nodes", None) is not None:
         others = (*others, "nodes")
-    kind = np.dtype(dtype) if dtype else np.result_type(*arrays.values())
-    with np.errstate(over="ignore"):  # what float32 cannot hold is found as infinite below
-        arrays = {name: array.astype(kind) for name, array in arrays.items()}
+    kind = np.result_type(*arrays.values())
+    arrays = {name: array.astype(kind) for name, array in arrays.items()}
     for name in ("targets", "nodes", "features"):
         if name in arrays and (bad := int(np.sum(~np.isfinite(arrays[name])))):
-            raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite in {kind}")
+            raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite")
     return _shaped(path, arrays, others)
 
 

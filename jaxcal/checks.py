@@ -23,7 +23,6 @@ from jaxcal.convert import (
     number,
     numbers,
     real,
-    returned,
     say,
 )
 from jaxcal.models import Draws, Scores, Unnormalized
@@ -33,7 +32,7 @@ from jaxcal.typing import Divergence
 __all__ = ["array", "choice", "devices", "divergence", "features", "flag", "floats", "function"]
 __all__ += ["instance", "integer", "key", "labels", "leaves", "level", "location_null", "names"]
 __all__ += ["nodes", "null", "number", "numbers", "of_jax", "predictions", "probabilities", "real"]
-__all__ += ["returned", "rows", "say", "targets", "tolerance", "unit"]
+__all__ += ["rows", "say", "targets", "tolerance", "unit"]
 
 
 def nodes(value: object, d: int, *, least: int = 1) -> int:

@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxcal import checks
-from jaxcal.mcmc import McmcDraws, log_densities
+from jaxcal.mcmc import log_densities
+from jaxcal.mcmc.results import McmcDraws
 from jaxcal.models import Draws, LogDensities, Unnormalized
 from jaxcal.numerics import at_least, at_most, largest
-from jaxcal.results import Result, Sentences, recorded
+from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 __all__ = ["Coverage", "coverage"]
@@ -85,8 +86,11 @@ class Coverage(Result):
         unknown, n = int(np.sum(np.asarray(self.unknown))), self.ranks.shape[-1]
         return [
             (
-                f"{unknown} targets met a density that is NaN, at the target or at a draw, so "
-                f"there is no verdict: does the density reach all targets? [nonfinite-density]",
+                counted(
+                    "{} {target|targets} met a density that is NaN, at the target or at a draw, so "
+                    "there is no verdict: does the density reach all targets? [nonfinite-density]",
+                    unknown,
+                ),
                 unknown > 0,
             ),
             (f"only {n} targets: even a gross excess could be chance [few-observations]", n < 30),

@@ -31,8 +31,8 @@ class Dependence(NamedTuple):
 
 def series_of(features: Any) -> Float[Array, "n q"]:
     """The columns of features: scores, each moment, or targets where there is neither."""
-    residuals = getattr(features, "residuals", (features,))
-    series = [getattr(one, "scores", getattr(one, "ys", one)) for one in residuals]
+    residual = getattr(features, "residual", features)
+    series = getattr(residual, "scores", getattr(residual, "ys", residual))
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(series)]
     return jnp.concatenate(leaves, axis=1)
 

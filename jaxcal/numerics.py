@@ -90,6 +90,36 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
     return value
 
 
+def quadratic_forms(
+    matrices: Float[Array, "*batch k k"], vectors: Float[Array, "*batch k b"]
+) -> tuple[Float[Array, "*batch b"], Float[Array, "*batch"]]:
+    r""":math:`v^\top A^{-1} v` of the columns v of ``vectors``, and :math:`\log \det A`.
+
+    By elimination, a row of the positive definite A a step; pivots are at least rounding.
+
+    For many small matrices: on a CPU with few threads several batched factorizations of LAPACK
+    that do not depend on each other can wait for each other for ever.
+    """
+    k, sizes = matrices.shape[-1], jnp.diagonal(matrices, axis1=-2, axis2=-1)
+    both = jnp.concatenate([matrices, vectors], axis=-1)
+
+    def step(carry: tuple[Array, Array, Array], j: Array) -> tuple[PyTree, None]:
+        both, forms, log_det = carry
+        row = jax.lax.dynamic_index_in_dim(both, j, axis=-2)
+        pivot = jax.lax.dynamic_index_in_dim(row, j, axis=-1)
+        least = jnp.finfo(both.dtype).eps * jax.lax.dynamic_index_in_dim(sizes, j, axis=-1)
+        pivot = at_least(pivot, least[..., None])
+        below = jax.lax.dynamic_index_in_dim(both, j, axis=-1) / pivot
+        below = jnp.where(jnp.expand_dims(jnp.arange(k) > j, (*range(both.ndim - 2), -1)), below, 0)
+        forms = forms + (row[..., k:] ** 2 / pivot)[..., 0, :]
+        return (both - below * row, forms, log_det + jnp.log(pivot)[..., 0, 0]), None
+
+    none = jnp.zeros_like(vectors[..., 0, :])
+    start = (both, none, jnp.zeros_like(matrices[..., 0, 0]))
+    (_, forms, log_det), _ = jax.lax.scan(step, start, jnp.arange(k))
+    return forms, log_det
+
+
 def safe_sqrt(u: Array) -> Array:
     """Square root with gradient 0 at 0, and 0 below it; NaN where u is."""
     return _from_zero(jnp.sqrt, u)

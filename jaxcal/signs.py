@@ -83,6 +83,19 @@ class HadamardSigns(eqx.Module):
         columns = (columns * self.patterns[slots // m][:, None]).reshape(n, -1)[:, : self.count]
         return jnp.zeros_like(columns).at[self.order].set(self.signs[:, None] * columns)
 
+    def sums(self, values: Float[Array, "n k"]) -> Float[Array, "k b"]:
+        """Sums of the rows of values with the signs of each column: ``values.T @ dense()``.
+
+        Cost: n k (m + b / m) multiplications, where columns without a group take n k b.
+        """
+        (n, k), m, rows = values.shape, self.group, self.patterns.shape[0]
+        own = values[self.order] * self.signs[:, None]
+        own = jnp.pad(own, ((0, rows * m - n), (0, 0))).reshape(rows, m, k)
+        with jax.default_matmul_precision("highest"):
+            shared = jnp.einsum("aj,gak->gjk", hadamard(m, values.dtype), own)
+            each = jnp.einsum("gjk,gr->kjr", shared, self.patterns)
+        return each.reshape(k, -1)[:, : self.count]
+
     def arranged(self, side: int) -> Places:
         """Observations in tiles of a multiple of the group's size."""
         n, m = self.signs.shape[0], self.group

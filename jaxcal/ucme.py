@@ -149,7 +149,7 @@ def ucme(
         **options: As in `ucme_test`.
 
     Returns:
-        `jaxcal.Estimate`: ``biased`` is the plug-in estimate of the paper, never negative;
+        `Estimate`: ``biased`` is the plug-in estimate of the paper, never negative;
         ``unbiased`` leaves out pairs of an observation with itself.
 
     Raises:
@@ -274,7 +274,7 @@ def _at_locations(
         there = others.features
     pairwise = prepared.pairwise
     assert isinstance(pairwise, Weighted)
-    (statistic,), (observed,), (at,) = pairwise.statistics, seen.residuals, there.residuals
+    statistic, observed, at = pairwise.statistic, seen.residual, there.residual
     assert isinstance(statistic, KernelResidual)
     means = statistic.means
     near = gram_block(

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxcal import dce
-from jaxcal.plots.dce import bracket, reliability_with_witness
+from jaxcal.plots import bracket, reliability_with_witness
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n = 200 if quick else 2000
@@ -37,7 +37,7 @@ for bins in (14, 15, 20, 21):
 # repair it.
 
 # %%
-print(dce.dce_bracket(v, y, weights=w).sources)
+print(dce.distance_from_calibration(key, v, y, weights=w, **options).bracket.sources)
 print("smooth calibration error:", dce.smooth_ce(v, y, weights=w))
 print("best bins:              ", dce.interval_ce(v, y, weights=w))
 

@@ -373,7 +373,7 @@ for name, values in curves.items():
 #
 # ## What to do next
 #
-# - Weights of modes without draws: `jaxcal.moment_test(.., moment=jaxcal.moments.Exchangeable())`,
-#   which is part of `jaxcal.calibration_test`.
+# - Weights of modes without draws: `jaxcal.calibration_test`, or by itself
+#   `jaxcal.moment_test(.., moment=jaxcal.moments.Exchangeable())`.
 # - Your own distance between predictions, or kernel: a class of a few lines, in the notes on
 #   contributing.

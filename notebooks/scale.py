@@ -178,7 +178,7 @@ print(f"whole: {stream.result(state).estimate:.6g}, in two parts: {merged.estima
 # ## What to do next
 #
 # - Parquet shards and folders of arrays: `jaxcal.streaming.parquet_batches`, or without Python
-#   `python -m jaxcal test FOLDER --state FILE`. A PyTorch loader is an iterator too.
+#   `python -m jaxcal check FOLDER --state FILE`. A PyTorch loader is an iterator too.
 # - Many processes or machines: `StreamState.over_processes`, with a launcher in
 #   `experiments/processes`.
 # - The power of R features beside all pairs, and their cost, are in `experiments/linear`; what a

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxcal import squared_ce
-from jaxcal.plots.squared_ce import calibration_errors, risk_over_grid
+from jaxcal.plots import calibration_errors
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n = 120 if quick else 1000
@@ -53,7 +53,12 @@ print(report)
 figure = Figure(figsize=(10, 3.6), layout="constrained")
 left, right = figure.subplots(1, 2)
 calibration_errors(report, ax=left)
-risk_over_grid(report.estimators["kde"], ax=right)
+kde = report.estimators["kde"]
+widths, risks = [setting["bandwidth"] for setting in kde.grid], kde.risks[0]
+order = np.argsort(widths)
+right.semilogx(np.array(widths)[order], risks.mean(axis=0)[order], "k-")
+right.axvline(widths[kde.chosen[0]], color="0.75", linewidth=4, zorder=0)
+right.set(xlabel="bandwidth of kde (marked: the choice)", ylabel="mean validation risk")
 figure
 
 # %% [markdown]

@@ -87,7 +87,14 @@ width = float(comparison.bandwidths[0])
 paths = {
     name: ckce.ckce(q, labels, ridge=ridges, bandwidth=width).estimate for name, q in models.items()
 }
-ax = plots.ridge_path(ridges, paths, used=float(comparison.ridge))
+figure = Figure(figsize=(6.4, 4), layout="constrained")
+ax = figure.subplots()
+ax.axvline(float(comparison.ridge), color="0.75", linewidth=4, label="ridge used")
+for (name, values), line in zip(paths.items(), ("k-", "k--", "k:", "k-.", "k.-"), strict=True):
+    ax.loglog(ridges, values, line, label=name)
+ax.set(xlabel="ridge (no unit)", ylabel="CKCE (squared norm)")
+ax.legend()
+figure
 
 # %% [markdown]
 # ## Forecasters

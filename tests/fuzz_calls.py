@@ -1,7 +1,5 @@
 """Valid calls of every public name at 12 observations: what a fuzz then changes one by one."""
 
-import importlib.util
-
 import equinox as eqx
 import jax
 import numpy as np
@@ -13,7 +11,6 @@ from numpyro.infer.autoguide import AutoDiagonalNormal
 import jaxcal
 from jaxcal import (
     candidates,
-    ckce,
     divergences,
     kernels,
     models,
@@ -24,6 +21,7 @@ from jaxcal import (
     streaming,
     whitening,
 )
+from jaxcal.squared_ce.report import Report
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
@@ -36,7 +34,7 @@ SCORES = models.Scores(-YS, RNG.normal(size=(N, 4, 2)), RNG.normal(size=(4, 2)))
 NORMALS = dist.MultivariateNormal(jnp.asarray(YS), jnp.eye(2))
 UNIVARIATE = dist.Normal(jnp.asarray(P), 1.0)
 DRAWS = models.Draws(RNG.normal(size=(N, 5, 2)))
-FITTED = squared_ce.estimators.fit_one(squared_ce.Zero(), squared_ce.binary(P, Y))
+FITTED = squared_ce.estimators.fit_one(squared_ce.Bins(2), squared_ce.binary(P, Y))
 PROBLEM = squared_ce.binary(P, Y)
 
 
@@ -76,14 +74,15 @@ WITHOUT = {  # and why
     "parquet_shards": "its argument is a file",
     "evaluate": "a step inside tests, which have read its arguments",
     "smooth": "a step inside tests, which have read its arguments",
-} | ({} if importlib.util.find_spec("torch") else {"TorchPosterior": "torch is not installed"})
+    "TorchPosterior": "the table `torch` has it, which needs torch",
+}
 
 
 def recipes():
     """The arguments of one valid call a name, by subpackage."""
     by_target = {"predictions": UNIVARIATE, "targets": P}
     scored = {"key": 0, "predictions": SCORES, "targets": YS}
-    small = {"estimators": [squared_ce.Zero()], "folds": 2}
+    small = {"estimators": [squared_ce.Bins(2)], "folds": 2}
     top = {
         "Draws": {"samples": RNG.normal(size=(N, 5, 2))},
         "LogDensities": {"at_targets": YS[:, 0], "at_draws": RNG.normal(size=(N, 5))},
@@ -92,6 +91,7 @@ def recipes():
         "Unnormalized": {"log_density": density, "params": YS},
         "calibration_error": {"key": 0, **LABELLED, **small},
         "calibration_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
+        "repair": {"key": 0, "predictions": DENSITIES, "targets": YS},
         "check": {"key": 0, "predictions": SCORES, "targets": YS},
         "compare": {"key": 0, "models": MODELS, "targets": LABELS},
         "distance_from_calibration": {"key": 0, **BINARY},
@@ -116,10 +116,8 @@ def recipes():
     }
     top["skce_interval"] = {"result": block_estimates}
     means = {
-        "KernelMeans": {"kernel": None, "features": None, "formulas": None},
         "kernel_means": {"kernel": kernels.Gaussian(1.0), "predictions": NORMALS},
         "distribution": {},
-        "distribution_of": {"predictions": NORMALS},
         "pair": {"kernel": kernels.Gaussian, "distribution": dist.Normal},
     }
     mcmc = {
@@ -139,79 +137,48 @@ def recipes():
     }
     single = {"predictions": UNIVARIATE}
     measured = {
-        "MultivariatePowerExponential": {"loc": YS, "scale_tril": np.ones((N, 2, 2)), "beta": 1.0},
-        "canonical_error": LABELLED,
         "ece": LABELLED,
-        "mce": LABELLED,
-        "ensemble": {"members": [UNIVARIATE, UNIVARIATE]},
         "fit_temperature": {"predictions": PS, "targets": LABELS, "steps": 2},
-        "mmce": {"confidence": P, "correct": Y},
         "reliability": {"confidence": P, "correct": Y},
-        "mse": by_target,
         "nll": by_target,
         "pinball_loss": by_target,
         "pit": by_target,
         "quantile_calibration": by_target,
         "quantiles": single,
         "confidences": LABELLED,
-        "wilson": {"rate": P, "n": Y + 5},
         "with_temperature": {"predictions": UNIVARIATE, "temperature": 2.0},
     }
-    for name in ("absolute", "total_variation", "euclidean", "squared_euclidean"):
-        measured[name] = {"p": PS[0], "q": PS[1]}
-    grid = np.array([0.1, 1.0])
     compared = {
-        "brier_split": CLASSES,
         "ckce": {**CLASSES, "covariates": INPUTS},
         "Fourier": {"key": 0, "n_features": 3},
         "LowRank": {"rank": 3},
         "ConjugateGradients": {},
         "ckce_test": {"key": 0, **CLASSES},
         "compare": top["compare"],
-        "conditional_mean": {"xs": INPUTS, "ys": YS},
-        "cross_validated_ridge": {**CLASSES, "ridges": grid},
-        "inner_product": {"a": conditional_mean, "b": conditional_mean},
-        "squared_distance": {"a": conditional_mean, "b": conditional_mean},
         "jkce": CLASSES,
-        "null_mean": {"predictions": PS},
         "pooled_bandwidth": {"models": MODELS},
         "skill": CLASSES,
     }
     squared = {
-        "Parametric": {"residual": lambda theta, x: x * theta, "thetas": grid},
-        "Ridges": {"multipliers": (0.1, 1.0), "power": 0},
         "binary": {"confidences": P, "outcomes": Y},
         "calibration_error": top["calibration_error"],
-        "canonical": LABELLED,
-        "class_wise": LABELLED,
-        "top_label": LABELLED,
-        "compare_risks": {"first": P, "second": P},
-        "default_estimators": {"problem": PROBLEM},
         "empirical_risk": {"h": FITTED, "problem": PROBLEM},
-        "kkr_ridges": {"scalar": True},
-        "ukkr_ridges": {"scalar": True},
         "leave_one_out": {"problem": PROBLEM},
-        "mean_interval": {"values": P},
-        "nested_calibration_error": {"key": 0, **LABELLED, "outer": 2, **small},
-        "one_step": {"terms": RNG.normal(size=N)},
         "problem_error": {"key": 0, "problem": PROBLEM, **small},
         "reduce": {**LABELLED, "notion": "top-label"},
         "softmax": {"logits": PS},
     }
     binary = (
-        "binned_ece dce_bracket unbinned_ece interval_ce kernel_ce laplace_ce "
-        "lower_distance lower_distance_bounds lower_distance_value smece smooth_ce "
+        "binned_ece unbinned_ece interval_ce kernel_ce laplace_ce "
+        "lower_distance lower_distance_bounds smece smooth_ce "
         "surrogate_interval_ce"
     )
     distances = dict.fromkeys(binary.split(), BINARY)
     distances |= {
         "distance_from_calibration": top["distance_from_calibration"],
-        "from_classes": {**LABELLED, "notion": "top-label"},
         "interval_ce_test": {"key": 0, **BINARY},
         "recalibrate": {"key": 0, **BINARY},
         "smooth_ce_test": {"key": 0, **BINARY},
-        "laplace_witness": {**BINARY, "at": P},
-        "upper_distance": {"predictions": P[:6], "targets": Y[:6], "weights": np.ones(6) / 6},
     }
     return {
         "": top,
@@ -257,12 +224,12 @@ def recipes():
         },
         "plots": plots(),
         "methods": methods(),
+        "torch": {"TorchPosterior": {"posterior": lambda x: None}},
         "sbi": {
             "JaxPosterior": {"log_prob": log_prob},
             "GuidePosterior": {"guide": AutoDiagonalNormal(probabilistic), "params": {"loc": YS}},
             "NumpyroPosterior": {"model": probabilistic},
             "Space": {"low": np.zeros(2), "high": np.ones(2)},
-            "TorchPosterior": {"posterior": lambda x: None},
             "chunked_scores": {"log_prob": log_prob, "thetas": YS, "xs": INPUTS},
             "as_draws": {"draws": RNG.normal(size=(N, 9, 2))},
             "check_draws": {"key": 0, "draws": RNG.normal(size=(N, 9, 2)), "thetas": YS},
@@ -286,7 +253,6 @@ def recipes():
         },
         "moments": {
             "Exchangeable": {"n_candidates": 4, "scale": 1.0},
-            "KernelStein": {"kernel": kernels.Gaussian()},
             "evaluate": {"moment": moments.Score(), **AT_TARGETS, **IN_UNITS},
             "smooth": {"key": jax.random.key(0), **AT_TARGETS, **IN_UNITS},
         },
@@ -314,23 +280,22 @@ def with_vectors(values):
 # what users call on results and problems, an iterator to its end, and parts of arguments
 METHODS = {
     "BlockEstimates.lower_bound": skce.BlockEstimates.lower_bound,
-    "Report.compare": squared_ce.Report.compare,
-    "Report.fold_difference": squared_ce.Report.fold_difference,
-    "ConditionalMean.weights": ckce.ConditionalMean.weights,
+    "Report.compare": Report.compare,
+    "Report.fold_difference": Report.fold_difference,
     "Simulator.pairs": simulators.Simulator.pairs,
     "array_batches": all_batches,
     "Gaussian": with_bandwidth,
     "Vectors": with_vectors,
 }
+OF_TORCH = {"TorchPosterior": jaxcal.sbi.TorchPosterior}
 
 
 def methods():
-    report, names = Lazy("calibration_error"), {"first": "zero", "second": "zero"}
+    report, names = Lazy("calibration_error"), {"first": "2 bins", "second": "2 bins"}
     return {
         "BlockEstimates.lower_bound": {"self": block_estimates, "level": 0.1},
         "Report.compare": {"self": report, **names},
         "Report.fold_difference": {"self": report, **names},
-        "ConditionalMean.weights": {"self": conditional_mean, "xs": INPUTS},
         "Simulator.pairs": {"self": simulators.gaussian_linear(2), "key": 0, "n": 3},
         "array_batches": {"size": 4, "arrays": YS},
         "Gaussian": {"bandwidth": 1.0},
@@ -340,11 +305,6 @@ def methods():
 
 def plots():
     tested, bracketed = Lazy("kccsd_test"), Lazy("distance_from_calibration")
-    batch = Lazy(
-        "distance_from_calibration",
-        part=lambda result: jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), result),
-    )
-    fractions = {"x": [10, 20], "trials": 12}
     return {
         "bracket": {"result": bracketed},
         "calibration_errors": {"report": Lazy("calibration_error")},
@@ -355,34 +315,23 @@ def plots():
         "coverage": {"result": Lazy("coverage", "coverage")},
         "null_histogram": {"result": tested},
         "parts": {"result": Lazy("calibration_test")},
+        "table": {"result": Lazy("calibration_test")},
         "pit_histogram": {"result": Lazy("quantile_calibration", "measures")},
         "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
         "posterior_figure": {"report": Lazy("check_posterior", "sbi")},
-        "rejection_rates": {**fractions, "rejected": {"a": [1, 5]}},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},
-        "reliability_of_classes": {"result": batch},
         "reliability_with_witness": {"result": bracketed},
-        "ridge_path": {"ridges": [0.1, 1.0], "values": {"a": np.array([1.0, 2.0])}},
-        "risk_over_grid": {"tuned": tuned},
+        "where": {"result": Lazy("calibration_test"), "x": P},
         "witness": {"result": tested, "x": P},
-        "witness_map": {"result": tested, "x": P, "y": P},
     }
 
 
 class Lazy:
     """What a public name returns for its valid arguments, called when wanted."""
 
-    def __init__(self, name, subpackage="", part=None, **options):
-        self.name, self.subpackage, self.part, self.options = name, subpackage, part, options
+    def __init__(self, name, subpackage="", **options):
+        self.name, self.subpackage, self.options = name, subpackage, options
 
 
-block_estimates, conditional_mean = (
-    Lazy("block_estimates", "skce"),
-    Lazy("conditional_mean", "ckce"),
-)
-tuned = Lazy(
-    "calibration_error",
-    part=lambda report: report.best,
-    estimators=(squared_ce.Bins((2, 3)),),
-)
+block_estimates = Lazy("block_estimates", "skce")

@@ -25,9 +25,17 @@ ORDER += ["kernels", "kernel_means", "divergences", "pairwise", "signs", "quadra
 ORDER += ["linear"]
 ORDER += ["dependence", "nulls", "preconditioners", "whitening", "moments", "preparation"]
 ORDER += ["testing"]
-ORDER += ["calibration", "moment_tests", "goodness_of_fit", "mcmc", "skce", "location_nulls"]
+ORDER += [
+    "calibration",
+    "moment_tests",
+    "entries",
+    "goodness_of_fit",
+    "mcmc",
+    "skce",
+    "location_nulls",
+]
 ORDER += ["ucme", "coverage"]
-ORDER += ["candidates", "measures"]
+ORDER += ["candidates", "measures", "repairing"]
 ORDER += ["ckce", "squared_ce", "dce", "simulators", "plots", "sbi"]
 ORDER += ["arrays_file", "streaming", "checking", "report", "data", "demo"]
 ORDER += ["__init__", "option_types", "__main__"]
@@ -146,6 +154,8 @@ DIFFERENTIATE = {
     "batching.py",
     "moments/stein.py",
     "moments/smoothness.py",
+    "entries/calibration.py",
+    "repairing/fit.py",
 }
 
 

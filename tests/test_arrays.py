@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from optional import torch_by_name, with_packages
 
 import jaxcal
 from jaxcal import Scores, Unnormalized, checks, ckce, convert, kccsd_test, measures
 from jaxcal.checking.plan import plan
 from jaxcal.dce import unbinned_ece
 from jaxcal.nulls import Wild
-from jaxcal.squared_ce import compare_risks
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
@@ -20,7 +20,9 @@ TABLE = np.asarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.5]])
 
 
 def _torch():
-    return pytest.importorskip("torch")
+    import torch
+
+    return torch
 
 
 def _frame():
@@ -54,7 +56,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", with_packages(FORMS, torch_by_name))
 def test_every_form_of_an_array_is_the_same_array(form):
     read = convert.floats(FORMS[form](), "targets")
     assert isinstance(read, jax.Array)
@@ -134,7 +136,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", with_packages(REFUSED, torch_by_name))
 def test_what_is_no_array_of_numbers_is_refused_by_name(case):
     make, error, words = REFUSED[case]
     with pytest.raises(error, match=rf"(?s)^thetas: .*{words}"):
@@ -177,24 +179,22 @@ def test_masked_targets_are_refused_not_filled(n):
         kccsd_test(0, Unnormalized(density, np.zeros(n)), masked)
 
 
-@pytest.mark.parametrize("kind", [">f8", ">f4", "<f4"])
-def test_risks_of_either_byte_order_compare_alike(kind):
-    first, second = RNG.normal(1.0, 1.0, 12).astype(kind), RNG.normal(0.5, 1.0, 12).astype(kind)
-    want = compare_risks(jnp.asarray(first.astype(kind[1:])), jnp.asarray(second.astype(kind[1:])))
-    assert compare_risks(first, second).p_value == want.p_value
-    assert want.p_value != 0.5
+MEANS = {
+    "big endian": lambda means: means.astype(">f8"),
+    "torch": lambda means: _torch().tensor(means.tolist(), requires_grad=True).double(),
+}
 
 
-def test_parameters_are_read_like_arrays():
+@pytest.mark.parametrize("form", with_packages(MEANS, torch_by_name))
+def test_parameters_are_read_like_arrays(form):
     ys, means = RNG.normal(size=12), RNG.normal(size=12)
     options = {"null": Wild(19), "base_measure": np.zeros((4,))}
     want = kccsd_test(0, Unnormalized(density, jnp.asarray(means)), ys, **options)
-    for params in (
-        means.astype(">f8"),
-        _torch().tensor(means.tolist(), requires_grad=True).double(),
-    ):
-        result = kccsd_test(0, Unnormalized(density, params), ys.astype(">f8"), **options)
-        np.testing.assert_allclose(result.estimate, want.estimate, rtol=1e-6)
+    result = kccsd_test(0, Unnormalized(density, MEANS[form](means)), ys.astype(">f8"), **options)
+    np.testing.assert_allclose(result.estimate, want.estimate, rtol=1e-6)
+
+
+def test_masked_parameters_are_named():
     with pytest.raises(ValueError, match=r"params\['mean'\]: 3 of 12 entries are masked"):
         Unnormalized(density, {"mean": MASKED})
 
@@ -253,7 +253,7 @@ def test_a_confidence_above_1_by_rounding_is_1(kind):
     assert float(jnp.max(checks.unit(p, "p"))) == 1
     assert np.isfinite(unbinned_ece(p, LABELS))
     with pytest.raises(ValueError, match=r"confidence: .*\[0, 1\]; entry 0 is 1.5"):
-        measures.mmce(np.full(12, 1.5, kind), LABELS)
+        measures.reliability(np.full(12, 1.5, kind), LABELS)
 
 
 THREE = np.random.default_rng(2).dirichlet(np.ones(3), 30)

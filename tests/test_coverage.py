@@ -151,7 +151,7 @@ def test_nan_gives_no_verdict_and_infinite_log_densities_do():
     assert int(shares_of.unknown) == 1
     assert np.isnan(shares_of.p_uniform)
     assert np.isnan(shares_of.p_conservative)
-    assert "1 targets met a density that is NaN" in " ".join(shares_of.warnings())
+    assert "1 target met a density that is NaN" in " ".join(shares_of.warnings())
     assert any("no verdict" in text.get_text() for text in plot(shares_of).texts)
 
     def cut(center, y):

@@ -1,11 +1,14 @@
 """Docstrings of public names: Google layout with every argument, and examples that run."""
 
 import doctest
+import importlib
 import inspect
 import re
 
 import jax
 import pytest
+from optional import with_packages
+from public_names import RETURNED
 from quick import quick_first
 from test_api import public
 
@@ -72,6 +75,13 @@ def test_docstrings_explain_every_argument_and_give_an_example():
     assert not {name: what for name, what in lacks.items() if what}
 
 
+def test_results_explain_every_attribute():
+    for path in (path for paths in RETURNED.values() for path in paths):
+        module, _, name = path.rpartition(".")
+        lacks = complaints(getattr(importlib.import_module(module), name))
+        assert set(lacks) <= {"has no example"}, path
+
+
 def test_the_rule_finds_what_is_missing():
     def good(a, *, b=1, **options):
         """Return one.
@@ -106,12 +116,17 @@ def has_example(value):
 EXAMPLES = sorted(name for name, value in PUBLIC.items() if has_example(value))
 
 
-@pytest.mark.parametrize("name", quick_first(EXAMPLES, QUICK & set(EXAMPLES)))
+def packages(name):
+    return re.findall(r"import (torch)\b", inspect.getdoc(PUBLIC[name]) or "")
+
+
+@pytest.mark.parametrize(
+    "name", with_packages(quick_first(EXAMPLES, QUICK & set(EXAMPLES)), packages)
+)
 def test_the_example_runs_as_users_run_it(name):
     """In float32, with the promotion that JAX has by default."""
-    for module in ("torch", "pyarrow"):
-        if re.search(rf"import .*{module}\b", inspect.getdoc(PUBLIC[name]) or ""):
-            pytest.importorskip(module)
+    if "import pyarrow" in (inspect.getdoc(PUBLIC[name]) or ""):
+        pytest.importorskip("pyarrow")
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     cases = doctest.DocTestFinder(exclude_empty=True).find(PUBLIC[name], name, module=False)
     settings = (

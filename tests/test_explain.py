@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 import pytest
 
 import jaxcal
 from jaxcal.__main__ import main
 from jaxcal.results.explain import NAME, explanations, names, pointer
-from jaxcal.results.notes import REASONS, TABLE
+from jaxcal.results.notes import REASONS, TABLE, counted
 
 PACKAGE = Path(jaxcal.__file__).parent
 # functions of the package whose texts are warnings
@@ -53,6 +54,18 @@ SAID = [(where, text) for where, text in sentences() if len(text) > 40]
 SAID += [("notes.TABLE", f"{one.sentence} [{name}]") for name, one in TABLE.items()]
 
 
+@pytest.mark.parametrize("name", [name for name, one in TABLE.items() if "{}" in one.sentence])
+def test_numbers_and_words_of_a_sentence_agree(name):
+    """1 target lies, 2 targets lie; of what is named by a list, one or several."""
+    sentence = TABLE[name].sentence
+    for one, several in ((1, 2), (np.int64(1), np.int64(0)), ("3", "3, 4")):
+        said, others = counted(sentence, one), counted(sentence, several)
+        assert not re.search(r"[{}|]", said + others)
+        assert not re.match(rf"{one} (\w+ )?\w+s (are|have|lie|repeat|that)\b", said)
+        if sentence.startswith("{} "):
+            assert said.split(" ", 1)[1] != others.split(" ", 1)[1]
+
+
 def test_every_warning_ends_in_a_name():
     assert len(SAID) > 80
     assert [one for one in SAID if one[1] not in INSIDE and not NAME.search(one[1])] == []
@@ -72,7 +85,7 @@ def test_every_reason_of_a_test_has_its_line():
     (function,) = [one for one in ast.walk(tree) if getattr(one, "name", "") == "no_verdict"]
     said = [text for text in texts(function.body[1:]) if len(text) > 20]
     reasons = [text.format(24).partition(" (")[0] for text in (*REASONS.values(), *said)]
-    assert len(reasons) == 11
+    assert len(reasons) == 12
     assert [text for text in reasons if f"| {text} |" not in page] == []
 
 

@@ -18,7 +18,7 @@ from jaxcal.coverage import coverage
 from jaxcal.measures import quantile_calibration
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.results import Means, confidence
-from jaxcal.squared_ce.intervals import one_step
+from jaxcal.squared_ce.intervals import compare_risks, mean_interval, one_step
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)
@@ -125,12 +125,12 @@ def test_intervals_of_estimates_have_the_confidence(level):
     z = scipy.stats.norm.ppf(1 - level / 2)
     values = jnp.asarray(YS[:, 0])
     error = np.std(YS[:, 0], ddof=1) / N**0.5
-    for interval in (squared_ce.mean_interval(values, level), one_step(values, level).interval):
+    for interval in (mean_interval(values, level), one_step(values, level).interval):
         np.testing.assert_allclose(
             np.subtract(interval.high, interval.low), 2 * z * error, rtol=1e-6
         )
         assert interval.level == level
-    risks = squared_ce.compare_risks(values, jnp.asarray(YS[:, 1]), level)
+    risks = compare_risks(values, jnp.asarray(YS[:, 1]), level)
     half = z * risks.standard_error
     np.testing.assert_allclose(risks.interval.high, risks.difference + half, rtol=1e-6)
     blocks = skce.block_estimates(KEY, MODEL, YS, size=4)
@@ -195,7 +195,6 @@ def test_a_wider_level_means_a_shorter_interval():
         lambda: kccsd_test(KEY, MODEL, YS, level=0.95),
         lambda: ckce.compare(KEY, [P, P], LABELS, level=0.95),
         lambda: squared_ce.calibration_error(KEY, P, LABELS, level=0.95),
-        lambda: squared_ce.mean_interval(jnp.ones(3), 0.95),
         lambda: skce.skce_interval(skce.block_estimates(KEY, MODEL, YS), level=0.95),
         lambda: sbi.check_posterior(0, None, level=0.95),
         lambda: coverage(MODEL, YS, YS[:, None], level=0.95),

@@ -15,7 +15,7 @@ import jaxcal
 from jaxcal import mcmc
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import Gaussian
-from jaxcal.mcmc.diagnostics import effective_size, split_rhat
+from jaxcal.mcmc.results import effective_size, split_rhat
 from jaxcal.models import Draws, Unnormalized
 from jaxcal.results import TestResult
 from jaxcal.skce import skce, skce_test

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from optional import with_packages
 from scripts import smoke
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
@@ -53,11 +54,15 @@ def test_every_executed_notebook_is_that_of_its_source(source):
     assert build.check(source) == []
 
 
+def packages(source):
+    return ["torch", "sbi"] if "import torch" in source.read_text() else []
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "source", with_packages(build.sources(), packages), ids=lambda path: path.stem
+)
 def test_every_notebook_runs_at_smoke_size(source, tmp_path):
-    if "import torch" in source.read_text():
-        pytest.importorskip("torch")
     smoke(source, output=tmp_path / "said.txt", JAXCAL_QUICK="1")
 
 

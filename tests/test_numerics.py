@@ -9,6 +9,7 @@ import scipy.stats
 import jaxcal
 from jaxcal import kernels, numerics
 from jaxcal.models import Units
+from jaxcal.numerics import quadratic_forms
 from jaxcal.preparation import stein_specification
 
 KEEP = {
@@ -71,7 +72,7 @@ def test_one_nan_input_gives_no_p_value(key, kernel, n):
     result = jaxcal.kcsd_test(key, scores, ys, inputs, prediction_kernel=kernel)
     assert np.isnan(result.p_value)
     assert np.isnan(result.estimate)
-    assert "so the p-value is NaN" in result.warnings()[0]
+    assert "so the result is NaN" in result.warnings()[0]
 
 
 @pytest.mark.parametrize("n", [60, 300])
@@ -80,7 +81,7 @@ def test_one_nan_draw_gives_no_p_value(key, n):
     result = jaxcal.skce_test(key, jaxcal.Draws(samples), jnp.linspace(-2, 2, n))
     assert np.isnan(result.p_value)
     assert np.isnan(result.estimate)
-    assert "so the p-value is NaN" in result.warnings()[0]
+    assert "so the result is NaN" in result.warnings()[0]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -182,3 +183,13 @@ def test_in_order_is_a_sort_of_signs_zeros_infinities_and_nan(dtype):
     values[0, :6] = [np.nan, -np.inf, np.inf, 0.0, -0.0, -np.nan]
     ordered = numerics.in_order(jnp.asarray(values, dtype))
     np.testing.assert_array_equal(ordered, np.sort(values.astype(dtype), axis=-1))
+
+
+def test_quadratic_forms_are_those_of_numpy(key):
+    root = np.asarray(jax.random.normal(key, (3, 5, 5)))
+    matrices = root @ root.swapaxes(1, 2) + np.eye(5)
+    vectors = np.asarray(jax.random.normal(jax.random.key(1), (3, 5, 4)))
+    forms, log_det = quadratic_forms(jnp.asarray(matrices), jnp.asarray(vectors))
+    wanted = np.einsum("mib,mij,mjb->mb", vectors, np.linalg.inv(matrices), vectors)
+    np.testing.assert_allclose(forms, wanted, rtol=1e-9)
+    np.testing.assert_allclose(log_det, np.linalg.slogdet(matrices)[1], rtol=1e-9)

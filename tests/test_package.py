@@ -103,6 +103,8 @@ def test_hosted_runs_are_of_every_python_and_system_and_run_what_people_run():
     (job,) = workflow("ci.yml")["jobs"].values()
     assert job["strategy"]["matrix"] == {"os": ["ubuntu-latest", "macos-latest"], "python": PYTHONS}
     assert "bash .ci/run" in [step.get("run") for step in job["steps"]]
+    (newest,) = workflow("newest.yml")["jobs"].values()
+    assert "bash .ci/optional all" in [step.get("run") for step in newest["steps"]]
     release = workflow("release.yml")
     assert release["jobs"]["publish"]["needs"] == "test"
     assert release["jobs"]["test"]["needs"] == "build"
@@ -117,8 +119,18 @@ def workflow(name):
     return yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
 
 
-def test_the_run_needs_no_option_of_gnu_tools_alone():
+def test_every_test_of_the_run_has_its_packages():
+    """Those with the marker `optional` run in .ci/optional; a missing package is an error."""
+    run, optional = ((ROOT / ".ci" / name).read_text() for name in ("run", "optional"))
+    assert 'bash .ci/optional test "$work/optional"' in run
+    commands = re.findall(r"pytest -q(?:[^\n]|(?<=\\)\n)*", run + optional)
+    assert len(commands) == 6
+    assert [c for c in commands if not re.search("--no-missing-packages|--collect-only", c)] == []
+
+
+@pytest.mark.parametrize("name", ["run", "optional"])
+def test_the_run_needs_no_option_of_gnu_tools_alone(name):
     """macOS has bash 3.2 and BSD tools."""
-    text = (ROOT / ".ci" / "run").read_text()
+    text = (ROOT / ".ci" / name).read_text()
     gnu = r"xargs -r|readlink -f|sed -i|mapfile|declare -A|date -d|\$\{\w+[,^]"
     assert not re.findall(gnu, text)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 
 import jaxcal
@@ -57,6 +58,21 @@ def test_contributions_average_to_the_estimate_in_any_order(result):
     assert mean.get_ydata()[30] == pytest.approx(np.mean(around))
     assert estimate.get_ydata()[0] == pytest.approx(float(result.estimate))
     assert ax.get_xlabel() == "temperature (°C)"
+
+
+def test_no_line_says_estimate_where_contributions_do_not_average_to_it():
+    from jaxcal.plots.witness import witness
+
+    x = np.random.default_rng(0).normal(size=N)
+    predictions = dist.Normal(jnp.asarray(x), 1.0)
+    tested = jaxcal.calibration_test(0, predictions, jnp.asarray(x + 0.8))
+    apart = float(jnp.sum(tested.contributions) - tested.estimate)
+    assert abs(apart) > 0.1 * abs(float(tested.estimate))
+    for ax in (plots.contributions(tested, x), witness(tested, x)):
+        shown = ax.get_legend_handles_labels()[1]
+        assert shown
+        assert "estimate" not in shown
+        assert "log evidence" in ax.get_ylabel()
 
 
 def test_contributions_over_dates_are_labelled_as_dates(result):

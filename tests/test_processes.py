@@ -82,7 +82,7 @@ def test_processes_that_share_a_stream_have_the_numbers_of_one(count, apart):
     """However long after the others one ends: JAX leaves 30 seconds to connect, at the fit."""
     program = f"""{DATA}{STREAM}
     import time
-    from jaxcal.streaming import processes
+    from jaxcal.streaming import state as processes
     processes.LATE = 8.0
     alone = streamed(test.run([(p, labels)])) if RANK == 0 else None
     mine = test.run([(p[RANK::{count}], labels[RANK::{count}])])

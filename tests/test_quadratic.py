@@ -277,9 +277,9 @@ ON_DEVICES = """
     rng = np.random.default_rng(0)
     n = 101
     ys, scores, phi, w = (jnp.asarray(rng.normal(size=(n, k))) for k in (2, 2, 3, 9))
-    features = WeightedFeatures(phi, (SteinFeatures(ys, scores),))
+    features = WeightedFeatures(phi, SteinFeatures(ys, scores))
     stein = Stein(Gaussian(1.0), dimension=2, components=True)
-    pairwise = Weighted(Gaussian(1.5), Vectors(phi[:0]), (stein,))
+    pairwise = Weighted(Gaussian(1.5), Vectors(phi[:0]), stein)
 
     def of(mesh, tile):
         walk = jax.jit(lambda f, w: quadratic_sums(

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from reference.nulls import Gamma
 
 import jaxcal
 from jaxcal import checks, kccsd_test
-from jaxcal.nulls import Gamma, Wild
+from jaxcal.nulls import Wild
 from jaxcal.results import largest_share
 
 RNG = np.random.default_rng(0)

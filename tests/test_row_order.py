@@ -15,11 +15,10 @@ import pytest
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
 from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
-from jaxcal.dce import smooth_ce
+from jaxcal.dce import laplace_ce, smooth_ce
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
-from jaxcal.measures import mmce
 from jaxcal.preparation.specification import reach
 from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
@@ -75,7 +74,7 @@ def diagnosed(d):
 
 def ridges(d):
     """The eigenvalues of the low rank of a kernel whose diagonal is constant."""
-    problem = squared_ce.canonical(d["classes"], d["labels"])
+    problem = squared_ce.reduce(d["classes"], d["labels"], "canonical")
     result = spectral((Gaussian(0.2),), problem, 8)
     return result.values, result.unexplained
 
@@ -99,7 +98,7 @@ ESTIMATES = {
     "diagnosis": diagnosed,
     "locations": lambda d: ucme(KEY, normals(d), d["ys"]),
     "compare": lambda d: pooled_bandwidth(jnp.stack([d["classes"], d["classes"][:, ::-1]])),
-    "measures": lambda d: mmce(d["classes"][:, 0], d["labels"] == 0).biased,
+    "kernel": lambda d: laplace_ce(d["classes"][:, 0], d["labels"] == 0).squared,
     "divergence": lambda d: smooth_ce(d["classes"][:, 0], d["labels"] == 0).value,
 }
 # in the first run at n = 200 alone

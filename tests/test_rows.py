@@ -6,16 +6,17 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from reference import distances, finite, kernel_density, sketches
+from reference.classes import canonical_error
+from reference.mixtures import mse
 
 from jaxcal import dce, measures, squared_ce
-from jaxcal.squared_ce.intervals import one_step
+from jaxcal.squared_ce.intervals import compare_risks, one_step
 
 KEY = jax.random.key(0)
 
 
 def of_probabilities(v, y, w):
     """Everything that `jaxcal.dce` says of predictions, labels and weights, by name."""
-    bracket = dce.dce_bracket(v, y, weights=w)
     result = dce.distance_from_calibration(KEY, v, y, weights=w, n_draws=5)
     return {
         "ece": dce.unbinned_ece(v, y, weights=w),
@@ -25,13 +26,13 @@ def of_probabilities(v, y, w):
         "random bins": sketches.random_interval_ce(v, y, weights=w, width=0.3),
         "surrogate": dce.surrogate_interval_ce(v, y, weights=w, accuracy=None).value,
         "laplace": dce.laplace_ce(v, y, weights=w).value,
-        "laplace witness": dce.laplace_witness(v, y, jnp.array([0.3]), weights=w)[0],
+        "laplace witness": distances.laplace_witness(v, y, jnp.array([0.3]), weights=w)[0],
         "kernel": dce.kernel_ce(v, y, weights=w).value,
         "smooth": dce.smooth_ce(v, y, weights=w).value,
         "smooth on a grid": distances.smooth_ce_grid(v, y, weights=w, cells=50).value,
         "smECE": dce.smece(v, y, weights=w, cells=64).value,
-        "low": bracket.low,
-        "high": bracket.high,
+        "low": result.bracket.low,
+        "high": result.bracket.high,
         "population low": result.interval.low,
         "population high": result.interval.high,
         "p-value": result.p_value,
@@ -51,22 +52,21 @@ def of_rows(v, y, w):
     problem = squared_ce.binary(v, hits)
     risks = (v - y) ** 2, (v**2 - y) ** 2
     return {
-        "cells": measures.canonical_error(p, 1 - hits).mean,
-        "largest cell": measures.canonical_error(p, 1 - hits).largest,
-        "known": measures.canonical_error(p, conditional=classes).mean,
+        "cells": canonical_error(p, 1 - hits).mean,
+        "largest cell": canonical_error(p, 1 - hits).largest,
+        "known": canonical_error(p, conditional=classes).mean,
         "ball of L1": finite.lp_ball_error(p, classes, 1.0),
         "ball of L2": finite.lp_ball_error(p, classes, 2.0),
         "top label": jnp.mean(top - right.astype(float)),
         "reliability": reliability.ece,
         "worst bin": reliability.mce,
-        "mmce": measures.mmce(v, hits).unbiased,
         "nll": measures.nll(normal, y),
-        "mse": measures.mse(normal, y),
+        "mse": mse(normal, y),
         "pinball": measures.pinball_loss(normal, y, levels=[0.1, 0.7]),
         "quantiles": curve.observed[3],
         "quantile p-value": curve.p_value,
         "one step": one_step(risks[0]).squared,
-        "risk p-value": squared_ce.compare_risks(*risks).p_value,
+        "risk p-value": compare_risks(*risks).p_value,
         "leave one out": kernel_density.leave_one_out_error(problem, 0.1),
     }
 

@@ -13,7 +13,6 @@ import pytest
 from jaxcal import calibration_test, kccsd_test
 from jaxcal.divergences import Vectors
 from jaxcal.models import Scores, Standardized, Units, Unnormalized
-from jaxcal.moments import Balance
 from jaxcal.scores import is_distribution, score, scores_at, signs_reversed
 
 N, D = 5, 3
@@ -250,7 +249,7 @@ def test_a_right_sign_never_looks_reversed(draw, key):
 def test_an_energy_in_the_place_of_a_log_density_is_named(key):
     center, noise = jax.random.normal(key, (2, 60))
     energy = Unnormalized(lambda c, y: (y - c) ** 2 / 2, center)
-    by_moments = calibration_test(key, energy, center + noise, parts=[Balance(n_moves=4)])
+    by_moments = calibration_test(key, energy, center + noise)
     distance = Vectors(center[:, None])
     right, wrong = (
         kccsd_test(key, Scores(sign * noise), center + noise, divergence=distance)

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from optional import torch_by_name, with_packages
 
 import jaxcal
 from jaxcal import Scores, kccsd_test, kcsd_test, ksd_test, measures, sbi, skce_test, ucme
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 
 def torch_normal():
-    torch = pytest.importorskip("torch")
+    import torch
+
     return torch.distributions.Normal(torch.zeros(12), 1.0)
 
 
@@ -77,11 +79,11 @@ CALLS = {
     ),
     "KSD distance": (lambda: jaxcal.ksd(0, SCORES, YS, divergence=Fisher()), "divergence: KSD"),
     "coverage": (lambda: sbi.check_posterior(0, SCORES, YS, YS, coverage=0.9), "coverage: wanted"),
-    "confidence": (lambda: measures.mmce(P + 1, Y), "confidence: .*out of range"),
+    "confidence": (lambda: measures.reliability(P + 1, Y), "confidence: .*out of range"),
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", with_packages(CALLS, torch_by_name))
 def test_a_sentence_names_the_argument(name):
     call, words = CALLS[name]
     with pytest.raises((TypeError, ValueError), match=rf"(?s)^{words}"):

@@ -53,7 +53,7 @@ def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
     for kind in ("npz", "npy", "parquet"):
         folder = shards(kind, **classes)
         numbers = tmp_path / f"{kind}.json"
-        assert main(["test", str(folder), "--json", str(numbers), *SMALL]) == 0
+        assert main(["check", str(folder), "--json", str(numbers), *SMALL]) == 0
         content = json.loads(numbers.read_text())
         np.testing.assert_allclose(content["p_value"], wanted.p_value, rtol=1e-6)
         assert content["n"] == N
@@ -61,20 +61,20 @@ def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
     single = tmp_path / "one.parquet"
     columns = {name: array.tolist() for name, array in classes.items()}
     pq.write_table(pa.table(columns), single)
-    assert main(["test", str(single), *SMALL]) == 0
+    assert main(["check", str(single), *SMALL]) == 0
     assert f"SKCE test, n = {N}" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_scores_are_tested_too(shards, capsys):
     folder = shards("npz", targets=YS, scores=-YS, features=INPUTS)
-    assert main(["test", str(folder), *SMALL]) == 0
+    assert main(["check", str(folder), *SMALL]) == 0
     assert "KCSD test" in capsys.readouterr().out
 
 
 def test_an_interrupted_pass_goes_on(shards, tmp_path, monkeypatch, capsys):
     folder, state = shards("npz", targets=LABELS, probabilities=P), tmp_path / "state.npz"
-    assert main(["test", str(folder), *SMALL]) == 0
+    assert main(["check", str(folder), *SMALL]) == 0
     whole = capsys.readouterr().out
     usual, calls = StreamedTest._update, []
 
@@ -91,18 +91,18 @@ def test_an_interrupted_pass_goes_on(shards, tmp_path, monkeypatch, capsys):
         return usual_run(self, batches, **options | {"every": 1})
 
     monkeypatch.setattr(StreamedTest, "run", often)
-    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 130
+    assert main(["check", str(folder), *SMALL, "--state", str(state)]) == 130
     assert StreamState.load(state).n == 80
     monkeypatch.setattr(StreamedTest, "_update", usual)
     capsys.readouterr()
-    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
+    assert main(["check", str(folder), *SMALL, "--state", str(state)]) == 0
     assert capsys.readouterr().out == whole
-    assert main(["test", str(folder), *SMALL, "--state", str(state), "--seed", "1"]) == 2
+    assert main(["check", str(folder), *SMALL, "--state", str(state), "--seed", "1"]) == 2
     said = capsys.readouterr().err
     assert str(state) in said
     assert "another test" in said
     state.write_bytes(b"half")
-    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 2
+    assert main(["check", str(folder), *SMALL, "--state", str(state)]) == 2
     assert "not a saved state" in capsys.readouterr().err
 
 
@@ -115,7 +115,7 @@ def begun(folder, state, monkeypatch):
             return usual(self, itertools.islice(batches, 3), **options)
 
         patched.setattr(StreamedTest, "run", some)
-        assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
+        assert main(["check", str(folder), *SMALL, "--state", str(state)]) == 0
     assert StreamState.load(state).n == 80
 
 
@@ -125,9 +125,9 @@ def test_a_pass_goes_on_with_another_batch_size(shards, tmp_path, monkeypatch, k
     folder, state = shards(kind, targets=LABELS, probabilities=P), tmp_path / "state.npz"
     begun(folder, state, monkeypatch)
     numbers = [tmp_path / "whole.json", tmp_path / "parts.json"]
-    assert main(["test", str(folder), *SMALL, "--json", str(numbers[0])]) == 0
+    assert main(["check", str(folder), *SMALL, "--json", str(numbers[0])]) == 0
     other = ["--batch", "70", *SMALL[2:], "--state", str(state)]
-    assert main(["test", str(folder), *other, "--json", str(numbers[1])]) == 0
+    assert main(["check", str(folder), *other, "--json", str(numbers[1])]) == 0
     whole, parts = (json.loads(file.read_text()) for file in numbers)
     assert parts["n"] == N
     assert parts["n_first"] == whole["n_first"]
@@ -158,7 +158,7 @@ def test_a_pass_does_not_go_on_over_other_shards(shards, tmp_path, monkeypatch, 
     change, words = CHANGES[name]
     change(folder)
     before = state.read_bytes()
-    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 2
+    assert main(["check", str(folder), *SMALL, "--state", str(state)]) == 2
     said = capsys.readouterr().err
     for text in (*words, str(state)):
         assert text in said
@@ -168,9 +168,9 @@ def test_a_pass_does_not_go_on_over_other_shards(shards, tmp_path, monkeypatch, 
 
 def test_shards_that_come_later_are_added(shards, tmp_path, capsys):
     folder, state = shards("npz", targets=LABELS, probabilities=P), tmp_path / "state.npz"
-    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
+    assert main(["check", str(folder), *SMALL, "--state", str(state)]) == 0
     np.savez(folder / "2.npz", targets=LABELS[:9], probabilities=P[:9])
-    assert main(["test", str(folder), *SMALL, "--state", str(state)]) == 0
+    assert main(["check", str(folder), *SMALL, "--state", str(state)]) == 0
     assert f"n = {N + 9}" in capsys.readouterr().out
 
 
@@ -207,7 +207,7 @@ BAD = {
 def test_a_bad_shard_is_named(shards, name, capsys):
     folder, (spoil, words) = shards("npz", targets=LABELS, probabilities=P), BAD[name]
     spoil(folder)
-    assert main(["test", str(folder), *SMALL]) == 2
+    assert main(["check", str(folder), *SMALL]) == 2
     said = capsys.readouterr().err
     assert words in said
     assert "1.npz" in said
@@ -219,26 +219,26 @@ def test_folders_and_options_that_do_not_fit_are_one_sentence(shards, tmp_path, 
     (tmp_path / "empty").mkdir()
     single = tmp_path / "npz" / "0.npz"
     for arguments, words in (
-        ([str(folder), "--coordinates"], "--coordinates: not for shards"),
-        ([str(folder), "--null", "gamma"], "--null: not for shards"),
+        ([str(folder), "--dependent"], "--dependent: not for shards"),
+        ([str(folder), "--html", str(tmp_path / "a.html")], "--html: not for shards"),
         ([str(tmp_path / "empty")], "a folder; wanted shards of one kind in it"),
-        ([str(tmp_path / "none.parquet")], "no such file"),
+        ([str(tmp_path / "none.parquet")], "none.parquet: cannot be read as PARQUET"),
         ([str(single), "--state", str(tmp_path / "s")], "only shards have a state"),
     ):
-        assert main(["test", *arguments]) == 2
+        assert main(["check", *arguments]) == 2
         assert words in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        main(["test", str(folder), "--features", "7"])
+        main(["check", str(folder), "--features", "7"])
     (folder / "extra.npy").write_bytes(b"")
-    assert main(["test", str(folder)]) == 2
+    assert main(["check", str(folder)]) == 2
     assert ".npz and .npy" in capsys.readouterr().err
 
 
 def test_the_bar_knows_its_length_and_keeps_quiet_in_short_passes(shards, monkeypatch, capsys):
     folder = shards("npy", targets=LABELS, probabilities=P)
-    assert main(["test", str(folder), *SMALL]) == 0
+    assert main(["check", str(folder), *SMALL]) == 0
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("jaxcal.streaming.streamed.PATIENCE", 0)
-    assert main(["test", str(folder), *SMALL]) == 0
+    assert main(["check", str(folder), *SMALL]) == 0
     assert "5/5" in capsys.readouterr().err  # 30 and 20, and 30, 30 and 10
     assert jax.config.jax_enable_x64

@@ -72,3 +72,10 @@ def test_repeated_observations_do_not_repeat_the_forms(cluster, key):
     forms = np.square([columns[cluster == k].sum(0) for k in range(32)]).sum(0)
     assert len(np.unique(forms)) > 2 * 16  # whole numbers, of which every other cannot be
     assert abs(forms.mean() - 384) < 5 * np.sqrt(2 * 384 * 12 / 512)
+
+
+@pytest.mark.parametrize(("n", "b"), [(5, 7), (100, 64), (411, 500)])
+def test_sums_are_those_of_the_columns(n, b, key):
+    signs = HadamardSigns.draw(key, n, b, float)
+    values = jax.random.normal(jax.random.key(1), (n, 3))
+    np.testing.assert_allclose(signs.sums(values), values.T @ signs.dense(), atol=1e-10)

@@ -10,13 +10,15 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from quick import quick_first
+from reference.nulls import BlockSquares, Gamma, Spectrum
 
 import jaxcal
 from jaxcal import RandomFeatures, testing, ucme_test
-from jaxcal.divergences import MeanEmbedding, TotalVariation, Vectors, Wasserstein
+from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
+from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
-from jaxcal.nulls import BlockNormal, BlockSquares, Gamma, Multinomial, Redrawn, Spectrum, Wild
+from jaxcal.nulls import BlockNormal, Multinomial, Redrawn, Wild
 from jaxcal.pairwise.skce import KernelResidual, Observed
 from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
@@ -83,8 +85,8 @@ def by_hand(predictions, ys):
     described = Wasserstein().features(KEY, predictions, None)
     described = described - Wasserstein().center(described)
     observed = Observed(ys.reshape(len(ys), -1), means.features)
-    pairwise = Weighted(Laplace(1.0), Wasserstein(), (KernelResidual(means.empty()),))
-    return pairwise, WeightedFeatures(described, (observed,))
+    pairwise = Weighted(Laplace(1.0), Wasserstein(), KernelResidual(means.empty()))
+    return pairwise, WeightedFeatures(described, observed)
 
 
 def test_draws_of_multinomial_counts_lie_about_0():
@@ -604,7 +606,7 @@ def test_bad_choices_are_named():
         (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=7)),
         (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=1)),
         (ValueError, "two blocks", lambda: skce_test(KEY, *SIX, null=BlockNormal(4))),
-        (ValueError, "one block", lambda: skce_test(KEY, *SIX, null=BlockSquares(7))),
+        (ValueError, "one block of 7", lambda: skce_test(KEY, *SIX, null=BlockSquares(7))),
         (ValueError, "level", lambda: skce_interval(block_estimates(KEY, *SIX), level=9.5)),
         (ValueError, "0 < power <= 2", lambda: PowerExponential(1.0, power=2.5)),
         (ValueError, "lengths", lambda: skce_test(KEY, *SIX, target_kernel=Gaussian([1.0, 2.0]))),

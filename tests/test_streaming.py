@@ -68,8 +68,10 @@ def test_a_wrong_model_is_rejected(test):
     assert test.result(test.run(array_batches(200, np.roll(P, 1, axis=1), LABELS))).p_value < 1e-6
 
 
+@pytest.mark.optional("torch")
 def test_tensors_are_batches_too(test):
-    torch = pytest.importorskip("torch")
+    import torch
+
     loader = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(torch.as_tensor(P), torch.as_tensor(LABELS)), 200
     )

@@ -40,7 +40,7 @@ jaxcal.calibration_test(0, jaxcal.Unnormalized(log_density, ys), ys)
 jaxcal.distance_from_calibration(0, [0.2, 0.8], [0, 1], weights=np.ones(2)).interval
 dce.smooth_ce(np.ones(2), [True, False]).value
 ckce.compare(0, {"a": p, "b": p}, [0, 1]).ranking()
-measures.mmce([0.2, 0.8], [0, 1]).biased
+measures.reliability([0.2, 0.8], [0, 1]).ece
 squared_ce.calibration_error(0, p, [0, 1])
 """
 WRONG = """

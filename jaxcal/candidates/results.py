@@ -10,6 +10,7 @@ from jaxcal.results import (
     JudgedResult,
     Sentences,
     count_verdicts,
+    counted,
     in_words,
 )
 from jaxcal.typing import Scalar
@@ -102,20 +103,29 @@ class ExchangeabilityResult(JudgedResult):
         unmoved = int(np.max(np.asarray(self.unmoved)))
         return [
             (
-                f"{nonfinite} observations are not finite (the target NaN or infinite, or a log "
-                f"density NaN or +infinite), so the p-value is NaN: repair them"
-                " [nonfinite-targets]",
+                counted(
+                    "{} {observation is|observations are} not finite (the target NaN or infinite, "
+                    "or a log density NaN or +infinite), so the p-value is NaN: repair {it|them}"
+                    " [nonfinite-targets]",
+                    nonfinite,
+                ),
                 nonfinite > 0,
             ),
             (
-                f"{features} values that describe the predictions are NaN or infinite, so the "
-                f"p-value is NaN: look for parameters that are not finite, and for nodes at which "
-                f"a density is 0 [nonfinite-predictions]",
+                counted(
+                    "{} {value that describes|values that describe} the predictions {is|are} NaN "
+                    "or infinite, so the p-value is NaN: look for parameters that are not finite, "
+                    "and for nodes at which a density is 0 [nonfinite-predictions]",
+                    features,
+                ),
                 features > 0,
             ),
             (
-                f"{impossible} targets lie where their own prediction has density 0, which "
-                f"calibration excludes [impossible-targets]",
+                counted(
+                    "{} {target lies where its|targets lie where their} own prediction has density "
+                    "0, which calibration excludes [impossible-targets]",
+                    impossible,
+                ),
                 impossible > 0,
             ),
             (

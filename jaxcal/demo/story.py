@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.calibration import kccsd_test
-from jaxcal.checking import CheckReport
-from jaxcal.checking.questions import SCORES
+from jaxcal.checking.plan import SCORES
+from jaxcal.checking.report import CheckReport
 from jaxcal.data import seattle_weather
 from jaxcal.demo import narration
 from jaxcal.demo.days import SEASONS, Days, forecasts, season

@@ -1,11 +1,10 @@
 """Draws from predictions that have no sampler, by numpyro's MCMC, and whether to believe them."""
 
 from jaxcal.mcmc.densities import log_densities
-from jaxcal.mcmc.results import McmcDraws
 from jaxcal.mcmc.run import check_draws, mcmc_draws
 from jaxcal.mcmc.samplers import HMC, MALA, NUTS
 
-__all__ = ["HMC", "MALA", "NUTS", "McmcDraws", "check_draws", "log_densities", "mcmc_draws"]
+__all__ = ["HMC", "MALA", "NUTS", "check_draws", "log_densities", "mcmc_draws"]
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal import checks
 from jaxcal.calibration import kccsd_test
 from jaxcal.mcmc.densities import layout, log_densities
-from jaxcal.mcmc.diagnostics import effective_size, split_rhat
-from jaxcal.mcmc.results import McmcDraws
+from jaxcal.mcmc.results import McmcDraws, effective_size, split_rhat
 from jaxcal.mcmc.samplers import NUTS, Potential
 from jaxcal.models import Unnormalized
 from jaxcal.numerics import largest, smallest
@@ -77,7 +76,7 @@ def mcmc_draws(
             start then).
 
     Returns:
-        `jaxcal.mcmc.McmcDraws`.
+        `McmcDraws`.
 
     Raises:
         ValueError: Shapes or counts are wrong; the message names the argument.

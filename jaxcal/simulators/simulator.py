@@ -19,12 +19,6 @@ class Pairs(NamedTuple):
     Attributes:
         thetas: Parameters from the prior, [n, d].
         xs: Observations simulated from them, [n, q].
-
-    Example:
-        >>> import jaxcal
-        >>> pairs = jaxcal.simulators.gaussian_linear(d=2).pairs(0, 5)
-        >>> pairs.thetas.shape, pairs.xs.shape
-        ((5, 2), (5, 2))
     """
 
     thetas: Float[Array, "n d"]

@@ -163,7 +163,7 @@ def skce(
             ``n_nodes``, ``n_draws``, ``standardize`` and ``whiten`` of `skce_test`.
 
     Returns:
-        `jaxcal.Estimate` of the square.
+        `Estimate` of the square.
 
     Raises:
         ValueError: Shapes, probabilities or classes are wrong; the message names the argument.

@@ -8,16 +8,14 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal import checks
-from jaxcal.divergences import MeanEmbedding
 from jaxcal.divergences.gaussians import Wasserstein
-from jaxcal.divergences.laplaces import LaplaceWasserstein
+from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.simplex import Euclidean
-from jaxcal.kernel_means import distribution_of
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models.counts import lattice_size
-from jaxcal.models.families import Classes, Laplaces, Mixtures, Normals
+from jaxcal.models.families import Classes, Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.nulls import Redrawn
 from jaxcal.preparation import (
     MeanResidual,
@@ -32,7 +30,7 @@ from jaxcal.typing import ArrayLike, BaseMeasure, KernelLike
 from jaxcal.whitening.contract import Whitener, checked
 
 CLOSED = {Normals: Gaussian, Laplaces: points.L1Laplace, Mixtures: Gaussian}
-DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: LaplaceWasserstein}
+DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: Wasserstein}
 
 Otherwise = TypeVar("Otherwise")
 MOST_PRODUCTS = 10**8  # of a draw of redrawn classes

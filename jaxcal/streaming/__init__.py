@@ -2,10 +2,9 @@
 
 from jaxcal.streaming.batches import array_batches, parquet_batches, parquet_shards
 from jaxcal.streaming.state import StreamState
-from jaxcal.streaming.streamed import StreamedTest, StreamResult
+from jaxcal.streaming.streamed import StreamedTest
 
 __all__ = [
-    "StreamResult",
     "StreamState",
     "StreamedTest",
     "array_batches",

@@ -15,7 +15,7 @@ from jaxtyping import Array, PyTree
 from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
-from jaxcal.nulls.eigenvalues import p_value_of_spectrum
+from jaxcal.nulls.limits import p_value_of_spectrum
 from jaxcal.pairwise.finite_rank import FiniteRank
 from jaxcal.preparation import (
     MeanResidual,
@@ -31,8 +31,7 @@ from jaxcal.results.notes import NOT_FINITE
 from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
 from jaxcal.streaming.batches import to_come
-from jaxcal.streaming.processes import same_test
-from jaxcal.streaming.state import StreamState
+from jaxcal.streaming.state import StreamState, same_test
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 PATIENCE = 3.0  # seconds without a bar
@@ -53,16 +52,6 @@ class StreamResult(JudgedResult):
         route: The random features.
         fault: What forbids a verdict, "" where nothing does.
         level: Level of the test.
-
-    Example:
-        >>> import numpy as np
-        >>> from jaxcal import RandomFeatures
-        >>> from jaxcal.streaming import StreamedTest, array_batches
-        >>> p = np.random.default_rng(0).dirichlet(np.ones(3), 4000)
-        >>> labels = np.zeros(4000, int)  # always the first class
-        >>> test = StreamedTest.skce(0, p[:500], labels[:500], features=RandomFeatures(1, 20))
-        >>> test.result(test.run(array_batches(1000, p, labels))).verdict
-        'rejected'
     """
 
     estimate: float

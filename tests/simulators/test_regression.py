@@ -8,14 +8,14 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
-
-from jaxcal.kernels import Gaussian, Laplace
-from jaxcal.simulators.regression import (
+from reference.regression import (
     friedman1,
     gaussian_forecasts,
     least_squares,
     noisy_sine,
 )
+
+from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.skce import block_estimates
 
 

@@ -11,7 +11,7 @@ MATH = re.compile(r":math:`(.+?)`", re.DOTALL)
 
 
 class Docstrings(griffe.Extension):
-    """Reads the package's docstrings; nothing of it is imported."""
+    """Brings the package's docstrings into the form of a page."""
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """A class without a constructor gets one of its annotated fields, as Equinox does."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import errors
-from public_names import CODE, PLACES, ROOT, with_links
+from public_names import CODE, PLACES, RETURNED, ROOT, with_links
 
 NOTEBOOKS, STUDIES = ROOT / "notebooks", ROOT / "experiments"
 REPOSITORY = {  # files of the repository that are pages, by their path there
@@ -70,9 +70,18 @@ def study_page(name: str) -> str:
 
 
 def reference_page(place: str, names: list[str]) -> str:
-    """Everything public of one place, from its docstrings."""
+    """Everything public of one place, from its docstrings; after a function what it returns."""
     module = f"::: {place}\n    options: {{ members: false, show_root_heading: false }}"
-    return "\n\n".join([f"# `{place}`", module, *map(entry, names)]) + "\n"
+    entries = [part for name in names for part in (entry(name), *result_entries(name))]
+    return "\n\n".join([f"# `{place}`", module, *entries]) + "\n"
+
+
+def result_entries(name: str) -> list[str]:
+    """What shows the classes that a function returns, one level below it."""
+    return [
+        f"::: {path}\n    options: {{ heading: {path.rpartition('.')[2]}, heading_level: 3 }}"
+        for path in RETURNED.get(name, [])
+    ]
 
 
 def entry(name: str) -> str:

@@ -1,7 +1,11 @@
-"""Public names by the place where a user finds them, and links to them."""
+"""Public names by the place where a user finds them, what they return, and links to them."""
 
 import re
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import get_annotations, isclass
 from pathlib import Path
+from typing import Any, get_args
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME = re.compile(r"(?<![`\[\w])`([A-Za-z_][\w.]*)(?:\(\))?`(?![`\]])")
@@ -17,15 +21,51 @@ def public() -> dict[str, list[str]]:
     return dict(sorted(places.items()))
 
 
+def described(annotation: Any) -> Iterator[type]:
+    """Classes of jaxcal in an annotation whose docstrings list attributes, then those of their
+    fields."""
+    for part in get_args(annotation):
+        yield from described(part)
+    ours = isclass(annotation) and annotation.__module__.startswith("jaxcal.")
+    if ours and "Attributes:" in (annotation.__doc__ or ""):
+        yield annotation
+        for field in get_annotations(annotation).values():
+            yield from described(field)
+
+
+def returned(places: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Full paths of the classes without a public name by the first function that returns them."""
+    values = {
+        name: getattr(import_module(place), name.rpartition(".")[2])
+        for place, names in places.items()
+        for name in names
+    }
+    shown = [value for value in values.values() if isclass(value)]
+    by_function: dict[str, list[str]] = {}
+    for name, value in values.items():
+        if isclass(value):
+            continue
+        for kind in described(value.__annotations__.get("return")):
+            if kind not in shown:
+                shown.append(kind)
+                by_function.setdefault(name, []).append(f"{kind.__module__}.{kind.__name__}")
+    return by_function
+
+
 PLACES = public()
-NAMES = {name for names in PLACES.values() for name in names} | PLACES.keys()
+RETURNED = returned(PLACES)
+ANCHORS = {name: name for names in (PLACES, *PLACES.values()) for name in names}
+for _path in (path for paths in RETURNED.values() for path in paths):
+    _place = ".".join(_path.split(".")[:2])
+    _home = _place if _place in PLACES else "jaxcal"
+    ANCHORS.setdefault(f"{_home}.{_path.rpartition('.')[2]}", _path)
 
 
 def full_name(name: str, place: str = "jaxcal") -> str | None:
-    """The public name that a word means on a page about a place; None where it means none."""
+    """The entry of the reference that a word means on a page about a place, or None."""
     for candidate in (f"{place}.{name}", name, f"jaxcal.{name}"):
-        if candidate in NAMES and candidate != "jaxcal":
-            return candidate
+        if candidate in ANCHORS and candidate != "jaxcal":
+            return ANCHORS[candidate]
     return None
 
 
