@@ -7,6 +7,7 @@ comparison and a choice keep it, so nothing in the package bounds floats in anot
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,34 +91,48 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
     return value
 
 
-def quadratic_forms(
-    matrices: Float[Array, "*batch k k"], vectors: Float[Array, "*batch k b"]
-) -> tuple[Float[Array, "*batch b"], Float[Array, "*batch"]]:
-    r""":math:`v^\top A^{-1} v` of the columns v of ``vectors``, and :math:`\log \det A`.
+class Eliminated(NamedTuple):
+    r"""Of positive definite matrices A [*, k, k] and columns V [*, k, b].
 
-    By elimination, a row of the positive definite A a step; pivots are at least rounding.
+    Attributes:
+        forms: :math:`v^\top A^{-1} v` of each column, [*, b].
+        log_det: :math:`\log \det A`, [*].
+        solutions: :math:`A^{-1} V`, [*, k, b].
+    """
+
+    forms: Float[Array, "*batch b"]
+    log_det: Float[Array, "*batch"]
+    solutions: Float[Array, "*batch k b"]
+
+
+def eliminated(
+    matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
+) -> Eliminated:
+    """Solve by elimination above and below the diagonal, a row of A per step; pivots are at least
+    rounding.
 
     For many small matrices: on a CPU with few threads several batched factorizations of LAPACK
     that do not depend on each other can wait for each other for ever.
     """
     k, sizes = matrices.shape[-1], jnp.diagonal(matrices, axis1=-2, axis2=-1)
-    both = jnp.concatenate([matrices, vectors], axis=-1)
+    both = jnp.concatenate([matrices, columns], axis=-1)
+    least = jnp.finfo(both.dtype).eps * sizes
 
     def step(carry: tuple[Array, Array, Array], j: Array) -> tuple[PyTree, None]:
         both, forms, log_det = carry
         row = jax.lax.dynamic_index_in_dim(both, j, axis=-2)
         pivot = jax.lax.dynamic_index_in_dim(row, j, axis=-1)
-        least = jnp.finfo(both.dtype).eps * jax.lax.dynamic_index_in_dim(sizes, j, axis=-1)
-        pivot = at_least(pivot, least[..., None])
-        below = jax.lax.dynamic_index_in_dim(both, j, axis=-1) / pivot
-        below = jnp.where(jnp.expand_dims(jnp.arange(k) > j, (*range(both.ndim - 2), -1)), below, 0)
+        pivot = at_least(pivot, jax.lax.dynamic_index_in_dim(least, j, axis=-1)[..., None])
+        factors = jax.lax.dynamic_index_in_dim(both, j, axis=-1) / pivot
+        other = jnp.expand_dims(jnp.arange(k) != j, (*range(both.ndim - 2), -1))
         forms = forms + (row[..., k:] ** 2 / pivot)[..., 0, :]
-        return (both - below * row, forms, log_det + jnp.log(pivot)[..., 0, 0]), None
+        both = both - jnp.where(other, factors, 0) * row
+        return (both, forms, log_det + jnp.log(pivot)[..., 0, 0]), None
 
-    none = jnp.zeros_like(vectors[..., 0, :])
-    start = (both, none, jnp.zeros_like(matrices[..., 0, 0]))
-    (_, forms, log_det), _ = jax.lax.scan(step, start, jnp.arange(k))
-    return forms, log_det
+    start = (both, jnp.zeros_like(columns[..., 0, :]), jnp.zeros_like(matrices[..., 0, 0]))
+    (both, forms, log_det), _ = jax.lax.scan(step, start, jnp.arange(k))
+    pivots = at_least(jnp.diagonal(both, axis1=-2, axis2=-1), least)
+    return Eliminated(forms, log_det, both[..., k:] / pivots[..., None])
 
 
 def safe_sqrt(u: Array) -> Array:

@@ -9,7 +9,7 @@ import scipy.stats
 import jaxcal
 from jaxcal import kernels, numerics
 from jaxcal.models import Units
-from jaxcal.numerics import quadratic_forms
+from jaxcal.numerics import eliminated
 from jaxcal.preparation import stein_specification
 
 KEEP = {
@@ -185,11 +185,12 @@ def test_in_order_is_a_sort_of_signs_zeros_infinities_and_nan(dtype):
     np.testing.assert_array_equal(ordered, np.sort(values.astype(dtype), axis=-1))
 
 
-def test_quadratic_forms_are_those_of_numpy(key):
+def test_elimination_solves_as_numpy_does(key):
     root = np.asarray(jax.random.normal(key, (3, 5, 5)))
     matrices = root @ root.swapaxes(1, 2) + np.eye(5)
     vectors = np.asarray(jax.random.normal(jax.random.key(1), (3, 5, 4)))
-    forms, log_det = quadratic_forms(jnp.asarray(matrices), jnp.asarray(vectors))
+    forms, log_det, solutions = eliminated(jnp.asarray(matrices), jnp.asarray(vectors))
     wanted = np.einsum("mib,mij,mjb->mb", vectors, np.linalg.inv(matrices), vectors)
     np.testing.assert_allclose(forms, wanted, rtol=1e-9)
     np.testing.assert_allclose(log_det, np.linalg.slogdet(matrices)[1], rtol=1e-9)
+    np.testing.assert_allclose(solutions, np.linalg.solve(matrices, vectors), rtol=1e-9)

@@ -330,8 +330,8 @@ MUTANTS = [
     Mutant(
         "slopes of the table with the other sign",
         "entries/table.py",
-        "rows.append((-slope, error))",
-        "rows.append((slope, error))",
+        "return -slope, jnp.sqrt(",
+        "return slope, jnp.sqrt(",
         "test_entries.py",
     ),
 ]

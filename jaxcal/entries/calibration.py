@@ -233,8 +233,8 @@ def _one(
         each = log_evidence(columns, correlations, alternatives)
         return jax.nn.logsumexp(each, axis=0), each
 
-    statistic, each = total(sums)
-    slope = jax.grad(lambda observed: total(observed)[0][0])(sums[:, :1])[:, 0]
+    (statistic, each), slopes = jax.vjp(total, sums)
+    slope = slopes((jnp.zeros_like(statistic).at[0].set(1), jnp.zeros_like(each)))[0][:, 0]
     outcome = null.outcome(_as_sums(statistic, entries.values @ slope, signs))
     parts = Parts(
         tuple(group.name for group in alternatives),
@@ -297,7 +297,7 @@ def _table(fit: Fit, inputs: Points | None, level: Scalar, names: tuple[str, ...
         q = min(inputs.shape[1], MOST_COLUMNS)
         along += [jnp.repeat(column[:, None], d, 1) for column in standardized(inputs[:, :q]).T]
         columns += [f"input {k}" for k in range(q)]
-    return table(ranks.normal, along, fit.kept, level, names, tuple(columns))
+    return table(ranks.normal, jnp.stack(along), fit.kept, level, names, tuple(columns))
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

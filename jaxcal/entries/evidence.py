@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.entries.moments import Group
-from jaxcal.numerics import quadratic_forms
+from jaxcal.numerics import eliminated
 from jaxcal.signs import HadamardSigns
 
 TAU2 = 8.0  # shifts of about 3 deviations
@@ -61,7 +61,7 @@ def log_evidence(
     z: Float[Array, "k b"], r: Float[Array, "k k"], groups: list[Group]
 ) -> Float[Array, "g b"]:
     """Log evidence of each group, with its weight, for b columns of sums of variance 1 with
-    correlations r.
+    correlations r. Its derivative is that along z, with r held fixed.
 
     Cost: k^3 for the largest block, of k entries, and k^2 b.
     """
@@ -107,10 +107,15 @@ def _whole(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "k k"], at: np.ndarray
 ) -> Float[Array, "m b"]:
     """Of blocks whose entries may all be off; places that are not ``there`` say nothing."""
-    both, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
-    inside = jnp.where(both, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
+    pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
+    inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
+    fixed = jax.lax.stop_gradient(z)
+    forms, log_dets, solutions = jax.lax.stop_gradient(
+        eliminated(jnp.stack([inside, inside + TAU2 * eye]), jnp.stack([fixed, fixed]))
+    )
+    # nothing is added here, but the slopes in z, so that none are taken through the elimination
+    forms = forms + 2 * jnp.sum((z - fixed)[None] * solutions, axis=2)
     # minus twice the logs of two normal densities, without and with shifts
-    forms, log_dets = quadratic_forms(jnp.stack([inside, inside + TAU2 * eye]), jnp.stack([z, z]))
     twice = forms + log_dets[:, :, None]
     filling = jnp.sum(~there, axis=1, dtype=z.dtype) * math.log1p(TAU2)
     return (twice[0] - twice[1] + filling[:, None]) / 2

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float
 from jaxcal.models import Standardized
 from jaxcal.models.families import offered_moments
 from jaxcal.models.sampling import sample_if_any
-from jaxcal.numerics import at_least, psd_root, quadratic_forms
+from jaxcal.numerics import at_least, eliminated, psd_root
 from jaxcal.scores import each_density, is_distribution
 from jaxcal.typing import DTypeLike, Key, Points
 from jaxcal.whitening import Landing
@@ -243,7 +243,7 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
     centers = jnp.stack([centers for _, centers, _ in parts])
     scales = jnp.stack([scales for _, _, scales in parts])
     gaps = jnp.swapaxes(points[None] - centers[:, :, None], 2, 3)
-    forms, log_dets = quadratic_forms(scales @ jnp.swapaxes(scales, 2, 3), gaps)
+    forms, log_dets, _ = eliminated(scales @ jnp.swapaxes(scales, 2, 3), gaps)
     logs = []
     for k, ((share, deviation), middle, _) in enumerate(parts):
         log = math.log(share) - middle.shape[1] * math.log(deviation) - log_dets[k, :, None] / 2

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.entries.ranks import Seen, normal
-from jaxcal.numerics import at_least, at_most, quadratic_forms
+from jaxcal.numerics import at_least, at_most, eliminated
 from jaxcal.typing import Key, Points
 
 FARTHEST = 3.0  # deviations of a feature, so that none dominates
@@ -107,7 +107,7 @@ def groups(
         covariances = seen.scales @ jnp.swapaxes(seen.scales, 1, 2)
         deviations = jnp.linalg.norm(seen.scales, axis=2)
         axes = jnp.broadcast_to(jnp.eye(d, dtype=scores.dtype)[None], covariances.shape)
-        precisions, _ = quadratic_forms(covariances, axes)
+        precisions = eliminated(covariances, axes).forms
         alone = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
         shift = jnp.where(ends, shift, alone)
         shifts.append(shift)

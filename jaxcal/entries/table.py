@@ -7,6 +7,7 @@ feature tell how far off a prediction is, in its own units, and rows are exact i
 normality of means.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -19,14 +20,14 @@ from jaxcal.typing import Scalar
 
 def table(
     normal: Float[Array, "n d"],
-    features: list[Float[Array, "n d"]],
+    features: Float[Array, "f n d"],
     kept: Bool[Array, " n"],
     level: Scalar | float,
     names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
-    """Rows: shift, then spread, of each coordinate; columns: everywhere, then along each feature,
-    which has a column of its own for each coordinate, standardized.
+    """Rows: shift, then spread, of each coordinate; columns: everywhere, then along each of f
+    standardized features, which has a column of its own for each coordinate.
 
     Limits and p-values by Student's t, with the larger of the usual errors and those that hold
     where the spread varies along the feature.
@@ -35,32 +36,36 @@ def table(
     count = jnp.sum(weight)
     mean = jnp.sum(weight * normal, axis=0) / count
     errors = weight * (normal - mean[None])
-    explained = errors
-    for feature in features:  # one after the other: a trend of the shift is no spread
-        f = weight * feature
+    features = features * weight[None]
+
+    def without(remainder: Array, f: Array) -> tuple[Array, None]:
         size = jnp.sum(f**2, axis=0)
-        slope = jnp.sum(f * explained, axis=0) / jnp.where(size > 0, size, 1)
-        explained = explained - f * slope[None]
+        slope = jnp.sum(f * remainder, axis=0) / jnp.where(size > 0, size, 1)
+        return remainder - f * slope[None], None
+
+    # one feature after the other: a trend of the shift is no spread
+    explained, _ = jax.lax.scan(without, errors, features)
     square = jnp.sum(explained**2, axis=0) / (count - 1)
     relative = weight * (explained**2 / square[None] - 1) / 2
-    shifts = [(-mean, jnp.sqrt(jnp.sum(errors**2, axis=0) / (count - 1) / count))]
     # of normal scores the halved squares have variance 1/2: few of them seem to have less
     about = at_least(jnp.sqrt(jnp.sum(relative**2, axis=0) / (count - 1)), 0.5**0.5) / count**0.5
-    spreads = [(-jnp.log(square) / 2, about)]
-    for feature in features:
-        f = weight * feature
+    everywhere = jnp.stack([-mean, -jnp.log(square) / 2])
+    its_error = jnp.stack([jnp.sqrt(jnp.sum(errors**2, axis=0) / (count - 1) / count), about])
+    moments = jnp.stack([errors, relative])
+
+    def trends(f: Array) -> tuple[Array, Array]:
         size = jnp.sum(f**2, axis=0)
-        safe = jnp.where(size > 0, size, jnp.nan)
-        for rows, moment in ((shifts, errors), (spreads, relative)):
-            slope = jnp.sum(f * moment, axis=0) / safe
-            left = moment - f * slope[None]
-            plain = jnp.sum(left**2, axis=0) * safe / count
-            varying = jnp.sum((f * left) ** 2, axis=0)
-            error = jnp.sqrt(at_least(varying, plain) * count / (count - 2)) / safe
-            rows.append((-slope, error))
+        safe = jnp.where(size > 0, size, jnp.nan)[None]
+        slope = jnp.sum(f[None] * moments, axis=1) / safe
+        remainder = moments - f[None] * slope[:, None]
+        plain = jnp.sum(remainder**2, axis=1) * safe / count
+        varying = jnp.sum((f[None] * remainder) ** 2, axis=1)
+        return -slope, jnp.sqrt(at_least(varying, plain) * count / (count - 2)) / safe
+
+    slopes, slope_errors = jax.lax.map(trends, features)
     effect, error = (
-        jnp.concatenate([jnp.stack([row[k] for row in rows], axis=1) for rows in (shifts, spreads)])
-        for k in (0, 1)
+        jnp.concatenate([first[None], others]).reshape(len(features) + 1, -1).T
+        for first, others in ((everywhere, slopes), (its_error, slope_errors))
     )
     degrees = count - 2
     p = student_p_value(effect, error, degrees)
