@@ -128,7 +128,6 @@ def recipes():
     chains = candidates.Candidates(YS[:, None], P[:, None], P[:, None], 1.0)
     several = {
         "Drawn": {"draws": RNG.normal(size=(N, 9, 2))},
-        "Independent": {"distribution": dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))},
         "coordinate": {"j": 1},
         "distance_to": {"references": YS},
         "exchangeability_test": {"key": 0, "predictions": DENSITIES, "targets": YS},

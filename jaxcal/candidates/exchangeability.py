@@ -29,7 +29,7 @@ from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.mcmc import log_densities
 from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.numerics import largest
-from jaxcal.pairwise.residual import PredictionKernel
+from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.preconditioners import precision_root
 from jaxcal.preparation import Embedding, not_finite
 from jaxcal.quadratic import TILE, quadratic_sums
@@ -80,7 +80,7 @@ def exchangeability_test(
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         proposal: How candidates are made: `Chains`, which with ``nodes`` see weights of modes too,
-            `RandomWalk`, `Independent` or `Drawn`.
+            or `Drawn`.
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             asks for the same error everywhere.
@@ -210,7 +210,9 @@ def _test(
         unitless=points.all_unset(kernel),
     )
     bandwidth, _ = median_heuristic(embedding.divergence, described)
-    pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
+    pairwise = Weighted(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
+    # residuals are the weight columns of the engine, and the kernel alone is the statistic
+    alone = WeightedFeatures(described, jnp.ones((n, 1), ys.dtype))
 
     roots = precision_root(nodes, values, "full").values
     usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)
@@ -228,7 +230,7 @@ def _test(
     indices = _redrawn(index_key, candidates.weights, n_resamples)
     statistics = jnp.stack(
         [
-            jnp.sum(jax.lax.map(partial(_forms, pairwise, described, indices, tile), part), axis=0)
+            jnp.sum(jax.lax.map(partial(_forms, pairwise, alone, indices, tile), part), axis=0)
             for part in features
         ]
     )
