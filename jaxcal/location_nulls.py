@@ -44,11 +44,6 @@ class LocationNull(Protocol):
     smallest number of observations for which the null is defined, ``enough(j)`` the smallest for
     which its level is near what it promises, and ``least_p_value(n)`` the smallest p-value that n
     observations can have.
-
-    Example:
-        >>> import jaxcal
-        >>> isinstance(jaxcal.ucme.Signs(), jaxcal.ucme.LocationNull)
-        True
     """
 
     def judge(self, key: Key, z: Float[Array, "n j"], /) -> Judgement: ...

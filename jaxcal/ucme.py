@@ -40,7 +40,7 @@ from jaxcal.skce.specification import (
 )
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
-__all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
+__all__ = ["ChiSquared", "F", "Signs", "ucme", "ucme_test"]
 
 
 def __dir__() -> list[str]:

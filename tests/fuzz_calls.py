@@ -16,11 +16,11 @@ from jaxcal import (
     models,
     moments,
     simulators,
-    skce,
     squared_ce,
     streaming,
     whitening,
 )
+from jaxcal.skce.estimates import BlockEstimates
 from jaxcal.squared_ce.report import Report
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
@@ -278,7 +278,7 @@ def with_vectors(values):
 
 # what users call on results and problems, an iterator to its end, and parts of arguments
 METHODS = {
-    "BlockEstimates.lower_bound": skce.BlockEstimates.lower_bound,
+    "BlockEstimates.lower_bound": BlockEstimates.lower_bound,
     "Report.compare": Report.compare,
     "Report.fold_difference": Report.fold_difference,
     "Simulator.pairs": simulators.Simulator.pairs,

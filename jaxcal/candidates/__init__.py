@@ -1,6 +1,6 @@
 """Exchangeable candidates: calibration from log densities alone, exact for every n."""
 
-from jaxcal.candidates.exchangeability import ExchangeabilityResult, exchangeability_test
+from jaxcal.candidates.exchangeability import exchangeability_test
 from jaxcal.candidates.proposals import Candidates, Chains, Drawn
 from jaxcal.candidates.ranks import coordinate, distance_to, log_density, ranks
 
@@ -8,7 +8,6 @@ __all__ = [
     "Candidates",
     "Chains",
     "Drawn",
-    "ExchangeabilityResult",
     "coordinate",
     "distance_to",
     "exchangeability_test",

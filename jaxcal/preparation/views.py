@@ -11,7 +11,7 @@ from jaxcal.models import OwnUnits, Standardized, Units
 from jaxcal.models.families import Classes
 from jaxcal.scores import scores_at
 from jaxcal.typing import Nodes, Point, Points, PredictionsLike
-from jaxcal.whitening import Whitener, Whitening
+from jaxcal.whitening.contract import Whitener, Whitening
 
 
 class View(NamedTuple):

@@ -15,13 +15,13 @@ from jaxcal.candidates import (
     Candidates,
     Chains,
     Drawn,
-    ExchangeabilityResult,
     coordinate,
     distance_to,
     exchangeability_test,
     ranks,
 )
 from jaxcal.candidates.exchangeability import uniformity
+from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.models import Units
 from jaxcal.results import Result, Sentences, recorded
@@ -44,7 +44,7 @@ class PosteriorRanks(Result):
     Attributes:
         ranks: [n, r] randomized ranks in [0, 1], uniform where the posterior is right.
         p_values: [r] of the uniformity of each, valid for every n.
-        exchangeability: `jaxcal.candidates.ExchangeabilityResult` of the same candidates; None
+        exchangeability: `jaxcal.candidates.results.ExchangeabilityResult` of the same candidates; None
             where there is no log density.
         diagnosis: `Diagnosis` of the normal scores of the ranks of parameters. Its shift and
             spread are those of each parameter by itself, whatever the shape of the posterior; among

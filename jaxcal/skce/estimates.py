@@ -32,14 +32,6 @@ class BlockEstimates(Result):
             block.
         size: Number of observations in a block.
         n: Number of observations.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> result = jaxcal.skce.block_estimates(1, dist.Normal(centers, 1.0), centers + noise)
-        >>> result.blocks.shape, result.size
-        ((50,), 2)
     """
 
     _scalar: ClassVar[str] = "estimate"
