@@ -1,4 +1,4 @@
-"""How a program that fills the machine behaves under ``vmap``, and pairs taken row by row."""
+"""How a program that fills the machine behaves under ``vmap``, and rows shared by devices."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,7 @@ import jax
 from jax.custom_batching import sequential_vmap
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Float, PyTree
-
-from jaxcal.typing import Features
+from jaxtyping import PyTree
 
 
 def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
@@ -43,11 +41,6 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return call
-
-
-def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
-    """``[pair(row, col)]``, a row at a time: the intermediates of c pairs are held, not of r c."""
-    return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 
 def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: bool) -> PyTree:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal import convert
-from jaxcal.batching import by_rows
+from jaxcal.kernels.points import by_rows
 from jaxcal.divergences import embeddings
 from jaxcal.divergences.embeddings import BaseCov, Cov
 from jaxcal.divergences.vectors import NodeScores, _Euclidean

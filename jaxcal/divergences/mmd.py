@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.batching import by_rows
+from jaxcal.kernels.points import by_rows
 from jaxcal.divergences.embeddings import Cov
 from jaxcal.divergences.fisher import ground_kernel, with_ground_bandwidth
 from jaxcal.divergences.gaussians import as_lengths, moments

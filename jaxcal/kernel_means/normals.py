@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.batching import by_rows
+from jaxcal.kernels.points import by_rows
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
 from jaxcal.kernels.points import Gaussian
 from jaxcal.models.families import Normals

@@ -10,7 +10,7 @@ from jaxcal.moments.evaluation import evaluate
 from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Predictions
 
-SHARE = 0.01  # of segments that may disagree
+ROUGH = 0.01  # of segments that may disagree
 
 
 def smooth(
@@ -59,7 +59,7 @@ def smooth(
     segment: Any = _gap
     gaps = evaluate(segment, predictions, targets, centers, scales, steps)["moment"]
     off = jnp.linalg.norm(gaps, axis=1) > 0.1 * at_least(size, 0)
-    return jnp.mean(off, dtype=targets.dtype) <= SHARE
+    return jnp.mean(off, dtype=targets.dtype) <= ROUGH
 
 
 def _score(log_density: Any, y: Array) -> Array:

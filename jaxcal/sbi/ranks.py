@@ -44,8 +44,8 @@ class PosteriorRanks(Result):
     Attributes:
         ranks: [n, r] randomized ranks in [0, 1], uniform where the posterior is right.
         p_values: [r] of the uniformity of each, valid for every n.
-        exchangeability: `jaxcal.candidates.results.ExchangeabilityResult` of the same candidates; None
-            where there is no log density.
+        exchangeability: Result of `jaxcal.candidates.exchangeability_test` of the same candidates;
+            None where there is no log density.
         diagnosis: `Diagnosis` of the normal scores of the ranks of parameters. Its shift and
             spread are those of each parameter by itself, whatever the shape of the posterior; among
             chains, which may stay near the parameter, they are smaller than the actual ones.
