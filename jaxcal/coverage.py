@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
 from jaxcal.mcmc import log_densities
 from jaxcal.mcmc.results import McmcDraws
-from jaxcal.models import Draws, LogDensities, Unnormalized
 from jaxcal.numerics import at_least, at_most, largest
+from jaxcal.read import Draws, LogDensities, Unnormalized, checks
 from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 

@@ -9,13 +9,20 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import checks, nulls
-from jaxcal.batching import one_at_a_time
-from jaxcal.dependence import season
-from jaxcal.linear import OfVectors, linear_sums
-from jaxcal.moments import attribution
-from jaxcal.nulls import Needs, Null, Outcome, contract
-from jaxcal.preparation import (
+from jaxcal import nulls
+from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine.linear import OfVectors, linear_sums
+from jaxcal.engine.quadratic import (
+    TILE,
+    QuadraticSums,
+    block_sums,
+    count,
+    means,
+    ordered_pairs,
+    quadratic_sums,
+)
+from jaxcal.engine.signs import HadamardSigns
+from jaxcal.fit import (
     Featured,
     Prepared,
     RandomFeatures,
@@ -26,20 +33,14 @@ from jaxcal.preparation import (
     refitted,
     with_random_features,
 )
-from jaxcal.preparation.residuals import errors
-from jaxcal.quadratic import (
-    TILE,
-    QuadraticSums,
-    block_sums,
-    count,
-    means,
-    ordered_pairs,
-    quadratic_sums,
-)
-from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.fit.residuals import errors
+from jaxcal.moments import attribution
+from jaxcal.nulls import Needs, Null, Outcome, contract
+from jaxcal.nulls.dependence import season
+from jaxcal.read import checks
+from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Estimate, TestResult
 from jaxcal.results.notes import all_finite
-from jaxcal.signs import HadamardSigns
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
 
 Redrawing: TypeAlias = Callable[[Array, Float[Array, " r"]], Float[Array, "r b"]]

@@ -13,15 +13,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors, gram_block
-from jaxcal.location_nulls import ChiSquared, F, Judgement, LocationNull, Signs
-from jaxcal.models import Draws
-from jaxcal.models.families import Classes, distribution_of
-from jaxcal.nulls import Redrawn, contract
-from jaxcal.pairwise.skce import KernelResidual
-from jaxcal.pairwise.weighted import Weighted
-from jaxcal.preparation import (
+from jaxcal.engine.quadratic import ordered_pairs
+from jaxcal.fit import (
     Featured,
     Prepared,
     Specification,
@@ -29,8 +23,11 @@ from jaxcal.preparation import (
     rare_targets,
     refitted,
 )
-from jaxcal.quadratic import ordered_pairs
-from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
+from jaxcal.nulls import Redrawn, contract
+from jaxcal.nulls.locations import ChiSquared, F, Judgement, LocationNull, Signs
+from jaxcal.read import Draws, checks
+from jaxcal.read.families import Classes, distribution_of
+from jaxcal.read.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.skce.specification import (
     MeanOptions,
@@ -38,6 +35,8 @@ from jaxcal.skce.specification import (
     mean_specification,
     of_targets_alone,
 )
+from jaxcal.statistics.skce import KernelResidual
+from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 __all__ = ["ChiSquared", "F", "Signs", "ucme", "ucme_test"]

@@ -13,13 +13,13 @@ from jaxcal import (
     candidates,
     divergences,
     kernels,
-    models,
     moments,
     simulators,
     squared_ce,
     streaming,
     whitening,
 )
+from jaxcal import read as models
 from jaxcal.skce.estimates import BlockEstimates
 from jaxcal.squared_ce.report import Report
 

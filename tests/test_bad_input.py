@@ -16,8 +16,8 @@ from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd_test, ks
 from jaxcal.candidates import exchangeability_test
 from jaxcal.divergences import MMD
 from jaxcal.kernels import Gaussian, Laplace, Matern52
-from jaxcal.models import draws
 from jaxcal.nulls import BlockNormal, Bound, Multinomial, Wild
+from jaxcal.read import draws
 from jaxcal.sbi import score_pairs
 
 KEY = jax.random.key(0)

@@ -55,7 +55,7 @@ from jaxcal.nulls import (
     Multinomial,
     Wild,
 )
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 
 KEY = jax.random.key(20230721)
 SIZES = (12, 100, 300)

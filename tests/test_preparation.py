@@ -9,11 +9,11 @@ import pytest
 
 from jaxcal import Draws, Scores, divergences
 from jaxcal.divergences.mmd import MeanEmbedding
-from jaxcal.models.families import Classes
-from jaxcal.pairwise.weighted import Weighted
-from jaxcal.preparation import stein_specification
-from jaxcal.preparation.specification import reach
+from jaxcal.fit import stein_specification
+from jaxcal.fit.specification import reach
+from jaxcal.read.families import Classes
 from jaxcal.skce.specification import mean_specification
+from jaxcal.statistics.weighted import Weighted
 
 N = 12
 # a common offset, which costs nothing, and units that are not those of the test

@@ -17,9 +17,9 @@ from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
 from jaxcal.dce import laplace_ce, smooth_ce
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.fit.specification import reach
 from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
-from jaxcal.preparation.specification import reach
 from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
 from jaxcal.squared_ce.spectral import spectral

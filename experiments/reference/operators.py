@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.kernels import points
-from jaxcal.pairwise.weighted import WeightedFeatures
+from jaxcal.statistics.weighted import WeightedFeatures
 from jaxcal.typing import Point, Scalar
 
 
@@ -39,7 +39,7 @@ class OperatorStein(eqx.Module):
     """Pairwise statistic of an operator-valued kernel, by autodiff: the general form.
 
     ``operator(p, q, x, y)`` returns A [d, d] for the prediction features p, q (one observation
-    each) and targets x, y. Features: `jaxcal.pairwise.weighted.WeightedFeatures` of
+    each) and targets x, y. Features: `jaxcal.statistics.weighted.WeightedFeatures` of
     `SteinFeatures`. Cost O(d^4) per pair: for small d, and for checking special forms.
     """
 

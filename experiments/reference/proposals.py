@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcal.candidates import Candidates
-from jaxcal.models.sampling import sample
+from jaxcal.read.sampling import sample
 from jaxcal.typing import Distribution
 
 

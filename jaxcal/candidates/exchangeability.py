@@ -3,8 +3,8 @@ r"""Is the target exchangeable with its candidates? Spread, correlation and shif
 Given the set of candidates of each observation, the index of the target has known probabilities w
 under calibration. A residual :math:`r_i = \phi(y_i) - \sum_k w_{ik} \phi(a_{ik})` of any feature
 :math:`\phi` has mean zero, and redrawing the indices gives the distribution of every statistic of
-the residuals exactly, for every n. The statistic is the quadratic form of `jaxcal.quadratic`,
-:math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
+the residuals exactly, for every n. The statistic is the quadratic form of
+`jaxcal.engine.quadratic`, :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
 from dataclasses import dataclass, replace
@@ -16,25 +16,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal import checks
 from jaxcal.candidates.proposals import Candidates, Chains, Proposal
 from jaxcal.candidates.ranks import coordinate, log_density, ranks
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.coverage import massart
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import NodeScores
+from jaxcal.engine.quadratic import TILE, quadratic_sums
+from jaxcal.fit import Embedding, not_finite
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.mcmc import log_densities
-from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.numerics import largest
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-from jaxcal.preconditioners import precision_root
-from jaxcal.preparation import Embedding, not_finite
-from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.read import Standardized, Units, Unnormalized, checks
+from jaxcal.read.scores import is_distribution, log_densities_and_gradients, scores_at
 from jaxcal.results import recorded
-from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import (
     ArrayLike,
     BaseMeasure,
@@ -47,6 +45,7 @@ from jaxcal.typing import (
     PredictionsLike,
     Scalar,
 )
+from jaxcal.whitening.precisions import precision_root
 
 PARTS = ("log density", "location", "scale", "correlation")
 

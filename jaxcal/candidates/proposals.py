@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import convert
 from jaxcal.candidates.mixtures import Mixtures, fitted
+from jaxcal.read import convert
 from jaxcal.typing import Key, Points, Scalar
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.models import Draws, Standardized, draws, gaussian_moments
 from jaxcal.numerics import at_least, at_most, not_finite, psd_root, safe_sqrt
+from jaxcal.read import Draws, Standardized, draws, gaussian_moments
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
 MAX_OBSERVATIONS = 512  # of which all distances are compared

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import convert
 from jaxcal.kernels.algebra import (
     Bandwidth,
     Constant,
@@ -37,6 +36,7 @@ from jaxcal.kernels.algebra import (
     with_bandwidth,
 )
 from jaxcal.numerics import at_least, safe_power, safe_sqrt
+from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
 
 __all__ = [

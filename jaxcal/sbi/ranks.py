@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.candidates import (
     Candidates,
     Chains,
@@ -23,7 +22,7 @@ from jaxcal.candidates import (
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
-from jaxcal.models import Units
+from jaxcal.read import Units, checks
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose

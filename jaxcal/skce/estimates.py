@@ -10,10 +10,10 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from jaxcal import checks
+from jaxcal.engine.quadratic import block_sums
+from jaxcal.fit import Specification
 from jaxcal.numerics import at_least
-from jaxcal.preparation import Specification
-from jaxcal.quadratic import block_sums
+from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, TestResult, recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar

@@ -12,12 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
-from jaxcal.nulls.limits import p_value_of_spectrum
-from jaxcal.pairwise.finite_rank import FiniteRank
-from jaxcal.preparation import (
+from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
+from jaxcal.fit import (
     MeanResidual,
     Prepared,
     RandomFeatures,
@@ -26,10 +23,13 @@ from jaxcal.preparation import (
     stein_specification,
     with_random_features,
 )
+from jaxcal.nulls.limits import p_value_of_spectrum
+from jaxcal.read import checks
+from jaxcal.read.observations import observations
 from jaxcal.results import JudgedResult, Sentences, in_words
 from jaxcal.results.notes import NOT_FINITE
-from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
+from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.streaming.batches import to_come
 from jaxcal.streaming.state import StreamState, same_test
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike

@@ -12,8 +12,7 @@ Source of this root: Kessy, Lewin and Strimmer (2018), "ZCA-cor".
 """
 
 from jaxcal.whitening.contract import Whitener
-from jaxcal.whitening.densities import Landing, Regression
-from jaxcal.whitening.location_scale import LocationScale
+from jaxcal.whitening.densities import Landing, LocationScale, Regression
 from jaxcal.whitening.moments import Moments
 
 __all__ = ["Landing", "LocationScale", "Moments", "Regression", "Whitener"]

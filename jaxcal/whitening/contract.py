@@ -5,13 +5,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal import convert
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.numerics import psd_root
-from jaxcal.preconditioners import (
+from jaxcal.read import convert
+from jaxcal.typing import Nodes, Points, Predictions
+from jaxcal.whitening.precisions import (
     eyes,
 )
-from jaxcal.typing import Nodes, Points, Predictions
 
 FORMS = ("full", "diagonal")
 

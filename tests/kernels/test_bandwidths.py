@@ -13,7 +13,7 @@ from jaxcal.kernels import bandwidths
 from jaxcal.kernels.bandwidths import (
     second_order_heuristic,
 )
-from jaxcal.models import Draws, Standardized, Units, Unnormalized
+from jaxcal.read import Draws, Standardized, Units, Unnormalized
 
 spread_of_draws = jax.jit(bandwidths.spread_of_draws, static_argnames="most")
 spread_of_gaussians = jax.jit(bandwidths.spread_of_gaussians, static_argnames="most")

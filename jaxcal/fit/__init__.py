@@ -1,0 +1,55 @@
+"""Data to features: what a test compares, fitted to data, for the engine over pairs."""
+
+from jaxcal.fit.parts import MomentResidual
+from jaxcal.fit.prepared import Embedding, Prepared
+from jaxcal.fit.random_features import RandomFeatures
+from jaxcal.fit.redraws import as_forms, rare_targets, refitted, samplable
+from jaxcal.fit.residuals import (
+    Featured,
+    MeanResidual,
+    Residual,
+    SteinResidual,
+)
+from jaxcal.fit.specification import (
+    Keys,
+    Options,
+    Specification,
+    SteinOptions,
+    checked_base_measure,
+    stein_specification,
+    vector_kernel,
+    with_random_features,
+)
+from jaxcal.fit.views import ClassFrame, Frame, View
+from jaxcal.numerics import not_finite
+
+__all__ = [
+    "ClassFrame",
+    "Embedding",
+    "Featured",
+    "Frame",
+    "Keys",
+    "MeanResidual",
+    "MomentResidual",
+    "Options",
+    "Prepared",
+    "RandomFeatures",
+    "Residual",
+    "Specification",
+    "SteinOptions",
+    "SteinResidual",
+    "View",
+    "as_forms",
+    "checked_base_measure",
+    "not_finite",
+    "rare_targets",
+    "refitted",
+    "samplable",
+    "stein_specification",
+    "vector_kernel",
+    "with_random_features",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
