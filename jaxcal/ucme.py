@@ -17,7 +17,7 @@ from jaxcal.divergences.vectors import Vectors, gram_block
 from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.fit import (
     Featured,
-    Prepared,
+    Fitted,
     Specification,
     not_finite,
     rare_targets,
@@ -259,7 +259,7 @@ def _distribution(predictions: PredictionsLike) -> Any:
 
 
 def _at_locations(
-    problem: _Problem, prepared: Prepared, featured: Featured
+    problem: _Problem, prepared: Fitted, featured: Featured
 ) -> tuple[Float[Array, "n j"], Array]:
     """Features of the observations at the locations, and how many entries are not finite."""
     nonfinite = featured.notes["nonfinite-predictions"]
@@ -284,7 +284,7 @@ def _at_locations(
 
 
 def _redrawn(
-    key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Prepared, Featured]
+    key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Fitted, Featured]
 ) -> Float[Array, " b"]:
     """Plug-in estimates of data sets with redrawn targets; those of the locations stay."""
     _, _, ys, _, _, at, where = problem

@@ -84,6 +84,49 @@ def test_imports_follow_the_data_flow():
     assert not backwards
 
 
+def at_module_level(tree):
+    """Import statements outside of functions, those for type checkers alone among them."""
+    todo = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        todo.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def imported_modules(path, modules):
+    """The modules of jaxcal that one imports, also for type checkers alone."""
+    imported = set()
+    for node in at_module_level(MODULES[path]):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif (node.module or "").startswith("jaxcal"):
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            imported |= whole & set(modules) or {node.module}
+    return imported & set(modules) - {"jaxcal", modules_name(path)}
+
+
+def modules_name(path):
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def test_no_modules_import_each_other():
+    names = {modules_name(path): path for path in MODULES if path != PACKAGE / "__init__.py"}
+    left = {module: imported_modules(path, names) for module, path in names.items()}
+    while ready := {module for module, imported in left.items() if not imported & set(left)}:
+        left = {module: imported for module, imported in left.items() if module not in ready}
+    assert not left
+
+
+def test_subpackages_and_modules_of_the_top_level_stay_few():
+    top = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    top |= {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert len(top) <= 36
+
+
 def at_import(tree):
     """Imports that run when the module is imported: those outside of functions."""
     todo = list(tree.body)

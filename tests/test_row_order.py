@@ -17,7 +17,6 @@ from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
 from jaxcal.dce import laplace_ce, smooth_ce
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.fit.specification import reach
 from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
 from jaxcal.sbi.diagnosis import diagnose
@@ -93,7 +92,7 @@ ESTIMATES = {
     ),
     "compared": compared,
     "ridges": ridges,
-    "reach": lambda d: reach(d["ys"]),
+    "reach": lambda d: range_over_iqr(d["ys"]),
     "coverage": shares,
     "diagnosis": diagnosed,
     "locations": lambda d: ucme(KEY, normals(d), d["ys"]),

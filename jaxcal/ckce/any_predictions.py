@@ -23,7 +23,7 @@ from jaxcal.ckce.inputs import Ridge, ridge_at
 from jaxcal.ckce.results import CKCE
 from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.vectors import gram_block
-from jaxcal.fit import Prepared, Specification, stein_specification
+from jaxcal.fit import Fitted, Specification, stein_specification
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import at_least, not_finite
@@ -145,7 +145,7 @@ def _products(pairwise: Weighted, rows: WeightedFeatures, cols: WeightedFeatures
     return jnp.sum(pairwise.statistic.block(rows.residual, cols.residual), axis=0)
 
 
-def _gram_and_products(prepared: Prepared, features: WeightedFeatures) -> tuple[Array, Array]:
+def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
     """K and D, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence

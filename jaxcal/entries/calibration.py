@@ -17,7 +17,7 @@ from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.moments import features_of, groups, standardized
 from jaxcal.entries.ranks import Seen, seen
 from jaxcal.entries.table import table
-from jaxcal.fit.specification import reach
+from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
 from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.dependence import season
@@ -281,7 +281,7 @@ def _about_data(
         "nonfinite-predictions": jnp.zeros((), int) if inputs is None else not_finite(inputs),
         "identical-targets": jnp.all(raw == raw[:1]),
         "constant-coordinates": jnp.sum(jnp.max(raw, axis=0) == jnp.min(raw, axis=0)),
-        "far-targets": reach(raw),
+        "far-targets": range_over_iqr(raw),
         "repeated-rows": same,
     }
 

@@ -1,7 +1,15 @@
 """Data to features: what a test compares, fitted to data, for the engine over pairs."""
 
-from jaxcal.fit.parts import MomentResidual
-from jaxcal.fit.prepared import Embedding, Prepared
+from jaxcal.fit.fitted import Embedding, Fitted
+from jaxcal.fit.moment_residual import MomentResidual
+from jaxcal.fit.options import (
+    Options,
+    SteinOptions,
+    checked_base_measure,
+    stein_specification,
+    vector_kernel,
+    with_random_features,
+)
 from jaxcal.fit.random_features import RandomFeatures
 from jaxcal.fit.redraws import as_forms, rare_targets, refitted, samplable
 from jaxcal.fit.residuals import (
@@ -10,16 +18,7 @@ from jaxcal.fit.residuals import (
     Residual,
     SteinResidual,
 )
-from jaxcal.fit.specification import (
-    Keys,
-    Options,
-    Specification,
-    SteinOptions,
-    checked_base_measure,
-    stein_specification,
-    vector_kernel,
-    with_random_features,
-)
+from jaxcal.fit.specification import Keys, Specification
 from jaxcal.fit.views import ClassFrame, Frame, View
 from jaxcal.numerics import not_finite
 
@@ -27,12 +26,12 @@ __all__ = [
     "ClassFrame",
     "Embedding",
     "Featured",
+    "Fitted",
     "Frame",
     "Keys",
     "MeanResidual",
     "MomentResidual",
     "Options",
-    "Prepared",
     "RandomFeatures",
     "Residual",
     "Specification",

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.fit.prepared import Prepared
+from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.residuals import Featured
 from jaxcal.fit.specification import Keys, Specification
 from jaxcal.fit.views import Frame
@@ -78,11 +78,11 @@ def refitted(
     key: Key,
     keys: Keys,
     spec: Specification,
-    fitted: tuple[Prepared, Featured],
+    fitted: tuple[Fitted, Featured],
     predictions: PredictionsLike,
     targets: Array,
     kept: Bool[Array, " n"] | None = None,
-) -> tuple[Prepared, Featured]:
+) -> tuple[Fitted, Featured]:
     """The fit to redrawn targets: units and bandwidths that look at targets are computed again.
 
     ``keys``: those of the fit; ``kept``: which observations stay as they are.
@@ -139,7 +139,7 @@ def as_forms(
 
 
 def rare_targets(
-    key: Key, fitted: tuple[Prepared, Featured], predictions: Any, targets: Array
+    key: Key, fitted: tuple[Fitted, Featured], predictions: Any, targets: Array
 ) -> Bool[Array, ""] | None:
     r"""Whether predictions expect fewer than `RARE` of the targets that decide the statistic.
 
@@ -182,7 +182,7 @@ def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Ar
 
 def _of_looks(
     key: Key,
-    prepared: Prepared,
+    prepared: Fitted,
     statistic: KernelResidual,
     featured: Featured,
     predictions: Any,

@@ -68,7 +68,7 @@ class Featured(NamedTuple):
     notes: dict[str, Array]
     claimed: Claimed | None = None
     means: KernelMeans | None = None
-    left_out: Bool[Array, ""] | None = None  # of a moment: whether it asks for too much
+    excluded: Bool[Array, ""] | None = None  # of a moment: whether the densities lack what it needs
     scores: Points | None = None  # of Stein tests, in the units in which they compare
 
 

@@ -104,7 +104,7 @@ def _size(vectors: Array, offset: Array) -> Array:
     return jnp.where(ordinary, 1, binary_size(largest))
 
 
-class Prepared(eqx.Module):
+class Fitted(eqx.Module):
     """The statistic of a test with everything decided that depends on data.
 
     ``pairwise`` has its bandwidths, `features` gives what it compares: of the observations it was

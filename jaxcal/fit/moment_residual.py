@@ -99,7 +99,7 @@ class MomentResidual(eqx.Module):
         }
         if view.scores is not None:
             notes["reversed-sign"] = signs_reversed(view.ys, view.scores) & ~bounded
-        return Featured(WeightedFeatures(described, values), notes, left_out=out)
+        return Featured(WeightedFeatures(described, values), notes, excluded=out)
 
     def pairwise(
         self,
