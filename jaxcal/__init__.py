@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
     from jaxcal.entries import calibration_test
+    from jaxcal.fit import RandomFeatures
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
-    from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
     from jaxcal.moment_tests import moment_test
-    from jaxcal.preparation import RandomFeatures
+    from jaxcal.read import Draws, LogDensities, Scores, Unnormalized
     from jaxcal.repairing import repair
     from jaxcal.results import TestResult
     from jaxcal.skce import kce, skce_interval, skce_test
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {  # of functions and classes
-    "Draws": "models",
-    "LogDensities": "models",
-    "RandomFeatures": "preparation",
-    "Scores": "models",
+    "Draws": "read",
+    "LogDensities": "read",
+    "RandomFeatures": "fit",
+    "Scores": "read",
     "TestResult": "results",
-    "Unnormalized": "models",
+    "Unnormalized": "read",
     "calibration_error": "squared_ce",
     "calibration_test": "entries",
     "check": "checking",

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxcal import __version__, option_types
+from jaxcal import __version__, command_line
 
 if TYPE_CHECKING:
     from jaxcal.results import JudgedResult
@@ -112,17 +112,17 @@ def _parser() -> argparse.ArgumentParser:
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
-        type=option_types.figure,
+        type=command_line.figure,
         default=Path("jaxcal-demo.png"),
         help="figure [%(default)s]",
     )
-    parser.add_argument("--seed", type=option_types.seed, default=0, help="[%(default)s]")
+    parser.add_argument("--seed", type=command_line.seed, default=0, help="[%(default)s]")
     parser.add_argument(
-        "--draws", type=option_types.count, default=500, help="of the null [%(default)s]"
+        "--draws", type=command_line.count, default=500, help="of the null [%(default)s]"
     )
     parser.add_argument(
         "--rounds",
-        type=option_types.count,
+        type=command_line.count,
         default=30,
         help="of training, 20 steps each [%(default)s]",
     )
@@ -139,39 +139,39 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
         help="columns of a table to read: label=NAME, and one for each class or for one of two",
     )
     parser.add_argument(
-        "--html", type=option_types.output, metavar="OUT", help="write a page with figures"
+        "--html", type=command_line.output, metavar="OUT", help="write a page with figures"
     )
-    parser.add_argument("--json", type=option_types.json_output, metavar="OUT", help=JSON_HELP)
+    parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
     parser.add_argument(
-        "--level", type=option_types.level, default=0.05, help="of the verdict [%(default)s]"
+        "--level", type=command_line.level, default=0.05, help="of the verdict [%(default)s]"
     )
     parser.add_argument(
         "--dependent",
         action="store_true",
         help="observations are in the order of time and may depend on each other",
     )
-    parser.add_argument("--seed", type=option_types.seed, default=0, help="[%(default)s]")
+    parser.add_argument("--seed", type=command_line.seed, default=0, help="[%(default)s]")
     many = parser.add_argument_group("for a folder of shards")
     many.add_argument(
-        "--state", type=option_types.output, metavar="FILE", help="go on where a pass ended"
+        "--state", type=command_line.output, metavar="FILE", help="go on where a pass ended"
     )
-    many.add_argument("--batch", type=option_types.count, default=10_000, help="rows [%(default)s]")
+    many.add_argument("--batch", type=command_line.count, default=10_000, help="rows [%(default)s]")
     many.add_argument(
         "--first",
-        type=option_types.count,
+        type=command_line.count,
         default=2000,
         help="rows that fix units and kernels [%(default)s]",
     )
     many.add_argument(
-        "--features", type=option_types.even, default=100, help="random ones [%(default)s]"
+        "--features", type=command_line.even, default=100, help="random ones [%(default)s]"
     )
     parser.set_defaults(run=_check)
 
 
 def _check(options: argparse.Namespace) -> int:
-    from jaxcal import arrays_file
+    from jaxcal.streaming import arrays_file
 
-    if fault := option_types.overwritten(options.file, options.json, options.html, options.state):
+    if fault := command_line.overwritten(options.file, options.json, options.html, options.state):
         return _fail(fault)
     try:
         return (_check_shards if options.file.is_dir() else _check_file)(options)
@@ -222,7 +222,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _demo(options: argparse.Namespace) -> int:
     from jaxcal import demo  # numpyro, optax and matplotlib only where they are used
 
-    with option_types.naming(options.output):
+    with command_line.naming(options.output):
         shown = demo.run(
             options.output, seed=options.seed, draws=options.draws, rounds=options.rounds
         )
@@ -237,22 +237,20 @@ def _shown(
     draw: Callable[[Path], None] | None = None,
 ) -> int:
     """Print a result, write its numbers and its picture, and return the exit status."""
-    from jaxcal import report
-
-    with report.in_its_type(result):
+    with command_line.in_its_type(result):
         print(result, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
         if options.json:
             settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
-            with option_types.naming(options.json):
-                report.write_json(result, options.json, settings)
+            with command_line.naming(options.json):
+                command_line.write_json(result, options.json, settings)
         if picture and draw:
-            with option_types.naming(picture):
+            with command_line.naming(picture):
                 draw(picture)
         return _status([result.verdict])
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from jaxcal.results.explain import explanations
+    from jaxcal.results.notes import explanations
 
     sections = explanations()
     for name in options.names:

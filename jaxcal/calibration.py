@@ -4,12 +4,13 @@ from typing import Unpack
 
 from jax.sharding import Mesh
 
-from jaxcal import checks, testing
+from jaxcal import testing
 from jaxcal.divergences.fisher import Fisher
+from jaxcal.engine.quadratic import TILE
+from jaxcal.fit import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
-from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
-from jaxcal.quadratic import TILE
+from jaxcal.read import checks
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,

@@ -14,15 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
 from jaxcal.mcmc import log_densities
 from jaxcal.mcmc.results import McmcDraws
-from jaxcal.models import Draws, LogDensities, Unnormalized
 from jaxcal.numerics import at_least, at_most, largest
+from jaxcal.read import Draws, LogDensities, Unnormalized, checks
 from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
-__all__ = ["Coverage", "coverage"]
+__all__ = ["coverage"]
 
 
 def __dir__() -> list[str]:
@@ -45,15 +44,6 @@ class Coverage(Result):
         unknown: Number [] of targets for which a density is NaN; shares and p-values are then NaN.
         draws: Number of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> predictions = dist.Normal(jax.numpy.zeros(100), 1.0)
-        >>> targets, *draws = jax.random.normal(jax.random.key(0), (20, 100))
-        >>> result = jaxcal.coverage.coverage(predictions, targets, jax.numpy.stack(draws, axis=1))
-        >>> result.levels.shape, result.draws
-        ((19,), 19)
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")

@@ -6,13 +6,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import checks, testing
+from jaxcal import testing
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.engine.quadratic import TILE
+from jaxcal.fit import RandomFeatures, SteinOptions, stein_specification
 from jaxcal.kernels.points import Constant
-from jaxcal.models import Unnormalized
 from jaxcal.nulls import Null, Wild
-from jaxcal.preparation import RandomFeatures, SteinOptions, stein_specification
-from jaxcal.quadratic import TILE
+from jaxcal.read import Unnormalized, checks
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.typing import ArrayLike, KeyLike, Predictions
 

@@ -7,17 +7,17 @@ import equinox as eqx
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from jaxcal import checks, testing
+from jaxcal import testing
 from jaxcal.divergences.fisher import Fisher
+from jaxcal.engine.quadratic import TILE
+from jaxcal.fit import MomentResidual, RandomFeatures, Specification, checked_base_measure
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.models import Unnormalized
 from jaxcal.moments import Balance
 from jaxcal.nulls import HadamardWild, Null
-from jaxcal.preparation import MomentResidual, RandomFeatures, Specification, checked_base_measure
-from jaxcal.quadratic import TILE
+from jaxcal.read import Unnormalized, checks
+from jaxcal.read.scores import is_distribution
 from jaxcal.results import TestResult, recorded
-from jaxcal.scores import is_distribution
 from jaxcal.typing import ArrayLike, BaseMeasure, DivergenceLike, KernelLike, KeyLike, Predictions
 from jaxcal.whitening.contract import Whitener, checked
 

@@ -9,25 +9,10 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import checks, nulls
-from jaxcal.batching import one_at_a_time
-from jaxcal.dependence import season
-from jaxcal.linear import OfVectors, linear_sums
-from jaxcal.moments import attribution
-from jaxcal.nulls import Needs, Null, Outcome, contract
-from jaxcal.preparation import (
-    Featured,
-    Prepared,
-    RandomFeatures,
-    Specification,
-    as_forms,
-    not_finite,
-    rare_targets,
-    refitted,
-    with_random_features,
-)
-from jaxcal.preparation.residuals import errors
-from jaxcal.quadratic import (
+from jaxcal import nulls
+from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine.linear import OfVectors, linear_sums
+from jaxcal.engine.quadratic import (
     TILE,
     QuadraticSums,
     block_sums,
@@ -36,10 +21,26 @@ from jaxcal.quadratic import (
     ordered_pairs,
     quadratic_sums,
 )
-from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.engine.signs import HadamardSigns
+from jaxcal.fit import (
+    Featured,
+    Fitted,
+    RandomFeatures,
+    Specification,
+    as_forms,
+    not_finite,
+    rare_targets,
+    refitted,
+    with_random_features,
+)
+from jaxcal.fit.residuals import errors
+from jaxcal.moments import attribution
+from jaxcal.nulls import Needs, Null, Outcome, contract
+from jaxcal.nulls.dependence import season
+from jaxcal.read import checks
+from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Estimate, TestResult
-from jaxcal.results.notes import all_finite
-from jaxcal.signs import HadamardSigns
+from jaxcal.results.notes import Notes, all_finite
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
 
 Redrawing: TypeAlias = Callable[[Array, Float[Array, " r"]], Float[Array, "r b"]]
@@ -108,7 +109,7 @@ def apply(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> Outcome:
-    """The null's word on a statistic: what it needs, the engine's one pass, what that means."""
+    """Apply a null: request its sums, run the engine, return the outcome."""
     return apply_with(null, None, key, pairwise, features, tile=tile, mesh=mesh)[0]
 
 
@@ -125,10 +126,23 @@ def apply_with(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """`apply`, and the forms of d more columns of weights from the same pass; None for blocks and
-    where the null has no draws. ``series``: what a null looks at in the place of features.
-    ``guarded``: whether the statistic allows for skewness.
-    ``redrawn``: keys [b] to the sums over the pairs of data sets with redrawn targets."""
+    """`apply`, and the forms of d more columns of weights from the same pass.
+
+    Args:
+        null: The null.
+        columns: Further columns of weights, [n, d].
+        key: Random key of the null.
+        pairwise: The statistic.
+        features: Features of the observations.
+        series: What the null sees instead of the features, [n, q].
+        guarded: Whether the statistic allows for skewness.
+        redrawn: Function of keys [b] that returns the estimates of data sets with redrawn targets.
+        tile: Rows and columns of a block of pairs.
+        mesh: Devices that share the pairs.
+
+    Returns:
+        The outcome and the forms [d]; None for blocks and where the null has no draws.
+    """
     needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:
         blocks = block_sums(pairwise, features, size, squares=needs.squares)
@@ -154,8 +168,8 @@ def apply_with(
 def _redrawn(
     keys: Array,
     unbiased: Float[Array, " r"],
-    refit: Callable[[Key], tuple[Prepared, Featured]],
-    fitted: tuple[Prepared, Featured],
+    refit: Callable[[Key], tuple[Fitted, Featured]],
+    fitted: tuple[Fitted, Featured],
     *,
     tile: int,
     mesh: Mesh | None,
@@ -177,7 +191,7 @@ def _redrawn(
         none = jnp.zeros((count(featured.features), 0))
         sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
         over = nulls.Sums.of(sums, none)
-        return (over if featured.left_out is None else over.guarded()).unbiased
+        return (over if featured.excluded is None else over.guarded()).unbiased
 
     return jax.lax.map(one, keys).T
 
@@ -232,90 +246,105 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """The result before it is held against its level, which only limits depend on: one program for
-    all levels."""
-
-    def one(
-        key: Key,
-        predictions: PredictionsLike,
-        targets: Array,
-        spec: Specification,
-        null: Null,
-        level: Scalar,
-    ) -> TestResult:
-        keys = jax.random.split(key, 3)
-        prepared, featured = spec.fit(keys[:2], predictions, targets)
-        scores, fitted = featured.scores, (prepared, featured)
-        series = errors(featured, predictions, targets)
-
-        def refit(key: Key) -> tuple[Prepared, Featured]:
-            return refitted(key, keys[:2], spec, fitted, predictions, targets)
-
-        outcome, forms = apply_with(
-            null,
-            scores,
-            keys[2],
-            prepared.pairwise,
-            featured.features,
-            series=series,
-            guarded=featured.left_out is not None,
-            redrawn=partial(_redrawn, refit=refit, fitted=fitted, tile=tile, mesh=mesh),
-            tile=tile,
-            mesh=mesh,
-        )
-        notes = prepared.notes | featured.notes
-        if getattr(null, "exact", False):
-            notes.pop("rare-targets", None)
-        elif featured.left_out is None:
-            rare = rare_targets(keys[2], fitted, predictions, targets)
-            notes |= {} if rare is None else {"rare-targets": rare}
-        if outcome.stretches is not None:
-            notes["dependent-observations"] = outcome.stretches < 10
-            notes["season"] = season(series)
-        sensitivity = None
-        if forms is not None and scores is not None:
-            sensitivity = _sensitivity(forms, scores, outcome)
-        n = targets.shape[0]
-        # what a distance compares instead of predictions, such as inputs, is in the spec
-        described = fingerprints((predictions, spec), n)
-        notes["nonfinite-targets"] = not_finite(targets)
-        notes["repeated-rows"] = repeated_rows(targets, fingerprints(targets, n), described)
-        if featured.left_out is not None:
-            impossible = notes["impossible-targets"] > 0
-            outcome, silent = _of_a_moment(outcome, featured.left_out, impossible, null, n)
-            notes["silent"] = silent
-        return TestResult.of(
-            notes,
-            estimate=outcome.estimate[0],
-            biased=outcome.biased[0],
-            standard_error=outcome.standard_error[0],
-            statistic=outcome.statistic[0],
-            p_value=outcome.p_value[0],
-            p_value_error=None if outcome.p_error is None else outcome.p_error[0],
-            null_samples=outcome.samples[0],
-            bandwidths=prepared.bandwidths,
-            contributions=outcome.contributions[0],
-            coordinates=_coordinates(featured, outcome, level) if spec.components else None,
-            sensitivity=sensitivity,
-            test=test,
-            null=type(null).__name__,
-            route=getattr(prepared.pairwise, "route", ""),
-        )
-
+    """The result before it is compared with its level, which only limits depend on: one program
+    for all levels."""
+    one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
+
+
+def _unjudged(
+    test: str,
+    tile: int,
+    mesh: Mesh | None,
+    key: Key,
+    predictions: PredictionsLike,
+    targets: Array,
+    spec: Specification,
+    null: Null,
+    level: Scalar,
+) -> TestResult:
+    keys = jax.random.split(key, 3)
+    fit = fitted, featured = spec.fit(keys[:2], predictions, targets)
+    series = errors(featured, predictions, targets)
+
+    def refit(key: Key) -> tuple[Fitted, Featured]:
+        return refitted(key, keys[:2], spec, fit, predictions, targets)
+
+    outcome, forms = apply_with(
+        null,
+        featured.scores,
+        keys[2],
+        fitted.pairwise,
+        featured.features,
+        series=series,
+        guarded=featured.excluded is not None,
+        redrawn=partial(_redrawn, refit=refit, fitted=fit, tile=tile, mesh=mesh),
+        tile=tile,
+        mesh=mesh,
+    )
+    notes = fitted.notes | featured.notes
+    if getattr(null, "exact", False):
+        notes.pop("rare-targets", None)
+    elif featured.excluded is None:
+        rare = rare_targets(keys[2], fit, predictions, targets)
+        notes |= {} if rare is None else {"rare-targets": rare}
+    if outcome.stretches is not None:
+        notes["dependent-observations"] = outcome.stretches < 10
+        notes["season"] = season(series)
+    sensitivity = None
+    if forms is not None and featured.scores is not None:
+        sensitivity = _sensitivity(forms, featured.scores, outcome)
+    notes |= _about_rows(predictions, targets, spec)
+    if featured.excluded is not None:
+        impossible, n = notes["impossible-targets"] > 0, targets.shape[0]
+        outcome, notes["silent"] = _of_a_moment(outcome, featured.excluded, impossible, null, n)
+    return TestResult.of(
+        notes,
+        **_first_row(outcome),
+        bandwidths=fitted.bandwidths,
+        coordinates=_coordinates(featured, outcome, level) if spec.components else None,
+        sensitivity=sensitivity,
+        test=test,
+        null=type(null).__name__,
+        route=getattr(fitted.pairwise, "route", ""),
+    )
+
+
+def _about_rows(predictions: PredictionsLike, targets: Array, spec: Specification) -> Notes:
+    """Notes on targets that are not finite and on observations that repeat."""
+    n = targets.shape[0]
+    # what a distance compares instead of predictions, such as inputs, is in the spec
+    described = fingerprints((predictions, spec), n)
+    lost = not_finite(targets)
+    repeated = repeated_rows(targets, fingerprints(targets, n), described)
+    return {"nonfinite-targets": lost, "repeated-rows": repeated}
+
+
+def _first_row(outcome: Outcome) -> dict[str, Any]:
+    """The numbers of the statistic itself, by the names of a result's fields."""
+    return {
+        "estimate": outcome.estimate[0],
+        "biased": outcome.biased[0],
+        "standard_error": outcome.standard_error[0],
+        "statistic": outcome.statistic[0],
+        "p_value": outcome.p_value[0],
+        "p_value_error": None if outcome.p_error is None else outcome.p_error[0],
+        "null_samples": outcome.samples[0],
+        "contributions": outcome.contributions[0],
+    }
 
 
 def _of_a_moment(
     outcome: Outcome,
-    left_out: Bool[Array, ""],
+    excluded: Bool[Array, ""],
     impossible: Bool[Array, ""],
     null: Null,
     n: int,
 ) -> tuple[Outcome, Array]:
-    """No p-value where a moment has nothing to say, and the least there is where a target lies at
-    density 0."""
+    """The outcome of a moment: no p-value where the moment is excluded or 0 throughout, and the
+    smallest possible one where a target lies at density 0; and whether there is no p-value."""
     drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
-    silent = (left_out | jnp.all(drawn == 0)) & ~impossible
+    silent = (excluded | jnp.all(drawn == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)
     certain = impossible & jnp.all(~jnp.isnan(outcome.samples))
     error = None if outcome.p_error is None else jnp.where(certain, 0, outcome.p_error)

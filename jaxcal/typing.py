@@ -65,7 +65,7 @@ class OfVectors(Protocol):
 class Divergence(Protocol):
     """A divergence between predictions: features once per prediction, then squared values.
 
-    ``features`` gets a `jaxcal.models.Standardized`, which holds the predictions as they were given
+    ``features`` gets a `jaxcal.read.Standardized`, which holds the predictions as they were given
     and the units [d] of the test, and, where ``needs_nodes``, their scores at nodes.
     ``squared_distances`` of the features of r and of c predictions has shape ``[r, c]``; ``paired``
     compares row by row and has shape ``[r]``.

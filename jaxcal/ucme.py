@@ -13,24 +13,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors, gram_block
-from jaxcal.location_nulls import ChiSquared, F, Judgement, LocationNull, Signs
-from jaxcal.models import Draws
-from jaxcal.models.families import Classes, distribution_of
-from jaxcal.nulls import Redrawn, contract
-from jaxcal.pairwise.skce import KernelResidual
-from jaxcal.pairwise.weighted import Weighted
-from jaxcal.preparation import (
+from jaxcal.engine.quadratic import ordered_pairs
+from jaxcal.fit import (
     Featured,
-    Prepared,
+    Fitted,
     Specification,
     not_finite,
     rare_targets,
     refitted,
 )
-from jaxcal.quadratic import ordered_pairs
-from jaxcal.repeats import drawn_order, fingerprints, repeated_rows
+from jaxcal.nulls import Redrawn, contract
+from jaxcal.nulls.locations import ChiSquared, F, Judgement, LocationNull, Signs
+from jaxcal.read import Draws, checks
+from jaxcal.read.families import Classes, distribution_of
+from jaxcal.read.repeats import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.skce.specification import (
     MeanOptions,
@@ -38,9 +35,11 @@ from jaxcal.skce.specification import (
     mean_specification,
     of_targets_alone,
 )
+from jaxcal.statistics.skce import KernelResidual
+from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
-__all__ = ["ChiSquared", "F", "LocationNull", "Signs", "ucme", "ucme_test"]
+__all__ = ["ChiSquared", "F", "Signs", "ucme", "ucme_test"]
 
 
 def __dir__() -> list[str]:
@@ -260,7 +259,7 @@ def _distribution(predictions: PredictionsLike) -> Any:
 
 
 def _at_locations(
-    problem: _Problem, prepared: Prepared, featured: Featured
+    problem: _Problem, prepared: Fitted, featured: Featured
 ) -> tuple[Float[Array, "n j"], Array]:
     """Features of the observations at the locations, and how many entries are not finite."""
     nonfinite = featured.notes["nonfinite-predictions"]
@@ -285,7 +284,7 @@ def _at_locations(
 
 
 def _redrawn(
-    key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Prepared, Featured]
+    key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Fitted, Featured]
 ) -> Float[Array, " b"]:
     """Plug-in estimates of data sets with redrawn targets; those of the locations stay."""
     _, _, ys, _, _, at, where = problem

@@ -36,7 +36,7 @@ from jaxcal import plots
 from jaxcal.divergences import MMD, GaussianFisher, GaussianKernelFisher, GradientKernel
 from jaxcal.divergences.embeddings import fisher, kernel_fisher
 from jaxcal.kernels import Gaussian
-from jaxcal.scores import scores_at
+from jaxcal.read.scores import scores_at
 from jaxcal.skce import skce_test
 
 jax.config.update("jax_enable_x64", True)  # section 3 divides small differences by small times

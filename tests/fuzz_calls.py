@@ -13,14 +13,14 @@ from jaxcal import (
     candidates,
     divergences,
     kernels,
-    models,
     moments,
     simulators,
-    skce,
     squared_ce,
     streaming,
     whitening,
 )
+from jaxcal import read as models
+from jaxcal.skce.estimates import BlockEstimates
 from jaxcal.squared_ce.report import Report
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
@@ -128,7 +128,6 @@ def recipes():
     chains = candidates.Candidates(YS[:, None], P[:, None], P[:, None], 1.0)
     several = {
         "Drawn": {"draws": RNG.normal(size=(N, 9, 2))},
-        "Independent": {"distribution": dist.MultivariateNormal(jnp.zeros(2), jnp.eye(2))},
         "coordinate": {"j": 1},
         "distance_to": {"references": YS},
         "exchangeability_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
@@ -279,7 +278,7 @@ def with_vectors(values):
 
 # what users call on results and problems, an iterator to its end, and parts of arguments
 METHODS = {
-    "BlockEstimates.lower_bound": skce.BlockEstimates.lower_bound,
+    "BlockEstimates.lower_bound": BlockEstimates.lower_bound,
     "Report.compare": Report.compare,
     "Report.fold_difference": Report.fold_difference,
     "Simulator.pairs": simulators.Simulator.pairs,

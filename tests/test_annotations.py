@@ -6,7 +6,7 @@ import pytest
 from annotations import checked
 from jaxtyping import Float, TypeCheckError, jaxtyped
 
-from jaxcal.quadratic import ordered_pairs
+from jaxcal.engine.quadratic import ordered_pairs
 
 
 @jaxtyped(typechecker=checked)

@@ -8,10 +8,11 @@ import pytest
 from optional import torch_by_name, with_packages
 
 import jaxcal
-from jaxcal import Scores, Unnormalized, checks, ckce, convert, kccsd_test, measures
+from jaxcal import Scores, Unnormalized, ckce, kccsd_test, measures
 from jaxcal.checking.plan import plan
 from jaxcal.dce import unbinned_ece
 from jaxcal.nulls import Wild
+from jaxcal.read import checks, convert
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 

@@ -9,14 +9,15 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from reference.nulls import Gamma, Spectrum
+from reference.proposals import Independent
 
 import jaxcal
 from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd_test, ksd_test, skce_test
-from jaxcal.candidates import Independent, exchangeability_test
+from jaxcal.candidates import exchangeability_test
 from jaxcal.divergences import MMD
 from jaxcal.kernels import Gaussian, Laplace, Matern52
-from jaxcal.models import draws
 from jaxcal.nulls import BlockNormal, Bound, Multinomial, Wild
+from jaxcal.read import draws
 from jaxcal.sbi import score_pairs
 
 KEY = jax.random.key(0)

@@ -13,10 +13,11 @@ from quick import quick_first
 from reference.nulls import Gamma, Spectrum
 
 import jaxcal
-from jaxcal import kccsd, kccsd_test, kcsd_test, preconditioners
+from jaxcal import kccsd, kccsd_test, kcsd_test
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52
 from jaxcal.nulls import BlockNormal, Bound, DependentWild, HadamardWild, Multinomial, Wild
+from jaxcal.whitening import precisions as preconditioners
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
 QUICK = Wild(19)

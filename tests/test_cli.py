@@ -347,7 +347,7 @@ def test_what_ends_a_run_early_is_no_traceback(save, tmp_path, monkeypatch, caps
 
 
 def test_a_full_disk_is_named(save, tmp_path, monkeypatch, capsys):
-    from jaxcal import report
+    from jaxcal import command_line as report
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")  # as Python raises it: without a name

@@ -7,9 +7,8 @@ import pytest
 from reference.sketches import sampled_interval_ce
 
 import jaxcal
-from jaxcal import checks, convert
-from jaxcal.models import Scores
 from jaxcal.nulls import Wild
+from jaxcal.read import Scores, checks, convert
 from jaxcal.simulators import two_moons
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")

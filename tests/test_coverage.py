@@ -10,8 +10,8 @@ import scipy.stats
 import jaxcal
 from jaxcal.coverage import coverage, massart
 from jaxcal.mcmc import MALA, mcmc_draws
-from jaxcal.models import Unnormalized, draws
 from jaxcal.plots.coverage import coverage as plot
+from jaxcal.read import Unnormalized, draws
 
 N, M = 400, 19
 RNG = np.random.default_rng(5)

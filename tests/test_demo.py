@@ -20,7 +20,7 @@ from jaxcal.demo.days import SEASONS, forecasts, season
 from jaxcal.demo.forecasters import Energy, Regression
 from jaxcal.demo.story import shifts
 from jaxcal.demo.training import score_matching_loss, train
-from jaxcal.scores import score
+from jaxcal.read.scores import score
 
 create = eqx.filter_jit(Energy.create)
 

@@ -12,9 +12,9 @@ import scipy.integrate
 import scipy.stats
 
 from jaxcal import testing
+from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.nulls import Eigenvalues, Wild
 from jaxcal.nulls.weighted_chi_square import tail
-from jaxcal.quadratic import quadratic_sums
 
 run = jax.jit(tail)
 

@@ -17,7 +17,7 @@ from jaxcal.entries import ranks as standing
 from jaxcal.entries.landed import landed
 from jaxcal.entries.moments import Group
 from jaxcal.entries.ranks import Seen, ranked
-from jaxcal.models import Standardized, Units
+from jaxcal.read import Standardized, Units
 
 N = 200
 QUICK = nulls.Wild(199)

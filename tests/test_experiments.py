@@ -12,7 +12,7 @@ import pytest
 from scripts import smoke
 
 from jaxcal import kccsd
-from jaxcal.quadratic import quadratic_sums
+from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.skce import skce
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"

@@ -11,8 +11,7 @@ import pytest
 
 import jaxcal
 from jaxcal.__main__ import main
-from jaxcal.results.explain import NAME, explanations, names, pointer
-from jaxcal.results.notes import REASONS, TABLE, counted
+from jaxcal.results.notes import NAME, REASONS, TABLE, counted, explanations, names, pointer
 
 PACKAGE = Path(jaxcal.__file__).parent
 # functions of the package whose texts are warnings

@@ -17,20 +17,20 @@ import jaxcal
 from jaxcal import ckce, nulls, sbi
 from jaxcal.ckce import solvers
 from jaxcal.divergences import Fisher, Vectors, Wasserstein
-from jaxcal.kernels import Constant, Gaussian
-from jaxcal.kernels.grams import square_gram
-from jaxcal.linear import linear_sums
-from jaxcal.models.families import Normals, Particles, distribution_of
-from jaxcal.numerics import TURN
-from jaxcal.pairwise.finite_rank import Frequencies, twice, waves
-from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
-from jaxcal.preparation import (
+from jaxcal.engine.linear import linear_sums
+from jaxcal.fit import (
     Featured,
     MomentResidual,
     Specification,
     stein_specification,
     with_random_features,
 )
+from jaxcal.kernels import Constant, Gaussian
+from jaxcal.kernels.grams import square_gram
+from jaxcal.numerics import TURN
+from jaxcal.read.families import Normals, Particles, distribution_of
+from jaxcal.statistics.finite_rank import Frequencies, twice, waves
+from jaxcal.statistics.weighted import Inner, Weighted, WeightedFeatures
 from jaxcal.testing import apply
 
 N = 40

@@ -8,7 +8,7 @@ import pytest
 
 from jaxcal import Unnormalized, kccsd, kcsd, ksd
 from jaxcal.ckce import ckce
-from jaxcal.models import Units
+from jaxcal.read import Units
 from jaxcal.skce import skce
 
 N = 12

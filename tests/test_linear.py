@@ -16,6 +16,9 @@ from reference.nulls import Gamma
 import jaxcal
 from jaxcal import RandomFeatures, Scores, kccsd_test, ksd_test, skce_test
 from jaxcal.divergences import TotalVariation, Vectors
+from jaxcal.engine.linear import SIDE, linear_sums, parts_of, square, triangle
+from jaxcal.engine.quadratic import quadratic_sums
+from jaxcal.fit import stein_specification, with_random_features
 from jaxcal.kernel_means import kernel_means, waves
 from jaxcal.kernels import (
     IMQ,
@@ -28,14 +31,11 @@ from jaxcal.kernels import (
     RationalQuadratic,
     frequencies,
 )
-from jaxcal.linear import SIDE, linear_sums, parts_of, square, triangle
-from jaxcal.models.families import Laplaces, Mixtures, Normals, Particles
 from jaxcal.nulls import DependentWild, Eigenvalues, Wild
-from jaxcal.pairwise.finite_rank import FiniteRank
-from jaxcal.pairwise.skce import class_directions
-from jaxcal.preparation import stein_specification, with_random_features
-from jaxcal.quadratic import quadratic_sums
+from jaxcal.read.families import Laplaces, Mixtures, Normals, Particles
 from jaxcal.skce.specification import mean_specification
+from jaxcal.statistics.finite_rank import FiniteRank
+from jaxcal.statistics.skce import class_directions
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
 

@@ -12,8 +12,8 @@ from quick import quick_first
 from reference.nulls import Gamma
 
 import jaxcal
-from jaxcal.models import Draws, Scores
 from jaxcal.moments import attribution, marginal_means
+from jaxcal.read import Draws, Scores
 
 COV = np.array([[1.0, 0.8], [0.8, 1.0]])
 PRECISION = np.linalg.inv(COV)

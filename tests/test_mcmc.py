@@ -16,7 +16,7 @@ from jaxcal import mcmc
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import Gaussian
 from jaxcal.mcmc.results import effective_size, split_rhat
-from jaxcal.models import Draws, Unnormalized
+from jaxcal.read import Draws, Unnormalized
 from jaxcal.results import TestResult
 from jaxcal.skce import skce, skce_test
 

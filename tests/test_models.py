@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxcal.models import Draws, Standardized, Units, Unnormalized, draws, gaussian_moments
+from jaxcal.read import Draws, Standardized, Units, Unnormalized, draws, gaussian_moments
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
 RNG = np.random.default_rng(0)

@@ -18,8 +18,9 @@ from reference.nulls import BlockSquares, Gamma, Spectrum
 from scipy.special import ndtr
 
 import jaxcal
-from jaxcal import checks, nulls, testing
-from jaxcal.dependence import dependence
+from jaxcal import nulls, testing
+from jaxcal.engine.quadratic import quadratic_sums
+from jaxcal.engine.signs import independent_signs
 from jaxcal.nulls import (
     BlockNormal,
     Bound,
@@ -29,9 +30,9 @@ from jaxcal.nulls import (
     Wild,
     contract,
 )
-from jaxcal.pairwise.weighted import Inner
-from jaxcal.quadratic import quadratic_sums
-from jaxcal.signs import independent_signs
+from jaxcal.nulls.dependence import dependence
+from jaxcal.read import checks
+from jaxcal.statistics.weighted import Inner
 from jaxcal.ucme import F
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)

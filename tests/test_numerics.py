@@ -8,9 +8,9 @@ import scipy.stats
 
 import jaxcal
 from jaxcal import kernels, numerics
-from jaxcal.models import Units
+from jaxcal.fit import stein_specification
 from jaxcal.numerics import eliminated
-from jaxcal.preparation import stein_specification
+from jaxcal.read import Units
 
 KEEP = {
     "at_least": lambda x: jnp.sum(numerics.at_least(x[:, None] * x[None], 0)),

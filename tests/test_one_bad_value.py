@@ -55,7 +55,7 @@ from jaxcal.nulls import (
     Multinomial,
     Wild,
 )
-from jaxcal.pairwise.residual import PredictionKernel
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 
 KEY = jax.random.key(20230721)
 SIZES = (12, 100, 300)
@@ -163,7 +163,7 @@ SLOW = pytest.mark.slow
 def test_kernels_and_nulls_keep_nan(n):
     """NaN in one point is NaN in its row, by the definition and by matrix products; a null has no
     p-value of it."""
-    pairwise = PredictionKernel(Gaussian(1.0), Vectors(np.zeros((0, 1))))
+    pairwise = Weighted(Gaussian(1.0), Vectors(np.zeros((0, 1))))
 
     @jax.jit
     def run(x):
@@ -171,7 +171,8 @@ def test_kernels_and_nulls_keep_nan(n):
             (points.gram(k, x[row], x), gram_block(k, pairwise.divergence, x[row], x))
             for k in READY
         ]
-        p = [testing.apply(null, KEY, pairwise, x).p_value for null in NULLS]
+        features = WeightedFeatures(x, jnp.ones_like(x))
+        p = [testing.apply(null, KEY, pairwise, features).p_value for null in NULLS]
         return grams, p
 
     row = np.array([n // 3])
@@ -283,7 +284,7 @@ def exchangeability(values, target, prediction, divergence, null):
         KEY,
         model(values),
         values["targets"],
-        proposal=candidates.RandomWalk(n_candidates=6),
+        proposal=candidates.Chains(6, n_steps=2),
         prediction_kernel=prediction,
         base_measure=values["base"],
         n_resamples=39,

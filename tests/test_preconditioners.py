@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import jaxcal
-from jaxcal.preconditioners import RANGE, precision_root
+from jaxcal.whitening.precisions import RANGE, precision_root
 
 
 def linear(key, slopes, m=12):

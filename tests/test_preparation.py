@@ -9,11 +9,10 @@ import pytest
 
 from jaxcal import Draws, Scores, divergences
 from jaxcal.divergences.mmd import MeanEmbedding
-from jaxcal.models.families import Classes
-from jaxcal.pairwise.weighted import Weighted
-from jaxcal.preparation import stein_specification
-from jaxcal.preparation.specification import reach
+from jaxcal.fit import stein_specification
+from jaxcal.read.families import Classes
 from jaxcal.skce.specification import mean_specification
+from jaxcal.statistics.weighted import Weighted
 
 N = 12
 # a common offset, which costs nothing, and units that are not those of the test
@@ -185,13 +184,13 @@ def test_reach_is_the_range_in_ranges_of_the_middle_half(n):
     ys = np.random.default_rng(n).standard_cauchy((n, 2))
     low, high = np.sort(ys, axis=0)[[n // 4, n - 1 - n // 4]]
     wanted = np.max(np.ptp(ys, axis=0) / (high - low))
-    np.testing.assert_allclose(reach(jnp.asarray(ys)), wanted, rtol=1e-12)
+    np.testing.assert_allclose(range_over_iqr(jnp.asarray(ys)), wanted, rtol=1e-12)
 
 
 def test_reach_where_most_targets_agree():
     ys = np.zeros((40, 1))
-    assert reach(jnp.asarray(ys)) == 0
+    assert range_over_iqr(jnp.asarray(ys)) == 0
     ys[:8, 0] = 1  # the middle 7/8 is the first that does not agree
-    assert reach(jnp.asarray(ys)) == 1
+    assert range_over_iqr(jnp.asarray(ys)) == 1
     ys[0] = 1e6
-    assert reach(jnp.asarray(ys)) == 1e6
+    assert range_over_iqr(jnp.asarray(ys)) == 1e6

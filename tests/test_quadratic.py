@@ -10,7 +10,7 @@ import oracles
 import pytest
 from jax.sharding import Mesh
 
-from jaxcal.quadratic import block_sums, quadratic_sums
+from jaxcal.engine.quadratic import block_sums, quadratic_sums
 
 close = partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-10)
 
@@ -270,9 +270,9 @@ ON_DEVICES = """
     import jaxcal
     from jaxcal.divergences import Vectors
     from jaxcal.kernels import Gaussian
-    from jaxcal.pairwise.stein import Stein, SteinFeatures
-    from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-    from jaxcal.quadratic import quadratic_sums
+    from jaxcal.statistics.stein import Stein, SteinFeatures
+    from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+    from jaxcal.engine.quadratic import quadratic_sums
 
     rng = np.random.default_rng(0)
     n = 101

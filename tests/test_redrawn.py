@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 
 import jaxcal
 from jaxcal import Draws, skce_test
+from jaxcal.fit import redraws
 from jaxcal.kernels import Matern52
 from jaxcal.nulls import Bound, Eigenvalues, HadamardWild, Redrawn, Wild
-from jaxcal.preparation import redraws
 from jaxcal.skce import skce
 from jaxcal.ucme import F, Signs, ucme_test
 
@@ -108,7 +108,7 @@ def test_draws_of_classes_are_the_estimates_of_redrawn_labels(m, similar, key):
     root = jax.random.normal(jax.random.key(9), (m, m))
     options = {"target_kernel": root @ root.T} if similar else {}
     result = skce_test(key, p, ys, null=Redrawn(4), **options)
-    classes = jaxcal.models.families.Classes(p)
+    classes = jaxcal.read.families.Classes(p)
     sets = redrawn(key, 4, classes, ys)
     wanted = [skce(key, p, labels, **options).unbiased for _, labels in sets]
     np.testing.assert_allclose(result.null_samples, wanted, rtol=1e-9, atol=1e-12)
@@ -209,7 +209,7 @@ def rejections(test, draw, null, sets, n):
 
 def rare(key, n):
     q = jax.random.uniform(key, (n,), minval=0.002, maxval=0.032)
-    return jaxcal.models.families.Classes(jnp.stack([1 - q, q], axis=1))
+    return jaxcal.read.families.Classes(jnp.stack([1 - q, q], axis=1))
 
 
 @pytest.mark.slow

@@ -11,8 +11,9 @@ import scipy.stats
 from reference.nulls import Gamma
 
 import jaxcal
-from jaxcal import checks, kccsd_test
+from jaxcal import kccsd_test
 from jaxcal.nulls import Wild
+from jaxcal.read import checks
 from jaxcal.results import largest_share
 
 RNG = np.random.default_rng(0)

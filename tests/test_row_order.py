@@ -19,7 +19,6 @@ from jaxcal.dce import laplace_ce, smooth_ce
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
-from jaxcal.preparation.specification import reach
 from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
 from jaxcal.squared_ce.spectral import spectral
@@ -93,7 +92,7 @@ ESTIMATES = {
     ),
     "compared": compared,
     "ridges": ridges,
-    "reach": lambda d: reach(d["ys"]),
+    "reach": lambda d: range_over_iqr(d["ys"]),
     "coverage": shares,
     "diagnosis": diagnosed,
     "locations": lambda d: ucme(KEY, normals(d), d["ys"]),

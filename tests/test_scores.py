@@ -12,8 +12,8 @@ import pytest
 
 from jaxcal import calibration_test, kccsd_test
 from jaxcal.divergences import Vectors
-from jaxcal.models import Scores, Standardized, Units, Unnormalized
-from jaxcal.scores import is_distribution, score, scores_at, signs_reversed
+from jaxcal.read import Scores, Standardized, Units, Unnormalized
+from jaxcal.read.scores import is_distribution, score, scores_at, signs_reversed
 
 N, D = 5, 3
 RNG = np.random.default_rng(0)

@@ -10,8 +10,8 @@ import jaxcal
 from jaxcal import Scores, kccsd_test, kcsd_test, ksd_test, measures, sbi, skce_test, ucme
 from jaxcal.divergences import Fisher
 from jaxcal.kernels import Delta, Gaussian, Laplace
-from jaxcal.models.families import distribution_of
 from jaxcal.nulls import BlockNormal, Wild
+from jaxcal.read.families import distribution_of
 from jaxcal.squared_ce import Bins
 
 YS = np.random.default_rng(0).normal(size=(12, 2))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_quadratic import Waves, check, close, data, dense
 
-from jaxcal.quadratic import quadratic_sums
-from jaxcal.signs import LARGEST_GROUP, HadamardSigns, fold, hadamard
+from jaxcal.engine.quadratic import quadratic_sums
+from jaxcal.engine.signs import LARGEST_GROUP, HadamardSigns, fold, hadamard
 
 
 @pytest.mark.parametrize("m", [1, 2, 8])

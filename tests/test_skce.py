@@ -19,9 +19,9 @@ from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
 from jaxcal.nulls import BlockNormal, Multinomial, Redrawn, Wild
-from jaxcal.pairwise.skce import KernelResidual, Observed
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
+from jaxcal.statistics.skce import KernelResidual, Observed
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 
 KEY = jax.random.key(0)
 PAPER = {

@@ -6,9 +6,8 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import RandomFeatures, Scores
-from jaxcal.arrays_file import BadFile
-from jaxcal.linear import linear_sums
-from jaxcal.skce.observations import observations
+from jaxcal.engine.linear import linear_sums
+from jaxcal.read.observations import observations
 from jaxcal.streaming import (
     StreamedTest,
     StreamState,
@@ -16,6 +15,7 @@ from jaxcal.streaming import (
     parquet_batches,
     parquet_shards,
 )
+from jaxcal.streaming.arrays_file import BadFile
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -15,8 +15,8 @@ from reference.regression import gaussian_forecasts
 from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.points import Scaled
-from jaxcal.location_nulls import hotelling
-from jaxcal.models import Draws
+from jaxcal.nulls.locations import hotelling
+from jaxcal.read import Draws
 from jaxcal.ucme import ChiSquared, F, Signs, ucme, ucme_test
 
 KERNEL = {

@@ -15,11 +15,11 @@ from quick import quick_first
 from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd, ksd, ucme_test
 from jaxcal.divergences import Vectors
 from jaxcal.divergences.vectors import NodeScores
+from jaxcal.fit import stein_specification
 from jaxcal.kernels import Constant, Gaussian
-from jaxcal.models import OwnUnits, Standardized, Units
-from jaxcal.models.families import distribution_of, mean_and_covariance
 from jaxcal.nulls import Wild
-from jaxcal.preparation import stein_specification
+from jaxcal.read import OwnUnits, Standardized, Units
+from jaxcal.read.families import distribution_of, mean_and_covariance
 from jaxcal.skce import skce
 from jaxcal.whitening import Landing, LocationScale, Moments, Regression
 

@@ -22,8 +22,8 @@ def ready(x, y):
 
     from jaxcal.divergences import Fisher
     from jaxcal.kernels import Gaussian
-    from jaxcal.pairwise.stein import Stein, SteinFeatures
-    from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+    from jaxcal.statistics.stein import Stein, SteinFeatures
+    from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 
     stein = Stein(Gaussian(jnp.float32(3)), dimension=D)
     pairwise = Weighted(Gaussian(jnp.float32(2)), Fisher(), stein)
@@ -59,8 +59,8 @@ def part_ingredients(quick, n, batch):
     import jax.numpy as jnp
 
     from jaxcal import Unnormalized, kccsd_test, nulls
+    from jaxcal.engine.signs import independent_signs
     from jaxcal.kernels import Gaussian
-    from jaxcal.signs import independent_signs
 
     x, y = data(n, (batch,))
     keys = jax.random.split(jax.random.key(0), batch)
@@ -143,7 +143,7 @@ def part_first(quick, obvious):
     if not obvious:
         import jaxcal
         from jaxcal import testing
-        from jaxcal.preparation import stein_specification
+        from jaxcal.fit import stein_specification
 
     ready = time.process_time()
     x, y = jax.block_until_ready(data(256))

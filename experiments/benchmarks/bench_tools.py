@@ -63,7 +63,7 @@ def obvious_test(key, x, y):
     import jax.numpy as jnp
 
     from jaxcal.kernels.points import gram
-    from jaxcal.pairwise.stein import stein
+    from jaxcal.statistics.stein import stein
 
     node_key, sign_key = jax.random.split(key)
     n = y.shape[0]

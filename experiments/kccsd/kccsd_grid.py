@@ -22,12 +22,12 @@ from jaxcal.divergences import (
     Wasserstein,
 )
 from jaxcal.divergences.vectors import gram_block
+from jaxcal.fit import stein_specification
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, points
 from jaxcal.nulls import Wild
-from jaxcal.pairwise.skce import KernelResidual, Observed
-from jaxcal.pairwise.stein import Stein
-from jaxcal.preparation import stein_specification
+from jaxcal.statistics.skce import KernelResidual, Observed
+from jaxcal.statistics.stein import Stein
 from jaxcal.typing import Features, Pairwise
 
 DRAWS = 10  # base points, and draws of each prediction, of the approximate series

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.measures.classes import Cells, cells
 from jaxcal.numerics import largest, safe_sqrt
+from jaxcal.read import checks
 from jaxcal.typing import Scalar
 
 Distance = Callable[[Float[Array, " m"], Float[Array, " m"]], Scalar]

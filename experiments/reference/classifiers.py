@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.squared_ce.reductions import Reduced, binary
 from jaxcal.typing import KeyLike
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.typing import KeyLike
 from reference.distances import Domain
 

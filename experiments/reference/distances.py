@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.dce.kernel import of_unit_norm, positive_like, sums
 from jaxcal.dce.lower import Coupling, differences, solve
 from jaxcal.dce.predictions import Binary, atoms, binary, ordered, positive
 from jaxcal.numerics import largest, safe_sqrt
+from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
 from reference.partitions import MOST, Partition, best_partition, mean_labels
 

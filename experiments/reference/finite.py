@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.numerics import largest
+from jaxcal.read import checks
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced, reduce
 from jaxcal.typing import KeyLike, Scalar

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.squared_ce.estimators import positive
 from jaxcal.squared_ce.functions import one_problem
 from jaxcal.squared_ce.kde import BLOCK, GRID, log_kernel, logits_of, on_simplex

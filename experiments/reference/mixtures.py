@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 WRAPPERS = ("Independent", "ExpandedDistribution")

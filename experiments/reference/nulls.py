@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaincc, ndtr
 
+from jaxcal.engine.quadratic import count, ordered_pairs
 from jaxcal.nulls import Needs, Outcome, Sums
 from jaxcal.nulls.resampling import float_type
 from jaxcal.numerics import at_least
-from jaxcal.quadratic import count, ordered_pairs
 from jaxcal.typing import Features, Key
 
 

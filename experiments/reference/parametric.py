@@ -14,7 +14,7 @@ import jax.scipy.optimize
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.functions import Factors, one_problem, risk_of_factors
 from jaxcal.squared_ce.reductions import Reduced

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.typing import KeyLike, Scalar
 
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.ckce.inputs import stacked
 from jaxcal.measures.classes import wilson
+from jaxcal.read import checks
 from jaxcal.typing import KeyLike
 
 Measure = Callable[[Array, Array], Array]  # probabilities [n, m], labels [n] -> a number

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import convert
+from jaxcal.read import convert
 from jaxcal.typing import KeyLike, Scalar
 
 NOISE = 0.15  # of the sine, where x = 0

@@ -3,8 +3,8 @@
 import math
 from typing import NamedTuple
 
-from jaxcal import checks
 from jaxcal.dce.intervals import smallest_width
+from jaxcal.read import checks
 
 
 class SampleSizes(NamedTuple):

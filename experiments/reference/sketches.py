@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.kernel import positive_like
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.sorting import sums
+from jaxcal.read import checks
 from jaxcal.typing import Key, KeyLike, Scalar
 
 NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them

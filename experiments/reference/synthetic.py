@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.typing import KeyLike, Vector
 
 Probabilities = Float[Array, "n m"]

@@ -12,9 +12,9 @@ import numpy as np
 
 import jaxcal
 from jaxcal import mcmc
-from jaxcal.models import Scores
 from jaxcal.nulls import Wild
-from jaxcal.scores import scores_at
+from jaxcal.read import Scores
+from jaxcal.read.scores import scores_at
 from jaxcal.skce import skce_test
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,8 +11,8 @@ import sbi_methods as methods
 
 import jaxcal
 from jaxcal import simulators
-from jaxcal.models import Scores
 from jaxcal.nulls import Wild
+from jaxcal.read import Scores
 from jaxcal.sbi import score_pairs
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.torch_density import density_of

@@ -14,12 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal import Unnormalized, sbi
-from jaxcal.models import Scores
+from jaxcal.read import Scores
+from jaxcal.read.scores import scores_at
 from jaxcal.sbi import Space
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.report import PosteriorReport
 from jaxcal.sbi.space import over_free
-from jaxcal.scores import scores_at
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner

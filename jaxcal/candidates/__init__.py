@@ -1,16 +1,13 @@
 """Exchangeable candidates: calibration from log densities alone, exact for every n."""
 
-from jaxcal.candidates.exchangeability import ExchangeabilityResult, exchangeability_test
-from jaxcal.candidates.proposals import Candidates, Chains, Drawn, Independent, RandomWalk
+from jaxcal.candidates.exchangeability import exchangeability_test
+from jaxcal.candidates.proposals import Candidates, Chains, Drawn
 from jaxcal.candidates.ranks import coordinate, distance_to, log_density, ranks
 
 __all__ = [
     "Candidates",
     "Chains",
     "Drawn",
-    "ExchangeabilityResult",
-    "Independent",
-    "RandomWalk",
     "coordinate",
     "distance_to",
     "exchangeability_test",

@@ -3,38 +3,36 @@ r"""Is the target exchangeable with its candidates? Spread, correlation and shif
 Given the set of candidates of each observation, the index of the target has known probabilities w
 under calibration. A residual :math:`r_i = \phi(y_i) - \sum_k w_{ik} \phi(a_{ik})` of any feature
 :math:`\phi` has mean zero, and redrawing the indices gives the distribution of every statistic of
-the residuals exactly, for every n. The statistic is the quadratic form of `jaxcal.quadratic`,
-:math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
+the residuals exactly, for every n. The statistic is the quadratic form of
+`jaxcal.engine.quadratic`, :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal import checks
 from jaxcal.candidates.proposals import Candidates, Chains, Proposal
 from jaxcal.candidates.ranks import coordinate, log_density, ranks
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.coverage import massart
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import NodeScores
+from jaxcal.engine.quadratic import TILE, quadratic_sums
+from jaxcal.fit import Embedding, not_finite
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.mcmc import log_densities
-from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.numerics import largest
-from jaxcal.pairwise.residual import PredictionKernel
-from jaxcal.preconditioners import precision_root
-from jaxcal.preparation import Embedding, not_finite
-from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.read import Standardized, Units, Unnormalized, checks
+from jaxcal.read.scores import is_distribution, log_densities_and_gradients, scores_at
 from jaxcal.results import recorded
-from jaxcal.scores import is_distribution, log_densities_and_gradients, scores_at
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import (
     ArrayLike,
     BaseMeasure,
@@ -47,6 +45,7 @@ from jaxcal.typing import (
     PredictionsLike,
     Scalar,
 )
+from jaxcal.whitening.precisions import precision_root
 
 PARTS = ("log density", "location", "scale", "correlation")
 
@@ -80,7 +79,7 @@ def exchangeability_test(
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         proposal: How candidates are made: `Chains`, which with ``nodes`` see weights of modes too,
-            `RandomWalk`, `Independent` or `Drawn`.
+            or `Drawn`.
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             asks for the same error everywhere.
@@ -188,50 +187,27 @@ def _test(
     n_resamples: int,
     tile: int,
 ) -> ExchangeabilityResult:
-    n, event = targets.shape[0], targets.shape[1:]
     node_key, feature_key, candidate_key, index_key, rank_key = jax.random.split(key, 5)
+    n, event = targets.shape[0], targets.shape[1:]
     ys = targets.reshape(n, -1)
     d = ys.shape[1]
-    units = Units.of(ys)
-    nodes = (
-        jax.random.normal(node_key, (n_nodes, d), ys.dtype)
-        if base_measure is None
-        else units.points(base_measure.reshape(-1, d).astype(ys.dtype))
-    )
-    standardized = Standardized(predictions, units, event)
-    _, values = scores_at(standardized, units.points(ys), nodes)
-    assert values is not None
-    embedding, described = Embedding.fit(
-        feature_key,
-        divergence,
-        standardized,
-        NodeScores(nodes, values),
-        standardize=True,
-        unitless=points.all_unset(kernel),
-    )
-    bandwidth, _ = median_heuristic(embedding.divergence, described)
-    pairwise = PredictionKernel(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
-
-    roots = precision_root(nodes, values, "full").values
-    usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)
-    roots = units.scale[None, :, None] * jnp.where(usable, roots, jnp.eye(d, dtype=ys.dtype)[None])
-
-    candidates = proposal(candidate_key, _Densities(predictions, event), ys, roots)
+    if base_measure is None:
+        nodes = jax.random.normal(node_key, (n_nodes, d), ys.dtype)
+    else:
+        nodes = Units.of(ys).points(base_measure.reshape(-1, d).astype(ys.dtype))
+    fit = _fit(feature_key, predictions, targets, nodes, divergence, kernel)
+    candidates = proposal(candidate_key, _Densities(predictions, event), ys, fit.roots)
     logs = candidates.log_densities
     lost = jnp.any(jnp.isnan(logs) | (logs == jnp.inf), axis=1)
     lost = lost | ~jnp.all(jnp.isfinite(ys), axis=1)
     impossible = jnp.sum(~lost & (logs[:, 0] == -jnp.inf))
-    nonfinite, nonfinite_features = jnp.sum(lost), not_finite(described)
+    nonfinite, nonfinite_features = jnp.sum(lost), not_finite(fit.features.predictions)
     whole = (nonfinite == 0) & (nonfinite_features == 0)
 
-    features = _features(candidates, roots)
     indices = _redrawn(index_key, candidates.weights, n_resamples)
-    statistics = jnp.stack(
-        [
-            jnp.sum(jax.lax.map(partial(_forms, pairwise, described, indices, tile), part), axis=0)
-            for part in features
-        ]
-    )
+    forms = partial(_forms, fit.pairwise, fit.features, indices, tile)
+    parts = _features(candidates, fit.roots)
+    statistics = jnp.stack([jnp.sum(jax.lax.map(forms, part), axis=0) for part in parts])
     standardized, p = _p_values(statistics)
     combined = jnp.nanmax(standardized, axis=0)
     spread = jnp.any(~jnp.isnan(standardized[:, 0]))
@@ -258,6 +234,46 @@ def _test(
         parts=PARTS if d > 1 else PARTS[:3],
         n_resamples=n_resamples,
     )
+
+
+class _Fit(NamedTuple):
+    """The kernel on predictions as a statistic, its features, and the scale [n, d, d] of each
+    prediction in the units of the targets."""
+
+    pairwise: Weighted
+    features: WeightedFeatures
+    roots: Float[Array, "n d d"]
+
+
+def _fit(
+    key: Key,
+    predictions: PredictionsLike,
+    targets: Array,
+    nodes: Float[Array, "m d"],
+    divergence: DivergenceLike,
+    kernel: KernelLike,
+) -> _Fit:
+    n, ys = targets.shape[0], targets.reshape(targets.shape[0], -1)
+    units = Units.of(ys)
+    standardized = Standardized(predictions, units, targets.shape[1:])
+    _, values = scores_at(standardized, units.points(ys), nodes)
+    assert values is not None
+    embedding, described = Embedding.fit(
+        key,
+        divergence,
+        standardized,
+        NodeScores(nodes, values),
+        standardize=True,
+        unitless=points.all_unset(kernel),
+    )
+    bandwidth, _ = median_heuristic(embedding.divergence, described)
+    # residuals are the weight columns of the engine, and the kernel alone is the statistic
+    pairwise = Weighted(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
+    features = WeightedFeatures(described, jnp.ones((n, 1), ys.dtype))
+    roots = precision_root(nodes, values, "full").values
+    usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)
+    eye = jnp.eye(ys.shape[1], dtype=ys.dtype)[None]
+    return _Fit(pairwise, features, units.scale[None, :, None] * jnp.where(usable, roots, eye))
 
 
 def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Float[Array, "q n k"]]:

@@ -3,10 +3,8 @@ r"""Points that could as well have been the target: exchangeable candidates.
 A Markov kernel that leaves a prediction invariant and is reversible, walked from the target y back
 to a centre c and from there forward to :math:`a_1, .., a_m`, makes :math:`y, a_1, .., a_m`
 exchangeable wherever y is a draw of the prediction, for every number of steps and every speed of
-the chain: no burn-in, because under calibration the target is a draw already. Steps that do not
-look at the density give the same with weights: the probability that a candidate is the target is
-then proportional to its density. Only log densities up to their constant are used.
-Source: Besag and Clifford (1989), Section 2; Tjelmeland (2004) for the weights.
+the chain: no burn-in, because under calibration the target is a draw already. Only log densities
+up to their constant are used. Source: Besag and Clifford (1989), Section 2.
 """
 
 from functools import partial
@@ -17,10 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import convert
 from jaxcal.candidates.mixtures import Mixtures, fitted
-from jaxcal.models.sampling import sample
-from jaxcal.typing import Distribution, DTypeLike, Key, Points, Scalar
+from jaxcal.read import convert
+from jaxcal.typing import Key, Points, Scalar
 
 
 @runtime_checkable
@@ -70,25 +67,6 @@ class Proposal(Protocol):
     def __call__(
         self, key: Key, densities: Densities, ys: Points, units: Float[Array, "n d d"], /
     ) -> Candidates: ...
-
-
-class _Scales(eqx.Module):
-    """Log-uniform sizes of steps, drawn without a look at the state."""
-
-    smallest: float = eqx.field(static=True)
-    largest: float = eqx.field(static=True)
-
-    def draw(self, key: Key, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        low, high = jnp.log(jnp.asarray([self.smallest, self.largest], dtype))
-        return jnp.exp(jax.random.uniform(key, shape, dtype, low, high))
-
-
-def _ordered(smallest: float, largest: float) -> None:
-    smallest, largest = convert.real(smallest, "smallest"), convert.real(largest, "largest")
-    if not 0 < smallest <= largest < float("inf"):
-        raise ValueError(
-            f"smallest, largest: wanted 0 < smallest <= largest, got {smallest} and {largest}"
-        )
 
 
 def _nodes(value: object) -> Any:
@@ -152,7 +130,11 @@ class Chains(eqx.Module):
     def __check_init__(self):
         convert.integer(self.n_candidates, "n_candidates")
         convert.integer(self.n_steps, "n_steps")
-        _ordered(self.smallest, self.largest)
+        low, high = convert.real(self.smallest, "smallest"), convert.real(self.largest, "largest")
+        if not 0 < low <= high < float("inf"):
+            raise ValueError(
+                f"smallest, largest: wanted 0 < smallest <= largest, got {low} and {high}"
+            )
 
     def __call__(self, key, densities, ys, units, /) -> Candidates:
         n, d = ys.shape
@@ -196,7 +178,7 @@ class Chains(eqx.Module):
         points: Array,
         at_points: PyTree,
     ) -> tuple[Array, PyTree, Scalar]:
-        scales = _Scales(self.smallest, self.largest)
+        low, high = jnp.log(jnp.asarray([self.smallest, self.largest], points.dtype))
         inverse = jnp.linalg.inv(units)
 
         def drift(gradients: Array) -> Array:
@@ -210,7 +192,8 @@ class Chains(eqx.Module):
             points, (logs, gradients), moved = carry
             step_key = jax.random.fold_in(key, t)
             scale_key, noise_key, accept_key = jax.random.split(step_key, 3)
-            s = scales.draw(scale_key, (*logs.shape, 1), points.dtype)
+            shape = (*logs.shape, 1)
+            s = jnp.exp(jax.random.uniform(scale_key, shape, points.dtype, low, high))
             noise = jax.random.normal(noise_key, points.shape, points.dtype)
             step_in_units = s**2 / 2 * drift(gradients) + s * noise
             proposed = points + jnp.einsum("nij,nkj->nki", units, step_in_units)
@@ -240,102 +223,6 @@ class Chains(eqx.Module):
         begin = (points, at_points, jnp.zeros((), points.dtype))
         points, at_points, moved = jax.lax.fori_loop(0, self.n_steps, step, begin)
         return points, at_points, moved / self.n_steps
-
-
-class RandomWalk(eqx.Module):
-    r"""Candidates by a random walk from the target to a centre and back, weighted by p.
-
-    The centre is :math:`c = y + s M \xi`, the candidates are :math:`a_k = c + s M \xi_k`, with one
-    s a prediction, shared by its candidates; M is the unit of the prediction. No gradient:
-    for densities that are not differentiable, and in few dimensions.
-
-    Args:
-        n_candidates: Number m of candidates.
-        smallest: Smallest s; s is log-uniform.
-        largest: Largest s.
-
-    Raises:
-        ValueError: A number is out of range; the message names it.
-
-    Cost: m + 1 log densities a prediction.
-
-    Source: Tjelmeland (2004).
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions, proposal = dist.Normal(centers, 1.0), jaxcal.candidates.RandomWalk()
-        >>> jaxcal.candidates.exchangeability_test(
-        ...     1, predictions, centers + 2 * noise, proposal=proposal
-        ... ).verdict
-        'rejected'
-    """
-
-    n_candidates: int = eqx.field(default=64, static=True)
-    smallest: float = eqx.field(default=0.3, static=True)
-    largest: float = eqx.field(default=3.0, static=True)
-
-    def __check_init__(self):
-        convert.integer(self.n_candidates, "n_candidates")
-        _ordered(self.smallest, self.largest)
-
-    def __call__(self, key, densities, ys, units, /) -> Candidates:
-        n, d = ys.shape
-        scale_key, noise_key = jax.random.split(key)
-        s = _Scales(self.smallest, self.largest).draw(scale_key, (n, 1, 1), ys.dtype)
-        noise = jax.random.normal(noise_key, (n, self.n_candidates + 1, d), ys.dtype)
-        steps = s * jnp.einsum("nij,nkj->nki", units, noise)
-        others = ys[:, None] + steps[:, :1] + steps[:, 1:]
-        points = jnp.concatenate([ys[:, None], others], axis=1)
-        logs = densities.logs(points)
-        return Candidates(points, logs, weights(logs), jnp.ones((), ys.dtype))
-
-
-class Independent(eqx.Module):
-    """Candidates by independent draws of a known distribution, weighted by p over its density.
-
-    Args:
-        distribution: A numpyro distribution with batch shape [n] or [] over the targets, which
-            must reach wherever the predictions do: an approximate posterior, a prior. It must not
-            depend on the targets.
-        n_candidates: Number m of candidates.
-
-    Cost: m + 1 log densities of each a prediction.
-
-    Source: Tjelmeland (2004).
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> proposal = jaxcal.candidates.Independent(dist.StudentT(3.0, 0.0, 3.0))
-        >>> jaxcal.candidates.exchangeability_test(
-        ...     1, dist.Normal(centers, 1.0), centers + 2 * noise, proposal=proposal
-        ... ).verdict
-        'rejected'
-    """
-
-    distribution: Distribution
-    n_candidates: int = eqx.field(default=64, static=True)
-
-    def __check_init__(self):
-        convert.integer(self.n_candidates, "n_candidates")
-
-    def __call__(self, key, densities, ys, units, /) -> Candidates:
-        n, d = ys.shape
-        event = tuple(self.distribution.event_shape)
-        batch = tuple(self.distribution.batch_shape)
-        shape = (self.n_candidates, n) if batch == () else (self.n_candidates,)
-        others = sample(key, self.distribution, shape, "distribution").reshape(
-            self.n_candidates, n, d
-        )
-        points = jnp.concatenate([ys[None], others.astype(ys.dtype)])
-        proposal = self.distribution.log_prob(points.reshape(-1, n, *event))
-        points = jnp.moveaxis(points, 0, 1)
-        logs = densities.logs(points)
-        ratio = logs - jnp.moveaxis(proposal, 0, 1)
-        return Candidates(points, logs, weights(ratio), jnp.ones((), ys.dtype))
 
 
 class Drawn(eqx.Module):
@@ -381,8 +268,3 @@ class Drawn(eqx.Module):
         logs = densities.logs(points)
         same = jnp.full(logs.shape, 1 / logs.shape[1], ys.dtype)
         return Candidates(points, logs, same, jnp.ones((), ys.dtype))
-
-
-def weights(logs: Float[Array, "n k"]) -> Float[Array, "n k"]:
-    """exp(logs), each row divided by its sum; NaN stays, and a row of -inf is NaN."""
-    return jax.nn.softmax(logs, axis=1)

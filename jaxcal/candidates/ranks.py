@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import convert
 from jaxcal.candidates.proposals import Candidates
+from jaxcal.read import convert
 from jaxcal.typing import KeyLike, Vector
 
 Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number a candidate

@@ -45,15 +45,6 @@ class ExchangeabilityResult(JudgedResult):
         parts: Names of the g parts.
         n_resamples: Number of draws of the null.
         level: Level of the test, which decides `verdict`.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions = dist.Normal(centers, 1.0)
-        >>> result = jaxcal.candidates.exchangeability_test(1, predictions, centers + noise)
-        >>> result.ranks.shape, result.part_p_values.shape == (len(result.parts),)
-        ((100, 2), True)
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("parts", "part_statistics", "part_p_values")

@@ -6,10 +6,10 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxcal import checks
 from jaxcal.checking.plan import Asked, Plan, check_inputs, plan
 from jaxcal.checking.report import CheckReport
 from jaxcal.nulls import DependentWild, HadamardWild
+from jaxcal.read import checks
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 

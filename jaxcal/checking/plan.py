@@ -5,22 +5,21 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from jaxcal import checks
 from jaxcal.calibration import kccsd_test
 from jaxcal.coverage import coverage
 from jaxcal.dce import distance_from_calibration
 from jaxcal.divergences import Vectors
 from jaxcal.entries import calibration_test
 from jaxcal.measures import confidences, reliability
-from jaxcal.models import Draws, LogDensities, Scores, Unnormalized
-from jaxcal.models.families import Classes, distribution_of
 from jaxcal.nulls import DependentWild, Null
+from jaxcal.read import Draws, LogDensities, Scores, Unnormalized, checks
+from jaxcal.read.families import Classes, distribution_of
+from jaxcal.read.observations import observations
+from jaxcal.read.scores import is_distribution
 from jaxcal.results import Result
 from jaxcal.sbi import check_draws, check_posterior
 from jaxcal.sbi.pairs import ScoredPairs
-from jaxcal.scores import is_distribution
 from jaxcal.skce import skce_test
-from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import default_null
 from jaxcal.squared_ce import Bins, calibration_error
 from jaxcal.typing import ArrayLike, Key, PredictionsLike

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jaxcal import checks
 from jaxcal.ckce import kernels, solvers
 from jaxcal.ckce.effect import Curve
 from jaxcal.ckce.expansion import Expansion, by_products
@@ -24,15 +23,15 @@ from jaxcal.ckce.inputs import Ridge, ridge_at
 from jaxcal.ckce.results import CKCE
 from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.vectors import gram_block
+from jaxcal.fit import Fitted, Specification, stein_specification
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.models import Scores, Unnormalized
-from jaxcal.models.families import Classes, distribution_of
 from jaxcal.numerics import at_least, not_finite
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-from jaxcal.preparation import Prepared, Specification, stein_specification
-from jaxcal.scores import is_distribution
+from jaxcal.read import Scores, Unnormalized, checks
+from jaxcal.read.families import Classes, distribution_of
+from jaxcal.read.scores import is_distribution
 from jaxcal.skce.specification import mean_specification
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
 from jaxcal.whitening import Regression
 
@@ -146,7 +145,7 @@ def _products(pairwise: Weighted, rows: WeightedFeatures, cols: WeightedFeatures
     return jnp.sum(pairwise.statistic.block(rows.residual, cols.residual), axis=0)
 
 
-def _gram_and_products(prepared: Prepared, features: WeightedFeatures) -> tuple[Array, Array]:
+def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
     """K and D, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import checks
 from jaxcal.ckce import kernels
 from jaxcal.ckce.estimator import Problem, checked_problem
 from jaxcal.ckce.inputs import checked, residuals
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-from jaxcal.quadratic import TILE, pair_means
+from jaxcal.engine.quadratic import TILE, pair_means
+from jaxcal.read import checks
 from jaxcal.results import Estimate
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, KernelLike, Scalar
 
 

@@ -9,8 +9,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal import checks
-from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import skill
 from jaxcal.ckce.effect import Curve, all_softened, curve_of
@@ -27,9 +25,11 @@ from jaxcal.ckce.features import NystroemFeatures, pivots, spread
 from jaxcal.ckce.inputs import Ridge, class_root, noise, residuals, ridge_at
 from jaxcal.ckce.results import Comparison, Differences
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.engine.batching import one_at_a_time
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.numerics import at_least
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
 LONG = 3e10  # numbers of features multiplied by each other, a few seconds of a processor

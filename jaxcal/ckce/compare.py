@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcal import checks
 from jaxcal.ckce.any_predictions import (
     are_classes,
     expanded,
@@ -22,6 +21,7 @@ from jaxcal.ckce.estimator import positive
 from jaxcal.ckce.inputs import Ridge, named, ridge_at, stacked
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.results import Comparison
+from jaxcal.read import checks
 from jaxcal.results import recorded
 from jaxcal.typing import (
     ArrayLike,

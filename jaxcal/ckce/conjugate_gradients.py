@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
-from jaxcal.batching import over_rows
 from jaxcal.ckce import solvers
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
+from jaxcal.engine.batching import over_rows
 from jaxcal.kernels import grams
 from jaxcal.numerics import at_least
+from jaxcal.read import checks
 from jaxcal.typing import KernelLike, Scalar
 
 TILE = 1024

@@ -13,17 +13,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
-from jaxcal.batching import one_at_a_time
 from jaxcal.ckce import any_predictions, kernels, solvers
 from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.results import CKCE
 from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
+from jaxcal.engine.batching import one_at_a_time
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls.contract import p_value
+from jaxcal.read import checks
 from jaxcal.results import TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,

@@ -44,7 +44,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.ckce import solvers
 from jaxcal.ckce.features import TILE, normal_equations
-from jaxcal.kernels.low_rank import NystroemFeatures
+from jaxcal.kernels.grams import NystroemFeatures
 from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Scalar
 

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
-from jaxcal.batching import over_rows
 from jaxcal.ckce import solvers
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
+from jaxcal.engine.batching import over_rows
 from jaxcal.kernels import grams
 from jaxcal.kernels.bandwidths import by_values
-from jaxcal.kernels.low_rank import NystroemFeatures, pivots
+from jaxcal.kernels.grams import NystroemFeatures, pivots
 from jaxcal.kernels.points import Gaussian, Linear, Sum
 from jaxcal.numerics import at_least
+from jaxcal.read import checks
 from jaxcal.typing import KernelLike, Key, Scalar
 
 TILE = 2048

@@ -13,8 +13,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
 from jaxcal.numerics import psd_root
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike
 
 Probabilities = Float[Array, "n m"]

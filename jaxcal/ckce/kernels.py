@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian, Linear, Sum
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
 from jaxcal.kernels import grams
+from jaxcal.read import checks
 from jaxcal.typing import KernelLike, Scalar
 
 Gram = Float[Array, "n n"]

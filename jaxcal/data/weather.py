@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Shaped
 
-from jaxcal import convert
+from jaxcal.read import convert
 
 COLUMNS = ("date", "precipitation", "temp_max", "temp_min", "wind", "weather")
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.dce.predictions import Binary, Ordered, atoms, binary
 from jaxcal.dce.sorting import ascending
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
 from jaxcal.dce.binned import BinnedECE, binned_ece, ece
 from jaxcal.dce.intervals import _best, _surrogate, smallest_width
 from jaxcal.dce.kernel import _laplace
@@ -22,6 +21,7 @@ from jaxcal.dce.population import label_free_groups, moved
 from jaxcal.dce.predictions import Binary, Ordered, merged, ordered
 from jaxcal.dce.smooth import _smooth
 from jaxcal.numerics import at_least, at_most, largest, smallest
+from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
 
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.dce.bracket import Bracket, bracket_of, measures_of
 from jaxcal.dce.population import PopulationBounds, population_bounds
 from jaxcal.dce.predictions import binary, ordered, repeated
 from jaxcal.dce.resampling import Null, kernel_statistic, label_test, no_verdict, suitable_null
 from jaxcal.nulls.contract import holm
+from jaxcal.read import checks
 from jaxcal.results import (
     Interval,
     JudgedResult,

@@ -17,10 +17,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
 from jaxcal.dce.predictions import Atoms, Binary, Ordered, atoms, binary, merged, ordered, positive
 from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, smallest
+from jaxcal.read import checks
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar, Vector
 

@@ -12,15 +12,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import checks
 from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.dce.sorting import prefixes
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.engine.quadratic import TILE, quadratic_sums
 from jaxcal.kernels.points import Laplace, as_kernel
 from jaxcal.numerics import safe_sqrt
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
-from jaxcal.quadratic import TILE, quadratic_sums
+from jaxcal.read import checks
 from jaxcal.results import Result, recorded
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, PointKernel, Scalar, Vector
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
-from jaxcal import checks
 from jaxcal.dce.predictions import atoms, binary, positive
+from jaxcal.read import checks
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike
 

@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, largest
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
 CELLS = 64

@@ -6,7 +6,6 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.dce.intervals import smallest_width
 from jaxcal.dce.predictions import binary, ordered, repeated
 from jaxcal.dce.resampling import (
@@ -17,6 +16,7 @@ from jaxcal.dce.resampling import (
     smooth_statistic,
     suitable_null,
 )
+from jaxcal.read import checks
 from jaxcal.results import JudgedResult, Sentences, count_verdicts, in_words, recorded
 from jaxcal.typing import ArrayLike, KeyLike, Scalar
 

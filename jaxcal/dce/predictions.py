@@ -13,8 +13,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
 from jaxcal.dce.sorting import order, sums
+from jaxcal.read import checks
 from jaxcal.typing import Vector
 
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import checks
 from jaxcal.dce.distance import DistanceResult, distance_from_calibration
 from jaxcal.dce.population import RUNS, Groups
 from jaxcal.dce.predictions import Ordered, binary, ordered
+from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, confidence, in_words, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar
 

@@ -21,13 +21,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import checks
 from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.kernel import sums
 from jaxcal.dce.predictions import Binary, Ordered, Residuals, merged
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
 from jaxcal.numerics import at_least, largest, smallest
+from jaxcal.read import checks
 from jaxcal.results import Sentences, too_few
 from jaxcal.typing import Key, Scalar, Vector
 

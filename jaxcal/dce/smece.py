@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.numerics import at_most
+from jaxcal.read import checks
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar
 

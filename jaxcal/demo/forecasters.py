@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.models import Units, Unnormalized
+from jaxcal.read import Units, Unnormalized
 from jaxcal.typing import Distribution, Key, Point, Points, Scalar
 
 

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.calibration import kccsd_test
 from jaxcal.checking.plan import SCORES
 from jaxcal.checking.report import CheckReport
@@ -22,8 +21,9 @@ from jaxcal.demo.days import SEASONS, Days, forecasts, season
 from jaxcal.demo.forecasters import Energy, Regression
 from jaxcal.demo.training import train
 from jaxcal.nulls import DependentWild, Wild
+from jaxcal.read import checks
+from jaxcal.read.scores import score
 from jaxcal.results import TestResult
-from jaxcal.scores import score
 from jaxcal.typing import Key, Points, Predictions
 
 RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahrenheit

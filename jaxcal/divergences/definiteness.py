@@ -14,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal import checks, convert
 from jaxcal.divergences.vectors import check_rows, gram_block
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.models import Standardized, Units
+from jaxcal.read import Standardized, Units, checks, convert
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import Contents, DivergenceLike, KernelLike, KeyLike, PredictionsLike, Scalar
 

@@ -12,16 +12,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import convert
-from jaxcal.batching import by_rows
 from jaxcal.divergences import embeddings
 from jaxcal.divergences.embeddings import BaseCov, Cov
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.kernels.bandwidths import spread_of_gaussians
-from jaxcal.models import Standardized, gaussian_moments
-from jaxcal.models.families import Laplaces, distribution_of
-from jaxcal.models.sampling import check_batch
+from jaxcal.kernels.points import by_rows
 from jaxcal.numerics import at_least, psd_root, safe_sqrt
+from jaxcal.read import Standardized, convert, gaussian_moments
+from jaxcal.read.families import Laplaces, distribution_of
+from jaxcal.read.sampling import check_batch
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
 
 

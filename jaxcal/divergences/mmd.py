@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.batching import by_rows
 from jaxcal.divergences.embeddings import Cov
 from jaxcal.divergences.fisher import ground_kernel, with_ground_bandwidth
 from jaxcal.divergences.gaussians import as_lengths, moments
@@ -15,11 +14,11 @@ from jaxcal.divergences.vectors import NodeScores
 from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic, spread_of_draws, spread_of_gaussians
-from jaxcal.kernels.points import Gaussian
-from jaxcal.models import Draws, Standardized
-from jaxcal.models.families import Normals, distribution_of
-from jaxcal.models.sampling import check_n_draws, drawn
+from jaxcal.kernels.points import Gaussian, by_rows
 from jaxcal.numerics import at_least
+from jaxcal.read import Draws, Standardized
+from jaxcal.read.families import Normals, distribution_of
+from jaxcal.read.sampling import check_n_draws, drawn
 from jaxcal.typing import Features, KernelLike, Key, Points, PredictionsLike, Scalar
 
 

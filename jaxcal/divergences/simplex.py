@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
-from jaxcal.models.sampling import check_batch
+from jaxcal.read import checks
+from jaxcal.read.sampling import check_batch
 from jaxcal.typing import Features, Key, PredictionsLike
 
 AT_ONCE = 16  # classes a step: enough to keep a core busy, few enough to compile quickly

@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import convert
 from jaxcal.divergences import embeddings
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
-from jaxcal.models import Standardized
-from jaxcal.models.families import Laplaces, Mixtures, Normals, distribution_of
-from jaxcal.models.sampling import check_batch, check_n_draws, drawn
 from jaxcal.numerics import safe_sqrt
+from jaxcal.read import Standardized, convert
+from jaxcal.read.families import Laplaces, Mixtures, Normals, distribution_of
+from jaxcal.read.sampling import check_batch, check_n_draws, drawn
 from jaxcal.typing import Features, Key, PredictionsLike
 
 TOGETHER = 64  # linear programs of one call: the overhead of a call is shared

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import convert
 from jaxcal.kernels import points
+from jaxcal.read import convert
 from jaxcal.typing import (
     ArrayLike,
     Divergence,

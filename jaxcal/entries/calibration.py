@@ -9,23 +9,23 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import checks, nulls
-from jaxcal.batching import one_at_a_time
-from jaxcal.dependence import season
+from jaxcal import nulls
+from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine.quadratic import ordered_pairs
+from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.moments import features_of, groups, standardized
 from jaxcal.entries.ranks import Seen, seen
 from jaxcal.entries.table import table
-from jaxcal.models import Standardized, Units, Unnormalized
+from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
 from jaxcal.nulls.contract import p_value
+from jaxcal.nulls.dependence import season
 from jaxcal.numerics import not_finite
-from jaxcal.preparation.specification import reach
-from jaxcal.quadratic import ordered_pairs
-from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.read import Standardized, Units, Unnormalized, checks
+from jaxcal.read.repeats import fingerprints, repeated_rows
+from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
-from jaxcal.scores import is_distribution, score, signs_reversed, states_an_end
-from jaxcal.signs import HadamardSigns
 from jaxcal.typing import ArrayLike, Key, KeyLike, Points, Predictions, Scalar
 
 MOST_COLUMNS = 10  # of inputs that have a column in the table
@@ -281,7 +281,7 @@ def _about_data(
         "nonfinite-predictions": jnp.zeros((), int) if inputs is None else not_finite(inputs),
         "identical-targets": jnp.all(raw == raw[:1]),
         "constant-coordinates": jnp.sum(jnp.max(raw, axis=0) == jnp.min(raw, axis=0)),
-        "far-targets": reach(raw),
+        "far-targets": range_over_iqr(raw),
         "repeated-rows": same,
     }
 

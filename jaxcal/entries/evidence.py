@@ -22,9 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.moments import Group
 from jaxcal.numerics import eliminated
-from jaxcal.signs import HadamardSigns
 
 TAU2 = 8.0  # shifts of about 3 deviations
 RIDGE = 0.02  # share of the identity in R, as entries may be collinear

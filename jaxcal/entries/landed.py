@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.models import Standardized
-from jaxcal.models.families import offered_moments
-from jaxcal.models.sampling import sample_if_any
 from jaxcal.numerics import at_least, eliminated, psd_root
-from jaxcal.scores import each_density, is_distribution
+from jaxcal.read import Standardized
+from jaxcal.read.families import offered_moments
+from jaxcal.read.sampling import sample_if_any
+from jaxcal.read.scores import each_density, is_distribution
 from jaxcal.typing import DTypeLike, Key, Points
 from jaxcal.whitening import Landing
 

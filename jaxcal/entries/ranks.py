@@ -10,7 +10,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.entries.landed import Landed, landed
-from jaxcal.models import Standardized, Unnormalized
+from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Points
 
 BLOCK = 4096  # observations whose points are held at once

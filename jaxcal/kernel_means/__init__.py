@@ -12,7 +12,7 @@ from jaxcal.kernel_means import (
     waves,
 )
 from jaxcal.kernel_means.dispatch import kernel_means, pair
-from jaxcal.models.families import distribution
+from jaxcal.read.families import distribution
 
 __all__ = [
     "classes",

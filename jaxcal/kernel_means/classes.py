@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.dispatch import Averages, pair
 from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
-from jaxcal.models.families import Classes
+from jaxcal.read.families import Classes
 
 
 class ClassMeans(eqx.Module):

@@ -5,7 +5,7 @@ and :math:`\kappa_2(p, q) = p^\top K q`. The products :math:`K p` are computed o
 that a pair costs one inner product of length m.
 
 Stated error, absolute, for kernels bounded by 1 in float64: `ERROR`. The probability beyond the
-last count adds at most 4e-9 (`jaxcal.models.counts.OMITTED`); numpyro's probabilities themselves
+last count adds at most 4e-9 (`jaxcal.read.counts.OMITTED`); numpyro's probabilities themselves
 are right to about 1e-7 where they need Beta functions (``BetaBinomial``, ``NegativeBinomial2``).
 """
 
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, gram, pair
 from jaxcal.kernels.points import Scaled, Sum
-from jaxcal.models.families import Lattice
+from jaxcal.read.families import Lattice
 from jaxcal.typing import KernelLike
 
 ERROR = 1e-6

@@ -14,12 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import convert
 from jaxcal.kernels import points
-from jaxcal.models import Draws, OwnUnits, Standardized, counts
-from jaxcal.models.families import Particles, distribution_of
-from jaxcal.models.sampling import drawn
-from jaxcal.models.stratified import stratified
+from jaxcal.read import Draws, OwnUnits, Standardized, convert, counts
+from jaxcal.read.families import Particles, distribution_of
+from jaxcal.read.sampling import drawn, stratified
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 
@@ -57,7 +55,7 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
-        >>> from jaxcal.models.families import Particles
+        >>> from jaxcal.read.families import Particles
         >>> class Zero:
         ...     first = second = lambda self, rows, others: jnp.zeros((len(rows), len(others)))
         ...     own = lambda self, features: jnp.zeros(len(features))
@@ -253,7 +251,7 @@ def kernel_means(
       ``NegativeBinomial2``, ``Geometric``, ``ZeroInflatedPoisson``, mixtures of them, and any other
       numpyro distribution of one whole number at or above 0;
     - for any other distribution of one number, and any kernel, 64 points at random that are spread
-      as evenly as quantiles (`jaxcal.models.stratified`): unbiased, with a standard error of some
+      as evenly as quantiles (`jaxcal.read.sampling`): unbiased, with a standard error of some
       thousandths;
     - m draws of each prediction: unbiased, with a standard error of at most 1 / m^1/2 for kernels
       bounded by 1.
@@ -264,8 +262,8 @@ def kernel_means(
     Args:
         kernel: A kernel with a bandwidth.
         predictions: A numpyro distribution with batch shape [n], class probabilities as
-            `jaxcal.models.families.Classes`, or `jaxcal.Draws`; each possibly inside a
-            `jaxcal.models.Standardized`.
+            `jaxcal.read.families.Classes`, or `jaxcal.Draws`; each possibly inside a
+            `jaxcal.read.Standardized`.
         key: Random key, needed where draws are made.
         n_draws: Number of draws of each prediction; all other ways are then passed over. By
             default 64, of vectors without a closed form.

@@ -30,7 +30,7 @@ from jaxcal.kernel_means.dispatch import (
     pair,
 )
 from jaxcal.kernels.points import L1Laplace, Laplace
-from jaxcal.models.families import Laplaces
+from jaxcal.read.families import Laplaces
 from jaxcal.typing import Point
 
 TERMS = 18  # of the series of E_2 where both arguments are below 1: 1 / 20! is below 1e-18

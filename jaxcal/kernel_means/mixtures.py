@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.dispatch import Averages, Formulas, make, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
-from jaxcal.models.families import Mixtures
+from jaxcal.read.families import Mixtures
 from jaxcal.typing import Distribution, KernelLike
 
 

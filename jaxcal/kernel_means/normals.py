@@ -17,12 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.batching import by_rows
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
-from jaxcal.kernels.points import Gaussian
-from jaxcal.models.families import Normals
-from jaxcal.models.standardized import along_last
+from jaxcal.kernels.points import Gaussian, by_rows
 from jaxcal.numerics import at_most
+from jaxcal.read.families import Normals
+from jaxcal.read.standardized import along_last
 from jaxcal.typing import Point, Points, Scalar
 
 UNROLLED = 16  # coordinates written out side by side

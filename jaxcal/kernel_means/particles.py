@@ -3,7 +3,7 @@ r"""Any kernel averaged over points: draws of each prediction, quantiles at rand
 From m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predictions,
 :math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`; for a prediction with itself the sum runs
 over different draws, so that every average is unbiased: over one half and the other where the
-draws of a half are spread evenly (`jaxcal.models.stratified`). Nodes have weights instead.
+draws of a half are spread evenly (`jaxcal.read.sampling`). Nodes have weights instead.
 """
 
 from typing import ClassVar
@@ -15,8 +15,8 @@ from jaxtyping import Array
 
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, gram, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
-from jaxcal.models.families import Nodes, Particles, Stratified
 from jaxcal.numerics import safe_sqrt
+from jaxcal.read.families import Nodes, Particles, Stratified
 from jaxcal.typing import KernelLike, Scalar
 
 

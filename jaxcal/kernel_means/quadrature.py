@@ -33,7 +33,7 @@ from jaxcal.kernel_means.laplaces import e1
 from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels import points
 from jaxcal.kernels.points import IMQ, Gaussian, Matern52, Product, RationalQuadratic
-from jaxcal.models.families import Laplaces, Normals
+from jaxcal.read.families import Laplaces, Normals
 from jaxcal.typing import ArrayFunction, KernelLike, Scalar
 
 ERROR = 3e-7

@@ -29,7 +29,7 @@ from jaxcal.kernel_means import grids
 from jaxcal.kernel_means.dispatch import Averages, Formulas, pair
 from jaxcal.kernel_means.normals import gaussian_over_normals
 from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
-from jaxcal.models.families import Normals
+from jaxcal.read.families import Normals
 from jaxcal.typing import KernelLike
 
 SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # shapes below: how many nodes

@@ -16,7 +16,7 @@ from jaxcal.kernel_means.counts import ERROR
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
 from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
 from jaxcal.kernels.points import Kernel
-from jaxcal.models.families import Laplaces, Lattice, Nodes, Normals, Particles, Stratified
+from jaxcal.read.families import Laplaces, Lattice, Nodes, Normals, Particles, Stratified
 from jaxcal.typing import Scalar
 
 

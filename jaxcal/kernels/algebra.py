@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal import convert
+from jaxcal.read import convert
 from jaxcal.typing import ArrayFunction, ArrayLike, KernelLike, PointKernel, Scalar
 
 Bandwidth = Float[Array, ""] | Float[Array, " d"] | None

@@ -18,8 +18,8 @@ import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.models import Draws, Standardized, draws, gaussian_moments
 from jaxcal.numerics import at_least, at_most, not_finite, psd_root, safe_sqrt
+from jaxcal.read import Draws, Standardized, draws, gaussian_moments
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
 MAX_OBSERVATIONS = 512  # of which all distances are compared
@@ -61,18 +61,13 @@ def by_values(features: Features) -> Int[Array, " n"]:
     return jnp.argsort(jax.lax.stop_gradient(sum(along(leaf) for leaf in numbers)))
 
 
-def positive_median(values: Float[Array, " p"]) -> Scalar:
-    """Median of the positive ones of values >= 0; where all are 0, 1. NaN gives NaN.
+def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
+    """Median of the positive ones of ``values(k)`` >= 0, k < p; where all are 0, 1. NaN gives NaN.
 
     Values of 0 are pairs of equal observations: counted, they would draw the median down to the
     smallest positive value wherever about half of the pairs agree, and a kernel of that bandwidth
-    knows nothing but equality. The derivative is that of the one or two values in the middle.
+    knows nothing but equality. Only the one or two values in the middle are differentiated.
     """
-    return _median_of(lambda k: values[k], values.size)
-
-
-def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
-    """`positive_median` of ``values(k)``, k < p; only those in the middle are differentiated."""
     fixed = jax.lax.stop_gradient(values(jnp.arange(p)))
     at, all_equal = _middle_of(fixed)
     median = jnp.where(all_equal, 1.0, jnp.mean(values(at)))

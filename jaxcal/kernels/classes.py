@@ -10,7 +10,7 @@ from jax.core import Tracer
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, Int
 
-from jaxcal import convert
+from jaxcal.read import convert
 from jaxcal.typing import KernelLike, Scalar
 
 

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import convert
 from jaxcal.kernels.algebra import (
     Bandwidth,
     Constant,
@@ -37,6 +36,7 @@ from jaxcal.kernels.algebra import (
     with_bandwidth,
 )
 from jaxcal.numerics import at_least, safe_power, safe_sqrt
+from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "Sum",
     "all_unset",
     "as_kernel",
+    "by_rows",
     "gram",
     "is_radial",
     "lengths",
@@ -329,6 +330,11 @@ class Linear(Kernel):
 def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Array, "n m ..."]:
     """``[k(x_i, y_j)]``: the definition, lifted once. Cost: n m evaluations of the kernel."""
     return jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(ys))(xs)
+
+
+def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
+    """``[pair(row, col)]``, a row at a time: the intermediates of c pairs are held, not of r c."""
+    return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 
 def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-from jaxcal import checks
-from jaxcal.models import Unnormalized
-from jaxcal.scores import is_distribution
+from jaxcal.read import Unnormalized, checks
+from jaxcal.read.scores import is_distribution
 from jaxcal.typing import PredictionsLike
 
 

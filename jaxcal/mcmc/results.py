@@ -16,8 +16,8 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int
 
-from jaxcal.models import Draws
-from jaxcal.models.arrays import SETTLED
+from jaxcal.read import Draws
+from jaxcal.read.predictions import SETTLED
 from jaxcal.results import FEW, Result, Sentences
 
 LEAST = 10  # draws a chain that an effective size needs: each half then has two lags or more

@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
 from jaxcal.calibration import kccsd_test
+from jaxcal.fit import SteinOptions
 from jaxcal.mcmc.densities import layout, log_densities
 from jaxcal.mcmc.results import McmcDraws, effective_size, split_rhat
 from jaxcal.mcmc.samplers import NUTS, Potential
-from jaxcal.models import Unnormalized
 from jaxcal.numerics import largest, smallest
-from jaxcal.preparation import SteinOptions
+from jaxcal.read import Unnormalized, checks
+from jaxcal.read.scores import is_distribution, log_densities_and_gradients
 from jaxcal.results import TestResult, recorded
-from jaxcal.scores import is_distribution, log_densities_and_gradients
 from jaxcal.typing import Key, KeyLike, Predictions
 
 PATH = 500  # states of each chain that R-hat looks at, evenly over the steps after warm-up

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.convert import flag, integer, number, real
+from jaxcal.read.convert import flag, integer, number, real
 from jaxcal.typing import Point, Scalar
 
 Potential: TypeAlias = Callable[[Point], Scalar]  # minus a log density

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal import checks
 from jaxcal.numerics import largest
+from jaxcal.read import checks
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, Scalar
 

@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import checks
 from jaxcal.mcmc import log_densities
 from jaxcal.measures.quantiles import LEVELS, quantiles
-from jaxcal.scores import is_distribution
+from jaxcal.read import checks
+from jaxcal.read.scores import is_distribution
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 

@@ -10,12 +10,11 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
 from jaxcal.coverage import massart
 from jaxcal.mcmc.results import McmcDraws
-from jaxcal.models import Draws
-from jaxcal.models.sampling import value_if_any
 from jaxcal.numerics import largest
+from jaxcal.read import Draws, checks
+from jaxcal.read.sampling import value_if_any
 from jaxcal.results import (
     JudgedResult,
     Sentences,

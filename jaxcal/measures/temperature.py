@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal import checks
 from jaxcal.measures.losses import nll
+from jaxcal.read import checks
 from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 

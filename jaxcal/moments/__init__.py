@@ -1,10 +1,9 @@
 """Moments: functions of a prediction and a target with mean zero where the prediction is right."""
 
-from jaxcal.moments.balance import Balance, Jumps
+from jaxcal.moments.balance import Balance, Exchangeable, Jumps
 from jaxcal.moments.evaluation import Moment, evaluate
-from jaxcal.moments.exchangeable import Exchangeable
-from jaxcal.moments.smoothness import smooth
 from jaxcal.moments.stein import Curvature, Linear, Score
+from jaxcal.moments.support import smooth
 
 __all__ = [
     "Balance",

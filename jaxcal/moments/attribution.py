@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.models.families import Normals, distribution_of, offered_moments
 from jaxcal.moments import marginal_means
 from jaxcal.numerics import at_least, at_most
+from jaxcal.read.families import Normals, distribution_of, offered_moments
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, Predictions, Scalar
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.convert import say
-from jaxcal.scores import each_density
+from jaxcal.read.convert import say
+from jaxcal.read.scores import each_density
 from jaxcal.typing import Point, Predictions, Scalar
 
 LogDensityOfOne: TypeAlias = Callable[[Point], Scalar]

@@ -23,13 +23,13 @@ import jax.numpy as jnp
 from jax.scipy.special import betainc, ndtri
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import preconditioners
-from jaxcal.dependence import dependence
-from jaxcal.models.families import distribution_of, mean_and_covariance
 from jaxcal.nulls.contract import holm
+from jaxcal.nulls.dependence import dependence
 from jaxcal.numerics import at_least
+from jaxcal.read.families import distribution_of, mean_and_covariance
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, PredictionsLike, Scalar
+from jaxcal.whitening import precisions as preconditioners
 
 
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
@@ -97,8 +97,8 @@ def means(
 
     Exact in level for independent normal values, and near it from some tens of observations on for
     others. In a ``series`` n observations count as n / inflation, and there is a degree of freedom
-    less than stretches of twice the block length (`jaxcal.dependence`): near the level for weak
-    dependence, too sure of itself for strong (`experiments/dependence`).
+    less than stretches of twice the block length (`jaxcal.nulls.dependence`): near the level for
+    weak dependence, too high above it for strong (`experiments/dependence`).
     """
     n, q = values.shape
     count = stretches = jnp.full(q, float(n), values.dtype)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import convert
 from jaxcal.moments.evaluation import LogDensityOfOne
+from jaxcal.read import convert
 from jaxcal.typing import Point
 
 Form = Literal["full", "diagonal", "trace", "correlation"]

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from jaxtyping import Key as Keys
 
-from jaxcal.quadratic import BlockSums, QuadraticSums, ordered_pairs
-from jaxcal.signs import HadamardSigns
+from jaxcal.engine.quadratic import BlockSums, QuadraticSums, ordered_pairs
+from jaxcal.engine.signs import HadamardSigns
 from jaxcal.typing import Features, Key
 
 
@@ -31,7 +31,7 @@ class Needs(NamedTuple):
 
     Attributes:
         weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b]; or
-            `jaxcal.signs.HadamardSigns`; None for none.
+            `jaxcal.engine.signs.HadamardSigns`; None for none.
         squares: Whether sums of squares of h are wanted.
         block_size: Look only at the pairs within consecutive blocks of so many observations; None
             for all pairs. Blocks have no forms.
@@ -252,9 +252,9 @@ class Null(Protocol):
     """Protocol of null distributions: what one needs of the pass, and what the sums then mean.
 
     ``needs(key, features)`` returns `Needs`; features are a pytree whose leaves have a leading
-    axis n, and most nulls look at `jaxcal.quadratic.count` of them alone. ``outcome(sums)`` turns
-    `Sums` into an `Outcome`. ``least_p_value(n)`` is the smallest p-value that n observations can
-    have. A null that holds for every n says so by an attribute ``exact = True``: a test whose
+    axis n, and most nulls look at `jaxcal.engine.quadratic.count` of them alone. ``outcome(sums)``
+    turns `Sums` into an `Outcome`. ``least_p_value(n)`` is the smallest p-value that n observations
+    can have. A null that holds for every n says so by an attribute ``exact = True``: a test whose
     predictions expect rare targets gives no verdict with others.
 
     Example:

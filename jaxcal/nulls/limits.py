@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Float
 
-from jaxcal import convert
+from jaxcal.engine.quadratic import count
 from jaxcal.nulls.contract import Needs, Outcome, Sums
 from jaxcal.nulls.resampling import float_type
 from jaxcal.nulls.weighted_chi_square import tail
 from jaxcal.numerics import at_least
-from jaxcal.quadratic import count
+from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
 
 

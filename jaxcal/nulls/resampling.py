@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import convert
-from jaxcal.dependence import dependence, series_of
+from jaxcal.engine.quadratic import count, ordered_pairs
+from jaxcal.engine.signs import HadamardSigns, independent_signs
 from jaxcal.nulls.contract import Needs, Outcome, Sums, p_value
+from jaxcal.nulls.dependence import dependence, series_of
 from jaxcal.numerics import at_least
-from jaxcal.quadratic import count, ordered_pairs
-from jaxcal.signs import HadamardSigns, independent_signs
+from jaxcal.read import convert
 from jaxcal.typing import Features, Key
 
 
@@ -61,7 +61,7 @@ class HadamardWild(Wild):
 
     Signs are independent for the observations of a draw, as those of `Wild`; the draws share all
     but a column of a Hadamard matrix, in groups of up to 32 observations in random order, and one
-    fast transform gives the statistics of them all (`jaxcal.signs.HadamardSigns`). Draws are
+    fast transform gives the statistics of them all (`jaxcal.engine.signs.HadamardSigns`). Draws are
     uncorrelated, not independent: the p-value of the same data varies between keys as that of
     `Wild` does (`experiments/level`). With fewer than 24 observations it is `Wild`.
 

@@ -5,7 +5,7 @@ from weakref import ref
 
 import numpy as np
 
-from jaxcal import checks
+from jaxcal.read import checks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

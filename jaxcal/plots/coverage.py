@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxcal import checks
 from jaxcal.coverage import Coverage
 from jaxcal.measures.quantiles import QuantileCalibration
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.read import checks
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxcal import checks
 from jaxcal.plots.canvas import DARK, axes, legend_above
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from jaxcal import checks
 from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.read import checks
 from jaxcal.results import TestResult, confidence, tells
 from jaxcal.typing import ArrayLike
 

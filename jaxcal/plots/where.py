@@ -8,10 +8,10 @@ import scipy.stats
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from jaxcal import checks
 from jaxcal.plots.canvas import BLACK, DARK, legend_above, say
 from jaxcal.plots.results import _axes
 from jaxcal.plots.witness import quantile_bins
+from jaxcal.read import checks
 from jaxcal.results import TestResult, confidence
 from jaxcal.typing import ArrayLike
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxcal import checks, convert
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, legend_above, say
 from jaxcal.plots.results import _axes, estimate_line
+from jaxcal.read import checks, convert
 from jaxcal.results import TestResult
 from jaxcal.typing import ArrayLike
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.entries.landed import located
 from jaxcal.entries.moments import Scaling, within
-from jaxcal.models import Standardized, Units
+from jaxcal.read import Standardized, Units
 from jaxcal.repairing.fit import Frame
 from jaxcal.typing import Points
 

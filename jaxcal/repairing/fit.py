@@ -22,9 +22,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.models import Standardized
+from jaxcal.read import Standardized
+from jaxcal.read.scores import each_density
 from jaxcal.repairing.move import Move
-from jaxcal.scores import each_density
 from jaxcal.typing import Points
 
 FIRST, STEPS = 6, 24  # of scoring with priors as they come, and all

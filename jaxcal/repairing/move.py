@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.models import Unnormalized
+from jaxcal.read import Unnormalized
 from jaxcal.typing import Key, LogDensity, Points, Scalar
 
 

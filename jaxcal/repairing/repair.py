@@ -12,15 +12,14 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks
 from jaxcal.entries import calibration_test
-from jaxcal.models import Standardized, Units, Unnormalized
 from jaxcal.moments.marginal_means import student_p_value, student_quantile
+from jaxcal.read import Standardized, Units, Unnormalized, checks
+from jaxcal.read.scores import is_distribution, states_an_end
 from jaxcal.repairing.features import MOST, Features, too_many
 from jaxcal.repairing.fit import Fitted, Parameters, densities_at, fit, log_likelihoods
 from jaxcal.repairing.move import Move, move_all, no_move
 from jaxcal.results import Result, Sentences, TestResult, counted, recorded
-from jaxcal.scores import is_distribution, states_an_end
 from jaxcal.typing import ArrayLike, Key, KeyLike, Predictions, Scalar, Vector
 
 CLEAR = 2.0  # errors of a change that is printed

@@ -14,9 +14,8 @@ from jaxcal.results.parts import (
     plain,
     tells,
 )
-from jaxcal.results.provenance import recorded
 from jaxcal.results.result import TestResult
-from jaxcal.results.saved import replacing
+from jaxcal.results.saved import recorded, replacing
 from jaxcal.results.verdicts import (
     confidence,
     count_verdicts,

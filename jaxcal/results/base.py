@@ -11,9 +11,9 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxcal.results import saved, shown
-from jaxcal.results.explain import pointer
+from jaxcal.results.notes import pointer
 from jaxcal.results.parts import plain
-from jaxcal.results.provenance import SOURCE, provenance
+from jaxcal.results.saved import SOURCE, provenance
 from jaxcal.results.verdicts import Judged, first_that_holds, judge
 from jaxcal.typing import Contents
 

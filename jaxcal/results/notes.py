@@ -6,7 +6,8 @@ batch go together, and, where a result has no verdict because of it, why.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.numpy as jnp
@@ -260,3 +261,26 @@ def all_finite(notes: Notes) -> Bool[Array, ""]:
     """Whether all that came in is finite: if not, all numbers of a result are NaN."""
     none = jnp.zeros((), int)
     return sum((notes.get(code, none) for code in NOT_FINITE), none) == 0
+
+
+CODE = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)*)\]$")
+
+
+def codes(sentences: Iterable[str]) -> list[str]:
+    """The codes at the ends of sentences, each once."""
+    matches = [CODE.search(text) for text in sentences]
+    return list(dict.fromkeys(match[1] for match in matches if match))
+
+
+def pointer(sentences: Iterable[str]) -> list[str]:
+    """A line on where these warnings are explained; none where no sentence has a name."""
+    listed = codes(sentences)
+    return [f"  explained: python -m jaxcal explain {' '.join(listed)}"] if listed else []
+
+
+def explanations() -> dict[str, str]:
+    """The explanation of every name."""
+    text = resources.files("jaxcal.results").joinpath("warnings.md").read_text(encoding="utf-8")
+    parts = re.split(r"^(#+) (.+)\n", text, flags=re.MULTILINE)[1:]
+    sections = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return {head: body.strip() for depth, head, body in sections if depth == "###"}

@@ -1,6 +1,6 @@
 """The sentences of a test's result, and its report."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -8,11 +8,8 @@ from jaxcal.results.notes import REASONS
 from jaxcal.results.parts import Coordinates, Means, Parts, Table, tells
 from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 
-if TYPE_CHECKING:
-    from jaxcal.results.result import TestResult
 
-
-def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
+def no_verdict(result: Any) -> list[tuple[str, Any]]:
     """Reasons to give no verdict, and whether each holds; the first that does is named."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25}
@@ -36,7 +33,7 @@ def no_verdict(result: "TestResult") -> list[tuple[str, Any]]:
     ]
 
 
-def _undecidable(result: "TestResult") -> Any:
+def _undecidable(result: Any) -> Any:
     """Whether no data could be rejected: more draws than the level share the largest value."""
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
@@ -47,7 +44,7 @@ def _undecidable(result: "TestResult") -> Any:
         return (np.mean(draws >= near, axis=-1) > result.level) & (p > result.level)
 
 
-def report(result: "TestResult") -> list[str]:
+def report(result: Any) -> list[str]:
     """The report of one result, line by line."""
     p = float(result.p_value)
     draws = result.null_samples.shape[-1]
@@ -80,7 +77,7 @@ def report(result: "TestResult") -> list[str]:
     return lines
 
 
-def _error(result: "TestResult") -> str:
+def _error(result: Any) -> str:
     """How far off averages can be, where the route does not say it itself."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
@@ -183,7 +180,7 @@ def _limits(means: Means) -> zip:
     return zip(*map(np.asarray, parts), strict=True)
 
 
-def batch_report(result: "TestResult") -> list[str]:
+def batch_report(result: Any) -> list[str]:
     """The report of a batch of results: how many of each verdict."""
     p = np.asarray(result.p_value)
     numbers = p[~np.isnan(p)]

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
-from jaxcal.models import Scores
+from jaxcal.read import Scores, checks
+from jaxcal.read.scores import is_distribution
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
     Densities,
@@ -21,7 +21,6 @@ from jaxcal.sbi.posteriors import (
 )
 from jaxcal.sbi.suspicions import is_of_torch
 from jaxcal.sbi.torch_posterior import TorchPosterior
-from jaxcal.scores import is_distribution
 from jaxcal.typing import ArrayLike, Key, Observations, PosteriorLike, PriorLike
 
 

@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import calibration, checks, goodness_of_fit, nulls
+from jaxcal import calibration, goodness_of_fit, nulls
 from jaxcal.candidates import Chains
 from jaxcal.candidates.proposals import Proposal
 from jaxcal.coverage import Coverage
 from jaxcal.entries import calibration_test
-from jaxcal.models import Scores
-from jaxcal.models.standardized import Units
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
+from jaxcal.read import Scores, checks
+from jaxcal.read.standardized import Units
 from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs, inputs_of, score_pairs

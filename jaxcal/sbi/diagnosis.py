@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxcal import convert
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.moments import attribution, marginal_means
 from jaxcal.numerics import at_least
-from jaxcal.repeats import drawn_order
+from jaxcal.read import convert
+from jaxcal.read.repeats import drawn_order
 from jaxcal.results import Means
 from jaxcal.typing import Key, KeyLike, Scalar
 

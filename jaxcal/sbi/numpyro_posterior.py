@@ -16,8 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import convert
-from jaxcal.models import Scores, Unnormalized
+from jaxcal.read import Scores, Unnormalized, convert
 from jaxcal.sbi.posteriors import BATCH, chunked_scores
 from jaxcal.typing import ArrayLike, Key, KeyLike
 

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks, convert
-from jaxcal.models import Scores
-from jaxcal.models.sampling import sample
-from jaxcal.repeats import drawn_order
+from jaxcal.read import Scores, checks, convert
+from jaxcal.read.repeats import drawn_order
+from jaxcal.read.sampling import sample
 from jaxcal.results import counted
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior

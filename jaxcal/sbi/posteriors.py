@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
-from jaxcal.models import Scores, Unnormalized
-from jaxcal.models.sampling import draws
-from jaxcal.models.standardized import Standardized, Units
+from jaxcal.read import Scores, Unnormalized, checks
+from jaxcal.read.sampling import draws
+from jaxcal.read.scores import score, scores_at
+from jaxcal.read.standardized import Standardized, Units
 from jaxcal.sbi.space import Space
-from jaxcal.scores import score, scores_at
 from jaxcal.typing import DTypeLike, Key
 
 BATCH = 4096  # gradients under way at once

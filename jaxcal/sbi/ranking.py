@@ -9,15 +9,15 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks, goodness_of_fit, nulls
-from jaxcal.models import Scores
+from jaxcal import goodness_of_fit, nulls
 from jaxcal.nulls.contract import holm
+from jaxcal.read import Scores, checks
+from jaxcal.read.scores import score
 from jaxcal.results import TestResult
-from jaxcal.results.explain import pointer
+from jaxcal.results.notes import pointer
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, Static
 from jaxcal.sbi.space import Space, over_free
-from jaxcal.scores import score
 from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
 TOGETHER = 50  # models under way at once

@@ -10,20 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
 from jaxcal.candidates import (
     Candidates,
     Chains,
     Drawn,
-    ExchangeabilityResult,
     coordinate,
     distance_to,
     exchangeability_test,
     ranks,
 )
 from jaxcal.candidates.exchangeability import uniformity
+from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
-from jaxcal.models import Units
+from jaxcal.read import Units, checks
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
@@ -44,8 +43,8 @@ class PosteriorRanks(Result):
     Attributes:
         ranks: [n, r] randomized ranks in [0, 1], uniform where the posterior is right.
         p_values: [r] of the uniformity of each, valid for every n.
-        exchangeability: `jaxcal.candidates.ExchangeabilityResult` of the same candidates; None
-            where there is no log density.
+        exchangeability: Result of `jaxcal.candidates.exchangeability_test` of the same candidates;
+            None where there is no log density.
         diagnosis: `Diagnosis` of the normal scores of the ranks of parameters. Its shift and
             spread are those of each parameter by itself, whatever the shape of the posterior; among
             chains, which may stay near the parameter, they are smaller than the actual ones.

@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.coverage import Coverage
-from jaxcal.results import Result, Sentences, TestResult, explain, tells
+from jaxcal.results import Result, Sentences, TestResult, tells
+from jaxcal.results.notes import codes
 from jaxcal.results.report import about_coordinates
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.ranks import DRAWS, PosteriorRanks
@@ -247,7 +248,7 @@ class PosteriorReport(Result):
         if self.ranks is not None and self.ranks.exchangeability is not None:
             said += self.ranks.exchangeability.warnings()
         # two questions may count differently what has one name: the first is said
-        once = {" ".join(explain.names([text])) or text: text for text in reversed(said)}
+        once = {" ".join(codes([text])) or text: text for text in reversed(said)}
         return [(text, True) for text in reversed(once.values())]
 
     def _contents(self) -> Contents:

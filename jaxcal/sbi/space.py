@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal import checks
-from jaxcal.models import Unnormalized
-from jaxcal.models.standardized import along_last
+from jaxcal.read import Unnormalized, checks
+from jaxcal.read.standardized import along_last
 from jaxcal.typing import ArrayLike, DTypeLike, Key, LogDensity, PriorLike, Scalar
 
 Rows = Float[Array, "*batch d"]

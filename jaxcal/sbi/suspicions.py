@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.models import Scores
-from jaxcal.repeats import fingerprints, repeated_rows
+from jaxcal.read import Scores
+from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled
 from jaxcal.typing import ArrayLike, PriorLike

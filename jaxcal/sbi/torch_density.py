@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxcal import checks
+from jaxcal.read import checks
 
 if TYPE_CHECKING:
     from torch import Tensor  # pyright: ignore[reportMissingImports]

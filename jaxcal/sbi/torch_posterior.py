@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxcal import checks
-from jaxcal.models import Scores, Unnormalized
+from jaxcal.read import Scores, Unnormalized, checks
 from jaxcal.sbi.torch_density import density_of
 from jaxcal.typing import DTypeLike, Key, PriorLike, Scalar
 

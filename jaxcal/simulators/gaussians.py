@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import convert
+from jaxcal.read import convert
 from jaxcal.simulators.simulator import Simulator, box, normal_log_density, numbered
 
 VARIANCE = 0.1  # of the prior and of the noise of the linear problems

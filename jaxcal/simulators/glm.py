@@ -6,7 +6,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from jaxcal import convert
+from jaxcal.read import convert
 from jaxcal.simulators.simulator import Simulator
 
 BINS, LAGS = 100, 9

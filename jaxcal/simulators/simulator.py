@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from jaxcal import convert
+from jaxcal.read import convert
 from jaxcal.typing import Distribution, KeyLike, Point, Scalar
 
 

@@ -1,9 +1,9 @@
 """The kernel calibration error (SKCE): tests, estimates and intervals."""
 
 from jaxcal.skce.calibration import kce, skce, skce_test
-from jaxcal.skce.estimates import BlockEstimates, block_estimates, skce_interval
+from jaxcal.skce.estimates import block_estimates, skce_interval
 
-__all__ = ["BlockEstimates", "block_estimates", "kce", "skce", "skce_interval", "skce_test"]
+__all__ = ["block_estimates", "kce", "skce", "skce_interval", "skce_test"]
 
 
 def __dir__() -> list[str]:

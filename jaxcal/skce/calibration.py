@@ -6,12 +6,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import checks, testing
+from jaxcal import testing
+from jaxcal.engine.quadratic import TILE
+from jaxcal.fit import RandomFeatures
 from jaxcal.kernels.classes import MatrixKernel
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Wild
-from jaxcal.preparation import RandomFeatures
-from jaxcal.quadratic import TILE
+from jaxcal.read import checks
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.skce.specification import MeanOptions, default_null, mean_specification
 from jaxcal.typing import (

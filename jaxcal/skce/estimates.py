@@ -10,10 +10,10 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from jaxcal import checks
+from jaxcal.engine.quadratic import block_sums
+from jaxcal.fit import Specification
 from jaxcal.numerics import at_least
-from jaxcal.preparation import Specification
-from jaxcal.quadratic import block_sums
+from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, TestResult, recorded
 from jaxcal.skce.specification import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar
@@ -32,14 +32,6 @@ class BlockEstimates(Result):
             block.
         size: Number of observations in a block.
         n: Number of observations.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> result = jaxcal.skce.block_estimates(1, dist.Normal(centers, 1.0), centers + noise)
-        >>> result.blocks.shape, result.size
-        ((50,), 2)
     """
 
     _scalar: ClassVar[str] = "estimate"

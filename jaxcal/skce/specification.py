@@ -7,17 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal import checks
 from jaxcal.divergences.gaussians import Wasserstein
 from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.simplex import Euclidean
-from jaxcal.kernels import points
-from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
-from jaxcal.kernels.points import Gaussian
-from jaxcal.models.counts import lattice_size
-from jaxcal.models.families import Classes, Laplaces, Mixtures, Normals, distribution_of
-from jaxcal.nulls import Redrawn
-from jaxcal.preparation import (
+from jaxcal.fit import (
     MeanResidual,
     Options,
     Specification,
@@ -25,7 +18,14 @@ from jaxcal.preparation import (
     samplable,
     vector_kernel,
 )
-from jaxcal.skce.observations import check_parameters, observations
+from jaxcal.kernels import points
+from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
+from jaxcal.kernels.points import Gaussian
+from jaxcal.nulls import Redrawn
+from jaxcal.read import checks
+from jaxcal.read.counts import lattice_size
+from jaxcal.read.families import Classes, Laplaces, Mixtures, Normals, distribution_of
+from jaxcal.read.observations import check_parameters, observations
 from jaxcal.typing import ArrayLike, BaseMeasure, KernelLike
 from jaxcal.whitening.contract import Whitener, checked
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal import checks, convert
+from jaxcal.read import checks, convert
 from jaxcal.squared_ce.estimators import Setting, scalar_only
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced

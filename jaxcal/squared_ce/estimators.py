@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal, risk_of_factors
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import ArrayLike

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal import checks
-from jaxcal.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.engine.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.read import checks
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import Scalar
 

@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal import checks
 from jaxcal.kernels import points
 from jaxcal.kernels.grams import gram_diagonal
 from jaxcal.kernels.points import Gaussian
+from jaxcal.read import checks
 from jaxcal.squared_ce.estimators import Setting, positive
 from jaxcal.squared_ce.functions import Factors, one_problem
 from jaxcal.squared_ce.reductions import Reduced

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.results import Interval
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.reductions import Reduced

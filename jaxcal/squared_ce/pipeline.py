@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.results import recorded
 from jaxcal.squared_ce import reductions, splits
 from jaxcal.squared_ce.binning import Bins

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import checks
 from jaxcal.measures import classes
+from jaxcal.read import checks
 from jaxcal.typing import ArrayLike
 
 Notion = Literal["canonical", "top-label", "class-wise"]

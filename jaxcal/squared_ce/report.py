@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, confidence, sentences
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.intervals import RiskDifference, compare_risks

@@ -14,8 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.kernels.bandwidths import by_values
-from jaxcal.kernels.grams import gram, gram_diagonal
-from jaxcal.kernels.low_rank import NystroemFeatures, pivots
+from jaxcal.kernels.grams import NystroemFeatures, gram, gram_diagonal, pivots
 from jaxcal.numerics import at_least
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import KernelLike

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcal import checks
+from jaxcal.read import checks
 from jaxcal.typing import Folds, Key
 
 Split = tuple[np.ndarray, np.ndarray]

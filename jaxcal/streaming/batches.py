@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxcal import checks
-from jaxcal.arrays_file import BadFile
+from jaxcal.read import checks
+from jaxcal.streaming.arrays_file import BadFile
 
 TARGETS, PROBABILITIES = "targets", "probabilities"
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxcal import arrays_file
-from jaxcal.arrays_file import UNREADABLE, BadFile
-from jaxcal.models import Scores
-from jaxcal.preparation import RandomFeatures
+from jaxcal.fit import RandomFeatures
+from jaxcal.read import Scores
+from jaxcal.streaming import arrays_file
+from jaxcal.streaming.arrays_file import UNREADABLE, BadFile
 from jaxcal.streaming.batches import (
     PROBABILITIES,
     TARGETS,

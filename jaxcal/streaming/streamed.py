@@ -12,24 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxcal import checks
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
-from jaxcal.nulls.limits import p_value_of_spectrum
-from jaxcal.pairwise.finite_rank import FiniteRank
-from jaxcal.preparation import (
+from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
+from jaxcal.fit import (
+    Fitted,
     MeanResidual,
-    Prepared,
     RandomFeatures,
     Specification,
     not_finite,
     stein_specification,
     with_random_features,
 )
+from jaxcal.nulls.limits import p_value_of_spectrum
+from jaxcal.read import checks
+from jaxcal.read.observations import observations
 from jaxcal.results import JudgedResult, Sentences, in_words
 from jaxcal.results.notes import NOT_FINITE
-from jaxcal.skce.observations import observations
 from jaxcal.skce.specification import mean_specification
+from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.streaming.batches import to_come
 from jaxcal.streaming.state import StreamState, same_test
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
@@ -117,7 +117,7 @@ class StreamedTest(eqx.Module):
     """
 
     key: Key
-    prepared: Prepared
+    prepared: Fitted
     n_first: int = eqx.field(static=True)
     name: str = eqx.field(static=True)
     kind: str = eqx.field(static=True)
@@ -337,7 +337,7 @@ class StreamedTest(eqx.Module):
 _p_value = jax.jit(p_value_of_spectrum)  # one program for all results of a test
 
 
-def _statistic(prepared: Prepared) -> FiniteRank:
+def _statistic(prepared: Fitted) -> FiniteRank:
     assert isinstance(prepared.pairwise, FiniteRank)
     return prepared.pairwise
 
@@ -351,7 +351,7 @@ def _plain(leaf: Array) -> np.ndarray:
 @jax.jit
 def _fitted(
     key: Key, predictions: PredictionsLike, ys: Array, spec: Specification
-) -> tuple[Prepared, Array]:
+) -> tuple[Fitted, Array]:
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     return prepared, _statistic(prepared).vectors(featured.features)[:, :, 0].reshape(-1)
 
@@ -359,7 +359,7 @@ def _fitted(
 @jax.jit
 def _batch_sums(
     key: Key,
-    prepared: Prepared,
+    prepared: Fitted,
     predictions: PredictionsLike,
     ys: Array,
     vectors: Array | None,

@@ -11,12 +11,11 @@ not change with the units of any coordinate, or with the order of coordinates.
 Source of this root: Kessy, Lewin and Strimmer (2018), "ZCA-cor".
 """
 
-from jaxcal.whitening.contract import Whitener, Whitening
-from jaxcal.whitening.densities import Landing, Regression
-from jaxcal.whitening.location_scale import LocationScale
+from jaxcal.whitening.contract import Whitener
+from jaxcal.whitening.densities import Landing, LocationScale, Regression
 from jaxcal.whitening.moments import Moments
 
-__all__ = ["Landing", "LocationScale", "Moments", "Regression", "Whitener", "Whitening"]
+__all__ = ["Landing", "LocationScale", "Moments", "Regression", "Whitener"]
 
 
 def __dir__() -> list[str]:

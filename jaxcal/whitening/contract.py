@@ -5,13 +5,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal import convert
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.numerics import psd_root
-from jaxcal.preconditioners import (
+from jaxcal.read import convert
+from jaxcal.typing import Nodes, Points, Predictions
+from jaxcal.whitening.precisions import (
     eyes,
 )
-from jaxcal.typing import Nodes, Points, Predictions
 
 FORMS = ("full", "diagonal")
 
@@ -25,13 +25,6 @@ class Whitening(NamedTuple):
         clamped: Number of predictions whose scale could not be computed, or not in all
             directions, [].
         astray: Number of predictions whose summit was not reached, [].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> none, scale = jnp.zeros((), jnp.int32), 2 * jnp.ones((3, 1, 1))
-        >>> whitening = jaxcal.whitening.Whitening(jnp.ones((3, 1)), scale, none, none)
-        >>> whitening.points(jnp.array([[1.0], [3.0], [5.0]])).ravel().tolist()
-        [0.0, 1.0, 2.0]
     """
 
     center: Points

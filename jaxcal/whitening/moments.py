@@ -6,15 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import convert
 from jaxcal.divergences.vectors import NodeScores
-from jaxcal.models import Draws, Standardized
-from jaxcal.models.families import Normals, distribution_of, full, mean_and_covariance
-from jaxcal.preconditioners import (
-    bounded_matrices,
-)
+from jaxcal.read import Draws, Standardized, convert
+from jaxcal.read.families import Normals, distribution_of, full, mean_and_covariance
 from jaxcal.typing import Predictions
 from jaxcal.whitening.contract import FORMS, Whitening, diagonals, in_units_of
+from jaxcal.whitening.precisions import (
+    bounded_matrices,
+)
 
 
 def _moment(name: str) -> Any:

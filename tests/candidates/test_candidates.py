@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from reference.proposals import Independent, RandomWalk
 
 import jaxcal
 from jaxcal.candidates import (
     Candidates,
     Chains,
-    Independent,
-    RandomWalk,
     coordinate,
     distance_to,
     exchangeability_test,
@@ -202,4 +201,4 @@ def test_what_is_no_density_or_no_proposal_is_named(key):
     with pytest.raises(ValueError, match="n_steps"):
         Chains(n_steps=0)
     with pytest.raises(ValueError, match="smallest"):
-        RandomWalk(smallest=2.0, largest=1.0)
+        Chains(smallest=2.0, largest=1.0)

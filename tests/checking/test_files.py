@@ -9,8 +9,8 @@ import pytest
 
 import jaxcal
 from jaxcal.__main__ import main
-from jaxcal.arrays_file import BadFile
 from jaxcal.checking import files
+from jaxcal.streaming.arrays_file import BadFile
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxcal.__main__ import main
-from jaxcal.arrays_file import BadFile
 from jaxcal.checking import files
+from jaxcal.streaming.arrays_file import BadFile
 
 N = 40
 RANDOM = np.random.default_rng(0)

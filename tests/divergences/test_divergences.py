@@ -30,8 +30,8 @@ from jaxcal.divergences import (
 from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.vectors import NodeScores, centred, gram_block
 from jaxcal.kernels import IMQ, Gaussian, bandwidths, points
-from jaxcal.models import Draws, Scores, Standardized, Units, Unnormalized
-from jaxcal.scores import scores_at
+from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized
+from jaxcal.read.scores import scores_at
 
 DIVERGENCES = {
     "fisher": Fisher(),

@@ -14,7 +14,7 @@ from jaxcal.divergences import MMD, Bures, Fisher, Wasserstein
 from jaxcal.divergences.definiteness import positive_definiteness, spectrum
 from jaxcal.divergences.transport import Exact, MixtureWasserstein, Sinkhorn, components
 from jaxcal.kernels import Gaussian, Laplace
-from jaxcal.models import Standardized, Units
+from jaxcal.read import Standardized, Units
 
 
 def mixture(weights, means, deviations):

@@ -12,9 +12,9 @@ import scipy.stats
 from jaxcal.kernel_means import counts, kernel_means
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import Gaussian, Laplace
-from jaxcal.models import OwnUnits, Standardized, Units
-from jaxcal.models.counts import lattice_size
 from jaxcal.nulls import Wild
+from jaxcal.read import OwnUnits, Standardized, Units
+from jaxcal.read.counts import lattice_size
 from jaxcal.skce import skce_test
 
 close = partial(np.testing.assert_allclose, rtol=0, atol=4e-9)

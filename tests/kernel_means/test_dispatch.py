@@ -13,8 +13,8 @@ import pytest
 from jaxcal import Draws
 from jaxcal.kernel_means import dispatch, kernel_means, pair
 from jaxcal.kernels import IMQ, ClassGram, Delta, Gaussian, L1Laplace, Laplace, PowerExponential
-from jaxcal.models import Standardized, Units
-from jaxcal.models.families import Classes, Mixtures, Normals, distribution_of
+from jaxcal.read import Standardized, Units
+from jaxcal.read.families import Classes, Mixtures, Normals, distribution_of
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
 

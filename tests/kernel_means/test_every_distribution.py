@@ -10,7 +10,7 @@ from numpyro.distributions import transforms
 from jaxcal.divergences.simplex import class_probabilities
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import Gaussian, L1Laplace
-from jaxcal.models.families import Classes, distribution_of
+from jaxcal.read.families import Classes, distribution_of
 
 A, B, P = jnp.array([[-1.0, 0.5, 2.0], [0.5, 1.0, 3.0], [0.2, 0.5, 0.9]])
 

@@ -15,7 +15,7 @@ from scipy import integrate, stats
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernel_means.normals import Full, FullNormals
 from jaxcal.kernels import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
-from jaxcal.models import Standardized, Units
+from jaxcal.read import Standardized, Units
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
 

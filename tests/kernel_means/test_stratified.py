@@ -14,9 +14,9 @@ from scipy import stats
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import IMQ, Gaussian, Laplace
-from jaxcal.models import Standardized, Units
-from jaxcal.models.stratified import stratified
 from jaxcal.nulls import Wild
+from jaxcal.read import Standardized, Units
+from jaxcal.read.sampling import stratified
 from jaxcal.skce import skce_test
 
 A, B = np.array([-1.0, 0.5, 2.0]), np.array([0.5, 1.0, 3.0])

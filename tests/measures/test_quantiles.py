@@ -20,7 +20,7 @@ from jaxcal.measures import (
     quantiles,
 )
 from jaxcal.measures.quantiles import LEVELS
-from jaxcal.models import Draws
+from jaxcal.read import Draws
 
 N, K = 7, 3
 RNG = np.random.default_rng(11)

@@ -10,7 +10,7 @@ from reference.power_exponential import MultivariatePowerExponential
 from scipy import integrate, stats
 
 from jaxcal.measures import fit_temperature, nll, with_temperature
-from jaxcal.models import Draws
+from jaxcal.read import Draws
 
 N = 5
 RNG = np.random.default_rng(12)

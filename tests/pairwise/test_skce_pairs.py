@@ -12,9 +12,9 @@ from scipy.integrate import quad
 from jaxcal.divergences import TotalVariation, Wasserstein
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import Constant, Delta, Gaussian
-from jaxcal.models.families import Classes
-from jaxcal.pairwise.skce import KernelResidual, Observed
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+from jaxcal.read.families import Classes
+from jaxcal.statistics.skce import KernelResidual, Observed
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 
 LENGTH, SPREAD = 0.8, 1.3  # of the kernels on targets and on predictions
 MEAN = np.array([0.0, 0.4, -1.0])

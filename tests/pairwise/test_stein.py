@@ -13,11 +13,12 @@ import scipy.integrate
 from hypothesis import given
 from hypothesis import strategies as st
 from quick import quick_first
+from reference.operators import OperatorStein
 
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import IMQ, Gaussian, Matern52, RationalQuadratic
-from jaxcal.pairwise.stein import OperatorStein, Stein, SteinFeatures, stein, stein_components
-from jaxcal.pairwise.weighted import Weighted, WeightedFeatures
+from jaxcal.statistics.stein import Stein, SteinFeatures, stein, stein_components
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 
 N, D, Q = 6, 3, 2
 LENGTHS = np.array([0.6, 1.1, 2.0])

@@ -6,8 +6,8 @@ import pytest
 
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import IMQ, Gaussian
-from jaxcal.pairwise.stein import Stein, SteinFeatures
-from jaxcal.pairwise.weighted import Inner, Weighted, WeightedFeatures
+from jaxcal.statistics.stein import Stein, SteinFeatures
+from jaxcal.statistics.weighted import Inner, Weighted, WeightedFeatures
 
 RNG = np.random.default_rng(0)
 PHI, YS, SCORES, RESIDUALS = (jnp.asarray(RNG.normal(size=(5, q))) for q in (3, 2, 2, 4))

@@ -13,7 +13,7 @@ import scipy.stats
 
 import jaxcal
 from jaxcal import sbi, simulators
-from jaxcal.models import Scores
+from jaxcal.read import Scores
 from jaxcal.results import Means, Table, tells
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
 from jaxcal.sbi.ranks import rank_draws
@@ -560,8 +560,8 @@ def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
     """The cost is that of one pass of the engine: flops of n^2 (b + m d), and little more."""
     n, d, m, b = 2000, 10, 10, 300
     from jaxcal import testing
+    from jaxcal.fit import stein_specification
     from jaxcal.nulls import Wild
-    from jaxcal.preparation import stein_specification
 
     scores = Scores(jnp.zeros((n, d)), jnp.zeros((n, m, d)), jnp.zeros((m, d)))
     ys = jnp.zeros((n, d))

@@ -11,7 +11,7 @@ import scipy.stats
 
 from jaxcal import sbi
 from jaxcal.mcmc import log_densities
-from jaxcal.scores import score
+from jaxcal.read.scores import score
 
 N, D = 12, 2
 KEY = jax.random.key(3)

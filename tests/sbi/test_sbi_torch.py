@@ -13,9 +13,9 @@ import pytest
 import scipy.stats
 
 from jaxcal import sbi
+from jaxcal.read.scores import score, to_second_order
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.torch_posterior import TorchPosterior
-from jaxcal.scores import score, to_second_order
 
 with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -297,7 +297,7 @@ def test_log_densities_of_torch_live_inside_jax_programs(batch):
     np.testing.assert_allclose(
         many(jnp.stack([at, at + 1])), -(jnp.stack([gap, gap + 1]) ** 3), rtol=1e-5, atol=1e-6
     )
-    from jaxcal.models import Standardized, Units
+    from jaxcal.read import Standardized, Units
 
     standardized = Standardized(predictions, Units.unchanged(at), (D,))
     _, _, hessians = jax.jit(to_second_order)(standardized, at)

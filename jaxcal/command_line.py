@@ -1,0 +1,136 @@
+"""Options of the command line, which parse a text or raise with what was wanted, and its files."""
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # JAX is imported by what computes
+    from jaxcal.results import Result
+
+
+def output(text: str) -> Path:
+    """A place for a file that can be written."""
+    path = Path(text)
+    if text == "-":
+        raise argparse.ArgumentTypeError("wanted the name of a file; --json alone takes '-'")
+    try:
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text} is a folder; wanted the name of a file")
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise argparse.ArgumentTypeError(f"{text} cannot be written: permission denied")
+    except OSError as error:  # a name that is too long, say
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    return path
+
+
+def json_output(text: str) -> Path | str:
+    """A place for a file, or "-", which is standard output."""
+    return text if text == "-" else output(text)
+
+
+def level(text: str) -> float:
+    """The level of a test."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 0.5:
+        raise argparse.ArgumentTypeError(
+            f"wanted a probability above 0 and below 1/2, got {text!r}"
+        )
+    return value
+
+
+def figure(text: str) -> Path:
+    """A path in a format that matplotlib can write, checked before the work starts."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path = output(text)
+    if path.suffix.lower().removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
+        raise argparse.ArgumentTypeError(
+            f"{text} is no figure that can be drawn; wanted a name with .png, .pdf or .svg"
+        )
+    return path
+
+
+def seed(text: str) -> int:
+    """A random seed."""
+    return _whole(text, 0, 2**64 - 1)
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    return _whole(text, 1, 10**6)
+
+
+def even(text: str) -> int:
+    """An even whole number."""
+    value = _whole(text, 2, 10**5)
+    if value % 2:
+        raise argparse.ArgumentTypeError(f"a cosine and a sine share a frequency; {text} is odd")
+    return value
+
+
+def _whole(text: str, smallest: int, largest: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = smallest - 1
+    if not smallest <= value <= largest:
+        raise argparse.ArgumentTypeError(
+            f"wanted a whole number from {smallest} to {largest}, got {text[:40]!r}"
+        )
+    return value
+
+
+def overwritten(source: Path, *outputs: Path | str | None) -> str | None:
+    """What is wrong with the names of the files, if anything: no two may be the same."""
+    names = [path.resolve() for path in (source, *outputs) if isinstance(path, Path)]
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    return f"{twice[0]}: one name for two files" if twice else None
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Errors of writing carry the name of the file: on a full disk Python leaves it out."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), error.filename or path) from None
+
+
+def in_its_type(result: "Result") -> AbstractContextManager[None]:
+    """Float64 as long as this lasts where the result holds any: reports compute a little, too."""
+    import jax
+
+    kinds = (getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(result))
+    return jax.enable_x64(any(kind == "float64" for kind in kinds))
+
+
+def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> None:
+    """Every number of the result but the draws of the null; what is not finite becomes null.
+
+    ``path`` "-" is standard output.
+    """
+    text = json.dumps(_finite(settings | result.to_dict()), indent=2, allow_nan=False)
+    if isinstance(path, str):
+        print(text, flush=True)
+    else:
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def _finite(value: object) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

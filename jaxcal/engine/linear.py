@@ -1,0 +1,193 @@
+r"""Sums over pairs where h is an inner product of vectors z_i: n p numbers instead of n^2.
+
+:math:`\sum_{i \neq j} w_i w_j \langle z_i, z_j \rangle = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2`, and
+the eigenvalues of H other than 0 are those of :math:`Z^\top Z`. Vectors are made block by block and
+never held. For p numbers an observation and b weight columns the walk costs n p b multiplications,
+n p^2 / 2 more where squares or eigenvalues are asked for, and O(rows p + p^2) memory.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, PyTree
+
+from jaxcal.engine.batching import one_at_a_time, over_rows
+from jaxcal.engine.quadratic import QuadraticSums, count
+from jaxcal.typing import Features, OfVectors
+
+ROWS = 4096  # at a time: enough for a matrix product at full rate
+SIDE = 256  # of the blocks of a symmetric product: smaller ones are slower by more than they save
+
+
+def linear_sums(
+    pairwise: OfVectors,
+    features: Features,
+    weights: Float[Array, "n b"],
+    *,
+    squares: bool = False,
+    eigenvalues: bool = False,
+    rows: int = ROWS,
+    mesh: Mesh | None = None,
+) -> QuadraticSums:
+    """All sums over pairs of observations, from sums of their vectors.
+
+    Args:
+        pairwise: The statistic, with ``vectors(features)`` of shape [channels, p, n].
+        features: Pytree with leading axis n.
+        weights: [n, b], one draw of the null a column; b may be 0.
+        squares: Whether sums of squares of h are wanted.
+        eigenvalues: Whether the p largest eigenvalues of H without its diagonal are wanted, exact
+            where the diagonal is constant.
+        rows: Observations at a time.
+        mesh: Devices that share the observations; results differ between meshes by rounding only.
+
+    Returns:
+        `QuadraticSums`, as from `jaxcal.engine.quadratic.quadratic_sums`. Not finite where a
+        vector is not.
+
+    Raises:
+        ValueError: fewer than 2 observations, or weights of another length.
+
+    Cost: vectors of each observation twice, n p b multiplications, and for squares or eigenvalues
+    n p^2 / 2, or as much more as a triangle of blocks of `SIDE` is above half a square.
+    """
+    n = count(features)
+    if n < 2:
+        raise ValueError(f"a sum over pairs needs at least 2 observations, got n={n}")
+    if weights.shape[0] != n:
+        raise ValueError(f"weights: wanted one row an observation, n={n}, got {weights.shape}")
+    walk = partial(_sums, squares=squares, eigenvalues=eigenvalues, rows=rows, mesh=mesh)
+    return one_at_a_time(walk)(pairwise, features, weights)
+
+
+Parts = list[Float[Array, "_ n"]]
+Triangle = list[list[Float[Array, "_ _"]]]
+
+
+def parts_of(z: Float[Array, "p n"]) -> Parts:
+    """z in parts of at most `SIDE` rows. Where parts alone are used each is made once; a compiler
+    makes all of z anew for every slice that is used beside it."""
+    return [z[k : k + SIDE] for k in range(0, len(z), SIDE)]
+
+
+def along(parts: Parts, columns: Float[Array, "n b"]) -> Float[Array, "p b"]:
+    """``z @ columns``, of the parts of z."""
+    with jax.default_matmul_precision("highest"):
+        return jnp.concatenate([part @ columns for part in parts])
+
+
+def triangle(parts: Parts) -> Triangle:
+    """``z @ z.T`` of the parts of z: its blocks from the diagonal to the right, row by row."""
+    # they decide p-values to many digits: reduced precision is not enough
+    with jax.default_matmul_precision("highest"):
+        return [[part @ other.T for other in parts[k:]] for k, part in enumerate(parts)]
+
+
+def square(blocks: Triangle) -> Float[Array, "p p"]:
+    """The symmetric matrix of the blocks of its `triangle`."""
+    places = range(len(blocks))
+    return jnp.block(
+        [[blocks[i][j - i] if i <= j else blocks[j][i - j].T for j in places] for i in places]
+    )
+
+
+def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTree:
+    """n observations and columns, and more of them: of a real observation, which brings no NaN of
+    its own, with columns of 0."""
+
+    def repeated(leaf: Array) -> Array:
+        return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])
+
+    return jax.tree.map(repeated, features), jnp.pad(columns, ((0, missing), (0, 0)))
+
+
+def in_blocks(tree: PyTree, rows: int) -> PyTree:
+    """Arrays with a leading axis k rows as blocks [k, rows]."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, rows, *leaf.shape[1:]), tree)
+
+
+def total(function: Callable[[PyTree], PyTree], blocks: PyTree) -> PyTree:
+    """The sum of ``function(block)`` over blocks, Kahan's compensated one."""
+
+    @jax.checkpoint
+    def step(carry: PyTree, block: PyTree) -> tuple[PyTree, None]:
+        sums, lost = carry
+        term = jax.tree.map(jnp.subtract, function(block), lost)
+        added = jax.tree.map(jnp.add, sums, term)
+        return (added, jax.tree.map(lambda a, s, x: (a - s) - x, added, sums, term)), None
+
+    shapes = jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], blocks))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(step, (zeros, zeros), blocks)[0][0]
+
+
+def _sums(
+    pairwise: OfVectors,
+    features: Features,
+    weights: Array,
+    *,
+    squares: bool,
+    eigenvalues: bool,
+    rows: int,
+    mesh: Mesh | None,
+) -> QuadraticSums:
+    n, channels = weights.shape[0], pairwise.channels
+    dtype = jax.eval_shape(pairwise.vectors, features).dtype
+    devices = 1 if mesh is None else mesh.size
+    side = min(rows, -(-n // devices))
+    columns = jnp.concatenate([jnp.ones((n, 1), dtype), weights.astype(dtype)], axis=1)
+    data = filled(features, columns, -n % (side * devices))
+
+    @partial(over_rows, mesh=mesh, reduce=True)
+    def gather(pairwise: OfVectors, data: PyTree) -> tuple[Array, Triangle]:
+        def of_block(block: PyTree) -> tuple[Array, Triangle]:
+            features, columns = block
+            z = pairwise.vectors(features) * columns[None, None, :, 0]  # 0 where it is filled
+            parts = parts_of(z.reshape(-1, side))
+            return along(parts, columns), triangle(parts) if squares or eigenvalues else []
+
+        return total(of_block, in_blocks(data, side))
+
+    @partial(over_rows, mesh=mesh, reduce=False)
+    def spread(shared: PyTree, data: PyTree) -> tuple[Array, Array]:
+        def one(block: PyTree) -> tuple[Array, Array]:
+            z = shared[0].vectors(block[0])
+            return jnp.sum(z**2, axis=1), jnp.einsum("cp,cpn->cn", shared[1], z)
+
+        return jax.lax.map(one, in_blocks(data, side))
+
+    sums, blocks = gather(pairwise, data)
+    sums = sums.reshape(channels, -1, columns.shape[1])
+    diagonal, with_all = (
+        jnp.moveaxis(part, 0, 1).reshape(channels, -1)[:, :n]
+        for part in spread((pairwise, sums[..., 0]), data)
+    )
+    forms = jnp.sum(sums**2, axis=1) - diagonal @ columns**2
+    result = QuadraticSums(forms[:, 0], diagonal, with_all - diagonal, forms[:, 1:])
+    if not blocks:
+        return result
+    products = square(blocks)
+    apart = _channel_blocks(products, channels)
+    if squares:
+        result = result._replace(
+            squares=jnp.sum(apart**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
+            all_squares=jnp.sum(products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
+        )
+    if eigenvalues:
+        # without the diagonal of H, which is nearly its mean in each of few directions of n
+        means = jnp.mean(diagonal, axis=1)
+        every = jnp.linalg.eigvalsh(products)[None] - jnp.sum(means)
+        if channels > 1:
+            each = jnp.linalg.eigvalsh(apart) - means[:, None]
+            each = jnp.pad(each, ((0, 0), (every.shape[1] - each.shape[1], 0)))
+            every = jnp.concatenate([every, each])
+        result = result._replace(eigenvalues=every)
+    return result
+
+
+def _channel_blocks(products: Float[Array, "cp cp"], channels: int) -> Float[Array, "c p p"]:
+    p = products.shape[0] // channels
+    return jnp.stack([products[k * p : (k + 1) * p, k * p : (k + 1) * p] for k in range(channels)])

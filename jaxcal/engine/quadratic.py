@@ -1,0 +1,400 @@
+r"""THE engine: one walk over blocks of H accumulates every sum over pairs that a test needs.
+
+H is never held. Blocks above the diagonal are computed once and count twice. For n observations,
+b weight columns and tiles of side t the walk costs n^2 b flops (plus the blocks themselves) and
+O(t^2 + n b) memory; up to one tile it is a single fused program. Columns of `HadamardSigns` cost
+n^2 additions together. ``vmap`` over data sets or models is one program too, which on a CPU walks
+them one at a time, in cache.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float
+
+from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine.signs import HadamardSigns, fold
+from jaxcal.numerics import sketched_eigenvalues
+from jaxcal.results import Estimate
+from jaxcal.typing import Features, Pairwise, Scalar
+
+TILE = 512  # a float32 tile is 1 MiB: it stays in a core's second-level cache
+LANES = 8  # matrix products want their columns in multiples of this
+
+
+class QuadraticSums(NamedTuple):
+    """Sums over pairs of n observations, for each channel c of h (h is the sum of its channels).
+
+    ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
+    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns of signs
+    and then for those of weights. ``squares`` [c]: sum of
+    h_ij^2 over i != j, and ``all_squares`` []: the same for the sum of the channels; where asked.
+    ``eigenvalues`` [r, k]: the largest of H without its diagonal, nearly, or 0 in their place where
+    they are negative; the sum of the channels first and then each channel where there are several;
+    where asked.
+    """
+
+    total: Float[Array, " c"]
+    diagonal: Float[Array, "c n"]
+    row_sums: Float[Array, "c n"]
+    forms: Float[Array, "c b"]
+    squares: Float[Array, " c"] | None = None
+    all_squares: Scalar | None = None
+    eigenvalues: Float[Array, "r k"] | None = None
+
+
+class _Columns(NamedTuple):
+    """What a tile weighs its rows with: weights, ones before them, a sketch, and signs in groups;
+    padding has zeros everywhere."""
+
+    weights: Float[Array, "r k"]
+    sketch: Float[Array, "r q"]
+    signs: Float[Array, "r _"]  # one column, or none
+    patterns: Float[Array, "g p"]
+
+
+class _Forms(NamedTuple):
+    """Sums over pairs that are added up with compensation."""
+
+    weighted: Float[Array, "c k"]
+    shares: Float[Array, "c m p"]  # of signs, by the distance of a pair's rows in their groups
+
+
+class _Tile(NamedTuple):
+    forms: _Forms
+    row_sums: Float[Array, "c r"]
+    col_sums: Float[Array, "c s"]
+    squares: Float[Array, " c1"]  # the channels', then that of their sum
+    row_products: Float[Array, "c r q"]  # h times the sketch, q = 0 where there is none
+    col_products: Float[Array, "c s q"]
+
+
+class _Carry(NamedTuple):
+    forms: _Forms
+    lost: _Forms  # what rounding has taken from ``forms`` so far (Kahan)
+    row_sums: Float[Array, "c n"]
+    squares: Float[Array, " c1"]
+    products: Float[Array, "c n q"]
+
+
+def quadratic_sums(
+    pairwise: Pairwise,
+    features: Features,
+    weights: Float[Array, "n b"],
+    *,
+    signs: HadamardSigns | None = None,
+    squares: bool = False,
+    sketch: Float[Array, "n q"] | None = None,
+    tile: int = TILE,
+    mesh: Mesh | None = None,
+) -> QuadraticSums:
+    """All sums over pairs in one pass over blocks of H.
+
+    Args:
+        pairwise: The statistic.
+        features: Pytree with leading axis n.
+        weights: [n, b], one bootstrap draw a column; b may be 0.
+        signs: More columns, whose forms share their additions.
+        squares: Whether sums of squares of h are wanted.
+        sketch: [n, q] normal draws that the largest q eigenvalues of H are taken from, or None.
+        tile: Observations on the side of a tile.
+        mesh: Devices that share the tiles; results differ between meshes by rounding only.
+
+    Returns:
+        `QuadraticSums`. Not finite where h is not. Differentiable: the backward pass computes the
+        blocks again.
+
+    Raises:
+        ValueError: fewer than 2 observations, or weights of another length.
+
+    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h; n^2 additions for signs in groups
+    of m, and n^2 / m^2 multiplications for each of them.
+    """
+    n = count(features)
+    if n < 2:
+        raise ValueError(f"a sum over pairs needs at least 2 observations, got n={n}")
+    if weights.shape[0] != n:
+        raise ValueError(f"weights: wanted one row an observation, n={n}, got {weights.shape}")
+    if tile < 1:
+        raise ValueError(f"tile: wanted a positive number of observations, got {tile}")
+    walk = partial(_sums, squares=squares, tile=tile, mesh=mesh)
+    return one_at_a_time(walk)(pairwise, features, weights, sketch, signs)
+
+
+def pair_means(
+    pairwise: Pairwise, features: Features, *, tile: int = TILE, mesh: Mesh | None = None
+) -> Estimate:
+    """The means of h over pairs of different observations, and over all pairs."""
+    none = jnp.zeros((count(features), 0))
+    return means(quadratic_sums(pairwise, features, none, tile=tile, mesh=mesh))
+
+
+def means(sums: QuadraticSums) -> Estimate:
+    """The means of h over pairs of different observations, and over all pairs, from the sums."""
+    n, total = sums.diagonal.shape[1], jnp.sum(sums.total)
+    return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
+
+
+def _sums(
+    pairwise: Pairwise,
+    features: Features,
+    weights: Array,
+    sketch: Array | None,
+    signs: HadamardSigns | None,
+    *,
+    squares: bool,
+    tile: int,
+    mesh: Mesh | None,
+) -> QuadraticSums:
+    n, b = weights.shape
+    diagonal = pairwise.diagonal(features)
+    dtype = diagonal.dtype
+    random = (jnp.zeros((n, 0)) if sketch is None else sketch).astype(dtype)
+    columns = _Columns(_with_ones(weights, dtype), random, random[:, :0], random[:0, :0])
+    group = 1 if signs is None else signs.group
+    side = _side(n, tile, 1 if mesh is None else mesh.size, group)
+    rows = None
+    if signs is not None:
+        features, columns, rows = _arranged(features, columns, signs, side)
+    if side >= n:
+        whole = _tile(pairwise, features, features, columns, columns, 0, group, squares)
+        forms, row_sums, squared = whole.forms, whole.row_sums, whole.squares
+        products = whole.row_products
+    else:
+        walk = partial(_walk, pairwise, n=n, side=side, group=group, squares=squares)
+        spread = _spread(walk, mesh, -(-n // side))
+        forms, row_sums, squared, products = spread(features, columns)
+    if rows is None:
+        row_sums, products = row_sums[:, :n], products[:, :n]
+    else:
+        row_sums, products = row_sums[:, rows], products[:, rows]
+    values = None
+    if sketch is not None:
+        values = sketched_eigenvalues(products, diagonal, random)
+    by_column = forms.weighted[:, 1 : b + 1]
+    if signs is not None:
+        by_column = jnp.concatenate([signs.of_shares(forms.shares), by_column], axis=1)
+    return QuadraticSums(
+        total=forms.weighted[:, 0],
+        diagonal=diagonal,
+        row_sums=row_sums,
+        forms=by_column,
+        squares=squared[:-1] if squares else None,
+        all_squares=squared[-1] if squares else None,
+        eigenvalues=values,
+    )
+
+
+def _arranged(
+    features: Features, columns: _Columns, signs: HadamardSigns, side: int
+) -> tuple[Features, _Columns, Array]:
+    """Features and columns in the order of the signs, and the row of each observation there."""
+    places = signs.arranged(side)
+    dtype = columns.weights.dtype
+    real = places.signs != 0
+
+    def of_rows(leaf: Array) -> Array:
+        return jnp.where(real[:, None], leaf[places.observations], 0)
+
+    weights, sketch = of_rows(columns.weights), of_rows(columns.sketch)
+    columns = _Columns(
+        weights, sketch, places.signs.astype(dtype)[:, None], places.patterns.astype(dtype)
+    )
+    features = jax.tree.map(lambda leaf: leaf[places.observations], features)
+    return features, columns, places.rows
+
+
+def count(features: Features) -> int:
+    """The number of observations; ValueError where the leaves disagree."""
+    counts = {leaf.shape[0] for leaf in jax.tree.leaves(features)}
+    if len(counts) != 1:
+        raise ValueError(f"features: leading axes must agree, got {sorted(counts)}")
+    return counts.pop()
+
+
+def ordered_pairs(n: int) -> float:
+    """n (n - 1), as a float: from n = 46,342 on it is no 32-bit integer."""
+    return float(n * (n - 1))
+
+
+def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
+    """The draws between a column of ones (the statistic itself) and more of them, up to LANES."""
+    more = -(weights.shape[1] + 1) % LANES
+    ones = jnp.ones((weights.shape[0], 1 + more), dtype)
+    return jnp.concatenate([ones[:, :1], weights.astype(dtype), ones[:, 1:]], axis=1)
+
+
+def _side(n: int, tile: int, devices: int, group: int) -> int:
+    """The side of the tiles: equal tiles of whole groups, at least about one a device."""
+    if devices == 1 and n <= tile:
+        side = n
+    else:
+        tiles = max(-(-n // tile), 2, int(np.ceil(np.sqrt(2 * devices))))
+        side = min(n - 1, -(-n // tiles))
+    return -(-side // group) * group
+
+
+def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) -> _Tile:
+    """The sums of one tile; ``offset`` is the row number of its first row minus its column's."""
+    # the products inside a block cancel: the reduced precision some devices prefer is not enough
+    with jax.default_matmul_precision("highest"):
+        h = pairwise.block(rows, cols)
+    side = jnp.arange(h.shape[-1])
+    h = jnp.where((side[: h.shape[-2], None] + offset == side[None])[None], 0, h)
+    hw = h @ columns_j.weights
+    one = jnp.ones((1, h.shape[-2]), h.dtype)
+    weighted = (one @ (columns_i.weights[None] * hw))[:, 0, :]
+    real_i, real_j = columns_i.weights[:, 0], columns_j.weights[:, 0]  # 0 for padding
+    squared = jnp.zeros(h.shape[0] + 1, h.dtype)
+    if squares:
+        both = jnp.concatenate([h, jnp.sum(h, axis=0, keepdims=True)])
+        squared = jnp.einsum("i,cij,j->c", real_i, both**2, real_j)
+    across = jnp.swapaxes(h, 1, 2) @ (real_i[:, None] * columns_i.sketch)
+    sums = hw[:, :, 0], jnp.einsum("i,cij->cj", real_i, h)
+    shares = _shares(h, columns_i, columns_j, group)
+    return _Tile(_Forms(weighted, shares), *sums, squared, h @ columns_j.sketch, across)
+
+
+def _shares(
+    h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
+) -> Float[Array, "c m p"]:
+    """The forms of the patterns of groups, by the distance g of a pair within its groups."""
+    if columns_i.signs.shape[1] == 0:
+        return jnp.zeros((h.shape[0], group, 0), h.dtype)
+    parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)
+    rows, cols = parts.shape[-2:]
+    products = (parts.reshape(-1, cols) @ columns_j.patterns).reshape(*parts.shape[:2], rows, -1)
+    return jnp.sum(products * columns_i.patterns[None, None], axis=2)
+
+
+def _walk(pairwise, first, second, factor, features, columns, *, n, side, group, squares):
+    """Sums over the listed tiles: ``factor`` 1 on the diagonal, 2 above it, 0 for padding."""
+    tiles = -(-n // side)
+
+    def cut(leaf, rows, filling):
+        filling = jnp.broadcast_to(filling, (tiles * rows - leaf.shape[0], *leaf.shape[1:]))
+        return jnp.concatenate([leaf, filling]).reshape(tiles, rows, *leaf.shape[1:])
+
+    sizes = _Columns(side, side, side, side // group)
+    in_tiles = (
+        # repeats of a real observation, so that padding brings no NaN of its own
+        jax.tree.map(lambda leaf: cut(leaf, side, leaf[:1]), features),
+        jax.tree.map(lambda leaf, k: cut(leaf, k, jnp.zeros((), leaf.dtype)), columns, sizes),
+    )
+
+    @jax.checkpoint
+    def step(carry, item):
+        i, j, factor = item
+        (rows, columns_i), (cols, columns_j) = (
+            jax.tree.map(lambda leaf, k=k: leaf[k], in_tiles) for k in (i, j)
+        )
+        part = _tile(pairwise, rows, cols, columns_i, columns_j, (i - j) * side, group, squares)
+        # Kahan's compensated sum
+        term = jax.tree.map(lambda new, lost: new * factor - lost, part.forms, carry.lost)
+        forms = jax.tree.map(jnp.add, carry.forms, term)
+        lost = jax.tree.map(lambda new, old, x: (new - old) - x, forms, carry.forms, term)
+        upper = (factor > 1).astype(factor.dtype)
+        row_sums = _add_at(carry.row_sums, i * side, part.row_sums * jnp.minimum(factor, 1))
+        row_sums = _add_at(row_sums, j * side, part.col_sums * upper)
+        products = _add_at(carry.products, i * side, part.row_products * jnp.minimum(factor, 1))
+        products = _add_at(products, j * side, part.col_products * upper)
+        squared = carry.squares + part.squares * factor
+        return _Carry(forms, lost, row_sums, squared, products), None
+
+    channels, weights = pairwise.channels, columns.weights
+    dtype, k = weights.dtype, weights.shape[1]
+    shares = jnp.zeros((channels, group, columns.patterns.shape[1]), dtype)
+    zeros = _Forms(jnp.zeros((channels, k), dtype), shares)
+    rows = jnp.zeros((channels, tiles * side), dtype)
+    products = jnp.zeros((channels, tiles * side, columns.sketch.shape[1]), dtype)
+    start = _Carry(zeros, zeros, rows, jnp.zeros(channels + 1, dtype), products)
+    carry, _ = jax.lax.scan(step, start, (first, second, factor))
+    return carry.forms, carry.row_sums, carry.squares, carry.products
+
+
+def _add_at(sums: Array, start: Array, values: Array) -> Array:
+    old = jax.lax.dynamic_slice_in_dim(sums, start, values.shape[1], axis=1)
+    return jax.lax.dynamic_update_slice_in_dim(sums, old + values, start, axis=1)
+
+
+def _spread(walk, mesh: Mesh | None, tiles: int):
+    """The walk over all tiles on and above the diagonal, shared out among the mesh's devices."""
+    i, j = np.triu_indices(tiles)
+    factor = np.where(i == j, 1, 2)
+
+    def run(i, j, factor, features, columns):
+        return walk(i, j, factor.astype(columns.weights.dtype), features, columns)
+
+    if mesh is None:
+        return partial(run, jnp.asarray(i), jnp.asarray(j), jnp.asarray(factor))
+    missing = -i.size % mesh.size
+    i, j, factor = (np.concatenate([a, np.zeros(missing, int)]) for a in (i, j, factor))
+    axes = tuple(mesh.axis_names)
+
+    def shared(*args):
+        return jax.tree.map(lambda x: jax.lax.psum(x, axes), run(*args))
+
+    split, whole = PartitionSpec(axes), PartitionSpec()
+    # every k-th tile to the same device: the cheap diagonal ones are spread evenly
+    i, j, factor = (a.reshape(-1, mesh.size).T.reshape(-1) for a in (i, j, factor))
+    spread = jax.shard_map(
+        shared,
+        mesh=mesh,
+        in_specs=(split, split, split, whole, whole),
+        out_specs=whole,
+        check_vma=False,
+    )
+    return partial(spread, jnp.asarray(i), jnp.asarray(j), jnp.asarray(factor))
+
+
+class BlockSums(NamedTuple):
+    """``means`` [c, m]: the mean of h_ij over i != j within each of m blocks; ``diagonal`` [c, n];
+    ``row_sums`` [c, n]: sums within the blocks, 0 for observations left over. ``squares`` [c]: sum
+    of h_ij^2 over i != j within the blocks, ``all_squares`` []: the same for the sum of the
+    channels; where asked."""
+
+    means: Float[Array, "c m"]
+    diagonal: Float[Array, "c n"]
+    row_sums: Float[Array, "c n"]
+    squares: Float[Array, " c"] | None = None
+    all_squares: Scalar | None = None
+
+
+def block_sums(
+    pairwise: Pairwise, features: Features, size: int, *, squares: bool = False
+) -> BlockSums:
+    """Means of h within consecutive blocks of ``size`` observations: O(n size) evaluations of h.
+
+    The last n mod size observations are left out. Raises ValueError unless 2 <= size <= n.
+    """
+    n = count(features)
+    if not 2 <= size <= n:
+        raise ValueError(f"block size: wanted 2 <= size <= n={n}, got {size}")
+    m = n // size
+    blocks = jax.tree.map(lambda a: a[: m * size].reshape(m, size, *a.shape[1:]), features)
+
+    diagonal = pairwise.diagonal(features)
+
+    def one(block: Features) -> tuple[Array, Array]:
+        weights = _with_ones(jnp.zeros((size, 0)), diagonal.dtype)
+        none = weights[:, :0]
+        columns = _Columns(weights, none, none, none[:0])
+        tile = _tile(pairwise, block, block, columns, columns, 0, 1, squares)
+        return tile.row_sums, tile.squares
+
+    batch = max(1, TILE**2 // size**2)
+    sums, squared = (
+        jax.lax.map(one, blocks, batch_size=batch) if m > batch else jax.vmap(one)(blocks)
+    )
+    row_sums = jnp.moveaxis(sums, 0, 1)
+    return BlockSums(
+        means=jnp.sum(row_sums, axis=-1) / ordered_pairs(size),
+        diagonal=diagonal,
+        row_sums=jnp.pad(row_sums.reshape(-1, m * size), ((0, 0), (0, n - m * size))),
+        squares=jnp.sum(squared, axis=0)[:-1] if squares else None,
+        all_squares=jnp.sum(squared, axis=0)[-1] if squares else None,
+    )

@@ -1,0 +1,54 @@
+"""Data to features: what a test compares, fitted to data, for the engine over pairs."""
+
+from jaxcal.fit.fitted import Embedding, Fitted
+from jaxcal.fit.moment_residual import MomentResidual
+from jaxcal.fit.options import (
+    Options,
+    SteinOptions,
+    checked_base_measure,
+    stein_specification,
+    vector_kernel,
+    with_random_features,
+)
+from jaxcal.fit.random_features import RandomFeatures
+from jaxcal.fit.redraws import as_forms, rare_targets, refitted, samplable
+from jaxcal.fit.residuals import (
+    Featured,
+    MeanResidual,
+    Residual,
+    SteinResidual,
+)
+from jaxcal.fit.specification import Keys, Specification
+from jaxcal.fit.views import ClassFrame, Frame, View
+from jaxcal.numerics import not_finite
+
+__all__ = [
+    "ClassFrame",
+    "Embedding",
+    "Featured",
+    "Fitted",
+    "Frame",
+    "Keys",
+    "MeanResidual",
+    "MomentResidual",
+    "Options",
+    "RandomFeatures",
+    "Residual",
+    "Specification",
+    "SteinOptions",
+    "SteinResidual",
+    "View",
+    "as_forms",
+    "checked_base_measure",
+    "not_finite",
+    "rare_targets",
+    "refitted",
+    "samplable",
+    "stein_specification",
+    "vector_kernel",
+    "with_random_features",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,163 @@
+"""A test fitted to data, which turns any predictions and targets into what it compares."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array
+
+from jaxcal.divergences.vectors import NodeScores, Vectors
+from jaxcal.fit.residuals import Featured, Residual
+from jaxcal.fit.views import ClassFrame, Frame
+from jaxcal.kernels.points import Constant
+from jaxcal.numerics import at_least, binary_size
+from jaxcal.read import Scores, Units
+from jaxcal.typing import (
+    ArrayLike,
+    DivergenceLike,
+    Features,
+    KernelLike,
+    Key,
+    Pairwise,
+    PredictionsLike,
+    Scalar,
+)
+
+
+class Embedding(eqx.Module):
+    """A distance between predictions with its own choices made, and where its vectors lie.
+
+    Vectors are taken about ``offset`` and in units of ``size``, a power of two, so that their
+    squares keep their digits and stay within the range of their type. ``units`` are those of
+    vectors that users give (`Vectors`); their rows are no part of what was fitted.
+    """
+
+    divergence: DivergenceLike
+    offset: Array | None
+    size: Array | None
+    units: Units | None
+
+    @classmethod
+    def fit(
+        cls,
+        key: Key,
+        divergence: Any,
+        predictions: Any,
+        at_nodes: NodeScores | None,
+        *,
+        standardize: bool,
+        unitless: bool,
+    ) -> tuple["Embedding", Features]:
+        """The distance fitted to these predictions, and their features.
+
+        ``unitless`` says that the kernel on the distance is scaled by the distances themselves.
+        """
+        units = None
+        if isinstance(divergence, Vectors):
+            vectors = divergence.values
+            units = Units.of(vectors) if standardize else Units.unchanged(vectors)
+            raw, divergence = units.points(vectors), Vectors(vectors[:0])
+        else:
+            if hasattr(divergence, "fitted"):
+                divergence = divergence.fitted(key, predictions, at_nodes)
+            raw = divergence.features(key, predictions, at_nodes)
+        offset = divergence.center(raw) if hasattr(divergence, "center") else None
+        size = None
+        if offset is not None:
+            size = _size(raw, offset) if unitless else None
+            raw = raw - offset if size is None else (raw - offset) / size
+        return cls(divergence, offset, size, units), raw
+
+    def features(
+        self,
+        key: Key,
+        predictions: PredictionsLike,
+        at_nodes: NodeScores | None,
+        vectors: ArrayLike | None,
+    ) -> Features:
+        """Features of other predictions, comparable with those it was fitted to."""
+        if self.units is None:
+            raw = self.divergence.features(key, predictions, at_nodes)
+        elif vectors is None:
+            raise ValueError(
+                "vectors: this test compares vectors given by the user; give those of the "
+                "observations, shape [n, q]"
+            )
+        else:
+            raw = self.units.points(Vectors(vectors).values)
+        raw = raw if self.offset is None else raw - self.offset
+        return raw if self.size is None else raw / self.size
+
+
+def _size(vectors: Array, offset: Array) -> Array:
+    """What to divide vectors less an offset by so that their squares stay within the range of their
+    type: 1 where they do."""
+    vectors, offset = jax.lax.stop_gradient((vectors, offset))
+    # from the extremes of each column: no vector less its offset is held for it
+    above = jnp.max(vectors, axis=0, keepdims=True) - offset
+    below = offset - jnp.min(vectors, axis=0, keepdims=True)
+    largest = jnp.max(at_least(above, below))
+    bound = 2.0 ** (jnp.finfo(vectors.dtype).maxexp // 4)
+    ordinary = (largest < bound) & (largest > 1 / bound)
+    return jnp.where(ordinary, 1, binary_size(largest))
+
+
+class Fitted(eqx.Module):
+    """The statistic of a test with everything decided that depends on data.
+
+    ``pairwise`` has its bandwidths, `features` gives what it compares: of the observations it was
+    fitted to, of others, or of a second sample. ``bandwidths`` that a heuristic chose, by name;
+    ``notes`` of the data it was fitted to, as in `jaxcal.results.notes`.
+    """
+
+    frame: Frame | ClassFrame
+    embedding: Embedding
+    residual: Residual
+    target_kernel: KernelLike
+    prediction_kernel: KernelLike
+    pairwise: Pairwise
+    bandwidths: dict[str, Scalar]
+    notes: dict[str, Array]
+
+    def features(
+        self,
+        keys: Array,
+        predictions: Any,
+        targets: Array,
+        *,
+        vectors: ArrayLike | None = None,
+    ) -> Featured:
+        """Features of n predictions and targets, in the units and with the nodes of the fit.
+
+        ``keys`` [2]: for residuals and for the distance, where these take draws. ``vectors``
+        [n, q]: what the distance compares, where users give it.
+        """
+        self._check_nodes(predictions)
+        view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)
+        embedding, kernel = self.embedding, self.prediction_kernel
+        for_divergence, for_residual = self.residual.divided(view, embedding.divergence, kernel)
+        if vectors is None and embedding.units is not None and isinstance(kernel, Constant):
+            vectors = jnp.zeros((targets.shape[0], embedding.units.scale.size), view.ys.dtype)
+        described = embedding.features(keys[1], for_divergence, view.at_nodes, vectors)
+        return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
+
+    def _check_nodes(self, predictions: PredictionsLike) -> None:
+        """ValueError where scores were taken at other nodes than those of the fit.
+
+        Values are looked at outside of jit only.
+        """
+        frame, nodes = self.frame, predictions.nodes if isinstance(predictions, Scores) else None
+        if nodes is None or not isinstance(frame, Frame) or frame.nodes is None:
+            return
+        fitted = frame.nodes
+        same = nodes.shape[0] == fitted.shape[0]
+        if same and not isinstance(fitted, Tracer) and not isinstance(nodes, Tracer):
+            there = frame.units.points(jnp.asarray(nodes).reshape(fitted.shape))
+            same = bool(jnp.allclose(there, fitted, rtol=1e-4, atol=1e-4))
+        if not same:
+            raise ValueError(
+                "Scores.nodes: features are comparable at the base points of the fit only; take "
+                "the scores there"
+            )

@@ -1,0 +1,187 @@
+"""A moment as residuals: what `moment_test` compares."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxcal.fit.residuals import Featured, noted
+from jaxcal.fit.views import View
+from jaxcal.moments import Moment, evaluate, marginal_means, smooth
+from jaxcal.moments.support import edges
+from jaxcal.numerics import not_finite
+from jaxcal.read import OwnUnits, Standardized
+from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
+
+CHANCE = 0.002  # that all values lie on one side, which may be no evidence: 1 of 500 draws
+LOOKS = 8  # moves of each target
+
+
+class MomentResidual(eqx.Module):
+    """A moment of each target under its prediction, called in the units of the predictions."""
+
+    moment: Moment
+    label: str = eqx.field(static=True)
+    components: bool = eqx.field(default=False, init=False, static=True)
+
+    @property
+    def needs_scores(self) -> bool:
+        return bool(_asks(self.moment, "marginal"))
+
+    def needs_nodes(self, predictions: Standardized) -> bool:
+        return bool(_asks(self.moment, "whole_space"))  # to look for a boundary
+
+    def node_key(self, key: Key) -> Key:
+        return key
+
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike
+    ) -> tuple[PyTree, PyTree]:
+        return view.predictions, view.about_origin
+
+    def features(
+        self,
+        key: Key,
+        view: View,
+        predictions: PredictionsLike,
+        target_kernel: KernelLike,
+        described: Features,
+    ) -> Featured:
+        if not isinstance(predictions, Standardized) or view.targets is None:
+            raise TypeError("predictions: moments are of densities, and classes have none")
+        densities: Any = predictions.predictions
+        targets, ys = view.targets, view.ys
+        common, each = _units(view, predictions)
+        centers, scales = common if each is None else each
+        logs = each_density(densities, lambda log_density, y: log_density(y), targets)
+        finite = jnp.all(jnp.isfinite(ys), axis=1)
+        # a target where the density is 0 is an error of its own: no moment says how large
+        impossible = finite & (logs == -jnp.inf)
+        # unless a parameter is not finite: then there is no density
+        lost = finite & (
+            jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(densities) > 0))
+        )
+        impossible = impossible & ~lost
+        keys, moment = jax.random.split(key), self.moment
+        bounded, rough = _bounded(keys[0], densities, view, ~finite | lost), jnp.zeros((), bool)
+        if _asks(moment, "smoothness") == 2:
+            rough = ~smooth(keys[0], densities, targets, centers, scales)
+        out = (bool(_asks(moment, "whole_space")) & bounded) | rough
+        fitted = getattr(moment, "fitted", None)
+        if fitted is not None:
+            moment = fitted(keys[1], ys.shape[1], ys.dtype)
+        at, units = common if _asks(moment, "common") else (centers, scales)
+        if _asks(moment, "marginal") and each is None:
+            units = units @ _roots(view, predictions)
+        rows = (jax.random.split(keys[1], len(ys)),) if _asks(moment, "randomized") else ()
+        groups = evaluate(moment, densities, targets, at, units, *rows)
+        kept = finite & ~impossible & ~lost & ~out
+        by_user = not type(moment).__module__.startswith("jaxcal.")
+        rare, nonfinite = jnp.zeros((), bool), jnp.sum(lost)
+        for group, values in groups.items():
+            values = jnp.where(finite[:, None] & ~kept[:, None], 0, values)
+            if by_user:
+                args = (densities, targets, common[1][0], at, units, *rows)
+                rare |= _one_sided(keys[1], moment, group, values, *args)
+            nonfinite = nonfinite + not_finite(jnp.where(finite[:, None], values, 0))
+            groups[group] = values
+        values = jnp.concatenate([*groups.values()], axis=1)
+        notes = noted(view, (), described) | {
+            "nonfinite-scores": nonfinite,
+            "impossible-targets": jnp.sum(impossible),
+            "density-with-edge": bounded,
+            "rough-density": rough,
+            "rare-targets": rare,
+        }
+        if view.scores is not None:
+            notes["reversed-sign"] = signs_reversed(view.ys, view.scores) & ~bounded
+        return Featured(WeightedFeatures(described, values), notes, excluded=out)
+
+    def pairwise(
+        self,
+        featured: Featured,
+        target_kernel: Any,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
+    ) -> Weighted:
+        return Weighted(prediction_kernel, divergence)
+
+
+def _asks(moment: object, name: str) -> int:
+    """What a moment says about itself; 0 or False where it does not."""
+    return getattr(moment, name, 0)
+
+
+def _one_sided(
+    key: Key,
+    moment: Any,
+    group: str,
+    values: Float[Array, "n q"],
+    densities: Any,
+    targets: Array,
+    scale: Float[Array, "d d"],
+    *at: Any,
+) -> Bool[Array, ""]:
+    r"""Whether all values lie on one side, as they may by chance: those of the other did not come.
+
+    With u the values along their sum, all above 0, and -b the least value of a prediction, mean 0
+    gives :math:`P(u \geq u_i) \leq b / (b + u_i)`, and all n have at most the probability of the
+    product. b is looked for at targets moved by normal numbers of the targets' deviation.
+    """
+    along = values @ jnp.sum(values, axis=0)
+
+    def opposite(key: Key) -> Array:
+        far = jax.random.normal(key, (len(targets), len(scale)), targets.dtype) @ scale
+        moved = targets + far.reshape(targets.shape)
+        there = evaluate(moment, densities, moved, *at)[group] @ jnp.sum(values, axis=0)
+        logs = each_density(densities, lambda log_density, y: log_density(y), moved)
+        return jnp.max(jnp.where(jnp.isfinite(logs) & jnp.isfinite(there), -there, 0))
+
+    b = jnp.max(jax.lax.map(opposite, jax.random.split(key, LOOKS)))
+    share = jnp.where(along > 0, b / jnp.where(along > 0, b + along, 1), 1)
+    return jnp.all(along > 0) & (jnp.prod(share) > CHANCE)
+
+
+Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]
+
+
+def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
+    """Centre and scale, in the units the targets came in: those of the test, in common, and those
+    of each prediction where it is whitened."""
+    units, whitening = predictions.units, view.whitening
+    about = units.units if isinstance(units, OwnUnits) else units
+    common = about.center[None], jnp.diag(about.scale)[None]
+    if whitening is None:
+        return common, None
+    return common, (about.original(whitening.center), common[1] @ whitening.scale)
+
+
+def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
+    """A root of the covariance that each prediction claims, in the units of the test; of the
+    matrix in common where too few nodes tell, and of all targets' where there is none."""
+    n, d = view.ys.shape
+    eye = jnp.eye(d, dtype=view.ys.dtype)[None]
+    nodes, values = (None, None) if view.at_nodes is None else view.at_nodes
+    if view.scores is None:
+        return eye
+    fitted = marginal_means.covariances_of(predictions, nodes, values, view.scores)
+    if fitted is None and n < 2 * d:
+        return eye
+    covariances = marginal_means.in_common(view.scores)[None] if fitted is None else fitted
+    finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2), keepdims=True)
+    return jnp.linalg.cholesky(jnp.where(finite, covariances, eye))
+
+
+def _bounded(key: Key, predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
+    """Whether a density ends: a distribution says so, or it is 0 at a node or a moved target."""
+    assert view.targets is not None
+    if is_distribution(predictions) and states_an_end(predictions):
+        return jnp.ones((), bool)
+    seen = edges(key, predictions, view.targets).seen
+    if view.at_nodes is None:
+        return seen
+    return seen | jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])

@@ -1,0 +1,221 @@
+r"""Targets drawn anew from their predictions: data sets of the same size that are calibrated.
+
+Given predictions, and as long as these were made without a look at their targets, a statistic of
+the observed targets and of redrawn ones have one distribution under calibration, for every n.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from jaxcal.fit.fitted import Fitted
+from jaxcal.fit.residuals import Featured
+from jaxcal.fit.specification import Keys, Specification
+from jaxcal.fit.views import Frame
+from jaxcal.kernels.classes import ClassGram, MatrixKernel
+from jaxcal.read import Draws
+from jaxcal.read.families import Classes, Laplaces, Normals, distribution_of
+from jaxcal.read.sampling import sample
+from jaxcal.read.scores import is_distribution
+from jaxcal.statistics.skce import KernelResidual, class_directions
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+from jaxcal.typing import Features, KernelLike, Key, Pairwise, PredictionsLike
+
+RARE = 10  # so many rare targets should be expected where a null flips signs
+LOOKS = 32  # redrawn data sets in which rare targets are looked for
+
+
+def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike, Array]:
+    """Predictions and targets drawn from them, in the shape and type of ``targets``.
+
+    A target changes places with one of its m `jaxcal.Draws`, or stays, each with probability
+    1 / (m + 1): under calibration it is one more independent draw.
+
+    Raises:
+        TypeError: Predictions cannot be sampled.
+    """
+    n = targets.shape[0]
+    if isinstance(predictions, Classes):
+        return predictions, _classes(key, predictions.probabilities).astype(targets.dtype)
+    if isinstance(predictions, Draws):
+        draws = jnp.asarray(predictions.samples)
+        place = jax.random.randint(key, (n,), 0, draws.shape[1] + 1)
+        rows, drawn = jnp.arange(n), place - 1
+        at = jnp.maximum(drawn, 0)
+        stays = (drawn < 0).reshape(n, *(1 for _ in targets.shape[1:]))
+        there, ys = draws[rows, at], targets.astype(draws.dtype)
+        swapped = draws.at[rows, at].set(jnp.where(stays, there, ys))
+        return Draws(swapped, predictions.rhat), jnp.where(stays, ys, there).astype(targets.dtype)
+    if not is_distribution(predictions):
+        raise TypeError(
+            f"null: Redrawn() draws targets from the predictions, and "
+            f"{type(predictions).__name__} has no sampler: use jaxcal.nulls.Wild()"
+        )
+    shape = () if predictions.batch_shape else (n,)
+    drawn = sample(key, predictions, shape, "null: Redrawn()")
+    return predictions, jnp.reshape(drawn, targets.shape).astype(targets.dtype)
+
+
+def _classes(key: Key, probabilities: Float[Array, "n m"]) -> Array:
+    """One class of each row, by inversion."""
+    below = jnp.cumsum(probabilities, axis=1)
+    u = jax.random.uniform(key, (below.shape[0],), below.dtype) * below[:, -1]
+    return jnp.sum(below[:, :-1] <= u[:, None], axis=1)
+
+
+def samplable(predictions: PredictionsLike, targets: Array) -> bool:
+    """Whether targets can be drawn from the predictions; nothing is drawn."""
+    try:
+        jax.eval_shape(lambda key: redraw(key, predictions, targets), jax.random.key(0))
+    except TypeError:
+        return False
+    return True
+
+
+def refitted(
+    key: Key,
+    keys: Keys,
+    spec: Specification,
+    fitted: tuple[Fitted, Featured],
+    predictions: PredictionsLike,
+    targets: Array,
+    kept: Bool[Array, " n"] | None = None,
+) -> tuple[Fitted, Featured]:
+    """The fit to redrawn targets: units and bandwidths that look at targets are computed again.
+
+    ``keys``: those of the fit; ``kept``: which observations stay as they are.
+    """
+    again, ys = redraw(key, predictions, targets)
+    if kept is not None:
+
+        def put_back(new: Array, old: Array) -> Array:
+            return jnp.where(kept.reshape(-1, *(1 for _ in new.shape[1:])), old, new)
+
+        ys = put_back(ys, targets)
+        if isinstance(predictions, Draws):
+            again = jax.tree.map(put_back, again, predictions)
+    if not isinstance(predictions, Classes):
+        return spec.fit(keys, again, ys)
+    prepared, featured = fitted  # which looked at no target
+    observed = featured.features.residual._replace(ys=ys)
+    features = featured.features._replace(residual=observed)
+    return prepared, featured._replace(features=features)
+
+
+def as_forms(
+    pairwise: Pairwise, features: Features, keys: Array
+) -> tuple[Weighted, WeightedFeatures, Float[Array, "n bk"]] | None:
+    r"""Sums over pairs of redrawn classes as forms of the kernel on predictions alone.
+
+    With a root R of the Gram matrix of the m classes, :math:`\langle \xi_i, \xi_j \rangle =
+    \langle R (e_{y_i} - p_i), R (e_{y_j} - p_j) \rangle`. Residuals sum to 0, so that k = m - 1
+    coordinates hold them, and a data set is k columns of weights.
+
+    Returns:
+        The kernel as a statistic, its features, and k columns for the classes observed and for each
+        of b keys, [n, (1 + b) k]; None where the statistic is another.
+    """
+    statistic = _kernel_residual(pairwise)
+    observed = features.residual if statistic is not None else None
+    distribution = None if observed is None else observed.distribution
+    if not isinstance(distribution, Classes):
+        return None
+    assert isinstance(pairwise, Weighted)
+    assert statistic is not None
+    if isinstance(statistic.means.kernel, MatrixKernel):
+        return None
+    assert observed is not None
+    p = distribution.probabilities
+    n, m = p.shape
+    root = class_directions(jnp.eye(m - 1, dtype=p.dtype), _matrix(statistic.means.kernel))
+    ys = jax.vmap(lambda key: _classes(key, p))(keys)
+    ys = jnp.concatenate([observed.ys[None].astype(ys.dtype), ys])
+    columns = root.T[ys] - (p @ root.T)[None]
+    kernel = Weighted(pairwise.prediction_kernel, pairwise.divergence)
+    ones = WeightedFeatures(features.predictions, jnp.ones((n, 1), p.dtype))
+    return kernel, ones, jnp.moveaxis(columns, 0, 1).reshape(n, -1)
+
+
+def rare_targets(
+    key: Key, fitted: tuple[Fitted, Featured], predictions: Any, targets: Array
+) -> Bool[Array, ""] | None:
+    r"""Whether predictions expect fewer than `RARE` of the targets that decide the statistic.
+
+    Random signs take :math:`V = \sum_i |\xi_i|^2` for the variance of :math:`\sum_i \xi_i`. Where
+    it is made of few large values that may fail to come, the sum is far on their other side just
+    where V is small. Of events with probabilities :math:`q_i` near 0 the relative variance of V
+    under the predictions is :math:`1 / \sum_i q_i`, one over the expected number of events; so
+    1 / `RARE` is the bound for all. From the probabilities of classes, and from `LOOKS` redrawn
+    data sets otherwise; None where the statistic is no kernel residual, for normals and Laplace
+    distributions, which have no rare values, and for draws, of which a few do not tell.
+    """
+    prepared, featured = fitted
+    if isinstance(predictions, Draws) or isinstance(
+        distribution_of(predictions), (Normals, Laplaces)
+    ):
+        return None
+    statistic = _kernel_residual(prepared.pairwise)
+    if isinstance(predictions, Classes):
+        p, kernel = predictions.probabilities, prepared.target_kernel
+        per_prediction = isinstance(kernel, MatrixKernel)
+        grams = jax.vmap(kernel.function)(p, p) if per_prediction else _matrix(kernel)
+        mean, variance = _of_classes(p, grams)
+    elif statistic is not None and samplable(predictions, targets):
+        mean, variance = _of_looks(key, prepared, statistic, featured, predictions, targets)
+    else:
+        return None
+    return RARE * variance > mean**2
+
+
+def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Array]:
+    """Mean and variance of V; a Gram matrix [m, m] for all, or one each, [n, m, m]."""
+    gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
+    gram = gram.reshape(-1, *gram.shape[-2:])
+    average = (p[:, None] @ gram)[:, 0]
+    squared_norms = jnp.sum(average * p, axis=1, keepdims=True)
+    squares = jnp.diagonal(gram, axis1=-2, axis2=-1) - 2 * average + squared_norms
+    mean = jnp.sum(p * squares, axis=1)
+    return jnp.sum(mean), jnp.sum(p * (squares - mean[:, None]) ** 2)
+
+
+def _of_looks(
+    key: Key,
+    prepared: Fitted,
+    statistic: KernelResidual,
+    featured: Featured,
+    predictions: Any,
+    targets: Array,
+) -> tuple[Array, Array]:
+    """Mean of V in closed form, and mean of its squared distance from that."""
+    frame, means = prepared.frame, statistic.means
+    observed = featured.features.residual
+    assert isinstance(frame, Frame)
+    if frame.whitener is None:
+        frame = Frame(frame.units, frame.origin, None)
+
+    def first(ys: Array, distribution: Features) -> Array:
+        return means.first(jax.tree.map(lambda leaf: leaf[None], distribution), ys[None])[0, 0]
+
+    def off(key: Key) -> Array:
+        ys = redraw(key, predictions, targets)[1]
+        seen = frame.view(predictions, ys, scores=False).points
+        return 2 * jnp.sum(squared_norms - jax.vmap(first)(seen, observed.distribution))
+
+    squared_norms = means.own(observed.distribution)
+    ys = observed.ys[:1]
+    mean = jnp.sum(means.gram(ys, ys)[0, 0] - squared_norms)
+    return mean, jnp.mean(jax.lax.map(off, jax.random.split(key, LOOKS)) ** 2)
+
+
+def _kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
+    """The statistic of a test with kernel means over all pairs; None for others."""
+    if isinstance(pairwise, Weighted) and isinstance(pairwise.statistic, KernelResidual):
+        return pairwise.statistic
+    return None
+
+
+def _matrix(kernel: KernelLike) -> Array | None:
+    """The Gram matrix of the classes; None for the identity."""
+    return kernel.matrix if isinstance(kernel, ClassGram) else None

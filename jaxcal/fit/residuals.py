@@ -1,0 +1,294 @@
+r"""What observations add to a kernel on predictions: residuals whose mean is 0 under calibration.
+
+:math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle` with :math:`\xi` the Stein feature of a
+score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` of a prediction with kernel means.
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxcal.divergences.vectors import Vectors
+from jaxcal.fit.views import View
+from jaxcal.kernel_means import kernel_means
+from jaxcal.kernel_means.dispatch import KernelMeans
+from jaxcal.kernels.points import Constant
+from jaxcal.moments import attribution
+from jaxcal.moments.attribution import Claims
+from jaxcal.moments.support import edges
+from jaxcal.nulls.dependence import series_of
+from jaxcal.numerics import not_finite
+from jaxcal.read import Draws, Standardized
+from jaxcal.read.families import Classes, offered_moments
+from jaxcal.read.scores import climbable, signs_reversed
+from jaxcal.statistics.skce import KernelResidual, Observed
+from jaxcal.statistics.stein import Stein, SteinFeatures
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+from jaxcal.typing import (
+    DivergenceLike,
+    Features,
+    KernelLike,
+    Key,
+    Pairwise,
+    Points,
+    Precondition,
+    PredictionsLike,
+)
+from jaxcal.whitening import precisions as preconditioners
+
+LANDMARKS = 8  # targets at which kernel residuals are series
+
+
+def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
+    """Notes of every kind of residual, of its scores and of what tells predictions apart."""
+    notes = {"nonfinite-scores": not_finite(scores), "nonfinite-predictions": not_finite(described)}
+    whitening = view.whitening
+    if whitening is not None:
+        notes["nonfinite-predictions"] += not_finite((whitening.center, whitening.scale))
+        notes["clamped-scales"] = whitening.clamped
+        if whitening.astray is not None:
+            notes["centres-astray"] = whitening.astray
+    return notes
+
+
+class Claimed(NamedTuple):
+    """Targets [n, d] in the units of the test, and what predictions claim of them."""
+
+    ys: Points
+    claims: Claims
+
+
+class Featured(NamedTuple):
+    """What the engine sees of n observations, and notes, as in `jaxcal.results.notes`."""
+
+    features: PyTree
+    notes: dict[str, Array]
+    claimed: Claimed | None = None
+    means: KernelMeans | None = None
+    excluded: Bool[Array, ""] | None = None  # of a moment: whether the densities lack what it needs
+    scores: Points | None = None  # of Stein tests, in the units in which they compare
+
+
+@runtime_checkable
+class Residual(Protocol):
+    """How targets are held against predictions."""
+
+    @property
+    def needs_scores(self) -> bool: ...
+
+    @property
+    def components(self) -> bool: ...
+
+    def needs_nodes(self, predictions: Standardized, /) -> bool: ...
+
+    def node_key(self, key: Key, /) -> Key: ...
+
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
+    ) -> tuple[PyTree, PyTree]:
+        """The predictions for the distance between them, and those for the residuals."""
+        ...
+
+    def features(
+        self,
+        key: Key,
+        view: View,
+        predictions: PredictionsLike,
+        target_kernel: KernelLike,
+        described: Features,
+        /,
+    ) -> Featured: ...
+
+    def pairwise(
+        self,
+        featured: Featured,
+        target_kernel: KernelLike,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
+        /,
+    ) -> Pairwise: ...
+
+
+def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
+    """Series of mean 0 whatever came before, if calibrated: scores, moments, targets minus means,
+    classes minus probabilities; and where means are not known, kernel residuals at some targets."""
+    if featured.means is None:
+        return series_of(featured.features)
+    observed = featured.features.residual
+    means, ys, n = featured.means, observed.ys, len(targets)
+    if isinstance(predictions, Classes):
+        p = predictions.probabilities
+        return jax.nn.one_hot(targets, p.shape[1], dtype=p.dtype) - p
+    at = ys[jnp.argsort(ys[:, 0])[n // (2 * LANDMARKS) :: -(-n // LANDMARKS)]]
+    local = means.gram(ys, at) - means.first(observed.distribution, at)
+    if isinstance(predictions, Draws):
+        center = jnp.mean(predictions.samples, axis=1)
+    else:
+        offered = offered_moments(predictions)
+        if offered is None:
+            return local
+        center = offered.mean
+    gaps = targets.reshape(n, -1) - center.reshape(n, -1)
+    finite = jnp.all(jnp.isfinite(center))
+    both = (jnp.where(finite, gaps, 0), jnp.where(finite, 0, local))
+    return jnp.concatenate(both, axis=1)
+
+
+class SteinResidual(eqx.Module):
+    """Scores in the place of integrals: KCCSD, KCSD and KSD."""
+
+    precondition: Precondition = eqx.field(default=None, static=True)
+    components: bool = eqx.field(default=False, static=True)
+    needs_scores: bool = eqx.field(default=True, init=False, static=True)
+
+    def needs_nodes(self, predictions: Standardized) -> bool:
+        fitted = self.components and offered_moments(predictions) is None
+        return self.precondition is not None or fitted
+
+    def node_key(self, key: Key) -> Key:
+        return key
+
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike
+    ) -> tuple[PyTree, PyTree]:
+        return view.predictions, view.predictions
+
+    def features(
+        self,
+        key: Key,
+        view: View,
+        predictions: Any,
+        target_kernel: KernelLike,
+        described: Features,
+    ) -> Featured:
+        scores, at_nodes = view.scores, view.at_nodes
+        assert scores is not None
+        nodes, values = (None, None) if at_nodes is None else at_nodes
+        preconditioner, clamped = None, {}
+        if view.whitening is not None and self.components:
+            preconditioner = view.whitening.along_coordinates()
+        if self.precondition is not None:
+            if nodes is None or values is None:
+                raise ValueError(
+                    "precondition needs scores at base points and those points: give "
+                    "Scores.at_nodes and Scores.nodes"
+                )
+            preconditioner, count = preconditioners.precision_root(nodes, values, self.precondition)
+            clamped = {"clamped-scales": count}
+        claims = None
+        if self.components:
+            at = view.ys + view.offset[None]
+            claims = attribution.claims(predictions, nodes, values, at, scores)
+            if claims is not None:  # about the frame's origin, as targets are
+                claims = claims._replace(centers=claims.centers - view.offset[None])
+        assert view.point_scores is not None
+        abrupt = _abrupt(key, view)
+        stein = SteinFeatures(view.points, view.point_scores, preconditioner)
+        # a score at a target that is not finite is not counted beside it
+        finite = jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True)
+        notes = noted(view, jnp.where(finite, scores, 0), (described, preconditioner)) | clamped
+        notes |= {
+            "abrupt-edge": abrupt,
+            "reversed-sign": signs_reversed(view.ys, scores) & ~abrupt,
+        }
+        return Featured(
+            WeightedFeatures(described, stein),
+            notes,
+            claimed=None if claims is None else Claimed(view.ys, claims),
+            scores=view.point_scores,
+        )
+
+    def pairwise(
+        self,
+        featured: Featured,
+        target_kernel: KernelLike,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
+    ) -> Weighted:
+        dimension = featured.features.residual.ys.shape[1]
+        stein = Stein(target_kernel, dimension=dimension, components=self.components)
+        return Weighted(prediction_kernel, divergence, stein)
+
+
+def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
+    """Whether a density ends where it is not 0, as far as log densities are known."""
+    if view.targets is None or not climbable(view.predictions):
+        return jnp.zeros((), bool)
+    return edges(key, view.predictions.predictions, view.targets).abrupt
+
+
+class MeanResidual(eqx.Module):
+    """Kernel means of the predictions, in closed form or from draws: SKCE and UCME.
+
+    ``n_counts``: over how many counts to sum, found where the values are known."""
+
+    n_draws: int | None = eqx.field(default=None, static=True)
+    n_counts: int | None = eqx.field(default=None, static=True)
+    components: bool = eqx.field(default=False, init=False, static=True)
+    needs_scores: bool = eqx.field(default=False, init=False, static=True)
+
+    def needs_nodes(self, predictions: Standardized) -> bool:
+        return False
+
+    def node_key(self, key: Key) -> Key:
+        return jax.random.split(key, 2)[1]
+
+    def divided(
+        self, view: View, divergence: DivergenceLike, kernel: KernelLike
+    ) -> tuple[PyTree, PyTree]:
+        """Draws are divided: if the weight of a pair depended on the very draws that stand for the
+        two predictions, its error would be of one sign under calibration."""
+        seen, about = view.predictions, view.about_origin
+        draws = seen.predictions if isinstance(seen, Standardized) else None
+        alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)
+        # the first half may say where the centre of each prediction is, and how wide it is
+        if not isinstance(draws, Draws) or (alone and view.whitening is None):
+            return seen, about
+        half = draws.samples.shape[1] // 2
+        first, second = Draws(draws.samples[:, :half]), Draws(draws.samples[:, half:])
+        return (
+            Standardized(first, seen.units, seen.event),
+            Standardized(second, about.units, about.event),
+        )
+
+    def features(
+        self,
+        key: Key,
+        view: View,
+        predictions: PredictionsLike,
+        target_kernel: KernelLike,
+        described: Features,
+    ) -> Featured:
+        draw_key = jax.random.split(key, 2)[0]
+        if isinstance(view.about_origin, Standardized):
+            means = kernel_means(
+                target_kernel,
+                predictions,
+                key=draw_key,
+                n_draws=self.n_draws,
+                n_counts=self.n_counts,
+            )
+            draws = view.about_origin.predictions
+            unsettled = draws.unsettled() if isinstance(draws, Draws) else None
+        else:
+            means, unsettled = kernel_means(target_kernel, predictions), None
+        notes = noted(view, (), (means.features, described))
+        if unsettled is not None:
+            notes["unsettled-chains"] = unsettled
+        if means.error is not None:
+            notes["averages-error"] = jnp.asarray(means.error)
+        residual = Observed(view.points, means.features)
+        return Featured(WeightedFeatures(described, residual), notes, means=means.empty())
+
+    def pairwise(
+        self,
+        featured: Featured,
+        target_kernel: KernelLike,
+        prediction_kernel: KernelLike,
+        divergence: DivergenceLike,
+    ) -> Weighted:
+        assert featured.means is not None
+        return Weighted(prediction_kernel, divergence, KernelResidual(featured.means))

@@ -1,0 +1,241 @@
+"""What a test compares, and how: its choices, and fitting them to data.
+
+Everything is brought to the units of the targets' own spread first, so that no result depends on
+metres or nanometres; bandwidths follow by the median heuristic in those units.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, PyTree
+from jaxtyping import Key as _Key
+
+from jaxcal.divergences.vectors import Vectors, check_rows
+from jaxcal.fit.fitted import Embedding, Fitted
+from jaxcal.fit.random_features import RandomFeatures
+from jaxcal.fit.residuals import Featured, Residual
+from jaxcal.fit.views import ClassFrame, Frame, View
+from jaxcal.kernel_means.waves import Wave
+from jaxcal.kernels import points
+from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.points import Constant
+from jaxcal.numerics import in_order
+from jaxcal.read import Scores, Units
+from jaxcal.read.families import Classes
+from jaxcal.read.sampling import sample
+from jaxcal.read.scores import is_distribution
+from jaxcal.typing import (
+    BaseMeasure,
+    DivergenceLike,
+    Features,
+    KernelLike,
+    Key,
+    Pairwise,
+    Points,
+    Scalar,
+)
+from jaxcal.whitening.contract import Whitener
+
+Keys = _Key[Array, "2"]  # for base points and residuals, and for features of the predictions
+
+
+class Specification(eqx.Module):
+    """The choices of a test of a mean over pairs; ``None`` and unset bandwidths are left to `fit`.
+
+    Everything static changes the program; nothing else does.
+    """
+
+    divergence: DivergenceLike
+    prediction_kernel: KernelLike
+    target_kernel: KernelLike
+    residual: Residual
+    base_measure: BaseMeasure | None = (
+        None  # None, points [m, d], or a distribution, in the units of the targets
+    )
+    n_nodes: int = eqx.field(default=10, static=True)
+    standardize: bool = eqx.field(default=True, static=True)
+    whiten: Whitener | None = None
+    random_features: RandomFeatures | None = None  # in the place of all pairs
+
+    @property
+    def components(self) -> bool:
+        """Whether each coordinate is a channel of the statistic."""
+        return self.residual.components
+
+    def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Fitted, Featured]:
+        """Fit to data: units, nodes, scores, features, bandwidths, statistic.
+
+        Traced once per shape. Gradients flow through all of it: scores and features, units,
+        preconditioner and bandwidths.
+
+        Returns:
+            The fitted test, and the features of these data.
+        """
+        check_rows(self.divergence, targets.shape[0])
+        frame = nodes(self, keys[0], units(self, predictions, targets), predictions, targets)
+        view = scores(self, frame, predictions, targets)
+        of_targets, notes = target_bandwidth(self, view, predictions, targets)
+        embedding, described, for_residual = features(self, keys[1], view, of_targets.kernel)
+        of_predictions = bandwidth(
+            "prediction", self.prediction_kernel, embedding.divergence, described, embedding.size
+        )
+        constant = isinstance(self.prediction_kernel, Constant)
+        notes |= {"identical-predictions": of_predictions.identical & (not constant)}
+        # averages over predictions are then their characteristic functions
+        waves = self.random_features is not None and not isinstance(predictions, Classes)
+        averaged = Wave() if waves else of_targets.kernel
+        featured = self.residual.features(keys[0], view, for_residual, averaged, described)
+        pairwise = statistic(
+            self, featured, of_targets.kernel, of_predictions.kernel, embedding.divergence
+        )
+        fitted = Fitted(
+            frame,
+            embedding,
+            self.residual,
+            averaged,
+            of_predictions.kernel,
+            pairwise,
+            of_targets.bandwidths | of_predictions.bandwidths,
+            notes,
+        )
+        return fitted, featured
+
+
+def units(spec: Specification, predictions: Any, targets: Array) -> Frame | ClassFrame:
+    """Units [d] of the test, from the targets; without nodes yet."""
+    if isinstance(predictions, Classes):
+        return ClassFrame()
+    ys = targets.reshape(targets.shape[0], -1)
+    of_targets = Units.of(ys)
+    used = of_targets if spec.standardize else Units.unchanged(ys)
+    return Frame(used, of_targets.center, None, spec.whiten)
+
+
+def nodes(
+    spec: Specification, key: Key, frame: Frame | ClassFrame, predictions: Any, targets: Array
+) -> Frame | ClassFrame:
+    """The frame with nodes [m, d] in its units, where something asks for scores at nodes."""
+    if isinstance(frame, ClassFrame):
+        return frame
+    seen = frame.standardized(predictions, targets.shape[1:])
+    whitened = spec.whiten is not None and spec.whiten.needs_nodes
+    if not (whitened or spec.divergence.needs_nodes or spec.residual.needs_nodes(seen)):
+        return frame
+    d, key = frame.units.scale.size, spec.residual.node_key(key)
+    if isinstance(predictions, Scores):
+        given = predictions.nodes
+        placed = None if given is None else frame.units.points(given.reshape(-1, d))
+    elif spec.base_measure is None:
+        placed = jax.random.normal(key, (spec.n_nodes, d), targets.dtype)
+    else:
+        points: Any = spec.base_measure
+        if is_distribution(points):
+            points = sample(key, points, (spec.n_nodes,), "base_measure")
+        placed = frame.units.points(points.reshape(-1, d).astype(targets.dtype))
+    return Frame(frame.units, frame.origin, placed, spec.whiten)
+
+
+def scores(
+    spec: Specification, frame: Frame | ClassFrame, predictions: Any, targets: Array
+) -> View:
+    """Predictions and targets in the units of the test, with scores where they are needed."""
+    view = frame.view(predictions, targets, scores=spec.residual.needs_scores)
+    if spec.divergence.needs_nodes and view.at_nodes is None:
+        raise ValueError(
+            "Scores.at_nodes is missing: the Fisher distance between predictions and "
+            "precondition need the scores at base points, shape [n, m, d]; give them, or "
+            "another distance"
+        )
+    return view
+
+
+class Chosen(NamedTuple):
+    """A kernel with its bandwidth, those that a heuristic chose, by name, and whether all points
+    compared are identical."""
+
+    kernel: KernelLike
+    bandwidths: dict[str, Scalar]
+    identical: Bool[Array, ""]
+
+
+def bandwidth(
+    name: str,
+    kernel: KernelLike,
+    divergence: DivergenceLike,
+    features: Features,
+    size: Array | None = None,
+) -> Chosen:
+    """The kernel with unset bandwidths chosen by the median heuristic; ``size`` is the unit of the
+    features."""
+    value, identical = median_heuristic(divergence, features)
+    used = {name: value if size is None else value * size} if points.needs_bandwidth(kernel) else {}
+    return Chosen(points.with_bandwidth(kernel, value), used, identical)
+
+
+def target_bandwidth(
+    spec: Specification, view: View, predictions: Any, targets: Array
+) -> tuple[Chosen, dict[str, Array]]:
+    """The target kernel with its bandwidth, and notes on the targets; classes have neither."""
+    if isinstance(predictions, Classes):
+        nothing = jnp.zeros((), bool)
+        notes = {"constant-coordinates": jnp.asarray(0), "far-targets": jnp.asarray(0.0)}
+        return Chosen(spec.target_kernel, {}, nothing), {"identical-targets": nothing} | notes
+    # a target that is not finite is counted alone: it spoils no bandwidth
+    finite = jnp.where(jnp.isfinite(view.points), view.points, 0)
+    chosen = bandwidth("target", spec.target_kernel, Vectors(finite), finite)
+    ys = targets.reshape(targets.shape[0], -1)
+    return chosen, {
+        "identical-targets": chosen.identical & (spec.standardize or bool(chosen.bandwidths)),
+        "constant-coordinates": jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
+        "far-targets": range_over_iqr(ys),
+    }
+
+
+def features(
+    spec: Specification, key: Key, view: View, target_kernel: KernelLike
+) -> tuple[Embedding, Features, PyTree]:
+    """The fitted divergence, the features of the predictions for it, and the predictions that the
+    residuals see."""
+    divergence: Any = spec.divergence
+    if hasattr(divergence, "with_target_kernel"):
+        divergence = divergence.with_target_kernel(target_kernel)
+    for_divergence, for_residual = spec.residual.divided(view, divergence, spec.prediction_kernel)
+    embedding, described = Embedding.fit(
+        key,
+        divergence,
+        for_divergence,
+        view.at_nodes,
+        standardize=spec.standardize,
+        unitless=points.all_unset(spec.prediction_kernel),
+    )
+    return embedding, described, for_residual
+
+
+def statistic(
+    spec: Specification,
+    featured: Featured,
+    target_kernel: KernelLike,
+    prediction_kernel: KernelLike,
+    divergence: DivergenceLike,
+) -> Pairwise:
+    """The pairwise statistic h, of all pairs or in random features."""
+    pairwise = spec.residual.pairwise(featured, target_kernel, prediction_kernel, divergence)
+    if spec.random_features is None:
+        return pairwise
+    return spec.random_features.of(pairwise, featured.features, target_kernel)
+
+
+def range_over_iqr(ys: Points) -> Scalar:
+    """The range of a coordinate over that of its middle half, which a few outliers do not change;
+    the largest over coordinates. Where the middle half agrees, the middle 3/4, 7/8, .. that does
+    not."""
+    n = ys.shape[0]
+    ordered = in_order(jax.lax.stop_gradient(ys).T)
+    outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))
+    ranges = ordered[:, n - 1 - outside] - ordered[:, outside]
+    full = ranges[:, 0]
+    typical = jnp.min(jnp.where(ranges > 0, ranges, full[:, None]), axis=1)
+    return jnp.max(jnp.where(typical > 0, full / jnp.where(typical > 0, typical, 1), 0))

@@ -1,0 +1,22 @@
+"""What a prediction can be: an unnormalized density, precomputed scores, draws, a distribution."""
+
+from jaxcal.read.families import gaussian_moments
+from jaxcal.read.predictions import Draws, LogDensities, Scores, Unnormalized
+from jaxcal.read.sampling import draws
+from jaxcal.read.standardized import OwnUnits, Standardized, Units
+
+__all__ = [
+    "Draws",
+    "LogDensities",
+    "OwnUnits",
+    "Scores",
+    "Standardized",
+    "Units",
+    "Unnormalized",
+    "draws",
+    "gaussian_moments",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,377 @@
+"""The distribution of a prediction as arrays, whatever object it came as: what closed forms start
+from.
+
+A distribution has a leading axis n on every leaf; its points are vectors [d]. Adding a distribution
+is one function with the decorator `distribution`, found by the name of the distribution's class, so
+that no library of distributions is imported here.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxcal.read.standardized import OwnUnits, Standardized, Units, along_last
+from jaxcal.typing import Distribution, PredictionsLike
+
+
+class Normals(NamedTuple):
+    """``mean`` [n, d]; ``cov`` [n, d] variances of independent coordinates, or [n, d, d]."""
+
+    mean: Float[Array, "*n d"]
+    cov: Float[Array, "*nd d"]
+
+
+class Laplaces(NamedTuple):
+    """Independent coordinates of density ``exp(-abs(y - loc) / scale) / (2 scale)``, [n, d]."""
+
+    loc: Float[Array, "*n d"]
+    scale: Float[Array, "*n d"]
+
+
+class Mixtures(NamedTuple):
+    """``weights`` [n, k] and the distribution of the k components, leaves [n, k, ...]."""
+
+    weights: Float[Array, "n k"]
+    parts: PyTree
+
+
+class Classes(NamedTuple):
+    """``probabilities`` [n, m] of the classes 0, .., m - 1."""
+
+    probabilities: Float[Array, "n m"]
+
+
+class Particles(NamedTuple):
+    """``points`` [n, m, d]: independent draws from each prediction."""
+
+    points: Float[Array, "n m d"]
+
+
+class Stratified(Particles):
+    """``points`` [n, m, 1] in two independent halves, each one point of every m/2-th quantile."""
+
+
+class Nodes(NamedTuple):
+    """``points`` [n, m, d] and ``weights`` [n, m] of a quadrature rule for each prediction."""
+
+    points: Float[Array, "n m d"]
+    weights: Float[Array, "n m"]
+
+
+class Lattice(NamedTuple):
+    """``points`` [m, d] that all predictions share, and their probabilities ``weights`` [n, m]."""
+
+    points: Float[Array, "m d"]
+    weights: Float[Array, "n m"]
+
+
+Base: TypeAlias = Any  # a numpyro distribution of the class that its reader is written for
+Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # of the base distribution, and the whole
+_DISTRIBUTIONS: dict[str, Reader] = {}
+_LOOKED_UP: set[str] = set()  # names that compiled programs may have used
+UNCHANGED = ("Independent", "ExpandedDistribution", "MaskedDistribution")  # targets are the base's
+
+
+def distribution(*names: str) -> Callable[[Reader], Reader]:
+    """Register how to read the distributions whose class has one of these names.
+
+    Args:
+        *names: Names of classes of distributions.
+
+    Returns:
+        A decorator of a function ``read(base, whole)``: it gets the distribution without its
+        wrappers, and the distribution as it came, whose batch and event shape are the ones that
+        count. It returns a closed form with a leading axis n (normals, Laplace distributions,
+        mixtures, classes, draws or nodes of a quadrature rule), or None.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> from jaxcal.read.families import Normals, distribution_of
+        >>> class Spike:
+        ...     loc = jnp.zeros((5, 2))
+        >>> @jaxcal.kernel_means.distribution("Spike")
+        ... def read(base, whole):
+        ...     return Normals(base.loc, 0.01 * jnp.ones_like(base.loc))
+        >>> distribution_of(Spike()).mean.shape
+        (5, 2)
+    """
+
+    def add(read: Reader) -> Reader:
+        _DISTRIBUTIONS.update(dict.fromkeys(names, read))
+        if not _LOOKED_UP.isdisjoint(names):
+            jax.clear_caches()  # compiled programs hold what was registered before
+        return read
+
+    return add
+
+
+def distribution_of(predictions: PredictionsLike) -> PyTree:
+    """Closed form of n predictions, or None where only draws will do.
+
+    Args:
+        predictions: A numpyro distribution with batch shape [n], or any object whose class a
+            `distribution` reader knows.
+
+    Returns:
+        A named tuple of arrays with a leading axis n, such as the mean and covariance of normals
+        or the weights and components of mixtures; None for distributions without a reader.
+    """
+    if isinstance(predictions, Standardized):
+        closed_form = distribution_of(predictions.predictions)
+        return None if closed_form is None else _in_units(closed_form, predictions.units)
+    if isinstance(predictions, (Normals, Laplaces, Mixtures, Classes, Particles, Nodes, Lattice)):
+        return predictions
+    base = bare(predictions)
+    _LOOKED_UP.add(type(base).__name__)
+    read = _DISTRIBUTIONS.get(type(base).__name__)
+    return None if read is None else read(base, predictions)
+
+
+def bare(predictions: Any) -> Any:
+    """The distribution without wrappers that leave it as it is; others are part of it."""
+    while type(predictions).__name__ in UNCHANGED:
+        predictions = predictions.base_dist
+    return predictions
+
+
+def gaussian_moments(predictions: PredictionsLike) -> Normals:
+    """Mean and covariance of n Gaussian predictions.
+
+    Args:
+        predictions: numpyro's ``Normal``, ``Normal(...).to_event(...)`` or
+            ``MultivariateNormal`` with batch shape [n]. Further batch axes stay: the components
+            [n, k] of mixtures have means [n, k, d].
+
+    Returns:
+        A named tuple: ``mean`` [n, d], and ``cov``, variances [n, d] or covariances [n, d, d].
+
+    Raises:
+        TypeError: Any other predictions: a closed form for Gaussians says nothing about them.
+    """
+    closed_form = distribution_of(predictions)
+    if isinstance(closed_form, Normals):
+        return closed_form
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    raise TypeError(
+        f"this distance has a closed form for numpyro Normal and MultivariateNormal predictions "
+        f"only, got {type(original).__name__}: use Fisher() for densities known up to their "
+        f"constant, or a distance from draws"
+    )
+
+
+def mean_and_covariance(distribution: Distribution) -> Normals | None:
+    """The normal distribution of the same mean and covariance, or None for draws and classes."""
+    match distribution:
+        case Normals():
+            return full(distribution)
+        case Laplaces(loc, scale):
+            return full(Normals(loc, 2 * scale**2))
+        case Mixtures(weights, parts):
+            inside = mean_and_covariance(parts)
+            if inside is None:
+                return None
+            mean = jnp.sum(weights[..., None] * inside.mean, axis=1)
+            gaps = inside.mean - mean[:, None]
+            total = inside.cov + gaps[..., :, None] * gaps[..., None, :]
+            return Normals(mean, jnp.sum(weights[..., None, None] * total, axis=1))
+    return None
+
+
+def offered_moments(predictions: Any) -> Normals | None:
+    """Means [n, d] and covariances [n, d, d] that n predictions know, or None.
+
+    Of closed forms, and numpyro's ``mean`` and ``variance`` where coordinates are independent.
+    """
+    if isinstance(predictions, Standardized):
+        moments = offered_moments(predictions.predictions)
+        return None if moments is None else _in_units(moments, predictions.units)
+    closed_form = mean_and_covariance(distribution_of(predictions))
+    if closed_form is not None or getattr(bare(predictions), "event_shape", None) != ():
+        return closed_form
+    try:
+        mean, variance = predictions.mean, predictions.variance
+    except (AttributeError, NotImplementedError):
+        return None
+    return full(Normals(_whole(mean, predictions), _whole(variance, predictions)))
+
+
+def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
+    """The distribution of M^-1 (T - center) for T of this one; None where it has no such form."""
+    match distribution:
+        case Normals():
+            mean, cov = full(distribution)
+            extra = range(1, mean.ndim - 1)  # of components
+            inverse = jnp.linalg.inv(own_units.scale)
+            inverse = jnp.expand_dims(inverse, extra)
+            return Normals(own_units.of_common(mean), inverse @ cov @ jnp.swapaxes(inverse, -1, -2))
+        case Laplaces(loc, spread) if loc.shape[-1] == 1:
+            scale = jnp.expand_dims(own_units.scale[:, 0], range(1, loc.ndim - 1))
+            return Laplaces(own_units.of_common(loc), spread / scale)
+        case Mixtures(weights, parts):
+            inner = _in_own_units(parts, own_units)
+            return None if inner is None else Mixtures(weights, inner)
+        case Particles(points):
+            return type(distribution)(own_units.of_common(points))
+        case Nodes(points, weights):
+            return Nodes(own_units.of_common(points), weights)
+        case Lattice(points, weights):
+            each = jnp.broadcast_to(points, (*weights.shape, points.shape[-1]))
+            return Nodes(own_units.of_common(each), weights)
+    return None
+
+
+def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
+    """The distribution of (Y - center) / scale for Y of this one; None where there is no form."""
+    if isinstance(units, OwnUnits):
+        return _in_own_units(_in_units(distribution, units.units), units)
+    scale = units.scale
+    match distribution:
+        case Normals(mean, cov):
+            units_of_cov = along_last(scale, cov)
+            across = jnp.swapaxes(units_of_cov, -1, -2) if cov.ndim > mean.ndim else units_of_cov
+            return Normals(units.points(mean), cov / (across * units_of_cov))
+        case Laplaces(loc, spread):
+            return Laplaces(units.points(loc), spread / along_last(scale, spread))
+        case Mixtures(weights, parts):
+            inner = _in_units(parts, units)
+            return None if inner is None else Mixtures(weights, inner)
+        case Particles(points):
+            return type(distribution)(units.points(points))
+        case Nodes(points, weights):
+            return Nodes(units.points(points), weights)
+        case Lattice(points, weights):
+            return Lattice(units.points(points), weights)
+    return None
+
+
+def _spread(scale: Array) -> Array:
+    """A scale, or NaN where it is negative: no distribution has that."""
+    return jnp.where(scale < 0, jnp.nan, scale)
+
+
+def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
+    """A parameter of one number a coordinate as [*batch, d]."""
+    shape = (*whole.batch_shape, *whole.event_shape)
+    flat = jnp.broadcast_to(array, shape)
+    return flat.reshape(*whole.batch_shape, -1)
+
+
+@distribution("Normal")
+def _normal(base: Base, whole: PyTree) -> Normals:
+    return Normals(_whole(base.loc, whole), _spread(_whole(base.scale, whole)) ** 2)
+
+
+@distribution("MultivariateNormal")
+@distribution("LowRankMultivariateNormal")
+def _multivariate_normal(base: Base, whole: PyTree) -> Normals | None:
+    if len(whole.event_shape) != 1:
+        return None
+    mean = _whole(base.loc, whole)
+    return Normals(mean, jnp.broadcast_to(base.covariance_matrix, (*mean.shape, mean.shape[-1])))
+
+
+@distribution("Laplace")
+def _laplace(base: Base, whole: PyTree) -> Laplaces:
+    return Laplaces(_whole(base.loc, whole), _spread(_whole(base.scale, whole)))
+
+
+def _mixing(base: Base, whole: PyTree) -> Array | None:
+    """The weights [n, k] of a mixture, or None where the mixture is inside a wrapper."""
+    if base is not whole:
+        return None
+    probabilities = base.mixing_distribution.probs
+    return jnp.broadcast_to(probabilities, (*whole.batch_shape, probabilities.shape[-1]))
+
+
+@distribution("MixtureSameFamily")
+def _mixture(base: Base, whole: PyTree) -> Mixtures | None:
+    if base is not whole:
+        return None
+    components = base.component_distribution
+    batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
+    if tuple(components.batch_shape) != batch:  # all predictions share them
+        components = components.expand(batch)
+    weights, parts = _mixing(base, whole), distribution_of(components)
+    if weights is None or parts is None:
+        return None
+    return Mixtures(weights, parts)
+
+
+@distribution("MixtureGeneral")
+def _general_mixture(base: Base, whole: PyTree) -> Mixtures | None:
+    weights = _mixing(base, whole)
+    parts = [distribution_of(part) for part in base.component_distributions]
+    if weights is None or any(part is None for part in parts):
+        return None
+    if len({type(part) for part in parts}) != 1:
+        return None
+    if isinstance(parts[0], Normals) and len({part.cov.ndim for part in parts}) > 1:
+        parts = [full(part) for part in parts]
+    shapes = [[leaf.shape for leaf in jax.tree.leaves(part)] for part in parts]
+    if any(shape != shapes[0] for shape in shapes):
+        return None
+    return Mixtures(weights, jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *parts))
+
+
+@distribution("TransformedDistribution")
+def _affine(base: Base, whole: PyTree) -> PyTree | None:
+    """Affine transforms of each coordinate, one after the other."""
+    if any(type(transform).__name__ != "AffineTransform" for transform in base.transforms):
+        return None
+    inner = base.base_dist
+    shape = (whole.batch_shape, whole.event_shape)
+    if (inner.batch_shape, inner.event_shape) == shape:  # as mixtures need to see it
+        closed_form = distribution_of(inner)
+    else:
+        single = bare(inner)
+        read = _DISTRIBUTIONS.get(type(single).__name__)
+        closed_form = None if read is None else read(single, whole)
+    for transform in base.transforms:
+        if closed_form is not None:
+            loc, scale = _whole(transform.loc, whole), _whole(transform.scale, whole)
+            closed_form = _stretched(closed_form, loc, scale)
+    return closed_form
+
+
+def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
+    """The distribution of loc + scale Y for Y of this one, loc and scale [*n, d]."""
+    match distribution:
+        case Normals(mean, cov) if cov.ndim == mean.ndim:
+            return Normals(loc + scale * mean, scale**2 * cov)
+        case Normals(mean, cov):
+            return Normals(loc + scale * mean, scale[..., None] * cov * scale[..., None, :])
+        case Laplaces(center, spread):
+            return Laplaces(loc + scale * center, jnp.abs(scale) * spread)
+        case Mixtures(weights, parts):
+            inner = _stretched(parts, loc[:, None], scale[:, None])
+            return None if inner is None else Mixtures(weights, inner)
+    return None
+
+
+def full(normals: Normals) -> Normals:
+    """The same with ``cov`` [n, d, d]."""
+    mean, cov = normals
+    if cov.ndim > mean.ndim:
+        return normals
+    eye = jnp.eye(cov.shape[-1], dtype=cov.dtype)
+    return Normals(mean, cov[..., None] * jnp.expand_dims(eye, range(cov.ndim - 1)))
+
+
+@distribution("CategoricalProbs", "CategoricalLogits")
+def _categorical(base: Base, whole: PyTree) -> Classes | None:
+    probabilities = base.probs
+    if whole.event_shape:
+        return None
+    return Classes(jnp.broadcast_to(probabilities, (*whole.batch_shape, probabilities.shape[-1])))
+
+
+@distribution("BernoulliProbs", "BernoulliLogits")
+def _bernoulli(base: Base, whole: PyTree) -> Classes | None:
+    if whole.event_shape:
+        return None
+    p = jnp.broadcast_to(base.probs, whole.batch_shape)
+    return Classes(jnp.stack([1 - p, p], axis=-1))

@@ -1,0 +1,176 @@
+"""Predictions: densities known up to their constant, or what was evaluated elsewhere, as arrays."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from jaxcal.read import convert
+from jaxcal.typing import ArrayLike, LogDensity
+
+
+class Unnormalized(eqx.Module):
+    """A batch of n predictions with densities proportional to ``exp(log_density(params, y))``.
+
+    Args:
+        log_density: Function of the parameters of ONE prediction and one target that returns a
+            scalar; any term that does not depend on y may be left out. It is compared by
+            identity: pass one named function, not a new lambda for each call, or every call
+            compiles again.
+        params: Any pytree; its leaves have a leading axis n, except where ``in_axes`` says
+            otherwise.
+        in_axes: As in ``jax.vmap``: None for leaves that all predictions share, such as the
+            weights of a network: ``Unnormalized(energy, (net, xs), in_axes=(None, 0))``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> def log_density(params, y):  # a quartic well, whose constant nobody needs
+        ...     center, width = params
+        ...     return -jnp.sum(((y - center) / width) ** 4)
+        >>> centers = jax.random.normal(jax.random.key(0), (100, 2))
+        >>> predictions = jaxcal.Unnormalized(log_density, (centers, jnp.ones(100)))
+        >>> jaxcal.kccsd_test(1, predictions, centers + 0.5).verdict
+        'rejected'
+    """
+
+    log_density: LogDensity = eqx.field(static=True)
+    params: PyTree
+    in_axes: PyTree = eqx.field(static=True)
+
+    def __init__(self, log_density: LogDensity, params: PyTree, in_axes: PyTree = 0):
+        if not callable(log_density):
+            raise TypeError(
+                f"log_density: wanted a function log_density(params, y), got "
+                f"{convert.say(log_density)}: Unnormalized(log_density, params)"
+            )
+        self.log_density = log_density
+        self.params = convert.leaves(params, "params")
+        self.in_axes = in_axes
+
+    def sliced(self, rows: Callable[[Array, int], Array]) -> "Unnormalized":
+        """The predictions of some rows: ``rows(leaf, axis)`` takes those of a leaf."""
+
+        def shared(axis: object) -> bool:
+            return axis is None
+
+        each = jax.tree.broadcast(self.in_axes, self.params, is_leaf=shared)
+        axes = jax.tree.leaves(each, is_leaf=shared)
+        leaves, tree = jax.tree.flatten(self.params)
+        pairs = zip(leaves, axes, strict=True)
+        taken = [leaf if axis is None else rows(leaf, axis) for leaf, axis in pairs]
+        return Unnormalized(self.log_density, jax.tree.unflatten(tree, taken), self.in_axes)
+
+    def arrays_only(self) -> "Unnormalized":
+        """The same predictions, with nothing but arrays among their parameters.
+
+        Networks keep functions among their leaves (the activation of an ``equinox.nn.MLP``); these
+        move into the log density.
+        """
+        arrays, rest = eqx.partition(self.params, eqx.is_array_like)
+        leaves, tree = jax.tree.flatten(rest)
+        if not leaves:
+            return self
+        return Unnormalized(_Completed(self.log_density, tuple(leaves), tree), arrays, self.in_axes)
+
+
+@dataclass(frozen=True)
+class _Completed:
+    """A log density with the leaves that its parameters lack; equal where these leaves are."""
+
+    log_density: LogDensity
+    leaves: tuple[PyTree, ...]
+    tree: PyTree
+
+    def __call__(self, params: PyTree, y: Array) -> Array:
+        rest = jax.tree.unflatten(self.tree, self.leaves)
+        return self.log_density(eqx.combine(params, rest), y)
+
+
+SETTLED = 1.01  # R-hat up to here counts as settled
+
+
+def _array(value: ArrayLike) -> Any:
+    """The value unchanged: tests read it and say what is wrong with it."""
+    return value
+
+
+def _array_or_none(value: ArrayLike | None) -> Any:
+    return value
+
+
+class Scores(eqx.Module):
+    """Precomputed scores of n predictions, as arrays or tensors of any library.
+
+    A score is the gradient of log f in the target, in units of 1 / target.
+
+    Args:
+        at_targets: Gradient of log f_i at target i, [n, d], or the shape of the targets.
+        at_nodes: The same at m nodes, the same points for every prediction, [n, m, d]. The
+            Fisher divergences need it.
+        nodes: Those points, [m, d]. The kernelized Fisher divergence and preconditioning need
+            them.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100, 1))
+        >>> targets, nodes = centers + noise, jnp.linspace(-2, 2, 8)[:, None]
+        >>> scores = jaxcal.Scores(centers - targets, centers[:, None] - nodes, nodes)
+        >>> jaxcal.kccsd_test(1, scores, targets).contributions.shape
+        (100,)
+    """
+
+    at_targets: Any = eqx.field(converter=_array)
+    at_nodes: Any = eqx.field(default=None, converter=_array_or_none)
+    nodes: Any = eqx.field(default=None, converter=_array_or_none)
+
+
+class LogDensities(eqx.Module):
+    """Precomputed log densities of n predictions, as arrays or tensors of any library.
+
+    Each prediction's may lack a constant of its own.
+
+    Args:
+        at_targets: log f_i at target i, [n].
+        at_draws: The same at m independent draws from prediction i, [n, m].
+
+    Example:
+        >>> import jax, jaxcal
+        >>> targets, draws = jax.random.normal(jax.random.key(0), (2, 99, 20))
+        >>> logs = jaxcal.LogDensities(-(targets[:, 0] ** 2), -(draws**2))
+        >>> jaxcal.coverage.coverage(logs).ranks.shape
+        (99,)
+    """
+
+    at_targets: Any = eqx.field(converter=_array)
+    at_draws: Any = eqx.field(converter=_array)
+
+
+class Draws(eqx.Module):
+    """m draws from each of n predictions, in the units of the targets.
+
+    Args:
+        samples: Draws, [n, m, d], or [n, m] for targets of shape [n].
+        rhat: R-hat of the chains of each prediction, [n], NaN where it is not known; None where
+            draws do not come from chains. Tests warn where chains have not settled (R-hat above
+            1.01, or unknown).
+
+    Example:
+        >>> import jax, jaxcal
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
+        >>> samples = centers[:, None] + jax.random.normal(jax.random.key(1), (100, 16))
+        >>> jaxcal.skce_test(2, jaxcal.Draws(samples), centers + 0.8 + noise).verdict
+        'rejected'
+    """
+
+    samples: Any = eqx.field(converter=_array)
+    rhat: Any = eqx.field(default=None, converter=_array_or_none)
+
+    def unsettled(self) -> Float[Array, ""] | None:
+        """The share of predictions not known to have settled, []; None without R-hat."""
+        if self.rhat is None:
+            return None
+        return jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED), dtype=float)

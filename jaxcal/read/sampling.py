@@ -1,0 +1,155 @@
+"""Draws from predictions, for the divergences that need them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.read import convert
+from jaxcal.read.families import Stratified, bare
+from jaxcal.read.predictions import Draws
+from jaxcal.read.standardized import Standardized
+from jaxcal.typing import Key, KeyLike, PredictionsLike
+
+
+def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
+    """What a distribution's method returns; None where it has none, as numpyro's exception says."""
+    try:
+        return method(*arguments)
+    except (NotImplementedError, ImportError):
+        return None
+
+
+def sample_if_any(key: Key, distribution: Any, shape: tuple[int, ...]) -> Array | None:
+    """Draws of a distribution; None where it has no sampler."""
+    return value_if_any(distribution.sample, key, shape)
+
+
+def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
+    """Draws of a distribution, or TypeError where it has no sampler."""
+    draws = sample_if_any(key, distribution, shape)
+    if draws is None:
+        raise TypeError(
+            f"{name}: {type(distribution).__name__} has no sampler, and draws are needed"
+        )
+    return draws
+
+
+def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n m *event"]:
+    """Draw m targets from each prediction.
+
+    Args:
+        key: Random key: typed, legacy or an integer seed.
+        predictions: A numpyro distribution with batch shape [n], which is sampled, or `Draws`,
+            of which the first m are taken.
+        m: Number of draws from each prediction.
+
+    Returns:
+        Draws, [n, m, ...event]; [n, m, 1] for a sampled distribution over numbers.
+
+    Raises:
+        ValueError: `Draws` holds fewer than m.
+        TypeError: There is no way to draw from the predictions.
+    """
+    m = convert.integer(m, "m")
+    if isinstance(predictions, Standardized):
+        raw = draws(key, predictions.predictions, m)
+        return predictions.units.points(raw.reshape(*raw.shape[:2], -1))
+    if isinstance(predictions, Draws):
+        if (available := predictions.samples.shape[1]) < m:
+            raise ValueError(
+                f"m: asked for {m} draws of each prediction, but Draws holds {available}"
+            )
+        return predictions.samples[:, :m]
+    distribution: Any = predictions
+    if hasattr(distribution, "sample") and hasattr(distribution, "batch_shape"):
+        samples = jnp.moveaxis(sample(convert.key(key), distribution, (m,), "predictions"), 0, 1)
+        if not jnp.issubdtype(samples.dtype, jnp.floating):
+            samples = samples.astype(float)  # counts are numbers as others to kernels on targets
+        return samples if distribution.event_shape else samples[..., None]
+    raise TypeError(
+        f"predictions: {type(predictions).__name__} has no sampler: draws from them are "
+        f"needed; pass a numpyro distribution or Draws, or use Fisher(), which needs scores"
+    )
+
+
+def check_n_draws(n_draws: object) -> None:
+    """ValueError unless None or a positive number of draws."""
+    if n_draws is not None:
+        convert.integer(n_draws, "n_draws")
+
+
+def check_batch(predictions: PredictionsLike) -> None:
+    """ValueError where one distribution stands for all observations."""
+    if getattr(predictions, "batch_shape", None) == ():
+        raise ValueError(
+            "predictions: this divergence wants one distribution an observation, batch shape [n], "
+            "got batch shape (): use .expand([n])"
+        )
+
+
+def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
+    """Draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
+    inside = isinstance(predictions, Standardized)
+    original: Any = predictions.predictions if inside else predictions
+    if n_draws is None and not isinstance(original, Draws):
+        raise TypeError(
+            f"n_draws: say how many draws of each prediction to take, since "
+            f"{type(original).__name__} does not come with its own"
+        )
+    check_batch(original)
+    samples = draws(key, predictions, original.samples.shape[1] if n_draws is None else n_draws)
+    samples = in_type_of(predictions, samples)
+    return samples.reshape(*samples.shape[:2], -1)
+
+
+def in_type_of(predictions: PredictionsLike, samples: Array) -> Array:
+    """Draws in the floating type of the parameters: samplers may draw in the widest there is."""
+    kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
+    floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
+    if not floating and jnp.issubdtype(samples.dtype, jnp.floating):
+        return samples
+    return samples.astype(jnp.result_type(*floating) if floating else float)
+
+
+STRATA = 32
+NEIGHBOURS = 16
+
+
+def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
+    """Points of n predictions of one number, in the units of the data; None for others.
+
+    Raises TypeError where there is neither an inverse distribution function nor a sampler.
+    """
+    batch: Any = getattr(predictions, "batch_shape", ())
+    event = getattr(predictions, "event_shape", (0,))
+    if len(batch) != 1 or event not in ((), (1,)) or not hasattr(predictions, "sample"):
+        return None
+    base = bare(predictions)
+    # an icdf of counts may lie between them
+    counts = getattr(getattr(base, "support", None), "is_discrete", True)
+    points = None if counts else _of_quantiles(key, base, (*batch, *event))
+    if points is None:
+        points = _of_neighbours(key, predictions)
+    points = in_type_of(predictions, points).reshape(2 * STRATA, *batch, 1)
+    return Stratified(jnp.moveaxis(points, 0, 1))
+
+
+def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array | None:
+    """Points between quantiles; None where the distribution has no inverse."""
+    u = jax.random.uniform(key, (2, STRATA, *shape))
+    stratum = jnp.arange(STRATA, dtype=u.dtype).reshape(STRATA, *(1,) * len(shape))
+    limits = jnp.finfo(u.dtype)
+    u = jnp.clip((stratum[None] + u) / STRATA, limits.tiny, 1 - limits.eps)
+    quantiles = value_if_any(base.icdf, u) if hasattr(base, "icdf") else None
+    return None if quantiles is None else jnp.broadcast_to(quantiles, u.shape)
+
+
+def _of_neighbours(key: Key, predictions: Any) -> Array:
+    draw_key, pick_key = jax.random.split(key)
+    draws = sample(draw_key, predictions, (2, STRATA * NEIGHBOURS), "predictions")
+    draws = jnp.sort(draws, axis=1).reshape(2, STRATA, NEIGHBOURS, *draws.shape[2:])
+    one = jax.random.randint(pick_key, (2, STRATA, 1, *draws.shape[3:]), 0, NEIGHBOURS)
+    return jnp.take_along_axis(draws, one, axis=2)[:, :, 0]

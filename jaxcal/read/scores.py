@@ -1,0 +1,222 @@
+"""Log density to score: the only place that differentiates a density."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxcal.read.predictions import Scores, Unnormalized
+from jaxcal.read.standardized import Standardized, Units
+from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
+
+
+def is_distribution(predictions: object) -> bool:
+    """Whether this behaves like a batch of numpyro distributions."""
+    return hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")
+
+
+def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[Array, "n *event"]:
+    r"""Row i: the score :math:`\nabla_y \log f_i(y)` of prediction i at ``ys[i]``.
+
+    The constant of the density is never needed. Cost: one gradient of the log density per row.
+    Not finite where the log density or its gradient is not.
+    """
+    if isinstance(predictions, Standardized):
+        original = predictions.units.original(ys).reshape(-1, *predictions.event)
+        values = score(predictions.predictions, original)
+        return predictions.units.scores(values.reshape(ys.shape))
+    if isinstance(predictions, Unnormalized) or is_distribution(predictions):
+        logs, gradients = log_densities_and_gradients(predictions, ys)
+        return nan_without_density(gradients, logs)
+    if isinstance(predictions, HasScores):
+        return predictions.scores(ys)
+    raise TypeError(
+        f"predictions: cannot get scores from {type(predictions).__name__}. Pass a numpyro "
+        f"distribution with batch shape [n], jaxcal.Unnormalized(log_density, params), "
+        f"jaxcal.Scores(arrays), or a pytree with a method scores(ys)"
+    )
+
+
+def log_densities_and_gradients(
+    predictions: Any, ys: Float[Array, "n *event"]
+) -> tuple[Float[Array, " n"], Float[Array, "n *event"]]:
+    """Both as they come, of an `Unnormalized` or a numpyro distribution: where a density is 0 a
+    gradient may be anything, 0 for ``where(inside, f, -inf)``."""
+    if isinstance(predictions, Unnormalized):
+        both = jax.value_and_grad(predictions.log_density, argnums=1)
+        return jax.vmap(both, in_axes=(predictions.in_axes, 0))(predictions.params, ys)
+
+    def total(ys: Array) -> tuple[Scalar, Array]:
+        logs = predictions.log_prob(ys)
+        return jnp.sum(logs), logs
+
+    gradients, logs = jax.grad(total, has_aux=True)(ys)
+    return logs, gradients
+
+
+def nan_without_density(
+    scores: Float[Array, "*rows_and_event"], logs: Float[Array, "*rows"]
+) -> Float[Array, "*rows_and_event"]:
+    """Scores, NaN where the log density is not finite: a gradient there says nothing."""
+    reached = jnp.isfinite(logs)
+    return jnp.where(jnp.expand_dims(reached, range(logs.ndim, scores.ndim)), scores, jnp.nan)
+
+
+def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
+    r"""Whether scores [n, d] at targets [n, d] look like those of minus the log density.
+
+    :math:`E\, s_p(y)^\top (y - c) = -d` for every c where p is the distribution of y, on the whole
+    space; for :math:`-\log p`, an energy, it is d. Here c is the median of the targets, and the
+    mean has to be 3 standard errors above 0.
+    """
+    products = jnp.sum(scores * (ys - jnp.median(ys, axis=0)[None]), axis=1)
+    error = jnp.std(products) / products.size**0.5
+    return (jnp.mean(products) > 3 * error) & (error > 0)
+
+
+def scores_at(
+    predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
+) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
+    """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d]; in ``units``
+    where these are given.
+
+    One gradient is traced; the points are walked one at a time, so that the intermediates of a
+    large network are held for n points, not n (m + 1). Cost: n (m + 1) gradients.
+    """
+    units = Units.unchanged(ys) if units is None else units
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    if isinstance(original, Scores):
+        values, at_nodes = _from_arrays(predictions, original, ys)
+        return units.scores(values), None if at_nodes is None else units.scores(at_nodes)
+    if nodes is None:
+        return units.scores(score(predictions, ys)), None
+    n, d = ys.shape
+    everywhere = jnp.broadcast_to(nodes[:, None, :], (nodes.shape[0], *ys.shape))
+    points = jnp.concatenate([ys[None], everywhere.astype(ys.dtype)])
+    columns = d * jnp.arange(len(points))
+
+    # into the columns of one array, where what reads an observation's scores finds them together
+    def step(values: Array, point: tuple[Array, Points]) -> tuple[Array, None]:
+        column, ys = point
+        scores = units.scores(score(predictions, ys)).astype(values.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(values, scores, column, axis=1), None
+
+    values, _ = jax.lax.scan(step, jnp.zeros((n, len(points) * d), ys.dtype), (columns, points))
+    return values[:, :d], values[:, d:].reshape(n, -1, d)
+
+
+def _from_arrays(predictions: PredictionsLike, scores: Scores, ys: Points):
+    n, d = ys.shape
+    at_targets = scores.at_targets.reshape(n, d)
+    at_nodes = scores.at_nodes
+    if at_nodes is not None:
+        at_nodes = at_nodes.reshape(n, -1, d)
+    if isinstance(predictions, Standardized):
+        at_targets = predictions.units.scores(at_targets)
+        at_nodes = None if at_nodes is None else predictions.units.scores(at_nodes)
+    return at_targets, at_nodes
+
+
+def each_density(
+    predictions: Any,
+    function: Callable[..., Any],
+    ys: Float[Array, "n *event"],
+    *rows: Any,
+) -> PyTree:
+    """``function(log_density, y, *row)`` of each of n predictions, stacked, by one ``vmap``.
+
+    ``log_density(y)`` is that of ONE prediction at any point [*event], up to its constant,
+    differentiable in every order and mode; -infinity outside of a numpyro distribution's support.
+    ``ys`` are n targets, and ``rows`` pytrees with a leading axis n. Raises TypeError for
+    predictions that offer scores or draws alone.
+    """
+    if isinstance(predictions, Unnormalized):
+
+        def of_one(params: PyTree, y: Array, *row: PyTree) -> PyTree:
+            return function(lambda z: predictions.log_density(params, z), y, *row)
+
+        axes = (predictions.in_axes, *(0 for _ in (ys, *rows)))
+        return jax.vmap(of_one, in_axes=axes)(predictions.params, ys, *rows)
+    if not is_distribution(predictions):
+        raise TypeError(
+            f"predictions: this needs log densities, which {type(predictions).__name__} does not "
+            f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
+        )
+
+    def density(zs: Array) -> Array:
+        logs = predictions.log_prob(zs)
+        if not states_an_end(predictions):
+            return logs
+        return jnp.where(predictions.support(zs), logs, -jnp.inf)
+
+    if not predictions.batch_shape:
+        return jax.vmap(lambda y, *row: function(density, y, *row))(ys, *rows)
+
+    # log_prob evaluates the whole batch at once: every row is evaluated with all others and keeps
+    # its own. Derivatives are those of the sum over rows, so that they cost n and not n^2
+    def row_of(together: Callable[[Array], Array], z: Array) -> Array:
+        return together(jax.lax.all_gather(z, "rows"))[jax.lax.axis_index("rows")]
+
+    @jax.custom_jvp
+    def log_density(z: Array) -> Array:
+        return row_of(density, z)
+
+    @log_density.defjvp
+    def slope(primals: PyTree, tangents: PyTree) -> PyTree:
+        gradient = row_of(jax.grad(lambda zs: jnp.sum(density(zs))), primals[0])
+        return log_density(*primals), jnp.sum(gradient * tangents[0])
+
+    return jax.vmap(lambda y, *row: function(log_density, y, *row), axis_name="rows")(ys, *rows)
+
+
+def on_whole_space(predictions: Any) -> bool:
+    """Whether a distribution says that its density reaches everywhere."""
+    from numpyro.distributions import constraints
+
+    support: Any = getattr(predictions, "support", None)  # a user's own may not say
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
+
+
+def states_an_end(predictions: Any) -> bool:
+    """Whether a distribution says that its density is 0 somewhere."""
+    return hasattr(predictions, "support") and not on_whole_space(predictions)
+
+
+def climbable(predictions: Predictions) -> bool:
+    """Whether predictions have log densities, and not scores or draws alone."""
+    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    return isinstance(original, Unnormalized) or is_distribution(original)
+
+
+def _to_first_order(predictions: Standardized, ts: Points) -> tuple[Points, Float[Array, " n"]]:
+    """Scores and log densities, up to a constant, in the units of the predictions."""
+    original = predictions.units.original(ts).reshape(-1, *predictions.event)
+    logs, gradients = log_densities_and_gradients(predictions.predictions, original)
+    return predictions.units.scores(gradients.reshape(ts.shape)), logs
+
+
+def log_densities(predictions: Standardized, ts: Points) -> Float[Array, " n"]:
+    """Row i: the log density of prediction i at ``ts[i]``, up to a constant."""
+    return _to_first_order(predictions, ts)[1]
+
+
+def to_second_order(
+    predictions: Standardized, ts: Points
+) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
+    """Log densities [n] up to a constant, scores [n, d] and Hessians [n, d, d] at points [n, d].
+
+    Cost: a gradient and d Hessian-vector products a row, one direction at a time.
+    """
+    scores, logs = _to_first_order(predictions, ts)
+
+    def along(e: Array) -> Array:
+        direction = jnp.broadcast_to(e[None], ts.shape)
+        return jax.jvp(lambda ts: _to_first_order(predictions, ts)[0], (ts,), (direction,))[1]
+
+    columns = jax.lax.map(along, jnp.eye(ts.shape[1], dtype=ts.dtype))
+    hessians = jnp.moveaxis(columns, 0, 2)
+    return logs, scores, (hessians + jnp.swapaxes(hessians, 1, 2)) / 2

@@ -1,0 +1,195 @@
+r"""h(i, j) = < z_i, z_j > with vectors z of finite length: sums over pairs from sums of vectors.
+
+For a shift-invariant kernel on predictions times one on targets, both of height 1,
+
+.. math:: k(p, p')\, l(y, y') = E \cos(\theta - \theta'), \qquad
+          \theta = \nu^\top \phi(p) + \omega^\top y,
+
+with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. What a
+test does to l it does to :math:`\cos\theta` and :math:`\sin\theta`: the Stein operator makes them
+:math:`s \cos\theta - \omega \sin\theta` and :math:`s \sin\theta + \omega \cos\theta`, a kernel mean
+is taken off by the characteristic function of the prediction. The mean of < z_i, z_j > over the
+frequencies is h.
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.divergences.vectors import VectorDivergence
+from jaxcal.kernels.frequencies import orthogonal_normals, precisions
+from jaxcal.numerics import TURN, cos_and_sin
+from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+from jaxcal.typing import DTypeLike, Features, KernelLike, Key, OfVectors
+
+
+class Frequencies(NamedTuple):
+    """Of the joint kernel: ``predictions`` [r, q], ``targets`` [r, d], and the ``sizes`` [r] of
+    the waves, whose squares sum to the kernel's height."""
+
+    predictions: Float[Array, "r q"]
+    targets: Float[Array, "r d"]
+    sizes: Float[Array, " r"]
+
+    def turns(self, vectors: Float[Array, "q n"]) -> Float[Array, "r n"]:
+        """Phases of the predictions' waves, in turns."""
+        return (self.predictions / TURN) @ vectors
+
+
+class Draw(eqx.Module):
+    """Random frequencies for the statistic of a test; every call gives the same ones.
+
+    Attributes:
+        key: Random key.
+        kernel: Kernel on the vectors of the predictions.
+        target_kernel: Kernel on targets, with its bandwidth.
+        count: Number of frequencies r.
+        dimension: Length q of the vectors of the predictions.
+        orthogonal: Whether frequencies are orthogonal to each other in blocks.
+        dtype: Type of the results.
+    """
+
+    key: Key
+    kernel: KernelLike
+    target_kernel: KernelLike
+    count: int = eqx.field(static=True)
+    dimension: int = eqx.field(static=True)
+    orthogonal: bool = eqx.field(static=True)
+    dtype: DTypeLike = eqx.field(static=True)
+
+    def frequencies(self, d: int = 0, kernel: KernelLike | None = None) -> Frequencies:
+        """Frequencies of the predictions, and of targets [n, d] where a kernel acts on these: the
+        one given, or that of the test."""
+        keys, q = self._keys(), self.dimension
+        draw = orthogonal_normals if self.orthogonal else _normals
+        normals = draw(keys[0], self.count, q + d, self.dtype)
+        first = precisions(
+            self.kernel, keys[1], self.count, q, "prediction_kernel", dtype=self.dtype
+        )
+        nu = first.frequencies(normals[:, :q])
+        if d == 0:
+            none = jnp.zeros((self.count, 0), self.dtype)
+            return Frequencies(nu, none, jnp.sqrt(first.height / self.count))
+        kernel = self.target_kernel if kernel is None else kernel
+        second = precisions(kernel, keys[2], self.count, d, "target_kernel", dtype=self.dtype)
+        sizes = jnp.sqrt(first.height * second.height / self.count)
+        return Frequencies(nu, second.frequencies(normals[:, q:]), sizes)
+
+    def signs(self, length: int) -> Float[Array, "r length"]:
+        """Random signs, a row for each frequency."""
+        return jax.random.rademacher(self._keys()[3], (self.count, length), self.dtype)
+
+    def _keys(self) -> Array:
+        return jax.random.split(self.key, 4)
+
+
+@runtime_checkable
+class Waves(Protocol):
+    """The vectors [channels, p, n] of a statistic times a kernel on predictions, from the vectors
+    [q, n] of the predictions and the features of the statistic."""
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
+
+
+@runtime_checkable
+class HasWaves(Protocol):
+    """A statistic of targets that is a mean over random frequencies."""
+
+    def waves(self, draw: Draw, features: Any, /) -> Waves: ...
+
+
+def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
+    """A kernel on predictions times a statistic, as an inner product of random features.
+
+    The statistic has a method ``vectors(features)``, [channels, q, n], and is the inner product
+    of these, or a method ``waves(draw, features)``.
+
+    Raises:
+        TypeError: the statistic has neither.
+    """
+    divergence, statistic = weighted.divergence, weighted.statistic
+    assert isinstance(divergence, VectorDivergence)
+    if isinstance(statistic, HasWaves):
+        return WeightedWaves(divergence, statistic.waves(draw, features.residual))
+    if isinstance(statistic, OfVectors):
+        return WeightedWaves(divergence, VectorWaves(draw.frequencies(), statistic))
+    raise TypeError(
+        f"features: {type(statistic).__name__} has no random features: it needs a method "
+        f"vectors(features), [channels, q, n], whose inner products it is, or "
+        f"waves(draw, features)"
+    )
+
+
+class WeightedWaves(eqx.Module):
+    """Waves of predictions times those of a statistic of the targets: the map of `FiniteRank`."""
+
+    divergence: VectorDivergence
+    statistic: Waves
+
+    def __call__(self, features: WeightedFeatures) -> Float[Array, "c p n"]:
+        vectors = self.divergence.vectors(features.predictions).T
+        return self.statistic(vectors, features.residual)
+
+
+class VectorWaves(eqx.Module):
+    """Waves of the predictions times the vectors of a statistic: 2 r q numbers an observation."""
+
+    frequencies: Frequencies
+    statistic: OfVectors
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Features) -> Float[Array, "c p n"]:
+        cos, _ = waves(self.frequencies.turns(vectors), twice(self.frequencies.sizes))
+        z = self.statistic.vectors(features)
+        return (cos[None, :, None] * z[:, None]).reshape(len(z), -1, z.shape[-1])
+
+
+@runtime_checkable
+class Map(Protocol):
+    """Features of n observations to their vectors, the columns of [channels, p, n]: loops over
+    observations then run over neighbours in memory."""
+
+    def __call__(self, features: Any, /) -> Float[Array, "c p n"]: ...
+
+
+class FiniteRank(eqx.Module):
+    """Pairwise statistic < z_i, z_j >, z = ``vectors(features)`` [channels, p, n].
+
+    The engine takes its sums from those of the vectors: n p numbers instead of n^2.
+    """
+
+    map: Map
+    channels: int = eqx.field(default=1, static=True)
+    route: str = eqx.field(default="", static=True)
+
+    def vectors(self, features: Features) -> Float[Array, "c p n"]:
+        """The vectors z of n observations."""
+        return self.map(features)
+
+    def block(self, rows: Features, cols: Features) -> Float[Array, "c r s"]:
+        return jnp.einsum("cpr,cps->crs", self.vectors(rows), self.vectors(cols))
+
+    def diagonal(self, features: Features) -> Float[Array, "c n"]:
+        return jnp.sum(self.vectors(features) ** 2, axis=1)
+
+
+def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
+    """Cosine and sine [p, n], p = 2 r, of the turns and of a quarter turn less.
+
+    A quarter turn makes the cosine a sine and the sine minus a cosine, so that one formula for z
+    has the real and the imaginary part of ``exp(2 pi i turns) (real + i imaginary)``.
+    """
+    cos, sin = cos_and_sin(turns)
+    both = jnp.concatenate([cos, sin]), jnp.concatenate([sin, -cos])
+    return sizes[:, None] * both[0], sizes[:, None] * both[1]
+
+
+def twice(rows: Array) -> Array:
+    """The same rows for cosines and for sines."""
+    return jnp.concatenate([rows, rows])
+
+
+def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
+    return jax.random.normal(key, (count, d), dtype)

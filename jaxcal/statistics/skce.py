@@ -1,0 +1,147 @@
+r"""h(i, j) of the kernel calibration error: targets against what the predictions expected.
+
+.. math:: h = k_P(p, p')\, h_Y, \qquad h_Y = k(y, y') - E k(Z, y') - E k(y, Z') + E k(Z, Z')
+
+with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). It is the
+inner product of :math:`k(y, \cdot) - E k(Z, \cdot)` with the same of the other observation, and
+its mean over y ~ p is 0 whatever the other observation is. `KernelResidual` is h_Y, which
+`jaxcal.statistics.weighted.Weighted` multiplies by k_P; for a kernel k((p, y), (p', y')) of classes
+that is no such product, h_Y depends on p and p' too (`jaxcal.kernels.classes.MatrixKernel`).
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.kernel_means.dispatch import KernelMeans
+from jaxcal.kernel_means.waves import Wave
+from jaxcal.kernels.classes import ClassGram, MatrixKernel
+from jaxcal.numerics import TURN, cos_and_sin
+from jaxcal.read.families import Classes
+from jaxcal.statistics.finite_rank import Draw, Frequencies, twice, waves
+from jaxcal.typing import Features
+
+
+class Observed(NamedTuple):
+    """n observations: targets [n, d] or classes [n], and the features of their kernel means."""
+
+    ys: Array
+    distribution: Features
+
+
+class KernelResidual(eqx.Module):
+    r""":math:`\langle \xi_i, \xi_j \rangle` with :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`: h_Y.
+
+    Features: `Observed`. From draws the block is right for different observations only, and the
+    diagonal is of independent draws. Cost a pair: a kernel on targets, and the kernel means; of
+    classes, a product of residuals :math:`e_y - p`.
+
+    Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
+    """
+
+    means: KernelMeans
+
+    @property
+    def channels(self) -> int:
+        return 1
+
+    @property
+    def route(self) -> str:
+        """How the kernel means are taken."""
+        return self.means.route
+
+    def block(self, rows: Observed, cols: Observed) -> Float[Array, "c r s"]:
+        means = self.means
+        if hasattr(means.formulas, "residual"):
+            h = means.formulas.residual(rows.distribution, rows.ys, cols.distribution, cols.ys)
+            return h[None]
+        across = means.first(rows.distribution, cols.ys) + means.first(cols.distribution, rows.ys).T
+        between = means.second(rows.distribution, cols.distribution)
+        return ((means.gram(rows.ys, cols.ys) - across) + between)[None]
+
+    def diagonal(self, features: Observed) -> Float[Array, "c n"]:
+        means = self.means
+        if hasattr(means.formulas, "own_residual"):
+            return means.formulas.own_residual(features.distribution, features.ys)[None]
+
+        def of_target(ys: Array, distribution: Features) -> Array:
+            y, p = ys[None], jax.tree.map(lambda leaf: leaf[None], distribution)
+            return means.gram(y, y)[0, 0] - 2 * means.first(p, y)[0, 0]
+
+        at_targets = jax.vmap(of_target)(features.ys, features.distribution)
+        return (at_targets + means.own(features.distribution))[None]
+
+    def waves(self, draw: Draw, features: Observed) -> "MeanWaves | ClassWaves":
+        """The statistic in random features: ``means`` must be those of a `Wave`. For classes, a
+        random projection of the residuals takes the place of frequencies."""
+        if isinstance(features.distribution, Classes):
+            kernel = self.means.kernel
+            if isinstance(kernel, MatrixKernel):
+                raise TypeError("features: a function as target_kernel has no random features")
+            matrix = kernel.matrix if isinstance(kernel, ClassGram) else None
+            signs = draw.signs(features.distribution.probabilities.shape[1] - 1)
+            return ClassWaves(draw.frequencies(), class_directions(signs, matrix))
+        frequencies = draw.frequencies(features.ys.shape[1])
+        return MeanWaves(frequencies, self.means, _sine(self.means))
+
+
+class MeanWaves(eqx.Module):
+    """Waves minus their means under the prediction: 2 r numbers an observation."""
+
+    frequencies: Frequencies
+    cosine: KernelMeans
+    sine: KernelMeans
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Observed) -> Float[Array, "c p n"]:
+        _, omega, sizes = self.frequencies
+        cos, sin = cos_and_sin((omega / TURN) @ features.ys.T)
+        real = cos - self.cosine.first(features.distribution, omega).T
+        imaginary = sin - self.sine.first(features.distribution, omega).T
+        turned_cos, turned_sin = waves(self.frequencies.turns(vectors), twice(sizes))
+        return (turned_cos * twice(real) - turned_sin * twice(imaginary))[None]
+
+
+class ClassWaves(eqx.Module):
+    r"""Waves of the predictions times a random projection of the residual :math:`e_y - p`.
+
+    ``directions`` [r, m] have second moment :math:`\Lambda`, the Gram matrix of the m classes.
+    """
+
+    frequencies: Frequencies
+    directions: Float[Array, "r m"]
+
+    def __call__(self, vectors: Float[Array, "q n"], features: Observed) -> Float[Array, "c p n"]:
+        p = features.distribution.probabilities
+        along = self.directions[:, features.ys] - self.directions @ p.T
+        cos, _ = waves(self.frequencies.turns(vectors), twice(self.frequencies.sizes))
+        return (cos * twice(along))[None]
+
+
+def class_directions(
+    signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
+) -> Float[Array, "r m"]:
+    r"""Directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for residuals of
+    sum 0, from random signs [r, m - 1]: along the ones, where no residual lies, none is lost."""
+    m = signs.shape[1] + 1
+    # an orthonormal basis [m, m - 1] of the vectors of sum 0
+    ones = jnp.ones((m, 1), signs.dtype)
+    basis = jnp.linalg.qr(jnp.concatenate([ones, jnp.eye(m, dtype=signs.dtype)[:, 1:]], 1))[0]
+    basis = basis[:, 1:]
+    if matrix is None:
+        return signs @ basis.T
+    gram = basis.T @ matrix.astype(signs.dtype) @ basis
+    values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
+    root = vectors * jnp.sqrt(jnp.where(values > 0, values, 0))[None]
+    return signs @ (basis @ root).T
+
+
+def _sine(cosine: KernelMeans) -> KernelMeans:
+    """The same averages of the sine: every formula holds its wave."""
+    return jax.tree.map(
+        lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
+        cosine,
+        is_leaf=lambda part: isinstance(part, Wave),
+    )
