@@ -213,10 +213,6 @@ def distance_from_calibration(
     Returns:
         `DistanceResult`. NaN inside jit gives NaN everywhere.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n log n) for n observations, then by m different predictions: O(m log m), m^2 for the
     best intervals, a few linear programs with ``solve``, and ``n_draws`` draws of m predictions;
     beyond 8,192 of them the draws are of 8,192 cells (with weights: of n labels).

@@ -191,10 +191,6 @@ def surrogate_interval_ce(
     Returns:
         `SurrogateCE`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: one sort, and O(n) for each k.
 
     Source: Blasiok et al. (2023), Def. 6.10, Theorems 6.11 and 6.12.
@@ -270,10 +266,6 @@ def interval_ce(
 
     Returns:
         `IntervalCE`.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: O(m^2) time and O(m) memory for m different predictions ("average").
 

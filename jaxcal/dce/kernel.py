@@ -71,10 +71,6 @@ def laplace_ce(
     Returns:
         `KernelCE`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: one sort and O(n).
 
     Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28; the paper has bandwidth 1.
@@ -152,10 +148,6 @@ def kernel_ce(
 
     Returns:
         `KernelCE`.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: n^2 kernel values; memory O(tile^2).
 

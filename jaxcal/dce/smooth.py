@@ -145,10 +145,6 @@ def smooth_ce(
     Returns:
         `SmoothCE`. NaN inside jit gives NaN.
 
-    Raises:
-        ValueError: Shapes are wrong, or values outside of [0, 1]; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n log n) time and memory.
 
     Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.

@@ -102,10 +102,6 @@ def positive_definiteness(
         The ends of the spectrum: ``smallest`` and ``largest`` eigenvalue, ``rounding`` and
         ``indefinite``.
 
-    Raises:
-        ValueError: The divergence needs nodes.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n^2 distances and O(n^3); memory n^2.
 
     Example:

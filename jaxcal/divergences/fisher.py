@@ -79,10 +79,6 @@ class KernelFisher(_Euclidean, eqx.Module):
             predictions are Gaussian or can be drawn from, and is the median distance of the nodes
             otherwise.
 
-    Raises:
-        ValueError: When used, there are no nodes, or values of K have another shape.
-        TypeError: ``ground`` is no kernel.
-
     Cost: O(n m^2 d) on top of the n m scores.
 
     Source: Glaser et al. (2023), Section 4.2.

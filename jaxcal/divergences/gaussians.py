@@ -79,9 +79,6 @@ class GaussianFisher(_Euclidean, eqx.Module):
         mean: Mean m of the base measure, [] or [d].
         cov: Its covariance S: a variance [], variances [d] or a matrix [d, d].
 
-    Raises:
-        TypeError: When used, predictions are not Gaussian.
-
     Cost: O(n d), for full covariances O(n d^3).
 
     Source: Glaser et al. (2023), Section 4.1, integrated over a Gaussian.
@@ -121,9 +118,6 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         cov: Covariance of the base measure, as in `GaussianFisher`.
         bandwidth: Length g of the ground kernel ``exp(-|x - y|^2 / (2 g^2))``, [] or one a
             coordinate [d], in the units of the test; by default the second-order heuristic.
-
-    Raises:
-        TypeError: When used, predictions are not Gaussian.
 
     Cost: O(n d), for full covariances O(n d^3).
 
@@ -181,9 +175,6 @@ class Wasserstein(_Euclidean, eqx.Module):
     predictions with independent coordinates
     :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the test.
 
-    Raises:
-        TypeError: When used, predictions are neither Gaussian nor Laplace distributions.
-
     Cost: O(n d), for full covariances O(n d^3).
 
     Source: Widmann, Lindsten and Zachariah (2021), App. D.1 and D.2.
@@ -227,9 +218,6 @@ class Bures(eqx.Module):
     Where covariances do not commute this is not a distance of vectors, and ``exp(-W^2 / 2 s^2)``
     need not be positive definite: a test statistic built on it can be negative under any data.
     Prefer `Wasserstein`, which agrees with it where they commute.
-
-    Raises:
-        TypeError: When used, predictions are not Gaussian.
 
     Cost: O(n^2 d^3).
 

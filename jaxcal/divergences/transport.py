@@ -114,10 +114,6 @@ class MixtureWasserstein(eqx.Module):
         transport: How couplings are computed: `Exact` by SciPy, or `Sinkhorn`, both of
             `jaxcal.divergences.transport`.
 
-    Raises:
-        ValueError: s < 1.
-        TypeError: When used, predictions are of another kind.
-
     Cost: an optimal transport of the components a pair, by default on the host.
 
     Source: Widmann, Lindsten and Zachariah (2021), eq. (D.2); Delon and Desolneux (2020) for

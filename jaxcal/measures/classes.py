@@ -87,10 +87,6 @@ def reliability(
     Returns:
         `Reliability`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n log bins).
 
     Example:
@@ -177,10 +173,6 @@ def confidences(
         The confidences max p, [n], and whether the most likely class is the target, [n]. Of equal
         probabilities the first counts.
 
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: Targets are not integers.
-
     Source: Widmann et al. (2021), Section 2.
 
     Example:
@@ -249,10 +241,6 @@ def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar
 
     Returns:
         The error, [].
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: Targets are not integers.
 
     Cost: O(n (m + log bins)).
 

@@ -197,9 +197,6 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     Returns:
         The axes.
 
-    Raises:
-        ValueError: The result is of another test.
-
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
@@ -243,9 +240,6 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
     Returns:
         The axes.
-
-    Raises:
-        ValueError: The result has no table: it is of another test, or of few observations.
 
     Example:
         >>> import jax, jaxcal

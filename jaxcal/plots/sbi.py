@@ -31,10 +31,6 @@ def posterior_figure(report: Any) -> "Figure":
     Returns:
         A matplotlib figure.
 
-    Raises:
-        TypeError: for anything that is no report.
-        ValueError: for a batch of reports.
-
     Example:
         >>> import jax, numpyro.distributions as dist
         >>> from jaxcal import plots, sbi

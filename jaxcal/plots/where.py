@@ -65,9 +65,6 @@ def where(
     Returns:
         The axes.
 
-    Raises:
-        ValueError: The result has no ranks: it is of another test; or ``x`` or an option is wrong.
-
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist

@@ -128,10 +128,6 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
         A named tuple: ``value`` [], and ``rows`` [n], the mean of the n - 1 pairs of each
         observation.
 
-    Raises:
-        ValueError: The problem is class-wise, or has fewer than 2 observations.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n r^2 or n^2 r for r factors, whichever is lower.
 
     Source: Gruber and Bach (2025), Sec. 3.2.
