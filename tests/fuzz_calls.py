@@ -189,10 +189,6 @@ def recipes():
         "divergences": {
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
             "Vectors": {"values": YS},
-            "positive_definiteness": {
-                "predictions": NORMALS,
-                "divergence": divergences.Wasserstein(),
-            },
         },
         "nulls": {"Bound": {"largest": 1.0}},
         "kernel_means": means,

@@ -3,8 +3,8 @@ r"""Optimal transport: between the components of two mixtures, and between proje
 No mixture distance makes a kernel that is positive definite for sure. Theorem D.1 of Widmann,
 Lindsten and Zachariah (2021) says that MW_s is the distance of a Hilbert space; its proof
 factorises couplings that cannot be factorised, and four mixtures of two normals already contradict
-it. See
-`jaxcal.divergences.definiteness` for what that means and how to look.
+it. The biased SKCE with such a kernel may be negative, and its p-values are not backed by theory;
+experiments/reference/definiteness.py computes the eigenvalues of a kernel on given predictions.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
