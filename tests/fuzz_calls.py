@@ -169,7 +169,7 @@ def recipes():
         "softmax": {"logits": PS},
     }
     binary = (
-        "binned_ece unbinned_ece interval_ce kernel_ce laplace_ce "
+        "binned_ece unbinned_ece interval_ce kernel_ce "
         "lower_distance lower_distance_bounds smece smooth_ce "
         "surrogate_interval_ce"
     )
@@ -312,14 +312,12 @@ def plots():
         "null_histogram": {"result": tested},
         "parts": {"result": Lazy("calibration_test")},
         "table": {"result": Lazy("calibration_test")},
-        "pit_histogram": {"result": Lazy("quantile_calibration", "measures")},
         "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
         "posterior_figure": {"report": Lazy("check_posterior", "sbi")},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},
         "reliability_with_witness": {"result": bracketed},
         "where": {"result": Lazy("calibration_test"), "x": P},
-        "witness": {"result": tested, "x": P},
     }
 
 

@@ -45,7 +45,7 @@ class QuantileCalibration(JudgedResult):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
-    _plots: ClassVar[tuple[str, ...]] = ("quantile_calibration", "pit_histogram")
+    _plots: ClassVar[tuple[str, ...]] = ("quantile_calibration",)
     _long: ClassVar[tuple[str, ...]] = ("pit",)
 
     levels: Float[Array, " q"]

@@ -71,7 +71,7 @@ MAKE = {
     "CKCE": lambda: jaxcal.ckce.ckce(P, LABELS),
     "Comparison": lambda: jaxcal.compare(0, {"a/1": P, "b": P[:, ::-1]}, LABELS),
     "LowerDistance": lambda: dce.lower_distance(BINARY, HAPPENED),
-    "KernelCE": lambda: dce.laplace_ce(BINARY, HAPPENED),
+    "KernelCE": lambda: dce.kernel_ce(BINARY, HAPPENED),
     "DistanceResult": lambda: jaxcal.distance_from_calibration(0, BINARY, HAPPENED),
     "SurrogateCE": lambda: dce.surrogate_interval_ce(BINARY, HAPPENED, accuracy=0.1),
     "MeasureTest": lambda: dce.smooth_ce_test(0, BINARY, HAPPENED),
