@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import numpy as jnp
 from numpyro.infer.autoguide import AutoDiagonalNormal
+from reference.calibration_functions import fit_one
 
 import jaxcal
 from jaxcal import (
@@ -34,7 +35,7 @@ SCORES = models.Scores(-YS, RNG.normal(size=(N, 4, 2)), RNG.normal(size=(4, 2)))
 NORMALS = dist.MultivariateNormal(jnp.asarray(YS), jnp.eye(2))
 UNIVARIATE = dist.Normal(jnp.asarray(P), 1.0)
 DRAWS = models.Draws(RNG.normal(size=(N, 5, 2)))
-FITTED = squared_ce.estimators.fit_one(squared_ce.Bins(2), squared_ce.binary(P, Y))
+FITTED = fit_one(squared_ce.Bins(2), squared_ce.binary(P, Y))
 PROBLEM = squared_ce.binary(P, Y)
 
 
