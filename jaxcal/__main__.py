@@ -47,9 +47,9 @@ FILE is one of
   a table   .csv, .tsv, .json, .jsonl (each also .gz) or .parquet: a column 'label' with numbers or
             names of classes, and a column of probabilities for each class, named by its class
             (p0, p1, ..; cat, dog, ..), or one column with the probability of label 1 (or yes, or
-            True); or a column 'probabilities' of lists. Numbers of rows and identifiers are left
-            out, and any other column is refused. What was read as what is said on stderr. Where
-            names do not tell:  --columns label=outcome 0=p_alive 1=p_dead
+            True); or a column 'probabilities' of lists. Columns 'id' and 'index' are left out, and
+            any other column is refused. What was read as what is said on stderr. Where names do
+            not tell:  --columns label=outcome 0=p_alive 1=p_dead
   a folder  of .parquet, .npz or .npy shards, tested in one pass with a progress bar: arrays as
             above, probabilities [n, m] or scores (in Parquet, columns of lists). Of .npy files the
             names of a shard begin alike: a-targets.npy, a-probabilities.npy

@@ -294,6 +294,6 @@ plt.show()
 #
 # ## What to do next
 #
-# - Look where the forecast is off before you train again: `plots.witness` over the input, and
+# - Look where the forecast is off before you train again: `plots.contributions` over the input, and
 #   `kccsd_test(.., coordinates=True)`.
 # - A classifier is repaired after training by one number: `jaxcal.measures.fit_temperature`.

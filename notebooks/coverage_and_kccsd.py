@@ -197,7 +197,13 @@ plt.show()
 
 # %%
 figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-plots.witness(looks["cancelling"][1], first["cancelling"][0][:, 0], label="input $x_1$", ax=ax)
+plots.contributions(
+    looks["cancelling"][1],
+    first["cancelling"][0][:, 0],
+    bins=10,
+    label="input $x_1$",
+    ax=ax,
+)
 plt.show()
 
 # %% [markdown]

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import numpy as jnp
 from numpyro.infer.autoguide import AutoDiagonalNormal
+from reference.calibration_functions import fit_one
 
 import jaxcal
 from jaxcal import (
@@ -34,7 +35,7 @@ SCORES = models.Scores(-YS, RNG.normal(size=(N, 4, 2)), RNG.normal(size=(4, 2)))
 NORMALS = dist.MultivariateNormal(jnp.asarray(YS), jnp.eye(2))
 UNIVARIATE = dist.Normal(jnp.asarray(P), 1.0)
 DRAWS = models.Draws(RNG.normal(size=(N, 5, 2)))
-FITTED = squared_ce.estimators.fit_one(squared_ce.Bins(2), squared_ce.binary(P, Y))
+FITTED = fit_one(squared_ce.Bins(2), squared_ce.binary(P, Y))
 PROBLEM = squared_ce.binary(P, Y)
 
 
@@ -168,7 +169,7 @@ def recipes():
         "softmax": {"logits": PS},
     }
     binary = (
-        "binned_ece unbinned_ece interval_ce kernel_ce laplace_ce "
+        "binned_ece unbinned_ece interval_ce kernel_ce "
         "lower_distance lower_distance_bounds smece smooth_ce "
         "surrogate_interval_ce"
     )
@@ -188,10 +189,6 @@ def recipes():
         "divergences": {
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
             "Vectors": {"values": YS},
-            "positive_definiteness": {
-                "predictions": NORMALS,
-                "divergence": divergences.Wasserstein(),
-            },
         },
         "nulls": {"Bound": {"largest": 1.0}},
         "kernel_means": means,
@@ -315,14 +312,12 @@ def plots():
         "null_histogram": {"result": tested},
         "parts": {"result": Lazy("calibration_test")},
         "table": {"result": Lazy("calibration_test")},
-        "pit_histogram": {"result": Lazy("quantile_calibration", "measures")},
         "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
         "posterior_figure": {"report": Lazy("check_posterior", "sbi")},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},
         "reliability_with_witness": {"result": bracketed},
         "where": {"result": Lazy("calibration_test"), "x": P},
-        "witness": {"result": tested, "x": P},
     }
 
 

@@ -15,11 +15,9 @@ import jaxcal
 from jaxcal import demo
 from jaxcal.__main__ import main
 from jaxcal.data import seattle_weather
-from jaxcal.demo import narration
 from jaxcal.demo.days import SEASONS, forecasts, season
-from jaxcal.demo.forecasters import Energy, Regression
-from jaxcal.demo.story import shifts
-from jaxcal.demo.training import score_matching_loss, train
+from jaxcal.demo.forecasters import Energy, Regression, score_matching_loss, train
+from jaxcal.demo.story import by_season, shifts
 from jaxcal.read.scores import score
 
 create = eqx.filter_jit(Energy.create)
@@ -77,27 +75,17 @@ def test_the_report_holds_the_numbers_of_the_results(shown):
     assert [v.name for v in verdicts] == ["Gaussian regression", "Energy-based model"]
     for verdict in verdicts:
         section = text.split(f"\n{verdict.name}\n")[1]
-        assert f"estimate  {float(verdict.dependent.estimate):.4f}" in section
-        rows = section.splitlines()
-        assert f"{float(verdict.dependent.p_value):.3f} " in rows[1]
-        assert "dependent wild bootstrap" in rows[1]
-        assert f"{float(verdict.independent.p_value):.3f} " in rows[2]
-        assert "independent" in rows[2]
-        for place, target in enumerate(("highest", "lowest")):
-            row = next(row for row in rows if row.startswith(f"  {target} "))
-            assert f"{float(verdict.dependent.coordinates.estimate[place]):.4f}" in row
-            assert f"{float(verdict.dependent.coordinates.p_adjusted[place]):.3f}" in row
-            shift = verdict.dependent.coordinates.marginal_mean
-            gaussian = verdict is verdicts[0]  # of these alone a temperature is named
-            assert jaxcal.results.tells(shift) == gaussian
-            assert (f"{float(shift.estimate[place]):+.3f} sd" in row) == gaussian
-            assert (f"{float(shift.p_adjusted[place]):.3f}" in row) or not gaussian
+        assert section.startswith(repr(verdict.dependent))
+        assert (
+            f"p-value {float(verdict.independent.p_value):.3f} with days as independent" in section
+        )
+        gaussian = verdict is verdicts[0]  # of these alone a temperature is named
+        assert jaxcal.results.tells(verdict.dependent.coordinates.marginal_mean) == gaussian
         assert ("shift of highest, lowest" in section) == (verdict is verdicts[0])
         shares = [re.search(rf"{word}.* (-?\d+) %", section) for word in SEASONS]
         if float(verdict.dependent.estimate) > 0:
             assert sum(int(share[1]) for share in shares) == pytest.approx(100, abs=3)
     assert "Days are dependent" in text
-    assert "What to conclude" in text
 
 
 @pytest.mark.slow
@@ -108,7 +96,7 @@ def test_both_nulls_share_the_estimate_and_its_seasons(shown):
         assert (independent.null, dependent.null) == ("Wild", "DependentWild")
         assert dependent.estimate.dtype == np.float32
         dates = np.datetime64("2015-01-01") + np.arange(365)
-        parts = narration.by_season(dependent, dates)
+        parts = by_season(dependent, dates)
         assert parts.sum() == pytest.approx(float(dependent.estimate), rel=1e-4)
         winter = np.r_[0:59, 334:365]
         wanted = np.sum(np.asarray(dependent.contributions)[winter])
@@ -138,21 +126,6 @@ def test_the_shift_of_gaussians_is_the_mean_error(days):
     errors = tested.targets - np.asarray(predictions.mean)
     wanted = [errors[season(tested.dates) == place].mean(axis=0) for place in range(4)]
     np.testing.assert_allclose(shifts(predictions, tested), wanted, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_advice_follows_the_p_value(shown):
-    result, dates = shown[1][0].dependent, np.datetime64("2015-01-01") + np.arange(365)
-
-    def advice(p):
-        changed = eqx.tree_at(lambda r: r.p_value, result, jnp.asarray(p))
-        return narration.conclusion([("Model", changed)], dates).split("What to conclude")[1]
-
-    assert "do not take" in advice(0.01)
-    assert "no evidence" in advice(0.2)
-    assert "not proof" in advice(0.2)
-    assert "cannot tell" in advice(jnp.nan)
-    assert "do not take" not in advice(jnp.nan)
 
 
 def test_the_score_matching_loss_is_its_formula(days):

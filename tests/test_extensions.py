@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 from jax.tree_util import Partial
 from quick import quick_first
+from reference.definiteness import positive_definiteness
 from reference.nulls import Gamma
 
 import jaxcal
@@ -339,7 +340,7 @@ def test_a_plain_class_is_refused_with_what_to_do(argument):
 
 
 def test_the_definiteness_of_a_users_divergence():
-    spectrum = jaxcal.divergences.positive_definiteness(NORMALS, divergence=Hellinger())
+    spectrum = positive_definiteness(NORMALS, divergence=Hellinger())
     squares = Hellinger().squared_distances(X, X)  # of the normals of deviation 1
     wanted = np.linalg.eigvalsh(np.exp(-squares / np.median(squares[np.triu_indices(N, 1)]) / 2))
     np.testing.assert_allclose([spectrum.smallest, spectrum.largest], wanted[[0, -1]], rtol=1e-5)

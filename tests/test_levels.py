@@ -158,7 +158,7 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     for p in (0.01, 0.1, 0.3):
         pairs = compared.differences._replace(p_adjusted=jnp.asarray([[1, p], [p, 1]]))
         shade = plots.differences(replace(compared, differences=pairs)).images[0].get_array()
-        assert (float(np.min(shade)) < 1) == (p <= level)
+        assert (float(np.max(shade)) > 0) == (p <= level)
     report = squared_ce.calibration_error(
         KEY, P, LABELS, estimators=[squared_ce.Bins(5)], folds=2, level=level
     )
@@ -174,8 +174,8 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     ends = plots.bracket(far).get_legend().get_texts()
     assert f"population, {confidence(level)}" in [text.get_text() for text in ends]
     curve = quantile_calibration(dist.Normal(X[:, 0], 1.0), YS[:, 0], level=level)
-    for ax in (plots.quantile_calibration(curve), plots.pit_histogram(curve)):
-        assert any(confidence(level) in text.get_text() for text in ax.get_legend().get_texts())
+    texts = plots.quantile_calibration(curve).get_legend().get_texts()
+    assert any(confidence(level) in text.get_text() for text in texts)
 
 
 @pytest.mark.slow

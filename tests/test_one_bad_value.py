@@ -32,7 +32,6 @@ from jaxcal.divergences import (
     Vectors,
     Wasserstein,
 )
-from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.vectors import NodeScores, gram_block
 from jaxcal.kernels import (
     IMQ,
@@ -127,12 +126,12 @@ KERNELS = SMOOTH + ROUGH
 READY = [points.with_bandwidth(points.as_kernel(k), jnp.ones(())) for k in KERNELS]
 # distances with the predictions they compare
 OF_NORMALS = [Fisher(), KernelFisher(), KernelFisher(GradientKernel(None)), GaussianFisher()]
-OF_NORMALS += [GaussianKernelFisher(), Wasserstein(), MeanEmbedding(), SlicedWasserstein(8, 3)]
+OF_NORMALS += [GaussianKernelFisher(), Wasserstein(), MMD(of_targets=True), SlicedWasserstein(8, 3)]
 OF_NORMALS += [Bures(), MMD(), MMD(n_draws=4)]
 DIVERGENCES = [(one, normals) for one in OF_NORMALS]
 DIVERGENCES += [(Wasserstein(), laplaces), (MixtureWasserstein(), mixtures)]
 DIVERGENCES += [
-    (MeanEmbedding(), mixtures),
+    (MMD(of_targets=True), mixtures),
     (MMD(), lambda values: Draws(values["samples"][..., None])),
 ]
 DIVERGENCES += [
@@ -381,8 +380,8 @@ def covering():
         "kccsd": OF_NORMALS,
         "kccsd of scores": [Fisher(), KernelFisher(), KernelFisher(GradientKernel(None))],
         "skce": [None, *OF_NORMALS],
-        "skce of Laplaces": [None, Wasserstein(), MeanEmbedding()],
-        "skce of mixtures": [None, MeanEmbedding()],
+        "skce of Laplaces": [None, Wasserstein(), MMD(of_targets=True)],
+        "skce of mixtures": [None, MMD(of_targets=True)],
         "skce of draws": [None, MMD(), SlicedWasserstein(None, 3)],
         "skce of classes": [Euclidean(), TotalVariation()],
     }

@@ -8,7 +8,6 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws, Scores, divergences
-from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.fit import stein_specification
 from jaxcal.read.families import Classes
 from jaxcal.skce.specification import mean_specification
@@ -23,7 +22,7 @@ DIVERGENCES = {
     "GaussianKernelFisher": divergences.GaussianKernelFisher(),
     "Wasserstein": divergences.Wasserstein(),
     "MMD": divergences.MMD(),
-    "MeanEmbedding": MeanEmbedding(),
+    "MMD of targets": divergences.MMD(of_targets=True),
     "Bures": divergences.Bures(),
     "MixtureWasserstein": divergences.MixtureWasserstein(),
 }

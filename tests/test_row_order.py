@@ -15,7 +15,7 @@ import pytest
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
 from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
-from jaxcal.dce import laplace_ce, smooth_ce
+from jaxcal.dce import kernel_ce, smooth_ce
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
@@ -97,7 +97,7 @@ ESTIMATES = {
     "diagnosis": diagnosed,
     "locations": lambda d: ucme(KEY, normals(d), d["ys"]),
     "compare": lambda d: pooled_bandwidth(jnp.stack([d["classes"], d["classes"][:, ::-1]])),
-    "kernel": lambda d: laplace_ce(d["classes"][:, 0], d["labels"] == 0).squared,
+    "kernel": lambda d: kernel_ce(d["classes"][:, 0], d["labels"] == 0).squared,
     "divergence": lambda d: smooth_ce(d["classes"][:, 0], d["labels"] == 0).value,
 }
 # in the first run at n = 200 alone

@@ -15,7 +15,7 @@ from reference.nulls import BlockSquares, Gamma, Spectrum
 import jaxcal
 from jaxcal import RandomFeatures, testing, ucme_test
 from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
-from jaxcal.divergences.mmd import MeanEmbedding
+from jaxcal.divergences.mmd import MMD
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
 from jaxcal.nulls import BlockNormal, Multinomial, Redrawn, Wild
@@ -636,8 +636,8 @@ def test_other_distances_and_vectors(key):
     mean, deviation, ys = random_six(n=30)
     data = (dist.Normal(mean, deviation), jnp.asarray(ys))
     for divergence in (
-        MeanEmbedding(),
-        MeanEmbedding(Gaussian(0.5)),
+        MMD(of_targets=True),
+        MMD(Gaussian(0.5)),
         Vectors(jnp.asarray(mean)[:, None]),
         jaxcal.divergences.Fisher(),
     ):

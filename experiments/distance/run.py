@@ -62,7 +62,7 @@ VALUES = {
     "lower": lambda d: dce.lower_distance(d.f, d.f_star, weights=d.mass, tol=1e-9).value,
     "upper": lambda d: upper_distance(d.f, d.f_star, weights=d.mass).value,
     "smooth": lambda d: dce.smooth_ce(d.f, d.f_star, weights=d.mass).value,
-    "laplace": lambda d: dce.laplace_ce(d.f, d.f_star, weights=d.mass).value,
+    "laplace": lambda d: dce.kernel_ce(d.f, d.f_star, weights=d.mass).value,
     "ece": lambda d: dce.unbinned_ece(d.f, d.f_star, weights=d.mass),
     "interval": lambda d: dce.interval_ce(d.f, d.f_star, weights=d.mass).value,
     "surrogate": lambda d: (
@@ -145,7 +145,7 @@ def sampled(key, beta, *, n, trials, measure):
     """One measure of ``trials`` samples of D_beta."""
     run = {
         "binned": lambda v, y: dce.binned_ece(v, y, edges=20).value,
-        "kernel": lambda v, y: dce.laplace_ce(v, y).value,
+        "kernel": lambda v, y: dce.kernel_ce(v, y).value,
         "surrogate": lambda v, y: dce.surrogate_interval_ce(v, y, accuracy=0.01).value,
         "smooth": lambda v, y: dce.smooth_ce(v, y).value,
         "interval": lambda v, y: dce.interval_ce(v, y).value,

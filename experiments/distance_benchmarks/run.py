@@ -73,7 +73,7 @@ def ratios(n, repeats):
         "ECE": dce.unbinned_ece,
         "binned ECE, 15 bins": dce.binned_ece,
         "smECE": dce.smece,
-        "Laplace kernel, with witness": dce.laplace_ce,
+        "Laplace kernel, with witness": dce.kernel_ce,
         "surrogate, 9 widths": dce.surrogate_interval_ce,
         "bounds of the lower distance": dce.lower_distance_bounds,
         "smooth, with witness": dce.smooth_ce,

@@ -1,16 +1,16 @@
 """Calibration errors of whole probability vectors, by a conditional that is known or binned."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from jaxcal.measures.classes import Cells, cells
 from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.read import checks
-from jaxcal.typing import Scalar
+from jaxcal.typing import ArrayLike, Scalar
 
 Distance = Callable[[Float[Array, " m"], Float[Array, " m"]], Scalar]
 
@@ -73,3 +73,55 @@ def canonical_error(
         jnp.sum(jnp.where(used, by_cell.weights * gaps, 0)),
         largest(jnp.where(used, gaps, -jnp.inf)),
     )
+
+
+class Cells(NamedTuple):
+    """Predictions that fell into the same cell of a grid: at most n cells, unused ones weigh 0.
+
+    ``weights`` [c]: share of observations; ``predicted`` and ``observed`` [c, m]: mean prediction
+    and class frequencies inside.
+    """
+
+    weights: Float[Array, " c"]
+    predicted: Float[Array, "c m"]
+    observed: Float[Array, "c m"]
+
+
+def cells(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Cells:
+    """Group predictions by a grid of ``bins`` equal intervals for each class probability.
+
+    Intervals are half open, the last one closed. Cost O(n m + n log n), for any number of classes:
+    there is no table of bins^m. With many classes most cells hold one observation, and a cell of
+    one is as wrong as can be: group the reduced problem of `confidences` then.
+    """
+    bins = checks.integer(bins, "bins")
+    p = checks.probabilities(predictions, "predictions", binary=True)
+    return _cells(p, checks.labels(targets, p.shape[0], p.shape[1], "targets"), bins)
+
+
+@partial(jax.jit, static_argnums=2)
+def _cells(p: Float[Array, "n m"], ys: Int[Array, " n"], bins: int) -> Cells:
+    n, m = p.shape
+    place = cell_numbers(p, bins)
+    counts = jnp.zeros(n, p.dtype).at[place].add(1)
+    safe = jnp.maximum(counts, 1)[:, None]
+    predicted = jnp.zeros((n, m), p.dtype).at[place].add(p) / safe
+    observed = jnp.zeros((n, m), p.dtype).at[place, ys].add(1) / safe
+    return Cells(counts / n, predicted, observed)
+
+
+def cell_numbers(p: Float[Array, "n m"], bins: int) -> Int[Array, " n"]:
+    """The occupied cell of each prediction, counted from 0.
+
+    At most ``bins`` entries of a probability vector are outside the first interval, so these
+    (class, interval) pairs, sorted, name the cell exactly.
+    """
+    n, m = p.shape
+    values, classes = jax.lax.top_k(jax.lax.stop_gradient(p), min(bins, m))
+    places = jnp.minimum(jnp.floor(values * bins), bins - 1).astype(jnp.int32)
+    codes = jnp.sort(jnp.where(places > 0, classes.astype(jnp.int32) * bins + places, -1), axis=1)
+    order = jnp.lexsort(codes.T)
+    ranked = codes[order]
+    new = jnp.any(ranked[1:] != ranked[:-1], axis=1).astype(jnp.int32)
+    numbers = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(new, dtype=jnp.int32)])
+    return jnp.zeros(n, jnp.int32).at[order].set(numbers)

@@ -180,7 +180,8 @@ def weighted_ce(
 def laplace_witness(
     predictions: Any, targets: Any, at: Any, *, bandwidth: Any = 1.0, weights: Any = None
 ) -> Float[Array, " t"]:
-    """The witness of `laplace_ce` at any points ``at`` [t] of [0, 1]. Cost O((n + t) log n)."""
+    """The witness of `kernel_ce` with a Laplace kernel at points ``at`` [t] of [0, 1], in
+    O((n + t) log n)."""
     data = ordered(binary(predictions, targets, weights))
     bandwidth = positive_like(bandwidth, data.v)
     v, rho = data.v, data.rho

@@ -1,6 +1,6 @@
 r"""The papers' random estimators of distances, for comparison with the exact values.
 
-The exact value for the Laplace kernel (`jaxcal.dce.laplace_ce`) is cheaper than any of these.
+The exact value for the Laplace kernel (`jaxcal.dce.kernel_ce`) is cheaper than any of these.
 Source: Blasiok et al. (2023), Sections 6.2 and 8, Algorithms 1 and 2, with the corrections that
 Algorithm 2 divides by n^2 and that Algorithm 1 sums over observations.
 """

@@ -13,7 +13,6 @@ import numpyro.distributions as dist
 import optax
 
 from jaxcal.divergences import Wasserstein
-from jaxcal.divergences.definiteness import positive_definiteness
 from jaxcal.divergences.transport import MixtureWasserstein
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.measures import nll, pinball_loss
@@ -22,6 +21,7 @@ from jaxcal.skce import skce_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from reference.definiteness import positive_definiteness
 from reference.mixtures import mse
 from reference.regression import friedman1
 

@@ -26,11 +26,11 @@ import numpy as np
 
 from jaxcal import squared_ce
 from jaxcal.kernels.grams import gram
-from jaxcal.squared_ce.estimators import at_data, fit_one
-from jaxcal.squared_ce.functions import diagonal
+from jaxcal.squared_ce.estimators import at_data
 from jaxcal.squared_ce.reductions import Reduced
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from reference.calibration_functions import diagonal, fit_one
 from reference.classifiers import squared_confidence, tempered_dirichlet
 
 FOLDER = Path(__file__).parent

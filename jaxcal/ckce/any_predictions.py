@@ -21,7 +21,7 @@ from jaxcal.ckce.effect import Curve
 from jaxcal.ckce.expansion import Expansion, by_products
 from jaxcal.ckce.inputs import Ridge, ridge_at
 from jaxcal.ckce.results import CKCE
-from jaxcal.divergences.mmd import MeanEmbedding
+from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.fit import Fitted, Specification, stein_specification
 from jaxcal.kernels import points
@@ -92,7 +92,7 @@ def _specification(
         return mean_specification(
             model,
             targets,
-            divergence=None if same else MeanEmbedding(),
+            divergence=None if same else MMD(of_targets=True),
             prediction_kernel=kernel,
             target_kernel=Gaussian(),
         )

@@ -7,7 +7,7 @@ Start with `distance_from_calibration`. Predictions are probabilities of label 1
 from jaxcal.dce.binned import binned_ece, unbinned_ece
 from jaxcal.dce.distance import distance_from_calibration
 from jaxcal.dce.intervals import interval_ce, surrogate_interval_ce
-from jaxcal.dce.kernel import kernel_ce, laplace_ce
+from jaxcal.dce.kernel import kernel_ce
 from jaxcal.dce.lower import lower_distance
 from jaxcal.dce.lower_bounds import lower_distance_bounds
 from jaxcal.dce.measure_tests import interval_ce_test, smooth_ce_test
@@ -21,7 +21,6 @@ __all__ = [
     "interval_ce",
     "interval_ce_test",
     "kernel_ce",
-    "laplace_ce",
     "lower_distance",
     "lower_distance_bounds",
     "recalibrate",

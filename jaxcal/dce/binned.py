@@ -33,10 +33,6 @@ def unbinned_ece(
     Returns:
         The error, [].
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: one sort, and its order where predictions tie.
 
     Source: Blasiok et al. (2023), Def. 1.1.
@@ -107,10 +103,6 @@ def binned_ece(
 
     Returns:
         `BinnedECE`.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: O(n log b) for b bins.
 

@@ -68,6 +68,19 @@ class Measures(NamedTuple):
     lower: tuple[PyTree, PyTree]
     witness: Vector
 
+    def by_name(self) -> dict[str, Scalar]:
+        """The measures that a report lists; the lower distance is the middle of its ends."""
+        names = {
+            "ECE": self.binned.value,
+            "smooth": self.smooth,
+            "kernel": self.kernel,
+            "surrogate interval": self.surrogate,
+            "mean residual": self.mean,
+        }
+        if self.interval is not None:
+            names["interval"] = self.interval
+        return names | {"lower distance": jnp.asarray(sum(self.lower) / 2, self.smooth.dtype)}
+
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int, solve: bool | None) -> Measures:
     """All measures that bound the distance, of merged predictions where they tie."""

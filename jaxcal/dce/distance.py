@@ -26,7 +26,7 @@ from jaxcal.results import (
     sentences,
 )
 from jaxcal.squared_ce.reductions import reduce
-from jaxcal.typing import ArrayLike, KeyLike, Scalar, Vector
+from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
 SCALAR = ("top-label", "class-wise")  # notions of calibration with one probability an observation
 MEASURED = 50  # observations from which the coverage of the interval was measured
@@ -213,10 +213,6 @@ def distance_from_calibration(
     Returns:
         `DistanceResult`. NaN inside jit gives NaN everywhere.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n log n) for n observations, then by m different predictions: O(m log m), m^2 for the
     best intervals, a few linear programs with ``solve``, and ``n_draws`` draws of m predictions;
     beyond 8,192 of them the draws are of 8,192 cells (with weights: of n labels).
@@ -255,10 +251,7 @@ def distance_from_calibration(
             accuracy=accuracy,
             bins=bins,
         )
-        keys = jax.random.split(key, np.shape(predictions)[0])
-        batch = jax.vmap(one)(keys, predictions, targets)
-        adjusted = _adjusted(batch.p_value)
-        return eqx.tree_at(lambda r: r.adjusted, batch, adjusted, is_leaf=lambda x: x is None)
+        return _by_class(one, key, predictions, targets)
     data = binary(predictions, targets, weights)
     null = suitable_null(null, data)
     ascending = ordered(data)
@@ -273,20 +266,10 @@ def distance_from_calibration(
         null=null,
     )
     population = population_bounds(fold_key, ascending, level)
-    by_name = {
-        "ECE": measures.binned.value,
-        "smooth": measures.smooth,
-        "kernel": measures.kernel,
-        "surrogate interval": measures.surrogate,
-        "mean residual": measures.mean,
-    }
-    if measures.interval is not None:
-        by_name["interval"] = measures.interval
-    by_name["lower distance"] = jnp.asarray(sum(measures.lower) / 2, measures.smooth.dtype)
     return DistanceResult(
         bracket=bracket_of(measures),
         interval=Interval(population.low, population.high, level),
-        measures=by_name,
+        measures=measures.by_name(),
         population=population,
         p_value=test.p_value,
         statistic=test.statistic,
@@ -299,3 +282,11 @@ def distance_from_calibration(
         level=level,
         least_p_value=test.least,
     )
+
+
+def _by_class(one: Any, key: Key, predictions: Array, targets: Array) -> DistanceResult:
+    """The results of all classes, whose p-values are adjusted together."""
+    keys = jax.random.split(key, np.shape(predictions)[0])
+    batch = jax.vmap(one)(keys, predictions, targets)
+    adjusted = _adjusted(batch.p_value)
+    return eqx.tree_at(lambda r: r.adjusted, batch, adjusted, is_leaf=lambda x: x is None)

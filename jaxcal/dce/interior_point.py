@@ -155,82 +155,86 @@ def _coupling(program: ChainProgram, mu: float) -> Parts:
     return Parts(*flow(p0, 1 - u), *flow(p1, u), at, some, some)
 
 
+def _dot(x: Parts, y: Parts) -> Scalar:
+    return jnp.sum(jnp.stack([jnp.sum(p * q) for p, q in zip(x, y, strict=True)]))
+
+
+def _combine(f: Any, *parts: Parts) -> Parts:
+    return jax.tree.map(f, *parts)
+
+
+def _moved(x: Parts, step: Scalar, dx: Parts) -> Parts:
+    return _combine(lambda p, q: p + step * q, x, dx)
+
+
+def _longest(x: Parts, dx: Parts) -> Scalar:
+    """The longest step of at most 1 along which all of x stay positive."""
+    steps = _combine(
+        lambda p, q: jnp.min(jnp.where(q < 0, -p / jnp.where(q < 0, q, -1), jnp.inf)), x, dx
+    )
+    return jnp.minimum(1.0, jnp.min(jnp.stack(steps)))
+
+
+def _best(program: ChainProgram, point: PyTree, *kept: PyTree) -> PyTree:
+    """The functions of the largest mean, and the coupling that lacks least, of a point and those
+    kept so far: they may be of different steps, since where slacks are small, rounding moves
+    masses."""
+    a, b, slack, price = point
+    mean = jnp.sum(program.p0 * a + program.p1 * b)
+    back = _columns(program, price)
+    lost = jnp.sum(jnp.abs(program.p0 - back[0]) + jnp.abs(program.p1 - back[1]))
+    offers = (-mean, (a, b)), (_dot(slack, price) + lost, price.calibrated)
+    return tuple(
+        jax.tree.map(partial(jnp.where, offer[0] < old[0]), offer, old)
+        for offer, old in zip(offers, kept or offers, strict=True)
+    )
+
+
+def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
+    """The next point by Mehrotra's predictor and corrector; the same one where it is `done`."""
+    a, b, slack, price = point
+    count = sum(x.size for x in slack)
+    mu = _dot(slack, price) / count
+    factors = _newton(program, _combine(jnp.divide, price, slack))
+    back = _columns(program, price)
+    dual = program.p0 - back[0], program.p1 - back[1]
+
+    def direction(target: Parts) -> tuple[Any, ...]:
+        # target: the change of slack x price that is wanted
+        scaled = _columns(program, _combine(jnp.divide, target, slack))
+        da, db = _solve(factors, dual[0] - scaled[0], dual[1] - scaled[1])
+        dslack = _combine(jnp.negative, _rows(program, da, db))
+        dprice = _combine(lambda t, p, ds, s: (t - p * ds) / s, target, price, dslack, slack)
+        return da, db, dslack, dprice
+
+    _, _, ds, dp = direction(_combine(lambda s, p: -s * p, slack, price))
+    after = _moved(slack, _longest(slack, ds), ds)
+    priced = _moved(price, _longest(price, dp), dp)
+    sigma = (_dot(after, priced) / count / mu) ** 3
+    da, db, ds, dp = direction(
+        _combine(lambda s, p, x, y: sigma * mu - s * p - x * y, slack, price, ds, dp)
+    )
+    primal, dual_step = BACK * _longest(slack, ds), BACK * _longest(price, dp)
+    new = a + primal * da, b + primal * db, _moved(slack, primal, ds), _moved(price, dual_step, dp)
+    finite = jnp.all(jnp.isfinite(new[0] + new[1])) & (mu * count > done)
+    return jax.tree.map(lambda x, y: jnp.where(finite, x, y), new, point)
+
+
 def solve_chain(program: ChainProgram) -> ChainSolution:
     """The solution after a fixed number of steps from a point well inside. Cost: O(m) a step."""
-    m = program.u.size
-    gaps = program.gaps
+    m, gaps = program.u.size, program.gaps
     one = jnp.ones(m, program.u.dtype)
     limits = Parts(gaps, gaps, gaps, gaps, 0 * one, one, one)
-    cost = program.p0, program.p1
-    count = sum(x.size for x in limits)
     done = max(DONE, float(jnp.finfo(gaps.dtype).eps))
-
-    def dot(x: Parts, y: Parts) -> Scalar:
-        return jnp.sum(jnp.stack([jnp.sum(p * q) for p, q in zip(x, y, strict=True)]))
-
-    def combine(f: Any, *parts: Parts) -> Parts:
-        return jax.tree.map(f, *parts)
-
-    def reach(x: Parts, dx: Parts) -> Scalar:
-        steps = combine(
-            lambda p, q: jnp.min(jnp.where(q < 0, -p / jnp.where(q < 0, q, -1), jnp.inf)), x, dx
-        )
-        return jnp.minimum(1.0, jnp.min(jnp.stack(steps)))
-
     a = b = -0.25 * one
-    slack = combine(jnp.subtract, limits, _rows(program, a, b))
-    price = _coupling(program, START / m)
+    slack = _combine(jnp.subtract, limits, _rows(program, a, b))
+    first = a, b, slack, _coupling(program, START / m)
 
     def step(carry: PyTree, _: None) -> tuple[Any, None]:
-        (a, b, slack, price), functions, coupling = carry
-        mu = dot(slack, price) / count
-        d = combine(jnp.divide, price, slack)
-        factors = _newton(program, d)
-        back = _columns(program, price)
-        dual = cost[0] - back[0], cost[1] - back[1]
+        point, *kept = carry
+        point = _step(program, point, done)
+        return (point, *_best(program, point, *kept)), None
 
-        def direction(target: Parts) -> tuple[Any, ...]:
-            # target: the change of slack x price that is wanted
-            scaled = _columns(program, combine(jnp.divide, target, slack))
-            da, db = _solve(factors, dual[0] - scaled[0], dual[1] - scaled[1])
-            dslack = combine(jnp.negative, _rows(program, da, db))
-            dprice = combine(lambda t, p, ds, s: (t - p * ds) / s, target, price, dslack, slack)
-            return da, db, dslack, dprice
-
-        _, _, ds, dp = direction(combine(lambda s, p: -s * p, slack, price))
-        primal, dual_step = reach(slack, ds), reach(price, dp)
-        after = combine(lambda s, q: s + primal * q, slack, ds)
-        priced = combine(lambda p, q: p + dual_step * q, price, dp)
-        sigma = (dot(after, priced) / count / mu) ** 3
-        da, db, ds, dp = direction(
-            combine(lambda s, p, x, y: sigma * mu - s * p - x * y, slack, price, ds, dp)
-        )
-        primal, dual_step = BACK * reach(slack, ds), BACK * reach(price, dp)
-        new = (
-            a + primal * da,
-            b + primal * db,
-            combine(lambda s, q: s + primal * q, slack, ds),
-            combine(lambda p, q: p + dual_step * q, price, dp),
-        )
-        finite = jnp.all(jnp.isfinite(new[0] + new[1])) & (mu * count > done)
-        new = jax.tree.map(lambda x, y: jnp.where(finite, x, y), new, carry[0])
-        return (new, *judged(*new, functions, coupling)), None
-
-    def judged(a: Array, b: Array, slack: Parts, price: Parts, *best: PyTree) -> PyTree:
-        """The functions of the largest mean, and the coupling that lacks least.
-
-        They may be of different steps: where slacks are small, rounding moves masses.
-        """
-        mean = jnp.sum(cost[0] * a + cost[1] * b)
-        back = _columns(program, price)
-        lost = jnp.sum(jnp.abs(cost[0] - back[0]) + jnp.abs(cost[1] - back[1]))
-        offers = (-mean, (a, b)), (dot(slack, price) + lost, price.calibrated)
-        return tuple(
-            jax.tree.map(partial(jnp.where, offer[0] < kept[0]), offer, kept)
-            for offer, kept in zip(offers, best or offers, strict=True)
-        )
-
-    first = a, b, slack, price
-    carry = (first, *judged(*first))
+    carry = (first, *_best(program, first))
     (_, (_, (a, b)), (gap, at)), _ = jax.lax.scan(step, carry, None, length=STEPS)
     return ChainSolution(a, b, at, gap)

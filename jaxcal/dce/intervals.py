@@ -13,11 +13,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal.dce.predictions import Atoms, Binary, Ordered, atoms, binary, merged, ordered, positive
+from jaxcal.dce.predictions import Atoms, Ordered, atoms, binary, merged, ordered
 from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, smallest
 from jaxcal.read import checks
@@ -142,7 +141,6 @@ def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Ar
     return values, (slopes - values * dwidths) / widths
 
 
-EXACT_MOST = 48  # atoms for which all maximum widths are tried
 FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
 
 
@@ -190,10 +188,6 @@ def surrogate_interval_ce(
 
     Returns:
         `SurrogateCE`.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: one sort, and O(n) for each k.
 
@@ -254,28 +248,21 @@ def interval_ce(
     predictions: ArrayLike,
     targets: ArrayLike,
     *,
-    width: str = "average",
     weights: ArrayLike | None = None,
 ) -> IntervalCE:
     """The least of binned ECE + bin width over all partitions of [0, 1] into intervals, exactly.
 
-    Not continuous in the predictions.
+    The width is the mean by mass (Def. 6.1 of the paper). Not continuous in the predictions.
 
     Args:
         predictions: Probabilities of label 1, [n].
         targets: Labels 0 or 1, or means of such, [n].
-        width: "average", by mass (the paper's Def. 6.1); or "max", the largest (its Section 2.3),
-            which is another number, for at most 48 different predictions and outside of jit.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
         `IntervalCE`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Cost: O(m^2) time and O(m) memory for m different predictions ("average").
+    Cost: O(m^2) time and O(m) memory for m different predictions.
 
     Source: Blasiok et al. (2023), Def. 6.1.
 
@@ -286,19 +273,13 @@ def interval_ce(
         True
     """
     data = binary(predictions, targets, weights)
-    if checks.choice(width, "width", ("average", "max")) == "average":
-        if isinstance(data.v, Tracer):
-            return _best(ordered(data))
-        distribution, atom = merged(data)
-        best = _best(ordered(distribution))
-        return (
-            best
-            if atom is None
-            else IntervalCE(best.value, best.bins[atom], best.recalibrated[atom])
-        )
     if isinstance(data.v, Tracer):
-        raise ValueError("width='max' runs outside of jit and vmap only")
-    return _least_max_width(data)
+        return _best(ordered(data))
+    distribution, atom = merged(data)
+    best = _best(ordered(distribution))
+    if atom is None:
+        return best
+    return IntervalCE(best.value, best.bins[atom], best.recalibrated[atom])
 
 
 @jax.jit
@@ -342,35 +323,3 @@ def _partition(value: Array, distribution: Atoms, bin_of: Array) -> IntervalCE:
     # padding atoms may sit in bins of their own, which no observation is in
     used = sums(jnp.zeros(m, jnp.int32).at[bin_of[distribution.atom]].set(1)) - 1
     return IntervalCE(value, used[bin_of[distribution.atom]], kappa)
-
-
-def _least_max_width(data: Binary) -> IntervalCE:
-    distribution = positive(atoms(data))
-    v, rho = distribution.v, distribution.rho
-    m = v.size
-    if m > EXACT_MOST:
-        raise ValueError(
-            f"width='max' tries every width: wanted at most {EXACT_MOST} different predictions, "
-            f"got {m}; use width='average'"
-        )
-    r = np.concatenate([[0.0], np.cumsum(rho)])
-    cost, wide = np.abs(r[None, 1:] - r[:-1, None]), v[None, :] - v[:, None]
-    least, kept = np.inf, np.zeros(m, int)
-    for most in np.unique(wide[np.triu_indices(m)]):
-        best, before = np.full(m + 1, np.inf), np.zeros(m, int)
-        best[0] = 0
-        for j in range(m):
-            costs = np.where(wide[: j + 1, j] <= most, best[: j + 1] + cost[: j + 1, j], np.inf)
-            before[j] = int(np.argmin(costs))
-            best[j + 1] = costs[before[j]]
-        if best[m] + most < least:
-            least, kept = best[m] + most, before
-    bin_of, j = np.zeros(m, int), m - 1
-    starts = np.zeros(m, int)
-    while j >= 0:
-        starts[kept[j]] = 1
-        j = kept[j] - 1
-    bin_of = np.cumsum(starts) - 1
-    v, p0, p1 = (jnp.asarray(x, data.v.dtype) for x in distribution[:3])
-    on_device = Atoms(v, p0, p1, jnp.asarray(distribution.atom))
-    return _partition(jnp.asarray(least, data.v.dtype), on_device, jnp.asarray(bin_of))

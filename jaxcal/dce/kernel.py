@@ -15,8 +15,7 @@ from jaxtyping import Array
 from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.dce.sorting import prefixes
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.engine.quadratic import TILE, quadratic_sums
-from jaxcal.kernels.points import Laplace, as_kernel
+from jaxcal.kernels.points import Laplace, as_kernel, needs_bandwidth
 from jaxcal.numerics import safe_sqrt
 from jaxcal.read import checks
 from jaxcal.results import Result, recorded
@@ -47,51 +46,6 @@ class KernelCE(Result):
             f"kernel calibration error {float(self.value):.6g} "
             f"(square: {float(self.squared):.4g} biased, {float(self.unbiased):.4g} unbiased)"
         ]
-
-
-@recorded
-def laplace_ce(
-    predictions: ArrayLike,
-    targets: ArrayLike,
-    *,
-    bandwidth: ArrayLike = 1.0,
-    weights: ArrayLike | None = None,
-) -> KernelCE:
-    """Kernel calibration error (MMCE) with kernel exp(-|u - v| / bandwidth), exactly.
-
-    Differentiable in all arguments (where predictions tie, one of the two slopes); works under jit
-    and vmap. With bandwidth 1 the value is at most the square root of the true distance.
-
-    Args:
-        predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
-        bandwidth: Bandwidth, above 0, in units of probability.
-        weights: Weights of the observations, [n], >= 0.
-
-    Returns:
-        `KernelCE`.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Cost: one sort and O(n).
-
-    Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28; the paper has bandwidth 1.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.laplace_ce(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> round(float(result.value), 3)
-        0.2
-    """
-    data = ordered(binary(predictions, targets, weights))
-    return _laplace(data, positive_like(bandwidth, data.v))
-
-
-def positive_like(bandwidth: ArrayLike, v: Vector) -> Array:
-    """The bandwidth in the dtype of the predictions; ValueError where it is known not to be > 0."""
-    return checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
 
 
 @jax.jit
@@ -138,41 +92,41 @@ def kernel_ce(
     weights: ArrayLike | None = None,
     tile: int = TILE,
 ) -> KernelCE:
-    """Kernel calibration error with any kernel on points of shape [1], by the engine over pairs.
+    """Kernel calibration error (MMCE): exactly in one sort for `Laplace`, over pairs for others.
 
     Only the Laplace kernel makes it a consistent measure; a Gaussian is blind to fast changes
-    (Theorem 8.6). For Laplace use `laplace_ce`, which is exact in O(n log n).
+    (Theorem 8.6). With ``Laplace(1.0)``, the paper's kernel, the value is at most the square root
+    of the true distance. Differentiable in all arguments (where predictions tie, one of the two
+    slopes); works under jit and vmap.
 
     Args:
-        predictions: Probabilities of label 1, [n], n >= 2.
+        predictions: Probabilities of label 1, [n]; n >= 2 for other kernels than `Laplace`.
         targets: Labels 0 or 1, or means of such, [n].
-        kernel: Kernel on predictions, with a bandwidth.
+        kernel: Kernel on points of shape [1], with a bandwidth in units of probability.
         weights: Weights of the observations, [n], >= 0.
         tile: Rows and columns of a block of pairs that is computed at a time.
 
     Returns:
         `KernelCE`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
+    Cost: one sort and O(n) for `Laplace`; else n^2 kernel values and memory O(tile^2).
 
-    Cost: n^2 kernel values; memory O(tile^2).
-
-    Source: Blasiok et al. (2023), Section 8.
+    Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> predictions, targets = jnp.full(4, 0.7), jnp.array([0, 0, 1, 1])
-        >>> kernel = jaxcal.kernels.Gaussian(0.1)
-        >>> round(float(jaxcal.dce.kernel_ce(predictions, targets, kernel=kernel).value), 3)
+        >>> round(float(jaxcal.dce.kernel_ce(predictions, targets).value), 3)
         0.2
     """
     kernel = as_kernel(kernel)
     tile = checks.integer(tile, "tile")
-    if getattr(kernel, "bandwidth", 0) is None:
+    if needs_bandwidth(kernel):
         raise ValueError("kernel: wanted one with a bandwidth, such as Gaussian(0.7071)")
     data = binary(predictions, targets, weights)
+    if isinstance(kernel, Laplace):
+        bandwidth = jnp.reshape(jnp.asarray(kernel.bandwidth), ()).astype(data.v.dtype)
+        return _laplace(ordered(data), bandwidth)
     rho = data.w * (data.y - data.v)
     features = WeightedFeatures(data.v[:, None], rho[:, None])
     none = jnp.zeros((rho.size, 0), rho.dtype)

@@ -160,10 +160,6 @@ def lower_distance(
     Returns:
         `LowerDistance`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: a few sparse linear programs of m to 2 m places.
 
     Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.

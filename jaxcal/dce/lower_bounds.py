@@ -67,10 +67,6 @@ def lower_distance_bounds(
     Returns:
         `LowerBounds`. NaN inside jit gives NaN.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: one sort, and 40 interior-point steps of O(cells).
 
     Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.

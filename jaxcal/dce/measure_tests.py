@@ -99,10 +99,6 @@ def smooth_ce_test(
     Returns:
         `MeasureTest`. NaN inside jit gives NaN.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: one sort, and ``n_draws`` smooth errors of m different predictions, of 8,192 cells beyond
     (with weights: of n labels).
 
@@ -154,10 +150,6 @@ def interval_ce_test(
 
     Returns:
         `MeasureTest`. NaN inside jit gives NaN.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: one sort, and ``n_draws`` errors of m different predictions, O(m) a width, of 8,192 cells
     beyond (with weights: of n labels).

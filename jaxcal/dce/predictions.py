@@ -1,7 +1,7 @@
 r"""What every measure starts from: predictions v of P(y = 1), labels y, weights of total 1.
 
 With :math:`\rho_i = w_i (y_i - v_i)` most measures depend on the signed measure
-:math:`\sum_i \rho_i \delta_{v_i}` alone (`Residuals`); the others need the mass of both labels at
+:math:`\sum_i \rho_i \delta_{v_i}` alone; the others need the mass of both labels at
 each different prediction (`Atoms`).
 """
 
@@ -44,30 +44,23 @@ class Ordered(NamedTuple):
         return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
 
 
-class Residuals(NamedTuple):
-    """``v`` [n] ascending and ``rho`` [n], the residuals w (y - v) in that order."""
-
-    v: Vector
-    rho: Vector
-
-
 class Atoms(NamedTuple):
     """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
     (v, 0) and (v, 1). ``atom`` [n] is that of each observation. Ties leave fewer atoms than
     observations: padding atoms of no mass follow, at the largest v."""
 
-    v: Float[Array, " m"]
-    p0: Float[Array, " m"]
-    p1: Float[Array, " m"]
-    atom: Int[Array, " n"]
+    v: Float[Any, " m"]
+    p0: Float[Any, " m"]
+    p1: Float[Any, " m"]
+    atom: Int[Any, " n"]
 
     @property
-    def mass(self) -> Float[Array, " m"]:
+    def mass(self) -> Float[Any, " m"]:
         """P(v = v_i)."""
         return self.p0 + self.p1
 
     @property
-    def rho(self) -> Float[Array, " m"]:
+    def rho(self) -> Float[Any, " m"]:
         """E[(y - v) 1(v = v_i)]."""
         return self.p1 * (1 - self.v) - self.p0 * self.v
 
@@ -189,28 +182,10 @@ def merged(data: Binary) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
     return Binary(*(jnp.asarray(x, data.v.dtype) for x in padded)), atom
 
 
-class HostAtoms(NamedTuple):
-    """`Atoms` of positive mass alone, in float64 and outside of jit."""
-
-    v: Float[np.ndarray, " m"]
-    p0: Float[np.ndarray, " m"]
-    p1: Float[np.ndarray, " m"]
-    atom: Int[np.ndarray, " n"]
-
-    @property
-    def mass(self) -> Float[np.ndarray, " m"]:
-        """P(v = v_i)."""
-        return self.p0 + self.p1
-
-    @property
-    def rho(self) -> Float[np.ndarray, " m"]:
-        """E[(y - v) 1(v = v_i)]."""
-        return self.p1 * (1 - self.v) - self.p0 * self.v
-
-
-def positive(distribution: Atoms) -> HostAtoms:
-    """The atoms that have mass; an observation of no weight goes to the atom before it."""
+def positive(distribution: Atoms) -> Atoms:
+    """The atoms that have mass, as NumPy arrays in float64 and outside of jit; an observation of no
+    weight goes to the atom before it."""
     v, p0, p1 = (np.asarray(leaf, float) for leaf in distribution[:3])
     has_mass = p0 + p1 > 0
     moved = np.maximum(np.cumsum(has_mass) - 1, 0)
-    return HostAtoms(v[has_mass], p0[has_mass], p1[has_mass], moved[np.asarray(distribution.atom)])
+    return Atoms(v[has_mass], p0[has_mass], p1[has_mass], moved[np.asarray(distribution.atom)])

@@ -107,10 +107,6 @@ def recalibrate(
         `Recalibration`, a callable. It warns where the data do not reject calibration
         (nothing-to-repair), and where the ECE after may exceed the distance before.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: that of `jaxcal.distance_from_calibration` without linear programs.
 
     Source: Blasiok et al. (2023), Lemma 4.7: mean labels of a partition are calibrated.

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.kernel import sums
-from jaxcal.dce.predictions import Binary, Ordered, Residuals, merged
+from jaxcal.dce.predictions import Binary, Ordered, merged
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
 from jaxcal.numerics import at_least, largest, smallest
@@ -95,7 +95,7 @@ def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
 
 def smooth_statistic(v: Vector, rho: Vector) -> Scalar:
     """Smooth calibration error of sorted residuals."""
-    return smooth_of_residuals(Residuals(v, rho)).value
+    return smooth_of_residuals(v, rho).value
 
 
 class RandomIntervals(NamedTuple):

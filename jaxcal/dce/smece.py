@@ -70,10 +70,6 @@ def smece(
     Returns:
         `SmoothECE`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n + cells log cells).
 
     Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from jaxcal.dce.predictions import Ordered, Residuals, binary, ordered
+from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.dce.sorting import least, order, sums
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar, Vector
@@ -145,10 +145,6 @@ def smooth_ce(
     Returns:
         `SmoothCE`. NaN inside jit gives NaN.
 
-    Raises:
-        ValueError: Shapes are wrong, or values outside of [0, 1]; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n log n) time and memory.
 
     Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.
@@ -164,13 +160,13 @@ def smooth_ce(
 
 @jax.jit
 def _smooth(data: Ordered) -> SmoothCE:
-    solution = smooth_of_residuals(Residuals(data.v, data.rho))
+    solution = smooth_of_residuals(data.v, data.rho)
     return SmoothCE(solution.value, solution.upper, data.back(solution.witness), solution.flow)
 
 
-def smooth_of_residuals(data: Residuals) -> SmoothCE:
+def smooth_of_residuals(v: Vector, rho: Vector) -> SmoothCE:
     """The same of any signed measure on [0, 1] with sorted places; ``witness`` in their order."""
-    value, proof = _value(*data)
+    value, proof = _value(v, rho)
     return SmoothCE(value, *proof)
 
 

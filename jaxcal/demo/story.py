@@ -1,7 +1,7 @@
 """The demonstration from data to report: fit on three years, test on the fourth."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -10,23 +10,40 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 
+from jaxcal import plots
 from jaxcal.calibration import kccsd_test
 from jaxcal.checking.plan import SCORES
 from jaxcal.checking.report import CheckReport
 from jaxcal.data import seattle_weather
-from jaxcal.demo import narration
 from jaxcal.demo.days import SEASONS, Days, forecasts, season
-from jaxcal.demo.forecasters import Energy, Regression
-from jaxcal.demo.training import train
+from jaxcal.demo.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.read import checks
 from jaxcal.read.scores import score
-from jaxcal.results import TestResult
+from jaxcal.results import TestResult, tells
 from jaxcal.typing import Key, Points, Predictions
 
 RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahrenheit
+TARGETS = ("highest", "lowest")
+OPENING = """\
+Can the uncertainty of these weather forecasts be trusted?
+
+  place      Seattle, daily, 2012 to 2015 (NOAA, public domain)
+  input      today's highest and lowest temperature, precipitation, wind, time of year
+  target     tomorrow's highest and lowest temperature, in degrees Celsius
+  fitted on  {} to {} ({} days)
+  tested on  {} to {} ({} days), never seen before
+"""
+READING = """
+How to read this
+  Days are dependent: the error of one day often repeats on the next. The dependent wild bootstrap
+  estimates from the scores for how long, and allows for it: use its p-value.
+  Shifts are told of Gaussian forecasts only. Shares of an estimate that is not significant are
+  noise, and the two estimates rest on different distances: they do not rank the models.
+  Not rejected is no proof: an error smaller than these days can show may be there.
+  Rejected: look where the shares are largest, repair the model, and test it on new days."""
 
 
 class Verdict(NamedTuple):
@@ -46,13 +63,12 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     ``draws`` of each null, ``rounds`` of training. Computes in float32. Raises OSError where the
     figure cannot be written.
     """
-    from jaxcal.demo.figure import draw
-
     started = time.perf_counter()
     days = forecasts(seattle_weather())
     fitted = days.within("2012-01-02", "2014-12-31")
     tested = days.within("2015-01-01", "2015-12-31")
-    print(narration.opening(fitted, tested), flush=True)
+    spans = [part for days in (fitted, tested) for part in (*days.dates[[0, -1]], days.dates.size)]
+    print(OPENING.format(*spans), flush=True)
 
     train_key, start_key, test_key = jax.random.split(checks.key(seed), 3)
     with _stage("fit the Gaussian regression (least squares)"):
@@ -71,18 +87,55 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
             verdicts.append(Verdict(name, independent, dependent, moved))
 
     for verdict in verdicts:
-        print(
-            narration.section(
-                verdict.name, verdict.independent, verdict.dependent, verdict.shifts, tested.dates
-            )
-        )
-    print(narration.conclusion([(v.name, v.dependent) for v in verdicts], tested.dates))
+        print(section(verdict, tested.dates))
+    print(READING)
     draw([(v.name, v.dependent) for v in verdicts], tested.dates, output)
     page = output.with_suffix(".html")
     check_of(verdicts[-1], tested).to_html(page)
     print(f"\nCheck of the energy-based model, as a page: {page}")
     print(f"Figure: {output}   ({time.perf_counter() - started:.0f} s in all)")
     return verdicts
+
+
+def section(verdict: Verdict, dates: Shaped[np.ndarray, " n"]) -> str:
+    """The report of one forecaster, and its estimate by season."""
+    result = verdict.dependent
+    parts, whole = by_season(result, dates), float(result.estimate)
+    days = np.bincount(season(dates), minlength=len(SEASONS))
+    gaussian = result.coordinates is not None and tells(result.coordinates.marginal_mean)
+    lines = [f"\n{verdict.name}", repr(result)]
+    lines.append(f"  p-value {float(verdict.independent.p_value):.3f} with days as independent\n")
+    head = "  season   days   estimate    share"
+    lines.append(head + "   shift of highest, lowest (deg C)" * gaussian)
+    for k, name in enumerate(SEASONS):
+        share = f"{100 * parts[k] / whole:4.0f} %" if whole > 0 else "     -"
+        line = f"  {name:6s}   {days[k]:4d}   {parts[k]:8.4f}   {share}"
+        highest, lowest = verdict.shifts[k]
+        lines.append(line + f"   {highest:+16.1f}   {lowest:+6.1f}" * gaussian)
+    return "\n".join(lines)
+
+
+def by_season(result: TestResult, dates: Shaped[np.ndarray, " n"]) -> Float[np.ndarray, " 4"]:
+    """The estimate as a sum over the four `SEASONS`."""
+    parts = np.asarray(result.contributions)
+    return np.bincount(season(dates), weights=parts, minlength=len(SEASONS))
+
+
+def draw(
+    results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"], output: Path
+) -> None:
+    """Save the null, the days and the coordinates of each named result to ``output``."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 3.9 * len(results)), layout="constrained")
+    rows = figure.subfigures(len(results), 1, squeeze=False, hspace=0.06)
+    for (row,), (name, result) in zip(rows, results, strict=True):
+        row.suptitle(name, fontweight="bold", x=0.01, ha="left")
+        null, days, coordinates = row.subplots(1, 3, width_ratios=(1, 1.25, 0.9))
+        plots.null_histogram(result, ax=null)
+        plots.contributions(result, dates, label="day of the forecast", ax=days)
+        plots.coordinates(result, TARGETS, ax=coordinates)
+    figure.savefig(output, dpi=120)
 
 
 def check_of(verdict: Verdict, tested: Days) -> CheckReport:

@@ -5,7 +5,6 @@ scores (`Fisher`, `KernelFisher`) need no constant of the density; the others ne
 class probabilities.
 """
 
-from jaxcal.divergences.definiteness import positive_definiteness
 from jaxcal.divergences.fisher import Fisher, GradientKernel, KernelFisher
 from jaxcal.divergences.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
 from jaxcal.divergences.mmd import MMD
@@ -27,7 +26,6 @@ __all__ = [
     "TotalVariation",
     "Vectors",
     "Wasserstein",
-    "positive_definiteness",
 ]
 
 

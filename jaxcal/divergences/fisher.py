@@ -79,21 +79,13 @@ class KernelFisher(_Euclidean, eqx.Module):
             predictions are Gaussian or can be drawn from, and is the median distance of the nodes
             otherwise.
 
-    Raises:
-        ValueError: When used, there are no nodes, or values of K have another shape.
-        TypeError: ``ground`` is no kernel.
-
     Cost: O(n m^2 d) on top of the n m scores.
 
     Source: Glaser et al. (2023), Section 4.2.
 
     Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions, divergence = dist.Normal(centers, 1.0), jaxcal.divergences.KernelFisher()
-        >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
-        'rejected'
+        >>> import jaxcal
+        >>> divergence = jaxcal.divergences.KernelFisher()  # an option of `jaxcal.skce_test`
     """
 
     ground: KernelLike = eqx.field(default=None, converter=ground_kernel)

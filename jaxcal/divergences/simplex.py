@@ -155,11 +155,8 @@ class Euclidean(_Simplex, _Euclidean, eqx.Module):
     Source: Widmann et al. (2021), App. E.
 
     Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (100, 3)))
-        >>> divergence, always_2 = jaxcal.divergences.Euclidean(), jnp.full(100, 2)
-        >>> jaxcal.skce_test(1, predictions, always_2, divergence=divergence).verdict
-        'rejected'
+        >>> import jaxcal
+        >>> divergence = jaxcal.divergences.Euclidean()  # an option of `jaxcal.skce_test`
     """
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)

@@ -3,8 +3,8 @@ r"""Optimal transport: between the components of two mixtures, and between proje
 No mixture distance makes a kernel that is positive definite for sure. Theorem D.1 of Widmann,
 Lindsten and Zachariah (2021) says that MW_s is the distance of a Hilbert space; its proof
 factorises couplings that cannot be factorised, and four mixtures of two normals already contradict
-it. See
-`jaxcal.divergences.definiteness` for what that means and how to look.
+it. The biased SKCE with such a kernel may be negative, and its p-values are not backed by theory;
+experiments/reference/definiteness.py computes the eigenvalues of a kernel on given predictions.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -24,7 +24,6 @@ from jaxcal.read.sampling import check_batch, check_n_draws, drawn
 from jaxcal.typing import Features, Key, PredictionsLike
 
 TOGETHER = 64  # linear programs of one call: the overhead of a call is shared
-MARGINALS = 1e-4  # of Sinkhorn's couplings
 TOLERANCE = 1e-10  # the finest that HiGHS takes
 
 
@@ -49,46 +48,6 @@ class Exact(eqx.Module):
         return jax.pure_callback(_couplings, shape, cost, left, right, vmap_method="broadcast_all")
 
 
-class Sinkhorn(eqx.Module):
-    """Couplings of least cost with an entropic penalty, by ``ott-jax`` (extra ``sinkhorn``).
-
-    ``epsilon``: the penalty, as a share of the mean cost of a pair. Stays in the compiled program.
-    The coupling is spread out, so distances come out too large, those of equal mixtures too; its
-    sums are the weights to 1e-4. NaN where that takes more than ``iterations``.
-    """
-
-    epsilon: float = eqx.field(default=0.01, static=True)
-    iterations: int = eqx.field(default=2000, static=True)
-
-    def __check_init__(self):
-        if not 0 < self.epsilon < float("inf"):
-            raise ValueError(f"epsilon: wanted a positive, finite share, got {self.epsilon}")
-
-    def __call__(self, cost: Array, left: Array, right: Array) -> Array:
-        try:
-            from ott.geometry.geometry import Geometry  # pyright: ignore[reportMissingImports]
-            from ott.solvers import linear  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise ImportError(
-                "Sinkhorn couplings come from ott-jax: pip install 'jaxcal[sinkhorn]', or use "
-                "Exact()"
-            ) from error
-
-        def one(cost: Array, a: Array, b: Array) -> Array:
-            scale = jnp.mean(cost)
-            scale = jnp.where(scale > 0, scale, 1)
-            geometry = Geometry(cost_matrix=cost / scale, epsilon=self.epsilon)
-            solution = linear.solve(
-                geometry, a=a, b=b, threshold=MARGINALS, max_iterations=self.iterations
-            )
-            return jnp.where(jnp.asarray(solution.converged), solution.matrix, jnp.nan)
-
-        k, m = cost.shape[-2:]
-        flat = (cost.reshape(-1, k, m), left.reshape(-1, k), right.reshape(-1, m))
-        plans = jax.lax.map(lambda problem: one(*problem), flat, batch_size=TOGETHER)
-        return plans.reshape(cost.shape)
-
-
 class Components(NamedTuple):
     """``weights`` [n, k], and the components as vectors whose distances are theirs, [n, k, q]."""
 
@@ -110,12 +69,8 @@ class MixtureWasserstein(eqx.Module):
 
     Args:
         s: Order, at least 1.
-        transport: How couplings are computed: `Exact` by SciPy, or `Sinkhorn`, both of
-            `jaxcal.divergences.transport`.
-
-    Raises:
-        ValueError: s < 1.
-        TypeError: When used, predictions are of another kind.
+        transport: How couplings are computed: `Exact` of `jaxcal.divergences.transport` by SciPy,
+            or a function of (cost, weights, weights) of your own, such as Sinkhorn's.
 
     Cost: an optimal transport of the components a pair, by default on the host.
 
@@ -282,13 +237,8 @@ class SlicedWasserstein(_Euclidean, eqx.Module):
     Source: Bonneel et al. (2015), Sliced and Radon Wasserstein barycenters of measures.
 
     Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions = dist.Normal(centers, 1.0)
+        >>> import jaxcal
         >>> divergence = jaxcal.divergences.SlicedWasserstein(n_draws=20)
-        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, divergence=divergence).verdict
-        'rejected'
     """
 
     n_draws: int | None = eqx.field(default=50, static=True)

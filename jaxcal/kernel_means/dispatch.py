@@ -275,10 +275,6 @@ def kernel_means(
     Returns:
         `KernelMeans`.
 
-    Raises:
-        ValueError: The kernel has no bandwidth yet, or ``n_counts`` is no positive integer.
-        TypeError: There is neither closed form nor sampler, or no key for it.
-
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist

@@ -1,7 +1,8 @@
 r"""Characteristic functions of predictions: the means of cos(w . Z) and sin(w . Z).
 
 As kernels of a point and a frequency they are averaged like any other: of normals and Laplace
-distributions in closed form, of mixtures by linearity, of all others from draws. With
+distributions in closed form, of mixtures by linearity, of all others from draws, nodes or
+counts. With
 :math:`E e^{i w \cdot Z} = e^{i w \cdot \mu} g(w)`, g is :math:`e^{-w^\top \Sigma w / 2}` for
 normals and :math:`\prod_j 1 / (1 + b_j^2 w_j^2)` for Laplace distributions.
 """
@@ -12,11 +13,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.kernel_means.counts import ERROR
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
 from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
 from jaxcal.kernels.points import Kernel
-from jaxcal.read.families import Laplaces, Lattice, Nodes, Normals, Particles, Stratified
+from jaxcal.read.families import Laplaces, Normals, Particles, Stratified
 from jaxcal.typing import Scalar
 
 
@@ -28,6 +28,10 @@ class Wave(Kernel):
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return self.of(jnp.sum(x * y))
+
+    def gram(self, xs: Array, ys: Array) -> Array:
+        """Waves [r, c] of r points and c frequencies."""
+        return self.of(xs @ ys.T)
 
     def of(self, phase: Array) -> Array:
         """The wave at a phase."""
@@ -68,35 +72,13 @@ class OverLaplaces(_Formulas):
 
 
 class OverDraws(_Formulas):
-    """The mean over all draws of a prediction."""
+    """The mean over all draws of a prediction, for all predictions at once."""
 
     route: str = eqx.field(static=True, default=FromDraws.route)
 
     def first(self, rows: Particles, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.points.shape[-1])
         return jnp.mean(self.wave.of(rows.points @ ws.T), axis=1)
-
-
-class OverNodes(_Formulas):
-    """A weighted sum over the nodes."""
-
-    route: ClassVar[str] = "given nodes"
-
-    def first(self, rows: Nodes, ws: Array) -> Float[Array, "r c"]:
-        check_dimension(ws, rows.points.shape[-1])
-        return jnp.sum(rows.weights[:, :, None] * self.wave.of(rows.points @ ws.T), axis=1)
-
-
-class OverCounts(_Formulas):
-    """One matrix product."""
-
-    route: ClassVar[str] = f"sums over counts, error below {ERROR:g}"
-    error: ClassVar[float] = ERROR
-    points: Float[Array, "m d"]
-
-    def first(self, rows: Array, ws: Array) -> Float[Array, "r c"]:
-        check_dimension(ws, self.points.shape[-1])
-        return rows @ self.wave.of(self.points @ ws.T)
 
 
 @pair(Wave, Normals)
@@ -112,24 +94,8 @@ def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
 
 
 @pair(Wave, Particles)
-def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
-    """From all draws."""
-    return distribution, OverDraws(kernel)
-
-
 @pair(Wave, Stratified)
-def wave_over_quantiles(kernel: Wave, distribution: Stratified) -> Averages:
-    """From all points."""
-    return distribution, OverDraws(kernel, FromQuantiles.route)
-
-
-@pair(Wave, Nodes)
-def wave_over_nodes(kernel: Wave, distribution: Nodes) -> Averages:
-    """By the quadrature rule."""
-    return distribution, OverNodes(kernel)
-
-
-@pair(Wave, Lattice)
-def wave_over_counts(kernel: Wave, distribution: Lattice) -> Averages:
-    """The sum over the counts."""
-    return distribution.weights, OverCounts(kernel, distribution.points)
+def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
+    """From all draws, or all random quantiles."""
+    stratified = isinstance(distribution, Stratified)
+    return distribution, OverDraws(kernel, (FromQuantiles if stratified else FromDraws).route)

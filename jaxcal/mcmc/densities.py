@@ -23,9 +23,6 @@ def log_densities(
     Returns:
         Log densities, [n]; not finite where the density is 0 or not a number.
 
-    Raises:
-        TypeError: The predictions offer scores or draws alone.
-
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> predictions = jaxcal.Unnormalized(lambda c, y: -((y - c) ** 2) / 2, jnp.zeros(3))

@@ -77,10 +77,6 @@ def mcmc_draws(
     Returns:
         `McmcDraws`.
 
-    Raises:
-        ValueError: Shapes or counts are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n_chains (n_warmup + thin n_draws / n_chains) evaluations of all n densities and scores,
     times the leapfrog steps; memory of n n_draws targets.
 
@@ -147,10 +143,6 @@ def check_draws(
 
     Returns:
         `jaxcal.TestResult`.
-
-    Raises:
-        ValueError: Shapes do not agree; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: that of `jaxcal.kccsd_test`.
 

@@ -44,12 +44,8 @@ class MALA(eqx.Module):
     Source: Roberts and Tweedie (1996); the form of Glaser et al. (2023), Section 6.
 
     Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.MALA()
-        >>> draws = jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_warmup=50, thin=10)
-        >>> draws.sampler
-        'MALA'
+        >>> import jaxcal
+        >>> sampler = jaxcal.mcmc.MALA(0.1, adapt=False)  # an option of `jaxcal.mcmc_draws`
     """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)
@@ -82,12 +78,8 @@ class HMC(eqx.Module):
     Cost: ``leapfrogs`` scores a step.
 
     Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> predictions, sampler = dist.Normal(jnp.arange(3.0), 1.0), jaxcal.mcmc.HMC(leapfrogs=4)
-        >>> draws = jaxcal.mcmc_draws(0, predictions, sampler=sampler, n_warmup=50, thin=10)
-        >>> draws.sampler
-        'HMC'
+        >>> import jaxcal
+        >>> sampler = jaxcal.mcmc.HMC(leapfrogs=4)  # an option of `jaxcal.mcmc_draws`
     """
 
     step: Scalar = eqx.field(default=0.5, converter=_positive)

@@ -23,10 +23,6 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
     Returns:
         The mean, []; infinite where a target was thought impossible.
 
-    Raises:
-        ValueError: Shapes are wrong; the message names the argument.
-        TypeError: The predictions have no ``log_prob``.
-
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
@@ -55,10 +51,6 @@ def pinball_loss(
 
     Returns:
         The loss, [], in units of the targets.
-
-    Raises:
-        ValueError: Shapes or levels are wrong; the message names the argument.
-        TypeError: The predictions have no quantiles.
 
     Source: Widmann et al. (2021), App. A.3.
 

@@ -44,7 +44,7 @@ class QuantileCalibration(JudgedResult):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
-    _plots: ClassVar[tuple[str, ...]] = ("quantile_calibration", "pit_histogram")
+    _plots: ClassVar[tuple[str, ...]] = ("quantile_calibration",)
     _long: ClassVar[tuple[str, ...]] = ("pit",)
 
     levels: Float[Array, " q"]
@@ -96,10 +96,6 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     Returns:
         Transforms, [n], in [0, 1]; NaN for a target that is NaN or infinite.
 
-    Raises:
-        ValueError: Shapes are wrong; the message names the argument.
-        TypeError: The predictions have no cdf.
-
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
@@ -138,10 +134,6 @@ def quantile_calibration(
 
     Returns:
         `QuantileCalibration`.
-
-    Raises:
-        ValueError: Shapes or levels are wrong; the message names the argument.
-        TypeError: The predictions have no cdf.
 
     Source: Widmann et al. (2021), Section 5; p-value by Massart (1990).
 
@@ -199,10 +191,6 @@ def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float
 
     Returns:
         Quantiles, [n, q], in units of the targets.
-
-    Raises:
-        ValueError: Shapes or levels are wrong; the message names the argument.
-        TypeError: The predictions have no quantiles.
 
     Cost: 64 n q cdfs for a mixture.
 

@@ -109,10 +109,6 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
     Returns:
         Predictions of the same kind.
 
-    Raises:
-        ValueError: The temperature is not positive.
-        TypeError: Other predictions (the power of a mixture is no mixture).
-
     Source: Widmann et al. (2021), Definition F.1.
 
     Example:
@@ -197,10 +193,6 @@ def fit_temperature(
 
     Returns:
         `TemperatureFit`.
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: The predictions have no temperature.
 
     Cost: some evaluations of the likelihood a step.
 

@@ -7,14 +7,13 @@ and ``matplotlib.pyplot.savefig`` saves, as does ``ax.figure.savefig``; pyplot k
 """
 
 from jaxcal.plots.ckce import comparison, differences
-from jaxcal.plots.coverage import coverage, pit_histogram, quantile_calibration
+from jaxcal.plots.coverage import coverage, quantile_calibration
 from jaxcal.plots.rejections import rejections
 from jaxcal.plots.reliability import bracket, reliability, reliability_with_witness
 from jaxcal.plots.results import contributions, coordinates, null_histogram, parts, table
 from jaxcal.plots.sbi import posterior_figure
 from jaxcal.plots.squared_ce import calibration_errors
 from jaxcal.plots.where import where
-from jaxcal.plots.witness import witness
 
 __all__ = [
     "bracket",
@@ -26,7 +25,6 @@ __all__ = [
     "differences",
     "null_histogram",
     "parts",
-    "pit_histogram",
     "posterior_figure",
     "quantile_calibration",
     "rejections",
@@ -34,7 +32,6 @@ __all__ = [
     "reliability_with_witness",
     "table",
     "where",
-    "witness",
 ]
 
 

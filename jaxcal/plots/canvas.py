@@ -1,9 +1,11 @@
 """What all figures share: greys, axes without a box, a legend above, a sentence instead of data."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxcal.read import checks
 
@@ -67,3 +69,41 @@ def say(ax: "Axes", text: str) -> "Axes":
     ax.set_yticks([])
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
     return ax
+
+
+def beside(ax: "Axes", text: str, x: float, y: float, **style: Any) -> None:
+    """A text just to the right of a point."""
+    ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", **style)
+
+
+def dots(ax: "Axes", x: Any, y: Any, up: Any, across: Any, *, label: str) -> None:
+    """Dots with error bars in both directions."""
+    bars = {"linestyle": "none", "elinewidth": 1, "label": label}
+    ax.errorbar(x, y, up, across, color=BLACK, marker="o", markersize=4.5, **bars)
+
+
+def cells(
+    ax: "Axes",
+    shade: Float[np.ndarray, "r c"],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    texts: np.ndarray,
+    framed: np.ndarray,
+) -> None:
+    """A table of grey cells, 0 white and 1 black, each with its text; some in bold and framed."""
+    ax.imshow(shade, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+    ax.set_xticks(range(len(columns)), columns)
+    ax.set_yticks(range(len(rows)), rows)
+    for row, column in np.ndindex(shade.shape):
+        clear = framed[row, column]
+        ax.text(
+            column,
+            row,
+            texts[row, column],
+            ha="center",
+            va="center",
+            fontsize="small",
+            fontweight="bold" if clear else "normal",
+            color="white" if shade[row, column] > 0.8 else BLACK,
+            bbox={"facecolor": "none", "edgecolor": BLACK if clear else "none", "pad": 2},
+        )

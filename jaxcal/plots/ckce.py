@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from jaxcal.ckce.results import Comparison
-from jaxcal.plots.canvas import BLACK, DARK, axes, legend_above, one, say
+from jaxcal.plots.canvas import BLACK, DARK, axes, cells, legend_above, one, say
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:
@@ -94,25 +94,16 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     p = np.asarray(result.differences.p_adjusted)[np.ix_(order, order)]
     gaps = np.asarray(result.differences.estimate)[np.ix_(order, order)]
     clear = p <= result.level
-    shade = np.where(clear & (gaps < 0), 0.45, np.where(clear, 0.85, 1.0))
-    ax.imshow(shade, cmap="gray", vmin=0, vmax=1, aspect="auto")
-    for i in range(count):
-        for j in range(count):
-            if i != j:
-                dark = shade[i, j] < 0.6
-                text = "<.001" if p[i, j] < 0.001 else f"{p[i, j]:.3f}".lstrip("0")
-                ax.text(
-                    j,
-                    i,
-                    text,
-                    ha="center",
-                    va="center",
-                    fontsize="small",
-                    color="white" if dark else BLACK,
-                )
+    shade = np.where(clear & (gaps < 0), 0.9, np.where(clear, 0.15, 0.0))
+    texts = np.asarray(
+        [["<.001" if q < 0.001 else f"{q:.3f}".lstrip("0") for q in row] for row in p]
+    )
+    texts = np.where(np.eye(count, dtype=bool), "", texts)
     shown = [names[i] for i in order]
-    ax.set_xticks(range(count), shown, rotation=35, ha="right", rotation_mode="anchor")
-    ax.set_yticks(range(count), shown)
+    cells(ax, shade, shown, shown, texts, np.zeros(p.shape, bool))
+    ax.tick_params(axis="x", labelrotation=35)
+    for tick in ax.get_xticklabels():
+        tick.set(ha="right", rotation_mode="anchor")
     ax.tick_params(length=0)
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.set_title(

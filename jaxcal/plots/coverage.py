@@ -1,4 +1,4 @@
-"""Shares of targets inside regions and below quantiles, and the histogram of their transforms."""
+"""Shares of targets inside highest-density regions and below predicted quantiles."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,6 @@ import numpy as np
 from jaxcal.coverage import Coverage
 from jaxcal.measures.quantiles import QuantileCalibration
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
-from jaxcal.read import checks
 from jaxcal.results import confidence
 
 if TYPE_CHECKING:
@@ -83,10 +82,11 @@ def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = Non
         >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
         >>> axes = jaxcal.plots.quantile_calibration(result)
     """
-    ax, pit = _axes(result, ax, (4.6, 4.6))
+    one(result, "p_value")
+    ax, pit = axes(ax, (4.6, 4.6)), np.asarray(result.pit)
     ax.set(xlabel="level of predicted quantile", ylabel="share of targets below", **SQUARE)
-    if pit is None:
-        return ax
+    if not np.all(np.isfinite(pit)):
+        return say(ax, "transforms are not numbers:\nno verdict")
     n = pit.size
     half = np.sqrt(np.log(2 / result.level) / (2 * n))  # where the p-value is the level
     label = f"{confidence(result.level)} band"
@@ -106,54 +106,3 @@ def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = Non
     )
     legend_above(ax)
     return ax
-
-
-def pit_histogram(
-    result: QuantileCalibration, *, bins: int = 10, ax: "Axes | None" = None
-) -> "Axes":
-    """Draw the histogram of the transforms: flat if calibrated, a U if predictions are too narrow.
-
-    The band holds the height of a single bar with probability 1 - ``result.level`` if calibrated.
-
-    Args:
-        result: Result of `jaxcal.measures.quantile_calibration`.
-        bins: Number of bars.
-        ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
-        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
-        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
-        >>> axes = jaxcal.plots.pit_histogram(result)
-    """
-    import scipy.stats
-
-    bins = checks.integer(bins, "bins", most=10_000)
-    ax, pit = _axes(result, ax, (5.2, 3.6))
-    ax.set(xlabel="transform F(y) of the target", ylabel="number of targets", xlim=(0, 1))
-    if pit is None:
-        return ax
-    low, high = scipy.stats.binom.interval(1 - result.level, pit.size, 1 / bins)
-    ax.hist(pit, bins=bins, range=(0, 1), color=LIGHT, edgecolor="white", label="observed")
-    ax.axhline(pit.size / bins, color=DARK, linestyle="--", label="calibrated")
-    label = f"{confidence(result.level)} of one bar"
-    for k, end in enumerate((low, high)):
-        ax.axhline(end, color=DARK, linestyle=":", label=None if k else label)
-    legend_above(ax)
-    return ax
-
-
-def _axes(
-    result: QuantileCalibration, ax: "Axes | None", size: tuple[float, float]
-) -> tuple["Axes", np.ndarray | None]:
-    """Axes, and the transforms; None where some are not numbers, as the axes then say."""
-    one(result, "p_value")
-    ax, pit = axes(ax, size), np.asarray(result.pit)
-    if np.all(np.isfinite(pit)):
-        return ax, pit
-    return say(ax, "transforms are not numbers:\nno verdict"), None

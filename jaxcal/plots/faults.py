@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from jaxcal.plots.canvas import BLACK, DARK, legend_above
+from jaxcal.plots.canvas import BLACK, DARK, beside, legend_above
 from jaxcal.results import Means, confidence
 
 if TYPE_CHECKING:
@@ -67,14 +67,7 @@ def draw(rows: list[Row], level: float, ax: "Axes") -> None:
         ax.plot(ends, [at, at], color=DARK, linewidth=1)
         face = BLACK if row.p <= level else "white"
         ax.plot(row.size, at, row.marker, color=BLACK, markerfacecolor=face, markersize=6)
-        ax.annotate(
-            f"p = {row.p:.2g}",
-            (ends[1], at),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize="small",
-        )
+        beside(ax, f"p = {row.p:.2g}", ends[1], at, fontsize="small")
     ax.axvline(0, color=DARK, linewidth=0.8)
     ax.set_yticks(range(len(rows)), [row.label for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)

@@ -7,8 +7,20 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxcal.plots import faults
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
-from jaxcal.read import checks
+from jaxcal.plots.canvas import (
+    BLACK,
+    DARK,
+    LIGHT,
+    axes,
+    beside,
+    cells,
+    dots,
+    legend_above,
+    one,
+    say,
+)
+from jaxcal.plots.groups import mean_parts, quantile_bins
+from jaxcal.read import checks, convert
 from jaxcal.results import TestResult, confidence, tells
 from jaxcal.typing import ArrayLike
 
@@ -64,19 +76,23 @@ def contributions(
     result: TestResult,
     x: ArrayLike | None = None,
     *,
+    bins: int | None = None,
     label: str = "observation, in the order given",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw each observation's part of the estimate over an input or time, with a running mean.
+    """Draw each observation's part of the estimate over an input or time, or the means of groups.
 
     The parts are multiplied by n, so that their mean is the estimate, except those of
     `jaxcal.calibration_test`: changes of its statistic to first order, whose mean is no estimate.
     Where the running mean (over a tenth of the observations, nearest in ``x``) is far above 0, the
-    model is off there.
+    model is off there. Bars of groups are two standard errors of the mean of that group alone: they
+    say which parts stand out, and are no test of them (run the test on those observations).
 
     Args:
         result: Result of a test of n observations.
-        x: Numbers or dates (``datetime64``), [n]; by default the order of the observations.
+        x: Numbers or dates (``datetime64``), [n]; by default the order of the observations. Text or
+            truth values make one bar a group.
+        bins: Draw means in so many bins of equally many observations instead of every observation.
         label: Name of x and its unit.
         ax: Axes to draw on; new ones by default.
 
@@ -89,24 +105,42 @@ def contributions(
         >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
         >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
         >>> axes = jaxcal.plots.contributions(result, centers, label="prediction")
+        >>> axes = jaxcal.plots.contributions(result, centers, bins=10, label="prediction")
     """
     ax = _axes(result, ax)
     parts = np.asarray(result.contributions)
     n = parts.size
     where = np.arange(n) if x is None else along(x, n)
+    grouped = where.dtype.kind in "USTb"
+    bins = None if bins is None else convert.integer(bins, "bins")
+    if bins is not None and not grouped:
+        if not np.issubdtype(where.dtype, np.number):
+            raise ValueError(f"x: wanted numbers or text with bins, got {where.dtype}")
+        if not np.all(np.isfinite(where)):
+            raise ValueError("x: wanted finite numbers, got NaN or infinity among them")
     to = "estimate" if result.parts is None else "log evidence, to first order"
     ax.set(xlabel=label, ylabel=f"n times contribution to {to}")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")
-    order = np.argsort(where, kind="stable")
-    parts, where = n * parts[order], where[order]
-    width = max(1, n // 10)
     ax.axhline(0, color=DARK, linewidth=0.8)
+    if grouped or bins is not None:
+        _means(ax, n * parts.astype(float), where, bins)
+    else:
+        _every_one(ax, n * parts, where)
+    if result.parts is None:  # their mean is the estimate
+        ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
+    legend_above(ax)
+    return ax
+
+
+def _every_one(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray) -> None:
+    """Single observations with a running mean over a tenth of them."""
+    order = np.argsort(where, kind="stable")
+    parts, where, width = parts[order], where[order], max(1, parts.size // 10)
     low, high, outside = _crowd(parts)
-    one = f"one observation ({outside} outside)" if outside else "one observation"
-    ax.plot(where, parts, ".", color=LIGHT, markersize=4, label=one)
+    label = f"one observation ({outside} outside)" if outside else "one observation"
+    ax.plot(where, parts, ".", color=LIGHT, markersize=4, label=label)
     ax.plot(where, _running_mean(parts, width), color=BLACK, label=f"mean of {width}")
-    estimate_line(result, ax)
     if outside:
         ax.set_ylim(low, high)
     if np.issubdtype(where.dtype, np.datetime64):
@@ -115,14 +149,20 @@ def contributions(
         locator = AutoDateLocator()
         ax.xaxis.set_major_locator(locator)
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    legend_above(ax)
-    return ax
 
 
-def estimate_line(result: TestResult, ax: "Axes") -> None:
-    """A line at the estimate, where it is the mean of the contributions."""
-    if result.parts is None:
-        ax.axhline(float(result.estimate), color=DARK, linestyle="--", label="estimate")
+def _means(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray, bins: int | None) -> None:
+    """Means of groups of equal text, or of bins of numbers, with two standard errors."""
+    if bins is None or where.dtype.kind in "USTb":
+        names, group = np.unique(where, return_inverse=True)
+        at, reach, label = np.arange(len(names), dtype=float), None, "mean of a group"
+        ax.set_xticks(at, [str(name) for name in names])
+        ax.bar(at, mean_parts(parts, group, len(at)).mean, width=0.6, color=LIGHT)
+    else:
+        group, at, reach = quantile_bins(where.astype(float), bins)
+        label = f"mean of about {parts.size // len(at)}"
+    means = mean_parts(parts, group, len(at))
+    dots(ax, at, means.mean, 2 * means.error, reach, label=label)
 
 
 def coordinates(
@@ -171,13 +211,7 @@ def coordinates(
     ax.barh(range(d), estimates, height=0.6, color=greys)
     ax.axvline(0, color=BLACK, linewidth=0.8)
     for c, (end, p) in enumerate(zip(np.maximum(estimates, 0), adjusted, strict=True)):
-        ax.annotate(
-            f"p = {p:.2g}",
-            (float(end), c),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        beside(ax, f"p = {p:.2g}", float(end), c)
     ax.margins(x=0.3)
     ax.locator_params(axis="x", nbins=5)
     ax.set_title(f"p-values after Holm; dark: at most {result.level:g}", fontsize="medium")
@@ -196,9 +230,6 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
     Returns:
         The axes.
-
-    Raises:
-        ValueError: The result is of another test.
 
     Example:
         >>> import jax, jaxcal
@@ -224,9 +255,7 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         greys[int(of.winner)] = BLACK
     ax.barh(range(c), shares, height=0.6, color=greys)
     for row, (share, p) in enumerate(zip(shares, p_values, strict=True)):
-        ax.annotate(
-            f"p = {p:.2g}", (share, row), xytext=(5, 0), textcoords="offset points", va="center"
-        )
+        beside(ax, f"p = {p:.2g}", share, row)
     return ax
 
 
@@ -244,9 +273,6 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     Returns:
         The axes.
 
-    Raises:
-        ValueError: The result has no table: it is of another test, or of few observations.
-
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
@@ -260,30 +286,16 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     effect, low, high = (np.asarray(part) for part in (of.effect, of.low, of.high))
     size = effect / np.where(high > low, (high - low) / 4, np.inf)
     shade = np.minimum(np.abs(np.nan_to_num(size)), 8)
-    ax.imshow(shade, cmap="Greys", vmin=0, vmax=12, aspect="auto")
-    ax.set_xticks(range(len(of.columns)), of.columns)
-    ax.set_yticks(range(len(of.rows)), of.rows)
-    adjusted = np.asarray(of.p_adjusted)
-    for row, column in np.ndindex(effect.shape):
-        clear = adjusted[row, column] <= result.level
-        finite = np.isfinite(effect[row, column])
-        ax.text(
-            column,
-            row,
-            f"{effect[row, column]:+.2f}" if finite else "",
-            ha="center",
-            va="center",
-            fontweight="bold" if clear else "normal",
-            bbox={"facecolor": "none", "edgecolor": BLACK if clear else "none", "pad": 3},
-        )
+    texts = np.where(np.isfinite(effect), np.vectorize("{:+.2f}".format)(effect), "")
+    cells(ax, shade / 12, of.rows, of.columns, texts, np.asarray(of.p_adjusted) <= result.level)
     ax.set_xlabel("above 0: too high (shift), too wide (spread)")
     return ax
 
 
 def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
     """One number or date an observation, to show others over."""
-    dates = np.issubdtype(getattr(x, "dtype", None) or float, np.datetime64)
-    where = np.asarray(x) if dates else np.asarray(checks.array(x, name))
+    kind = np.asarray(x).dtype.kind if isinstance(x, list | tuple | np.ndarray) else "f"
+    where = np.asarray(x if kind in "MUSTb" else checks.array(x, name))
     if where.shape != (n,):
         raise ValueError(
             f"{name}: wanted one value an observation, shape ({n},), got {where.shape}"

@@ -7,6 +7,7 @@ from jaxtyping import PyTree
 
 from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.plots.coverage import coverage
 from jaxcal.plots.results import contributions, null_histogram
 from jaxcal.results import confidence, tells
 
@@ -30,10 +31,6 @@ def posterior_figure(report: Any) -> "Figure":
 
     Returns:
         A matplotlib figure.
-
-    Raises:
-        TypeError: for anything that is no report.
-        ValueError: for a batch of reports.
 
     Example:
         >>> import jax, numpyro.distributions as dist
@@ -62,7 +59,7 @@ def posterior_figure(report: Any) -> "Figure":
     if covered is None:
         null_histogram(report.conditional.test, ax=grid[0, 1])
     else:
-        coverage_curve(covered, ax=grid[0, 1])
+        coverage(covered, ax=grid[0, 1])
     directions(report, ax=grid[1, 0])
     where(report, ax=grid[1, 1])
     for letter, ax in zip("abcd", grid.flat, strict=True):
@@ -161,21 +158,4 @@ def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
         p = min(float(np.asarray(trend.p_adjusted)[k, j]) for trend in trends)
         whose = f" of {report.names[k]}" if tells(diagnosis.shift) else ""
         ax.set_xlabel(f"x[{j}] (errors{whose} change along it: p = {p:.2g})")
-    return ax
-
-
-def coverage_curve(coverage: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Share of parameters inside highest-density regions over their level, with its band."""
-    ax = axes(ax)
-    levels, observed = np.asarray(coverage.levels), np.asarray(coverage.observed)
-    ax.set(xlabel="level of the highest-density region", ylabel="share of parameters inside")
-    if not np.all(np.isfinite(observed)):
-        return say(ax, "densities are not finite numbers:\nno verdict")
-    low, high = coverage.band()
-    trust = confidence(coverage.level)
-    ax.fill_between(levels, low, high, color=LIGHT, linewidth=0, label=f"{trust} band if right")
-    ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", linewidth=0.8)
-    ax.plot(levels, observed, color=BLACK, label="observed")
-    ax.set(xlim=(0, 1), ylim=(0, 1))
-    legend_above(ax)
     return ax

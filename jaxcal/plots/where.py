@@ -8,9 +8,9 @@ import scipy.stats
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from jaxcal.plots.canvas import BLACK, DARK, legend_above, say
+from jaxcal.plots.canvas import DARK, cells, dots, legend_above, say
+from jaxcal.plots.groups import quantile_bins
 from jaxcal.plots.results import _axes
-from jaxcal.plots.witness import quantile_bins
 from jaxcal.read import checks
 from jaxcal.results import TestResult, confidence
 from jaxcal.typing import ArrayLike
@@ -64,9 +64,6 @@ def where(
 
     Returns:
         The axes.
-
-    Raises:
-        ValueError: The result has no ranks: it is of another test; or ``x`` or an option is wrong.
 
     Example:
         >>> import jax, jaxcal
@@ -141,18 +138,9 @@ def _along(
     group, at, reach = quantile_bins(x, bins)
     parts = effects(z, group, len(at), effect, level)
     ax.axhline(0, color=DARK, linewidth=0.8)
-    ax.errorbar(
-        at,
-        parts.effect,
-        [parts.effect - parts.low, parts.high - parts.effect],
-        reach,
-        color=BLACK,
-        linestyle="none",
-        marker="o",
-        markersize=4.5,
-        elinewidth=1,
-        label=f"about {len(z) // len(at)} observations, {confidence(level)} for all together",
-    )
+    label_of = f"about {len(z) // len(at)} observations, {confidence(level)} for all together"
+    reaches = [parts.effect - parts.low, parts.high - parts.effect]
+    dots(ax, at, parts.effect, reaches, reach, label=label_of)
     ax.set(xlabel=label, ylabel=EFFECTS[effect])
     legend_above(ax)
     return ax
@@ -171,20 +159,12 @@ def _map(
     columns, rows = len(across[0]), len(up[0])
     parts = effects(z, second * columns + first, rows * columns, effect, level)
     size = np.abs(parts.effect / (parts.high - parts.low)).reshape(rows, columns)
-    ax.imshow(np.nan_to_num(size), cmap="Greys", vmin=0, vmax=3, origin="lower", aspect="auto")
-    for k, (row, column) in enumerate(np.ndindex(rows, columns)):
-        clear = parts.low[k] > 0 or parts.high[k] < 0
-        ax.text(
-            column,
-            row,
-            f"{parts.effect[k]:+.2f}" if np.isfinite(parts.effect[k]) else "",
-            ha="center",
-            va="center",
-            fontsize="small",
-            bbox={"facecolor": "none", "edgecolor": BLACK if clear else "none", "pad": 2},
-        )
-    ax.set_xticks(range(columns), [f"{value:.2g}" for value in across[0]])
-    ax.set_yticks(range(rows), [f"{value:.2g}" for value in up[0]])
+    effects_of = parts.effect.reshape(rows, columns)
+    texts = np.where(np.isfinite(effects_of), np.vectorize("{:+.2f}".format)(effects_of), "")
+    framed = ((parts.low > 0) | (parts.high < 0)).reshape(rows, columns)
+    up_names, names = ([f"{value:.2g}" for value in side[0]] for side in (up, across))
+    cells(ax, np.minimum(np.nan_to_num(size) / 3, 1), up_names, names, texts, framed)
+    ax.invert_yaxis()
     ax.set(xlabel=f"{labels[0]} (median of a column)", ylabel=f"{labels[1]} (median of a row)")
     ax.set_title(f"{EFFECTS[effect]}; framed: {confidence(level)}, all together", fontsize="small")
     return ax

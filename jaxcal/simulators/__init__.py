@@ -3,9 +3,8 @@
 from jaxcal.simulators.dynamics import lotka_volterra, sir
 from jaxcal.simulators.gaussians import gaussian_linear, gaussian_linear_uniform, gaussian_mixture
 from jaxcal.simulators.glm import bernoulli_glm
-from jaxcal.simulators.moons import two_moons
+from jaxcal.simulators.multimodal import slcp, two_moons
 from jaxcal.simulators.simulator import Simulator
-from jaxcal.simulators.slcp import slcp
 
 __all__ = [
     "Simulator",

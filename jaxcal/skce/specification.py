@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.divergences.gaussians import Wasserstein
-from jaxcal.divergences.mmd import MeanEmbedding
+from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.simplex import Euclidean
 from jaxcal.fit import (
     MeanResidual,
@@ -63,17 +63,17 @@ def mean_specification(
     n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
     distribution = predictions if isinstance(predictions, Classes) else distribution_of(predictions)
     check_parameters(distribution)
-    divergence = (
-        DIVERGENCES.get(type(distribution), MeanEmbedding)() if divergence is None else divergence
-    )
+    if divergence is None:
+        default = DIVERGENCES.get(type(distribution))
+        divergence = MMD(of_targets=True) if default is None else default()
     whiten = None if whiten is None else checked(whiten, "whiten")
     if isinstance(predictions, Classes):
         if whiten is not None:
             raise ValueError("whiten: class probabilities have no units to be brought into")
         kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
-        default = points.L1Laplace() if isinstance(distribution, Laplaces) else Gaussian()
-        kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
+        own = points.L1Laplace() if isinstance(distribution, Laplaces) else Gaussian()
+        kernel = vector_kernel(own if target_kernel is None else target_kernel, ys)
         base_measure = checked_base_measure(base_measure, ys)
     specification = Specification(
         checks.divergence(divergence),

@@ -81,13 +81,6 @@ def candidate(fitted: Fitted, i: int) -> Candidate:
     return Candidate(fitted, jax.tree.map(lambda leaf: leaf[i], fitted.settings))
 
 
-def fit_one(estimator: Estimator, train: Reduced) -> Candidate:
-    """The only candidate of an estimator whose grid has one; ValueError where it has more."""
-    if (c := len(estimator.grid(train))) != 1:
-        raise ValueError(f"{estimator.name} has {c} candidates; give it one, or tune it")
-    return candidate(estimator.fit(train, []), 0)
-
-
 class AtData(eqx.Module):
     """All c candidates at an evaluation set of n observations.
 

@@ -56,31 +56,9 @@ class Residual(eqx.Module):
         return Factors(residual, residual)
 
 
-class Mean(eqx.Module):
-    """The mean of several functions h, which is the ensemble of Algorithm 1 (not of residuals)."""
-
-    functions: tuple[CalibrationFunction, ...] = eqx.field(converter=tuple)
-
-    def factors(self, inputs: Array) -> Factors:
-        parts = [function.factors(inputs) for function in self.functions]
-        left = jnp.concatenate([part.left for part in parts], axis=1)
-        right = jnp.concatenate([part.right for part in parts], axis=1)
-        return Factors(left / len(parts), right)
-
-
-def gram(h: CalibrationFunction, ps: Float[Array, "n d"], qs: Float[Array, "m d"]) -> Array:
-    """``[h(p_i, q_j)]``, shape [n, m]."""
-    return h.factors(ps).left @ h.factors(qs).right.T
-
-
 def on_diagonal(factors: Factors) -> Float[Array, " n"]:
     """``h(p_i, p_i)``: negative values occur where h is not a product of residuals."""
     return jnp.sum(factors.left * factors.right, axis=1)
-
-
-def diagonal(h: CalibrationFunction, ps: Float[Array, "n d"]) -> Float[Array, " n"]:
-    """``h(p_i, p_i)``; the mean is the estimate of the squared error. Cost O(n r)."""
-    return on_diagonal(h.factors(ps))
 
 
 def finite_rows(factors: Factors) -> Array:
@@ -127,10 +105,6 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
     Returns:
         A named tuple: ``value`` [], and ``rows`` [n], the mean of the n - 1 pairs of each
         observation.
-
-    Raises:
-        ValueError: The problem is class-wise, or has fewer than 2 observations.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: n r^2 or n^2 r for r factors, whichever is lower.
 

@@ -16,7 +16,7 @@ much.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -36,9 +36,6 @@ from jaxcal.typing import KernelLike
 
 STRONG = 1e3  # traces of K: there the residual is at most a thousandth of its mean
 RBF = Gaussian(1.0)  # exp(-gamma |x - y|^2) with the paper's gamma = 1/2
-# multipliers of the authors' code, for scalar and for vector inputs
-KRONECKER = {True: [1 - 2 * i for i in range(1, 10)], False: [9 - i for i in range(1, 19)]}
-TWO_STEP = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 19)]}
 
 
 class RidgeSettings(NamedTuple):
@@ -71,7 +68,48 @@ def _rank(value: object) -> int | None:
     return None if value is None else checks.integer(value, "rank")
 
 
-class KroneckerRidge(eqx.Module):
+class _Ridge:
+    """What both kernel ridges share; each class says what is not."""
+
+    short: ClassVar[str]  # what reports call it
+    exponents: ClassVar[dict[bool, list[float]]]  # of 10: the multipliers, for scalars and vectors
+    copies: ClassVar[int]  # how many factors K the regularized matrix has
+    ridges: tuple[float, ...] | None
+    kernels: tuple[KernelLike, ...]
+    rank: int | None
+    power: float
+
+    @property
+    def name(self) -> str:
+        return self.short if self.rank is None else f"{self.short} (rank {self.rank})"
+
+    def _ridges(self, problem: Reduced) -> tuple[float, ...]:
+        scalar = problem.inputs.shape[-1] == 1
+        return self.ridges or tuple(10.0**exponent for exponent in self.exponents[scalar])
+
+    def grid(self, problem: Reduced) -> list[Setting]:
+        which: list[Setting] = [{}]
+        if len(self.kernels) > 1:
+            which = [{"kernel": str(k)} for k in range(len(self.kernels))]
+        return [each | {"ridge": m} for each in which for m in self._ridges(problem)]
+
+    def ranges(self, problem: Reduced) -> dict[str, Range]:
+        return _ranges(self.power, self.kernels, problem, self.copies)
+
+    def with_values(self, name: str, values: tuple[float, ...]) -> Any:
+        return type(self)(values, self.kernels, self.rank, self.power)  # pyright: ignore
+
+    def fit(self, train: Reduced, shared: list[object]) -> "FittedRidge":
+        factor = _shared(self.kernels, train, self.rank, shared)
+        values = np.asarray(self._ridges(train)) * float(train.n) ** self.power
+        settings = RidgeSettings(
+            jnp.repeat(jnp.arange(len(self.kernels)), values.size),
+            jnp.asarray(np.tile(values, len(self.kernels)), train.inputs.dtype),
+        )
+        return FittedRidge(factor, settings, self.copies == 1)
+
+
+class KroneckerRidge(_Ridge, eqx.Module):
     """Kernel ridge regression of products of residuals (kkr).
 
     Settings name the multiplier of a ridge, which folds of different sizes share. Needs float64 for
@@ -100,36 +138,19 @@ class KroneckerRidge(eqx.Module):
         True
     """
 
+    short: ClassVar[str] = "kkr"
+    exponents: ClassVar[dict[bool, list[float]]] = {
+        True: [1 - 2 * i for i in range(1, 10)],
+        False: [9 - i for i in range(1, 19)],
+    }
+    copies: ClassVar[int] = 2
     ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
     kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
     rank: int | None = eqx.field(default=None, static=True, converter=_rank)
     power: float = eqx.field(default=1.5, static=True, converter=_power)
 
-    @property
-    def name(self) -> str:
-        return "kkr" if self.rank is None else f"kkr (rank {self.rank})"
 
-    def _ridges(self, problem: Reduced) -> tuple[float, ...]:
-        scalar = problem.inputs.shape[-1] == 1
-        return self.ridges or tuple(10.0**exponent for exponent in KRONECKER[scalar])
-
-    def grid(self, problem: Reduced) -> list[Setting]:
-        return _names(self._ridges(problem), len(self.kernels))
-
-    def ranges(self, problem: Reduced) -> dict[str, Range]:
-        return _ranges(self.power, self.kernels, problem, 2)
-
-    def with_values(self, name: str, values: tuple[float, ...]) -> "KroneckerRidge":
-        return KroneckerRidge(values, self.kernels, self.rank, self.power)
-
-    def fit(self, train: Reduced, shared: list[object]) -> "FittedKronecker":
-        factor = _shared(self.kernels, train, self.rank, shared)
-        return FittedKronecker(
-            factor, _settings(self._ridges(train), self.power, len(self.kernels), train)
-        )
-
-
-class TwoStepRidge(eqx.Module):
+class TwoStepRidge(_Ridge, eqx.Module):
     """Kernel ridge regression of residuals, whose product is h (ukkr).
 
     Never negative on the diagonal. Shares its factorisation with `KroneckerRidge`.
@@ -146,53 +167,29 @@ class TwoStepRidge(eqx.Module):
     Source: Gruber and Bach (2025).
 
     Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> p = jnp.linspace(0.05, 0.95, 60)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> ukkr = jaxcal.squared_ce.TwoStepRidge((0.1, 1.0), power=0)
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[ukkr], folds=2)
-        >>> len(report.best.grid) >= 2  # the two, and what continues them
-        True
+        >>> import jaxcal
+        >>> jaxcal.squared_ce.TwoStepRidge((0.1, 1.0), power=0).name  # used as `KroneckerRidge`
+        'ukkr'
     """
 
+    short: ClassVar[str] = "ukkr"
+    exponents: ClassVar[dict[bool, list[float]]] = {
+        True: [-i for i in range(1, 10)],
+        False: [4.5 - i / 2 for i in range(1, 19)],
+    }
+    copies: ClassVar[int] = 1
     ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
     kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
     rank: int | None = eqx.field(default=None, static=True, converter=_rank)
     power: float = eqx.field(default=0.75, static=True, converter=_power)
 
-    @property
-    def name(self) -> str:
-        return "ukkr" if self.rank is None else f"ukkr (rank {self.rank})"
 
-    def _ridges(self, problem: Reduced) -> tuple[float, ...]:
-        scalar = problem.inputs.shape[-1] == 1
-        return self.ridges or tuple(10.0**exponent for exponent in TWO_STEP[scalar])
-
-    def grid(self, problem: Reduced) -> list[Setting]:
-        return _names(self._ridges(problem), len(self.kernels))
-
-    def ranges(self, problem: Reduced) -> dict[str, Range]:
-        return _ranges(self.power, self.kernels, problem, 1)
-
-    def with_values(self, name: str, values: tuple[float, ...]) -> "TwoStepRidge":
-        return TwoStepRidge(values, self.kernels, self.rank, self.power)
-
-    def fit(self, train: Reduced, shared: list[object]) -> "FittedTwoStep":
-        factor = _shared(self.kernels, train, self.rank, shared)
-        return FittedTwoStep(
-            factor, _settings(self._ridges(train), self.power, len(self.kernels), train)
-        )
-
-
-class FittedKronecker(eqx.Module):
-    """kkr on one training set for all ridges."""
+class FittedRidge(eqx.Module):
+    """One of the two on one training set for all ridges; ``is_product``: it is ukkr."""
 
     spectral: Spectral
     settings: RidgeSettings
-
-    @property
-    def is_product(self) -> bool:
-        return False
+    is_product: bool = eqx.field(static=True)
 
     def features(self, inputs: Array) -> Float[Array, "g n r"]:
         return self.spectral.lifted(inputs)
@@ -200,39 +197,16 @@ class FittedKronecker(eqx.Module):
     def factors(self, features: Float[Array, "g n r"], setting: RidgeSettings) -> Factors:
         lifted, values = features[setting.kernel], self.spectral.values[setting.kernel]
         loadings = self.spectral.loadings[setting.kernel]
+        if self.is_product:
+            residual = lifted @ (loadings * _inverse(values + setting.ridge)[:, None])
+            return Factors(residual, residual)
         damped = loadings @ loadings.T * _inverse(jnp.outer(values, values) + setting.ridge)
         return Factors(lifted, lifted @ damped)
-
-
-class FittedTwoStep(eqx.Module):
-    """ukkr on one training set for all ridges."""
-
-    spectral: Spectral
-    settings: RidgeSettings
-
-    @property
-    def is_product(self) -> bool:
-        return True
-
-    def features(self, inputs: Array) -> Float[Array, "g n r"]:
-        return self.spectral.lifted(inputs)
-
-    def factors(self, features: Float[Array, "g n r"], setting: RidgeSettings) -> Factors:
-        values = self.spectral.values[setting.kernel]
-        damped = self.spectral.loadings[setting.kernel]
-        damped = damped * _inverse(values + setting.ridge)[:, None]
-        residual = features[setting.kernel] @ damped
-        return Factors(residual, residual)
 
 
 def _inverse(values: Array) -> Array:
     """1 / values, and 0 where the value is 0: a pseudo-inverse."""
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1.0), 0.0)
-
-
-def _names(ridges: tuple[float, ...], kernels: int) -> list[Setting]:
-    which: list[Setting] = [{"kernel": str(k)} if kernels > 1 else {} for k in range(kernels)]
-    return [each | {"ridge": m} for each in which for m in ridges]
 
 
 def _ranges(
@@ -248,16 +222,6 @@ def _ranges(
     )
     ends = float(jnp.finfo(problem.inputs.dtype).eps) * weakest, STRONG**factors * strongest
     return {"ridge": Range(*ends, "no ridge but rounding", "h is 0")}
-
-
-def _settings(
-    ridges: tuple[float, ...], power: float, kernels: int, train: Reduced
-) -> RidgeSettings:
-    values = np.asarray([multiplier * float(train.n) ** power for multiplier in ridges])
-    return RidgeSettings(
-        jnp.repeat(jnp.arange(kernels), values.size),
-        jnp.asarray(np.tile(values, kernels), train.inputs.dtype),
-    )
 
 
 def _shared(

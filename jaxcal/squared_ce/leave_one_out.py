@@ -78,10 +78,6 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     Returns:
         A result with ``squared``, ``error`` and ``interval``.
 
-    Raises:
-        ValueError: The level is wrong, there are fewer than 4 rows, or inputs are vectors.
-        TypeError: This is no `Reduced`.
-
     Cost: O(n m^2 k^2) for m classes and k functions; memory O(n m k).
 
     Source: one-step correction by Bickel and Ritov (1988), unified tails by Feldman and Cousins

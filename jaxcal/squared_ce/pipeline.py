@@ -99,10 +99,6 @@ def calibration_error(
     Returns:
         `Report`.
 
-    Raises:
-        ValueError: Shapes, probabilities, labels or splits are wrong; the message names them.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: per fold one factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2),
     and O(n_train n_valid m) a bandwidth; where a grid is extended, for as many candidates again.
     Memory O(folds n^2) or O(folds n rank). The first call compiles all estimators, some 10 seconds
@@ -152,10 +148,6 @@ def problem_error(
 
     Returns:
         `Report`.
-
-    Raises:
-        ValueError: Splits are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: that of `calibration_error`.
 

@@ -85,9 +85,6 @@ def softmax(logits: ArrayLike) -> np.ndarray:
     Returns:
         NumPy array of probabilities, [n, m].
 
-    Raises:
-        ValueError: Another shape, or NaN or infinite logits.
-
     Example:
         >>> import numpy as np, jaxcal
         >>> jaxcal.squared_ce.softmax(np.zeros((1, 4), np.float32)).tolist()
@@ -118,10 +115,6 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
 
     Returns:
         `Reduced`.
-
-    Raises:
-        ValueError: Another notion, or shapes, probabilities or classes are wrong.
-        TypeError: Targets are not integers.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -162,10 +155,6 @@ def binary(confidences: ArrayLike, outcomes: ArrayLike) -> Reduced:
 
     Returns:
         `Reduced` with inputs [n, 1].
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal

@@ -124,9 +124,6 @@ class Report(Result):
             The ``difference`` [] of risks, first minus second, its ``standard_error`` [] by the
             jackknife, a one-sided ``p_value`` [], small where the first is lower, and a two-sided
             ``interval``.
-
-        Raises:
-            ValueError: There is no estimator of this name.
         """
         rows = [each.test_rows for each in self._both(first, second)]
         both = np.isfinite(rows[0]) & np.isfinite(rows[1])
@@ -146,9 +143,6 @@ class Report(Result):
 
         Returns:
             The difference, first minus second, and its standard error; NaN for one fold.
-
-        Raises:
-            ValueError: There is no estimator of this name.
         """
         one, another = self._both(first, second)
         gaps = one.fold_risks - another.fold_risks

@@ -27,7 +27,7 @@ def of_one_program(v, y, w):
     return {
         "ece": dce.unbinned_ece(v, y, weights=w),
         "smooth": dce.smooth_ce(v, y, weights=w).value,
-        "kernel": dce.laplace_ce(v, y, weights=w).value,
+        "kernel": dce.kernel_ce(v, y, weights=w).value,
         "interval": dce.interval_ce(v, y, weights=w).value,
         "surrogate": dce.surrogate_interval_ce(v, y, weights=w, accuracy=None).value,
     }

@@ -21,6 +21,7 @@ from jaxcal.dce.population import label_free_groups, population_bounds, upper_me
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.recalibration import _error_of_map
 from jaxcal.dce.resampling import Drawn, drawable, kernel_statistic, resampling_test
+from jaxcal.kernels import Laplace
 
 N = 60
 FEW = {"n_draws": 39}
@@ -169,7 +170,7 @@ def test_labels_drawn_together_have_the_distribution_of_labels_drawn_one_by_one(
     for drawn in (together, apart):
         test = resampling_test(key, drawn, statistic=kernel_statistic, n_draws=2000, null="redraw")
         assert float(test.statistic) == pytest.approx(
-            float(dce.laplace_ce(v, np.zeros(40)).squared), abs=1e-12
+            float(dce.kernel_ce(v, np.zeros(40)).squared), abs=1e-12
         )
         error = float(jnp.std(test.null_samples)) / 2000**0.5
         assert abs(float(jnp.mean(test.null_samples)) - wanted) < 4.5 * error
@@ -203,7 +204,7 @@ def values(v, y, w):
         [
             dce.unbinned_ece(v, y, weights=w),
             dce.smooth_ce(v, y, weights=w).value,
-            dce.laplace_ce(v, y, weights=w).value,
+            dce.kernel_ce(v, y, weights=w).value,
             dce.interval_ce(v, y, weights=w).value,
             dce.surrogate_interval_ce(v, y, weights=w).value,
             dce.smece(v, y, weights=w, cells=512).value,
@@ -297,12 +298,8 @@ def test_wrong_types_are_named(key):
         dce.distance_from_calibration(key, [0.5], [1], level=95.0)
     with pytest.raises(ValueError, match=r"below 1/2, got 0\.95; limits and intervals have"):
         dce.distance_from_calibration(key, [0.5], [1], level=0.95)
-    with pytest.raises(ValueError, match="bandwidth: wanted a positive"):
-        dce.laplace_ce([0.5], [1], bandwidth=0)
-    with pytest.raises(ValueError, match="width: wanted 'average' or 'max'"):
-        dce.interval_ce([0.5], [1], width="mean")
-    with pytest.raises(ValueError, match="at most 48 different predictions"):
-        dce.interval_ce(np.linspace(0, 1, 60), np.zeros(60), width="max")
+    with pytest.raises(ValueError, match="kernel: wanted one with a bandwidth"):
+        dce.kernel_ce([0.5], [1], kernel=Laplace())
 
 
 def test_not_a_number_inside_jit_is_not_a_number_outside():
@@ -322,7 +319,7 @@ def test_labels_may_be_lists_integers_or_booleans():
 @pytest.mark.slow
 def test_float32_stays_float32_and_close():
     v, y = (np.asarray(a, np.float32) for a in tempered_sample(jax.random.key(0), N, 2.0))
-    for name in ("smooth_ce", "laplace_ce"):
+    for name in ("smooth_ce", "kernel_ce"):
         run = getattr(dce, name)
         single, double = run(v, y), run(v.astype(float), y.astype(float))
         assert single.value.dtype == jnp.float32
@@ -405,9 +402,9 @@ def test_sample_sizes_grow_as_the_theory_says():
     assert sizes.surrogate == pytest.approx(1e6 + 1e4 * np.log(20))
     radius = sample_sizes.kernel_radius(10_000)
     v, y, w = tempered_population(2.0, points=2000).distribution()
-    truth = float(dce.laplace_ce(v, y, weights=w).value)
+    truth = float(dce.kernel_ce(v, y, weights=w).value)
     drawn = tempered_sample(jax.random.key(2), 10_000, 2.0)
-    assert abs(float(dce.laplace_ce(*drawn).value) - truth) < radius
+    assert abs(float(dce.kernel_ce(*drawn).value) - truth) < radius
 
 
 def test_the_figure_of_bounds_names_every_bound_once_and_by_what_it_is(result):

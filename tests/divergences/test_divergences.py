@@ -27,8 +27,8 @@ from jaxcal.divergences import (
     gaussians,
     mmd,
 )
-from jaxcal.divergences.mmd import MeanEmbedding
 from jaxcal.divergences.vectors import NodeScores, centred, gram_block
+from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, bandwidths, points
 from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized
 from jaxcal.read.scores import scores_at
@@ -341,7 +341,7 @@ def test_base_measure_is_in_the_units_of_the_targets(key):
 def test_open_ground_bandwidths_follow_the_second_order_heuristic(key, monkeypatch):
     for module, name, value in [
         (gaussians, "spread_of_gaussians", 1.5),
-        (mmd, "spread_of_gaussians", 1.5),
+        (mmd, "second_order_heuristic", 1.5),
         (mmd, "spread_of_draws", 2.5),
     ]:
         monkeypatch.setattr(module, name, lambda *_, value=value: jnp.asarray(value))
@@ -381,10 +381,12 @@ def test_mmd_of_any_predictions_is_the_distance_of_kernel_means(key):
         (dist.Laplace(centers[:, 0], 1.0), Gaussian(1.5)),
         (dist.Normal(centers[:, 0], 1.0), IMQ(1.5)),
     ):
-        wanted = squared(MeanEmbedding(kernel), key, predictions)
-        np.testing.assert_array_equal(squared(MMD(kernel), key, predictions), wanted)
+        means = kernel_means(kernel, predictions, key=jax.random.split(key)[0])
+        between = means.second(means.features, means.features)
+        own = jnp.diagonal(between)
+        wanted = own[:, None] + own[None] - 2 * between
+        np.testing.assert_allclose(squared(MMD(kernel), key, predictions), wanted, atol=1e-14)
         assert jnp.min(wanted[~np.eye(3, dtype=bool)]) > 0.01
-        assert isinstance(MMD(kernel).fitted(key, predictions, None), MeanEmbedding)
     features = MMD(Gaussian(1.5)).features(key, mixtures, None)
     paired = MMD(Gaussian(1.5)).paired(features, jax.tree.map(lambda a: a[::-1], features))
     np.testing.assert_allclose(

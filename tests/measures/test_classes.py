@@ -8,13 +8,13 @@ import scipy.optimize
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.classes import canonical_error, squared_euclidean
+from reference.classes import canonical_error, cells, squared_euclidean
 from reference.finite import lp_ball_error
 
-from jaxcal.dce import kernel_ce, laplace_ce
+from jaxcal.dce import kernel_ce
 from jaxcal.kernels.points import Gaussian, Laplace
 from jaxcal.measures import confidences, ece, reliability
-from jaxcal.measures.classes import cells, wilson
+from jaxcal.measures.classes import wilson
 from jaxcal.plots.reliability import reliability as plot
 from jaxcal.skce import skce
 
@@ -201,7 +201,7 @@ def mmce_by_hand(k):
 
 def test_mmce_is_its_double_sum():
     biased, unbiased = mmce_by_hand(lambda a, b: np.exp(-abs(a - b) / 0.4))
-    estimate = laplace_ce(R, HITS, bandwidth=0.4)
+    estimate = kernel_ce(R, HITS, kernel=Laplace(0.4))
     np.testing.assert_allclose(estimate.squared, biased)
     np.testing.assert_allclose(estimate.unbiased, unbiased)
     biased, unbiased = mmce_by_hand(lambda a, b: np.exp(-((a - b) ** 2) / 0.08))

@@ -209,7 +209,6 @@ def test_targets_that_are_no_numbers_give_no_verdict(value):
         assert "transforms are NaN" in report.reason
         assert "cannot tell: transforms are NaN" in repr(report)
         assert any("no verdict" in t.get_text() for t in plots.quantile_calibration(report).texts)
-        assert any("no verdict" in t.get_text() for t in plots.pit_histogram(report).texts)
 
 
 def test_the_verdict_is_at_the_level():
@@ -227,12 +226,10 @@ def test_figures_show_the_transforms():
     report = quantile_calibration(NORMAL, YS)
     ax = plots.quantile_calibration(report)
     np.testing.assert_allclose(ax.lines[1].get_xdata()[1:-1], np.sort(report.pit))
-    ax = plots.pit_histogram(report, bins=5)
-    assert sum(bar.get_height() for bar in ax.patches if bar.get_width() < 0.5) == N
     many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), report)
     assert "2 results" in repr(many)
     with pytest.raises(ValueError, match="a figure shows one result"):
-        plots.pit_histogram(many)
+        plots.quantile_calibration(many)
 
 
 @pytest.mark.parametrize("m", [None, 3, 9])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from reference.calibration_functions import diagonal, fit_one, gram
 from reference.classifiers import (
     squared_confidence,
     temperature_residual,
@@ -30,10 +31,8 @@ from jaxcal.squared_ce.binning import Bins, bin_numbers
 from jaxcal.squared_ce.estimators import (
     at_data,
     candidate,
-    fit_one,
     on_edge,
 )
-from jaxcal.squared_ce.functions import diagonal, gram
 from jaxcal.squared_ce.kde import (
     KernelDensity,
     on_simplex,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from reference import finite
+from reference.calibration_functions import Mean, diagonal
 from reference.classifiers import (
     squared_confidence,
     temperature_residual,
@@ -23,7 +24,7 @@ from jaxcal import plots, squared_ce
 from jaxcal.kernels import Gaussian
 from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, TwoStepRidge
 from jaxcal.squared_ce.estimators import at_data, candidate
-from jaxcal.squared_ce.functions import Factors, Mean, diagonal
+from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.intervals import (
     claimed_parts,
     compare_risks,

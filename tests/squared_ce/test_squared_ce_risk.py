@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from quick import quick_first
 from reference import finite
+from reference.calibration_functions import Mean, diagonal, gram
 from reference.classifiers import (
     squared_confidence,
     temperature_residual,
@@ -22,7 +23,7 @@ from reference.incomplete import consecutive_risk, random_pairs_risk
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
 from jaxcal.squared_ce import functions as risks
-from jaxcal.squared_ce.functions import Factors, Mean, Residual, diagonal, gram, on_diagonal
+from jaxcal.squared_ce.functions import Factors, Residual, on_diagonal
 from jaxcal.squared_ce.reductions import canonical, class_wise, top_label
 
 LAW = finite.FiniteDistribution(jnp.asarray(ATOMS), jnp.asarray(WEIGHTS), jnp.asarray(CONDITIONALS))

@@ -1,4 +1,4 @@
-"""The witness over groups is the estimate, taken apart."""
+"""Contributions in groups of observations are the estimate, taken apart."""
 
 import io
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import jaxcal
-from jaxcal.plots.witness import mean_parts, witness
+from jaxcal.plots import contributions
+from jaxcal.plots.groups import mean_parts
 
 N = 120
 
@@ -33,7 +34,7 @@ def drawn(ax):
 
 def test_bins_hold_equally_many_and_average_to_the_estimate(tested):
     result, xs = tested
-    ax = witness(result, xs, bins=6, label="dose (mg)")
+    ax = contributions(result, xs, bins=6, label="dose (mg)")
     at, means = drawn(ax)
     assert np.all(np.diff(at) > 0)
     assert np.mean(means) == pytest.approx(float(result.estimate))  # 20 in every bin
@@ -44,7 +45,7 @@ def test_bins_hold_equally_many_and_average_to_the_estimate(tested):
 
 def test_bars_are_two_standard_errors(tested):
     result, xs = tested
-    ax = witness(result, xs, bins=6)
+    ax = contributions(result, xs, bins=6)
     _, _, bars = ax.containers[-1]
     segments = next(b for b in bars if np.ptp(b.get_segments()[0][:, 1]) > 0).get_segments()
     parts = N * np.asarray(result.contributions)[np.argsort(xs)][:20]
@@ -55,7 +56,7 @@ def test_bars_are_two_standard_errors(tested):
 def test_text_makes_one_bar_a_group(tested):
     result, xs = tested
     where = np.where(xs > 0.5, "late", "early")
-    ax = witness(result, where, label="half")
+    ax = contributions(result, where, label="half")
     _, means = drawn(ax)
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["early", "late"]
     parts = N * np.asarray(result.contributions)
@@ -74,26 +75,26 @@ def test_means_weighted_by_numbers_are_the_estimate(tested):
 @pytest.mark.parametrize("x", [np.zeros(N), np.arange(N) % 2, np.repeat([0.0, 1.0], [N - 1, 1])])
 def test_few_different_values_make_few_bins(tested, x):
     for bins in (1, 10, 1000):
-        ax = witness(tested[0], x, bins=bins)
+        ax = contributions(tested[0], x, bins=bins)
         assert len(drawn(ax)[0]) <= max(1, len(np.unique(x)))
 
 
 def test_a_result_that_is_not_a_number_says_so(tested):
     result, xs = tested
     broken = eqx.tree_at(lambda r: r.contributions, result, jnp.full(N, jnp.nan))
-    assert any("no verdict" in text.get_text() for text in witness(broken, xs).texts)
+    assert any("no verdict" in text.get_text() for text in contributions(broken, xs, bins=10).texts)
 
 
 def test_wrong_arguments_are_named(tested):
     result, xs = tested
     with pytest.raises(ValueError, match=r"x: wanted one value an observation, shape \(120,\)"):
-        witness(result, xs[:3])
+        contributions(result, xs[:3], bins=10)
     with pytest.raises(ValueError, match="x: wanted finite numbers"):
-        witness(result, np.full(N, np.nan))
-    with pytest.raises(ValueError, match="x: wanted numbers or text, got datetime64"):
-        witness(result, np.datetime64("2015-01-01") + np.arange(N))
+        contributions(result, np.full(N, np.nan), bins=10)
+    with pytest.raises(ValueError, match="x: wanted numbers or text with bins, got datetime64"):
+        contributions(result, np.datetime64("2015-01-01") + np.arange(N), bins=10)
     with pytest.raises(ValueError, match="bins: wanted a whole number"):
-        witness(result, xs, bins=0)
+        contributions(result, xs, bins=0)
     batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
     with pytest.raises(ValueError, match="a figure shows one result"):
-        witness(batch, xs)
+        contributions(batch, xs, bins=10)
