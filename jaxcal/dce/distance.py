@@ -284,7 +284,7 @@ def distance_from_calibration(
     )
 
 
-def _by_class(one: Any, key: Key, predictions: Array, targets: Array) -> DistanceResult:
+def _by_class(one: Any, key: Key, predictions: ArrayLike, targets: ArrayLike) -> DistanceResult:
     """The results of all classes, whose p-values are adjusted together."""
     keys = jax.random.split(key, np.shape(predictions)[0])
     batch = jax.vmap(one)(keys, predictions, targets)

@@ -15,6 +15,7 @@ from jaxtyping import Array
 from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.dce.sorting import prefixes
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.engine.quadratic import TILE, quadratic_sums
 from jaxcal.kernels.points import Laplace, as_kernel, needs_bandwidth
 from jaxcal.numerics import safe_sqrt
 from jaxcal.read import checks

@@ -1,5 +1,7 @@
 """Maximum mean discrepancy between predictions, from averages of a kernel on the targets."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -69,7 +71,7 @@ class MMD(eqx.Module):
         """The same divergence with this kernel, where it is to use that of the test."""
         return MMD(kernel, self.n_draws) if self.of_targets else self
 
-    def fitted(self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None) -> "MMD":
+    def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
         """The same divergence with the bandwidth of its ground kernel."""
         if not points.needs_bandwidth(self.ground):
             return self

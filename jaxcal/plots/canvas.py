@@ -99,7 +99,7 @@ def cells(
         ax.text(
             column,
             row,
-            texts[row, column],
+            str(texts[row, column]),
             ha="center",
             va="center",
             fontsize="small",
