@@ -15,8 +15,7 @@ import numpyro.distributions as dist
 from matplotlib.figure import Figure
 
 import jaxcal
-from jaxcal import ckce
-from jaxcal.plots import ckce as plots
+from jaxcal import ckce, plots
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n, draws = (80, 49) if quick else (600, 499)

@@ -47,15 +47,6 @@ class Question(NamedTuple):
         return f"{self.name}: sees {self.sight}."
 
 
-def _calibration_test(key: Key, asked: Asked) -> Result:
-    options = {"inputs": asked.inputs, "null": asked.null, "level": asked.level}
-    return calibration_test(key, asked.predictions, asked.targets, **options)
-
-
-def _kccsd_test(key: Key, asked: Asked) -> Result:
-    return kccsd_test(key, asked.predictions, asked.targets, null=asked.null, level=asked.level)
-
-
 def _skce_test(key: Key, asked: Asked) -> Result:
     null = asked.null
     if not isinstance(null, DependentWild):
@@ -63,42 +54,25 @@ def _skce_test(key: Key, asked: Asked) -> Result:
     return skce_test(key, asked.predictions, asked.targets, null=null, level=asked.level)
 
 
-def _distance(key: Key, asked: Asked) -> Result:
-    return distance_from_calibration(key, asked.predictions, asked.targets, level=asked.level)
-
-
-def _calibration_error(key: Key, asked: Asked) -> Result:
-    return calibration_error(
-        key, asked.predictions, asked.targets, estimators=[Bins()], level=asked.level
-    )
-
-
-def _reliability(key: Key, asked: Asked) -> Result:
-    return reliability(*confidences(asked.predictions, asked.targets))
-
-
-def _ranks(key: Key, asked: Asked) -> Result:
-    return check_draws(key, asked.predictions.samples, asked.targets, level=asked.level)
-
-
-def _coverage(key: Key, asked: Asked) -> Result:
-    return coverage(asked.predictions, level=asked.level)
-
-
-def _posterior(key: Key, asked: Asked) -> Result:
-    return check_posterior(key, asked.predictions, null=asked.null, level=asked.level)
-
-
 MOMENTS = Question(
     "calibration_test",
-    _calibration_test,
+    lambda key, asked: calibration_test(
+        key,
+        asked.predictions,
+        asked.targets,
+        inputs=asked.inputs,
+        null=asked.null,
+        level=asked.level,
+    ),
     "shift, spread, correlation, tails and weights of modes, and what of these grows with the "
     "centre or the width of a prediction or with an input; hardly errors of a few predictions "
     "alone, nor fine structure inside of a mode",
 )
 SCORES = Question(
     "kccsd_test",
-    _kccsd_test,
+    lambda key, asked: kccsd_test(
+        key, asked.predictions, asked.targets, null=asked.null, level=asked.level
+    ),
     "shifts, and errors of shape that move the scores; hardly an error of spread, and no wrong "
     "weights of modes that lie apart",
 )
@@ -116,36 +90,42 @@ CLASSES = Question(
 )
 DISTANCE = Question(
     "distance_from_calibration",
-    _distance,
+    lambda key, asked: distance_from_calibration(
+        key, asked.predictions, asked.targets, level=asked.level
+    ),
     "errors that change smoothly with the predicted probability, and how far the predictions are "
     "from calibrated ones; hardly errors that change sign between probabilities nearly alike",
 )
 RELIABILITY = Question(
     "reliability",
-    _reliability,
+    lambda key, asked: reliability(*confidences(asked.predictions, asked.targets)),
     "the same in bins, for the eye; no verdict",
 )
 ERROR = Question(
     "calibration_error",
-    _calibration_error,
+    lambda key, asked: calibration_error(
+        key, asked.predictions, asked.targets, estimators=[Bins()], level=asked.level
+    ),
     "how often the most probable class is right, against what its probability says; nothing about "
     "the other classes, and no verdict",
 )
 RANKS = Question(
     "ranks among draws",
-    _ranks,
+    lambda key, asked: check_draws(
+        key, asked.predictions.samples, asked.targets, level=asked.level
+    ),
     "shift and spread of each coordinate by itself; no correlation, and nothing that cancels over "
     "predictions",
 )
 COVERAGE = Question(
     "coverage",
-    _coverage,
+    lambda key, asked: coverage(asked.predictions, level=asked.level),
     "whether highest-density regions hold their share of the targets; hardly a shift, and nothing "
     "that cancels over predictions",
 )
 POSTERIOR = Question(
     "sbi.check_posterior",
-    _posterior,
+    lambda key, asked: check_posterior(key, asked.predictions, null=asked.null, level=asked.level),
     "what its report lists in the section 'what this can see'",
 )
 

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, gram, own_by_second, pair
+from jaxcal.kernels import points
 from jaxcal.kernels.points import Scaled, Sum
 from jaxcal.numerics import safe_sqrt
 from jaxcal.read.families import Nodes, Particles, Stratified
@@ -28,14 +29,14 @@ class FromDraws(eqx.Module):
 
     def first(self, rows: Particles, ys: Array) -> Array:
         check_dimension(ys, rows.points.shape[-1])
-        return jax.lax.map(lambda p: jnp.mean(gram(self.kernel, p, ys), axis=0), rows.points)
+        return jax.lax.map(lambda p: jnp.mean(_about(self.kernel, p, ys), axis=0), rows.points)
 
     def second(self, rows: Particles, cols: Particles) -> Array:
         c, m, d = cols.points.shape
         flat = cols.points.reshape(c * m, d)
 
         def one(p: Array) -> Array:
-            return jnp.mean(jnp.mean(gram(self.kernel, p, flat), axis=0).reshape(c, m), axis=1)
+            return jnp.mean(jnp.mean(_about(self.kernel, p, flat), axis=0).reshape(c, m), axis=1)
 
         return jax.lax.map(one, rows.points)
 
@@ -43,10 +44,19 @@ class FromDraws(eqx.Module):
         m = features.points.shape[1]
 
         def one(p: Array) -> Array:
-            between = gram(self.kernel, p, p)
+            between = _about(self.kernel, p, p)
             return (jnp.sum(between) - jnp.trace(between)) / (m * (m - 1))
 
         return jax.lax.map(one, features.points)
+
+
+def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
+    """The Gram matrix of draws and other points; of a kernel of the distance about the mean of the
+    draws, so that a common offset costs no digits."""
+    if draws.shape[1] > 1 and points.profile(kernel) is not None:
+        middle = jnp.mean(draws, axis=0, keepdims=True)
+        draws, others = draws - middle, others - middle
+    return gram(kernel, draws, others)
 
 
 class FromQuantiles(eqx.Module):

@@ -6,13 +6,12 @@ and ``matplotlib.pyplot.savefig`` saves, as does ``ax.figure.savefig``; pyplot k
 ``figure.savefig("name.png")``. Greys and line styles carry the meaning, not colours.
 """
 
-from jaxcal.plots.ckce import comparison, differences
+from jaxcal.plots.comparisons import calibration_errors, comparison, differences
 from jaxcal.plots.coverage import coverage, quantile_calibration
 from jaxcal.plots.rejections import rejections
 from jaxcal.plots.reliability import bracket, reliability, reliability_with_witness
 from jaxcal.plots.results import contributions, coordinates, null_histogram, parts, table
 from jaxcal.plots.sbi import posterior_figure
-from jaxcal.plots.squared_ce import calibration_errors
 from jaxcal.plots.where import where
 
 __all__ = [

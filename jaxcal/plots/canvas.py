@@ -71,7 +71,7 @@ def say(ax: "Axes", text: str) -> "Axes":
     return ax
 
 
-def beside(ax: "Axes", text: str, x: float, y: float, **style: Any) -> None:
+def beside(ax: "Axes", text: str, x: Any, y: Any, **style: Any) -> None:
     """A text just to the right of a point."""
     ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", **style)
 
