@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.dce.kernel import of_unit_norm, positive_like, sums
+from jaxcal.dce.kernel import of_unit_norm, sums
 from jaxcal.dce.lower import Coupling, differences, solve
 from jaxcal.dce.predictions import Binary, atoms, binary, ordered, positive
 from jaxcal.numerics import largest, safe_sqrt
@@ -183,7 +183,7 @@ def laplace_witness(
     """The witness of `kernel_ce` with a Laplace kernel at points ``at`` [t] of [0, 1], in
     O((n + t) log n)."""
     data = ordered(binary(predictions, targets, weights))
-    bandwidth = positive_like(bandwidth, data.v)
+    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(data.v.dtype)
     v, rho = data.v, data.rho
     left, right = sums(v, rho, bandwidth)
     t = checks.floats(at, "at")

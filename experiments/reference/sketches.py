@@ -15,7 +15,6 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.dce.intervals import boxcars
-from jaxcal.dce.kernel import positive_like
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.sorting import sums
 from jaxcal.read import checks
@@ -61,7 +60,7 @@ def pair_sample(
     """
     key = checks.key(key)
     data = binary(predictions, targets, weights)
-    bandwidth = positive_like(bandwidth, data.v)
+    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(data.v.dtype)
     n, size = data.v.size, (2, checks.integer(n_pairs, "n_pairs"))
     chance = None if weights is None else data.w
     i, j = jax.random.choice(key, n, size, p=chance)
@@ -83,7 +82,7 @@ def random_features(
     huge frequencies."""
     key = checks.key(key)
     data = binary(predictions, targets, weights)
-    bandwidth = positive_like(bandwidth, data.v)
+    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(data.v.dtype)
     rho = data.w * (data.y - data.v)
     omegas = jax.random.cauchy(key, (checks.integer(n_draws, "n_draws"),), rho.dtype) / bandwidth
 
@@ -108,7 +107,7 @@ def random_bins(
     key = checks.key(key)
     data = ordered(binary(predictions, targets, weights))
     v, rho = data.v, data.rho
-    bandwidth = positive_like(bandwidth, v)
+    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
     width_key, shift_key = jax.random.split(key)
     widths = (
         jax.random.gamma(width_key, 2.0, (checks.integer(n_draws, "n_draws"),), v.dtype) * bandwidth
