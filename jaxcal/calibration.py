@@ -107,10 +107,6 @@ def kccsd_test(
         ``result.reason``, "cannot tell". NaN or infinite scores or targets give p = NaN and a
         sentence in ``result.warnings()``.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n (m + 1) scores and n^2 (b + m d) multiplications for m nodes and b draws of the
     null; memory O(tile^2 + n b).
 
@@ -175,10 +171,6 @@ def kccsd(
 
     Returns:
         `Estimate` of the square: ``unbiased`` and ``biased``, both [].
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: n (m + 1) scores and n^2 m d multiplications for m nodes.
 

@@ -140,10 +140,6 @@ def coverage(
     Returns:
         `Coverage`. Densities that are NaN give NaN shares and p-values.
 
-    Raises:
-        ValueError: Shapes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n (m + 1) densities.
 
     Source: Glaser et al. (2023), Definition 5.1 and Proposition 5.1.

@@ -146,8 +146,8 @@ class SignResidual(eqx.Module):
         signs = jnp.sign(view.ys - predictions.units.points(predictions.predictions.base_dist.loc))
         return Featured(WeightedFeatures(described, signs), *[jnp.zeros((), int)] * 3)
 
-    def pairwise(self, featured, target_kernel, prediction_kernel, divergence):
-        return Weighted(prediction_kernel, divergence, Inner())
+    def statistic(self, featured, target_kernel):
+        return Inner()
 
 
 class NearSigns(SignAgreement):

@@ -89,7 +89,7 @@ def test_gaussians_get_their_means_and_deviations_exactly(d):
         whitening = fitted(whitener, predictions, nodes, values, (d,))
         close(whitening.center, mean, err_msg=str(whitener))
         close(whitening.scale, wanted, rtol=1e-7, err_msg=str(whitener))
-        assert (whitening.clamped, whitening.astray) == (0, 0)
+        assert (whitening.clamped, whitening.n_not_converged) == (0, 0)
 
 
 def test_diagonal_scales_are_of_the_coordinates_alone():
@@ -121,7 +121,7 @@ def test_landing_finds_the_summits_of_student_and_of_skewed_densities():
         whitening = fitted(Landing(12), Unnormalized(form, params), nodes, none, (2,))
         close(whitening.center, center + width * summit, rtol=1e-6, atol=1e-6)
         close(whitening.scale, (scale * width)[:, :, None] * np.eye(2), rtol=1e-6, atol=1e-7)
-        assert (whitening.clamped, whitening.astray) == (0, 0)
+        assert (whitening.clamped, whitening.n_not_converged) == (0, 0)
 
 
 def test_a_landing_cut_short_is_counted_and_its_scale_bounded_by_the_slope():
@@ -131,7 +131,7 @@ def test_a_landing_cut_short_is_counted_and_its_scale_bounded_by_the_slope():
     nodes = jnp.full((9, 1), -6.0)
     centers = jnp.linspace(0, 1, N)[:, None]
     whitening = fitted(Landing(1), Unnormalized(skewed, centers), nodes, jnp.zeros((N, 9, 1)), (1,))
-    assert whitening.astray == N
+    assert whitening.n_not_converged == N
     slope = 2 - np.exp(whitening.center - centers)
     assert np.all(np.abs(whitening.scale[:, :, 0] * slope) <= 1)
 

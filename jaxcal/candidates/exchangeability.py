@@ -94,10 +94,6 @@ def exchangeability_test(
     Returns:
         `ExchangeabilityResult`.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: the densities of the proposal, n n_nodes scores, and 2 n^2 n_resamples multiplications
     for each of the 1 + 2 d + d (d - 1) / 2 features.
 

@@ -100,9 +100,6 @@ class Chains(eqx.Module):
         nodes: Points [k, d] in the units of the targets, at least d + 2 of them, that reach where
             predictions have their mass, such as 128 draws of a prior; None for no jumps.
 
-    Raises:
-        ValueError: A number is out of range; the message names it.
-
     Cost: (m + 1) n_steps log densities a prediction, with their gradients for ``langevin``; with
     nodes 3 k log densities more.
 

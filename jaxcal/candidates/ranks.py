@@ -116,10 +116,6 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
     Returns:
         Ranks, [n]; NaN where a weight or a value is.
 
-    Raises:
-        ValueError: The statistic does not return one number a candidate.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n m).
 
     Example:

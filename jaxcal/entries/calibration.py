@@ -74,10 +74,6 @@ def calibration_test(
         there with probability 1e-6, is a rejection of its own. Scores are left out where a density
         ends.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: for predictions that are not sampled about 190 log densities, 6 gradients and 5 d
     Hessian-vector products an observation, and n k b multiplications for k entries (d = 2: 88) and
     b draws of the null. Linear in n.

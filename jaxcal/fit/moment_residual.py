@@ -14,7 +14,7 @@ from jaxcal.moments.support import edges
 from jaxcal.numerics import not_finite
 from jaxcal.read import OwnUnits, Standardized
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end
-from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+from jaxcal.statistics.weighted import Inner, WeightedFeatures
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
 
 CHANCE = 0.002  # that all values lie on one side, which may be no evidence: 1 of 500 draws
@@ -101,18 +101,12 @@ class MomentResidual(eqx.Module):
             notes["reversed-sign"] = signs_reversed(view.ys, view.scores) & ~bounded
         return Featured(WeightedFeatures(described, values), notes, excluded=out)
 
-    def pairwise(
-        self,
-        featured: Featured,
-        target_kernel: Any,
-        prediction_kernel: KernelLike,
-        divergence: DivergenceLike,
-    ) -> Weighted:
-        return Weighted(prediction_kernel, divergence)
+    def statistic(self, featured: Featured, target_kernel: KernelLike) -> Inner:
+        return Inner()
 
 
 def _asks(moment: object, name: str) -> int:
-    """What a moment says about itself; 0 or False where it does not."""
+    """A declared property of a moment; 0 or False where it is not declared."""
     return getattr(moment, name, 0)
 
 

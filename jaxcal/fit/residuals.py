@@ -26,7 +26,7 @@ from jaxcal.read.families import Classes, offered_moments
 from jaxcal.read.scores import climbable, signs_reversed
 from jaxcal.statistics.skce import KernelResidual, Observed
 from jaxcal.statistics.stein import Stein, SteinFeatures
-from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+from jaxcal.statistics.weighted import WeightedFeatures
 from jaxcal.typing import (
     DivergenceLike,
     Features,
@@ -49,8 +49,8 @@ def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
     if whitening is not None:
         notes["nonfinite-predictions"] += not_finite((whitening.center, whitening.scale))
         notes["clamped-scales"] = whitening.clamped
-        if whitening.astray is not None:
-            notes["centres-astray"] = whitening.astray
+        if whitening.n_not_converged is not None:
+            notes["centres-astray"] = whitening.n_not_converged
     return notes
 
 
@@ -62,7 +62,7 @@ class Claimed(NamedTuple):
 
 
 class Featured(NamedTuple):
-    """What the engine sees of n observations, and notes, as in `jaxcal.results.notes`."""
+    """Features of n observations for the engine, and notes, as in `jaxcal.results.notes`."""
 
     features: PyTree
     notes: dict[str, Array]
@@ -74,7 +74,7 @@ class Featured(NamedTuple):
 
 @runtime_checkable
 class Residual(Protocol):
-    """How targets are held against predictions."""
+    """How targets are compared with predictions."""
 
     @property
     def needs_scores(self) -> bool: ...
@@ -102,14 +102,9 @@ class Residual(Protocol):
         /,
     ) -> Featured: ...
 
-    def pairwise(
-        self,
-        featured: Featured,
-        target_kernel: KernelLike,
-        prediction_kernel: KernelLike,
-        divergence: DivergenceLike,
-        /,
-    ) -> Pairwise: ...
+    def statistic(self, featured: Featured, target_kernel: KernelLike, /) -> Pairwise:
+        """The inner product of the residuals of two targets."""
+        ...
 
 
 def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
@@ -201,16 +196,9 @@ class SteinResidual(eqx.Module):
             scores=view.point_scores,
         )
 
-    def pairwise(
-        self,
-        featured: Featured,
-        target_kernel: KernelLike,
-        prediction_kernel: KernelLike,
-        divergence: DivergenceLike,
-    ) -> Weighted:
+    def statistic(self, featured: Featured, target_kernel: KernelLike) -> Stein:
         dimension = featured.features.residual.ys.shape[1]
-        stein = Stein(target_kernel, dimension=dimension, components=self.components)
-        return Weighted(prediction_kernel, divergence, stein)
+        return Stein(target_kernel, dimension=dimension, components=self.components)
 
 
 def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
@@ -283,12 +271,6 @@ class MeanResidual(eqx.Module):
         residual = Observed(view.points, means.features)
         return Featured(WeightedFeatures(described, residual), notes, means=means.empty())
 
-    def pairwise(
-        self,
-        featured: Featured,
-        target_kernel: KernelLike,
-        prediction_kernel: KernelLike,
-        divergence: DivergenceLike,
-    ) -> Weighted:
+    def statistic(self, featured: Featured, target_kernel: KernelLike) -> KernelResidual:
         assert featured.means is not None
-        return Weighted(prediction_kernel, divergence, KernelResidual(featured.means))
+        return KernelResidual(featured.means)

@@ -27,6 +27,7 @@ from jaxcal.read import Scores, Units
 from jaxcal.read.families import Classes
 from jaxcal.read.sampling import sample
 from jaxcal.read.scores import is_distribution
+from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import (
     BaseMeasure,
     DivergenceLike,
@@ -82,8 +83,6 @@ class Specification(eqx.Module):
         of_predictions = bandwidth(
             "prediction", self.prediction_kernel, embedding.divergence, described, embedding.size
         )
-        constant = isinstance(self.prediction_kernel, Constant)
-        notes |= {"identical-predictions": of_predictions.identical & (not constant)}
         # averages over predictions are then their characteristic functions
         waves = self.random_features is not None and not isinstance(predictions, Classes)
         averaged = Wave() if waves else of_targets.kernel
@@ -91,6 +90,8 @@ class Specification(eqx.Module):
         pairwise = statistic(
             self, featured, of_targets.kernel, of_predictions.kernel, embedding.divergence
         )
+        constant = isinstance(self.prediction_kernel, Constant)
+        notes |= {"identical-predictions": of_predictions.identical & (not constant)}
         fitted = Fitted(
             frame,
             embedding,
@@ -222,7 +223,8 @@ def statistic(
     divergence: DivergenceLike,
 ) -> Pairwise:
     """The pairwise statistic h, of all pairs or in random features."""
-    pairwise = spec.residual.pairwise(featured, target_kernel, prediction_kernel, divergence)
+    of_targets = spec.residual.statistic(featured, target_kernel)
+    pairwise = Weighted(prediction_kernel, divergence, of_targets)
     if spec.random_features is None:
         return pairwise
     return spec.random_features.of(pairwise, featured.features, target_kernel)

@@ -69,13 +69,13 @@ TABLE = {
     ),
     "clamped-scales": Note(
         "the scale of {} {prediction|predictions}, in which {it is|they are} brought into units of "
-        "{its|their} own, was not to be had from {it|them} and was clamped: the mean stays 0 under "
-        "calibration, power may be lost"
+        "{its|their} own, could not be estimated from {it|them} and was clamped: the mean stays 0 "
+        "under calibration, power may be lost"
     ),
     "centres-astray": Note(
-        "{} {prediction has its|predictions have their} centre away from a summit of {its|their} "
-        "density, which the steps did not reach: the mean stays 0 under calibration, power may be "
-        "lost: take more steps, or base points nearer to the predictions"
+        "the steps to a mode of the density did not converge for {} {prediction|predictions}: the "
+        "mean stays 0 under calibration, power may be lost: take more steps, or base points nearer "
+        "to the predictions"
     ),
     "overflow": Note(
         "the statistic or its null is not finite although everything that came in is, so the "
@@ -92,8 +92,8 @@ TABLE = {
         "larger one or float64"
     ),
     "far-targets": Note(
-        "the targets reach {:.2g} times as far as their middle half: a few set the scale of all "
-        "(outliers, or a placeholder for what is missing?)",
+        "the target range is {:.2g} times the interquartile range: a few targets set the scale of "
+        "all (outliers, or a placeholder for missing values?)",
         together=_largest,
     ),
     "unsettled-chains": Note(
@@ -103,8 +103,8 @@ TABLE = {
         together=_largest,
     ),
     "one-observation-decides": Note(
-        "one observation carries {:.0%} of the absolute contributions, and the result hangs on it: "
-        "an outlier, or heavy tails",
+        "one observation carries {:.0%} of the absolute contributions, and the result depends "
+        "mainly on it: an outlier, or heavy tails",
         above=0.25,
         together=_largest,
     ),

@@ -100,10 +100,6 @@ def skce_test(
         `TestResult`. NaN or infinite parameters or targets give p = NaN and a sentence in
         ``result.warnings()``.
 
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n^2 (b + d) multiplications for b draws of the null and closed forms; memory
     O(tile^2 + n b).
 
@@ -166,10 +162,6 @@ def skce(
     Returns:
         `Estimate` of the square.
 
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n^2 d multiplications with closed forms.
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.
@@ -202,10 +194,6 @@ def kce(
 
     Returns:
         The estimate, [].
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: that of `jaxcal.skce.skce`.
 

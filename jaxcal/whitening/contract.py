@@ -24,13 +24,13 @@ class Whitening(NamedTuple):
         scale: Scales M, [n, d, d].
         clamped: Number of predictions whose scale could not be computed, or not in all
             directions, [].
-        astray: Number of predictions whose summit was not reached, [].
+        n_not_converged: Number of predictions whose mode was not reached, [].
     """
 
     center: Points
     scale: Float[Array, "n d d"]
     clamped: Int[Array, ""]
-    astray: Int[Array, ""]
+    n_not_converged: Int[Array, ""]
 
     def points(self, ys: Points) -> Points:
         """Targets in the units of their predictions, :math:`u = M^{-1} (y - c)`, [n, d]."""
@@ -99,7 +99,7 @@ def in_units_of(
     centers: Points,
     covariances: Float[Array, "n d d"],
     clamped: Int[Array, ""],
-    astray: Int[Array, ""] | None = None,
+    n_not_converged: Int[Array, ""] | None = None,
 ) -> Whitening:
     """M = D R^1/2 of covariances D R D that are positive; NaN where they are."""
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
@@ -107,8 +107,10 @@ def in_units_of(
     deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))
     correlations = safe / (deviations[:, :, None] * deviations[:, None])
     scale = deviations[:, :, None] * psd_root(correlations)
-    astray = jnp.zeros((), clamped.dtype) if astray is None else astray.astype(clamped.dtype)
-    return Whitening(centers, jnp.where(finite, scale, jnp.nan), clamped, astray)
+    if n_not_converged is None:
+        n_not_converged = jnp.zeros((), clamped.dtype)
+    scale = jnp.where(finite, scale, jnp.nan)
+    return Whitening(centers, scale, clamped, n_not_converged.astype(clamped.dtype))
 
 
 def diagonals(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:

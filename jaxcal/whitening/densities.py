@@ -158,8 +158,8 @@ class Landing(eqx.Module):
         scores = jnp.where(finite[:, None], scores, 0)
         covariances, clamped = inverses(precisions)
         away = jnp.einsum("ni,nij,nj->n", scores, covariances, scores)
-        astray = ~finite | (away > NOT_LANDED**2)
-        return in_units_of(at, covariances, clamped, jnp.sum(astray))
+        not_converged = ~finite | (away > NOT_LANDED**2)
+        return in_units_of(at, covariances, clamped, jnp.sum(not_converged))
 
 
 def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
