@@ -24,9 +24,6 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
         result: Result of `jaxcal.compare`.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> good = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
@@ -78,9 +75,6 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
         result: Result of `jaxcal.compare`.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> good = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
@@ -122,9 +116,6 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     Args:
         report: Report of `jaxcal.calibration_error`.
         ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal

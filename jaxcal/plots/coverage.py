@@ -25,9 +25,6 @@ def coverage(result: Coverage, *, ax: "Axes | None" = None) -> "Axes":
         result: Result of `jaxcal.coverage.coverage`.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
@@ -70,9 +67,6 @@ def quantile_calibration(result: QuantileCalibration, *, ax: "Axes | None" = Non
     Args:
         result: Result of `jaxcal.measures.quantile_calibration`.
         ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal

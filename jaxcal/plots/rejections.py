@@ -48,9 +48,6 @@ def rejections(
         label: Name of x and its unit.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import numpy as np, jaxcal
         >>> p_values = {"uniform": np.random.default_rng(0).uniform(size=(3, 100))}

@@ -99,9 +99,6 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
         result: Result of `jaxcal.distance_from_calibration`.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> predictions = jnp.linspace(0.1, 0.9, 50)
@@ -168,9 +165,6 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     Args:
         result: Result of `jaxcal.distance_from_calibration`.
         ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal

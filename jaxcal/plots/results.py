@@ -38,9 +38,6 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         result: Result of a test.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
@@ -95,9 +92,6 @@ def contributions(
         bins: Draw means in so many bins of equally many observations instead of every observation.
         label: Name of x and its unit.
         ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
 
     Example:
         >>> import jax, jaxcal
@@ -180,9 +174,6 @@ def coordinates(
         names: Names of the coordinates.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
@@ -228,9 +219,6 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         result: Result of `jaxcal.calibration_test`.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
@@ -269,9 +257,6 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     Args:
         result: Result of `jaxcal.calibration_test`.
         ax: Axes to draw on; new ones by default.
-
-    Returns:
-        The axes.
 
     Example:
         >>> import jax, jaxcal

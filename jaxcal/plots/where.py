@@ -62,9 +62,6 @@ def where(
         label: Name of the input, or of the two.
         ax: Axes to draw on; new ones by default.
 
-    Returns:
-        The axes.
-
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
