@@ -230,6 +230,7 @@ def recipes():
             "as_draws": {"draws": RNG.normal(size=(N, 9, 2))},
             "check_draws": {"key": 0, "draws": RNG.normal(size=(N, 9, 2)), "thetas": YS},
             "predictions": {"posterior": log_prob, "xs": INPUTS},
+            "rank_metric": {"key": 0},
             "rank_posteriors": {"models": Network(), **SAMPLES},
             "check_posterior": {"posterior": log_prob, **SAMPLES},
             "kccsd_test": {"posterior": log_prob, **SAMPLES},

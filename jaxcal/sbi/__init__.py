@@ -6,7 +6,7 @@ from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
 from jaxcal.sbi.ranking import rank_posteriors
-from jaxcal.sbi.ranks import check_draws
+from jaxcal.sbi.ranks import check_draws, rank_metric
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
@@ -23,6 +23,7 @@ __all__ = [
     "kccsd_test",
     "kcsd_test",
     "predictions",
+    "rank_metric",
     "rank_posteriors",
     "score_pairs",
 ]

@@ -159,6 +159,9 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
             - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
               gives [m, n, d]: transpose the first two axes.
             - A dict of arrays [n, m] or [n, m, k], as BayesFlow samples.
+            - A list of n dicts of columns [m] or [m, ..], or n data frames, one for each
+              observation: ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy. Columns do
+              not say which chain they are of: thin them to independent draws before.
             - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one for each
               observation.
         names: Variables of a dict or of ArviZ to take, in this order; all by default.
@@ -177,7 +180,7 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
         >>> sbi.as_draws({"rate": rates, "slope": slopes}).shape
         (50, 9, 2)
     """
-    _not_of_one_observation(draws)
+    draws = _stacked(draws)
     if isinstance(draws, Mapping):
         return _side_by_side(draws, names)
     if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
@@ -195,12 +198,36 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
     return array
 
 
-def _not_of_one_observation(draws: object) -> None:
+def _stacked(draws: Any) -> Any:
+    """The draws, with a list of dicts or data frames as one dict of arrays [n, m, ..]."""
     if hasattr(draws, "posterior"):
         raise TypeError(
             f"draws: got one {type(draws).__name__}, which is about one observation: pass a list "
             f"of them, one for each"
         )
+    tables = isinstance(draws, list | tuple) and [_is_table(one) for one in draws]
+    if not tables or not any(tables):
+        return draws
+    names = list(draws[0]) if all(tables) else []
+    if not all(tables) or any(set(one) != set(names) for one in draws):
+        raise ValueError(
+            "draws: wanted n dicts or data frames with the same columns, one for each observation"
+        )
+    columns = {name: [np.asarray(one[name]) for one in draws] for name in names}
+    for name, parts in columns.items():
+        if len({part.shape for part in parts}) > 1:
+            raise ValueError(
+                f"draws: {name!r} has shapes {parts[0].shape} and others: take as many draws of "
+                f"each posterior, m, and stack to [n, m, d]"
+            )
+    return {str(name): np.stack(parts) for name, parts in columns.items()}
+
+
+def _is_table(value: object) -> bool:
+    """Whether this is a dict of columns or a data frame; datasets of xarray hold chains."""
+    return (isinstance(value, Mapping) and not hasattr(value, "data_vars")) or (
+        hasattr(value, "columns") and hasattr(value, "iloc")
+    )
 
 
 def paired(
@@ -210,7 +237,7 @@ def paired(
 
     Columns are aligned by name: by those of ``thetas`` where it is a dict, else by ``names``.
     """
-    _not_of_one_observation(draws)
+    draws = _stacked(draws)
     variables = _variables(draws)
     if isinstance(thetas, Mapping):
         if variables is None:

@@ -1,5 +1,6 @@
 """Where parameters stand among draws of their posteriors, or among exchangeable candidates."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -75,6 +76,17 @@ class PosteriorRanks(Result):
         ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)
         ax.figure.set_size_inches(4.8, 3.2)
         return ax.figure
+
+    def to_datatree(self) -> Any:
+        """The ranks as ``xarray.DataTree`` with the group ``prior_sbc``, one variable per
+        statistic, which ``arviz_plots.plot_ecdf_pit`` (ArviZ 1) draws."""
+        import xarray
+
+        ranks = np.asarray(self.ranks)[None]
+        variables = {
+            name: (("chain", "draw"), ranks[:, :, k]) for k, name in enumerate(self.statistics)
+        }
+        return xarray.DataTree.from_dict({"prior_sbc": xarray.Dataset(variables)})
 
     @property
     def uniformity(self) -> Scalar:
@@ -247,6 +259,61 @@ def diagnosed(
     )
     # normal scores of dependent parameters are dependent, and nothing is claimed of how
     return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
+
+
+def rank_metric(key: KeyLike) -> Callable[..., dict[str, Any]]:
+    """Return a diagnostic for BayesFlow 2: p-values of the rank of each variable among its draws.
+
+    They are those of `check_draws` (SBC), valid for any number of data sets and draws.
+
+    Args:
+        key: Random key, for ties: typed, legacy or an integer.
+
+    Returns:
+        ``metric(estimates, targets, variable_keys=None, variable_names=None)`` of draws [n, m, d]
+        and true values [n, d], or of dicts of such, which returns a dict: ``values`` [d],
+        ``variable_names``, and ``metric_name`` (as ``name`` too, for custom diagnostics).
+
+    Raises:
+        ValueError: by the metric, where a variable is missing or shapes disagree.
+
+    Source: Talts et al. (2018).
+
+    Example:
+        >>> import jax
+        >>> from jaxcal import sbi
+        >>> metric = sbi.rank_metric(0)  # one of the ``metrics`` of compute_custom_diagnostics
+        >>> targets = {"mu": jax.random.normal(jax.random.key(1), (200, 1))}
+        >>> estimates = {"mu": 0.6 * jax.random.normal(jax.random.key(2), (200, 20, 1))}
+        >>> result = metric(estimates, targets)  # the draws are too narrow
+        >>> result["variable_names"], bool(result["values"][0] < 0.01)
+        (['mu'], True)
+    """
+    key = checks.key(key)
+
+    def metric(
+        estimates: Any,
+        targets: Any,
+        variable_keys: Names | None = None,
+        variable_names: Names | None = None,
+    ) -> dict[str, Any]:
+        if isinstance(estimates, Mapping) and isinstance(targets, Mapping):
+            chosen = list(estimates if variable_keys is None else variable_keys)
+            if missing := [name for name in chosen if name not in estimates or name not in targets]:
+                raise ValueError(
+                    f"variable_keys: {missing[0]!r} is not in both estimates and targets"
+                )
+            estimates, targets = ({name: a[name] for name in chosen} for a in (estimates, targets))
+        result = check_draws(key, estimates, targets, names=variable_names)
+        label = "Rank p-value"
+        return {
+            "values": np.asarray(result.p_values[1:]),
+            "metric_name": label,
+            "name": label,
+            "variable_names": list(result.statistics[1:]),
+        }
+
+    return metric
 
 
 @recorded

@@ -6,10 +6,9 @@ Inside JAX programs their log densities are callbacks, with first and second der
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,98 +16,14 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxcal.read import Scores, Unnormalized, checks
+from jaxcal.sbi.called_back import called_back
 from jaxcal.sbi.torch_density import density_of
-from jaxcal.typing import DTypeLike, Key, PriorLike, Scalar
+from jaxcal.typing import Key, PriorLike
 
 if TYPE_CHECKING:
     from torch import Tensor  # pyright: ignore[reportMissingImports]
 else:
     Tensor = Any
-
-
-@runtime_checkable
-class Outside(Protocol):
-    """Densities computed outside of JAX, on arrays, row by row."""
-
-    def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
-
-    def logs_and_scores(self, thetas: np.ndarray, xs: PyTree) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray: ...
-
-
-@dataclass(frozen=True)
-class CalledBack:
-    """``log_density(x, theta)`` of one observation and one parameter vector.
-
-    ``jax.vmap`` makes one call of many rows; ``jax.grad`` asks torch for the score, and a second
-    derivative in forward mode for a product with its Hessian. Equal for equal posteriors, so that
-    nothing compiles twice.
-    """
-
-    posterior: Outside
-
-    def __call__(self, x: PyTree, theta: Array) -> Scalar:
-        @jax.custom_jvp
-        def log_density(theta: Array) -> Scalar:
-            return _call(self.posterior.log_densities, (theta.dtype, ()), x, theta)
-
-        @jax.custom_jvp
-        def both(theta: Array) -> tuple[Scalar, Array]:
-            shapes = (theta.dtype, (), theta.shape)
-            value, slope = _call(self.posterior.logs_and_scores, shapes, x, theta)
-            return value, slope
-
-        @log_density.defjvp
-        def first(primals: PyTree, tangents: PyTree) -> PyTree:
-            value, slope = both(*primals)
-            return value, jnp.sum(slope * tangents[0])
-
-        @both.defjvp
-        def second(primals: PyTree, tangents: PyTree) -> PyTree:
-            value, slope = both(*primals)
-            shapes = (theta.dtype, theta.shape)
-            product = _call(self.posterior.curvature, shapes, x, primals[0], tangents[0])
-            return (value, slope), (jnp.sum(slope * tangents[0]), product)
-
-        return log_density(theta)
-
-
-def _call(
-    function: Callable[..., PyTree], shapes: tuple[PyTree, ...], x: PyTree, *vectors: Array
-) -> PyTree:
-    """``function(thetas, xs, ..)`` on all rows that ``vmap`` has gathered."""
-    dtype, *wanted = shapes
-    outputs = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in wanted)
-    events = [jnp.ndim(leaf) for leaf in jax.tree.leaves(x)]
-    function = partial(_rows, function, jax.tree.structure(x), tuple(events), dtype)
-    result = jax.pure_callback(
-        function, outputs, tuple(jax.tree.leaves(x)), vectors, vmap_method="expand_dims"
-    )
-    return result if len(outputs) > 1 else result[0]
-
-
-def _rows(
-    function: Callable[..., PyTree],
-    tree: PyTree,
-    events: tuple[int, ...],
-    dtype: DTypeLike,
-    leaves: PyTree,
-    vectors: PyTree,
-) -> tuple[np.ndarray, ...]:
-    arrays = [np.asarray(vector) for vector in vectors]
-    observed = [np.asarray(leaf) for leaf in leaves]
-    fronts = [leaf.shape[: leaf.ndim - k] for leaf, k in zip(observed, events, strict=True)]
-    batch = np.broadcast_shapes(*(array.shape[:-1] for array in arrays), *fronts)
-
-    def flat(array: np.ndarray, event: tuple[int, ...]) -> np.ndarray:
-        return np.broadcast_to(array, (*batch, *event)).reshape(-1, *event)
-
-    thetas, *others = (flat(array, array.shape[-1:]) for array in arrays)
-    xs = [flat(leaf, leaf.shape[leaf.ndim - k :]) for leaf, k in zip(observed, events, strict=True)]
-    result = function(thetas, jax.tree.unflatten(tree, xs), *others)
-    outputs = result if isinstance(result, tuple) else (result,)
-    return tuple(out.reshape(*batch, *out.shape[1:]).astype(dtype) for out in outputs)
 
 
 BATCH = 10_000
@@ -162,22 +77,13 @@ class TorchPosterior:
         like: Any = None,
     ):
         with _torch().inference_mode(False):
-            self.source, self.density = posterior, density_of(posterior, prior)
+            self.density = density_of(posterior, prior)
         self.prior, self.notes = self.density.prior, self.density.notes
         self.batch, self.like = checks.integer(batch, "batch"), like
         if self.density.draw is not None:
             self.sample = self._sample
         if not self.density.slow:
             self.predictions = self.at
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TorchPosterior) and self._identity() == other._identity()
-
-    def __hash__(self) -> int:
-        return hash(self._identity())
-
-    def _identity(self) -> tuple[int, ...]:
-        return id(self.source), id(self.prior), self.batch
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
         """ValueError where parameters or observations are not of the size of those in training."""
@@ -207,7 +113,7 @@ class TorchPosterior:
 
     def at(self, xs: PyTree) -> Unnormalized:
         """The posteriors given xs, for tests that need log densities: JAX calls back to torch."""
-        return Unnormalized(CalledBack(self), jax.tree.map(jnp.asarray, _arrays(xs)))
+        return called_back(self, jax.tree.map(jnp.asarray, _arrays(xs)))
 
     def summaries(self, xs: PyTree) -> np.ndarray | None:
         """The network's own embedding of xs, [n, q], or None where it has none."""

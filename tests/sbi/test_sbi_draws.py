@@ -1,5 +1,7 @@
 """Draws and log densities that come from other libraries, for coverage and ranks."""
 
+from importlib.util import find_spec
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +90,65 @@ def test_draws_of_bayesflow_and_arrays_are_one_array(drawn):
             sbi.as_draws(junk)
     with pytest.raises(ValueError, match="no variable 'c' among a, b"):
         sbi.as_draws(sampled, names=["c"])
+
+
+def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
+    import pandas as pd
+
+    _, _, draws = drawn
+    each = [{"a": one[:, 0], "b": one[:, 1:]} for one in np.asarray(draws)]
+    np.testing.assert_array_equal(sbi.as_draws(each), draws)
+    np.testing.assert_array_equal(sbi.as_draws(tuple(each), ["b", "a"]), draws[:, :, ::-1])
+    frames = [pd.DataFrame(np.asarray(one), columns=["a", "b"]) for one in draws]
+    np.testing.assert_array_equal(sbi.as_draws(frames), draws)
+    thetas = {"b": np.zeros(N), "a": np.ones(N)}
+    assert sbi.check_draws(0, frames, thetas).statistics == ("distance", "b", "a")
+    short = [*each[:-1], {name: column[1:] for name, column in each[-1].items()}]
+    for junk, message in (
+        (short, r"'a' has shapes \(9,\) and others.*stack to \[n, m, d\]"),
+        ([*each[:-1], {"a": np.ones(M)}], "the same columns"),
+        ([*each[:-1], np.ones((M, D))], "the same columns"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sbi.as_draws(junk)
+
+
+def test_the_metric_for_bayesflow_gives_p_values_of_ranks():
+    """As its diagnostics call it: targets hold data too, names are chosen or given."""
+    keys = jax.random.split(KEY, 3)
+    targets = {"y": np.ones((60, 7, 1)), "b": jax.random.normal(keys[0], (60, 2))}
+    targets["a"] = jax.random.normal(keys[1], (60, 1))
+    draws = jax.random.normal(keys[2], (60, 19, 3))
+    estimates = {"a": draws[:, :, :1] + 1.0, "b": draws[:, :, 1:]}
+    metric = sbi.rank_metric(5)
+    result = metric(estimates, targets)
+    wanted = sbi.check_draws(5, estimates, {name: targets[name] for name in "ab"})
+    np.testing.assert_array_equal(result["values"], wanted.p_values[1:])
+    assert result["values"][0] < 1e-6 < 0.01 < min(result["values"][1:])
+    assert result["variable_names"] == ["a", "b[0]", "b[1]"]
+    assert result["metric_name"] == result["name"] == "Rank p-value"
+    some = metric(estimates, targets, variable_keys=["b"], variable_names=["p", "q"])
+    assert (len(some["values"]), some["variable_names"]) == (2, ["p", "q"])
+    of_arrays = metric(np.asarray(draws), np.asarray(targets["b"])[:, [0, 0, 1]])
+    assert of_arrays["values"].shape == (3,)
+    with pytest.raises(ValueError, match="'c' is not in both"):
+        metric(estimates, targets, variable_keys=["c"])
+
+
+@pytest.mark.optional("xarray")
+def test_ranks_are_a_tree_of_xarray_as_arviz_draws_them():
+    """One variable for each statistic; of arviz 1 the plot itself."""
+    draws = jax.random.normal(KEY, (50, 9, 2))
+    result = sbi.check_draws(0, draws, draws[:, 0], names=["a", "b"])
+    group = result.to_datatree()["prior_sbc"]
+    assert list(group.data_vars) == ["distance", "a", "b"]
+    assert dict(group.sizes) == {"chain": 1, "draw": 50}
+    np.testing.assert_array_equal(group["b"].values[0], result.ranks[:, 2])
+    if find_spec("arviz_plots"):
+        import arviz_plots
+
+        panels = arviz_plots.plot_ecdf_pit(result.to_datatree(), backend="none")
+        assert list(panels.viz["ecdf_lines"].data_vars) == ["distance", "a", "b"]
 
 
 @pytest.mark.optional("arviz")

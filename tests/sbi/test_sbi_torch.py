@@ -3,9 +3,12 @@ longer than an epoch."""
 
 import contextlib
 import copy
+import gc
 import math
 import warnings
+import weakref
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +33,20 @@ pytestmark = [
 
 N, D = 300, 2
 KEY = jax.random.key(0)
+
+
+@pytest.fixture
+def compilations():
+    """Names of the events in which JAX has compiled a program, since the test began."""
+    events = []
+
+    def listen(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture(autouse=True)
@@ -305,13 +322,57 @@ def test_log_densities_of_torch_live_inside_jax_programs(batch):
     np.testing.assert_allclose(hessians, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_programs_are_shared_by_wrappers_of_one_posterior():
-    first, second = TorchPosterior(log_prob), TorchPosterior(log_prob)
-    assert (
-        first.predictions(jnp.zeros((3, 2))).log_density
-        == second.predictions(jnp.zeros((3, 2))).log_density
-    )
-    assert TorchPosterior(log_prob, batch=3) != first
+def test_posteriors_of_one_shape_share_a_program_that_keeps_none_alive():
+    theta, x = simulated(normal(), 20)
+    at, gap, traces = jnp.asarray(theta), jnp.asarray(theta - x), []
+
+    @jax.jit
+    def counted(predictions, at):
+        traces.append(at.shape)
+        return score(predictions, at)
+
+    def scaled(factor):
+        network = torch.nn.Linear(1, 1)
+        torch.nn.init.constant_(network.weight, factor)
+
+        def log_prob(theta, x):
+            return -network.weight[0, 0] * ((theta - x) ** 2).sum(-1)
+
+        return sbi.predictions(log_prob, x), weakref.ref(network)
+
+    first, network = scaled(1.0)
+    second, _ = scaled(3.0)
+    np.testing.assert_allclose(counted(first, at), -2 * gap, rtol=1e-5)
+    np.testing.assert_allclose(counted(second, at), -6 * gap, rtol=1e-5)
+    assert traces == [(20, D)]
+    mixed = jax.tree.map(lambda a, b: jnp.concatenate([a[:5], b[5:]]), first, second)
+    del first
+    gc.collect()
+    assert network() is not None  # the rows of a copy need it
+    np.testing.assert_allclose(counted(mixed, at)[:5], -2 * gap[:5], rtol=1e-5)
+    np.testing.assert_allclose(counted(mixed, at)[5:], -6 * gap[5:], rtol=1e-5)
+    numbers = mixed.params[0].numbers
+    del mixed
+    gc.collect()
+    assert network() is None
+    gone = eqx.tree_at(lambda p: p.params[0].numbers, second, numbers)
+    with pytest.raises(Exception, match="keep the object that"):
+        counted(gone, at)
+
+
+def test_a_second_network_of_known_shape_compiles_nothing(compilations):
+    """A whole check, small: the programs of the first network are those of the second."""
+    prior = normal()
+    theta, x = simulated(prior)
+    torch.manual_seed(2)
+    networks = [trained("NPE", prior, theta, x, density_estimator="maf")[1] for _ in range(2)]
+    counts = []
+    for posterior in networks:
+        before = len(compilations)
+        sbi.check_posterior(KEY, posterior, theta[:60], x[:60], n_draws=9)
+        counts.append(len(compilations) - before)
+    assert counts[0] > 0
+    assert counts[1] == 0
 
 
 def test_what_torch_cannot_differentiate_is_explained():

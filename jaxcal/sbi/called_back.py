@@ -1,0 +1,153 @@
+"""Log densities that JAX programs compute by calling back to Python.
+
+Which posterior computes them is an operand of the program, a number that the host looks up. So
+posteriors of one shape share one program, and no program keeps a posterior alive.
+"""
+
+import itertools
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+from weakref import WeakValueDictionary
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from jaxcal.read import Unnormalized
+from jaxcal.typing import Scalar
+
+
+@runtime_checkable
+class Outside(Protocol):
+    """Densities computed outside of JAX, on arrays, row by row."""
+
+    def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
+
+    def logs_and_scores(self, thetas: np.ndarray, xs: PyTree) -> tuple[np.ndarray, np.ndarray]: ...
+
+    def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray: ...
+
+
+POSTERIORS: WeakValueDictionary[int, Outside] = WeakValueDictionary()
+NUMBERS = itertools.count()
+
+
+@jax.tree_util.register_pytree_node_class
+class Handles:
+    """The number in `POSTERIORS` of the posterior of each row.
+
+    Numbers that are known, and not traced, keep their posteriors alive: so do all copies that
+    ``jax.tree.map`` makes, outside of compiled programs.
+    """
+
+    def __init__(self, numbers: Any):
+        self.numbers = numbers
+        traced = isinstance(numbers, jax.core.Tracer)
+        known = () if traced or not isinstance(numbers, jax.Array | np.ndarray) else numbers
+        self.kept = [POSTERIORS.get(int(number)) for number in np.unique(np.asarray(known))]
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        return (self.numbers,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, numbers: tuple[Any]) -> "Handles":
+        return cls(*numbers)
+
+    def __reduce__(self) -> tuple[type["Handles"], tuple[Any]]:
+        return Handles, (self.numbers,)
+
+
+def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
+    """The posteriors given n observations ``xs`` [n, ..], computed by ``posterior``."""
+    number = next(NUMBERS)
+    POSTERIORS[number] = posterior
+    n = len(jax.tree.leaves(xs)[0])
+    return Unnormalized(_log_density, (Handles(np.full(n, number, np.int32)), xs))
+
+
+def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
+    """Of one observation and one parameter vector.
+
+    ``jax.vmap`` makes one call of many rows; ``jax.grad`` asks for the score, and a second
+    derivative in forward mode for a product with the Hessian.
+    """
+
+    @jax.custom_jvp
+    def log_density(theta: Array) -> Scalar:
+        return _call("log_densities", (theta.dtype, ()), params, theta)
+
+    @jax.custom_jvp
+    def both(theta: Array) -> tuple[Scalar, Array]:
+        value, slope = _call("logs_and_scores", (theta.dtype, (), theta.shape), params, theta)
+        return value, slope
+
+    @log_density.defjvp
+    def first(primals: PyTree, tangents: PyTree) -> PyTree:
+        value, slope = both(*primals)
+        return value, jnp.sum(slope * tangents[0])
+
+    @both.defjvp
+    def second(primals: PyTree, tangents: PyTree) -> PyTree:
+        value, slope = both(*primals)
+        product = _call("curvature", (theta.dtype, theta.shape), params, primals[0], tangents[0])
+        return (value, slope), (jnp.sum(slope * tangents[0]), product)
+
+    return log_density(theta)
+
+
+def _call(
+    method: str, shapes: tuple[PyTree, ...], params: tuple[Handles, PyTree], *vectors: Array
+) -> PyTree:
+    """``method(thetas, xs, ..)`` of the posterior of each of the rows that ``vmap`` gathers."""
+    handles, x = params
+    dtype, *wanted = shapes
+    outputs = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in wanted)
+    leaves, tree = jax.tree.flatten(x)
+    events = tuple(jnp.ndim(leaf) for leaf in leaves)
+    function = partial(_rows, method, tree, events, outputs)
+    result = jax.pure_callback(
+        function, outputs, handles.numbers, tuple(leaves), vectors, vmap_method="expand_dims"
+    )
+    return result if len(outputs) > 1 else result[0]
+
+
+def _rows(
+    method: str,
+    tree: PyTree,
+    events: tuple[int, ...],
+    outputs: tuple[jax.ShapeDtypeStruct, ...],
+    numbers: PyTree,
+    leaves: PyTree,
+    vectors: PyTree,
+) -> tuple[np.ndarray, ...]:
+    events = (0, *events, *(1 for _ in vectors))
+    arrays = [np.asarray(array) for array in (numbers, *leaves, *vectors)]
+    fronts = [array.shape[: array.ndim - k] for array, k in zip(arrays, events, strict=True)]
+    batch = np.broadcast_shapes(*fronts)
+    flat = [
+        np.broadcast_to(array, batch + array.shape[array.ndim - k :]).reshape(
+            -1, *array.shape[array.ndim - k :]
+        )
+        for array, k in zip(arrays, events, strict=True)
+    ]
+    owners, (thetas, *others) = flat[0], flat[1 + len(leaves) :]
+    results = tuple(np.empty((len(owners), *out.shape), out.dtype) for out in outputs)
+    for number in np.unique(owners):
+        rows = owners == number
+        xs = jax.tree.unflatten(tree, [leaf[rows] for leaf in flat[1 : 1 + len(leaves)]])
+        function = getattr(_posterior(int(number)), method)
+        result = function(thetas[rows], xs, *(other[rows] for other in others))
+        for into, part in zip(results, result if len(outputs) > 1 else (result,), strict=True):
+            into[rows] = part
+    return tuple(out.reshape(*batch, *out.shape[1:]) for out in results)
+
+
+def _posterior(number: int) -> Outside:
+    posterior = POSTERIORS.get(number)
+    if posterior is None:
+        raise RuntimeError(
+            "posterior: it is gone, and with it the densities of these predictions: keep the "
+            "object that sbi.predictions returned (predictions saved to a file do not hold it)"
+        )
+    return posterior
