@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import Unnormalized, calibration_test
+from jaxcal.repairing.certificate import certificate
+from jaxcal.repairing.cross_fitted import cross_fitted, in_data_units
 from jaxcal.repairing.move import move_all
-from jaxcal.repairing.repair import certificate, cross_fitted, in_data_units
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -99,21 +100,21 @@ def program(family: str, d: int, n: int) -> Any:
         params, ys, _ = pairs(keys[0], family, fault, d, n)
         predictions = Unnormalized(density, params)
         nothing = jnp.zeros((n, 0))
-        fits, features, gains, moves, _ = cross_fitted(keys[1], predictions, ys, nothing, FOLDS)
-        mean, low, high, _ = certificate(gains, LEVEL)
+        maps = cross_fitted(keys[1], predictions, ys, nothing, FOLDS)
+        mean, low, high, _ = certificate(maps.gains, maps.fold, LEVEL)
         tested = [
             calibration_test(keys[2], densities, ys).p_value
-            for densities in (predictions, move_all(predictions, moves))
+            for densities in (predictions, move_all(predictions, maps.moves))
         ]
         new, targets, best = pairs(keys[3], family, fault, d, FRESH)
-        frame = features.frame(Unnormalized(density, new), FRESH, jnp.zeros((FRESH, 0)))
+        frame = maps.features.frame(Unnormalized(density, new), FRESH, jnp.zeros((FRESH, 0)))
 
         def gained(parameters: Any) -> jax.Array:
-            move = in_data_units(parameters.moves(frame), features.units)
+            move = in_data_units(parameters.moves(frame), maps.features.units)
             back = jax.vmap(density)(new, move.back(targets)) - move.log_size
             return jnp.mean(back - jax.vmap(density)(new, targets))
 
-        fresh = jax.lax.map(gained, fits.parameters)
+        fresh = jax.lax.map(gained, maps.fits.parameters)
         return jnp.stack(
             [mean, low, high, *tested, jnp.mean(fresh[:-1]), fresh[-1], jnp.mean(best)]
         )

@@ -1,5 +1,6 @@
 """Repair of predictions, with a certificate."""
 
-from jaxcal.repairing.repair import Repair, repair
+from jaxcal.repairing.repair import repair
+from jaxcal.repairing.result import Repair
 
 __all__ = ["Repair", "repair"]

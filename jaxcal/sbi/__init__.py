@@ -7,6 +7,8 @@ from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
 from jaxcal.sbi.ranking import rank_posteriors
 from jaxcal.sbi.ranks import check_draws, rank_metric
+from jaxcal.sbi.repair import repair_posterior
+from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
@@ -14,6 +16,7 @@ __all__ = [
     "GuidePosterior",
     "JaxPosterior",
     "NumpyroPosterior",
+    "RepairedPosterior",
     "Space",
     "TorchPosterior",
     "as_draws",
@@ -25,6 +28,7 @@ __all__ = [
     "predictions",
     "rank_metric",
     "rank_posteriors",
+    "repair_posterior",
     "score_pairs",
 ]
 

@@ -19,6 +19,7 @@ from jaxcal.sbi.posteriors import (
     Posterior,
     is_tensor,
 )
+from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.suspicions import is_of_torch
 from jaxcal.sbi.torch_posterior import TorchPosterior
 from jaxcal.typing import ArrayLike, Key, Observations, PosteriorLike, PriorLike
@@ -40,6 +41,8 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
     """
     if isinstance(posterior, Scores):
         return ArrayPosterior(posterior)
+    if isinstance(posterior, RepairedPosterior):
+        return posterior.repaired
     if isinstance(posterior, type):
         raise TypeError(f"posterior: got the class {posterior.__name__}; pass an instance of it")
     if isinstance(posterior, (JaxPosterior, ArrayPosterior)) or hasattr(posterior, "scored"):

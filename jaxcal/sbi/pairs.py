@@ -158,7 +158,7 @@ def score_pairs(
     n, d = values.shape
     names = _names(names if names is not None else getattr(scorer, "names", None), d)
     check_continuous(values, names)
-    features, of_network = _summarized(scorer, xs, summaries, n)
+    features, of_network = summarized(scorer, xs, summaries, n)
     notes += of_network
     space = space_of(prior, bounds, d, values.dtype)
     check_inside(space, values, names)
@@ -237,7 +237,7 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
     )
 
 
-def _summarized(
+def summarized(
     scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
 ) -> tuple[Array, tuple[str, ...]]:
     """What kernels compare observations by, [n, q], and a sentence where it is an embedding."""

@@ -255,6 +255,57 @@ class FreedDistribution(eqx.Module):
         return self.space.free(drawn if self.distribution.event_shape else drawn[..., None])
 
 
+@dataclass(frozen=True)
+class _BoundDensity:
+    """A log density of bounded parameters from that of the free ones; -infinity on the bounds and
+    beyond."""
+
+    log_density: LogDensity
+
+    def __call__(self, params: tuple[Space, Any], theta: Array) -> Scalar:
+        space, inner = params
+        return _bounded(space, theta, lambda u: self.log_density(inner, u))
+
+
+def _bounded(space: Space, thetas: Rows, of_free: Any) -> Float[Array, "*batch"]:
+    """Log densities of bounded parameters, where ``of_free(us)`` are those of free ones."""
+    us = space.free(thetas)
+    inside = jnp.all(jnp.isfinite(us), axis=-1)
+    us = jnp.where(jnp.expand_dims(inside, -1), us, 0)
+    return jnp.where(inside, of_free(us) - space.log_jacobian(us), -jnp.inf)
+
+
+class BoundDistribution(eqx.Module):
+    """A distribution over free parameters with batch shape [n], over the bounded ones."""
+
+    distribution: Any
+    space: Space
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        return tuple(self.distribution.batch_shape)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return tuple(self.distribution.event_shape)
+
+    def log_prob(self, thetas: Float[Array, "*batch d"]) -> Float[Array, "*batch"]:
+        return _bounded(self.space, thetas, self.distribution.log_prob)
+
+    def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*batch d"]:
+        return self.space.bound(self.distribution.sample(key, shape))
+
+
+def bound_again(predictions: Any, space: Space) -> Any:
+    """The inverse of `freed`: predictions over free parameters as predictions over bounded ones."""
+    if not space.bounded.any():
+        return predictions
+    if isinstance(predictions, Unnormalized):
+        params, axes = (space, predictions.params), (None, predictions.in_axes)
+        return Unnormalized(_BoundDensity(predictions.log_density), params, in_axes=axes)
+    return BoundDistribution(predictions, space)
+
+
 def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
     """Densities of free parameters, also inside of jit."""
     params, axes = (space, predictions.params), (None, predictions.in_axes)

@@ -1,0 +1,69 @@
+"""Maps that are fitted without the pairs that judge them."""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxcal.read import Standardized, Units
+from jaxcal.repairing.features import Features
+from jaxcal.repairing.fit import Fitted, Parameters, densities_at, fit, log_likelihoods
+from jaxcal.repairing.move import Move
+from jaxcal.typing import Key, Predictions, Vector
+
+
+class CrossFitted(NamedTuple):
+    """Maps without fold 0, 1, .., k - 1 and, last, of all n pairs.
+
+    ``fits`` k + 1 of them; ``gains`` [k + 1, n] of each pair by each; ``fold`` [n]; ``moves`` of
+    each pair, in the units of the data, by the map without its fold; ``unmoved`` [], how many
+    predictions stay as they are.
+    """
+
+    fits: Fitted
+    features: Features
+    gains: Float[Array, "k n"]
+    fold: Int[Array, " n"]
+    moves: Move
+    unmoved: Int[Array, ""]
+
+
+@partial(jax.jit, static_argnames="folds")
+def cross_fitted(
+    key: Key, predictions: Predictions, ys: Array, inputs: Float[Array, "n q"], folds: int
+) -> CrossFitted:
+    """Maps without each fold and of all pairs, and what they do to each pair."""
+    n = len(ys)
+    features, frame = Features.of(predictions, ys, inputs)
+    seen = Standardized(predictions, features.units, ys.shape[1:])
+    ts = features.units.points(ys.reshape(n, -1))
+    old = densities_at(seen, ts)
+    usable = jnp.isfinite(old) & jnp.all(jnp.isfinite(ts), axis=1)
+    fold = jax.random.permutation(key, jnp.arange(n) % folds)
+
+    def of_others(number: Int[Array, ""]) -> Fitted:
+        return fit(frame, seen, ts, usable & (fold != number))
+
+    fits = jax.lax.map(of_others, jnp.arange(folds + 1))  # the last leaves none out
+
+    def judged(parameters: Parameters) -> tuple[Vector, Move]:
+        logs = log_likelihoods(parameters, frame, seen, ts)
+        gains = jnp.where(usable, logs - old, jnp.nan)
+        return gains, in_data_units(parameters.moves(frame), features.units)
+
+    gains, everywhere = jax.lax.map(judged, fits.parameters)
+    moves = jax.tree.map(lambda leaf: leaf[fold, jnp.arange(n)], everywhere)
+    return CrossFitted(fits, features, gains, fold, moves, jnp.sum(~frame.reliable))
+
+
+def in_data_units(move: Move, units: Units) -> Move:
+    """Moves of points in common units as moves of targets."""
+    ratio = units.scale[:, None] / units.scale[None]
+    return move._replace(
+        center=units.original(move.center),
+        forward=move.forward * ratio[None],
+        inverse=move.inverse * ratio[None],
+        shift=move.shift * units.scale[None],
+    )

@@ -1,0 +1,215 @@
+"""A repair: its map, and what it gains."""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from jaxcal.read import Unnormalized, checks
+from jaxcal.repairing.cross_fitted import in_data_units
+from jaxcal.repairing.features import MOST, Features, too_many
+from jaxcal.repairing.fit import Fitted, Parameters
+from jaxcal.repairing.move import Move, move_all
+from jaxcal.results import Result, Sentences, TestResult, counted
+from jaxcal.typing import ArrayLike, Predictions, Scalar, Vector
+
+CLEAR = 2.0  # errors of a change that is printed
+
+
+class Repair(Result):
+    """A map that repairs predictions, and what it gains on pairs that it was not fitted to.
+
+    Attributes:
+        gain: Mean log score, in nats an observation, that predictions gain by maps that were fitted
+            without these observations, [].
+        low: Lower limit, [], of what these maps, one a fold, gain on the average of new
+            observations, of confidence about 1 - level (`experiments/repair`).
+        high: Upper limit, [].
+        p_value: One-sided p-value of "they gain nothing", [].
+        gains: Gain of each observation, [n]; NaN where the density of a target is 0 before.
+        unmoved: Number of predictions whose centre and scale were not found, which stay as they
+            are, [].
+        before: `calibration_test` of the predictions.
+        after: The same of the repaired ones, each by the map of its fold.
+        fitted: Parameters of the map that all pairs fit, with their prior deviations and errors.
+        features: What the map varies with.
+        names: Names of the coordinates, then of the inputs.
+        n_folds: Number of folds.
+    """
+
+    gain: Scalar
+    low: Scalar
+    high: Scalar
+    p_value: Scalar
+    gains: Vector
+    unmoved: Int[Array, ""]
+    before: TestResult
+    after: TestResult
+    fitted: Fitted
+    features: Features
+    names: tuple[tuple[str, ...], tuple[str, ...]] = eqx.field(static=True)
+    n_folds: int = eqx.field(static=True)
+
+    _scalar: ClassVar[str] = "gain"
+    _long: ClassVar[tuple[str, ...]] = ("gains", "features", "fitted", "names")
+
+    def predictions(self, predictions: Predictions, inputs: ArrayLike | None = None) -> Any:
+        """New predictions, repaired: an `Unnormalized`, or a distribution, again.
+
+        Args:
+            predictions: Predictions of the same kind, as many as there are; those of the fit too.
+            inputs: Their inputs, [n] or [n, q], where the fit had some.
+
+        Raises:
+            ValueError: Inputs are missing, or are others than those of the fit.
+        """
+        return move_all(predictions, self._move(predictions, inputs))
+
+    def draws(
+        self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
+    ) -> Float[Array, "n m *event"]:
+        """Draws [n, m, ...event] of predictions as draws of the repaired ones."""
+        values = checks.floats(draws, "draws")
+        move = self._move(predictions, inputs)
+        if values.ndim < 2 or len(values) != len(move.log_size):
+            raise ValueError(
+                f"draws: wanted shape [n, m, ..], n = {len(move.log_size)}, got {values.shape}"
+            )
+        rows = values.reshape(*values.shape[:2], -1)
+        return jax.vmap(move.of, in_axes=1, out_axes=1)(rows).reshape(values.shape)
+
+    def changes(self) -> list[str]:
+        """A sentence for each parameter of more than 2 errors, the clearest first."""
+        return [text for _, text in sorted(self._changes(), key=lambda one: -one[0])]
+
+    def _move(self, predictions: Predictions, inputs: ArrayLike | None) -> Move:
+        q = len(self.features.inputs.mix)
+        n = _count(predictions, inputs)
+        if inputs is None and q:
+            raise ValueError(f"inputs: the repair was fitted with {q} of them; give those of these")
+        dtype = self.features.units.center.dtype
+        columns = columns_of(inputs, n, dtype)
+        if columns.shape[1] != q:
+            raise ValueError(f"inputs: the repair was fitted with {q}, got {columns.shape[1]}")
+        return _moves(self.fitted.parameters, self.features, predictions, columns, n)
+
+    def _changes(self) -> list[tuple[float, str]]:
+        """Each with how many errors it is."""
+        (coordinates, inputs), said = self.names, []
+        values, errors = self.fitted.parameters, self.fitted.errors
+        for kind, words in (("shift", _shift), ("stretch", _stretch)):
+            value, error = getattr(values, kind), getattr(errors, kind)
+            for group, along in ALONG.items():
+                for size, change, (k,) in _clear(value[group], error[group]):
+                    said.append((size, f"{kind} of {coordinates[k]}: {words(change)}{along}"))
+            if len(inputs) <= MOST:  # combinations have no names
+                for size, change, (k, q) in _clear(value["inputs"], error["inputs"]):
+                    along = f" for each deviation of {inputs[q]}"
+                    said.append((size, f"{kind} of {coordinates[k]}: {words(change)}{along}"))
+        pairs = list(combinations(coordinates, 2))
+        for size, change, (k,) in _clear(values.correlation, errors.correlation):
+            way = "lower" if change > 0 else "higher"
+            said.append((size, f"correlation of {pairs[k][0]} and {pairs[k][1]}: {way}"))
+        return said
+
+    def _sentences(self) -> Sentences:
+        beyond = int(np.sum(np.asarray(self.gains) == -np.inf))
+        moved = counted(
+            "{} {target lies|targets lie} where the density that was repaired without "
+            "{it|them} is 0: it has an end, which the map moves with it [moved-edge]",
+            beyond,
+        )
+        n = self.gains.shape[-1]
+        left_out = too_many(n, *map(len, self.names))
+        few = (
+            f"{n} pairs are too few for a map that varies with "
+            f"{', '.join(left_out)}: it does not [few-pairs]"
+        )
+        unmoved = int(np.sum(np.asarray(self.unmoved)))
+        still = counted(
+            "{} {prediction stays|predictions stay} as {it is|they are}: the points drawn near "
+            "{it|them} rarely meet the mass [far-points]",
+            unmoved,
+        )
+        said = [(text, True) for text in self.before.warnings()]
+        return [*said, (moved, beyond > 0), (few, bool(left_out)), (still, unmoved > 0)]
+
+    def _lines(self) -> list[str]:
+        level = float(self.before.level)
+        low, high = float(self.low), float(self.high)
+        lines = [
+            f"repair, n = {len(self.gains)}, {self.n_folds} folds",
+            f"  gain    {float(self.gain):.3g} nats an observation   ({1 - level:.0%} limits "
+            f"{low:.3g} to {high:.3g}, p = {float(self.p_value):.2g})",
+        ]
+        for name, test in (("before", self.before), ("after", self.after)):
+            lines.append(f"  {name:<7} calibration test: {test.verdict}, p = {test.p_value:.2g}")
+        changes = self.changes() or ["nothing by more than two errors"]
+        lines += ["  what the map of all pairs changes:", *(f"    {text}" for text in changes)]
+        table = self.after.table
+        left = [] if table is None else table.sentences(level)
+        if left:
+            lines += ["  what it leaves:", *(f"    {text}" for text in left)]
+        return lines
+
+
+ALONG = {
+    "common": "",
+    "center": " for each deviation of its claimed centre",
+    "scale": " for each deviation of its claimed log scale",
+}
+
+
+def _clear(values: Array, errors: Array) -> Iterator[tuple[float, float, tuple[int, ...]]]:
+    """Values of more than `CLEAR` errors: how many, the value, and its place."""
+    ratios = np.asarray(jnp.abs(values) / errors)
+    for place in zip(*np.nonzero(ratios > CLEAR), strict=True):
+        yield float(ratios[place]), float(values[place]), tuple(map(int, place))
+
+
+def _shift(value: float) -> str:
+    return f"{'higher' if value > 0 else 'lower'} by {abs(value):.2g} sd"
+
+
+def _stretch(value: float) -> str:
+    return f"made {np.exp(abs(value)):.2g} times as {'wide' if value > 0 else 'narrow'}"
+
+
+def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n q"]:
+    """Inputs as columns; none without them."""
+    if inputs is None:
+        return jnp.zeros((n, 0), dtype)
+    values = checks.rows(inputs, n, "inputs").astype(dtype)
+    if not isinstance(values, Tracer) and not bool(jnp.all(jnp.isfinite(values))):
+        raise ValueError("inputs: wanted finite numbers, got NaN or infinite ones")
+    return values
+
+
+def _count(predictions: Any, inputs: ArrayLike | None) -> int:
+    """How many predictions there are; of a distribution for all, as many as inputs, or one."""
+    if not isinstance(predictions, Unnormalized):
+        if predictions.batch_shape:
+            return int(predictions.batch_shape[0])
+        return 1 if inputs is None else len(checks.features(inputs, "inputs"))
+    each = jax.vmap(lambda _: 0.0, in_axes=(predictions.in_axes,))
+    return jax.eval_shape(each, predictions.params).shape[0]
+
+
+@partial(jax.jit, static_argnames="n")
+def _moves(
+    parameters: Parameters,
+    features: Features,
+    predictions: Predictions,
+    inputs: Float[Array, "n q"],
+    n: int,
+) -> Move:
+    """Those of n predictions, in the units of the data."""
+    frame = features.frame(predictions, n, inputs)
+    return in_data_units(parameters.moves(frame), features.units)

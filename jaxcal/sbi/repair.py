@@ -1,0 +1,124 @@
+"""Repair of posteriors by simulated pairs."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from jaxcal import repairing
+from jaxcal.read import checks
+from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.pairs import inputs_of, score_pairs, summarized
+from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
+from jaxcal.sbi.repaired import Repaired, RepairedPosterior, RepairedSampler
+from jaxcal.typing import ArrayLike, KeyLike, Names, Observations, PosteriorLike, PriorLike
+
+
+def repair_posterior(
+    key: KeyLike,
+    posterior: PosteriorLike,
+    thetas: ArrayLike,
+    xs: Observations,
+    *,
+    prior: PriorLike | None = None,
+    bounds: ArrayLike | None = None,
+    names: Names | None = None,
+    summarize: Callable[[Any], ArrayLike] | None = None,
+    folds: int = 5,
+    level: float = 0.05,
+    exclude_invalid_x: bool = False,
+) -> RepairedPosterior:
+    r"""Repair a posterior by simulated pairs that it was not trained on, and certify the gain.
+
+    The map of `jaxcal.repair` acts on free parameters: with bounds, u = g(theta) is the logit or
+    logarithm of the distance from them (`Space`), and with T the map in u,
+
+    .. math:: \log p'(\theta) = \log p(\theta_0) - \log |B| + \log |g'(\theta)|
+        - \log |g'(\theta_0)|, \quad \theta_0 = g^{-1}(T^{-1}(g(\theta))),
+
+    so that the constant of p stays as it is, and no mass leaves the bounds.
+
+    Args:
+        key: Random key: typed, legacy or an integer.
+        posterior: Anything that `score_pairs` takes and that has log densities for any x: NPE, NLE
+            and NRE of sbi, functions, networks and flows of JAX and torch.
+        thetas: [n, d] parameters from the prior.
+        xs: [n, ..] observations simulated from them, or a dict of such. Pairs that trained the
+            posterior make the certificate void: simulate new ones, or keep some back.
+        prior: As in `score_pairs`.
+        bounds: (low, high), where the prior does not say.
+        names: Of the d parameters.
+        summarize: Function of observations [n, ..] that returns what the map may vary with, [n, q];
+            by default the observations, or the network's own embedding of long ones.
+        folds: As in `jaxcal.repair`.
+        level: As in `jaxcal.repair`.
+        exclude_invalid_x: As in `score_pairs`.
+
+    Returns:
+        `RepairedPosterior`, with ``log_prob(theta, x)``, ``sample(shape, x)`` and the certificate;
+        tensors come back as tensors.
+
+    Raises:
+        ValueError: As in `score_pairs` and `jaxcal.repair`.
+        TypeError: The posterior has no log densities, only by an ODE, or for its own x alone.
+
+    Cost: that of `score_pairs` and `jaxcal.repair`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> prior = dist.Normal(jnp.zeros(1), 1.0).to_event(1)
+        >>> thetas, noise = jax.random.normal(jax.random.key(0), (2, 200, 1))
+        >>> def log_prob(theta, x):  # half as wide as the exact posterior, N(x / 2, 1 / 2)
+        ...     return -4 * ((theta - x / 2) ** 2).sum()
+        >>> repaired = sbi.repair_posterior(1, log_prob, thetas, thetas + noise, prior=prior)
+        >>> bool(repaired.certificate.low > 0)
+        True
+        >>> repaired.log_prob(jnp.zeros((3, 1)), jnp.zeros(1)).shape
+        (3,)
+    """
+    key = checks.key(key)
+    scorer = as_posterior(posterior, thetas, prior)
+    if isinstance(scorer, ArrayPosterior | DistributionPosterior):
+        raise TypeError(
+            "posterior: arrays and batches of distributions say nothing of other observations: "
+            "pass a function, network or flow, or use jaxcal.repair on these predictions"
+        )
+    keys = jax.random.split(key)
+    given = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
+    pairs = score_pairs(
+        keys[0],
+        scorer,
+        thetas,
+        xs,
+        prior=prior,
+        bounds=bounds,
+        summaries=given,
+        names=names,
+        exclude_invalid_x=exclude_invalid_x,
+    )
+    if pairs.predictions is None or not isinstance(scorer, Densities):
+        raise TypeError(
+            "posterior: a repair needs thousands of log densities, and this posterior has scores "
+            "alone or solves an ODE for each: train NPE, NLE or NRE"
+        )
+    options = {"names": pairs.names, "folds": folds, "level": level}
+    repair = repairing.repair(
+        keys[1], pairs.predictions, pairs.thetas, inputs=inputs_of(pairs), **options
+    )
+    kind = RepairedSampler if isinstance(scorer, Sampler) else Repaired
+    features = partial(_features, scorer, summarize, pairs.thetas.dtype)
+    shapes = jax.tree.map(lambda leaf: tuple(jnp.shape(leaf))[1:], pairs.xs)
+    return RepairedPosterior(
+        posterior, kind(scorer, pairs.space, repair, features), shapes, pairs.notes
+    )
+
+
+def _features(scorer: Any, summarize: Any, dtype: Any, xs: Any) -> Array:
+    """What the map varies with, of new observations."""
+    n = len(jax.tree.leaves(xs)[0])
+    given = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
+    return summarized(scorer, xs, given, n)[0].astype(dtype)

@@ -1,0 +1,243 @@
+"""A posterior after a repair, in the library that it came from."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxcal.read import Scores, checks
+from jaxcal.read.scores import each_density, scores_at
+from jaxcal.read.standardized import along_last
+from jaxcal.repairing import Repair
+from jaxcal.sbi.posteriors import Densities, is_tensor
+from jaxcal.sbi.space import Space, bound_again, freed
+from jaxcal.typing import ArrayLike, Key, KeyLike
+
+
+@dataclass(frozen=True, eq=False)
+class Repaired:
+    """The repaired posteriors as other tests take a posterior: scores, densities and draws.
+
+    Attributes:
+        scorer: The original, over its own parameters.
+        space: From which bounds these are freed. The map acts on free parameters.
+        repair: The map and its certificate.
+        features: ``features(xs)``, the inputs [n, q] that the map varies with.
+    """
+
+    scorer: Densities
+    space: Space
+    repair: Repair
+    features: Callable[[PyTree], Array]
+
+    @property
+    def prior(self) -> Any:
+        """That of the original, or None."""
+        return getattr(self.scorer, "prior", None)
+
+    def predictions(self, xs: PyTree) -> Any:
+        """The repaired posteriors given n observations, over the original's parameters."""
+        moved = self.repair.predictions(self._original(xs), self.features(xs))
+        return bound_again(moved, self.space)
+
+    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
+        """Scores at thetas [n, d] and at nodes."""
+        at, at_nodes = scores_at(self.predictions(xs), thetas, nodes)
+        return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
+
+    def moved(self, draws: Float[Array, "n m d"], xs: PyTree) -> Float[Array, "n m d"]:
+        """Draws of n original posteriors as draws of the repaired ones."""
+        original, inputs = self._original(xs), self.features(xs)
+        far = -math.log(float(jnp.finfo(draws.dtype).tiny))
+        us = jnp.clip(self.space.free(draws), -far, far)  # finite where rounding met a bound
+        thetas = self.space.bound(self.repair.draws(us, original, inputs))
+        low, high = (along_last(edge, thetas) for edge in (self.space.low, self.space.high))
+        return jnp.clip(thetas, low, high)
+
+    def _original(self, xs: PyTree) -> Any:
+        return freed(self.scorer.predictions(xs), self.space)
+
+
+@dataclass(frozen=True, eq=False)
+class RepairedSampler(Repaired):
+    """The same of an original that draws cheaply."""
+
+    def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
+        """m draws of each."""
+        scorer: Any = self.scorer
+        return self.moved(scorer.sample(key, xs, m), xs)
+
+
+class RepairedPosterior:
+    """What `jaxcal.sbi.repair_posterior` returns: a posterior again, for any observation.
+
+    Every test of `jaxcal.sbi` takes it too, `check_posterior` above all.
+
+    Attributes:
+        certificate: The `jaxcal.repairing.Repair`: what the map changes, its gain in nats with
+            limits, tests before and after. It is void where the pairs trained the posterior.
+        notes: Sentences on the pairs.
+    """
+
+    def __init__(
+        self, source: Any, repaired: Repaired, x_shapes: PyTree, notes: tuple[str, ...]
+    ) -> None:
+        self.source, self.repaired, self.notes = source, repaired, notes
+        self.certificate = repaired.repair
+        self._x_shapes = x_shapes
+
+    def __repr__(self) -> str:
+        return "\n".join(["repaired posterior", repr(self.certificate), *self.notes])
+
+    @property
+    def default_x(self) -> Any:
+        """The observation that sbi's ``set_default_x`` gave the original, or None."""
+        return getattr(self.source, "default_x", None)
+
+    def predictions(self, xs: PyTree) -> Any:
+        """The posteriors given n observations, as `jaxcal.sbi.predictions` gives them: their maps
+        are computed once, and log densities may be compiled."""
+        return self.repaired.predictions(self._rows(xs))
+
+    def log_prob(self, theta: ArrayLike, x: Any = None) -> Any:
+        """Log densities, with the constants of the original: normalized where it is.
+
+        For posteriors of sbi with bounds that are estimated directly (NPE), the share of the
+        estimate that lies beyond the bounds is taken out, as sbi does. No gradient reaches torch.
+
+        Args:
+            theta: Parameters, [b, d] or [d].
+            x: One observation, for all, or b of them; by default the original's ``default_x``.
+
+        Returns:
+            [b] or []; -infinity beyond the bounds. A tensor where theta or x is one.
+
+        Cost: about 900 log densities an observation, to find its map.
+        """
+        thetas = checks.floats(theta, "theta")
+        d = len(self.repaired.space.low)
+        if thetas.ndim not in (1, 2) or thetas.shape[-1] != d:
+            raise ValueError(f"theta: wanted shape [b, {d}] or [{d}], got {thetas.shape}")
+        rows, given = thetas.reshape(-1, d), self._given(x)
+        xs = self._rows(given)
+        n = len(jax.tree.leaves(xs)[0])
+        if n not in (1, len(rows)):
+            raise ValueError(f"x: wanted one observation or {len(rows)}, one a theta, got {n}")
+        logs = _logs(self.repaired.predictions(xs), rows, one=n == 1)
+        logs = logs - self._log_inside(given, n).astype(logs.dtype)
+        return _like((theta, given), logs if thetas.ndim == 2 else logs[0])
+
+    def sample(
+        self, shape: Any, x: Any = None, *, key: KeyLike | None = None, **options: Any
+    ) -> Any:
+        """Draws of the original, mapped.
+
+        Args:
+            shape: Of the draws, as a tuple.
+            x: One observation; by default the original's ``default_x``.
+            key: Random key. Posteriors with their own ``sample`` (sbi) draw by torch's generator.
+            **options: Of the original's own ``sample``.
+
+        Returns:
+            [*shape, d].
+
+        Raises:
+            TypeError: The original offers no draws (map your own by `draws`), or a key is missing.
+        """
+        shape, given = tuple(shape), self._given(x)
+        if _draws_itself(self.source):
+            drawn = self.source.sample(shape, x=given, **options)
+            return self.draws(drawn, given)
+        if not isinstance(self.repaired, RepairedSampler):
+            raise TypeError(
+                "posterior: the original offers no draws; map draws of your own, as by MCMC, by "
+                ".draws(draws, x)"
+            )
+        if key is None:
+            raise TypeError("key: wanted a random key, as the original draws by JAX")
+        drawn = self.repaired.sample(checks.key(key), self._one(given), math.prod(shape))
+        return _like((given,), drawn[0].reshape(*shape, -1))
+
+    def sample_batched(self, shape: Any, x: Any, **options: Any) -> Any:
+        """Draws [*shape, b, d] given b observations, by the original's own ``sample_batched``."""
+        drawn = self.source.sample_batched(tuple(shape), x=x, **options)
+        values = checks.floats(drawn, "draws")
+        rows = jnp.moveaxis(values.reshape(-1, *values.shape[-2:]), 1, 0)
+        moved = self.repaired.moved(rows, self._rows(x))
+        return _like((drawn,), jnp.moveaxis(moved, 0, 1).reshape(values.shape))
+
+    def draws(self, draws: ArrayLike, x: Any = None) -> Any:
+        """Draws [.., d] of the original given one observation, as draws of the repaired."""
+        values = checks.floats(draws, "draws")
+        d = len(self.repaired.space.low)
+        if values.ndim < 1 or values.shape[-1] != d:
+            raise ValueError(f"draws: wanted shape [.., {d}], got {values.shape}")
+        moved = self.repaired.moved(values.reshape(1, -1, d), self._one(self._given(x)))
+        return _like((draws,), moved.reshape(values.shape))
+
+    def _given(self, x: Any) -> Any:
+        given = self.default_x if x is None else x
+        if given is None:
+            raise ValueError("x: wanted an observation; the original has no default_x")
+        return given
+
+    def _rows(self, x: Any) -> PyTree:
+        """Observations with a leading axis."""
+
+        def rows(leaf: Any, shape: tuple[int, ...]) -> Array:
+            array = checks.features(leaf, "x")
+            if array.shape == shape:
+                return array[None]
+            if array.shape[1:] == shape:
+                return array
+            raise ValueError(
+                f"x: wanted an observation of shape {shape} or several of them, got {array.shape}"
+            )
+
+        if isinstance(self._x_shapes, dict):
+            return {name: rows(x[name], shape) for name, shape in self._x_shapes.items()}
+        return rows(x, self._x_shapes)
+
+    def _one(self, x: Any) -> PyTree:
+        xs = self._rows(x)
+        if (n := len(jax.tree.leaves(xs)[0])) != 1:
+            raise ValueError(f"x: wanted one observation, got {n}; sample_batched takes several")
+        return xs
+
+    def _log_inside(self, x: Any, n: int) -> Array:
+        """Logarithm of the share of sbi's direct estimates that lies within the bounds, [n]."""
+        share = getattr(self.source, "leakage_correction", None)
+        if share is None or not self.repaired.space.bounded.any():
+            return jnp.zeros(n)
+        rows = [x] if n == 1 else [x[k : k + 1] for k in range(n)]
+        return jnp.log(jnp.asarray([float(share(x=row)) for row in rows]))
+
+
+@partial(jax.jit, static_argnames="one")
+def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
+    """Of one posterior at all thetas, or of each at its own."""
+    at: Any = lambda log_density, theta: log_density(theta)  # noqa: E731
+    if not one:
+        return each_density(predictions, at, thetas)
+    return jax.vmap(lambda theta: each_density(predictions, at, theta[None])[0])(thetas)
+
+
+def _draws_itself(source: Any) -> bool:
+    """Whether it draws as posteriors of sbi do, ``sample(shape, x=..)``."""
+    return hasattr(source, "default_x") and hasattr(source, "sample")
+
+
+def _like(inputs: tuple[Any, ...], values: Array) -> Any:
+    """Values as a tensor on the device of the first tensor among the inputs, if there is one."""
+    tensors = [one for one in inputs if is_tensor(one)]
+    if not tensors:
+        return values
+    import torch  # pyright: ignore[reportMissingImports]
+
+    return torch.as_tensor(np.array(values)).to(tensors[0].device, tensors[0].dtype)
