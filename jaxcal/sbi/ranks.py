@@ -303,8 +303,11 @@ def rank_metric(key: KeyLike) -> Callable[..., dict[str, Any]]:
                 raise ValueError(
                     f"variable_keys: {missing[0]!r} is not in both estimates and targets"
                 )
-            estimates, targets = ({name: a[name] for name in chosen} for a in (estimates, targets))
-        result = check_draws(key, estimates, targets, names=variable_names)
+            draws: Any = {name: estimates[name] for name in chosen}
+            targets = {name: targets[name] for name in chosen}
+        else:
+            draws = estimates
+        result = check_draws(key, draws, targets, names=variable_names)
         label = "Rank p-value"
         return {
             "values": np.asarray(result.p_values[1:]),
