@@ -187,9 +187,10 @@ def target_bandwidth(
     # a target that is not finite is counted alone: it spoils no bandwidth
     finite = jnp.where(jnp.isfinite(view.points), view.points, 0)
     chosen = bandwidth("target", spec.target_kernel, Vectors(finite), finite)
+    identical = chosen.identical & (spec.standardize or bool(chosen.bandwidths))
     ys = targets.reshape(targets.shape[0], -1)
     return chosen, {
-        "identical-targets": chosen.identical & (spec.standardize or bool(chosen.bandwidths)),
+        "identical-targets": identical,
         "constant-coordinates": jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
         "far-targets": range_over_iqr(ys),
     }
