@@ -12,9 +12,9 @@ from jaxcal.ckce.estimator import checked_problem
 from jaxcal.ckce.inputs import noise, residuals
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.kernels import grams
-from jaxcal.measures.classes import cells
 from jaxcal.numerics import at_least
 from jaxcal.typing import ArrayLike, KernelLike, Scalar
+from reference.classes import cells
 
 
 class ConditionalMean(NamedTuple):

@@ -16,12 +16,16 @@ from jaxtyping import Array, Float
 
 from jaxcal import checks
 from jaxcal.dce.intervals import boxcars
-from jaxcal.dce.kernel import positive_like
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.sorting import sums
-from jaxcal.typing import Key, KeyLike, Scalar
+from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
 NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
+
+
+def positive_like(bandwidth: ArrayLike, v: Vector) -> Array:
+    """The bandwidth in the dtype of the predictions; ValueError where it is known not to be > 0."""
+    return checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
 
 
 class Sketch(eqx.Module):

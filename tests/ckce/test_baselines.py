@@ -10,6 +10,7 @@ from reference import synthetic
 from reference.classes import (
     absolute,
     canonical_error,
+    cell_numbers,
     euclidean,
     squared_euclidean,
     total_variation,
@@ -19,7 +20,6 @@ from reference.conditional_means import brier_split
 from jaxcal.ckce import ckce, jkce, skill
 from jaxcal.kernels import Linear
 from jaxcal.measures import confidences, reliability
-from jaxcal.measures.classes import cell_numbers
 
 N = problems.N
 Q, Y = problems.data()
