@@ -21,6 +21,7 @@ from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
 from reference.partitions import MOST, Partition, best_partition, mean_labels
+from reference.sketches import positive_like
 
 
 class Domain(eqx.Module):
@@ -183,7 +184,7 @@ def laplace_witness(
     """The witness of `kernel_ce` with a Laplace kernel at points ``at`` [t] of [0, 1], in
     O((n + t) log n)."""
     data = ordered(binary(predictions, targets, weights))
-    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(data.v.dtype)
+    bandwidth = positive_like(bandwidth, data.v)
     v, rho = data.v, data.rho
     left, right = sums(v, rho, bandwidth)
     t = checks.floats(at, "at")

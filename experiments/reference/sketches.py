@@ -18,9 +18,14 @@ from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.sorting import sums
 from jaxcal.read import checks
-from jaxcal.typing import Key, KeyLike, Scalar
+from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
 NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
+
+
+def positive_like(bandwidth: ArrayLike, v: Vector) -> Array:
+    """The bandwidth in the dtype of the predictions; ValueError where it is known not to be > 0."""
+    return checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
 
 
 class Sketch(eqx.Module):
@@ -60,7 +65,7 @@ def pair_sample(
     """
     key = checks.key(key)
     data = binary(predictions, targets, weights)
-    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(data.v.dtype)
+    bandwidth = positive_like(bandwidth, data.v)
     n, size = data.v.size, (2, checks.integer(n_pairs, "n_pairs"))
     chance = None if weights is None else data.w
     i, j = jax.random.choice(key, n, size, p=chance)
@@ -82,7 +87,7 @@ def random_features(
     huge frequencies."""
     key = checks.key(key)
     data = binary(predictions, targets, weights)
-    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(data.v.dtype)
+    bandwidth = positive_like(bandwidth, data.v)
     rho = data.w * (data.y - data.v)
     omegas = jax.random.cauchy(key, (checks.integer(n_draws, "n_draws"),), rho.dtype) / bandwidth
 
@@ -107,7 +112,7 @@ def random_bins(
     key = checks.key(key)
     data = ordered(binary(predictions, targets, weights))
     v, rho = data.v, data.rho
-    bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
+    bandwidth = positive_like(bandwidth, v)
     width_key, shift_key = jax.random.split(key)
     widths = (
         jax.random.gamma(width_key, 2.0, (checks.integer(n_draws, "n_draws"),), v.dtype) * bandwidth
