@@ -1,4 +1,4 @@
-"""Kernels k(x, y) on points and classes, and the bandwidth rules."""
+"""Kernels k(x, y) on points, classes and sequences of tokens, and the bandwidth rules."""
 
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.points import (
@@ -15,6 +15,7 @@ from jaxcal.kernels.points import (
     Radial,
     RationalQuadratic,
 )
+from jaxcal.kernels.tokens import Hamming, Spectrum
 
 __all__ = [
     "IMQ",
@@ -22,6 +23,7 @@ __all__ = [
     "Constant",
     "Delta",
     "Gaussian",
+    "Hamming",
     "Kernel",
     "L1Laplace",
     "Laplace",
@@ -31,6 +33,7 @@ __all__ = [
     "Profile",
     "Radial",
     "RationalQuadratic",
+    "Spectrum",
 ]
 
 

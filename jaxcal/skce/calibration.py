@@ -53,6 +53,11 @@ def skce_test(
     ``target_kernel``. The one of the paper's experiments is ``standardize=False,
     target_kernel=Gaussian(1.0), prediction_kernel=Laplace(1.0)``.
 
+    With ``divergence=jaxcal.divergences.Vectors(x)`` the null hypothesis is P(Y | x) = prediction,
+    for any inputs x [n, q]. From `jaxcal.Draws` this is ACMMD, with the mean over all draws of a
+    prediction where the paper takes one draw; sequences have kernels `jaxcal.kernels.Hamming` and
+    `jaxcal.kernels.Spectrum`, with ``standardize=False``.
+
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: A numpyro distribution with batch shape [n] (Normal, MultivariateNormal,
@@ -103,7 +108,7 @@ def skce_test(
     Cost: n^2 (b + d) multiplications for b draws of the null and closed forms; memory
     O(tile^2 + n b).
 
-    Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4.
+    Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4; of ACMMD Glaser et al. (2024).
 
     Example:
         >>> import jax, jaxcal
