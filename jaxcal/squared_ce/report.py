@@ -63,7 +63,7 @@ class Report(Result):
         """Interval of the calibration error, from every row.
 
         It held the error in 94 to 100 % of data sets of 60 to 10,000 rows of eight populations of
-        confidences, nominal 95 %, and of the canonical notion in COVERED
+        confidences, nominal 95 %, and in 91 to 99 % of 300 rows of nineteen of vectors
         (experiments/squared_ce_intervals).
         """
         return self.every_row.interval
