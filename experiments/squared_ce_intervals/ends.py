@@ -53,7 +53,10 @@ def study(config: Config) -> runner.Study:
         c = POPULATIONS[name].quantile(jax.random.uniform(place, (n,)))
         rate = jnp.asarray(POPULATIONS[name].rate(np.asarray(c)))
         problem = binary(c, jax.random.bernoulli(label, rate).astype(int))
-        return tuple(problem_error(fit, problem, extend=extend) for extend in (False, True))
+        return tuple(
+            problem_error(fit, problem, estimators="paper", extend=extend)
+            for extend in (False, True)
+        )
 
     def measure(cell: runner.Cell, key: jax.Array) -> dict[str, Any]:
         truth = POPULATIONS[cell["population"]].error()

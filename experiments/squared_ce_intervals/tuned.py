@@ -46,7 +46,7 @@ def study(config: Config) -> runner.Study:
         place, label, fit = jax.random.split(key, 3)
         c = population.quantile(jax.random.uniform(place, (n,)))
         y = jax.random.bernoulli(label, jnp.asarray(population.rate(np.asarray(c))))
-        report = problem_error(fit, binary(c, y.astype(int)))
+        report = problem_error(fit, binary(c, y.astype(int)), estimators="paper")
         truth, step = population.error(), report.quoted.one_step
         assert step is not None
 

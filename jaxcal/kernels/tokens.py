@@ -9,9 +9,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from jaxcal import convert
 from jaxcal.kernels.algebra import Kernel
 from jaxcal.numerics import safe_sqrt
+from jaxcal.read import convert
 from jaxcal.typing import DTypeLike, Scalar
 
 

@@ -128,7 +128,10 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     """
     one(report, "selected", "report", "Report")
     if not report.estimators:
-        raise ValueError("report: holds no tuned estimators to draw")
+        raise ValueError(
+            "report: holds no tuned estimators to draw; ask calibration_error for some, such as "
+            'estimators="paper"'
+        )
     ax = axes(ax)
     tuned = sorted(report.estimators.values(), key=lambda each: np.nan_to_num(each.risk, nan=1e9))
     ax.set_xlabel(f"{report.notion} calibration error (root of the squared error)")

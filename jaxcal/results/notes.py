@@ -193,10 +193,6 @@ TABLE = {
         -1,
         _named,
     ),
-    "canonical-interval": Note(
-        "the interval of the canonical notion, from the test rows, does not hold as often as it "
-        "says: a nominal 95 % held the error in 57 of 75 data sets of 300 rows"
-    ),
     "confident-predictions": Note(
         "all confidences are .8 or more: for such data the 95 % interval from the test rows held "
         "the error in about 90 % (at 60 test rows)"

@@ -20,15 +20,16 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from jaxcal.read import checks
 from jaxcal.results import Interval
 from jaxcal.squared_ce.intervals import root
-from jaxcal.squared_ce.reductions import Reduced
+from jaxcal.squared_ce.reductions import Reduced, softmax
 
 POWER, MOST, ALTOGETHER = 0.4, 32, 2048  # functions: n^0.4, at most, and of all classes together
 STORED = 2**26  # numbers of all functions at all rows
+POWERS = (0.25, 0.5, 2.0, 4.0)  # of probabilities: inverse temperatures
 ROUNDING = 1e-10
 
 
@@ -65,14 +66,17 @@ class LeaveOneOut(eqx.Module):
 def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     r"""Estimate a calibration error from every row, with an interval that holds near zero too.
 
-    One-step estimate in which each row is tested against the fit to all others. The fit is the
-    projection on :math:`n^{2/5}` (at most 32) cosines of the ranks of the confidences. The interval
+    One-step estimate in which each row is tested against the fit to all others. The fit is a
+    projection on few functions of the predictions. Of confidences: :math:`n^{2/5}` (at most 32)
+    cosines of their ranks. Of vectors, for each class: 1, its probability, also at the temperatures
+    1/4, 1/2, 2 and 4, the probabilities of the other classes, their products with its own, and half
+    as many cosines of the rank of each probability; of these the first n / 4. The interval
     consists of the errors that a test does not reject. Near zero, where no estimate is too low, the
-    test is one-sided; the two tails become equal as the error grows. Residuals that oscillate
-    faster than the cosines are not seen.
+    test is one-sided; the two tails become equal as the error grows. Residuals that are no
+    combination of these functions, as those that oscillate faster than the cosines, are not seen.
 
     Args:
-        problem: A `Reduced`, as of `binary`, or of `reduce` for a scalar notion.
+        problem: A `Reduced`, as of `binary` or `reduce`.
         level: The interval has confidence 1 - ``level``.
 
     Returns:
@@ -100,14 +104,14 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
         )
     if inputs.ndim == 3:  # a scalar problem a class
         inputs, residuals = inputs[..., 0].T, residuals[..., 0].T
-    elif inputs.shape[1] > 1:
-        raise ValueError(
-            f"problem: wanted confidences, [n, 1] or [m, n, 1], got vectors of shape "
-            f"{inputs.shape}: no few functions of a vector hold its residual"
-        )
-    q = np.stack([_of_ranks(c, _functions(*inputs.shape)) for c in inputs.T], axis=1)
+    scalar = problem.inputs.shape[-1] == 1
+    if scalar:
+        q = np.stack([_of_ranks(c, _functions(*inputs.shape)) for c in inputs.T], axis=1)
+    else:
+        q = _of_vectors(inputs)
     squared, moments = _estimate(inputs, residuals, q)
-    most = 2.0 if problem.inputs.ndim == 3 else 1.0  # two distributions: |p - q|^2 <= 2
+    # of two distributions: |p - q|^2 <= 2
+    most = 1.0 if scalar and problem.inputs.ndim == 2 else 2.0
     low, high = accepted(squared, moments, level, most)
     if moments.noise == 0 and moments.slope == 0:  # all labels are as certain predictions say
         high = max(high, 1 - level ** (1 / problem.n))
@@ -123,10 +127,33 @@ def _functions(n: int, m: int) -> int:
 
 def _of_ranks(confidences: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "n k"]:
     """Orthonormal cosines of the ranks; columns of zeros where there are fewer distinct values."""
-    from scipy.stats import rankdata
+    return _orthonormal(_cosines(confidences, np.arange(k)))
 
-    places = (rankdata(confidences) - 0.5) / confidences.size
-    return _orthonormal(np.cos(np.pi * places[:, None] * np.arange(k)))
+
+def _cosines(
+    confidences: Float[np.ndarray, " n"], frequencies: Int[np.ndarray, " k"]
+) -> Float[np.ndarray, "n k"]:
+    _, which, counts = np.unique(confidences, return_inverse=True, return_counts=True)
+    places = ((np.cumsum(counts) - counts / 2) / confidences.size)[which]
+    return np.cos(np.pi * places[:, None] * frequencies)
+
+
+def _of_vectors(p: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m k"]:
+    """Orthonormal functions of probability vectors for each of their classes."""
+    n, m = p.shape
+    most = max(min(n // 4, ALTOGETHER // m, STORED // (n * m)), 1)
+    logs = np.log(np.maximum(p, 1e-300))
+    tempered = np.stack([softmax(power * logs) for power in POWERS], axis=-1)
+    waves = np.arange(1, max(int(n**POWER) // 2, 2))
+    cosines = [_cosines(c, waves) for c in p.T[: most + 1]]
+    functions = []
+    for j in range(m):
+        near = [other for other in range(m) if other != j][:most]
+        own, others = p[:, [j]], p[:, near]
+        columns = [np.ones((n, 1)), own, tempered[:, j], others, own * others]
+        columns += [_cosines(p[:, j], waves), *(cosines[other] for other in near)]
+        functions.append(_orthonormal(np.hstack(columns)[:, :most]))
+    return np.stack(functions, axis=1)
 
 
 def _orthonormal(columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:

@@ -250,7 +250,10 @@ def test_the_simulation_of_the_paper_gives_its_known_estimates():
     with jax.enable_x64(True):
         sample = tempered_dirichlet(jax.random.key(5), 500)
     p, y = np.asarray(sample.probabilities), np.asarray(sample.labels)
-    result = squared_ce.calibration_error(jax.random.key(6), p, y, notion="canonical")
+    result = squared_ce.calibration_error(
+        jax.random.key(6), p, y, notion="canonical", estimators="paper"
+    )
+    assert result.interval.low < 0.2516 < result.interval.high  # from every row
     for name, (mean, sd) in {
         "kde": (0.209, 0.012),
         "ukkr": (0.222, 0.036),
@@ -267,7 +270,7 @@ def test_confidences_of_the_closed_form_give_their_known_estimates():
     # bands as above; the truth is 0.1826
     with jax.enable_x64(True):
         problem = squared_confidence(jax.random.key(13), 500)
-    result = squared_ce.problem_error(jax.random.key(14), problem)
+    result = squared_ce.problem_error(jax.random.key(14), problem, estimators="paper")
     for name, (mean, sd) in {
         "bins": (0.193, 0.022),
         "kde": (0.181, 0.019),
@@ -399,6 +402,7 @@ def test_a_permutation_of_the_pairs_changes_nothing(n):
         ({"test": 1.5}, ValueError, "test: wanted a share between 0 and 1"),
         ({"test": np.ones(3)}, ValueError, "test: wanted row numbers, or a mask of length 100"),
         ({"level": 95.0}, ValueError, "level: wanted a probability of rejecting"),
+        ({"estimators": "all"}, TypeError, 'estimators: wanted "paper" or a list'),
         ({"estimators": [Bins]}, (TypeError, AttributeError), "estimators|property"),
         ({"estimators": [Bins((5, 6)), Bins((7, 8))]}, ValueError, "two are called 'bins'"),
     ],
@@ -408,17 +412,15 @@ def test_bad_options_are_named(problem, options, error, message):
         squared_ce.problem_error(jax.random.key(2), problem, **options)
 
 
-def test_the_headline_needs_no_estimator(problem, report):
-    alone = squared_ce.problem_error(jax.random.key(2), problem, estimators=[])
+def test_by_default_no_estimator_is_tuned(problem, report):
+    alone = squared_ce.problem_error(jax.random.key(2), problem)
+    assert alone.estimators == {}
     assert (alone.error, alone.interval) == (report.error, report.interval)
     assert str(alone).splitlines() == str(report).splitlines()[:3]
     for act in (lambda: alone.best, lambda: plots.calibration_errors(alone)):
         with pytest.raises(ValueError, match="tuned"):
             act()
     assert alone.to_dict()["estimators"] == {}
-    p, y = np.full((20, 2), 0.5), np.arange(20) % 2
-    with pytest.raises(ValueError, match="estimators: wanted at least one"):
-        squared_ce.calibration_error(jax.random.key(1), p, y, notion="canonical", estimators=[])
 
 
 def test_bad_data_is_named_or_flagged(problem):
@@ -509,16 +511,14 @@ def test_the_interval_printed_is_the_one_step_one_of_an_estimator_that_has_it(pr
             np.testing.assert_allclose(tuned.interval.high**2, middle + (high - low) / 2)
     highest = max(each.interval.high for each in report.estimators.values() if each.one_step)
     for selected, wanted in [("8 bins", "8 bins"), ("kkr", report.quoted.name)]:
-        quoted = replace(report, selected=selected, every_row=None)
-        low, high = (float(end) for end in quoted.interval[:2])
+        quoted = replace(report, selected=selected)
+        low, high = (float(end) for end in quoted.test_interval[:2])
         assert wanted != "kkr"
         assert low == report.estimators[wanted].interval.low
         assert high == highest
         text = f"95 % interval {low:.4f} to {high:.4f} from the test rows, one step of "
         assert text + words(wanted) in repr(quoted)
-    alone = replace(
-        report, estimators={"kkr": report.estimators["kkr"]}, selected="kkr", every_row=None
-    )
+    alone = replace(report, estimators={"kkr": report.estimators["kkr"]}, selected="kkr")
     assert "95 % interval none" in repr(alone)
 
 
