@@ -126,9 +126,10 @@ def kernel_ce(
         raise ValueError("kernel: wanted one with a bandwidth, such as Gaussian(0.7071)")
     data = binary(predictions, targets, weights)
     if isinstance(kernel, Laplace):
-        if jnp.size(kernel.bandwidth) != 1:
-            raise ValueError(f"kernel: wanted one bandwidth, got {jnp.size(kernel.bandwidth)}")
-        return _laplace(ordered(data), jnp.reshape(kernel.bandwidth, ()).astype(data.v.dtype))
+        bandwidth = jnp.asarray(kernel.bandwidth, data.v.dtype)
+        if bandwidth.size != 1:
+            raise ValueError(f"kernel: wanted one bandwidth, got {bandwidth.size}")
+        return _laplace(ordered(data), bandwidth.reshape(()))
     rho = data.w * (data.y - data.v)
     features = WeightedFeatures(data.v[:, None], rho[:, None])
     none = jnp.zeros((rho.size, 0), rho.dtype)
