@@ -11,7 +11,7 @@ import pytest
 
 import jaxcal
 from jaxcal.__main__ import main
-from jaxcal.results.notes import NAME, REASONS, TABLE, counted, explanations, names, pointer
+from jaxcal.results.notes import CODE, REASONS, TABLE, codes, counted, explanations, pointer
 
 PACKAGE = Path(jaxcal.__file__).parent
 # functions of the package whose texts are warnings
@@ -67,7 +67,7 @@ def test_numbers_and_words_of_a_sentence_agree(name):
 
 def test_every_warning_ends_in_a_name():
     assert len(SAID) > 80
-    assert [one for one in SAID if one[1] not in INSIDE and not NAME.search(one[1])] == []
+    assert [one for one in SAID if one[1] not in INSIDE and not CODE.search(one[1])] == []
 
 
 def test_every_name_has_its_section_and_every_section_its_warning():
@@ -75,7 +75,7 @@ def test_every_name_has_its_section_and_every_section_its_warning():
     used = set(re.findall(r" \[([a-z][a-z-]{3,})\]\"", code))
     used |= set(TABLE)
     assert used == set(SECTIONS)
-    assert set(names(text for _, text in SAID)) <= used
+    assert set(codes(text for _, text in SAID)) <= used
 
 
 def test_every_reason_of_a_test_has_its_line():
@@ -98,8 +98,8 @@ def test_a_report_points_to_the_explanation_once():
     centers = jnp.linspace(-1.0, 1.0, 12)
     targets = (centers + 0.3).at[3].set(jnp.nan)
     result = jaxcal.kccsd_test(0, dist.Normal(centers, 1.0), targets)
-    assert names(result.warnings())[0] == "nonfinite-targets"
-    listed = " ".join(names(result.warnings()))
+    assert codes(result.warnings())[0] == "nonfinite-targets"
+    listed = " ".join(codes(result.warnings()))
     assert str(result).splitlines()[-1] == f"  explained: python -m jaxcal explain {listed}"
     assert pointer(["no name at the end", "classes [0, 1]"]) == []
 
