@@ -142,6 +142,35 @@ def test_evidence_is_that_of_the_gaussian_integral(key):
     block = np.logaddexp(ratio([0, 1, 2]), logsumexp(alone[:3]) - np.log(3)) - np.log(2)
     first = np.logaddexp(block, alone[3]) - np.log(2) + np.log(0.7)
     np.testing.assert_allclose(got, [first, alone[4] + np.log(0.3)], rtol=1e-4)
+    groups = [groups[0]._replace(alone=values[:, 4:]), Group("b", 0.3, [values[:, 2:3]])]
+    entries = evidence.Entries.of(groups, jnp.ones(60, bool))
+    sums = entries.sums(jnp.zeros((60, 0)))
+    got = evidence.log_evidence(sums, entries.correlations, groups)[:, 0]
+    first = np.logaddexp(first, alone[4] + np.log(0.7)) - np.log(2)
+    np.testing.assert_allclose(got, [first, alone[2] + np.log(0.3)], rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_an_ignored_statistic_is_found_among_many_inputs():
+    """The right posterior of two equal statistics passes; that of one is calibrated, and wrong."""
+    n, q, b = 120, 20, 40
+    theta_key, x_key = jax.random.split(jax.random.key(0))
+    thetas = jax.random.normal(theta_key, (b, n, 1))
+    xs = jax.random.normal(x_key, (b, n, q)).at[:, :, :2].add(thetas)
+
+    @jax.jit
+    def p_values(centers, variance):
+        def one(data):
+            center, theta, x = data
+            predictions = Unnormalized(normal, (center, jnp.full((n, 1, 1), variance**-0.5)))
+            return calibration_test(1, predictions, theta, inputs=x, null=QUICK).p_value
+
+        return jax.lax.map(one, (centers, thetas, xs))
+
+    right = p_values(xs[:, :, :2].sum(axis=2, keepdims=True) / 3, 1 / 3)
+    ignores = p_values(xs[:, :, :1] / 2, 1 / 2)
+    assert int(jnp.sum(right <= 0.05)) <= scipy.stats.binom.ppf(0.9999, b, 0.05)
+    assert int(jnp.sum(ignores <= 0.05)) >= 0.5 * b
 
 
 FAULTS = {

@@ -60,7 +60,7 @@ def calibration_test(
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         inputs: What the predictions are functions of, or numbers that errors may vary with, [n] or
             [n, q]; categories as columns of 0 and 1. Of more than 10 columns the leading principal
-            components are taken.
+            components are taken together, and up to 200 columns one by one.
         names: Names of the d coordinates of a target; by default 0, 1, ...
         null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in the
             order of time.

@@ -31,21 +31,24 @@ RIDGE = 0.02  # share of the identity in R, as entries may be collinear
 
 
 class Entries(NamedTuple):
-    """``values`` [n, k] of all groups beside each other, of sums of squares 1 or 0, and their
-    ``correlations`` [k, k]."""
+    """``values`` [n, k] of all groups, with sums of squares 1 or 0: the blocks side by side, with
+    their ``correlations`` [c, c], then entries of which one alone may be off."""
 
     values: Float[Array, "n k"]
-    correlations: Float[Array, "k k"]
+    correlations: Float[Array, "c c"]
 
     @classmethod
     def of(cls, groups: list[Group], kept: Bool[Array, " n"]) -> "Entries":
         """Those of the observations that are kept, in the order of the groups."""
-        values = jnp.concatenate([block for group in groups for block in group.blocks], axis=1)
+        blocks = [block for group in groups for block in group.blocks]
+        alone = [group.alone for group in groups if group.alone is not None]
+        values = jnp.concatenate(blocks + alone, axis=1)
         values = jnp.where(kept[:, None], values, 0)
         sizes = jnp.sqrt(jnp.sum(values**2, axis=0, keepdims=True))
         values = values / jnp.where(sizes > 0, sizes, 1)
+        of_blocks = values[:, : sum(block.shape[1] for block in blocks)]
         with jax.default_matmul_precision("highest"):
-            return cls(values, values.T @ values)
+            return cls(values, of_blocks.T @ of_blocks)
 
     def sums(self, signs: Float[Array, "n b"] | HadamardSigns) -> Float[Array, "k b1"]:
         """Sums of the entries, then with each column of signs."""
@@ -58,26 +61,37 @@ class Entries(NamedTuple):
 
 
 def log_evidence(
-    z: Float[Array, "k b"], r: Float[Array, "k k"], groups: list[Group]
+    z: Float[Array, "k b"], r: Float[Array, "c c"], groups: list[Group]
 ) -> Float[Array, "g b"]:
-    """Log evidence of each group, with its weight, for b columns of sums of variance 1 with
-    correlations r. Its derivative is that along z, with r held fixed.
+    """Log evidence of each group, with its weight, for b columns of sums of variance 1; r are the
+    correlations of those of blocks, which come first. Its derivative is that along z, with r held
+    fixed.
 
     Cost: k^3 for the largest block, of k entries, and k^2 b.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
-    blocks = _of_blocks(z, r, sizes)
-    evidences, start = [], 0
+    blocks, singles = _of_blocks(z, r, sizes), _single(z[len(r) :])
+    evidences, start, first = [], 0, 0
     for group in groups:
         own = blocks[start : start + len(group.blocks)]
         mean = jax.nn.logsumexp(own, axis=0) - math.log(len(group.blocks))
+        if group.alone is not None:
+            each = singles[first : first + group.alone.shape[1]]
+            of_one = jax.nn.logsumexp(each, axis=0) - math.log(len(each))
+            mean = jnp.logaddexp(mean, of_one) - math.log(2)
+            first += len(each)
         evidences.append(mean + math.log(group.weight))
         start += len(group.blocks)
     return jnp.stack(evidences)
 
 
+def _single(z: Float[Array, "*k b"]) -> Float[Array, "*k b"]:
+    """Of one entry that may be off."""
+    return z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
+
+
 def _of_blocks(
-    z: Float[Array, "k b"], r: Float[Array, "k k"], sizes: list[int]
+    z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]
 ) -> Float[Array, "m b"]:
     """Log evidence of each of m blocks: the mean of that of single entries, and of the block as a
     whole where it has several. Blocks are filled up to 1, 4, 16 entries or the largest, so that few
@@ -93,8 +107,7 @@ def _of_blocks(
         at = np.where(real, starts[places][:, None] + offsets[None], 0)
         there = real & used[at]
         own = jnp.where(there[:, :, None], z[at], 0)
-        single = own**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
-        single = jnp.where(real[:, :, None], single, -jnp.inf)
+        single = jnp.where(real[:, :, None], _single(own), -jnp.inf)
         evidence = jax.nn.logsumexp(single, axis=1) - jnp.log(counts.astype(z.dtype))[:, None]
         if width > 1:
             evidence = jnp.logaddexp(evidence, _whole(own, there, r, at)) - math.log(2)
@@ -104,7 +117,7 @@ def _of_blocks(
 
 
 def _whole(
-    z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "k k"], at: np.ndarray
+    z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
     """Of blocks whose entries may all be off; places that are not ``there`` say nothing."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]

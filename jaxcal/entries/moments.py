@@ -19,16 +19,19 @@ from jaxcal.typing import Key, Points
 FARTHEST = 3.0  # deviations of a feature, so that none dominates
 MOST = 10  # columns of a feature; of more, the leading principal components
 SKETCHED = 200  # columns whose principal components are taken
+MOST_ALONE = 512  # products of a moment with single columns
 WAVES = 8  # random waves along the features of the predictions
 
 
 class Group(NamedTuple):
     """A named alternative: ``blocks`` of entries [n, k], each of which may be off as a whole or one
-    by one, and the prior ``weight`` of the group."""
+    by one, the prior ``weight`` of the group, and entries [n, k] of which one ``alone`` may be off,
+    or None."""
 
     name: str
     weight: float
     blocks: list[Float[Array, "n k"]]
+    alone: Float[Array, "n k"] | None = None
 
 
 def features_of(seen: Seen) -> tuple[Points, Points]:
@@ -100,7 +103,8 @@ def groups(
     center, scale = features_of(seen)
     features = [few(center), few(scale)]
     waves = _waves(key, jnp.concatenate(features, axis=1))
-    features += [] if inputs is None else [few(standardized(inputs))]
+    columns = None if inputs is None else standardized(inputs)
+    features += [] if columns is None else [few(columns)]
     place, shift = -cosines(ranks.coordinates, 1), ranks.normal
     shifts = [place]
     if scores is not None:
@@ -127,11 +131,33 @@ def groups(
         Group("correlation", 0.08, [normal(ranks.products)]),
         Group("tails", 0.08, bumps),
         Group("skewness", 0.03, [jnp.concatenate(skewness, axis=1)]),
-        Group("shift trend", 0.14, [*(_crossed(shift, f) for f in features), shrinkage]),
-        Group("spread trend", 0.15, [_crossed(t, f) for t in (width, spread) for f in features]),
+        Group(
+            "shift trend",
+            0.14,
+            [*(_crossed(shift, f) for f in features), shrinkage],
+            _alone(shift, columns),
+        ),
+        Group(
+            "spread trend",
+            0.15,
+            [_crossed(t, f) for t in (width, spread) for f in features],
+            _alone(width, columns),
+        ),
         Group("varying", 0.02, [_crossed(shift, waves), _crossed(width, waves)]),
     ]
     return [group for group in named if group.blocks[0].shape[1] > 0]
+
+
+def _alone(
+    moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
+) -> Float[Array, "n k"] | None:
+    """Moments, or their sum, times each of many columns: what a model ignores may vary little, and
+    then leading components leave it out."""
+    if columns is None or not MOST < columns.shape[1] <= SKETCHED:
+        return None
+    if moments.shape[1] * columns.shape[1] > MOST_ALONE:
+        moments = jnp.sum(moments, axis=1, keepdims=True)
+    return _crossed(moments, columns)
 
 
 def _crossed(moments: Float[Array, "n q"], features: Float[Array, "n r"]) -> Float[Array, "n k"]:
