@@ -35,8 +35,8 @@ ORDER += [
     "location_nulls",
 ]
 ORDER += ["ucme", "coverage"]
-ORDER += ["candidates", "measures", "repairing"]
-ORDER += ["ckce", "squared_ce", "dce", "simulators", "plots", "sbi"]
+ORDER += ["candidates", "measures"]
+ORDER += ["ckce", "squared_ce", "dce", "repairing", "simulators", "plots", "sbi"]
 ORDER += ["arrays_file", "streaming", "checking", "report", "data", "demo"]
 ORDER += ["__init__", "option_types", "__main__"]
 HEAVY = {"numpyro", "optax", "matplotlib", "torch", "scipy", "sbi", "arviz", "pandas"}
