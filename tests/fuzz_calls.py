@@ -235,6 +235,7 @@ def recipes():
             "check_posterior": {"posterior": log_prob, **SAMPLES},
             "kccsd_test": {"posterior": log_prob, **SAMPLES},
             "kcsd_test": {"posterior": log_prob, **SAMPLES},
+            "repair_posterior": {"posterior": log_prob, **SAMPLES},
             "score_pairs": {"posterior": log_prob, **SAMPLES},
         },
         "data": {},

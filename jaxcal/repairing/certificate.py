@@ -17,11 +17,16 @@ in what each fold does to the map: the gain of pair i by the map of all pairs le
 without fold l.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxcal.moments.marginal_means import student_p_value, student_quantile
 from jaxcal.typing import Scalar, Vector
+
+NATS, ENERGY = "nats", "energy score"
+UNITS = {NATS: "nats an observation", ENERGY: "of the energy score"}
 
 
 def of_own_fold(gains: Float[Array, "k n"], fold: Int[Array, " n"]) -> Vector:
@@ -68,3 +73,14 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
     middle = jnp.sum(moved, axis=1, keepdims=True) / counts
     squares = jnp.where(others, (moved - middle) ** 2, 0)
     return jnp.sum(squares) * folds / (folds - 1)
+
+
+def say_gain(repair: Any) -> list[str]:
+    """Lines on n, folds, gain and limits of a repair."""
+    n = repair.gains.shape[-1]
+    low, high = float(repair.low), float(repair.high)
+    return [
+        f"repair, n = {n}, {repair.n_folds} folds",
+        f"  gain    {float(repair.gain):.3g} {UNITS[repair.unit]}   ({1 - repair.level:.0%} limits "
+        f"{low:.3g} to {high:.3g}, p = {float(repair.p_value):.2g})",
+    ]

@@ -4,29 +4,34 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jaxtyping import Array, Float
 
 from jaxcal.entries import calibration_test
-from jaxcal.read import Unnormalized, checks
+from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.scores import is_distribution, states_an_end
-from jaxcal.repairing.certificate import certificate, of_own_fold
-from jaxcal.repairing.cross_fitted import cross_fitted
+from jaxcal.repairing.certificate import ENERGY, NATS, certificate, of_own_fold
+from jaxcal.repairing.cross_fitted import CrossFitted, cross_fitted
+from jaxcal.repairing.drawn import energy_scores, gaussians, moved_draws
+from jaxcal.repairing.fit import Parameters
 from jaxcal.repairing.move import move_all, no_move
-from jaxcal.repairing.result import Repair, columns_of
+from jaxcal.repairing.probabilities import ProbabilityRepair, of_classes, of_labels
+from jaxcal.repairing.result import Repair, columns_of, moves_of
 from jaxcal.results import recorded
-from jaxcal.typing import ArrayLike, KeyLike, Predictions
+from jaxcal.skce import skce_test
+from jaxcal.typing import ArrayLike, Key, KeyLike, Predictions
 
 
 @recorded
 def repair(
     key: KeyLike,
-    predictions: Predictions,
+    predictions: Predictions | Draws | ArrayLike,
     targets: ArrayLike,
     *,
     inputs: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     folds: int = 5,
     level: float = 0.05,
-) -> Repair:
+) -> Repair | ProbabilityRepair:
     r"""Move and stretch predictions so that their targets are likely, and certify the gain.
 
     In the units of each prediction the repaired one is the law of :math:`a + B u`, where u is one
@@ -37,13 +42,22 @@ def repair(
     them. Affine maps repair shifts, spreads, correlations and their trends; not tails, the weights
     of modes or the form. With fewer than 6 pairs a parameter, trends are left out, and said.
 
+    ==================================  ==============================  =====================
+    predictions                         map                             certificate in
+    ==================================  ==============================  =====================
+    log densities                       as above, by likelihood         nats
+    `jaxcal.Draws`                      the same, by the moments        energy score
+    class probabilities, [n, m]         one temperature                 nats
+    probabilities of label 1, [n]       mean labels of groups           energy score, (p - y)^2
+    ==================================  ==============================  =====================
+
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities on the whole space: an `Unnormalized`, or a numpyro
-            distribution with batch shape [n]. They must not have been trained by these targets,
-            else the certificate is void.
+            distribution with batch shape [n]; `jaxcal.Draws`; or probabilities. They must not have
+            been trained by these targets, else the certificate is void.
         targets: Observed targets, independent given the predictions, shape [n], [n, d] or
-            [n, ...].
+            [n, ...]; classes; or labels 0 and 1.
         inputs: What errors may vary with, [n] or [n, q]; of more than 10 columns the leading
             principal components are taken.
         names: Names of the d coordinates of a target; by default 0, 1, ...
@@ -51,12 +65,12 @@ def repair(
         level: Limits have confidence 1 - level; and the level of the tests before and after.
 
     Returns:
-        `Repair`. ``repaired.predictions(predictions, inputs)`` are those to use from then on, new
-        ones too.
+        `Repair`, of probabilities `ProbabilityRepair`. ``repaired.predictions(new, inputs)`` are
+        those to use from then on.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: There are no log densities, or they end somewhere.
+        TypeError: There are no log densities, draws or probabilities, or densities end somewhere.
 
     Cost: each fold takes 24 steps of k + 10 log densities an observation for k parameters (29 for
     d = 2), beside about 900 to find the centre and scale of a prediction; two `calibration_test`.
@@ -77,38 +91,79 @@ def repair(
         True
     """
     key, level = checks.key(key), checks.level(level)
-    ys = checks.targets(targets)
-    _with_densities_everywhere(predictions)
-    predictions = checks.predictions(predictions, ys)
-    n, d = len(ys), ys[0].size
     folds = checks.integer(folds, "folds", least=2)
-    if folds > n // 2:
-        raise ValueError(f"folds: wanted at most n / 2 = {n // 2}, got {folds}")
+    if not isinstance(predictions, Draws | Unnormalized) and not is_distribution(predictions):
+        return _of_probabilities(key, predictions, targets, (inputs, names), folds, level)
+    ys = checks.targets(targets)
+    drawn = isinstance(predictions, Draws)
+    densities = gaussians(predictions) if drawn else predictions
+    _without_end(densities)
+    densities = checks.predictions(densities, ys)
+    n, d = len(ys), ys[0].size
+    _enough(n, folds)
     called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
     columns = columns_of(inputs, n, ys.dtype)
     keys = jax.random.split(key)
-    maps = cross_fitted(keys[0], predictions, ys, columns, folds)
+    maps = cross_fitted(keys[0], densities, ys, columns, folds)
+    gains, unit = maps.gains, NATS
+    if drawn:
+        gains, unit = _energy_gained(predictions, densities, maps, ys, columns), ENERGY
+        told = {"level": level}
+    else:
+        told = {"inputs": inputs, "names": called, "level": level}
     before, after = (
-        calibration_test(
-            keys[1], move_all(predictions, move), ys, inputs=inputs, names=called, level=level
+        (skce_test if drawn else calibration_test)(
+            keys[1],
+            moved_draws(predictions, move) if drawn else move_all(predictions, move),
+            ys,
+            **told,
         )
         for move in (no_move(maps.moves), maps.moves)
     )
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
     of_all = jax.tree.map(lambda leaf: leaf[-1], maps.fits)
-    numbers = certificate(maps.gains, maps.fold, level)
-    gains = of_own_fold(maps.gains, maps.fold)
-    parts = before, after, of_all, maps.features, (called, along), folds
-    return Repair(*numbers, gains, maps.unmoved, *parts)
+    numbers = certificate(gains, maps.fold, level)
+    parts = before, after, of_all, maps.features, (called, along), folds, unit
+    return Repair(*numbers, of_own_fold(gains, maps.fold), maps.unmoved, *parts)
 
 
-def _with_densities_everywhere(predictions: Any) -> None:
-    if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
+def _energy_gained(
+    draws: Draws, densities: Any, maps: CrossFitted, ys: Array, inputs: Array
+) -> Float[Array, "k n"]:
+    """What each map gains on each pair, in energy score."""
+    old = energy_scores(draws, ys)
+
+    def gained(parameters: Parameters) -> Array:
+        move = moves_of(parameters, maps.features, densities, inputs, len(ys))
+        return old - energy_scores(moved_draws(draws, move), ys)
+
+    return jax.lax.map(gained, maps.fits.parameters)
+
+
+def _of_probabilities(
+    key: Key, predictions: Any, targets: ArrayLike, others: Any, folds: int, level: float
+) -> ProbabilityRepair:
+    if not (isinstance(predictions, jax.Array | list | tuple) or convert.brought(predictions)):
         raise TypeError(
-            f"predictions: a repair needs log densities, which {type(predictions).__name__} does "
-            f"not give: pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]; "
-            f"class probabilities have jaxcal.measures.fit_temperature and jaxcal.dce.recalibrate"
+            f"predictions: a repair needs log densities, draws or probabilities, which "
+            f"{type(predictions).__name__} does not give: pass a jaxcal.Unnormalized, a numpyro "
+            f"distribution with batch shape [n], jaxcal.Draws or an array of probabilities"
         )
+    if any(one is not None for one in others):
+        raise ValueError(
+            "inputs and names: a map of probabilities does not vary with inputs: leave them out"
+        )
+    p = checks.floats(predictions, "predictions")
+    _enough(len(p), folds)
+    return (of_labels if p.ndim == 1 else of_classes)(key, p, targets, folds, level)
+
+
+def _enough(n: int, folds: int) -> None:
+    if folds > n // 2:
+        raise ValueError(f"folds: wanted at most n / 2 = {n // 2}, got {folds}")
+
+
+def _without_end(predictions: Any) -> None:
     if is_distribution(predictions) and states_an_end(predictions):
         raise TypeError(
             f"predictions: {type(predictions).__name__} ends somewhere, or is of whole numbers, "

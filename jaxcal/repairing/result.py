@@ -12,8 +12,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal.read import Unnormalized, checks
+from jaxcal.read import Draws, Unnormalized, checks
+from jaxcal.repairing.certificate import NATS, say_gain
 from jaxcal.repairing.cross_fitted import in_data_units
+from jaxcal.repairing.drawn import gaussians, moved_draws
 from jaxcal.repairing.features import MOST, Features, too_many
 from jaxcal.repairing.fit import Fitted, Parameters
 from jaxcal.repairing.move import Move, move_all
@@ -27,8 +29,8 @@ class Repair(Result):
     """A map that repairs predictions, and what it gains on pairs that it was not fitted to.
 
     Attributes:
-        gain: Mean log score, in nats an observation, that predictions gain by maps that were fitted
-            without these observations, [].
+        gain: Mean score that predictions gain by maps that were fitted without these observations,
+            [], in ``unit``.
         low: Lower limit, [], of what these maps, one a fold, gain on the average of new
             observations, of confidence about 1 - level (`experiments/repair`).
         high: Upper limit, [].
@@ -36,12 +38,13 @@ class Repair(Result):
         gains: Gain of each observation, [n]; NaN where the density of a target is 0 before.
         unmoved: Number of predictions whose centre and scale were not found, which stay as they
             are, [].
-        before: `calibration_test` of the predictions.
+        before: `calibration_test` of the predictions, of draws `skce_test`.
         after: The same of the repaired ones, each by the map of its fold.
         fitted: Parameters of the map that all pairs fit, with their prior deviations and errors.
         features: What the map varies with.
         names: Names of the coordinates, then of the inputs.
         n_folds: Number of folds.
+        unit: "nats", of the log score; of draws "energy score", in the units of the targets.
     """
 
     gain: Scalar
@@ -56,12 +59,18 @@ class Repair(Result):
     features: Features
     names: tuple[tuple[str, ...], tuple[str, ...]] = eqx.field(static=True)
     n_folds: int = eqx.field(static=True)
+    unit: str = eqx.field(default=NATS, static=True)
 
     _scalar: ClassVar[str] = "gain"
     _long: ClassVar[tuple[str, ...]] = ("gains", "features", "fitted", "names")
 
+    @property
+    def level(self) -> float:
+        """Limits have confidence 1 - level."""
+        return self.before.level
+
     def predictions(self, predictions: Predictions, inputs: ArrayLike | None = None) -> Any:
-        """New predictions, repaired: an `Unnormalized`, or a distribution, again.
+        """New predictions, repaired: an `Unnormalized`, a distribution or `Draws` again.
 
         Args:
             predictions: Predictions of the same kind, as many as there are; those of the fit too.
@@ -70,7 +79,12 @@ class Repair(Result):
         Raises:
             ValueError: Inputs are missing, or are others than those of the fit.
         """
-        return move_all(predictions, self._move(predictions, inputs))
+        move = self._move(predictions, inputs)
+        return (
+            moved_draws(predictions, move)
+            if isinstance(predictions, Draws)
+            else (move_all(predictions, move))
+        )
 
     def draws(
         self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
@@ -91,6 +105,7 @@ class Repair(Result):
 
     def _move(self, predictions: Predictions, inputs: ArrayLike | None) -> Move:
         q = len(self.features.inputs.mix)
+        predictions = gaussians(predictions) if isinstance(predictions, Draws) else predictions
         n = _count(predictions, inputs)
         if inputs is None and q:
             raise ValueError(f"inputs: the repair was fitted with {q} of them; give those of these")
@@ -98,7 +113,7 @@ class Repair(Result):
         columns = columns_of(inputs, n, dtype)
         if columns.shape[1] != q:
             raise ValueError(f"inputs: the repair was fitted with {q}, got {columns.shape[1]}")
-        return _moves(self.fitted.parameters, self.features, predictions, columns, n)
+        return moves_of(self.fitted.parameters, self.features, predictions, columns, n)
 
     def _changes(self) -> list[tuple[float, str]]:
         """Each with how many errors it is."""
@@ -142,15 +157,11 @@ class Repair(Result):
         return [*said, (moved, beyond > 0), (few, bool(left_out)), (still, unmoved > 0)]
 
     def _lines(self) -> list[str]:
-        level = float(self.before.level)
-        low, high = float(self.low), float(self.high)
-        lines = [
-            f"repair, n = {len(self.gains)}, {self.n_folds} folds",
-            f"  gain    {float(self.gain):.3g} nats an observation   ({1 - level:.0%} limits "
-            f"{low:.3g} to {high:.3g}, p = {float(self.p_value):.2g})",
-        ]
+        level = float(self.level)
+        lines = say_gain(self)
         for name, test in (("before", self.before), ("after", self.after)):
-            lines.append(f"  {name:<7} calibration test: {test.verdict}, p = {test.p_value:.2g}")
+            what = "calibration test" if self.unit == NATS else "skce test"
+            lines.append(f"  {name:<7} {what}: {test.verdict}, p = {test.p_value:.2g}")
         changes = self.changes() or ["nothing by more than two errors"]
         lines += ["  what the map of all pairs changes:", *(f"    {text}" for text in changes)]
         table = self.after.table
@@ -203,7 +214,7 @@ def _count(predictions: Any, inputs: ArrayLike | None) -> int:
 
 
 @partial(jax.jit, static_argnames="n")
-def _moves(
+def moves_of(
     parameters: Parameters,
     features: Features,
     predictions: Predictions,

@@ -8,7 +8,6 @@ from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
 from jaxcal.sbi.ranking import rank_posteriors
 from jaxcal.sbi.ranks import check_draws, rank_metric
 from jaxcal.sbi.repair import repair_posterior
-from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
@@ -16,7 +15,6 @@ __all__ = [
     "GuidePosterior",
     "JaxPosterior",
     "NumpyroPosterior",
-    "RepairedPosterior",
     "Space",
     "TorchPosterior",
     "as_draws",

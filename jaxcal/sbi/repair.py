@@ -109,6 +109,7 @@ def repair_posterior(
     repair = repairing.repair(
         keys[1], pairs.predictions, pairs.thetas, inputs=inputs_of(pairs), **options
     )
+    assert isinstance(repair, repairing.Repair)
     kind = RepairedSampler if isinstance(scorer, Sampler) else Repaired
     features = partial(_features, scorer, summarize, pairs.thetas.dtype)
     shapes = jax.tree.map(lambda leaf: tuple(jnp.shape(leaf))[1:], pairs.xs)

@@ -63,6 +63,7 @@ MAKE = {
         0, P, LABELS, estimators=[squared_ce.Bins((2, 4)), squared_ce.Bins(3)]
     ),
     "Repair": lambda: jaxcal.repair(0, NORMALS, YS[:, 1], folds=2),
+    "ProbabilityRepair": lambda: jaxcal.repair(0, P, LABELS, folds=2),
     "TemperatureFit": lambda: measures.fit_temperature(NORMALS, YS[:, 1]),
     "Reliability": lambda: measures.reliability(BINARY, HAPPENED, bins=4),
     "QuantileCalibration": lambda: measures.quantile_calibration(NORMALS, YS[:, 1]),

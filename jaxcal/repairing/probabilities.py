@@ -1,0 +1,126 @@
+"""Repair of probabilities of classes and of labels, by the maps that are fitted elsewhere."""
+
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jaxcal.dce import recalibrate
+from jaxcal.dce.recalibration import Recalibration
+from jaxcal.measures.temperature import TemperatureFit, fit_temperature, with_temperature
+from jaxcal.read import checks
+from jaxcal.repairing.certificate import ENERGY, NATS, certificate, of_own_fold, say_gain
+from jaxcal.results import Result, Sentences, recorded
+from jaxcal.typing import ArrayLike, Key, Scalar, Vector
+
+SMALLEST = 1e-9  # temperature at which classes are told apart: those of a search that ended at 0
+
+
+class ProbabilityRepair(Result):
+    """A map of probabilities, and what it gains.
+
+    Attributes:
+        gain: Mean score that predictions gain by maps that were fitted without these observations,
+            [], in ``unit``.
+        low: Lower limit, [], of what these maps, one a fold, gain on the average of new
+            observations, of confidence about 1 - level.
+        high: Upper limit, [].
+        p_value: One-sided p-value of "they gain nothing", [].
+        gains: Gain of each observation, [n].
+        fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` of class probabilities, a
+            `jaxcal.dce.Recalibration` of probabilities of a label.
+        unit: "nats", of the log score; or "energy score", which of a label is (p - y)^2.
+        n_folds: Number of folds.
+        level: Limits have confidence 1 - level.
+    """
+
+    gain: Scalar
+    low: Scalar
+    high: Scalar
+    p_value: Scalar
+    gains: Vector
+    fitted: TemperatureFit | Recalibration
+    unit: str = eqx.field(static=True)
+    n_folds: int = eqx.field(static=True)
+    level: float = eqx.field(static=True)
+
+    _scalar: ClassVar[str] = "gain"
+    _long: ClassVar[tuple[str, ...]] = ("gains", "fitted")
+
+    def predictions(self, predictions: ArrayLike) -> Array:
+        """New probabilities, [t, m] or [t], repaired."""
+        if isinstance(self.fitted, Recalibration):
+            return self.fitted(predictions)
+        return _warmed(checks.probabilities(predictions), self.fitted.temperature)
+
+    def _sentences(self) -> Sentences:
+        return [(text, True) for text in self.fitted.warnings()]
+
+    def _lines(self) -> list[str]:
+        return [*say_gain(self), *(f"  {line}" for line in self.fitted._lines())]
+
+
+@recorded
+def of_classes(
+    key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, level: float
+) -> ProbabilityRepair:
+    """Temperatures of class probabilities [n, m], fitted without each fold, in nats."""
+    p = checks.probabilities(predictions)
+    n, m = p.shape
+    ys = checks.labels(targets, n, m)
+    fold, rows = _split(key, n, folds)
+    fits = [fit_temperature(p[some], ys[some]) for some in rows]
+    floor = jnp.finfo(p.dtype).tiny  # as in the fit
+
+    def score(t: Array | float) -> Vector:
+        at = jnp.take_along_axis(_warmed(p, t), ys[:, None], axis=1)[:, 0]
+        return jnp.log(jnp.maximum(at, floor))
+
+    gains = jnp.stack([score(fit.temperature) for fit in fits]) - score(1.0)[None]
+    return _certified(gains, fold, fits[-1], NATS, folds, level)
+
+
+@recorded
+def of_labels(
+    key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, level: float
+) -> ProbabilityRepair:
+    """Mean labels of groups of probabilities [n], fitted without each fold, in energy score."""
+    p = checks.unit(predictions, "predictions")
+    ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
+    keys = jax.random.split(key)
+    fold, _ = _split(keys[0], len(p), folds)
+    fits = [
+        recalibrate(keys[1], p, ys, weights=(fold != number).astype(p.dtype), level=level)
+        for number in range(folds + 1)
+    ]
+    new = jnp.stack([fit(p) for fit in fits])
+    gains = (p - ys)[None] ** 2 - (new - ys[None]) ** 2
+    return _certified(gains, fold, fits[-1], ENERGY, folds, level)
+
+
+def _certified(
+    gains: Float[Array, "k n"], fold: Int[Array, " n"], fitted: Any, unit: str, *rest: Any
+) -> ProbabilityRepair:
+    numbers = certificate(gains, fold, rest[1])
+    return ProbabilityRepair(*numbers, of_own_fold(gains, fold), fitted, unit, *rest)
+
+
+def _split(key: Key, n: int, folds: int) -> tuple[Int[Array, " n"], list[Array]]:
+    """The fold of each observation; and which are outside of each, then all."""
+    sizes = [len(range(number, n, folds)) for number in range(folds)]
+    order = jax.random.permutation(key, n)
+    fold = jnp.zeros(n, int).at[order].set(jnp.repeat(jnp.arange(folds), np.asarray(sizes)))
+    ends = np.cumsum([0, *sizes])
+    outside = [
+        jnp.concatenate([order[:start], order[end:]]) for start, end in pairwise(ends.tolist())
+    ]
+    return fold, [*outside, order]
+
+
+def _warmed(p: Float[Array, "n m"], t: Array | float) -> Float[Array, "n m"]:
+    usable = jnp.clip(jnp.asarray(t, p.dtype), SMALLEST, 1 / SMALLEST)
+    return with_temperature(p, usable)
