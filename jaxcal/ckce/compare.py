@@ -157,7 +157,7 @@ def _measure(measure: object, classes: bool) -> str:
     """The name of a measure that these predictions have."""
     if measure is None:
         return "probability" if classes else "ckce"
-    if measure not in MEASURES:
+    if not isinstance(measure, str) or measure not in MEASURES:
         raise ValueError(f"measure: wanted one of {', '.join(MEASURES)}, got {checks.say(measure)}")
     if measure == "probability" and not classes:
         raise ValueError('measure: "probability" is of class probabilities; wanted "ckce"')
