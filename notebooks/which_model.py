@@ -38,7 +38,8 @@ models = {
     "noisy": 0.7 * truth + 0.3 * jax.random.dirichlet(keys[2], jnp.full(4, 0.5), (n,)),
     "always the same": jnp.full((n, 4), 0.25),
 }
-comparison = ckce.compare(keys[3], models, labels, n_draws=draws, rank=40 if quick else 128)
+rank = 40 if quick else 128
+comparison = ckce.compare(keys[3], models, labels, measure="ckce", n_draws=draws, rank=rank)
 print(comparison)
 
 # %% [markdown]

@@ -146,7 +146,7 @@ def test_intervals_of_estimates_have_the_confidence(level):
 @pytest.mark.parametrize("level", LEVELS)
 def test_reports_print_the_confidence_of_their_intervals(level):
     models = {"a": P, "b": np.full((N, 3), 1 / 3)}
-    compared = ckce.compare(KEY, models, LABELS, n_draws=99, rank=16, level=level)
+    compared = ckce.compare(KEY, models, LABELS, n_draws=99, rank=16, level=level, measure="ckce")
     assert f"{confidence(level)} interval" in str(compared)
     p = float(compared.differences.p_adjusted[0, 1])
     assert ("better" in str(compared)) == (p <= level)
@@ -183,7 +183,9 @@ def test_a_wider_level_means_a_shorter_interval():
     models = {"a": P, "b": np.full((N, 3), 1 / 3)}
     sizes = []
     for level in LEVELS:
-        compared = ckce.compare(KEY, models, LABELS, n_draws=99, rank=16, level=level)
+        compared = ckce.compare(
+            KEY, models, LABELS, n_draws=99, rank=16, level=level, measure="ckce"
+        )
         far = dce.distance_from_calibration(KEY, P[:, 0], LABELS == 0, n_draws=20, level=level)
         sizes.append([compared.high[0] - compared.low[0], far.interval.high - far.interval.low])
     assert np.all(np.diff(np.asarray(sizes), axis=0) < 0)

@@ -422,14 +422,16 @@ def test_the_law_where_values_are_not_known_while_tracing(name):
     check(name, choices, 12, traced=True)
 
 
+@pytest.mark.parametrize("by_ckce", [True, False])
 @pytest.mark.parametrize("value", BAD)
-def test_a_model_with_one_bad_value_has_no_place_in_a_comparison(value):
+def test_a_model_with_one_bad_value_has_no_place_in_a_comparison(value, by_ckce):
     results = forecasts(12)
 
     @jax.jit
     def run(results):
         models = [results["probabilities"], results["others"], results["spoilt"]]
-        return ckce.compare(KEY, models, results["classes"], n_draws=99, rank=8, bandwidth=1.0)
+        options = {"measure": "ckce", "rank": 8, "bandwidth": 1.0} if by_ckce else {}
+        return ckce.compare(KEY, models, results["classes"], n_draws=99, **options)
 
     spoilt_model = spoilt(results, "others", value)["others"]
     result = run(jax.tree.map(jnp.asarray, results | {"spoilt": spoilt_model}))

@@ -60,7 +60,7 @@ def compared(d):
     """Without what is resampled by row."""
     models = jnp.stack([d["classes"], d["classes"][:, ::-1]])
     comparison = compare(
-        KEY, models, d["labels"], rank=8, n_draws=3, prediction_kernel=Gaussian(0.3)
+        KEY, models, d["labels"], measure="ckce", rank=8, n_draws=3, prediction_kernel=Gaussian(0.3)
     )
     return comparison.estimate, comparison.corrected, comparison.left_out
 

@@ -145,7 +145,7 @@ def part_compare(n):
     models = {f"{t}": jax.nn.softmax(t * logits) for t in (1.0, 1.2, 0.9)}
     jax.block_until_ready(models)
     start = processor()
-    result = jax.block_until_ready(jaxcal.compare(0, models, labels))
+    result = jax.block_until_ready(jaxcal.compare(0, models, labels, measure="ckce"))
     used = processor() - start
     side, times, rank = 2048, 5, default_rank(n, CLASSES)
     matrix = jnp.ones((side, side))

@@ -79,6 +79,13 @@ def _jkce_sums(problem: Problem, tile: int) -> Estimate:
 _jkce = jax.jit(_jkce_sums, static_argnums=1)
 
 
+def mean_skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:
+    """Means over the rows that count, by the names of a comparison's columns."""
+    each = jax.vmap(lambda q, label: skill(q[None], label[None]))(q, labels)
+    means = [jnp.sum(jnp.where(weights > 0, a, 0)) / jnp.sum(weights) for a in each]
+    return dict(zip(("accuracy", "log", "Brier"), means, strict=True))
+
+
 class Skill(NamedTuple):
     """Accuracy and two proper scores: means over observations.
 

@@ -9,8 +9,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal.ckce import kernels
-from jaxcal.ckce.baselines import skill
+from jaxcal.ckce import kernels, probability
+from jaxcal.ckce.baselines import mean_skill
 from jaxcal.ckce.effect import Curve, all_softened, curve_of
 from jaxcal.ckce.estimator import checked_problem, positive
 from jaxcal.ckce.expansion import (
@@ -22,8 +22,8 @@ from jaxcal.ckce.expansion import (
     value_interval,
 )
 from jaxcal.ckce.features import NystroemFeatures, pivots, spread
-from jaxcal.ckce.inputs import Ridge, class_root, noise, residuals, ridge_at
-from jaxcal.ckce.results import Comparison, Differences
+from jaxcal.ckce.inputs import Ridge, class_root, noise, residuals, ridge_at, stacked
+from jaxcal.ckce.results import Differences
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine.batching import one_at_a_time
 from jaxcal.kernels import grams, points
@@ -86,6 +86,102 @@ def of_classes(
     return fields | {"n": n, "unit": "temperature"}
 
 
+def errors_of_models(
+    key: Key, models: Any, targets: ArrayLike, n_draws: int, level: float
+) -> Contents:
+    """The fields of a `Comparison` of models by the measure "probability"."""
+    stack = stacked(models)[1]
+    _, n, m = stack.shape
+    if n < 3:
+        raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
+    weights = jnp.ones(stack.shape[:2], stack.dtype)
+    components = probability.n_components(n, m)
+    return _errors(key, stack, weights, checks.labels(targets, n, m), components, n_draws, level)
+
+
+def errors_of_groups(
+    key: Key, predictions: Any, targets: ArrayLike, groups: Any, n_draws: int, level: float
+) -> tuple[Contents, tuple[str, ...]]:
+    """The fields of a `Comparison` of one model's groups, with as many components as the smallest
+    has, and their names."""
+    q = one_model(predictions)
+    n, m = q.shape
+    labels, kinds = checks.labels(targets, n, m), grouped(groups, n)
+    components = probability.n_components(min(kinds.sizes), m)
+    stack = jnp.broadcast_to(q, (len(kinds.names), n, m))
+    weights = jnp.asarray(kinds.weights, q.dtype)
+    return _errors(key, stack, weights, labels, components, n_draws, level), kinds.names
+
+
+def _errors(
+    key: Key,
+    stack: Float[Array, "M n m"],
+    weights: Float[Array, "M n"],
+    labels: Int[Array, " n"],
+    components: int,
+    n_draws: int,
+    level: float,
+) -> Contents:
+    errors_key, draws_key = jax.random.split(key)
+    size = {"components": components, "n_draws": n_draws}
+    each, skills = probability.errors(errors_key, stack, weights, labels, **size)
+    none, zero = jnp.zeros(len(stack), jnp.int32), jnp.zeros(len(stack), stack.dtype)
+    return probability.judged(draws_key, each, level) | {
+        "skill": skills,
+        "bandwidths": zero,
+        "ridge": zero[0],
+        "left_out": zero,
+        "nonfinite_kernel": none,
+        "n": stack.shape[1],
+        "unit": "probability",
+    }
+
+
+class Grouped(NamedTuple):
+    """Groups of the observations of one model: names, and weights [g, n], 1 of its own."""
+
+    names: tuple[str, ...]
+    weights: Float[np.ndarray, "g n"]
+
+    @property
+    def sizes(self) -> list[int]:
+        return self.weights.sum(axis=1).astype(int).tolist()
+
+
+def grouped(groups: Any, n: int) -> Grouped:
+    """The groups of n observations, or an error that names the argument."""
+    if isinstance(groups, Tracer):
+        raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
+    try:
+        labels = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
+    except ValueError:  # rows of several lengths
+        labels = np.zeros(0)
+    if labels.ndim != 1 or not labels.size or labels.dtype.kind not in "iubUSO":
+        raise ValueError(f"groups: wanted text or integers of shape [n], got {checks.say(groups)}")
+    if labels.size != n:
+        raise ValueError(f"groups: wanted one for each of {n} observations, got {labels.size}")
+    text = labels.dtype.kind in "USO"
+    names, place, sizes = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
+    if len(names) < 2:
+        raise ValueError(f"groups: wanted at least 2 groups, got {len(names)}")
+    if min(sizes) < 3:
+        raise ValueError(
+            f"groups: comparing needs at least 3 observations of each, got {sizes.tolist()}"
+        )
+    return Grouped(
+        tuple(name if text else f"group {name}" for name in names.tolist()),
+        (place == np.arange(len(names))[:, None]).astype(float),
+    )
+
+
+def one_model(predictions: Any) -> Float[Array, "n m"]:
+    """The class probabilities of the one model whose groups are compared."""
+    try:
+        return checks.probabilities(predictions, binary=True)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"models: groups are those of one model; {error}") from None
+
+
 def of_groups(
     key: Key,
     predictions: Any,
@@ -99,36 +195,16 @@ def of_groups(
     similarity: ArrayLike | None,
     ridge: Ridge,
     bandwidth: ArrayLike | None,
-) -> Comparison:
-    """One model's groups in the place of models, with arguments as in `compare`."""
-    if isinstance(groups, Tracer):
-        raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
-    try:
-        labels = np.asarray(groups.detach().cpu() if hasattr(groups, "detach") else groups)
-    except ValueError:  # rows of several lengths
-        labels = np.zeros(0)
-    if labels.ndim != 1 or not labels.size or labels.dtype.kind not in "iubUSO":
-        raise ValueError(f"groups: wanted text or integers of shape [n], got {checks.say(groups)}")
-    try:
-        q = checks.probabilities(predictions, binary=True)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"models: groups are those of one model; {error}") from None
+) -> tuple[Contents, tuple[str, ...]]:
+    """One model's groups in the place of models, with arguments as in `compare`; their names."""
+    q = one_model(predictions)
     problem = checked_problem(q, targets, prediction_kernel, similarity, None, bandwidth)
     n, m = problem.q.shape
-    if labels.size != n:
-        raise ValueError(f"groups: wanted one for each of {n} observations, got {labels.size}")
-    text = labels.dtype.kind in "USO"
-    names, place, sizes = np.unique(labels.astype(str), return_inverse=True, return_counts=True)
-    if len(names) < 2:
-        raise ValueError(f"groups: wanted at least 2 groups, got {len(names)}")
-    if min(sizes) < 3:
-        raise ValueError(
-            f"groups: comparing needs at least 3 observations of each, got {sizes.tolist()}"
-        )
+    names, weights = grouped(groups, n)
     fields = compare_stack(
         key,
         jnp.broadcast_to(problem.q, (len(names), n, m)),
-        jnp.asarray(place == np.arange(len(names))[:, None], problem.q.dtype),
+        jnp.asarray(weights, problem.q.dtype),
         problem.labels,
         problem.kernel,
         problem.root,
@@ -139,15 +215,7 @@ def of_groups(
         level=level,
         thing="group",
     )
-    return Comparison(
-        **fields,
-        n=n,
-        unit="temperature",
-        names=tuple(name if text else f"group {name}" for name in names.tolist()),
-        n_draws=n_draws,
-        level=level,
-        things="groups",
-    )
+    return fields | {"n": n, "unit": "temperature"}, names
 
 
 @jax.jit
@@ -256,14 +324,7 @@ def _measured(
         return _expanded(q, weight, *shared, rank=rank)
 
     parts = jax.vmap(lambda q, weight: one(q, weight, shared))(stack, weights)
-    return parts, jax.vmap(lambda q, weight: _skill(q, shared[1], weight))(stack, weights)
-
-
-def _skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:
-    """Means over the rows that count, by the names of the report's columns."""
-    each = jax.vmap(lambda q, label: skill(q[None], label[None]))(q, labels)
-    means = [jnp.sum(jnp.where(weights > 0, a, 0)) / jnp.sum(weights) for a in each]
-    return dict(zip(("accuracy", "log", "Brier"), means, strict=True))
+    return parts, jax.vmap(lambda q, weight: mean_skill(q, shared[1], weight))(stack, weights)
 
 
 @partial(jax.jit, static_argnames="n_draws")
@@ -282,7 +343,11 @@ def judged(
     differences = Differences.of(values, ready, level)
     shown = (differences.p_adjusted <= level) & (differences.estimate > 0)
     terms = jnp.moveaxis(ready.terms, -1, 0)
-    low, high = jax.vmap(lambda e, t: value_interval(e, t, ready.normal, level))(expansions, terms)
+
+    def interval(value: Scalar, slope: Scalar, terms: Array) -> tuple[Scalar, Scalar]:
+        return value_interval(value, slope, terms, ready.normal, level)
+
+    low, high = jax.vmap(interval)(expansions.value, expansions.slope, terms)
     label_noise = order_statistic(ready.terms[:, 1], 1 - level)
     return {
         "estimate": expansions.estimate,

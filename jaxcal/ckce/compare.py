@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxcal.ckce import class_comparison
 from jaxcal.ckce.any_predictions import (
     are_classes,
     expanded,
@@ -34,6 +35,8 @@ from jaxcal.typing import (
     Scalar,
 )
 
+MEASURES = ("probability", "ckce")
+
 
 @recorded
 def compare(
@@ -41,6 +44,7 @@ def compare(
     models: Models | PredictionsLike,
     targets: ArrayLike,
     *,
+    measure: str | None = None,
     groups: ArrayLike | None = None,
     n_draws: int = 999,
     level: float = 0.05,
@@ -48,23 +52,23 @@ def compare(
     prediction_kernel: KernelLike | None = None,
     similarity: ArrayLike | None = None,
     ridge: Ridge = None,
-    bandwidth: ArrayLike | str | None = "pooled",
+    bandwidth: ArrayLike | str | None = None,
 ) -> Comparison:
     r"""Which of M models is calibrated best: values, every difference, and the best ones.
 
-    The error is CKCE at one ridge and kernel for all models, without the products of observations
-    with themselves, :math:`\sum_{i \ne j} W_{ij} r_i^\top r_j`, W = A^-1 K A^-1: label noise,
-    which differs between models, adds nothing to it on average. Intervals of values, which are
-    never negative, invert a test of every value. Intervals of differences, which hold together,
-    and p-values are of the difference of the means at this ridge, by a multiplier bootstrap of
-    standardized differences (`jaxcal.ckce.expansion`) with both terms of the expansion of CKCE
-    (`jaxcal.ckce.expansion`): the second rules between calibrated models, where the first one
-    vanishes. Everything is tested with the noise of the residuals and with that which class
-    probabilities claim, so that labels may be rare. The adjusted p-value compares with the largest
-    standardized draw over all pairs. Where both models are calibrated the test is somewhat
-    conservative. p >= 1 / (n_draws + 1). A model that was fitted to the same labels is not found to
-    be wrong by them.
-    Class probabilities that take more than a few seconds show a bar on stderr.
+    By the measure "probability" the error of class probabilities is in units of probability: the
+    residuals, one-hot targets minus predictions, are regressed on the predictions, and the error is
+    the root mean square of what the regression finds, from every observation without its own
+    residual. There is no bandwidth, ridge or rank to choose. It finds what a linear recalibration
+    would correct, such as over- and underconfidence, and wrong frequencies of classes; a calibrated
+    model has 0, and so has one whose errors are no linear function of its predictions.
+    By the measure "ckce" it is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
+
+    Intervals of values are never negative and invert a test of every value; intervals of
+    differences hold together. The adjusted p-value compares with the largest standardized draw
+    over all pairs. p >= 1 / (n_draws + 1). By "probability" a model is called worse only if its own
+    test, by labels drawn from its predictions, finds it wrong too, so that labels may be rare and a
+    model that was fitted to the same labels accuses no other one.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -72,38 +76,44 @@ def compare(
             [n, m] (or an array [M, n, m]); numpyro distributions with batch shape [n] and
             `jaxcal.Draws`, compared by kernel means; or, where one is a
             `jaxcal.Unnormalized` or `jaxcal.Scores`, densities, compared by scores in units of
-            their own spread.
+            their own spread. Data frames with the same columns in another order are put into
+            that of the first.
         targets: [n] Classes 0..m-1, or values [n] or [n, d].
+        measure: "probability" or "ckce"; None is "probability" for class probabilities, and "ckce"
+            for other predictions.
         groups: [n] Names of groups, text or integers, each of at least 3 observations: is the one
             model of ``models`` (its class probabilities) calibrated worse for some of them? Groups
-            take the place of models, at one ridge, by default that of their mean size, and one
-            bandwidth. The level holds where groups are calibrated. Between equally wrong groups of
-            very different sizes p-values are too small (of 60 and 140 observations, .09 reject at
-            .05), and a small wrong group is rarely found (`experiments/ckce_intervals`).
-        n_draws: Draws of the bootstrap.
+            take the place of models.
+        n_draws: Draws of the test.
         level: Up to it an adjusted p-value says "better"; intervals have confidence 1 - level.
-        rank: Largest rank of a Gram matrix, by incomplete Cholesky; None is `default_rank`. What
-            it leaves out is in ``left_out``.
-        prediction_kernel: On probability vectors, by default `simplex_kernel`; else on a distance
-            between predictions, by default a Gaussian plus a constant. Unset bandwidths take
-            ``bandwidth``.
-        similarity: [m, m] Gram matrix of the classes; None is that of equality.
-        ridge: A number, a function of n, or None for n^(-1/4).
-        bandwidth: "pooled" for the median distances of all models (`pooled_bandwidth`), a number,
-            or "own", a median each.
+        rank: Of the measure "ckce", the largest rank of a Gram matrix, by incomplete Cholesky; None
+            is `default_rank`. What it leaves out is in ``left_out``.
+        prediction_kernel: Of the measure "ckce". On probability vectors, by default
+            `simplex_kernel`; else on a distance between predictions, by default a Gaussian plus a
+            constant. Unset bandwidths take ``bandwidth``.
+        similarity: Of the measure "ckce", the [m, m] Gram matrix of the classes; None is that of
+            equality.
+        ridge: Of the measure "ckce": a number, a function of n, or None for n^(-1/4), with n the
+            mean size of groups.
+        bandwidth: Of the measure "ckce": None or "pooled" for the median distances of all models
+            (`pooled_bandwidth`), a number, or "own", a median each.
 
     Returns:
         `Comparison`. Values do not depend on the order of the observations; the draws do.
 
     Raises:
-        ValueError: Shapes disagree, or there are fewer than 2 models or 3 observations.
+        ValueError: Shapes disagree, an option belongs to the other measure, or there are fewer than
+            2 models or 3 observations.
         TypeError: An argument has the wrong type, named.
 
-    Cost: M (n r^2 + min(n, 1024)^2 n_draws) multiplications and M min(n, 1024)^2 memory, for rank
-    r; other predictions than class probabilities take 8 M n^3 instead.
+    Cost: M n m (r + m) multiplications by "probability", with r at most 30, and M min(n, 1024)
+    (min(n, 1024) + n_draws) r m for draws. By "ckce" M (n r^2 + min(n, 1024)^2 n_draws)
+    multiplications and M min(n, 1024)^2 memory, for rank r; other predictions than class
+    probabilities take 8 M n^3 instead. Class probabilities that take more than a few seconds show a
+    bar on stderr.
 
     Source: Moskvichev and Sejdinovic rank models by CKCE, and condition on groups (Section 3.3);
-    they have no intervals; these are ours.
+    they have no intervals; these are ours. So is the measure "probability".
 
     Example:
         >>> import jax, jaxcal
@@ -116,41 +126,77 @@ def compare(
     """
     key = checks.key(key)
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
-    if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
-        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
-    of_probabilities: dict[str, Any] = {
-        "n_draws": n_draws,
-        "level": level,
+    options = {
         "rank": rank,
-        "prediction_kernel": simplex_kernel() if prediction_kernel is None else prediction_kernel,
+        "prediction_kernel": prediction_kernel,
         "similarity": similarity,
         "ridge": ridge,
+        "bandwidth": bandwidth,
     }
-    if groups is not None:
-        width = None if isinstance(bandwidth, str) else bandwidth
-        return of_groups(key, models, targets, groups, bandwidth=width, **of_probabilities)
-    names, each = named(models)
-    if are_classes(each):
-        stack = stacked(models)[1]
-        fields = of_classes(key, stack, targets, bandwidth=bandwidth, **of_probabilities)
-    else:
-        for name, value in (("rank", rank), ("similarity", similarity)):
+    names, each = ((), []) if groups is not None else named(models)
+    classes = groups is not None or are_classes(each)
+    if _measure(measure, classes) == "probability":
+        for name, value in options.items():
             if value is not None:
+                raise ValueError(f'{name}: an option of measure="ckce" alone')
+        if groups is None:
+            fields = class_comparison.errors_of_models(key, models, targets, n_draws, level)
+        else:
+            fields, names = class_comparison.errors_of_groups(
+                key, models, targets, groups, n_draws, level
+            )
+    else:
+        fields, names = _by_ckce(
+            key, models, targets, names, each, groups, options, n_draws=n_draws, level=level
+        )
+    things = "models" if groups is None else "groups"
+    return Comparison(**fields, names=names, n_draws=n_draws, level=level, things=things)
+
+
+def _measure(measure: object, classes: bool) -> str:
+    """The name of a measure that these predictions have."""
+    if measure is None:
+        return "probability" if classes else "ckce"
+    if not isinstance(measure, str) or measure not in MEASURES:
+        raise ValueError(f"measure: wanted one of {', '.join(MEASURES)}, got {checks.say(measure)}")
+    if measure == "probability" and not classes:
+        raise ValueError('measure: "probability" is of class probabilities; wanted "ckce"')
+    return str(measure)
+
+
+def _by_ckce(
+    key: Key,
+    models: Any,
+    targets: ArrayLike,
+    names: tuple[str, ...],
+    each: list[PredictionsLike],
+    groups: ArrayLike | None,
+    options: dict[str, Any],
+    *,
+    n_draws: int,
+    level: float,
+) -> tuple[Contents, tuple[str, ...]]:
+    """The fields of a `Comparison` by CKCE, and the names of what is compared."""
+    bandwidth = "pooled" if options["bandwidth"] is None else options["bandwidth"]
+    if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
+        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
+    counts = {"n_draws": n_draws, "level": level}
+    if groups is None and not are_classes(each):
+        for name in ("rank", "similarity"):
+            if options[name] is not None:
                 raise ValueError(f"{name}: an option for class probabilities alone")
         if bandwidth == "own":
             raise ValueError("bandwidth: 'own' is an option for class probabilities alone")
-        fields = _of_any(
-            key,
-            names,
-            each,
-            targets,
-            n_draws=n_draws,
-            level=level,
-            prediction_kernel=prediction_kernel,
-            ridge=ridge,
-            bandwidth=bandwidth,
-        )
-    return Comparison(**fields, names=names, n_draws=n_draws, level=level, things="models")
+        used = {name: options[name] for name in ("prediction_kernel", "ridge")}
+        return _of_any(key, names, each, targets, bandwidth=bandwidth, **used, **counts), names
+    if options["prediction_kernel"] is None:
+        options = options | {"prediction_kernel": simplex_kernel()}
+    if groups is None:
+        options = options | {"bandwidth": bandwidth}
+        return of_classes(key, stacked(models)[1], targets, **options, **counts), names
+    width = None if isinstance(bandwidth, str) else bandwidth
+    options = options | {"bandwidth": width}
+    return of_groups(key, models, targets, groups, **options, **counts)
 
 
 def _of_any(

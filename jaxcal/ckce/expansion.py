@@ -331,24 +331,26 @@ def studentized(key: Key, expansions: Expansion, *, n_draws: int) -> Studentized
 
 
 def value_interval(
-    expansion: Expansion,
+    value: Scalar,
+    slope: Scalar,
     terms: Float[Array, "b 2"],
     normal: Float[Array, " b"],
     level: float | Scalar,
 ) -> tuple[Scalar, Scalar]:
     r"""The values T >= 0 of one statistic that its draws do not contradict, confidence 1 - level.
 
-    Where the true value is T the statistic U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v`, s
-    its slope: the first term vanishes with T. Each draw is at least U exactly where T is at least
-    the root of that equation (0, where there is none), so that the tests of all T are inverted by
-    quantiles of the roots. ``terms`` holds draws of the last term by both kinds of noise.
+    Where the true value is T the ``value`` U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v`, s
+    the ``slope``: the first term vanishes with T. Each draw is at least U exactly where T is at
+    least the root of that equation (0, where there is none), so that the tests of all T are
+    inverted by quantiles of the roots. ``terms`` holds draws of the last term by both kinds of
+    noise.
     """
-    gaps = expansion.value - terms
-    first = jnp.sqrt(expansion.slope) * normal[:, None]
+    gaps = value - terms
+    first = jnp.sqrt(slope) * normal[:, None]
     roots = at_least((jnp.sqrt(at_least(first**2 + 4 * gaps, 0)) - first) / 2, 0) ** 2
     low = -order_statistic(-jnp.where(gaps > 0, roots, 0), 1 - level / 2)
     ends = jnp.min(low), jnp.max(order_statistic(roots, 1 - level / 2))
-    low, high = (jnp.where(jnp.isfinite(expansion.value), end, jnp.nan) for end in ends)
+    low, high = (jnp.where(jnp.isfinite(value), end, jnp.nan) for end in ends)
     return low, high
 
 

@@ -49,6 +49,7 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Predict
 def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
     """Names and class probabilities of several models, or an error."""
     names, each = named(models, least=least)
+    each = in_one_order(names, each)
     arrays = [
         checks.probabilities(q, f"models[{name}]", binary=True)
         for name, q in zip(names, each, strict=True)
@@ -59,6 +60,29 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
             f"models: all models must predict the same observations and classes; got {shapes}"
         )
     return names, jnp.stack(arrays)
+
+
+def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[PredictionsLike]:
+    """Data frames with their columns in the order of the first one's, or an error where the names
+    of the classes differ."""
+    ordered: list[Any] = list(models)
+    columns = {k: list(model.columns) for k, model in enumerate(ordered) if _is_frame(model)}
+    if len(columns) < 2:
+        return models
+    first, *others = columns
+    for k in others:
+        if sorted(map(str, columns[k])) != sorted(map(str, columns[first])):
+            raise ValueError(
+                f"models[{names[k]}]: its columns are {columns[k]!r}, those of {names[first]} "
+                f"{columns[first]!r}: name the same classes in both"[:300]
+            )
+        place = [str(name) for name in columns[k]]
+        ordered[k] = ordered[k].iloc[:, [place.index(str(name)) for name in columns[first]]]
+    return ordered
+
+
+def _is_frame(model: Any) -> bool:
+    return hasattr(model, "columns") and hasattr(model, "iloc")
 
 
 def class_root(

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxcal.ckce import report
 from jaxcal.ckce.effect import EffectSize
 from jaxcal.ckce.expansion import Studentized, order_statistic
 from jaxcal.ckce.solvers import Approximation, Fit
-from jaxcal.results import Notes, Result, Sentences, confidence, largest_share
+from jaxcal.results import Notes, Result, Sentences, largest_share
 from jaxcal.results.notes import sentences
 from jaxcal.typing import Contents, Scalar
 
-COMPARABLE = "comparable only at equal n, ridge and kernel"
+COMPARABLE = report.COMPARABLE
 
 
 class CKCE(Result):
@@ -96,9 +97,6 @@ class CKCE(Result):
         return lines
 
 
-PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
-
-
 class Differences(NamedTuple):
     """Of every pair, each [M, M]: row model minus column model, so negative favours the row.
 
@@ -140,13 +138,28 @@ class Differences(NamedTuple):
         return cls(gaps, gaps - reach, gaps + reach, p, adjusted)
 
 
+class Says(NamedTuple):
+    """What models say and what comes true, by class: the occurrence of each class, regressed on
+    its probability.
+
+    Attributes:
+        said: [M, m, 2] A low and a high probability: their mean less and plus one standard
+            deviation.
+        true: [M, m, 2] How often the class occurs where that is said.
+    """
+
+    said: Float[Array, "*M m 2"]
+    true: Float[Array, "*M m 2"]
+
+
 class Comparison(Result):
     """Calibration errors of M models on the same n observations, and all their differences.
 
     Attributes:
-        estimate: [M] CKCE, never negative.
-        corrected: [M] CKCE without the products of observations with themselves, which add label
-            noise; 0 where it is negative, as it is for every other calibrated model.
+        estimate: [M] The error with the products of observations with themselves, never negative.
+        corrected: [M] The error without these products, which add label noise; 0 where it is
+            negative, as it is for every other calibrated model. By the measure "probability" it
+            is a squared probability, whose root is `error`.
         low, high: [M] Intervals, of confidence 1 - ``level``, of the value without label noise,
             which is never negative. They hold ``corrected``.
         differences: Of every pair; see `Differences`.
@@ -154,10 +167,8 @@ class Comparison(Result):
             which holds the best model with probability 1 - ``level`` at least.
         skill: Accuracy and proper scores of each model, [M] each, by name: calibration is not
             skill.
-        effect: The fault of known size that scores as much as each model, in ``unit``; see
-            `EffectSize`.
-        bandwidths: [M] Of the kernel on predictions.
-        ridge: [] That of all models.
+        bandwidths: [M] Of the kernel on predictions; 0 where the measure has none.
+        ridge: [] That of all models; 0 where the measure has none.
         left_out: [M] Share of each Gram matrix's trace that the low rank leaves out.
         nonfinite_predictions, nonfinite_kernel: [M] How many predictions, and values of the kernel
             on them, are NaN or infinite.
@@ -165,11 +176,17 @@ class Comparison(Result):
         n: Number of observations.
         n_draws: Number of draws behind intervals and p-values.
         level: Up to it a p-value counts, and intervals have confidence 1 - level.
-        unit: "temperature": by what the logits of class probabilities would have to be divided
+        unit: "probability": roots of values are errors of probabilities. "temperature": by what
+            the logits of class probabilities would have to be divided
             for them to be right, were that their fault: above 1 for overconfidence, below 1 for
             underconfidence. "shift": by how many standard deviations of the targets other
             predictions would have to be moved.
         things: What is compared: "models", or "groups" of observations of one model.
+        effect: By the measure "ckce", the fault of known size that scores as much as each model,
+            in ``unit``; see `EffectSize`.
+        says: By the measure "probability", what each model says and what comes true; see `Says`.
+        p_calibrated: [M] By the measure "probability", the p-value of each model alone, that it is
+            calibrated: its exact test by labels drawn from the predictions.
     """
 
     _rows: ClassVar[tuple[str, ...]] = (
@@ -190,7 +207,6 @@ class Comparison(Result):
     differences: Differences
     may_be_best: Bool[Array, " M"]
     skill: dict[str, Float[Array, " M"]]
-    effect: EffectSize
     bandwidths: Float[Array, " M"]
     ridge: Scalar
     left_out: Float[Array, " M"]
@@ -202,6 +218,15 @@ class Comparison(Result):
     level: float = eqx.field(static=True)
     unit: str = eqx.field(static=True)
     things: str = eqx.field(static=True)
+    effect: EffectSize | None = None
+    says: Says | None = None
+    p_calibrated: Float[Array, " M"] | None = None
+
+    @property
+    def error(self) -> Float[Array, " M"]:
+        """[M] Root of ``corrected``: for two classes by how much the probability is wrong, as the
+        root of the mean square; in general, of all classes, the root of half the sum of squares."""
+        return jnp.sqrt(self.corrected)
 
     def ranking(self) -> list[str]:
         """The names of the models, best calibrated first, by ``differences``."""
@@ -291,71 +316,4 @@ class Comparison(Result):
         return [f"Comparisons of {len(self.names)} {self.things}, batch {self.batch_shape}"]
 
     def _lines(self) -> list[str]:
-        return _report(self)
-
-
-def _report(comparison: Comparison) -> list[str]:
-    wide = max(5, *(len(name) for name in comparison.names))
-    order = comparison.order()
-    title = f"{confidence(comparison.level)} interval"
-    skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
-    lines = [
-        f"CKCE of {len(comparison.names)} {comparison.things}, n = {comparison.n}, "
-        f"ridge {float(comparison.ridge):.4g}: {COMPARABLE}",
-        (
-            f"  {comparison.things[:-1]:{wide}s}   corrected   {title:22s}"
-            + "".join(f"   {k:>9s}" for k in skill)
-        ).rstrip(),
-    ]
-    for i in order:
-        low, high = float(comparison.low[i]), float(comparison.high[i])
-        lines.append(
-            f"  {comparison.names[i]:{wide}s}   {float(comparison.corrected[i]):9.3g}   "
-            f"[{low:9.3g}, {high:9.3g}]" + "".join(f"   {v[i]:9.3g}" for v in skill.values())
-        )
-    lines += _effect_lines(comparison, order, wide)
-    valued = np.isfinite(np.asarray(comparison.corrected))
-    best = comparison.best()
-    worse = [name for i in order if valued[i] and (name := comparison.names[i]) not in best]
-    lines.append(
-        f"  may be the best: {', '.join(best) or 'none'}; worse: {', '.join(worse) or 'none shown'}"
-    )
-    rows = comparison.table()
-    lines.append("  every pair, its interval, and the p-value adjusted for all pairs:")
-    for row in rows[:PAIRS_SHOWN]:
-        says = "better" if row["shown"] else "no difference shown"
-        if not np.isfinite(row["difference"]):
-            says = "cannot tell"
-        lines.append(
-            f"  {row['better']} - {row['worse']}: {row['difference']:.3g} "
-            f"[{row['low']:.3g}, {row['high']:.3g}], p = {row['p_adjusted']:.3g}, {says}"
-        )
-    if len(rows) > PAIRS_SHOWN:
-        lines.append(f"  and {len(rows) - PAIRS_SHOWN} pairs more: see table()")
-    if skill:
-        lines.append("  calibration is not skill: a constant forecast can be calibrated")
-    return lines
-
-
-def _effect_lines(comparison: Comparison, order: np.ndarray, wide: int) -> list[str]:
-    """The fault of known size that is as wrong as each model, in the report's order."""
-    units = {
-        "shift": "a shift, in standard deviations of the targets,",
-        "temperature": "a temperature, above 1 overconfidence and below 1 underconfidence,",
-    }
-    lines = [f"  as wrong as by {units[comparison.unit]} of:"]
-    how = confidence(comparison.level)
-    for i in order:
-        value, low, high, noise = (float(np.asarray(a)[i]) for a in comparison.effect)
-        under = comparison.unit == "temperature" and noise < 1
-        says = f"{value:9.3g}   [{low:9.3g}, {high:9.3g}]   (calibrated: "
-        if noise in (0, np.inf):
-            says += f"any {comparison.unit}, its predictions hardly change)"
-        else:
-            says += f"{'above' if under else 'below'} {noise:.3g} in {how} of data sets)"
-        if np.isnan(noise):
-            says = f"no {comparison.unit} changes its predictions"
-        if np.isnan(float(np.asarray(comparison.corrected)[i])):
-            says = "not a number"
-        lines.append(f"  {comparison.names[i]:{wide}s}   {says}")
-    return lines
+        return report.lines(self)

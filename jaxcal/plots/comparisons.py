@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw each model's CKCE without label noise, with its interval, best calibrated on top.
+    """Draw each model's calibration error, with its interval, best calibrated on top.
 
     0 is the value of a calibrated model. Filled dots: no other model is shown to be
-    better; open ones: worse than some. On the right, the temperature or shift that is as wrong.
+    better; open ones: worse than some. By CKCE, on the right, the temperature or shift that is as
+    wrong.
     Intervals of two models may overlap although their difference is clear: see `differences`.
 
     Args:
@@ -34,14 +35,18 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """
     names, order = _one(result), result.order()
     ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
-    ax.set(xlabel="CKCE without label noise (squared norm, no unit)")
+    in_probability = result.unit == "probability"
+    label = "calibration error (root mean square, in units of probability)"
+    ax.set(xlabel=label if in_probability else "CKCE without label noise (squared norm, no unit)")
     if not np.all(np.isfinite(np.asarray(result.corrected))):
         return say(ax, "not a finite number for some model:\nno ranking")
     values, low, high = (np.asarray(a)[order] for a in (result.corrected, result.low, result.high))
+    if in_probability:
+        values, low, high = (np.sqrt(a) for a in (values, low, high))
     places = np.arange(len(names))
     ax.axvline(0, color=DARK, linewidth=0.8, linestyle=":")
     ax.hlines(places, low, high, color=DARK, linewidth=1.5)
-    best, sizes = (np.asarray(a)[order] for a in (result.may_be_best, result.effect.value))
+    best = np.asarray(result.may_be_best)[order]
     for chosen, fill, label in ((best, BLACK, "may be the best"), (~best, "white", "worse")):
         if np.any(chosen):
             ax.plot(
@@ -54,10 +59,12 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
                 label=label,
             )
     legend_above(ax)
-    beside = ax.secondary_yaxis("right")
-    beside.set_yticks(places, [f"{size:.2f}" if size == size else "none" for size in sizes])
-    beside.set_ylabel(f"{result.unit}\nthat is as wrong")
-    beside.tick_params(length=0)
+    if result.effect is not None:
+        sizes = np.asarray(result.effect.value)[order]
+        beside = ax.secondary_yaxis("right")
+        beside.set_yticks(places, [f"{size:.2f}" if size == size else "none" for size in sizes])
+        beside.set_ylabel(f"{result.unit}\nthat is as wrong")
+        beside.tick_params(length=0)
     ax.set_yticks(places, [names[i] for i in order])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.08)

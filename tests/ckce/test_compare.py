@@ -11,10 +11,10 @@ import scipy.spatial
 import scipy.stats
 from reference import synthetic
 
+from jaxcal import ckce as package
 from jaxcal.ckce import (
     ckce,
     class_comparison,
-    compare,
     effect,
     expansion,
     kernels,
@@ -34,6 +34,7 @@ from jaxcal.ckce.inputs import noise, residuals
 from jaxcal.ckce.results import Comparison
 from jaxcal.kernels import grams
 
+compare = partial(package.compare, measure="ckce")
 N = 200
 TRUTH, Y = (jnp.asarray(a) for a in problems.drawn(0, N))
 MODELS = {
@@ -193,8 +194,8 @@ def test_the_interval_holds_what_the_draws_do_not_contradict():
     rng = np.random.default_rng(0)
     terms, normal = 0.2 * (rng.chisquare(1, (999, 2)) - 1), rng.normal(size=999)
     for value in (-0.15, 0.1, 0.7, 3.0):
-        whole = Expansion(*(jnp.asarray(a) for a in (0.0, value, 0.3, 0.0, 0.0, 0.0)))
-        low, high = value_interval(whole, jnp.asarray(terms), jnp.asarray(normal), 0.05)
+        whole = jnp.asarray(value), jnp.asarray(0.3)
+        low, high = value_interval(*whole, jnp.asarray(terms), jnp.asarray(normal), 0.05)
 
         def above(true, k, value=value):
             return np.mean(true + np.sqrt(0.3 * true) * normal + terms[:, k] >= value)

@@ -1,6 +1,7 @@
 """Comparisons of models nobody chose for them: in-sample fits, underconfidence, rare labels."""
 
 import re
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ import problems
 import pytest
 import scipy.stats
 
-from jaxcal.ckce import compare
+from jaxcal import ckce
 
+compare = partial(ckce.compare, measure="ckce")
 N, DATA_SETS = 100, 120
 COMPARED = jax.jit(lambda key, models, y: compare(key, models, y, n_draws=99, rank=32))
 

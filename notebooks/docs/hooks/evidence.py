@@ -139,8 +139,10 @@ def intervals() -> str:
 
     right = {"keep": lambda row: row["fault"] == "none" and row["family"] == "gaussian"}
     heavy = {"keep": lambda row: row["fault"] == "none" and row["family"] == "student"}
+    by_probability = {"keep": lambda row: row["measure"] == "probability"}
     rows = (
-        ("all differences of `compare`", "ckce_intervals", "all_differences_covered", {}),
+        ("all differences of `compare`", "compare", "all_differences_covered", by_probability),
+        ("error of one model, `compare`", "compare", "value_covered", by_probability),
         ("calibration error, every row", "squared_ce_intervals", "covered", {}),
         ("distance from calibration", "distance_intervals", "coverage", {}),
         ("shift of a coordinate, Gaussian", "faults", "mean_covered", right),

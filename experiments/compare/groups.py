@@ -56,6 +56,7 @@ def make(config: Config) -> runner.Study:
                 labels,
                 groups=place,
                 n_draws=config.n_draws,
+                measure="ckce",
                 bandwidth=0.6,
             )
             d = result.differences

@@ -1,0 +1,309 @@
+"""Comparing models: do intervals cover, and how often is one of equal models accused?"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from jaxcal.ckce import compare, pooled_bandwidth
+from jaxcal.ckce.class_comparison import default_rank
+from jaxcal.ckce.expansion import by_features
+from jaxcal.ckce.features import NystroemFeatures, pivots
+from jaxcal.ckce.kernels import simplex_kernel
+from jaxcal.ckce.probability import basis, n_components
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import runner
+
+FOLDER = Path(__file__).parent
+LARGE = 10_000  # observations behind a true value
+
+MEASURED = (
+    "accused",  # some difference at .05 after adjustment that is none, or has the other sign
+    "found",  # the first pair, at .05 after adjustment, with the right sign
+    "all_differences_covered",
+    "value_covered",  # of the first model
+    "value_below",  # the interval lies below the truth
+    "value_above",
+    "last_covered",  # of the last model
+    "best_kept",  # all models that are the best may be so
+    "outside_interval",  # share of models whose own estimate is outside, or an end negative
+    "width",  # median, of the first model
+    "largest_width",  # of all models and data sets
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    measures: tuple[tuple[str, int, tuple[int, ...]], ...] = (
+        ("probability", 500, (20, 100)),
+        ("probability", 300, (400,)),
+        ("ckce", 200, (20, 100)),
+    )
+    laws: tuple[str, ...] = (
+        "calibrated_3",
+        "over_confident_3",
+        "under_confident",
+        "rare_labels",
+        "calibrated_20",
+        "square_wave",
+        "one_hot",
+        "base_rate",
+        "in_sample_bins",
+        "one_better_3",
+        "five_calibrated_3",
+        "five_one_better_3",
+        "six_values",
+        "over_confident_20",
+        "opposite_3",
+        "rare_class",
+    )
+    n_draws: int = 199
+    seed: int = 20261124
+
+
+QUICK = Config(
+    measures=(("probability", 4, (40,)), ("ckce", 4, (40,))),
+    laws=("calibrated_3", "base_rate"),
+    n_draws=19,
+)
+
+
+def dirichlet(key, n, temperatures, m):
+    """Models [M, n, m], what each should have said, and labels [n].
+
+    The truth is the mean of M independent Dirichlet vectors; model k sees the k-th alone, so its
+    calibrated prediction is the mean given that.
+    """
+    count = len(temperatures)
+    part_key, label_key = jax.random.split(key)
+    logs = jax.random.loggamma(part_key, jnp.full((count, n, m), 3.0 / m))
+    parts = jax.nn.softmax(logs, axis=-1)
+    right = (parts + (count - 1) / m) / count
+    labels = jax.random.categorical(label_key, jnp.log(jnp.mean(parts, axis=0)))
+    sharp = [
+        jax.nn.softmax(jnp.log(q) / t, axis=-1) for q, t in zip(right, temperatures, strict=True)
+    ]
+    return jnp.stack(sharp), right, labels
+
+
+def two(p):
+    return jnp.stack([1 - p, p], axis=-1)
+
+
+def binary(key, parts, mean):
+    """Two models, each the mean given one of two independent parts [2, n]."""
+    labels = jax.random.uniform(key, parts.shape[1:]) < jnp.mean(parts, axis=0)
+    right = two((parts + mean) / 2)
+    return right, right, labels.astype(int)
+
+
+def rare_labels(key, n):
+    """Calibrated models of labels with probability .01."""
+    part_key, label_key = jax.random.split(key)
+    return binary(label_key, jax.random.uniform(part_key, (2, n), maxval=0.02), 0.01)
+
+
+def square_wave(key, n):
+    """Two models that are .1 too high and too low by turns."""
+    part_key, label_key = jax.random.split(key)
+    right, _, labels = binary(label_key, jax.random.uniform(part_key, (2, n)), 0.5)
+    p = right[..., 1]
+    return two(p + 0.1 * jnp.sign(jnp.sin(16 * jnp.pi * p))), right, labels
+
+
+def one_hot(key, n):
+    """Two models that are sure of a class, and right in 85 %."""
+    label_key, error_key = jax.random.split(key)
+    labels = jax.random.bernoulli(label_key, 0.5, (n,))
+    says = labels ^ jax.random.bernoulli(error_key, 0.15, (2, n))
+    return two(says * 1.0), two(jnp.where(says, 0.85, 0.15)), labels.astype(int)
+
+
+def rare_class(key, n):
+    """Three classes, one of probability .02, whose odds both models halve."""
+    part_key, label_key = jax.random.split(key)
+    base = jnp.asarray([0.6, 0.38, 0.02])
+    logs = jax.random.loggamma(part_key, jnp.broadcast_to(8 * base, (2, n, 3)))
+    parts = jax.nn.softmax(logs, axis=-1)
+    right = (parts + base) / 2
+    labels = jax.random.categorical(label_key, jnp.log(jnp.mean(parts, axis=0)))
+    halved = right * jnp.asarray([1, 1, 0.5])
+    return halved / jnp.sum(halved, axis=-1, keepdims=True), right, labels
+
+
+def under_confident(key, n):
+    """Two models of two classes whose logits are half as large as is right."""
+    part_key, label_key = jax.random.split(key)
+    right, _, labels = binary(label_key, jax.random.uniform(part_key, (2, n)), 0.5)
+    return jax.nn.softmax(jnp.log(right) / 2, axis=-1), right, labels
+
+
+def six_values(key, n):
+    """Calibrated models with six different predictions, mostly sure. Unseen by the method."""
+    values = jnp.asarray([0.01, 0.04, 0.1, 0.3, 0.9, 0.99])
+    part_key, label_key = jax.random.split(key)
+    parts = values[jax.random.randint(part_key, (2, n), 0, 6)]
+    return binary(label_key, parts, jnp.mean(values))
+
+
+def fitted(key, n, bins):
+    """A calibrated model, and the frequency of the same labels in each of its bins."""
+    part_key, label_key = jax.random.split(key)
+    p = jax.random.uniform(part_key, (n,))
+    labels = (jax.random.uniform(label_key, (n,)) < p).astype(int)
+    cell = jnp.floor(bins * p).astype(int)
+    counts, sums = (
+        jax.ops.segment_sum(a, cell, bins) for a in (jnp.ones_like(p), labels.astype(p.dtype))
+    )
+    models = two(jnp.stack([p, (sums / jnp.maximum(counts, 1))[cell]]))
+    return models, models, labels
+
+
+# temperatures of Dirichlet models: 1 is calibrated, below is too sure
+DESIGNS = {
+    "calibrated_3": ((1.0, 1.0), 3),
+    "over_confident_3": ((0.5, 0.5), 3),
+    "one_better_3": ((1.0, 0.5), 3),
+    "five_calibrated_3": ((1.0,) * 5, 3),
+    "five_one_better_3": ((1.0, *(0.5,) * 4), 3),
+    "opposite_3": ((0.5, 2.0), 3),
+    "calibrated_20": ((1.0, 1.0), 20),
+    "over_confident_20": ((0.5, 0.5), 20),
+}
+LAWS = {
+    "base_rate": partial(fitted, bins=1),
+    "in_sample_bins": partial(fitted, bins=10),
+    "under_confident": under_confident,
+    "rare_labels": rare_labels,
+    "square_wave": square_wave,
+    "one_hot": one_hot,
+    "six_values": six_values,
+    "rare_class": rare_class,
+} | {name: partial(dirichlet, temperatures=t, m=m) for name, (t, m) in DESIGNS.items()}
+FITTED = ("base_rate", "in_sample_bins")
+
+
+@partial(jax.jit, static_argnames=("n", "m"))
+def without_noise(q, right, width, *, n, m):
+    """CKCE at the ridge of n observations, from the mean residuals of many."""
+    kernel = simplex_kernel(width)
+    rank = 2 * default_rank(n, m)
+    chosen, used = pivots(kernel, q[: 4 * rank], rank, 1e-4)
+    features = NystroemFeatures.at(kernel, q[chosen], used)
+    key = jax.random.key(0)  # deals out blocks, of which the value knows nothing
+    ridge, weights = jnp.asarray(n**-0.25, q.dtype), jnp.ones(len(q), q.dtype)
+    left = right - q
+    return by_features(key, features, q, left, left, ridge, weights).expansion.estimate
+
+
+@partial(jax.jit, static_argnames=("n", "m"))
+def regressed(q, right, width, *, n, m):
+    """Half the mean square of the linear regression of the mean residuals of many on q."""
+    f = basis(q, jnp.ones(len(q)), n_components(n, m))
+    return jnp.sum((f.T @ (right - q)) ** 2) / (2 * len(q))
+
+
+TRUTH = {"ckce": without_noise, "probability": regressed}
+
+
+def true_values(measure, models, right, width, n):
+    """Values without label noise as n observations have them; models of one kind have the mean."""
+    values = []
+    for q, r in zip(models, right, strict=True):
+        wrong = bool(jnp.any(jnp.abs(q - r) > 1e-5))
+        value = TRUTH[measure](q, r, width, n=n, m=q.shape[1]) if wrong else jnp.zeros(())
+        values.append(value)
+    values = jnp.stack(values)
+    some = values > 0
+    common = jnp.sum(values) / jnp.maximum(jnp.sum(some), 1)
+    alike = jnp.max(values) < 1.1 * jnp.min(jnp.where(some, values, jnp.inf))
+    return jnp.where(some & alike, common, values)
+
+
+@partial(jax.jit, static_argnames=("law", "n"))
+def drawn(keys, law, n):
+    """Models [sets, M, n, m] and labels [sets, n]."""
+    return jax.lax.map(lambda key: law(key, n)[::2], keys)
+
+
+@partial(jax.jit, static_argnames=("n_draws", "measure"))
+def compared(keys, models, labels, width, *, n_draws, measure):
+    """One comparison a data set, compiled once for all laws of a shape."""
+    options = {"bandwidth": width} if measure == "ckce" else {}
+
+    def one(of):
+        return compare(*of, n_draws=n_draws, measure=measure, **options)
+
+    return jax.lax.map(one, (keys, models, labels))
+
+
+@jax.jit
+def rates(results, truth):
+    """What is measured, of each comparison."""
+    gap = truth[:, None] - truth[None]
+
+    def one(result):
+        d = result.differences
+        shown = d.p_adjusted <= 0.05
+        wrongly = shown & (d.estimate > 0) & ~(gap > 0)
+        held = (result.low <= truth) & (truth <= result.high)
+        kept = (result.low <= result.corrected) & (result.corrected <= result.high)
+        return (
+            jnp.any(wrongly),
+            shown[0, 1] & (d.estimate[0, 1] * gap[0, 1] > 0),
+            jnp.all(((d.low <= gap) & (gap <= d.high)) | jnp.eye(len(truth), dtype=bool)),
+            held[0],
+            result.high[0] < truth[0],
+            result.low[0] > truth[0],
+            held[-1],
+            jnp.all(result.may_be_best | (truth > jnp.min(truth))),
+            jnp.mean(1.0 - (kept & (result.low >= 0))),
+            result.high[0] - result.low[0],
+            jnp.max(result.high - result.low),
+        )
+
+    return jax.lax.map(one, results)
+
+
+def make(config: Config) -> runner.Study:
+    """Rates over data sets, with differences and values of many observations as the truth."""
+    cells = [
+        {"law": law, "n": n, "measure": measure, "data_sets": sets}
+        for measure, sets, sizes in config.measures
+        for n in sizes
+        for law in config.laws
+    ]
+
+    def measure(cell, key):
+        law, n = LAWS[cell["law"]], cell["n"]
+        in_sample = cell["law"] in FITTED
+        large_key, sets_key, test_key = jax.random.split(key, 3)
+        models, right, _ = jax.jit(law, static_argnums=1)(large_key, LARGE)
+        width = pooled_bandwidth(models[:1, :2000] if in_sample else models[:, :2000])
+        values = true_values(cell["measure"], models, right, width, n)
+        # a model fitted to the labels is wrong, by an unknown amount
+        truth = jnp.asarray([0.0, jnp.inf]) if in_sample else values
+        models, labels = drawn(jax.random.split(sets_key, cell["data_sets"]), law, n)
+        keys = jax.random.split(test_key, cell["data_sets"])
+        options = {"n_draws": config.n_draws, "measure": cell["measure"]}
+        results = compared(keys, models, labels, width, **options)
+        *shares, width_of, largest = rates(results, truth)
+        numbers = [jnp.mean(share) for share in shares] + [jnp.median(width_of), jnp.max(largest)]
+        if in_sample:  # the truth of the fitted model is not computed
+            numbers[2] = numbers[6] = jnp.nan
+        return dict(zip(MEASURED, numbers, strict=True))
+
+    return runner.Study(cells, MEASURED, measure, config.seed, paired=("data_sets", "measure"))
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    return runner.command_line(make, Config(), QUICK, FOLDER, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The text of a comparison."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxcal.results import confidence
+
+if TYPE_CHECKING:
+    from jaxcal.ckce.results import Comparison
+
+COMPARABLE = "comparable only at equal n, ridge and kernel"
+PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
+
+
+def lines(comparison: "Comparison") -> list[str]:
+    """Values and skill, what they mean, which may be the best, and every pair."""
+    order = comparison.order()
+    wide = max(5, *(len(name) for name in comparison.names))
+    effect = _says_lines if comparison.says is not None else _effect_lines
+    return [
+        *_values(comparison, order, wide),
+        *effect(comparison, order, wide),
+        *_pairs(comparison, order),
+        *(
+            ["  calibration is not skill: a constant forecast can be calibrated"]
+            * bool(comparison.skill)
+        ),
+    ]
+
+
+def _values(comparison: "Comparison", order: np.ndarray, wide: int) -> list[str]:
+    skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
+    values = [np.asarray(a) for a in (comparison.corrected, comparison.low, comparison.high)]
+    many = f"{len(comparison.names)} {comparison.things}, n = {comparison.n}"
+    title, column = (
+        f"CKCE of {many}, ridge {float(comparison.ridge):.4g}: {COMPARABLE}",
+        "corrected",
+    )
+    if comparison.unit == "probability":
+        values = [np.sqrt(a) for a in values]
+        title, column = f"Calibration errors of {many}, in units of probability", "error"
+    heading = f"{confidence(comparison.level)} interval"
+    head = f"  {comparison.things[:-1]:{wide}s}   {column:9s}   {heading:22s}"
+    said = [title, (head + "".join(f"   {k:>9s}" for k in skill)).rstrip()]
+    for i in order:
+        value, low, high = (float(a[i]) for a in values)
+        said.append(
+            f"  {comparison.names[i]:{wide}s}   {value:9.3g}   [{low:9.3g}, {high:9.3g}]"
+            + "".join(f"   {v[i]:9.3g}" for v in skill.values())
+        )
+    return said
+
+
+def _pairs(comparison: "Comparison", order: np.ndarray) -> list[str]:
+    valued = np.isfinite(np.asarray(comparison.corrected))
+    best = comparison.best()
+    worse = [name for i in order if valued[i] and (name := comparison.names[i]) not in best]
+    squared = " of squared errors" if comparison.unit == "probability" else ""
+    chosen = f"{', '.join(best) or 'none'}; worse: {', '.join(worse) or 'none shown'}"
+    said = [
+        f"  may be the best: {chosen}",
+        f"  every pair, its interval{squared}, and the p-value adjusted for all pairs:",
+    ]
+    rows = comparison.table()
+    for row in rows[:PAIRS_SHOWN]:
+        says = "better" if row["shown"] else "no difference shown"
+        if not np.isfinite(row["difference"]):
+            says = "cannot tell"
+        said.append(
+            f"  {row['better']} - {row['worse']}: {row['difference']:.3g} "
+            f"[{row['low']:.3g}, {row['high']:.3g}], p = {row['p_adjusted']:.3g}, {says}"
+        )
+    if len(rows) > PAIRS_SHOWN:
+        said.append(f"  and {len(rows) - PAIRS_SHOWN} pairs more: see table()")
+    return said
+
+
+def _says_lines(comparison: "Comparison", order: np.ndarray, wide: int) -> list[str]:
+    """Of every model, the class whose probability is furthest from what comes true."""
+    assert comparison.says is not None
+    assert comparison.p_calibrated is not None
+    said, true = (np.asarray(a) for a in comparison.says)
+    p = np.asarray(comparison.p_calibrated)
+    text = ["  what is said and what comes true, of the class where they differ most:"]
+    for i in order:
+        name = f"  {comparison.names[i]:{wide}s}   "
+        if not np.isfinite(p[i]):
+            text.append(name + "not a number")
+            continue
+        k = int(np.argmax(np.max(np.abs(said[i] - true[i]), axis=1)))
+        (low, high), (rare, often) = said[i, k], true[i, k]
+        where = f"says {high:.2f} where {often:.2f} comes true"
+        if low < high:
+            where += f", {low:.2f} where {rare:.2f} does"
+        fault = _fault(high - often, low - rare) if p[i] <= comparison.level else "not shown wrong"
+        text.append(f"{name}class {k}: {where}; {fault} (p = {p[i]:.3g})")
+    return text
+
+
+def _fault(above: float, below: float) -> str:
+    """The name of an error: how much too large the high and the low probability are."""
+    if above * below <= 0:
+        return "overconfident" if above > below else "underconfident"
+    return "says too much" if above > 0 else "says too little"
+
+
+def _effect_lines(comparison: "Comparison", order: np.ndarray, wide: int) -> list[str]:
+    """The fault of known size that is as wrong as each model, in the report's order."""
+    assert comparison.effect is not None
+    units = {
+        "shift": "a shift, in standard deviations of the targets,",
+        "temperature": "a temperature, above 1 overconfidence and below 1 underconfidence,",
+    }
+    lines = [f"  as wrong as by {units[comparison.unit]} of:"]
+    how = confidence(comparison.level)
+    for i in order:
+        value, low, high, noise = (float(np.asarray(a)[i]) for a in comparison.effect)
+        under = comparison.unit == "temperature" and noise < 1
+        says = f"{value:9.3g}   [{low:9.3g}, {high:9.3g}]   (calibrated: "
+        if noise in (0, np.inf):
+            says += f"any {comparison.unit}, its predictions hardly change)"
+        else:
+            says += f"{'above' if under else 'below'} {noise:.3g} in {how} of data sets)"
+        if np.isnan(noise):
+            says = f"no {comparison.unit} changes its predictions"
+        if np.isnan(float(np.asarray(comparison.corrected)[i])):
+            says = "not a number"
+        lines.append(f"  {comparison.names[i]:{wide}s}   {says}")
+    return lines

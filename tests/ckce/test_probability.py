@@ -1,0 +1,261 @@
+"""Errors in units of probability: values, draws, intervals, and what a comparison says of them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import problems
+import pytest
+import scipy.stats
+
+from jaxcal.ckce import compare, probability
+from jaxcal.ckce.probability import Error, Pairs, basis, measured, n_components, pairs
+
+N = 200
+TRUTH, Y = problems.drawn(0, N)
+MODELS = {
+    "over": problems.tempered(TRUTH, 0.4),
+    "true": TRUTH,
+    "again": TRUTH,
+    "under": problems.tempered(TRUTH, 3.0),
+}
+RESULT = compare(jax.random.key(2), MODELS, Y, n_draws=199)
+
+
+def hat(q, components):
+    """The regression on a constant and the leading components, as a projection."""
+    centred = q - q.mean(axis=0)
+    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    kept = left[:, : components - 1][:, sizes[: components - 1] > 1e-10]
+    return kept @ kept.T + 1 / len(q)
+
+
+def off_diagonal(q, d, components):
+    """Half the sum over i != j of H_ij d_i d_j / sqrt((1 - H_ii) (1 - H_jj)) / n."""
+    h = hat(q, components)
+    scale = np.sqrt(1 - np.diag(h))
+    w = h / scale[:, None] / scale[None] / (2 * len(q))
+    products = w * (d @ d.T)
+    return products.sum() - np.trace(products)
+
+
+def of_one(q, y, *, n_draws=9, components=None):
+    n, m = q.shape
+    components = n_components(n, m) if components is None else components
+    options = {"components": components, "n_draws": n_draws}
+    return measured(
+        jax.random.key(0), jnp.asarray(q), jnp.ones(n), jnp.asarray(y, jnp.int32), **options
+    )
+
+
+def test_the_value_is_the_equation():
+    for i, q in enumerate(MODELS.values()):
+        value = off_diagonal(q, problems.one_hot(Y) - q, 3)
+        np.testing.assert_allclose(RESULT.corrected[i], max(value, 0), rtol=1e-9)
+
+
+def test_a_linear_error_has_its_own_size():
+    """Labels in the exact frequencies of a linear recalibration, by many equal predictions."""
+    p = np.repeat(np.linspace(0.1, 0.9, 9), 1000)
+    true = 0.5 + 0.6 * (p - 0.5)
+    y = np.concatenate([np.arange(1000) < 1000 * a for a in true[::1000]]).astype(int)
+    q = np.stack([1 - p, p], axis=1)
+    result = compare(0, {"sure": q, "right": np.stack([1 - true, true], axis=1)}, y, n_draws=99)
+    # these labels have no noise: what is taken away for it is 2 * .25 / 9000 of the square at most
+    size = np.sqrt(np.mean((p - true) ** 2))
+    np.testing.assert_allclose(result.error[0], size, atol=0.25 / 9000 / size)
+    assert float(result.error[1]) < 0.01
+    said, true_ends = np.asarray(result.says.said[0, 1]), np.asarray(result.says.true[0, 1])
+    np.testing.assert_allclose(said, p.mean() + np.std(p) * np.asarray([-1, 1]))
+    np.testing.assert_allclose(true_ends, 0.5 + 0.6 * (said - 0.5), atol=1e-9)
+    assert "overconfident" in str(result)
+
+
+def test_the_p_value_of_one_model_is_that_of_all_labels():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.1, 0.6, 10)
+    q, y = np.stack([1 - p, p], axis=1), (rng.uniform(size=10) < 0.6).astype(int)
+    observed = off_diagonal(q, problems.one_hot(y, 2) - q, 2)
+    exact = 0.0
+    for labels in itertools.product((0, 1), repeat=10):
+        chance = np.prod(np.where(labels, p, 1 - p))
+        value = off_diagonal(q, problems.one_hot(labels, 2) - q, 2)
+        exact += chance * (value >= observed - 1e-12)
+    found = compare(0, [q, q], y, n_draws=1999).p_calibrated[0]
+    low, high = scipy.stats.binom.interval(0.9999, 1999, exact)
+    assert low <= 2000 * float(found) - 1 <= high
+
+
+def test_the_first_influence_is_the_derivative_in_the_weights():
+    q, y, n = MODELS["over"], Y, N
+    d = problems.one_hot(y) - q
+
+    def plain(weights):
+        c = (weights[:, None] * q).T @ d
+        return np.trace(c.T @ np.linalg.solve((weights[:, None] * q).T @ q, c)) / 2
+
+    even = np.full(n, 1 / n)
+    steps = 1e-6 * np.eye(n)
+    slopes = np.asarray([(plain(even + s) - plain(even - s)) / 2e-6 for s in steps])
+    slopes = (slopes - slopes.mean()) / n
+    # the library leaves the observation itself out of the regression
+    first = np.asarray(of_one(q, y).first)
+    assert np.corrcoef(first, slopes)[0, 1] > 0.99
+    np.testing.assert_allclose(first.std(), slopes.std(), rtol=0.1)
+
+
+def example(models=3, k=12, p=4, draws=5):
+    rng = np.random.default_rng(0)
+    says = probability.Says(jnp.zeros((models, 2, 2)), jnp.zeros((models, 2, 2)))
+    each = Error(
+        *(jnp.asarray(a) for a in (np.ones(models), [0.3, 0.5, -0.4], [0.2, 0.3, 0.1])),
+        jnp.asarray(rng.normal(size=(models, k))),
+        jnp.asarray(rng.normal(size=(models, k, p))),
+        jnp.zeros((models, draws)),
+        says,
+        jnp.zeros(models, int),
+    )
+    return each, jnp.asarray(rng.choice([-1.0, 1.0], (draws, k)))
+
+
+def test_draws_of_differences_are_the_equation():
+    each, v = example()
+    drawn, _, _ = pairs(each, v)
+    for i, j in ((0, 1), (1, 2), (0, 2)):
+        grams = [np.asarray(each.vectors[k] @ each.vectors[k].T) for k in (i, j)]
+        grams = [g - np.diag(np.diag(g)) for g in grams]
+        first = [np.asarray(each.first[k]) for k in (i, j)]
+        first = [a / np.linalg.norm(a) for a in first]
+        s = [float(each.slope[k]) for k in (i, j)]
+        common = max(0.0, float(each.value[i] + each.value[j]) / 2)
+        slope = s[0] + s[1] - 2 * np.sqrt(s[0] * s[1]) * (first[0] @ first[1])
+        error = np.sqrt(2 * np.sum((grams[0] - grams[1]) ** 2) + slope * common)
+        np.testing.assert_allclose(drawn.error[i, j], error, rtol=1e-9)
+        for b, signs in enumerate(np.asarray(v)):
+            ends = [
+                np.sqrt(r * common) * (a @ signs) + signs @ g @ signs
+                for r, a, g in zip(s, first, grams, strict=True)
+            ]
+            ratio = abs(ends[0] - ends[1]) / error
+            np.testing.assert_allclose(drawn.ratios[b, i, j], ratio, rtol=1e-9)
+
+
+@pytest.mark.parametrize("gap", [-0.4, 0.0, 0.1, 0.9])
+def test_the_reach_is_where_the_test_changes_its_mind(gap):
+    second, slope, common, quantile = 0.01, 0.05, 0.2, 2.0
+    one = Pairs(*(jnp.full((1, 1), a) for a in (second, slope, common)), jnp.zeros((1, 1, 1)))
+    reach = probability._reach(one, jnp.full((1, 1), gap), jnp.asarray(quantile))
+    grid = np.linspace(0, 5, 500_001)
+    held = grid <= quantile * np.sqrt(second + slope * np.maximum(common, np.abs(gap + grid) / 2))
+    np.testing.assert_allclose(float(reach[0, 0]), grid[held].max(), atol=2e-5)
+
+
+def test_blocks_of_observations_add_up(monkeypatch):
+    q, y = MODELS["over"], Y
+    alone = of_one(q, y, n_draws=499)
+    monkeypatch.setattr(probability, "BLOCKS", 64)
+    blocks = of_one(q, y, n_draws=499)
+    assert blocks.first.shape == (64,)
+    np.testing.assert_allclose(blocks.value, alone.value, rtol=1e-12)
+    np.testing.assert_allclose(
+        jnp.sum(blocks.vectors, axis=0), jnp.sum(alone.vectors, axis=0), atol=1e-12
+    )
+    assert 0.5 < float(blocks.slope / alone.slope) < 2
+    assert 0.6 < float(jnp.std(blocks.null) / jnp.std(alone.null)) < 1.6
+
+
+def test_rows_without_weight_do_not_count():
+    q, y = jnp.asarray(MODELS["over"]), jnp.asarray(Y, jnp.int32)
+    weights = jnp.where(jnp.arange(N) < 120, 1.0, 0.0)
+    f = basis(q, weights, 3)
+    np.testing.assert_allclose(f.T @ f, np.eye(3), atol=1e-12)
+    some = measured(jax.random.key(0), q, weights, y, components=3, n_draws=9)
+    np.testing.assert_allclose(some.value, of_one(q[:120], y[:120]).value, rtol=1e-9)
+    groups = np.where(np.arange(N) < 120, "a", "b")
+    both = compare(0, q, y, groups=groups, n_draws=99)
+    np.testing.assert_allclose(both.corrected[0], some.value, rtol=1e-9)
+    assert both.names == ("a", "b")
+    assert "Calibration errors of 2 groups" in str(both)
+
+
+def test_equal_models_tie_and_the_report_says_what_is_wrong():
+    d = RESULT.differences
+    assert float(d.low[1, 2]) == float(d.estimate[1, 2]) == float(d.high[1, 2]) == 0
+    assert float(d.p_value[1, 2]) == 1
+    np.testing.assert_allclose(d.low, -d.high.T, atol=1e-15)
+    outside = (d.low > 0) | (d.high < 0)
+    np.testing.assert_array_equal(outside, d.p_adjusted <= 0.05)
+    assert set(RESULT.best()) == {"true", "again"}
+    assert RESULT.warnings() == []
+    text = str(RESULT)
+    said = {line.split()[0]: line for line in text.splitlines() if "comes true" in line}
+    assert "overconfident" in said["over"]
+    assert "underconfident" in said["under"]
+    assert "not shown wrong" in said["true"]
+    assert bool(jnp.all((RESULT.low >= 0) & (RESULT.low <= RESULT.corrected)))
+    assert bool(jnp.all((RESULT.corrected <= RESULT.high) & (RESULT.high <= 1)))
+
+
+def test_no_label_noise_and_no_spread_leave_bounded_intervals():
+    constant = np.full((50, 2), 0.5)
+    sure = np.stack([np.zeros(50), np.ones(50)], axis=1)
+    result = compare(0, {"constant": constant, "sure": sure}, np.ones(50, int), n_draws=99)
+    np.testing.assert_allclose(result.error, [0.5, 0], atol=0.01)
+    # of 50 labels without an error: a share of 3 / 50 has probability .95 of showing one
+    assert 0.03 < float(jnp.sqrt(result.high[1])) < 0.2
+    assert bool(jnp.all(jnp.isfinite(result.high)))
+    assert result.best() == ["sure"]
+
+
+def test_level_and_power():
+    sets, n = 150, 150
+
+    def one(key):
+        parts_key, label_key, test_key = jax.random.split(key, 3)
+        p = jax.random.uniform(parts_key, (2, n))
+        labels = (jax.random.uniform(label_key, (n,)) < jnp.mean(p, axis=0)).astype(int)
+        right = (p + 0.5) / 2
+        odds = (right[1] / (1 - right[1])) ** 5  # too sure
+        rate = jnp.full(n, jnp.mean(labels))
+        models = jnp.stack([*right, odds / (1 + odds), rate])
+        stack = jnp.stack([1 - models, models], axis=-1)
+        result = compare(test_key, stack, labels, n_draws=99)
+        d = result.differences
+        worse = (d.p_adjusted <= 0.05) & (d.estimate > 0)
+        return jnp.any(worse[:2]), worse[2, 0], result.low[0] <= 0
+
+    keys = jax.random.split(jax.random.key(0), sets)
+    accused, found, held = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+    most = scipy.stats.binom.ppf(0.9999, sets, 0.05)
+    assert int(jnp.sum(accused)) <= most
+    assert int(jnp.sum(~held)) <= most
+    assert int(jnp.sum(found)) > 0.4 * sets
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="at least 2 models"):
+        compare(0, {"one": TRUTH}, Y)
+    with pytest.raises(ValueError, match="at least 3 observations"):
+        compare(0, [TRUTH[:2], TRUTH[:2]], Y[:2])
+    for row, value, says in ((3, 0.7, "does not sum to 1"), (5, np.nan, "holds NaN")):
+        wrong = TRUTH.copy()
+        wrong[row, 0] += value
+        with pytest.raises(ValueError, match=rf"models\[b\]: row {row} {says}"):
+            compare(0, {"a": TRUTH, "b": wrong}, Y)
+    with pytest.raises(ValueError, match='ridge: an option of measure="ckce"'):
+        compare(0, MODELS, Y, ridge=0.1)
+    with pytest.raises(ValueError, match="measure: wanted one of probability, ckce"):
+        compare(0, MODELS, Y, measure="brier")
+    with pytest.raises(ValueError, match="groups: wanted one for each"):
+        compare(0, TRUTH, Y, groups=[1, 2])
+
+
+def test_classes_in_another_order_are_put_in_order_by_name():
+    first = pd.DataFrame(MODELS["over"], columns=["cat", "dog", "eel"])
+    turned = pd.DataFrame(TRUTH, columns=["cat", "dog", "eel"])[["eel", "cat", "dog"]]
+    result = compare(jax.random.key(2), {"over": first, "true": turned}, Y, n_draws=19)
+    np.testing.assert_allclose(result.corrected, RESULT.corrected[:2])
+    with pytest.raises(ValueError, match=r"models\[b\]: its columns are"):
+        compare(0, {"a": first, "b": turned.rename(columns={"eel": "fox"})}, Y)
