@@ -317,7 +317,7 @@ def test_draws_are_moved_by_the_moments_of_their_errors(key):
     assert repaired.before.verdict == "rejected"
     moved = np.asarray(repaired.predictions(draws).samples) - np.asarray(center)[:, None]
     np.testing.assert_allclose([moved.mean(), moved.std()], [0.3, 1.0], atol=0.15)
-    # E|X - Y| of N(0, 1/4) and N(.3, 1), less half of E|X - X'|, and the least possible, 1 / sqrt(pi)
+    # E|X - Y| of N(0, 1/4) and N(.3, 1), less half of E|X - X'|, and the least, 1 / sqrt(pi)
     wide = 1.25**0.5
     apart = wide * scipy.stats.foldnorm.mean(0.3 / wide)
     wanted = apart - 0.5 / np.pi**0.5 - 1 / np.pi**0.5
