@@ -172,12 +172,6 @@ def test_posteriors_of_sbi_come_back_in_torch_and_bounded(how):
         drawn[:, 0].numpy(), lambda v: np.interp(v, at[:, 0].numpy(), cdf)
     ).statistic
     assert statistic < (0.1 if how == "NPE" else 0.2)  # chains are dependent
-    from sbi.analysis import pairplot
-
-    figure, _ = pairplot(drawn)
-    import matplotlib.pyplot as plt
-
-    plt.close(figure)
     if how == "NPE":
         many = repaired.sample_batched((7,), x=x[:4], **options)
         assert many.shape == (7, 4, 1)
