@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from jaxcal import arrays_file
 from jaxcal.checking import tables
 from jaxcal.checking.check import carried_out
 from jaxcal.checking.plan import by_features, plan
 from jaxcal.checking.report import CheckReport
 from jaxcal.read import Draws, Scores, checks
-from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import BadFile
 from jaxcal.typing import PredictionsLike
 
@@ -136,12 +136,23 @@ def _csv(text: str, kind: str) -> list[tables.Column]:
 
 
 def _json(text: str) -> list[tables.Column]:
-    """Columns of an array of rows, of lines that are a row each, or of an object of columns."""
+    """Columns of rows, of lines that are a row each, or of an object of columns, as pandas writes
+    them."""
     try:
         whole = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError:
         lines = (line for line in text.splitlines() if line.strip())
         whole = [json.loads(line, object_pairs_hook=_once) for line in lines]
+    if isinstance(whole, dict) and "data" in whole:
+        names, whole = whole.get("columns"), whole["data"]
+        whole = whole if names is None else [dict(zip(names, row, strict=True)) for row in whole]
+    if isinstance(whole, dict) and all(isinstance(each, dict) for each in whole.values()):
+        if len({tuple(each) for each in whole.values()}) > 1:
+            raise tables.Unreadable("its rows or columns are not of the same entries")
+        if any(map(tables.is_label, whole)):
+            whole = {name: list(each.values()) for name, each in whole.items()}
+        else:
+            whole = list(whole.values())
     if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
         if len({tuple(row) for row in whole}) > 1:
             raise tables.Unreadable("its rows do not all hold the same names")

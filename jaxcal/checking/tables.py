@@ -1,7 +1,8 @@
 """Class probabilities and labels of a table, told by the names of its columns.
 
-A column holds the labels, the probability of a class that its name states, or identifiers of the
-rows. A table with any other column is refused; the caller can then name the columns to read.
+A column holds the labels, the probability of a class, row numbers or identifiers, or the predicted
+class. A table with any other column is refused, and so is one whose names leave open which class a
+column belongs to; the caller can name the columns instead.
 """
 
 import re
@@ -15,10 +16,21 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.replace("_", " ").split("|"))
 
 
-LABELS = _words("label|labels|target|targets|y|y_true|true_label|true_class|class|truth|outcome")
-PROBABILITY = _words("p|prob|probs|proba|probability|probabilities|of|class|label")  # and the class
-IDENTIFIES = _words("id|ids|index|row|unnamed")
-TRUTH = {"true": "1", "false": "0", "yes": "1", "no": "0"}
+LABELS = _words(
+    "label|labels|target|targets|y|y_true|ytrue|true_label|label_true|true_class|class|truth|"
+    "ground_truth|actual|observed|outcome"
+)
+PREDICTED = _words(
+    "y_pred|ypred|pred|prediction|predicted|predicted_label|predicted_class|pred_label|pred_class"
+)
+IDENTIFIES = _words("id|ids|index|idx|key|row|rowid|rownames|uid|uuid|guid|unnamed")
+POSITIVE, NEGATIVE = _words("1|true|t|yes|y|positive|pos"), _words("0|-1|false|f|no|n|negative|neg")
+TRUTH = dict.fromkeys(POSITIVE, "1") | dict.fromkeys(NEGATIVE, "0")
+# a single column of such a name is no probability of label 1, or leaves open of what
+OTHERS = _words(
+    "not|non|without|conf|confidence|max|maximum|top|weight|weights|fold|split|group|logit|logits|"
+    "log|odds|loss|error|std|sigma|variance|percent|threshold"
+) | (NEGATIVE - {"f", "n"})
 REMEDY = (
     "name the columns to read: --columns label=NAME CLASS=NAME .., one for each class (or for one "
     "of two)"
@@ -48,7 +60,7 @@ def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
         columns: Name and n entries of each column: texts, numbers, booleans, lists of m numbers
             (classes 0..m-1), or dicts from classes to numbers. Names may repeat.
         chosen: Texts "label=NAME" and "CLASS=NAME" for the columns to read; all others are left
-            out. Empty: names tell.
+            out. Empty: names and entries tell.
 
     Returns:
         `Table`.
@@ -57,22 +69,25 @@ def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
         Unreadable: A column is none that is known, or its class is not clear; with the remedy.
     """
     columns = _flat(columns)
-    label, rest, keys = _chosen(columns, chosen) if chosen else _roles(columns)
+    label, rest, guesses, keys = _chosen(columns, chosen) if chosen else _roles(columns)
     observed = _labels(*label)
-    seen = sorted(set(observed))
-    if keys == ["0"] and not chosen:
-        raise Unreadable(f"'{rest[0][0]}' is of class 0 and there is no other column; {REMEDY}")
-    place = _place_of_one(keys[0], seen) if len(rest) == 1 else _places(keys, seen)
-    if len(rest) > 1 and all(key.isdecimal() for key in keys):
-        order = sorted(range(len(keys)), key=lambda k: int(keys[k]))
-        rest, place = [rest[k] for k in order], {key: order.index(place[key]) for key in place}
-    values, notes = _probabilities(rest)
+    names, seen = [name for name, _ in rest], sorted(set(observed))
+    order, places = (_one_column if len(rest) == 1 else _classes)(names, seen, keys)
+    rest = [rest[k] for k in order]
     names = [name for name, _ in rest]
-    if values.shape[1] == 1 and not chosen and np.all((values == 0) | (values == 1)):
-        raise Unreadable(
-            f"'{names[0]}' holds only 0 and 1, which are classes, not probabilities; {REMEDY}"
-        )
-    of = {k: key for key, k in place.items()}  # a class's label in the table
+    values, notes = _probabilities(rest)
+    if values.shape[1] == 1:
+        if not chosen and np.all((values == 0) | (values == 1)):
+            raise Unreadable(
+                f"'{names[0]}' holds only 0 and 1, which are classes, not probabilities; {REMEDY}"
+            )
+        values = np.concatenate([1 - values, values], axis=1)
+    for name, entries in guesses:
+        guess = np.asarray([places.get(key, -1) for key in _labels(name, entries)])
+        picked = values[np.arange(len(values)), guess]
+        if np.any(guess < 0) or np.any(picked < np.max(values, axis=1)):
+            raise Unreadable(f"'{name}' is not the most probable class of these; {REMEDY}")
+    of = {place: key for key, place in reversed(places.items())}  # a class's label in the table
     shift = int(len(rest) == 1)
     said = [f"P({of.get(k + shift, '1')}) from '{name}'" for k, name in enumerate(names)]
     if len(said) > 12:
@@ -80,8 +95,8 @@ def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
     left_out = [f"'{name}'" for name, _ in columns if name not in (label[0], *names)]
     note = f"labels from '{label[0]}', {', '.join(said)}"
     note += f"; not used: {', '.join(left_out)}" if left_out else ""
-    labels = np.asarray([place[key] for key in observed])
-    return Table(values[:, 0] if shift else values, labels, (note, *notes))
+    labels = np.asarray([places[key] for key in observed])
+    return Table(values[:, 1] if shift else values, labels, (note, *notes))
 
 
 def is_label(name: str) -> bool:
@@ -145,7 +160,9 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
     return [" ".join(_tokens(entry)) or entry for entry in entries.tolist()]
 
 
-def _chosen(columns: list[Column], chosen: Sequence[str]) -> tuple[Column, list[Column], list[str]]:
+def _chosen(
+    columns: list[Column], chosen: Sequence[str]
+) -> tuple[Column, list[Column], list[Column], list[str]]:
     """The label, the columns of probabilities, and their classes, as the caller names them."""
     by_class = {}
     for text in chosen:
@@ -155,33 +172,57 @@ def _chosen(columns: list[Column], chosen: Sequence[str]) -> tuple[Column, list[
             raise Unreadable(
                 f"--columns {text}: wanted CLASS=NAME for one of the columns {_listed(columns)}"
             )
-        by_class[" ".join(_tokens(key))] = named[0]
+        by_class[key if key in TRUTH else " ".join(_tokens(key))] = named[0]
     if "label" not in by_class or len(by_class) < 2:
         raise Unreadable("--columns: wanted label=NAME and at least one CLASS=NAME")
     label = by_class.pop("label")
     _must_be_numbers(list(by_class.values()))
-    return label, list(by_class.values()), list(by_class)
+    return label, list(by_class.values()), [], list(by_class)
 
 
-def _roles(columns: list[Column]) -> tuple[Column, list[Column], list[str]]:
-    """The label, the columns of probabilities, and the classes that their names state."""
+def _roles(
+    columns: list[Column],
+) -> tuple[Column, list[Column], list[Column], list[str]]:
+    """The label, the columns of probabilities, and those of predicted classes, by their names."""
     labels = [column for column in columns if is_label(column[0])]
-    rest = [column for column in columns if not is_label(column[0]) and not _identifies(*column)]
+    rest = [column for column in columns if all(column is not label for label in labels)]
+    rest = [column for column in rest if not _identifies(*column)]
     if len(labels) != 1 or not rest:
         raise Unreadable(
             "wanted one column 'label' and a column of probabilities for each class; the columns "
             f"are {_listed(columns)}; {REMEDY}"
         )
+    guesses = [
+        column
+        for column in rest
+        if " ".join(_tokens(column[0])) in PREDICTED
+        and (column[1].dtype.kind != "f" or np.all(column[1] == np.round(column[1])))
+    ]
+    if len(guesses) < len(rest):
+        rest = [column for column in rest if all(column is not guess for guess in guesses)]
     _must_be_numbers(rest)
-    tokens = [[word for word in _tokens(name) if word not in PROBABILITY] for name, _ in rest]
-    return labels[0], rest, [" ".join(words) for words in tokens]
+    return labels[0], rest, guesses, []
 
 
 def _identifies(name: str, entries: np.ndarray) -> bool:
-    """Whether a column numbers or names the rows: by its name, without repeated entries, since
+    """Whether a column numbers or names the rows. Unreadable where such a name repeats entries:
     observations that belong together are not independent."""
     words = _tokens(name)
-    return (not words or not IDENTIFIES.isdisjoint(words)) and len(set(entries)) == len(entries)
+    named = not words or not IDENTIFIES.isdisjoint(words)
+    distinct = len(np.unique(entries)) == len(entries)
+    if entries.dtype.kind != "f":
+        numbers = any(re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", entry, re.I) for entry in entries)
+        whole = named or not numbers
+    else:
+        whole = bool(np.all(entries == np.round(entries)))
+        steps = np.arange(len(entries)) + entries[0]
+        named = named or bool(entries[0] in (0, 1) and np.array_equal(entries, steps))
+    if named and whole and not distinct:
+        raise Unreadable(
+            f"'{name}' repeats its entries: the test takes observations as independent; {REMEDY} "
+            "if they are"
+        )
+    return whole and distinct and (named or entries.dtype.kind != "f")
 
 
 def _must_be_numbers(columns: list[Column]) -> None:
@@ -192,31 +233,91 @@ def _must_be_numbers(columns: list[Column]) -> None:
             raise Unreadable(f"the column '{name}' holds {bad} values that are not finite")
 
 
-def _place_of_one(key: str, seen: list[str]) -> dict[str, int]:
-    """The label whose probability the only column holds has place 1; a name without a class is of
-    label 1, or of True or yes."""
-    truths = {label: TRUTH.get(label, label) for label in seen}
-    named = [label for label in seen if label == key]
-    if not named and key in ("", "1") and set(truths.values()) <= {"0", "1"}:
-        return {label: int(truth) for label, truth in truths.items()}
-    if len(named) != 1 or len(seen) > 2:
+def _one_column(
+    names: list[str], seen: list[str], chosen: list[str]
+) -> tuple[list[int], dict[str, int]]:
+    """Which label one column holds the probability of: place 1."""
+    words, truths = _tokens(names[0]), {TRUTH.get(label) for label in seen}
+    if chosen:
+        stated = [label for label in seen if label == chosen[0]]
+    else:
+        ends = [(label, label.split()) for label in seen if not label.isdecimal()]
+        stated = [label for label, end in ends if end in (words[-len(end) :], words[: len(end)])]
+    if not stated and None not in truths and len(truths) == len(seen):
+        one = TRUTH.get(chosen[0]) if chosen else "1"
+        unclear = not OTHERS.isdisjoint(words) or (words[-1:] or ["1"])[0].isdecimal()
+        if one and (chosen or not unclear or words[-1:] == ["1"]):
+            stated = [label for label in seen if TRUTH[label] == one]
+            return [0], {label: int(label in stated) for label in seen}
+    if len(stated) != 1 or len(seen) > 2:
         raise Unreadable(
-            f"it is not clear of which label, {_listed(seen)}, the only column is the probability; "
+            f"it is not clear of which label, {_listed(seen)}, '{names[0]}' is the probability; "
             f"{REMEDY}"
         )
-    return {label: int(label == key) for label in seen}
+    return [0], {label: int(label in stated) for label in seen}
 
 
-def _places(keys: list[str], seen: list[str]) -> dict[str, int]:
-    """The column of each label."""
-    for names in (keys, [TRUTH.get(key, key) for key in keys]):
-        of = {label: label if names is keys else TRUTH.get(label, label) for label in seen}
-        if len(set(names)) == len(names) and set(of.values()) <= set(names):
-            return {label: names.index(key) for label, key in of.items()}
+def _classes(
+    names: list[str], seen: list[str], chosen: list[str]
+) -> tuple[list[int], dict[str, int]]:
+    """Columns in the order of their classes, and the place of each label in it."""
+    readings = [chosen] if chosen else _readings(names)
+    whole = all(re.fullmatch(r"\d+", label) for label in seen)
+    for keys in readings:
+        if len(set(keys)) == len(keys) and set(seen) <= set(keys):
+            return _ordered(keys, {label: label for label in seen})
+    for keys in readings:
+        truths = [TRUTH.get(key, key) for key in keys]
+        if sorted(truths) == ["0", "1"] and set(seen) <= set(TRUTH):
+            return _ordered(truths, {label: TRUTH[label] for label in seen})
+    for keys in readings:
+        if chosen or not whole or not all(key.isdecimal() for key in keys):
+            continue
+        places, labels = sorted(int(key) for key in keys), [int(label) for label in seen]
+        first = int(min(labels) >= 1 and max(labels) == len(keys))  # classes 0.. or 1..
+        if places[0] > 1 or np.any(np.diff(places) != 1):
+            continue
+        if max(labels) - first >= len(keys):
+            raise Unreadable(
+                f"targets: the label {max(labels)} has none of the columns {_listed(names)}; "
+                f"{REMEDY}"
+            )
+        return _ordered(keys, {label: str(int(label) - first + places[0]) for label in seen})
     raise Unreadable(
-        f"it is not clear which of the columns, of classes {_listed(keys)}, are of which of the "
-        f"labels {_listed(seen)}; {REMEDY}"
+        f"it is not clear which of the columns {_listed(names)} are of which of the labels "
+        f"{_listed(seen)}; {REMEDY}"
     )
+
+
+def _readings(names: list[str]) -> list[list[str]]:
+    """Classes that the names may state: names without the words that all begin or end with."""
+    words = [_tokens(name) for name in names]
+    head, tail = _alike(words), _alike([each[::-1] for each in words])
+    cut = [
+        [" ".join(each[start : len(each) - end]) for each in words]
+        for start, end in ((0, 0), (head, 0), (0, tail), (head, tail))
+    ]
+    first, whole = names[0], [" ".join(each) for each in words]
+    repeats = all(name in (first, f"{first}.{k}") for k, name in enumerate(names))  # as of pandas
+    # encoders number classes in the order of the alphabet; of two, the second may be label 0 too
+    alphabet = len(names) > 2 and whole == sorted(set(whole))
+    if not re.search(r"\d", first if repeats else "".join(names)) and (repeats or alphabet):
+        cut.append([str(k) for k in range(len(names))])
+    return [keys for keys in cut if all(keys)]
+
+
+def _alike(lists: list[list[str]]) -> int:
+    """With how many same entries all begin."""
+    entries = zip(*lists, strict=False)
+    return next((k for k, each in enumerate(entries) if len(set(each)) > 1), min(map(len, lists)))
+
+
+def _ordered(keys: list[str], key_of: dict[str, str]) -> tuple[list[int], dict[str, int]]:
+    order = list(range(len(keys)))
+    if all(key.isdecimal() for key in keys):
+        order.sort(key=lambda k: int(keys[k]))
+    places = [keys[k] for k in order]
+    return order, {label: places.index(key) for label, key in key_of.items()}
 
 
 def _probabilities(columns: list[Column]) -> tuple[np.ndarray, list[str]]:

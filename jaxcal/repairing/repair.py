@@ -13,10 +13,10 @@ from jaxcal.repairing.certificate import ENERGY, NATS, certificate, of_own_fold
 from jaxcal.repairing.cross_fitted import CrossFitted, cross_fitted
 from jaxcal.repairing.drawn import energy_scores, gaussians, moved_draws
 from jaxcal.repairing.fit import Parameters
-from jaxcal.repairing.move import move_all, no_move
+from jaxcal.repairing.move import Move, move_all, no_move
 from jaxcal.repairing.probabilities import ProbabilityRepair, of_classes, of_labels
 from jaxcal.repairing.result import Repair, columns_of, moves_of
-from jaxcal.results import recorded
+from jaxcal.results import TestResult, recorded
 from jaxcal.skce import skce_test
 from jaxcal.typing import ArrayLike, Key, KeyLike, Predictions
 
@@ -95,8 +95,7 @@ def repair(
     if not isinstance(predictions, Draws | Unnormalized) and not is_distribution(predictions):
         return _of_probabilities(key, predictions, targets, (inputs, names), folds, level)
     ys = checks.targets(targets)
-    drawn = isinstance(predictions, Draws)
-    densities = gaussians(predictions) if drawn else predictions
+    densities: Any = gaussians(predictions) if isinstance(predictions, Draws) else predictions
     _without_end(densities)
     densities = checks.predictions(densities, ys)
     n, d = len(ys), ys[0].size
@@ -105,21 +104,18 @@ def repair(
     columns = columns_of(inputs, n, ys.dtype)
     keys = jax.random.split(key)
     maps = cross_fitted(keys[0], densities, ys, columns, folds)
-    gains, unit = maps.gains, NATS
-    if drawn:
+    if isinstance(predictions, Draws):
         gains, unit = _energy_gained(predictions, densities, maps, ys, columns), ENERGY
-        told = {"level": level}
     else:
-        told = {"inputs": inputs, "names": called, "level": level}
-    before, after = (
-        (skce_test if drawn else calibration_test)(
-            keys[1],
-            moved_draws(predictions, move) if drawn else move_all(predictions, move),
-            ys,
-            **told,
-        )
-        for move in (no_move(maps.moves), maps.moves)
-    )
+        gains, unit = maps.gains, NATS
+
+    def tested(move: Move) -> TestResult:
+        if isinstance(predictions, Draws):
+            return skce_test(keys[1], moved_draws(predictions, move), ys, level=level)
+        moved = move_all(predictions, move)
+        return calibration_test(keys[1], moved, ys, inputs=inputs, names=called, level=level)
+
+    before, after = tested(no_move(maps.moves)), tested(maps.moves)
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
     of_all = jax.tree.map(lambda leaf: leaf[-1], maps.fits)
     numbers = certificate(gains, maps.fold, level)

@@ -29,7 +29,7 @@ def text(header, *columns):
 
 
 def of_classes(values):
-    return text("p0,label,p1,p2", values[:, 0], LABELS, values[:, 1], values[:, 2])
+    return text("a,label,b,c", values[:, 0], LABELS, values[:, 1], values[:, 2])
 
 
 TABLE = of_classes(P)

@@ -46,13 +46,20 @@ def columns_of(rows):
 
 THREE, TWO = records("label|p0|p1|p2", Y, P), records("label|p", B, Q)
 LISTS = [{"targets": int(y), "probabilities": p.tolist()} for y, p in zip(Y, P, strict=True)]
+PANDAS = {name: dict(enumerate(column)) for name, column in columns_of(THREE).items()}
+SPLIT = {"columns": list(THREE[0]), "index": list(range(N)), "data": [[*r.values()] for r in THREE]}
 # the form, the name of the file, its content; of Y and P, or of B and Q
 CLASSES = {
     "numbers": ("a.csv", table("label|p0|p1|p2", Y, P)),
     "numbers at any place": ("a.csv", table("p_0|p_1|label|p_2", P[:, :2], Y, P[:, 2])),
     "numbers alone": ("a.csv", table("label|0|1|2", Y, P)),
     "numbers backwards": ("a.csv", table("label|2|1|0", Y, P[:, ::-1])),
+    "numbers from 1": ("a.csv", table("label|p1|p2|p3", Y, P)),
+    "labels from 1 too": ("a.csv", table("label|V1|V2|V3", Y + 1, P)),
     "many words": ("a.csv", table("target|prob of class 0|prob of class 1|prob of class 2", Y, P)),
+    "doubled names": ("a.csv", table("label|p|p|p", Y, P)),
+    "doubled names of pandas": ("a.csv", table("label|p|p.1|p.2", Y, P)),
+    "letters": ("a.csv", table("a|label|b|c", P[:, 0], Y, P[:, 1:])),
     "names": ("a.csv", table("label|cat|dog|owl", ANIMALS[Y], P)),
     "names in another order": (
         "a.csv",
@@ -65,11 +72,18 @@ CLASSES = {
     "index of pandas": ("a.csv", table("|label|p0|p1|p2", range(N), Y, P)),
     "index read again": ("a.csv", table("Unnamed: 0|label|0|1|2", ORDER, Y, P)),
     "identifiers": ("a.csv", table("id|label|p0|p1|p2", ORDER + 1000, Y, P)),
+    "names of pictures": (
+        "a.csv",
+        table("picture|label|p0|p1|p2", [f"{k}.png" for k in ORDER], Y, P),
+    ),
+    "predicted class": ("a.csv", table("y_true|y_pred|p0|p1|p2", Y, P.argmax(1), P)),
     "compressed": ("a.csv.gz", gzip.compress(table("label|p0|p1|p2", Y, P).encode())),
     "tabs": ("a.tsv", table("label|p0|p1|p2", Y, P, sign="\t")),
     "semicolons": ("a.csv", table("label|p0|p1|p2", Y, P, sign=";", comma=True)),
     "json of rows": ("a.json", json.dumps(THREE)),
     "json of columns": ("a.json", json.dumps(columns_of(THREE))),
+    "json of pandas": ("a.json", json.dumps(PANDAS)),
+    "json of pandas, split": ("a.json", json.dumps(SPLIT)),
     "json of lines": ("a.jsonl", "\n".join(map(json.dumps, THREE))),
     "json of lists": ("a.json", json.dumps(LISTS)),
 }
@@ -84,14 +98,10 @@ BINARY = {
     "two, yes and no": ("a.csv", table("label|p_yes|p_no", YES[B], BOTH[:, ::-1])),
     "two, yes and no of numbers": ("a.csv", table("label|p_yes|p_no", B, BOTH[:, ::-1])),
     "two, True and False": ("a.csv", table("label|True|False", B.astype(bool), BOTH[:, ::-1])),
+    "two, -1 and 1": ("a.csv", table("y|negative|positive", 2 * B - 1, BOTH)),
     "json": ("a.json", json.dumps(TWO)),
 }
 DANGEROUS = {
-    "numbers from 1": table("label|p1|p2|p3", Y, P),
-    "doubled names": table("label|p|p|p", Y, P),
-    "letters": table("a|label|b|c", P[:, 0], Y, P[:, 1:]),
-    "names of pictures": table("picture|label|p0|p1|p2", [f"{k}.png" for k in ORDER], Y, P),
-    "a predicted class": table("y_true|y_pred|p0|p1|p2", Y, P.argmax(1), P),
     "two models": table("label|model_a|model_b", B, Q, 1 - Q**2),
     "three models": table("label|model_a|model_b|model_c", Y, P[:, :1], Q, Q**2),
     "a fold": table("label|p|fold", B, Q, np.arange(N) % 5),
