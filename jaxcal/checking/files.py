@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from jaxcal import arrays_file
 from jaxcal.checking import tables
 from jaxcal.checking.check import carried_out
 from jaxcal.checking.plan import by_features, plan
 from jaxcal.checking.report import CheckReport
 from jaxcal.read import Draws, Scores, checks
+from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import BadFile
 from jaxcal.typing import PredictionsLike
 
