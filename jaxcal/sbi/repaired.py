@@ -222,10 +222,13 @@ class RepairedPosterior:
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
     """Of one posterior at all thetas, or of each at its own."""
-    at: Any = lambda log_density, theta: log_density(theta)  # noqa: E731
     if not one:
-        return each_density(predictions, at, thetas)
-    return jax.vmap(lambda theta: each_density(predictions, at, theta[None])[0])(thetas)
+        return each_density(predictions, _at, thetas)
+    return jax.vmap(lambda theta: each_density(predictions, _at, theta[None])[0])(thetas)
+
+
+def _at(log_density: Any, theta: Array) -> Array:
+    return log_density(theta)
 
 
 def _draws_itself(source: Any) -> bool:
