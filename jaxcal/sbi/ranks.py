@@ -80,7 +80,7 @@ class PosteriorRanks(Result):
     def to_datatree(self) -> Any:
         """The ranks as ``xarray.DataTree`` with the group ``prior_sbc``, one variable per
         statistic, which ``arviz_plots.plot_ecdf_pit`` (ArviZ 1) draws."""
-        import xarray
+        import xarray  # pyright: ignore[reportMissingImports]
 
         ranks = np.asarray(self.ranks)[None]
         variables = {
