@@ -141,7 +141,7 @@ def test_one_corrupt_target_is_named(key):
         ys = jnp.asarray(YS[:, :1], dtype).at[3].set(1e10)
         model = jaxcal.Unnormalized(density, means.astype(dtype))
         result = jaxcal.kccsd_test(key, model, ys, null=Wild(39))
-        assert any("a few set the scale" in text for text in result.warnings())
+        assert any("a few targets set the scale" in text for text in result.warnings())
         assert (result.verdict != "cannot tell") == told
         assert told or "lose their digits" in result.reason
 

@@ -273,7 +273,7 @@ def test_few_observations_and_collinear_features_are_told(key):
 def test_a_target_far_out_is_told(key):
     loc, noise = jax.random.normal(key, (2, 60))
     result = ucme_test(key, dist.Normal(loc, 1.0), (loc + noise).at[3].set(1e6), n_locations=5)
-    assert any("a few set the scale" in text for text in result.warnings())
+    assert any("a few targets set the scale" in text for text in result.warnings())
 
 
 def test_a_calm_result_has_no_warnings(key):
