@@ -239,7 +239,7 @@ def recipes():
             "score_pairs": {"posterior": log_prob, **SAMPLES},
         },
         "data": {},
-        "models": {
+        "read": {
             **{name: top[name] for name in ("Draws", "LogDensities", "Scores", "Unnormalized")},
             "draws": {"key": 0, "predictions": NORMALS, "m": 3},
             "gaussian_moments": {"predictions": NORMALS},

@@ -224,7 +224,8 @@ def test_the_table_is_that_of_least_squares(key):
     nu, f = np.asarray(jax.random.normal(key, (2, 300, 1)), float)
     f = (f - f.mean()) / f.std()
     nu = nu + 0.3 * f
-    got = table(jnp.asarray(nu), [jnp.asarray(f)], jnp.ones(300, bool), 0.05, ("a",), ("all", "f"))
+    features, kept = jnp.asarray(f)[None], jnp.ones(300, bool)
+    got = table(jnp.asarray(nu), features, kept, 0.05, ("a",), ("all", "f"))
     x = np.stack([np.ones(300), f[:, 0]], axis=1)
     slope, *_ = np.linalg.lstsq(x, nu[:, 0], rcond=None)
     left = nu[:, 0] - x @ slope

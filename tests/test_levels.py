@@ -53,7 +53,7 @@ def test_every_level_is_that_of_a_test():
             continue
         if "level" in parameters:
             defaults[name] = parameters["level"].default
-    assert {"jaxcal.kccsd_test", "jaxcal.sbi.check_posterior", "BlockEstimates.lower_bound"} < set(
+    assert {"jaxcal.kccsd_test", "jaxcal.sbi.check_posterior", "StreamedTest.result"} < set(
         defaults
     )
     needed = inspect.Parameter.empty  # in the parts of a result, which no user makes

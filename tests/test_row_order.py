@@ -17,6 +17,7 @@ from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
 from jaxcal.coverage import coverage
 from jaxcal.dce import kernel_ce, smooth_ce
 from jaxcal.divergences.vectors import Vectors
+from jaxcal.fit.specification import range_over_iqr
 from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
 from jaxcal.sbi.diagnosis import diagnose

@@ -129,7 +129,8 @@ def measured(
         slope = slope + 2 * ADDED / (m * total * (total + ADDED))
         null = _null(null_key, q, weighted, n_draws)
     says = _says(q, labels, weights)
-    return Error(estimate, value, slope, first, vectors, null, says, jnp.sum(~jnp.isfinite(q)))
+    lost = jnp.sum(jnp.any(~jnp.isfinite(q), axis=1))
+    return Error(estimate, value, slope, first, vectors, null, says, lost)
 
 
 def _deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:

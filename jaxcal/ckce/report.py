@@ -1,19 +1,16 @@
-"""The text of a comparison."""
+"""The text of a `Comparison`."""
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from jaxcal.results import confidence
 
-if TYPE_CHECKING:
-    from jaxcal.ckce.results import Comparison
-
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
 
-def lines(comparison: "Comparison") -> list[str]:
+def lines(comparison: Any) -> list[str]:
     """Values and skill, what they mean, which may be the best, and every pair."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
@@ -29,7 +26,7 @@ def lines(comparison: "Comparison") -> list[str]:
     ]
 
 
-def _values(comparison: "Comparison", order: np.ndarray, wide: int) -> list[str]:
+def _values(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
     values = [np.asarray(a) for a in (comparison.corrected, comparison.low, comparison.high)]
     many = f"{len(comparison.names)} {comparison.things}, n = {comparison.n}"
@@ -52,7 +49,7 @@ def _values(comparison: "Comparison", order: np.ndarray, wide: int) -> list[str]
     return said
 
 
-def _pairs(comparison: "Comparison", order: np.ndarray) -> list[str]:
+def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
     valued = np.isfinite(np.asarray(comparison.corrected))
     best = comparison.best()
     worse = [name for i in order if valued[i] and (name := comparison.names[i]) not in best]
@@ -76,7 +73,7 @@ def _pairs(comparison: "Comparison", order: np.ndarray) -> list[str]:
     return said
 
 
-def _says_lines(comparison: "Comparison", order: np.ndarray, wide: int) -> list[str]:
+def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     """Of every model, the class whose probability is furthest from what comes true."""
     assert comparison.says is not None
     assert comparison.p_calibrated is not None
@@ -105,7 +102,7 @@ def _fault(above: float, below: float) -> str:
     return "says too much" if above > 0 else "says too little"
 
 
-def _effect_lines(comparison: "Comparison", order: np.ndarray, wide: int) -> list[str]:
+def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     """The fault of known size that is as wrong as each model, in the report's order."""
     assert comparison.effect is not None
     units = {

@@ -139,8 +139,7 @@ class Differences(NamedTuple):
 
 
 class Says(NamedTuple):
-    """What models say and what comes true, by class: the occurrence of each class, regressed on
-    its probability.
+    """What models say and what comes true, from the regression of each class on its probability.
 
     Attributes:
         said: [M, m, 2] A low and a high probability: their mean less and plus one standard
