@@ -86,7 +86,8 @@ class MovedDistribution(eqx.Module):
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*batch"]:
         n = () if self.distribution.batch_shape else self.batch_shape
-        return self._each(self.move.of, self.distribution.sample(key, (*shape, *n)))
+        drawn = self.distribution.sample(key, (*shape, *n))  # of the widest type
+        return self._each(self.move.of, drawn.astype(self.move.shift.dtype))
 
     def _each(self, function: Callable[[Array], Array], ys: Array) -> Array:
         """Of points [.., n, *event]."""

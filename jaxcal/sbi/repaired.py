@@ -74,23 +74,29 @@ class RepairedSampler(Repaired):
         return self.moved(scorer.sample(key, xs, m), xs)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class RepairedPosterior:
     """What `jaxcal.sbi.repair_posterior` returns: a posterior again, for any observation.
 
     Every test of `jaxcal.sbi` takes it too, `check_posterior` above all.
 
     Attributes:
-        certificate: The `jaxcal.repairing.Repair`: what the map changes, its gain in nats with
-            limits, tests before and after. It is void where the pairs trained the posterior.
+        source: The original, as it came.
+        repaired: The repaired posteriors as tests take them.
+        x_shapes: Shape of one observation, or a dict of such.
         notes: Sentences on the pairs.
     """
 
-    def __init__(
-        self, source: Any, repaired: Repaired, x_shapes: PyTree, notes: tuple[str, ...]
-    ) -> None:
-        self.source, self.repaired, self.notes = source, repaired, notes
-        self.certificate = repaired.repair
-        self._x_shapes = x_shapes
+    source: Any
+    repaired: Repaired
+    x_shapes: PyTree
+    notes: tuple[str, ...]
+
+    @property
+    def certificate(self) -> Repair:
+        """What the map changes, its gain in nats with limits, tests before and after; void where
+        the pairs trained the posterior."""
+        return self.repaired.repair
 
     def __repr__(self) -> str:
         return "\n".join(["repaired posterior", repr(self.certificate), *self.notes])
@@ -200,9 +206,9 @@ class RepairedPosterior:
                 f"x: wanted an observation of shape {shape} or several of them, got {array.shape}"
             )
 
-        if isinstance(self._x_shapes, dict):
-            return {name: rows(x[name], shape) for name, shape in self._x_shapes.items()}
-        return rows(x, self._x_shapes)
+        if isinstance(self.x_shapes, dict):
+            return {name: rows(x[name], shape) for name, shape in self.x_shapes.items()}
+        return rows(x, self.x_shapes)
 
     def _one(self, x: Any) -> PyTree:
         xs = self._rows(x)
