@@ -81,6 +81,11 @@ def repair_posterior(
         (3,)
     """
     key = checks.key(key)
+    if summarize is not None and not callable(summarize):
+        raise TypeError(
+            f"summarize: wanted a function of observations, as new ones are repaired too, got "
+            f"{type(summarize).__name__}"
+        )
     scorer = as_posterior(posterior, thetas, prior)
     if isinstance(scorer, ArrayPosterior | DistributionPosterior):
         raise TypeError(
