@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
 from jaxcal.models import Unnormalized
@@ -43,7 +44,7 @@ class Handles:
 
     def __init__(self, numbers: Any):
         self.numbers = numbers
-        traced = isinstance(numbers, jax.core.Tracer)
+        traced = isinstance(numbers, Tracer)
         known = () if traced or not isinstance(numbers, jax.Array | np.ndarray) else numbers
         self.kept = [POSTERIORS.get(int(number)) for number in np.unique(np.asarray(known))]
 
