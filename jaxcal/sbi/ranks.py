@@ -297,16 +297,14 @@ def rank_metric(key: KeyLike) -> Callable[..., dict[str, Any]]:
         variable_keys: Names | None = None,
         variable_names: Names | None = None,
     ) -> dict[str, Any]:
+        draws: Any = estimates
         if isinstance(estimates, Mapping) and isinstance(targets, Mapping):
             chosen = list(estimates if variable_keys is None else variable_keys)
             if missing := [name for name in chosen if name not in estimates or name not in targets]:
                 raise ValueError(
                     f"variable_keys: {missing[0]!r} is not in both estimates and targets"
                 )
-            draws: Any = {name: estimates[name] for name in chosen}
-            targets = {name: targets[name] for name in chosen}
-        else:
-            draws = estimates
+            draws, targets = ({name: a[name] for name in chosen} for a in (estimates, targets))
         result = check_draws(key, draws, targets, names=variable_names)
         label = "Rank p-value"
         return {
