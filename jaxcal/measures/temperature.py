@@ -79,6 +79,8 @@ class TemperatureFit(Result):
     def _lines(self) -> list[str]:
         t = float(self.temperature)
         words = "predictions were too narrow" if t > 1 else "predictions were too wide"
+        if self.after >= self.before:
+            words = "no temperature is better than none"
         return [
             f"temperature {t:.4g}   ({words})",
             f"  negative log likelihood {float(self.before):.4g} before, {float(self.after):.4g} "

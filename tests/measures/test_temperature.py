@@ -252,6 +252,11 @@ def test_no_finite_temperature_is_given_where_none_is_best():
         with_temperature(np.stack([1 - share, share], axis=1), fit.temperature)
 
 
+def test_right_and_sure_predictions_are_not_called_wide():
+    says = np.eye(2)[np.arange(20) % 2]
+    assert "no temperature is better than none" in str(fit_temperature(says, np.arange(20) % 2))
+
+
 @pytest.mark.slow
 def test_fits_are_traced_and_batched():
     def fit(ys):
