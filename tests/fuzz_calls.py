@@ -50,6 +50,7 @@ BINARY = {"predictions": P, "targets": Y}
 AT_TARGETS = {"predictions": DENSITIES, "targets": YS}
 IN_UNITS = {"centers": np.zeros((1, 2)), "scales": np.eye(2)[None]}
 LABELLED = {"predictions": PS, "targets": LABELS}
+PRIOR = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
 SAMPLES = {"thetas": YS, "xs": INPUTS, "key": 0}
 
 
@@ -212,7 +213,7 @@ def recipes():
         "simulators": {
             "Simulator": {
                 "name": "normal",
-                "prior": dist.Normal(jnp.zeros(2), 1.0).to_event(1),
+                "prior": PRIOR,
                 "draw": lambda key, theta: theta,
                 "log_likelihood": log_prob,
                 "names": ("a", "b"),
@@ -235,7 +236,7 @@ def recipes():
             "check_posterior": {"posterior": log_prob, **SAMPLES},
             "kccsd_test": {"posterior": log_prob, **SAMPLES},
             "kcsd_test": {"posterior": log_prob, **SAMPLES},
-            "repair_posterior": {"posterior": log_prob, **SAMPLES},
+            "repair_posterior": {"posterior": log_prob, "prior": PRIOR, **SAMPLES},
             "score_pairs": {"posterior": log_prob, **SAMPLES},
         },
         "data": {},

@@ -5,6 +5,8 @@ kernel ``exp(-rate * distance)`` of the edit distance is left out: it is not pos
 every rate (Cortes, Haffner and Mohri, 2004), and the error of a wrong model may then be negative.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
@@ -37,10 +39,7 @@ class Hamming(Kernel):
         0.368
     """
 
-    rate: Scalar = eqx.field(default=1.0, converter=jnp.asarray)
-
-    def __check_init__(self):
-        convert.number(self.rate, "rate", above=0)
+    rate: Scalar = eqx.field(default=1.0, converter=partial(convert.number, name="rate", above=0))
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         dtype = _real(x)

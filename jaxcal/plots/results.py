@@ -279,7 +279,8 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
 def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
     """One number or date an observation, to show others over."""
-    kind = np.asarray(x).dtype.kind if isinstance(x, list | tuple | np.ndarray) else "f"
+    first = x[0] if isinstance(x, list | tuple) and x else x
+    kind = "U" if isinstance(first, str | bool) else getattr(first, "dtype", np.dtype(float)).kind
     where = np.asarray(x if kind in "MUSTb" else checks.array(x, name))
     if where.shape != (n,):
         raise ValueError(

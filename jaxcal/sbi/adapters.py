@@ -227,8 +227,10 @@ def _stacked(draws: Any) -> Any:
 
 
 def _is_table(value: object) -> bool:
-    """Whether this is a dict of columns or a data frame; datasets of xarray hold chains."""
-    return (isinstance(value, Mapping) and not hasattr(value, "data_vars")) or (
+    """Whether this is a dict of columns or a data frame; mappings of ArviZ and xarray hold chains
+    as attributes."""
+    chains = hasattr(value, "posterior") or hasattr(value, "data_vars")
+    return (isinstance(value, Mapping) and not chains) or (
         hasattr(value, "columns") and hasattr(value, "iloc")
     )
 

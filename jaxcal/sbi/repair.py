@@ -81,7 +81,7 @@ def repair_posterior(
         (3,)
     """
     key = checks.key(key)
-    if summarize is not None and not callable(summarize):
+    if isinstance(summarize, type) or not (summarize is None or callable(summarize)):
         raise TypeError(
             f"summarize: wanted a function of observations, as new ones are repaired too, got "
             f"{type(summarize).__name__}"
@@ -93,7 +93,10 @@ def repair_posterior(
             "pass a function, network or flow, or use jaxcal.repair on these predictions"
         )
     keys = jax.random.split(key)
-    given = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
+    given = None
+    if summarize is not None:
+        n = len(jnp.atleast_1d(checks.floats(thetas, "thetas")))
+        given = checks.rows(summarize(xs), n, "summarize(xs)")
     pairs = score_pairs(
         keys[0],
         scorer,
