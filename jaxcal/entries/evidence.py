@@ -28,6 +28,7 @@ from jaxcal.numerics import eliminated
 
 TAU2 = 8.0  # shifts of about 3 deviations
 RIDGE = 0.02  # share of the identity in R, as entries may be collinear
+NARROW = 32  # entries of a block
 
 
 class Entries(NamedTuple):
@@ -64,71 +65,64 @@ def log_evidence(
     z: Float[Array, "k b"], r: Float[Array, "c c"], groups: list[Group]
 ) -> Float[Array, "g b"]:
     """Log evidence of each group, with its weight, for b columns of sums of variance 1; r are the
-    correlations of those of blocks, which come first. Its derivative is that along z, with r held
-    fixed.
+    correlations of those of blocks, which come first.
 
     Cost: k^3 for the largest block, of k entries, and k^2 b.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
-    blocks, singles = _of_blocks(z, r, sizes), _single(z[len(r) :])
-    evidences, start, first = [], 0, 0
-    for group in groups:
-        own = blocks[start : start + len(group.blocks)]
-        mean = jax.nn.logsumexp(own, axis=0) - math.log(len(group.blocks))
-        if group.alone is not None:
-            each = singles[first : first + group.alone.shape[1]]
-            of_one = jax.nn.logsumexp(each, axis=0) - math.log(len(each))
-            mean = jnp.logaddexp(mean, of_one) - math.log(2)
-            first += len(each)
-        evidences.append(mean + math.log(group.weight))
-        start += len(group.blocks)
-    return jnp.stack(evidences)
+    single = z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
+    of_one = _means(single[: len(r)], sizes)
+    blocks = jnp.logaddexp(of_one, _whole(z, r, sizes)) - math.log(2)
+    evidence = _means(blocks, [len(group.blocks) for group in groups])
+    also = [k for k, group in enumerate(groups) if group.alone is not None]
+    if also:
+        counts = [group.alone.shape[1] for group in groups if group.alone is not None]
+        alone = _means(single[len(r) :], counts)
+        both = jnp.logaddexp(evidence[np.asarray(also)], alone) - math.log(2)
+        evidence = evidence.at[np.asarray(also)].set(both)
+    weights = np.asarray([group.weight for group in groups])
+    return evidence + jnp.log(jnp.asarray(weights, z.dtype))[:, None]
 
 
-def _single(z: Float[Array, "*k b"]) -> Float[Array, "*k b"]:
-    """Of one entry that may be off."""
-    return z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
+def _runs(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Of rows that belong together, so many after so many: their numbers, filled up to the longest,
+    and which are real, [m, w] both."""
+    offsets = np.arange(max(counts))[None]
+    real = offsets < np.asarray(counts)[:, None]
+    return np.where(real, np.cumsum([0, *counts[:-1]])[:, None] + offsets, 0), real
 
 
-def _of_blocks(
-    z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]
-) -> Float[Array, "m b"]:
-    """Log evidence of each of m blocks: the mean of that of single entries, and of the block as a
-    whole where it has several. Blocks are filled up to 1, 4, 16 entries or the largest, so that few
-    programs serve them all."""
-    used, starts = jnp.diagonal(r) > 0, np.cumsum([0, *sizes])[:-1]
-    widths = sorted({1, 4, 16, max(*sizes, 17)})
-    class_of = np.searchsorted(widths, sizes)
-    order, evidences = [], []
-    for number in sorted(set(class_of)):
-        width, places = widths[number], np.flatnonzero(class_of == number)
-        offsets, counts = np.arange(width), np.asarray(sizes)[places]
-        real = offsets[None] < counts[:, None]
-        at = np.where(real, starts[places][:, None] + offsets[None], 0)
-        there = real & used[at]
-        own = jnp.where(there[:, :, None], z[at], 0)
-        single = jnp.where(real[:, :, None], _single(own), -jnp.inf)
-        evidence = jax.nn.logsumexp(single, axis=1) - jnp.log(counts.astype(z.dtype))[:, None]
-        if width > 1:
-            evidence = jnp.logaddexp(evidence, _whole(own, there, r, at)) - math.log(2)
-        order.append(places)
-        evidences.append(evidence)
-    return jnp.concatenate(evidences)[np.argsort(np.concatenate(order))]
+def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
+    """Log of the mean of the exponentials of rows that belong together."""
+    at, real = _runs(counts)
+    filled = jnp.where(real[:, :, None], logs[at], -jnp.inf)
+    return jax.nn.logsumexp(filled, axis=1) - jnp.log(jnp.asarray(counts, logs.dtype))[:, None]
 
 
-def _whole(
+def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
+    """Log evidence of each of m blocks whose entries may all be off. Narrow blocks are filled up to
+    one width, and wide ones to the widest, so that two programs serve them all."""
+    used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
+    narrow = np.asarray(sizes) <= NARROW
+    evidences = []
+    for kept in (narrow, ~narrow):
+        if np.any(kept):
+            width = max(np.asarray(sizes)[kept])
+            places = at[kept, :width]
+            evidences.append(_shifted(z[places], real[kept, :width] & used[places], r, places))
+    return jnp.concatenate(evidences)[np.argsort(np.argsort(~narrow, kind="stable"))]
+
+
+def _shifted(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
-    """Of blocks whose entries may all be off; places that are not ``there`` say nothing."""
+    """The same of blocks as wide as each other; places that are not ``there`` say nothing."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
-    fixed = jax.lax.stop_gradient(z)
-    forms, log_dets, solutions = jax.lax.stop_gradient(
-        eliminated(jnp.stack([inside, inside + TAU2 * eye]), jnp.stack([fixed, fixed]))
-    )
-    # nothing is added here, but the slopes in z, so that none are taken through the elimination
-    forms = forms + 2 * jnp.sum((z - fixed)[None] * solutions, axis=2)
-    # minus twice the logs of two normal densities, without and with shifts
-    twice = forms + log_dets[:, :, None]
+    both = jnp.stack([inside, inside + TAU2 * eye])
+    _, log_dets, inverses = eliminated(both, jnp.broadcast_to(eye[None], both.shape))
+    z = jnp.where(there[:, :, None], z, 0)
+    with jax.default_matmul_precision("highest"):
+        forms = jnp.sum(z * ((inverses[0] - inverses[1]) @ z), axis=1)
     filling = jnp.sum(~there, axis=1, dtype=z.dtype) * math.log1p(TAU2)
-    return (twice[0] - twice[1] + filling[:, None]) / 2
+    return (forms + (log_dets[0] - log_dets[1] + filling)[:, None]) / 2

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
+from jaxtyping import Key as KeyArray
 
-from jaxcal.numerics import at_least, eliminated, psd_root
+from jaxcal.numerics import at_least, eliminated, normal_of, psd_root, uniforms
 from jaxcal.read import Standardized
 from jaxcal.read.families import offered_moments
 from jaxcal.read.sampling import sample_if_any
@@ -98,8 +99,8 @@ def _drawn(
 
 def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
     keys = jax.random.split(key, 5)
-    near = _Near.of(keys[0], keys[1], predictions, ys.shape, ys.dtype, len(ys))
-    points = _mixed(keys[2], near.three, N_POINTS)
+    near, (chance,) = _Near.of(keys[:3], predictions, ys.shape, ys.dtype, len(ys), (N_POINTS,))
+    points = _mixed(chance, near.three)
     originals = jnp.concatenate([targets[:, None], _originals(predictions, points)], axis=1)
     points = jnp.concatenate([ys[:, None], points], axis=1)
     logs = _logs(predictions, originals, ys.dtype)
@@ -107,7 +108,23 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
     return Landed(points, logs, weights, near.centers, near.scales, near.claims)
 
 
+Keys = KeyArray[Array, " k"]
 Part = tuple[tuple[float, float], Points, Float[Array, "n d d"]]  # share and deviation, M and c
+# which normal density a point comes from, as a uniform number, and standard normal noise
+Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
+
+
+def _chances(
+    keys: Keys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
+) -> tuple[Float[Array, "nodes d"], list[Chance]]:
+    """Normal nodes, and for each number of points what they are made of."""
+    pairs = [jax.random.split(key) for key in keys[1:]]
+    shapes = [(N_NODES, d)]
+    for m in counts:
+        shapes += [(rows, m, 1), (rows, m, d)]
+    nodes, *drawn = uniforms([keys[0], *(key for pair in pairs for key in pair)], shapes, dtype)
+    noise = [normal_of(u) for u in drawn[1::2]]
+    return normal_of(nodes), [*zip(drawn[::2], noise, strict=True)]
 
 
 class _Near(NamedTuple):
@@ -123,22 +140,23 @@ class _Near(NamedTuple):
     @classmethod
     def of(
         cls,
-        nodes_key: Key,
-        key: Key,
+        keys: Keys,
         predictions: Standardized,
         shape: tuple[int, ...],
         dtype: DTypeLike,
         rows: int,
-    ) -> "_Near":
-        """Of n predictions in d dimensions; ``rows`` as in `_mixed`."""
-        nodes = jax.random.normal(nodes_key, (N_NODES, shape[1]), dtype)
+        later: tuple[int, ...],
+    ) -> "tuple[_Near, list[Chance]]":
+        """Of n predictions in d dimensions, and the numbers that further points take, ``later`` of
+        them: for each a key after two others. ``rows``: n, or 1 where all share their numbers."""
+        nodes, (chance, *others) = _chances(keys, shape[1], rows, (N_FIRST, *later), dtype)
         summits = Landing().summits(predictions, nodes, shape[0])
         centers, scales = _usable(summits.center, summits.scale)
         two = _about(centers, scales)
-        first = _mixed(key, two, N_FIRST, rows)
+        first = _mixed(chance, two)
         logs = _logs(predictions, _originals(predictions, first), dtype)
         w = jax.nn.softmax(logs - _log_mixture(two, first), axis=1)
-        return cls(centers, scales, w, *_moments(w, first))
+        return cls(centers, scales, w, *_moments(w, first)), others
 
     @property
     def three(self) -> list[Part]:
@@ -197,10 +215,10 @@ def located(
         covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
         return *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
     keys, enough = jax.random.split(key, 2 + ROUNDS), jnp.ones(n, bool)
-    near = _Near.of(keys[0], keys[1], predictions, (n, d), dtype, 1)
+    near, rounds = _Near.of(keys, predictions, (n, d), dtype, 1, (2 * N_POINTS,) * ROUNDS)
     parts = near.three
-    for round_key in keys[2:]:
-        points = _mixed(round_key, parts, 2 * N_POINTS, 1)
+    for chance in rounds:
+        points = _mixed(chance, parts)
         middle, spread, enough = _tempered(predictions, parts, points)
         parts = [*parts[:2], (MASS, *_usable(middle, psd_root(spread)))]
     return *parts[2][1:], enough
@@ -221,16 +239,12 @@ def _tempered(
     return *_moments(w, points), enough[0]
 
 
-def _mixed(key: Key, parts: list[Part], m: int, rows: int | None = None) -> Float[Array, "n m d"]:
-    """m points from a mixture of normal densities for each prediction, of as many random numbers as
-    there are ``rows``, n or 1."""
-    which_key, noise_key = jax.random.split(key)
-    n, d = parts[0][1].shape
-    shares = jnp.cumsum(jnp.asarray([share for (share, _), _, _ in parts], parts[0][1].dtype))
-    rows = n if rows is None else rows
-    which = jax.random.uniform(which_key, (rows, m, 1), shares.dtype) * shares[-1]
-    noise = jax.random.normal(noise_key, (rows, m, d), shares.dtype)
-    noise = jnp.broadcast_to(noise, (n, m, d))
+def _mixed(chance: Chance, parts: list[Part]) -> Float[Array, "n m d"]:
+    """Points from a mixture of normal densities for each prediction."""
+    which, noise = chance
+    shares = jnp.cumsum(jnp.asarray([share for (share, _), _, _ in parts], noise.dtype))
+    which = which * shares[-1]
+    noise = jnp.broadcast_to(noise, (len(parts[0][1]), *noise.shape[1:]))
     points = jnp.zeros_like(noise)
     for k, ((_, deviation), centers, scales) in reversed([*enumerate(parts)]):
         drawn = centers[:, None] + deviation * jnp.einsum("nij,nmj->nmi", scales, noise)

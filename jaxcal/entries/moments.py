@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.entries.ranks import Seen, normal
-from jaxcal.numerics import at_least, at_most, eliminated
+from jaxcal.numerics import at_least, at_most, eliminated, normals
 from jaxcal.typing import Key, Points
 
 FARTHEST = 3.0  # deviations of a feature, so that none dominates
@@ -166,6 +166,5 @@ def _crossed(moments: Float[Array, "n q"], features: Float[Array, "n r"]) -> Flo
 
 def _waves(key: Key, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
     q = features.shape[1]
-    frequencies = jax.random.normal(key, (q, WAVES), features.dtype) / q**0.5
-    angles = features @ frequencies
+    angles = features @ (normals(key, (q, WAVES), features.dtype) / q**0.5)
     return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)

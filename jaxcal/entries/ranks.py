@@ -10,6 +10,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.entries.landed import Landed, landed
+from jaxcal.numerics import uniforms
 from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Points
 
@@ -131,7 +132,8 @@ def ranked(key: Key, near: Landed) -> Ranked:
     at_targets = values[:, :1]
     below = jnp.sum(jnp.where(values < at_targets, w[:, :, None], 0), axis=1)
     ties = jnp.sum(jnp.where(values == at_targets, w[:, :, None], 0), axis=1)
-    u = below + jax.random.uniform(key, ties.shape, ties.dtype) * ties
+    (fallen,) = uniforms([key], [ties.shape], ties.dtype)
+    u = below + fallen * ties
     u = jnp.clip(u, 0, 1)
     return Ranked(u[:, 0], below[:, 0] + ties[:, 0], u[:, 1 : d + 1], u[:, d + 1 :])
 

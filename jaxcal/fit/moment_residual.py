@@ -11,7 +11,7 @@ from jaxcal.fit.residuals import Featured, noted
 from jaxcal.fit.views import View
 from jaxcal.moments import Moment, evaluate, marginal_means, smooth
 from jaxcal.moments.support import edges
-from jaxcal.numerics import not_finite
+from jaxcal.numerics import normals, not_finite
 from jaxcal.read import OwnUnits, Standardized
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end
 from jaxcal.statistics.weighted import Inner, WeightedFeatures
@@ -129,7 +129,7 @@ def _one_sided(
     along = values @ jnp.sum(values, axis=0)
 
     def opposite(key: Key) -> Array:
-        far = jax.random.normal(key, (len(targets), len(scale)), targets.dtype) @ scale
+        far = normals(key, (len(targets), len(scale)), targets.dtype) @ scale
         moved = targets + far.reshape(targets.shape)
         there = evaluate(moment, densities, moved, *at)[group] @ jnp.sum(values, axis=0)
         logs = each_density(densities, lambda log_density, y: log_density(y), moved)

@@ -22,7 +22,7 @@ from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant
-from jaxcal.numerics import in_order
+from jaxcal.numerics import in_order, normals
 from jaxcal.read import Scores, Units
 from jaxcal.read.families import Classes
 from jaxcal.read.sampling import sample
@@ -130,7 +130,7 @@ def nodes(
         given = predictions.nodes
         placed = None if given is None else frame.units.points(given.reshape(-1, d))
     elif spec.base_measure is None:
-        placed = jax.random.normal(key, (spec.n_nodes, d), targets.dtype)
+        placed = normals(key, (spec.n_nodes, d), targets.dtype)
     else:
         points: Any = spec.base_measure
         if is_distribution(points):

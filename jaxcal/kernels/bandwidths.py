@@ -18,7 +18,7 @@ import numpy as np
 from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.numerics import at_least, at_most, not_finite, psd_root, safe_sqrt
+from jaxcal.numerics import at_least, at_most, normals, not_finite, psd_root, safe_sqrt
 from jaxcal.read import Draws, Standardized, draws, gaussian_moments
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
@@ -237,7 +237,7 @@ def spread_of_gaussians(
         return _median_of(computed, i.size)
 
     def drawn(k: Array) -> Array:
-        noise = jax.random.normal(key, (2, i.size, MAX_DRAWS, d), mean.dtype)
+        noise = normals(key, (2, i.size, MAX_DRAWS, d), mean.dtype)
         root = jnp.sqrt(cov)[:, None] if cov.ndim == 2 else psd_root(cov)
 
         def sample(which: Array, noise: Array) -> Array:

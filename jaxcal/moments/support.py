@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.moments.evaluation import LogDensityOfOne, evaluate
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, normals
 from jaxcal.read import Units
 from jaxcal.read.scores import is_distribution, on_whole_space
 from jaxcal.typing import Key, Point, Points, Predictions
@@ -74,7 +74,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
         return evaluate(_moved, predictions, targets, *place, steps)["moment"][:, 0]
 
     here = logs(jnp.zeros((n, d), targets.dtype))
-    lines = jax.random.normal(key, (len(LENGTHS), n, d), targets.dtype)
+    lines = normals(key, (len(LENGTHS), n, d), targets.dtype)
     lines = lines / jnp.linalg.norm(lines, axis=-1, keepdims=True)
     lines = lines * jnp.asarray(LENGTHS, targets.dtype)[:, None, None]
     steps = jnp.stack([lines, -lines], axis=1).reshape(-1, n, d)  # the shortest first
@@ -146,7 +146,7 @@ def smooth(
     scores = evaluate(_score, predictions, targets, centers, scales)["moment"]
     size = jnp.sqrt(jnp.mean(jnp.where(jnp.isfinite(scores), scores, 0) ** 2))
     length = 0.3 / jnp.where(size > 0, size, 1)
-    directions = jax.random.normal(key, (n, d), targets.dtype)
+    directions = normals(key, (n, d), targets.dtype)
     directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
     steps = length * directions
 
