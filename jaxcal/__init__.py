@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from jaxcal.moment_tests import moment_test
     from jaxcal.read import Draws, LogDensities, Scores, Unnormalized
     from jaxcal.repairing import repair
-    from jaxcal.results import TestResult
+    from jaxcal.results import TestResult, load
     from jaxcal.skce import kce, skce_interval, skce_test
     from jaxcal.squared_ce import calibration_error
     from jaxcal.ucme import ucme_test
@@ -67,6 +67,7 @@ _HOMES = {  # of functions and classes
     "kcsd_test": "goodness_of_fit",
     "ksd": "goodness_of_fit",
     "ksd_test": "goodness_of_fit",
+    "load": "results",
     "mcmc_draws": "mcmc",
     "moment_test": "moment_tests",
     "repair": "repairing",
@@ -116,6 +117,7 @@ __all__ = [
     "kernels",
     "ksd",
     "ksd_test",
+    "load",
     "mcmc",
     "mcmc_draws",
     "measures",

@@ -236,6 +236,7 @@ def recipes():
             "check_posterior": {"posterior": log_prob, **SAMPLES},
             "kccsd_test": {"posterior": log_prob, **SAMPLES},
             "kcsd_test": {"posterior": log_prob, **SAMPLES},
+            "monitor": {"posterior": log_prob, "prior": PRIOR, **SAMPLES},
             "repair_posterior": {"posterior": log_prob, "prior": PRIOR, **SAMPLES},
             "score_pairs": {"posterior": log_prob, **SAMPLES},
         },

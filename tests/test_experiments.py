@@ -22,6 +22,7 @@ COMMITTED = [
     "attribution",
     "check",
     "distance",
+    "monitor",
     "peers",
     "smallest_shift",
     "skce_friedman",

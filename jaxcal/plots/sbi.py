@@ -104,6 +104,19 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
+def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
+    """Evidence against a posterior after each pair, with the line at which it is rejected."""
+    ax = axes(ax)
+    logs = np.asarray(monitored.log_evidence) / np.log(10)
+    ax.plot(np.arange(1, len(logs) + 1), logs, color=BLACK, linewidth=1.4)
+    bound = -np.log10(monitored.level)
+    ax.axhline(bound, color=DARK, linestyle="--", linewidth=0.9, label=f"1 / {monitored.level:g}")
+    ax.axhline(0, color=LIGHT, linewidth=0.8)
+    ax.set(xlabel="pairs", ylabel="log10 of the evidence against the posterior")
+    legend_above(ax)
+    return ax
+
+
 def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
     """The coverage of highest-density regions from ranks of the density; None without densities."""
     import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """The one family of results: pytrees of arrays that print as a short report."""
 
-from jaxcal.results.base import JudgedResult, Result, Sentences
+from jaxcal.results.base import JudgedResult, Result, Sentences, load
 from jaxcal.results.notes import Notes, counted, sentences
 from jaxcal.results.parts import (
     FEW,
@@ -45,6 +45,7 @@ __all__ = [
     "in_words",
     "judge",
     "largest_share",
+    "load",
     "plain",
     "recorded",
     "replacing",

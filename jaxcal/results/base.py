@@ -192,3 +192,24 @@ class JudgedResult(Result):
 
     def _contents(self) -> Contents:
         return super()._contents() | {"verdict": self.verdict, "reason": self.reason}
+
+
+def load(path: Path | str) -> Any:
+    """Read a result of any class that its ``save`` wrote: the same values, types and provenance.
+
+    Args:
+        path: The .npz file.
+
+    Raises:
+        ValueError: The file is damaged or holds no result; the message names it.
+
+    Example:
+        >>> import jax, jaxcal, pathlib, tempfile
+        >>> p = jax.random.uniform(jax.random.key(0), (100,))
+        >>> y = jax.random.bernoulli(jax.random.key(1), p)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jaxcal.skce_test(2, p, y).save(pathlib.Path(folder) / "test.npz")
+        ...     jaxcal.load(pathlib.Path(folder) / "test.npz").verdict
+        'not rejected'
+    """
+    return Result.load(path)

@@ -2,6 +2,7 @@
 
 from jaxcal.sbi.adapters import as_draws, predictions
 from jaxcal.sbi.check import check_posterior, kccsd_test, kcsd_test
+from jaxcal.sbi.monitor import monitor
 from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior, chunked_scores
@@ -23,6 +24,7 @@ __all__ = [
     "chunked_scores",
     "kccsd_test",
     "kcsd_test",
+    "monitor",
     "predictions",
     "rank_metric",
     "rank_posteriors",

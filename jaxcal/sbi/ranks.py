@@ -215,7 +215,7 @@ def rank_draws(
 ) -> PosteriorRanks:
     """Ranks among draws alone; the last draw of each posterior is a reference point for another."""
     fold_key, rank_key = jax.random.split(key)
-    standing = _rank_draws(rank_key, draws, thetas)
+    standing = ranks_among_draws(rank_key, draws, thetas)
     return PosteriorRanks(
         standing,
         jax.vmap(uniformity, in_axes=1)(standing),
@@ -228,7 +228,9 @@ def rank_draws(
 
 
 @jax.jit
-def _rank_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
+def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
+    """Randomized ranks in [0, 1] of the distance to a draw of another posterior, and of each
+    parameter; the last draw of each posterior is the reference point for another."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))

@@ -1,0 +1,163 @@
+"""Does a posterior's monitor keep its level while it is looked at, and how soon does it stop?"""
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxcal
+from jaxcal.entries.moments import Scaling
+from jaxcal.entries.ranks import normal, seen
+from jaxcal.read import Standardized, Units
+from jaxcal.sbi.monitor import LEAST_PAIRS, evidence
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import runner
+
+FOLDER = Path(__file__).parent
+SEED = 20261124
+BOUND = math.log(20)
+
+
+def simulate(key, n, q):
+    """theta ~ N(0, 1) and two statistics, theta + N(0, 1) each, among q inputs."""
+    theta_key, x_key, rest_key = jax.random.split(key, 3)
+    theta = jax.random.normal(theta_key, (n,))
+    x = theta[:, None] + jax.random.normal(x_key, (n, 2))
+    return theta, jnp.concatenate([x, jax.random.normal(rest_key, (n, q - 2))], axis=1)
+
+
+def trained(key):
+    """Centre and deviation by a network of 300 simulations, fitted until it is too sure."""
+    theta, x = simulate(key, 300, 2)
+    sizes = [(2, 32), (32, 32), (32, 2)]
+    keys = jax.random.split(jax.random.fold_in(key, 1), len(sizes))
+    start = [
+        (jax.random.normal(k, size) / size[0] ** 0.5, jnp.zeros(size[1]))
+        for k, size in zip(keys, sizes, strict=True)
+    ]
+
+    def network(layers, x):
+        for w, b in layers[:-1]:
+            x = jnp.tanh(x @ w + b)
+        w, b = layers[-1]
+        center, log_scale = jnp.split(x @ w + b, 2, axis=-1)
+        return center[..., 0], jnp.exp(log_scale[..., 0])
+
+    def loss(layers):
+        center, scale = network(layers, x)
+        return jnp.mean(((theta - center) / scale) ** 2 / 2 + jnp.log(scale))
+
+    optimizer = optax.adam(1e-2)
+
+    def step(carry, _):
+        layers, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(layers), state)
+        return (optax.apply_updates(layers, updates), state), None
+
+    (layers, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=1500)
+    return lambda x: network(layers, x[:, :2])
+
+
+def exact(x):
+    return (x[:, 0] + x[:, 1]) / 3, jnp.full(len(x), 3**-0.5)
+
+
+POSTERIORS = {
+    "right": exact,
+    "shifted by .3": lambda x: (exact(x)[0] + 0.3 * 3**-0.5, exact(x)[1]),
+    "narrow by .8": lambda x: (exact(x)[0], 0.8 * exact(x)[1]),
+    "ignores x[1]": lambda x: (x[:, 0] / 2, jnp.full(len(x), 0.5**0.5)),
+    "prior": lambda x: (jnp.zeros(len(x)), jnp.ones(len(x))),
+    "network": trained(jax.random.key(SEED)),
+}
+
+
+def log_density(params, y):
+    center, scale = params
+    return -(((y[0] - center) / scale) ** 2) / 2
+
+
+def skewed(params, y):
+    """Of the logarithm of a Gamma number of shape 2, in units of the scale."""
+    center, scale = params
+    z = (y[0] - center) / scale
+    return 2 * z - jnp.exp(z)
+
+
+def one(cell, key):
+    """Logarithms of the evidence after each pair, and the p-value of all pairs at once."""
+    n, q, route = cell["n"], cell["inputs"], cell["ranks"]
+    data_key, rank_key, test_key = jax.random.split(key, 3)
+    theta, x = simulate(data_key, n, q)
+    center, scale = POSTERIORS[cell["posterior"]](x)
+    ys, density = theta[:, None], log_density
+    if route == "skewed":  # the exact posterior has this form, with the same faults
+        z = jnp.log(jax.random.gamma(jax.random.fold_in(data_key, 1), 2.0, (n,)))
+        right, wide = exact(x)
+        ys, density = (right + wide * z)[:, None], skewed
+    predictions = jaxcal.Unnormalized(density, (center, scale))
+    inputs = Scaling.of(x[:LEAST_PAIRS])(x)
+    if route == "exact":
+        scores = ((theta - center) / scale)[:, None]
+    else:
+        units = Units.of(jax.random.normal(jax.random.key(0), (20, 1)))
+        densities = Standardized(predictions, units, (1,))
+        scores = normal(seen(rank_key, densities, units.points(ys), ys).ranks.shown)
+    p = jnp.nan
+    if route != "exact":
+        p = jaxcal.calibration_test(test_key, predictions, ys, inputs=x).p_value
+    return evidence(scores, inputs)[0], p
+
+
+def measure(cell, key):
+    keys = jax.random.split(key, cell["data_sets"])
+    logs, p = map(np.asarray, jax.jit(lambda k: jax.lax.map(lambda k: one(cell, k), k))(keys))
+    reached = logs >= BOUND
+    found = reached.any(axis=1)
+    first = np.where(found, reached.argmax(axis=1) + 1.0, np.inf)
+    return {
+        "rejected": int(found.sum()),
+        "median_pairs": float(np.median(first)),
+        "at_once": int(np.sum(p <= 0.05)) if cell["ranks"] != "exact" else -1,
+    }
+
+
+@dataclass(frozen=True)
+class Config:
+    data_sets: int = 200
+    right: int = 1000
+    n: int = 200
+
+
+def make(config):
+    """A right posterior, and faults, by three ways to ranks."""
+    cells = [
+        {
+            "ranks": route,
+            "posterior": name,
+            "inputs": q,
+            "n": config.n,
+            "data_sets": config.right if name == "right" else config.data_sets,
+        }
+        for route, inputs in (("exact", (2, 20, 100)), ("densities", (2, 20)), ("skewed", (2,)))
+        for q in inputs
+        for name in POSTERIORS
+        if not (route == "skewed" and name in ("ignores x[1]", "prior", "network"))
+    ]
+    return runner.Study(cells, ("rejected", "median_pairs", "at_once"), measure, SEED)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smoke size, into quick/")
+    if parser.parse_args().quick:
+        runner.run(make(Config(3, 3, 24)), FOLDER / "quick" / "results.csv")
+    else:
+        runner.run(make(Config()), FOLDER / "results.csv")

@@ -1,0 +1,292 @@
+r"""Test a posterior while pairs are simulated: stop as soon as there is enough evidence against it.
+
+The normal score :math:`\nu_t` of the rank of a parameter is standard normal given x and all pairs
+before, if the posterior is right. Whoever predicts it from earlier pairs as
+:math:`q_t(\nu_t \mid x_t)` holds :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)`,
+a martingale with mean 1, and :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level
+holds however often one looks. Here q is the predictive Student t density of a Bayesian linear
+regression with unknown variance, and E the mean over parameters and three kinds of features: none,
+each input alone, and all inputs.
+
+Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for bets by predictive densities.
+"""
+
+import math
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float
+
+from jaxcal.entries.moments import Scaling
+from jaxcal.entries.ranks import normal, seen
+from jaxcal.read import Standardized, Units, checks
+from jaxcal.results import JudgedResult, Sentences, recorded
+from jaxcal.sbi.pairs import ScoredPairs, inputs_of, score_pairs
+from jaxcal.sbi.ranks import ranks_among_draws
+from jaxcal.typing import (
+    ArrayLike,
+    Key,
+    KeyLike,
+    Names,
+    Observations,
+    PosteriorLike,
+    PriorLike,
+    Scalar,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SLOPE = 0.3  # prior variance of an intercept or slope; that of all inputs together is as large
+DEGREES = 10.0  # of the prior of the variance, which has mean 1
+MOST_INPUTS = 100  # taken together; more would cost their square in memory
+LEAST_PAIRS = 20  # of the first call, whose mean and deviation of x scale all later ones
+
+
+class Monitored(JudgedResult):
+    """Evidence against a posterior after each of n pairs.
+
+    Attributes:
+        log_evidence: Natural logarithm of E after each pair, [n].
+        normal_scores: Of the ranks of the density and of each parameter, [n, r].
+        inputs: Features of x, in units of the first call, [n, q].
+        center, scale: Mean and deviation of the features in the first call, [q].
+        slopes: Fitted mean of the normal scores: its intercept and its slope along each single
+            input, [r, 1 + q]; positive where the parameter lies above what is claimed.
+        statistics: What is ranked: "density" or "distance", then each parameter.
+        level: Probability of ever rejecting a right posterior.
+    """
+
+    _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs")
+
+    log_evidence: Float[Array, " n"]
+    normal_scores: Float[Array, "n r"]
+    inputs: Float[Array, "n q"]
+    center: Float[Array, " q"]
+    scale: Float[Array, " q"]
+    slopes: Float[Array, "r p"]
+    statistics: tuple[str, ...] = eqx.field(static=True)
+    level: float = eqx.field(static=True)
+
+    @property
+    def p_value(self) -> Scalar:
+        """Valid at any time: 1 over the largest E so far, at most 1."""
+        return jnp.minimum(1.0, jnp.exp(-jnp.max(self.log_evidence)))
+
+    @property
+    def rejected_at(self) -> int | None:
+        """Number of pairs after which E first reached 1 / level, or None."""
+        reached = np.asarray(self.log_evidence) >= -math.log(self.level)
+        return int(np.argmax(reached)) + 1 if reached.any() else None
+
+    def _no_verdict(self) -> Sentences:
+        lost = np.any(np.isnan(np.asarray(self.log_evidence)))
+        return [("ranks are NaN: a log density or draw is not finite", lost)]
+
+    def _figure(self) -> "Figure":
+        return import_module("jaxcal.plots.sbi").evidence(self).figure
+
+    def _lines(self) -> list[str]:
+        n, e = len(self.log_evidence), math.exp(min(700.0, float(self.log_evidence[-1])))
+        stop = self.rejected_at
+        lines = [
+            f"monitor: E = {e:.3g} after {n} pairs, rejected at {1 / self.level:.3g}",
+            f"  {self.verdict}"
+            + (f" after {stop} pairs" if stop else "")
+            + f" (anytime p = {float(self.p_value):.2g})",
+        ]
+        slopes = np.asarray(self.slopes)
+        k, j = np.unravel_index(np.argmax(np.abs(slopes)), slopes.shape)
+        where = "everywhere" if j == 0 else f"along input {j - 1}"
+        return [
+            *lines,
+            f"  largest fitted error: {self.statistics[k]} {where}, {slopes[k, j]:+.2f} deviations",
+        ]
+
+
+@recorded
+def monitor(
+    key: KeyLike,
+    posterior: PosteriorLike,
+    thetas: ArrayLike,
+    xs: Observations,
+    *,
+    so_far: Monitored | None = None,
+    prior: PriorLike | None = None,
+    bounds: ArrayLike | None = None,
+    summaries: ArrayLike | None = None,
+    names: Names | None = None,
+    n_draws: int = 99,
+    level: float = 0.05,
+) -> Monitored:
+    """Add pairs to the evidence against a posterior, and say whether it is enough.
+
+    Call it after every few simulations and stop at ``verdict == "rejected"``: looking again and
+    again does not raise the probability of rejecting a right posterior above the level.
+
+    Args:
+        key: Random key, another one for each call: typed, legacy or an integer.
+        posterior: What `score_pairs` takes, the same in each call.
+        thetas: [k, d] parameters from the prior, new ones in each call.
+        xs: [k, ...] observations simulated from them.
+        so_far: The result of the call before, or None at the first, which wants 20 pairs.
+        prior: As in `score_pairs`; without one every call gives up pairs.
+        bounds: As in `score_pairs`.
+        summaries: [k, q] features of xs along which errors are looked for.
+        names: Of the d parameters.
+        n_draws: Draws of each posterior, where draws are cheap; else log densities near it are
+            used, as in `jaxcal.calibration_test`.
+        level: Probability of ever rejecting a right posterior; that of ``so_far`` counts.
+
+    Returns:
+        `Monitored`, with all pairs so far. ``result.save(path)`` and ``jaxcal.load(path)`` keep it.
+
+    Cost: ranks of the k new pairs, and n r (q + min(q, 100)^2) for the regressions.
+
+    Source: Ville (1939) for the level at every time.
+
+    Example:
+        >>> import jax, numpyro.distributions as dist
+        >>> from jaxcal import sbi
+        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
+        >>> def log_prob(theta, x):  # the exact posterior has variance 1 / 2
+        ...     return -4 * ((theta - x / 2) ** 2).sum()
+        >>> evidence = None
+        >>> for batch in range(4):
+        ...     thetas = prior.sample(jax.random.key(batch), (25,))
+        ...     xs = thetas + jax.random.normal(jax.random.key(100 + batch), (25, 2))
+        ...     evidence = sbi.monitor(batch, log_prob, thetas, xs, so_far=evidence, prior=prior)
+        >>> evidence.verdict
+        'rejected'
+    """
+    key, level = checks.key(key), checks.level(level)
+    n_draws = checks.integer(n_draws, "n_draws", least=2)
+    pairs_key, rank_key = jax.random.split(key)
+    pairs = score_pairs(
+        pairs_key,
+        posterior,
+        thetas,
+        xs,
+        prior=prior,
+        bounds=bounds,
+        summaries=summaries,
+        names=names,
+    )
+    scores, statistics = _scores(rank_key, pairs, n_draws)
+    features = inputs_of(pairs)
+    if so_far is None:
+        if len(features) < LEAST_PAIRS:
+            raise ValueError(
+                f"thetas: the first call wants at least {LEAST_PAIRS} pairs, got {len(features)}"
+            )
+        scaling = Scaling.of(features)
+        before = jnp.zeros((0, scores.shape[1])), jnp.zeros((0, features.shape[1]))
+    else:
+        _check_same(so_far, statistics, features)
+        scaling, level = Scaling(so_far.center, so_far.scale), so_far.level
+        before = so_far.normal_scores, so_far.inputs
+    scores = jnp.concatenate([before[0].astype(scores.dtype), scores])
+    inputs = jnp.concatenate([before[1].astype(features.dtype), scaling(features)])
+    log_evidence, slopes = evidence(scores, inputs)
+    return Monitored(
+        log_evidence, scores, inputs, scaling.center, scaling.scale, slopes, statistics, level
+    )
+
+
+def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array) -> None:
+    if so_far.statistics != statistics or so_far.inputs.shape[1] != features.shape[1]:
+        raise ValueError(
+            f"so_far: it ranks {', '.join(so_far.statistics)} with {so_far.inputs.shape[1]} inputs,"
+            f" and these pairs have {', '.join(statistics)} with {features.shape[1]}: pass the "
+            f"result of the same posterior, prior, summaries and names"
+        )
+
+
+def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, tuple[str, ...]]:
+    """Normal scores of randomized ranks, among draws or among points near each posterior. What
+    points are drawn does not depend on the parameters of these pairs, as exactness asks."""
+    keys = jax.random.split(key)
+    if pairs.sampler is not None:
+        draws = pairs.sample(keys[0], n_draws + 1)
+        return normal(ranks_among_draws(keys[1], draws, pairs.thetas)), ("distance", *pairs.names)
+    if pairs.predictions is None:
+        raise TypeError("posterior: it gives neither log densities nor draws, which ranks need")
+    nodes = pairs.scores.nodes if pairs.prior_draws is None else pairs.prior_draws
+    return normal(_ranks_near(keys[0], pairs, nodes)), ("density", *pairs.names)
+
+
+@eqx.filter_jit
+def _ranks_near(key: Key, pairs: ScoredPairs, nodes: Array) -> Float[Array, "n r"]:
+    units = Units.of(nodes)
+    thetas = pairs.thetas
+    assert pairs.predictions is not None
+    densities = Standardized(pairs.predictions, units, thetas.shape[1:])
+    return seen(key, densities, units.points(thetas), thetas).ranks.shown
+
+
+@jax.jit
+def evidence(
+    scores: Float[Array, "n r"], inputs: Float[Array, "n q"]
+) -> tuple[Float[Array, " n"], Float[Array, "r p"]]:
+    """Logarithm of E after each pair; intercepts and slopes along each single input."""
+    n, q = inputs.shape
+    ones = jnp.ones((n, 1), scores.dtype)
+    inputs = inputs.astype(scores.dtype)
+    none, intercepts = _bets(ones, jnp.full(1, SLOPE, scores.dtype), scores)
+    kinds, slopes = [none], intercepts
+    if q:
+        prior = jnp.full(2, SLOPE, scores.dtype)
+
+        def along(column: Array) -> tuple[Array, Array]:
+            return _bets(jnp.concatenate([ones, column[:, None]], axis=1), prior, scores)
+
+        alone, fitted = jax.lax.map(along, inputs.T)
+        kinds.append(jax.nn.logsumexp(alone, axis=0) - math.log(q))
+        slopes = jnp.concatenate([intercepts, fitted[:, :, 1].T], axis=1)
+    if 1 < q <= MOST_INPUTS:
+        prior = jnp.concatenate([jnp.full(1, SLOPE), jnp.full(q, SLOPE / q)]).astype(scores.dtype)
+        kinds.append(_bets(jnp.concatenate([ones, inputs], axis=1), prior, scores)[0])
+    each = jax.nn.logsumexp(jnp.stack(kinds), axis=0) - math.log(len(kinds))
+    return jax.nn.logsumexp(each, axis=1) - math.log(scores.shape[1]), slopes
+
+
+def _bets(
+    features: Float[Array, "n p"], prior: Float[Array, " p"], scores: Float[Array, "n r"]
+) -> tuple[Float[Array, "n r"], Float[Array, "r p"]]:
+    """Logarithm of the product of predictive densities over standard normal ones after each pair,
+    with a regression per score on the same features; and its coefficients at the end."""
+    r, p = scores.shape[1], features.shape[1]
+
+    def step(carry: tuple[Array, ...], row: tuple[Array, Array]) -> tuple[tuple, Array]:
+        covariance, mean, half, squares, log = carry
+        f, score = row
+        along = covariance @ f
+        size = 1 + f @ along
+        error = score - mean @ f
+        log = log + _log_t(error, squares / half * size, 2 * half) + score**2 / 2
+        mean = mean + (error / size)[:, None] * along[None]
+        covariance = covariance - along[:, None] * along[None] / size
+        return (covariance, mean, half + 0.5, squares + error**2 / (2 * size), log), log
+
+    half = jnp.asarray(DEGREES / 2, scores.dtype)
+    start = (
+        jnp.diag(prior),
+        jnp.zeros((r, p), scores.dtype),
+        half,
+        jnp.full(r, half),
+        jnp.zeros(r, scores.dtype),
+    )
+    (_, mean, *_), logs = jax.lax.scan(step, start, (features, scores))
+    return logs, mean
+
+
+def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
+    """Log density of Student's t, with a factor root of 2 pi that normal densities have too."""
+    constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
+    power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
+    return constant - jnp.log(variance) / 2 + power

@@ -1,0 +1,130 @@
+"""The monitor of a posterior: a martingale, whose value another computation confirms."""
+
+import importlib
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+import jaxcal
+from jaxcal import sbi
+
+monitor = importlib.import_module("jaxcal.sbi.monitor")
+PRIOR = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
+
+
+def exact(theta, x):
+    return -((theta - x / 2) ** 2).sum()
+
+
+def narrow(theta, x):
+    return -4 * ((theta - x / 2) ** 2).sum()
+
+
+def pairs(seed, n):
+    keys = jax.random.split(jax.random.key(seed))
+    thetas = PRIOR.sample(keys[0], (n,))
+    return thetas, thetas + jax.random.normal(keys[1], (n, 2))
+
+
+def test_a_bet_is_the_ratio_of_two_densities_of_all_scores():
+    # joint density of a regression with conjugate prior: a Student t of n dimensions
+    rng = np.random.default_rng(0)
+    n, p = 7, 3
+    features, prior = rng.normal(size=(n, p)), np.array([0.3, 0.2, 0.1])
+    scores = rng.normal(size=(n, 2))
+    logs, means = monitor._bets(jnp.asarray(features), jnp.asarray(prior), jnp.asarray(scores))
+    for m in (1, 4, n):
+        f = features[:m]
+        shape = np.eye(m) + f * prior @ f.T
+        for k in range(2):
+            joint = stats.multivariate_t(shape=shape, df=monitor.DEGREES).logpdf(scores[:m, k])
+            expected = joint - stats.norm.logpdf(scores[:m, k]).sum()
+            np.testing.assert_allclose(logs[m - 1, k], expected, rtol=1e-9)
+    ridge = np.linalg.solve(features.T @ features + np.diag(1 / prior), features.T @ scores)
+    np.testing.assert_allclose(means, ridge.T, rtol=1e-8)
+
+
+def test_the_evidence_has_mean_1():
+    # E of 3 pairs, by the mean over 20,000 data sets: its error is below .02
+    scores = jax.random.normal(jax.random.key(0), (20_000, 3, 2))
+    inputs = jax.random.uniform(jax.random.key(1), (20_000, 3, 2), minval=-1, maxval=1)
+    e = np.exp(np.asarray(jax.vmap(lambda s, x: monitor.evidence(s, x)[0][-1])(scores, inputs)))
+    error = e.std() / len(e) ** 0.5
+    assert error < 0.02
+    assert abs(e.mean() - 1) < 4 * error
+
+
+@pytest.mark.slow
+def test_the_level_holds_at_every_time():
+    def ever(key):
+        keys = jax.random.split(key)
+        scores, inputs = jax.random.normal(keys[0], (200, 2)), jax.random.normal(keys[1], (200, 3))
+        return jnp.max(monitor.evidence(scores, inputs)[0]) >= math.log(20)
+
+    keys = jax.random.split(jax.random.key(2), 1000)
+    rejected = int(jnp.sum(jax.jit(lambda k: jax.lax.map(ever, k))(keys)))
+    assert rejected <= stats.binom.ppf(0.999, 1000, 0.05)
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    so_far = None
+    for batch in range(4):
+        so_far = sbi.monitor(batch, narrow, *pairs(batch, 40), so_far=so_far, prior=PRIOR)
+    return so_far
+
+
+def test_a_narrow_posterior_is_rejected_and_an_exact_one_is_not(evidence):
+    assert evidence.verdict == "rejected"
+    assert evidence.rejected_at <= 160
+    right = sbi.monitor(0, exact, *pairs(9, 160), prior=PRIOR)
+    assert right.verdict == "not rejected"
+    assert float(right.p_value) > 0.05
+    assert right.rejected_at is None
+    assert "rejected after" in repr(evidence)
+    assert "not rejected" in repr(right)
+
+
+def test_batches_do_not_change_what_came_before(evidence, tmp_path):
+    first = sbi.monitor(0, narrow, *pairs(0, 40), prior=PRIOR)
+    np.testing.assert_allclose(evidence.log_evidence[:40], first.log_evidence, rtol=1e-9)
+    first.save(tmp_path / "evidence.npz")
+    read = jaxcal.load(tmp_path / "evidence.npz")
+    again = sbi.monitor(1, narrow, *pairs(1, 40), so_far=read, prior=PRIOR)
+    np.testing.assert_allclose(evidence.log_evidence[:80], again.log_evidence, rtol=1e-9)
+
+
+def test_draws_serve_where_they_are_cheap():
+    def posterior(xs):
+        return dist.Normal(xs / 2 + 1, 0.5**0.5).to_event(1)
+
+    result = sbi.monitor(0, posterior, *pairs(3, 60), prior=PRIOR)
+    assert result.statistics[0] == "distance"
+    assert result.verdict == "rejected"
+    k = int(np.argmax(np.abs(np.asarray(result.slopes))[:, 0]))
+    assert k > 0
+    assert float(result.slopes[k, 0]) < -0.5  # parameters lie below what is claimed
+
+
+def test_what_cannot_be_monitored_is_said(evidence):
+    with pytest.raises(ValueError, match="first call wants at least 20 pairs, got 5"):
+        sbi.monitor(0, narrow, *pairs(0, 5), prior=PRIOR)
+    with pytest.raises(ValueError, match="so_far: it ranks density"):
+        sbi.monitor(0, narrow, *pairs(0, 40), so_far=evidence, prior=PRIOR, names=["a", "b"])
+    thetas, xs = pairs(0, 40)
+    scores = jaxcal.Scores(jnp.zeros((40, 2)), jnp.zeros((40, 10, 2)), jnp.zeros((10, 2)))
+    with pytest.raises(TypeError, match="neither log densities nor draws"):
+        sbi.monitor(0, scores, thetas, xs)
+
+
+def test_the_picture_shows_the_evidence_and_the_line(evidence):
+    ax = importlib.import_module("jaxcal.plots.sbi").evidence(evidence)
+    line, bound = ax.lines[:2]
+    np.testing.assert_allclose(line.get_ydata(), np.asarray(evidence.log_evidence) / math.log(10))
+    assert bound.get_ydata()[0] == pytest.approx(math.log10(20))
+    assert evidence._figure() is not None
