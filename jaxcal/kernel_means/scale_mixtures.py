@@ -37,7 +37,7 @@ LEAST = 1e-24  # the smallest node, which also carries the mass below it
 
 
 def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes s > 0 and weights of sum 1 for E f(S), S ~ Gamma(shape, 1), f smooth, bounded."""
+    """Return nodes s > 0 and weights of sum 1 for E f(S), S ~ Gamma(shape, 1), f smooth."""
     # the mass below the first and above the last node is about 1e-9
     size = next(size for above, size in SIZES if shape < above)
     low = max(LEAST, 1e-9 ** (1 / shape))

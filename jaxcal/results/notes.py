@@ -1,8 +1,8 @@
-"""What was noticed about data and fit: on a result a dict of code -> number, here the sentences.
+"""Notes on data and fit: a result holds a dict of code -> number, this module the sentences.
 
-A code stands in brackets at the end of its sentence, and `warnings.md` says what to do about it.
-Whoever notices something adds one entry to the dict; the table has its sentence, how numbers of a
-batch go together, and, where a result has no verdict because of it, why.
+The code is in brackets at the end of its sentence; `warnings.md` explains it. Code that detects a
+problem adds one entry to the dict. The table defines its sentence, how numbers of a batch are
+combined and, if the problem prevents a verdict, why.
 """
 
 import re
@@ -20,8 +20,8 @@ Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
 class Note(NamedTuple):
-    """``sentence``: of the warning, with the number in braces, as `counted` takes it.
-    ``above``: the note holds where its number is larger. ``together``: the number of a batch."""
+    """``sentence``: the warning, with its number in braces (see `counted`). ``above``: the note
+    applies to larger numbers. ``together``: combines the numbers of a batch."""
 
     sentence: str
     above: float = 0
@@ -29,7 +29,7 @@ class Note(NamedTuple):
 
 
 def counted(sentence: str, number: Any) -> str:
-    """The sentence with the number at ``{}``, and of ``{one|several}`` what goes with it."""
+    """Return the sentence with the number at ``{}`` and its form at ``{one|several}``."""
     one = "," not in number if isinstance(number, str) else number == 1
     return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
 
@@ -221,7 +221,7 @@ TABLE = {
     ),
 }
 
-# why there is no verdict, the first that holds
+# reasons for no verdict; the first that applies is reported
 REASONS = {
     "nonfinite-targets": "target values are NaN or infinite",
     "abrupt-edge": "a density ends where it is not 0 (the identity that the test rests on fails "
@@ -243,7 +243,7 @@ NOT_FINITE = ("nonfinite-targets", "nonfinite-scores", "nonfinite-predictions")
 
 
 def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Every sentence about data and fit, and whether it holds somewhere in a batch."""
+    """Return every sentence on data and fit, and whether it applies to a member of a batch."""
     said = []
     for code, (sentence, above, together) in TABLE.items():
         if code in notes:
@@ -254,7 +254,7 @@ def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def all_finite(notes: Notes) -> Bool[Array, ""]:
-    """Whether all that came in is finite: if not, all numbers of a result are NaN."""
+    """Return whether all inputs are finite: if not, all numbers of a result are NaN."""
     none = jnp.zeros((), int)
     return sum((notes.get(code, none) for code in NOT_FINITE), none) == 0
 
@@ -263,19 +263,19 @@ CODE = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)*)\]$")
 
 
 def codes(sentences: Iterable[str]) -> list[str]:
-    """The codes at the ends of sentences, each once."""
+    """Return the distinct codes at the ends of sentences."""
     matches = [CODE.search(text) for text in sentences]
     return list(dict.fromkeys(match[1] for match in matches if match))
 
 
 def pointer(sentences: Iterable[str]) -> list[str]:
-    """A line on where these warnings are explained; none where no sentence has a name."""
+    """Return a line on where to find explanations; none if no sentence has a code."""
     listed = codes(sentences)
     return [f"  explained: python -m jaxcal explain {' '.join(listed)}"] if listed else []
 
 
 def explanations() -> dict[str, str]:
-    """The explanation of every name."""
+    """Return the explanation of every code."""
     text = resources.files("jaxcal.results").joinpath("warnings.md").read_text(encoding="utf-8")
     parts = re.split(r"^(#+) (.+)\n", text, flags=re.MULTILINE)[1:]
     sections = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
