@@ -1,15 +1,14 @@
-r"""One statistic from many entries: the evidence, averaged over named alternatives.
+r"""A statistic of many entries: the evidence averaged over named alternatives.
 
 An entry is the sum over observations of a moment times a feature, with mean 0 under calibration.
-Divided by the roots of their sums of squares, entries z have deviation 1 under random signs, and
-correlations R. Where the entries of a block may be shifted by :math:`N(0, \tau^2 I)`, the log
-evidence is
+Divided by the roots of their sums of squares, entries z have deviation 1 and correlations R under
+random signs. If the entries of a block are shifted by :math:`N(0, \tau^2 I)`, the log evidence is
 
 .. math:: \tfrac12 z^\top (R^{-1} - (R + \tau^2 I)^{-1}) z - \tfrac12 \log |I + \tau^2 R^{-1}|,
 
-and where one entry alone may be, the same with R = 1. The statistic is the log of the evidence
-averaged over both kinds, blocks and groups. R and the roots do not change under signs, so that
-they, :math:`\tau` and the weights of groups move power alone.
+and if only one entry is shifted, the same with R = 1. The statistic is the log of the evidence
+averaged over both kinds, blocks and groups. R and the roots do not change under signs, so they,
+:math:`\tau` and the weights of groups affect power only.
 
 Source: Good (1992), The Bayes/non-Bayes compromise, for averaged evidence as a statistic.
 """
@@ -27,19 +26,19 @@ from jaxcal.entries.moments import Group
 from jaxcal.numerics import eliminated
 
 TAU2 = 8.0  # shifts of about 3 deviations
-RIDGE = 0.02  # share of the identity in R, as entries may be collinear
+RIDGE = 0.02  # share of the identity in R, since entries may be collinear
 
 
 class Entries(NamedTuple):
-    """``values`` [n, k] of all groups, with sums of squares 1 or 0: the blocks side by side, with
-    their ``correlations`` [c, c], then entries of which one alone may be off."""
+    """``values`` [n, k] of all groups, with sums of squares 1 or 0: first the blocks, with their
+    ``correlations`` [c, c], then entries of which a single one may be shifted."""
 
     values: Float[Array, "n k"]
     correlations: Float[Array, "c c"]
 
     @classmethod
     def of(cls, groups: list[Group], kept: Bool[Array, " n"]) -> "Entries":
-        """Those of the observations that are kept, in the order of the groups."""
+        """Return the entries of the observations that are kept, in the order of the groups."""
         blocks = [block for group in groups for block in group.blocks]
         alone = [group.alone for group in groups if group.alone is not None]
         values = jnp.concatenate(blocks + alone, axis=1)
@@ -51,7 +50,7 @@ class Entries(NamedTuple):
             return cls(values, of_blocks.T @ of_blocks)
 
     def sums(self, signs: Float[Array, "n b"] | HadamardSigns) -> Float[Array, "k b1"]:
-        """Sums of the entries, then with each column of signs."""
+        """Return sums of the entries, then with each column of signs."""
         if isinstance(signs, HadamardSigns):
             drawn = signs.sums(self.values)
         else:
@@ -63,11 +62,10 @@ class Entries(NamedTuple):
 def log_evidence(
     z: Float[Array, "k b"], r: Float[Array, "c c"], groups: list[Group]
 ) -> Float[Array, "g b"]:
-    """Log evidence of each group, with its weight, for b columns of sums of variance 1; r are the
-    correlations of those of blocks, which come first. Its derivative is that along z, with r held
-    fixed.
+    """Return the weighted log evidence of each group, for b columns of sums of variance 1.
 
-    Cost: k^3 for the largest block, of k entries, and k^2 b.
+    r are the correlations of the blocks' entries, which come first. The derivative is that in z,
+    with r constant. Cost: k^3 for the largest block, of k entries, and k^2 b.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
     blocks, singles = _of_blocks(z, r, sizes), _single(z[len(r) :])
@@ -86,16 +84,16 @@ def log_evidence(
 
 
 def _single(z: Float[Array, "*k b"]) -> Float[Array, "*k b"]:
-    """Of one entry that may be off."""
+    """Return the log evidence for a shift of one entry."""
     return z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
 
 
 def _of_blocks(
     z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]
 ) -> Float[Array, "m b"]:
-    """Log evidence of each of m blocks: the mean of that of single entries, and of the block as a
-    whole where it has several. Blocks are filled up to 1, 4, 16 entries or the largest, so that few
-    programs serve them all."""
+    """Return the log evidence of each of m blocks: the mean over single entries and, for several
+    entries, the block as a whole. Blocks are padded to 1, 4, 16 entries or the largest, so that few
+    programs serve all."""
     used, starts = jnp.diagonal(r) > 0, np.cumsum([0, *sizes])[:-1]
     widths = sorted({1, 4, 16, max(*sizes, 17)})
     class_of = np.searchsorted(widths, sizes)
@@ -119,16 +117,16 @@ def _of_blocks(
 def _whole(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
-    """Of blocks whose entries may all be off; places that are not ``there`` say nothing."""
+    """Return the log evidence of blocks whose entries may all be shifted; padding adds nothing."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
     fixed = jax.lax.stop_gradient(z)
     forms, log_dets, solutions = jax.lax.stop_gradient(
         eliminated(jnp.stack([inside, inside + TAU2 * eye]), jnp.stack([fixed, fixed]))
     )
-    # nothing is added here, but the slopes in z, so that none are taken through the elimination
+    # adds 0, but the derivatives in z, so that none are taken through the elimination
     forms = forms + 2 * jnp.sum((z - fixed)[None] * solutions, axis=2)
-    # minus twice the logs of two normal densities, without and with shifts
+    # minus twice the log densities of two normals, without and with shifts
     twice = forms + log_dets[:, :, None]
     filling = jnp.sum(~there, axis=1, dtype=z.dtype) * math.log1p(TAU2)
     return (twice[0] - twice[1] + filling[:, None]) / 2
