@@ -253,7 +253,7 @@ def _at_locations(
 ) -> tuple[Float[Array, "n j"], Array]:
     """Return features of the observations at the locations, and how many are not finite."""
     nonfinite = featured.notes["nonfinite-predictions"]
-    seen = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
+    observations = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
     if problem.where is None:
         there = jax.tree.map(lambda leaf: leaf[problem.at], featured.features)
     else:
@@ -263,11 +263,11 @@ def _at_locations(
         there = others.features
     pairwise = prepared.pairwise
     assert isinstance(pairwise, Weighted)
-    statistic, observed, at = pairwise.statistic, seen.residual, there.residual
+    statistic, observed, at = pairwise.statistic, observations.residual, there.residual
     assert isinstance(statistic, KernelResidual)
     means = statistic.means
     near = gram_block(
-        pairwise.prediction_kernel, pairwise.divergence, seen.predictions, there.predictions
+        pairwise.prediction_kernel, pairwise.divergence, observations.predictions, there.predictions
     )
     z = near * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys))
     return z, nonfinite

@@ -89,10 +89,10 @@ class HadamardSigns(eqx.Module):
         Cost: n k (m + b / m) multiplications, instead of n k b.
         """
         (n, k), m, rows = values.shape, self.group, self.patterns.shape[0]
-        own = values[self.order] * self.signs[:, None]
-        own = jnp.pad(own, ((0, rows * m - n), (0, 0))).reshape(rows, m, k)
+        signed = values[self.order] * self.signs[:, None]
+        signed = jnp.pad(signed, ((0, rows * m - n), (0, 0))).reshape(rows, m, k)
         with jax.default_matmul_precision("highest"):
-            shared = jnp.einsum("aj,gak->gjk", hadamard(m, values.dtype), own)
+            shared = jnp.einsum("aj,gak->gjk", hadamard(m, values.dtype), signed)
             each = jnp.einsum("gjk,gr->kjr", shared, self.patterns)
         return each.reshape(k, -1)[:, : self.count]
 

@@ -176,7 +176,7 @@ def _bounded(key: Key, predictions: Any, view: View, lost: Bool[Array, " n"]) ->
     assert view.targets is not None
     if is_distribution(predictions) and states_an_end(predictions):
         return jnp.ones((), bool)
-    seen = edges(key, predictions, view.targets).seen
+    has_edge = edges(key, predictions, view.targets).seen
     if view.at_nodes is None:
-        return seen
-    return seen | jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])
+        return has_edge
+    return has_edge | jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])

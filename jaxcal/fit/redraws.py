@@ -198,8 +198,8 @@ def _of_looks(
 
     def off(key: Key) -> Array:
         ys = redraw(key, predictions, targets)[1]
-        seen = frame.view(predictions, ys, scores=False).points
-        return 2 * jnp.sum(squared_norms - jax.vmap(first)(seen, observed.distribution))
+        points = frame.view(predictions, ys, scores=False).points
+        return 2 * jnp.sum(squared_norms - jax.vmap(first)(points, observed.distribution))
 
     squared_norms = means.own(observed.distribution)
     ys = observed.ys[:1]

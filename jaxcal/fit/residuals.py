@@ -229,16 +229,16 @@ class MeanResidual(eqx.Module):
     ) -> tuple[PyTree, PyTree]:
         """Split the draws: if the weight of a pair used the same draws as the residuals of its
         predictions, the error would have one sign under calibration."""
-        seen, about = view.predictions, view.about_origin
-        draws = seen.predictions if isinstance(seen, Standardized) else None
+        standardized, about = view.predictions, view.about_origin
+        draws = standardized.predictions if isinstance(standardized, Standardized) else None
         alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)
         # the first half may provide centre and scale of each prediction
         if not isinstance(draws, Draws) or (alone and view.whitening is None):
-            return seen, about
+            return standardized, about
         half = draws.samples.shape[1] // 2
         first, second = Draws(draws.samples[:, :half]), Draws(draws.samples[:, half:])
         return (
-            Standardized(first, seen.units, seen.event),
+            Standardized(first, standardized.units, standardized.event),
             Standardized(second, about.units, about.event),
         )
 

@@ -118,14 +118,14 @@ def nodes(
     """Return the frame with nodes [m, d] in its units, if the test needs scores at nodes."""
     if isinstance(frame, ClassFrame):
         return frame
-    seen = frame.standardized(predictions, targets.shape[1:])
+    standardized = frame.standardized(predictions, targets.shape[1:])
     whitened = spec.whiten is not None and spec.whiten.needs_nodes
-    if not (whitened or spec.divergence.needs_nodes or spec.residual.needs_nodes(seen)):
+    if not (whitened or spec.divergence.needs_nodes or spec.residual.needs_nodes(standardized)):
         return frame
     d, key = frame.units.scale.size, spec.residual.node_key(key)
     if isinstance(predictions, Scores):
-        given = predictions.nodes
-        placed = None if given is None else frame.units.points(given.reshape(-1, d))
+        raw = predictions.nodes
+        placed = None if raw is None else frame.units.points(raw.reshape(-1, d))
     elif spec.base_measure is None:
         placed = jax.random.normal(key, (spec.n_nodes, d), targets.dtype)
     else:

@@ -67,38 +67,38 @@ class Frame(eqx.Module):
         n, event = targets.shape[0], targets.shape[1:]
         ys = targets.reshape(n, -1)
         about = Units(self.origin, self.units.scale)
-        seen = View(
+        view = View(
             about.points(ys),
             self.standardized(predictions, event),
             Standardized(predictions, about, event),
             targets=targets,
         )
         if not scores and self.nodes is None:
-            return self._whitened(seen)
+            return self._whitened(view)
         # at the raw targets: rescaling could move a target across the edge of a support
         raw = Standardized(predictions, Units.unchanged(ys), event)
         nodes = None if self.nodes is None else self.units.original(self.nodes)
         values, at_nodes = scores_at(raw, ys, nodes, self.units)
         if at_nodes is not None:
             at_nodes = NodeScores(self.nodes, at_nodes)
-        return self._whitened(seen._replace(scores=values, at_nodes=at_nodes))
+        return self._whitened(view._replace(scores=values, at_nodes=at_nodes))
 
-    def _whitened(self, seen: View) -> View:
+    def _whitened(self, view: View) -> View:
         """Return the view with centres relative to the origin, like the targets, and scales."""
         if self.whitener is None:
-            return seen
-        at_nodes = seen.at_nodes
+            return view
+        at_nodes = view.at_nodes
         if at_nodes is not None and at_nodes.nodes is not None:
-            at_nodes = NodeScores(at_nodes.nodes - seen.offset[None], at_nodes.values)
-        about = seen.about_origin
+            at_nodes = NodeScores(at_nodes.nodes - view.offset[None], at_nodes.values)
+        about = view.about_origin
         whitening = self.whitener.fit(about, at_nodes)
-        n, d = seen.ys.shape  # a KSD has one density for all targets
+        n, d = view.ys.shape  # a KSD has one density for all targets
         whitening = whitening._replace(
             center=jnp.broadcast_to(whitening.center, (n, d)),
             scale=jnp.broadcast_to(whitening.scale, (n, d, d)),
         )
         units = OwnUnits(about.units, whitening.center, whitening.scale)
-        return seen._replace(
+        return view._replace(
             whitening=whitening, about_origin=Standardized(about.predictions, units, about.event)
         )
 

@@ -77,8 +77,8 @@ class Spectrum(Kernel):
                 f"sequences of {min(len(x), len(y))} tokens"
             )
         dtype = _real(x)
-        own = self._shared(x, x, dtype) * self._shared(y, y, dtype)
-        return self._shared(x, y, dtype) / jnp.where(own > 0, safe_sqrt(own), 1)
+        norms = self._shared(x, x, dtype) * self._shared(y, y, dtype)
+        return self._shared(x, y, dtype) / jnp.where(norms > 0, safe_sqrt(norms), 1)
 
     def _shared(self, x: Array, y: Array, dtype: DTypeLike) -> Scalar:
         """Return the number of pairs of equal runs, one of x and one of y."""

@@ -184,8 +184,8 @@ def p_value_of_spectrum(
     # well above rounding: compilers may evaluate one expression twice with different results
     least = 1000 * jnp.finfo(statistic.dtype).eps
     weights = at_least(values, least * jnp.sqrt(norm))
-    seen = jnp.sum(weights**2)
-    square = at_least(norm - seen, 0)
+    sketched = jnp.sum(weights**2)
+    square = at_least(norm - sketched, 0)
     # upper bound of the trace norm of the rest: with the diagonal no eigenvalue is negative
     mean = trace + at_least(trace - jnp.sum(weights), 0)
     x = statistic + jnp.sum(weights) + mean
@@ -198,7 +198,7 @@ def p_value_of_spectrum(
         jnp.where(none, x - mean, x), jnp.append(weights, jnp.where(none, 0, even)), degrees
     )
     # heaviest tail: the sketch underestimates its weights by the missing share, and has no rest
-    raised = weights * jnp.sqrt(1 + square / jnp.where(seen > 0, seen, 1))
+    raised = weights * jnp.sqrt(1 + square / jnp.where(sketched > 0, sketched, 1))
     heavy = tail(statistic + jnp.sum(raised), raised)
     p = jnp.exp((thin.log_p + heavy.log_p) / 2)
     between = at_least(jnp.abs(heavy.p - p), jnp.abs(p - thin.p))

@@ -91,8 +91,8 @@ class Signs(eqx.Module):
         drawn = independent_signs(key, n, self.n_draws, z.dtype).T @ z / n
         statistic, samples = jnp.sum(means**2) / j, jnp.sum(drawn**2, axis=1) / j
         p = contract.p_value(statistic[None], samples[None])[0]
-        seen = jnp.any(z != 0)
-        return Judgement(statistic, jnp.where(seen, p, jnp.nan), samples, jnp.zeros((), bool))
+        any_near = jnp.any(z != 0)
+        return Judgement(statistic, jnp.where(any_near, p, jnp.nan), samples, jnp.zeros((), bool))
 
     def least(self, j: int) -> int:
         return 2

@@ -45,8 +45,8 @@ class Handles:
     def __init__(self, numbers: Any):
         self.numbers = numbers
         traced = isinstance(numbers, Tracer)
-        known = () if traced or not isinstance(numbers, jax.Array | np.ndarray) else numbers
-        self.kept = [POSTERIORS.get(int(number)) for number in np.unique(np.asarray(known))]
+        concrete = () if traced or not isinstance(numbers, jax.Array | np.ndarray) else numbers
+        self.kept = [POSTERIORS.get(int(number)) for number in np.unique(np.asarray(concrete))]
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         return (self.numbers,), None

@@ -148,9 +148,9 @@ class NumpyroPosterior:
         program = self.model if self.guide is None else _with_params(self.guide, self.params)
         assert self.unravel is not None
         inputs = {name: x[name] for name in self.inputs}
-        seen = {name: x[name] for name in self.observed} if isinstance(x, Mapping) else x
-        seen = seen[self.observed[0]] if self.single and isinstance(x, Mapping) else seen
-        call = self._call(seen, inputs, self.guide_x_name)
+        sites = {name: x[name] for name in self.observed} if isinstance(x, Mapping) else x
+        sites = sites[self.observed[0]] if self.single and isinstance(x, Mapping) else sites
+        call = self._call(sites, inputs, self.guide_x_name)
         return jnp.negative(potential_energy(program, (), call, self.unravel(u)))
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:

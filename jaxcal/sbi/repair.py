@@ -90,10 +90,10 @@ def repair_posterior(
             "pass a function, network or flow, or use jaxcal.repair on these predictions"
         )
     keys = jax.random.split(key)
-    given = None
+    summaries = None
     if summarize is not None:
         n = len(jnp.atleast_1d(checks.floats(thetas, "thetas")))
-        given = checks.rows(summarize(xs), n, "summarize(xs)")
+        summaries = checks.rows(summarize(xs), n, "summarize(xs)")
     pairs = score_pairs(
         keys[0],
         scorer,
@@ -101,7 +101,7 @@ def repair_posterior(
         xs,
         prior=prior,
         bounds=bounds,
-        summaries=given,
+        summaries=summaries,
         names=names,
         exclude_invalid_x=exclude_invalid_x,
     )
@@ -126,5 +126,5 @@ def repair_posterior(
 def _features(scorer: Any, summarize: Any, dtype: Any, xs: Any) -> Array:
     """Return the inputs of the map for new observations."""
     n = len(jax.tree.leaves(xs)[0])
-    given = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
-    return summarized(scorer, xs, given, n)[0].astype(dtype)
+    summaries = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
+    return summarized(scorer, xs, summaries, n)[0].astype(dtype)

@@ -130,14 +130,14 @@ class RepairedPosterior:
         d = len(self.repaired.space.low)
         if thetas.ndim not in (1, 2) or thetas.shape[-1] != d:
             raise ValueError(f"theta: wanted shape [b, {d}] or [{d}], got {thetas.shape}")
-        rows, given = thetas.reshape(-1, d), self._given(x)
-        xs = self._rows(given)
+        rows, observed = thetas.reshape(-1, d), self._observation(x)
+        xs = self._rows(observed)
         n = len(jax.tree.leaves(xs)[0])
         if n not in (1, len(rows)):
             raise ValueError(f"x: wanted one observation or {len(rows)}, one a theta, got {n}")
         logs = _logs(self.repaired.predictions(xs), rows, one=n == 1)
-        logs = logs - self._log_inside(given, n).astype(logs.dtype)
-        return _like((theta, given), logs if thetas.ndim == 2 else logs[0])
+        logs = logs - self._log_inside(observed, n).astype(logs.dtype)
+        return _like((theta, observed), logs if thetas.ndim == 2 else logs[0])
 
     def sample(
         self, shape: Any, x: Any = None, *, key: KeyLike | None = None, **options: Any
@@ -153,10 +153,10 @@ class RepairedPosterior:
         Returns:
             [*shape, d].
         """
-        shape, given = tuple(shape), self._given(x)
+        shape, observed = tuple(shape), self._observation(x)
         if _draws_itself(self.source):
-            drawn = self.source.sample(shape, x=given, **options)
-            return self.draws(drawn, given)
+            drawn = self.source.sample(shape, x=observed, **options)
+            return self.draws(drawn, observed)
         if not isinstance(self.repaired, RepairedSampler):
             raise TypeError(
                 "posterior: the original offers no draws; map draws of your own, as by MCMC, by "
@@ -164,8 +164,8 @@ class RepairedPosterior:
             )
         if key is None:
             raise TypeError("key: wanted a random key, as the original draws by JAX")
-        drawn = self.repaired.sample(checks.key(key), self._one(given), math.prod(shape))
-        return _like((given,), drawn[0].reshape(*shape, -1))
+        drawn = self.repaired.sample(checks.key(key), self._one(observed), math.prod(shape))
+        return _like((observed,), drawn[0].reshape(*shape, -1))
 
     def sample_batched(self, shape: Any, x: Any, **options: Any) -> Any:
         """Return draws [*shape, b, d] given b observations, by the original's method."""
@@ -181,14 +181,14 @@ class RepairedPosterior:
         d = len(self.repaired.space.low)
         if values.ndim < 1 or values.shape[-1] != d:
             raise ValueError(f"draws: wanted shape [.., {d}], got {values.shape}")
-        moved = self.repaired.moved(values.reshape(1, -1, d), self._one(self._given(x)))
+        moved = self.repaired.moved(values.reshape(1, -1, d), self._one(self._observation(x)))
         return _like((draws,), moved.reshape(values.shape))
 
-    def _given(self, x: Any) -> Any:
-        given = self.default_x if x is None else x
-        if given is None:
+    def _observation(self, x: Any) -> Any:
+        observed = self.default_x if x is None else x
+        if observed is None:
             raise ValueError("x: wanted an observation; the original has no default_x")
-        return given
+        return observed
 
     def _rows(self, x: Any) -> PyTree:
         """Return observations with a leading axis."""

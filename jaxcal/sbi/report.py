@@ -179,9 +179,9 @@ class PosteriorReport(Result):
                 "coverage": "highest-density regions do not hold their share of parameters",
                 "ranks": "parameters do not stand evenly among what could be in their places",
             }[which]
-            seen = " and moments" * ("moments" in p)
+            tested = " and moments" * ("moments" in p)
             return f"not calibrated: {what} ({which}, p = {p[which]:.2g})" + (
-                f", although the scores{seen} of these pairs do not show it" if right else ""
+                f", although the scores{tested} of these pairs do not show it" if right else ""
             )
         if failed:
             return "not calibrated, so not the posterior given x either"

@@ -61,25 +61,25 @@ def check_smooth(kernel: PointKernel, y: Points, size: float) -> None:
             return kernel(x + a * e, x + b * e)
 
         zero = jnp.zeros((), y.dtype)
-        seen = jax.jacfwd(jax.grad(k, argnums=0), argnums=1)(zero, zero)
+        derivatives = jax.jacfwd(jax.grad(k, argnums=0), argnums=1)(zero, zero)
         corners = k(width, width) - k(width, -width) - k(-width, width) + k(-width, -width)
-        return seen, corners / (4 * width**2)
+        return derivatives, corners / (4 * width**2)
 
     widths = size * eps**0.25 * 10.0 ** jnp.arange(-3, 3, dtype=y.dtype)
     each = jax.vmap(
         jax.vmap(jax.vmap(along, in_axes=(None, None, 0)), in_axes=(None, 0, None)),
         in_axes=(0, None, None),
     )
-    seen, steps = (np.asarray(part) for part in jax.jit(each)(y, directions, widths))
+    derivatives, steps = (np.asarray(part) for part in jax.jit(each)(y, directions, widths))
     rounding = np.where(np.arange(6) < 3, 0, 40 * eps / np.asarray(widths) ** 2)
     value = np.abs(np.asarray(jax.vmap(lambda x: kernel(x, x))(y)))[:, None, None]
-    agree = np.abs(seen - steps) <= 0.05 * np.abs(seen) + rounding * value
+    agree = np.abs(derivatives - steps) <= 0.05 * np.abs(derivatives) + rounding * value
     if np.all(np.any(agree, axis=-1)):
         return
     worst = np.unravel_index(np.argmin(np.any(agree, axis=-1)), agree.shape[:2])
     raise ValueError(
         f"target_kernel: a Stein test differentiates it twice, and at x = y automatic "
-        f"differentiation finds {seen[worst][0]:.3g} where differences give "
+        f"differentiation finds {derivatives[worst][0]:.3g} where differences give "
         f"{steps[worst][3]:.3g}: is it smooth there? abs(x - y) is not; use Matern52 or a smoother "
         f"kernel"
     )
