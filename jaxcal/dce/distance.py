@@ -177,7 +177,7 @@ def distance_from_calibration(
     notion: str | None = None,
     counts: ArrayLike | None = None,
 ) -> DistanceResult:
-    """Return bounds of the distance from calibration of probabilities of a binary label.
+    """Bound the distance from calibration of predicted probabilities of a binary label.
 
     Computes a certified bracket of the true distance for the data, an interval for it in the
     population, and a p-value of "calibrated" from draws of the squared Laplace kernel calibration

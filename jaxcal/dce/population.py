@@ -50,7 +50,7 @@ class Groups(NamedTuple):
     rate: Float[Array, " k"]
 
     def of(self, v: Array) -> Array:
-        """Return the run of any predictions; the first below all edges, the last above."""
+        """Return the run of any predictions: the first run below all edges, the last run above."""
         # among equal edges the first one has the predictions
         last = jnp.searchsorted(self.edges, self.edges[-1])
         return jnp.minimum(jnp.searchsorted(self.edges, v), last)

@@ -32,8 +32,8 @@ def denoise(f: Vector, g: Vector) -> Vector:
     .. math:: \sum_i |a_i - a_{i-1}| + \sum_i g_i |F_i - a_i|, \quad a_{-1} = 0,\ a_{n-1} = F_{n-1}.
 
     Both terms are integrals over levels :math:`\lambda`, with :math:`u_i = 1(a_i > \lambda)`.
-    Leaving the state of an end and returning costs two jumps and saves at most the widths, 2. So a
-    level has no jump if both ends agree, and ONE otherwise. Hence a is monotone from 0 to
+    A detour from the value of u at an end and back costs two jumps and saves at most the widths, 2.
+    So a level has no jump if both ends agree, and ONE otherwise. Hence a is monotone from 0 to
     :math:`F_{n-1}`, its variation is :math:`|F_{n-1}|`, and the rest is the L1 isotonic regression
     of F clipped at both ends.
 

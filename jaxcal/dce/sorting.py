@@ -47,7 +47,7 @@ def _sorts(x: ArrayLike) -> Float[np.ndarray, "..."]:
 
 
 def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:
-    """By NumPy alone: JAX must not be called from here."""
+    """Return orders of rows by NumPy; callbacks must not call JAX."""
     x = np.asarray(x)
     rows = x.reshape(-1, x.shape[-1])
     return np.stack([host_order(row) for row in rows]).reshape(x.shape)

@@ -79,8 +79,7 @@ def _mean(vectors: Array) -> Array:
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:
-    """Return whether the divergence declares ``euclidean = True``: it is the distance of its
-    ``vectors(features)``."""
+    """Return whether the divergence declares that it is the Euclidean distance of its vectors."""
     return getattr(divergence, "euclidean", False)
 
 

@@ -48,7 +48,7 @@ class Seen(NamedTuple):
         chance: Weight of the target, [n].
         usable: Whether the weights are finite, [n].
         ends: Whether the density is 0 at a point, [n].
-        flat: Whether the density is equal at all points that are not its draws, [n].
+        flat: Whether the density is constant on the points; False if these are draws, [n].
     """
 
     ranks: Ranked

@@ -74,7 +74,7 @@ class Featured(NamedTuple):
 
 @runtime_checkable
 class Residual(Protocol):
-    """How targets are compared with predictions."""
+    """Protocol of residuals, by which targets are compared with predictions."""
 
     @property
     def needs_scores(self) -> bool: ...
@@ -89,7 +89,7 @@ class Residual(Protocol):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
     ) -> tuple[PyTree, PyTree]:
-        """The predictions for the distance between them, and those for the residuals."""
+        """Return the predictions for the distance between them, and those for the residuals."""
         ...
 
     def features(
@@ -103,7 +103,7 @@ class Residual(Protocol):
     ) -> Featured: ...
 
     def statistic(self, featured: Featured, target_kernel: KernelLike, /) -> Pairwise:
-        """The inner product of the residuals of two targets."""
+        """Return the inner product of the residuals of two targets."""
         ...
 
 

@@ -49,7 +49,7 @@ class MatrixMeans(eqx.Module):
     kernel: MatrixKernel
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return the sum of the four terms, [r, c], from c matrices at a time."""
+        """Return the sum of the four terms, [r, c], with c matrices in memory at a time."""
         p, q = rows.probabilities, cols.probabilities
         at_cols = (q, _residuals(cols, others))
 

@@ -298,7 +298,7 @@ def needs_bandwidth(kernel: KernelLike) -> bool:
 
 
 def all_unset(kernel: KernelLike) -> bool:
-    """Return whether all bandwidths in the kernel are unset: rescaled distances do not matter."""
+    """Return whether all bandwidths are unset, so that a rescaling of distances has no effect."""
     if children := _children(kernel):
         return all(map(all_unset, children))
     return _is_unset(kernel)

@@ -52,7 +52,7 @@ class Wild(eqx.Module):
         return sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
 
     def least_p_value(self, n: int) -> float:
-        """Return 1 / (draws + 1), or 1 / 2^(n-1), one over the number of sign patterns."""
+        """Return the larger of 1 / (draws + 1) and 1 / 2^(n-1), with 2^(n-1) patterns of signs."""
         return max(1 / (self.n_draws + 1), 2.0 ** (1 - n))
 
 
@@ -189,13 +189,13 @@ class DependentWild(eqx.Module):
         return compared._replace(stretches=2 * flips)
 
     def least_p_value(self, n: int) -> float:
-        """Return 1 / (draws + 1), or the probability that no sign flips, as in the data."""
+        """Return the larger of 1 / (draws + 1) and the probability that all signs are equal."""
         flip = 0.5 if self.flip is None else self.flip
         return max(1 / (self.n_draws + 1), (1 - flip) ** (n - 1))
 
 
 def _estimated_flip(features: Features) -> Array:
-    """Return at most 1/2, for blocks of twice the longest block length."""
+    """Return the flip probability, at most 1/2, for twice the longest block length."""
     columns = series_of(features).astype(float_type(features))
     block = jnp.max(dependence(jax.lax.stop_gradient(columns)).block)
     return 0.5 / at_least(2 * block, 1.0)
@@ -241,7 +241,7 @@ class Multinomial(eqx.Module):
         return sums.compared(a * sums.unbiased, samples / float(n**2))
 
     def least_p_value(self, n: int) -> float:
-        """Return 1 / (draws + 1), or one over the number of distinct resamples, 2n - 1 over n."""
+        """Return the larger of 1 / (draws + 1) and 1 / (2n - 1 over n), the number of resamples."""
         different = math.lgamma(2 * n) - math.lgamma(n + 1) - math.lgamma(n)
         return max(1 / (self.n_draws + 1), math.exp(-different))
 

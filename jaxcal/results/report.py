@@ -1,4 +1,4 @@
-"""Reports and reasons against a verdict of a test's result."""
+"""Text of a test's result: its report, and why there is no verdict."""
 
 from typing import Any
 
@@ -162,7 +162,7 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
 
 
 def _pairs(split: Coordinates) -> list[str]:
-    """A line a pair of coordinates, the clearest ten where there are more."""
+    """Return a line per pair of coordinates, for the ten most significant pairs."""
     if not tells(split.correlation):
         return []
     order = np.argsort(np.asarray(split.correlation.p_value), kind="stable")[:10]

@@ -193,7 +193,7 @@ def check_posterior(
     coverage: Coverage | None = None,
     exclude_invalid_x: bool = False,
 ) -> PosteriorReport:
-    """Check a posterior on simulated pairs: calibration, correctness given x, and which errors.
+    """Check a posterior on simulated pairs: test it, and report its errors by parameter and region.
 
     The tests depend on what the posterior offers. With log densities: the aggregated
     `jaxcal.calibration_test`, and ranks (SBC) and coverage among exchangeable candidates. These are

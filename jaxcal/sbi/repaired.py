@@ -66,7 +66,7 @@ class Repaired:
 
 @dataclass(frozen=True, eq=False)
 class RepairedSampler(Repaired):
-    """Repaired posteriors whose original draws cheaply."""
+    """Repaired posteriors that can be sampled, because their original can."""
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
         """Return m draws of each posterior."""

@@ -82,7 +82,7 @@ class TorchPosterior:
             self.predictions = self.at
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
-        """Raise ValueError if parameters or observations do not have the size of the training's."""
+        """Raise ValueError if parameters or observations differ in size from those of training."""
         wanted = self.density.x_shape
         if wanted is None or isinstance(xs, dict):
             return

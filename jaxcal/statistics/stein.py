@@ -5,8 +5,8 @@ For a kernel l on targets and scores s, the Stein kernel of two observations is
 .. math:: h = l\, s^\top s' + s^\top \nabla_{y'} l + s'^\top \nabla_y l
               + \mathrm{tr}\, \nabla_y \nabla_{y'} l
 
-(Glaser et al. 2023, eq. 10). With a matrix M that depends on the prediction only, M s may replace s
-and M times the derivative the derivative (an operator-valued kernel k M^T M', their App. A).
+(Glaser et al. 2023, eq. 10). s and the gradient may both be multiplied by a matrix M that depends
+on the prediction only (an operator-valued kernel k M^T M', their App. A).
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Protocol of whiteners: functions to a centre and a scale of each prediction."""
+"""Protocol of whiteners, which compute a centre and a scale of each prediction."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
