@@ -82,7 +82,7 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
     def statistic(candidates: Candidates) -> Array:
         if centres.shape != (wanted := candidates.points[:, 0].shape):
             raise ValueError(
-                f"references: wanted shape {wanted}, one a target, got {centres.shape}"
+                f"references: wanted shape {wanted}, one per target, got {centres.shape}"
             )
         return jnp.sum((candidates.points - centres[:, None]) ** 2, axis=-1)
 

@@ -124,7 +124,7 @@ def check_rows(divergence: DivergenceLike, n: int) -> None:
     """Raise ValueError if `Vectors` do not have one row per prediction."""
     if isinstance(divergence, Vectors) and (rows := divergence.values.shape[0]) != n:
         raise ValueError(
-            f"divergence: wanted Vectors with values of n={n} rows, one a prediction, got {rows}"
+            f"divergence: wanted Vectors with values of n={n} rows, one per prediction, got {rows}"
         )
 
 

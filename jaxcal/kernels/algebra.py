@@ -163,7 +163,7 @@ def of_type(number: Array, points: Array) -> Array:
     if jnp.size(number) != 1 and jnp.shape(number) != jnp.shape(points)[-1:]:
         raise ValueError(
             f"bandwidth: {jnp.size(number)} lengths for points of shape {jnp.shape(points)}: give "
-            f"one length, or one a coordinate"
+            f"one length, or one per coordinate"
         )
     if not jnp.isdtype(points.dtype, "real floating"):
         return number

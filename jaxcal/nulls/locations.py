@@ -143,9 +143,9 @@ class F(eqx.Module):
     r"""The null :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}` of Hotelling's statistic Q.
 
     Exact for normal features. It removes most of the excess rejections of `ChiSquared`, which is
-    its limit; the rest is due to skewed features: with 5 locations in one dimension it rejects .10 of
-    calibrated models at n = 16, .09 at 32, and .08 at 64 and 128 (`experiments/ucme_level`; .13 at
-    16 with the default bandwidths). The result warns below 25 observations per location.
+    its limit; the rest is due to skewed features: with 5 locations in one dimension it rejects .10
+    of calibrated models at n = 16, .09 at 32, and .08 at 64 and 128 (`experiments/ucme_level`; .13
+    at 16 with the default bandwidths). The result warns below 25 observations per location.
 
     Cost: O(n J^2 + J^3).
 

@@ -266,7 +266,7 @@ def rows(value: object, n: int, name: str) -> Array:
     """Return vectors [n, q], or [n] for one number each; booleans are 0 and 1."""
     vectors = features(value, name)
     if vectors.size == 0 or vectors.shape[:1] != (n,):
-        raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {vectors.shape}")
+        raise ValueError(f"{name}: wanted n={n} rows, one per target, got shape {vectors.shape}")
     return vectors.reshape(n, -1)
 
 
@@ -336,7 +336,7 @@ def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
     values = floats(value, name)
     if values.ndim != 1 or values.shape[0] < 1:
         raise ValueError(
-            f"{name}: wanted one number in [0, 1] an observation, shape [n] with n >= 1, got "
+            f"{name}: wanted one number in [0, 1] per observation, shape [n] with n >= 1, got "
             f"shape {values.shape}"
             + "; see jaxcal.measures.confidences for class probabilities"
             * (values.ndim == 2)

@@ -89,22 +89,21 @@ def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
     """Return why marginal shifts or spreads are not available; nothing if they are."""
     if mean is None:
         return [
-            "which coordinate is shifted by itself cannot be told, only given the others: that "
-            "needs the covariance of each prediction, from distributions of known form, or from "
+            "shifts of coordinates by themselves are not available, only given the others: they "
+            "need the covariance of each prediction, from distributions of known form, or from "
             "scores at more base points than coordinates: raise n_nodes, or give Scores.at_nodes "
             "and Scores.nodes [shift-by-itself]"
         ]
     if not np.all(np.isfinite(np.asarray(mean.p_value))):
         return [
-            "which coordinate is shifted by itself cannot be told: scores, at the targets or at "
+            "shifts of coordinates by themselves are not available: scores, at the targets or at "
             "the base points that the covariance of each prediction comes from, or moments that "
             "predictions offer are NaN or infinite [shift-by-itself]"
         ]
     if not tells(mean):
         return [
-            "which coordinate is off by itself, and by how much, is exact for Gaussian "
-            "predictions; these have scores that are not linear, and none is named from them"
-            " [exact-for-gaussians]"
+            "errors of coordinates by themselves are exact for Gaussian predictions; the scores of "
+            "these are not linear, so no coordinate is named [exact-for-gaussians]"
         ]
     if spread is not None and not tells(spread):
         return [
@@ -129,10 +128,10 @@ def _parts(parts: Parts) -> list[str]:
 
 def _table(table: Table, verdict: str, level: float) -> list[str]:
     """Return the ten most significant cells."""
-    said = table.sentences(level) if verdict == "rejected" else []
-    more = [f"  .. and {len(said) - 10} more in result.table"] if len(said) > 10 else []
+    cells = table.sentences(level) if verdict == "rejected" else []
+    more = [f"  .. and {len(cells) - 10} more in result.table"] if len(cells) > 10 else []
     head = f"  what is off, {confidence(level)} limits, p after Holm's correction:"
-    return [head, *(f"    {line}" for line in said[:10]), *more] if said else []
+    return [head, *(f"    {line}" for line in cells[:10]), *more] if cells else []
 
 
 def _coordinates(split: Coordinates, level: float) -> list[str]:
@@ -202,4 +201,4 @@ def _shifts(smallest: np.ndarray) -> list[str]:
     clear = [f"{size:.2g} along {c}" for c, size in enumerate(smallest[:5]) if np.isfinite(size)]
     if not clear:
         return []
-    return [f"  would find with 80 % a shift of {', '.join(clear)} (coordinate; units of the test)"]
+    return [f"  detectable shift (80 % power): {', '.join(clear)} (coordinate; units of the test)"]

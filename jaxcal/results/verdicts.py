@@ -32,8 +32,8 @@ def judge(result: Judged) -> Any:
     """Return "rejected", "not rejected" or "cannot tell"; an array for a batch."""
     p = np.asarray(result._decides)
     decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
-    told = np.where(np.asarray(result.reason) == "", decided, "cannot tell")
-    return told if p.ndim else str(told)
+    verdicts = np.where(np.asarray(result.reason) == "", decided, "cannot tell")
+    return verdicts if p.ndim else str(verdicts)
 
 
 def count_verdicts(result: Judged) -> str:

@@ -301,7 +301,7 @@ def _paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
 def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     flat = [checks.features(x, name) for x in (xs.values() if isinstance(xs, dict) else [xs])]
     if any(x.shape[:1] != (n,) for x in flat):
-        raise ValueError(f"{name}: wanted n={n} rows, one a pair, got {flat[0].shape}")
+        raise ValueError(f"{name}: wanted n={n} rows, one per pair, got {flat[0].shape}")
     if not sum(x.size for x in flat):
         raise ValueError(f"{name}: wanted at least one number a pair, got none")
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)

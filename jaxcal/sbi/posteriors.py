@@ -258,7 +258,7 @@ class DistributionPosterior(eqx.Module):
         if tuple(distribution.batch_shape) != (n,) or event not in ((d,), () if d == 1 else (d,)):
             raise ValueError(
                 f"posterior: wanted a distribution with batch shape ({n},) and event shape ({d},), "
-                f"one an observation, got batch shape {tuple(distribution.batch_shape)} and event "
+                f"one per observation, got batch shape {tuple(distribution.batch_shape)} and event "
                 f"shape {event}: .to_event(1) makes the last batch axis an event"
             )
         as_vectors = Standardized(distribution, Units.unchanged(thetas), event)

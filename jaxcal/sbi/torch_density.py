@@ -226,8 +226,8 @@ def _conditional(
         if batch != (len(theta),) or event not in ((theta.shape[1],), ()):
             raise ValueError(
                 f"posterior: wanted a distribution with batch shape ({len(theta)},) and event "
-                f"shape ({theta.shape[1]},), one an observation, got batch shape {batch} and event "
-                f"shape {event}: torch.distributions.Independent(.., 1) makes the last batch axis "
+                f"shape ({theta.shape[1]},), one per observation, got batch shape {batch} and "
+                f"event shape {event}: torch.distributions.Independent(.., 1) makes the last batch axis "
                 f"an event"
             )
         if not event and theta.shape[1] != 1:
