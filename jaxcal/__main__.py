@@ -1,8 +1,8 @@
 """``python -m jaxcal``: a demonstration on weather, and the check of files, folders and arrays.
 
-The exit status is 0 where the command did its work and there is a verdict, whichever; 3 where it
-cannot tell; 2 with one sentence on stderr where its input or options cannot be used; 130 where it
-was interrupted and 141 where the reader of its output went away.
+The exit status is 0 for a verdict "rejected" or "not rejected", 3 for "cannot tell", 2 with one
+sentence on stderr for unusable input or options, 130 for an interrupt, and 141 if the reader of the
+output closed it.
 """
 
 import argparse

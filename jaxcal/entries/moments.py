@@ -2,8 +2,8 @@ r"""Entries: moments with mean zero given the prediction, times features of the 
 
 For any feature :math:`\varphi` of a prediction or its input, and any moment with
 :math:`E[t(p, Y) \mid p] = 0`, :math:`E[\varphi(p) t(p, Y)] = 0`. :math:`\varphi = 1` detects an
-error common to all predictions; the claimed centre, claimed log scale or an input an error that
-grows along it.
+error common to all predictions. The claimed centre, the claimed log scale and inputs detect errors
+that grow along them.
 """
 
 from typing import NamedTuple
@@ -72,8 +72,8 @@ def standardized(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
 
 
 def few(columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
-    """Return the columns, or their leading principal components if there are more than `MOST`; for
-    more than `SKETCHED`, as of images, those of as many random combinations."""
+    """Return the columns, or their leading principal components if there are more than `MOST`. More
+    than `SKETCHED` columns, such as pixels, are first reduced to random combinations."""
     n_columns = columns.shape[1]
     if n_columns <= MOST:
         return columns

@@ -3,7 +3,7 @@ r"""Direction of a posterior's errors (shift, spread), from simple functions in 
 If every posterior p is right given what is conditioned on (its own scores, or x), then for any
 function f with :math:`E_p|f s_p| < \infty` that vanishes at infinity,
 :math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0`. f = 1 tests the mean,
-:math:`f = \theta_k - c` the spread, and their products with a function of x a region of x.
+:math:`f = \theta_k - c` the spread; multiplied by a function of x they test a region of x.
 
 A score concerns a parameter **given the others**: with correlations it also indicates correct
 parameters. For a Gaussian posterior the scores of all parameters times the covariance concern each

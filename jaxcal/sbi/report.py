@@ -298,7 +298,7 @@ class PosteriorReport(Result):
             ]
         lines += [
             "",
-            f"what is off (said of a right posterior in at most {100 * self.level:g} % of checks)",
+            f"what is off (expected false-positive rate: at most {100 * self.level:g} %)",
         ]
         lines += [f"  - {text}" for text in self.findings() or [self._unnamed(total)]]
         lines += ["", *table(self.diagnosis(), self.names, self.level)]

@@ -227,8 +227,8 @@ def _conditional(
             raise ValueError(
                 f"posterior: wanted a distribution with batch shape ({len(theta)},) and event "
                 f"shape ({theta.shape[1]},), one per observation, got batch shape {batch} and "
-                f"event shape {event}: torch.distributions.Independent(.., 1) makes the last batch axis "
-                f"an event"
+                f"event shape {event}: torch.distributions.Independent(.., 1) makes the last batch "
+                f"axis an event"
             )
         if not event and theta.shape[1] != 1:
             raise ValueError(
