@@ -69,7 +69,7 @@ class Measures(NamedTuple):
     witness: Vector
 
     def by_name(self) -> dict[str, Scalar]:
-        """Return the measures of a report by name, with the middle of the lower distance's bounds."""
+        """Return the measures of a report by name; the lower distance as middle of bounds."""
         names = {
             "ECE": self.binned.value,
             "smooth": self.smooth,

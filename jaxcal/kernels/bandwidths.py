@@ -301,7 +301,6 @@ def _isotropic_median(
     distant predictions. Without a derivative: an exact ground bandwidth is a constant.
     """
     # draws blurred by 1e-5 of the shift: negligible, except for point masses, where it is the limit
-    # draws blurred by 1e-5 of the shift: no change, but for point masses, where it is the limit
     blur = 2 * (1e-5 * shift) ** 2 + float(jnp.finfo(shift.dtype).tiny) ** 0.5
     scales = tuple(jnp.sqrt(total + blur) for total in (2 * v, 2 * w, v + w))
 
