@@ -43,7 +43,7 @@ class Bracket(NamedTuple):
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Return the names of the measures for both ends. Outside of jit only."""
+        """Return the names of the measures that give ``low`` and ``high``. Outside of jit only."""
         return (
             max(self.lower, key=lambda name: float(self.lower[name])),
             min(self.upper, key=lambda name: float(self.upper[name])),
@@ -69,7 +69,7 @@ class Measures(NamedTuple):
     witness: Vector
 
     def by_name(self) -> dict[str, Scalar]:
-        """Return the measures of a report by name; the lower distance as middle of bounds."""
+        """Return the measures of a report by name, with one value for the lower distance."""
         names = {
             "ECE": self.binned.value,
             "smooth": self.smooth,

@@ -139,9 +139,10 @@ def _solve(factors: tuple[_Blocks, Array, Array], ra: Array, rb: Array) -> tuple
 
 
 def _coupling(program: ChainProgram, mu: float) -> Parts:
-    """Return positive prices whose `_columns` are the masses, which later steps preserve.
+    """Return a positive initial coupling as multipliers that satisfy the mass constraints.
 
     Each label is moved to its end, 0 or 1, where it is calibrated; every position has some mass.
+    Later steps keep the constraints.
     """
     u, p0, p1 = program.u, program.p0, program.p1
     some = jnp.full_like(u, 4 * mu)  # slacks of calibration and bounds start at 1/4 and 3/4

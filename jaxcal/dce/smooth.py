@@ -163,7 +163,7 @@ def _smooth(data: Ordered) -> SmoothCE:
 
 
 def smooth_of_residuals(v: Vector, rho: Vector) -> SmoothCE:
-    """Return the error of a signed measure on [0, 1] at sorted positions; ``witness`` in order."""
+    """Return the smooth error of residuals ``rho`` at ascending ``v``, in that order."""
     value, proof = _value(v, rho)
     return SmoothCE(value, *proof)
 

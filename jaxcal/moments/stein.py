@@ -135,7 +135,7 @@ class Curvature(eqx.Module):
 
 
 def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
-    """Return the diagonal and the symmetric off-diagonal part, which keep the Frobenius norm."""
+    """Return the diagonal and the scaled off-diagonal entries of the symmetric part."""
     variances = jnp.diagonal(matrix)
     if form == "trace":
         return {"spread": jnp.sum(variances, keepdims=True)}

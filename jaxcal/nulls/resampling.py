@@ -97,7 +97,7 @@ class Redrawn(eqx.Module):
     equal up to rounding count as ties. With `jaxcal.Draws`, one draw is exchanged for the target,
     which is exact for independent draws (those of a Markov chain are not).
 
-    For predictions that can be sampled and independent observations; the default of
+    For independent observations and predictions that can be sampled; the default of
     `jaxcal.skce_test` and `jaxcal.ucme_test` if its cost is small.
 
     Args:

@@ -147,8 +147,8 @@ def _needs_one(function: Any) -> bool:
 def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
     """Return draws of n posteriors as one array, for ranks and coverage.
 
-    Chains of ArviZ are thinned to the effective size of their worst parameter, since ranks need
-    independent draws, and all posteriors to the smallest number of draws.
+    Ranks need independent draws, so chains of ArviZ are thinned to the effective size of their
+    worst parameter. All posteriors are then thinned to the smallest number of draws among them.
 
     Args:
         draws: One of these.

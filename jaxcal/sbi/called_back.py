@@ -70,8 +70,8 @@ def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
 def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
     """Return the log density of one parameter vector given one observation.
 
-    ``jax.vmap`` makes one call for many rows; ``jax.grad`` requests the score, and a second
-    derivative in forward mode a product with the Hessian.
+    ``jax.vmap`` makes one call for many rows. ``jax.grad`` requests the score; its derivative in
+    forward mode requests a product with the Hessian.
     """
 
     @jax.custom_jvp

@@ -276,7 +276,7 @@ def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) ->
 def _given_x(
     key: Key, pairs: ScoredPairs, null: nulls.Null, level: float, coordinates: bool | None
 ) -> PosteriorResult:
-    """Return the same test with x as inputs, or that of scores given x."""
+    """Return the test given x: `calibration_test` with x as inputs, or `kcsd_test` of scores."""
     if pairs.predictions is None:
         return kcsd_test(key, pairs, null=null, level=level, coordinates=coordinates)
     test = partial(_of_densities, null=null, level=level, inputs=inputs_of(pairs))

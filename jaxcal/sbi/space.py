@@ -313,8 +313,8 @@ def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
 
 
 def freed(predictions: Any, space: Space) -> Any:
-    """Return predictions over bounded parameters as predictions over free ones, an `Unnormalized`
-    or a distribution."""
+    """Return predictions over free parameters, from an `Unnormalized` or a distribution over bounded
+    ones."""
     if isinstance(predictions, Unnormalized):
         return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:

@@ -124,7 +124,7 @@ def class_directions(
     signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
 ) -> Float[Array, "r m"]:
     r"""Return directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for
-    residuals of sum 0, from random signs [r, m - 1]; none along the ones, where residuals are 0."""
+    residuals of sum 0, from random signs [r, m - 1]: none is spent on the mean of residuals, 0."""
     m = signs.shape[1] + 1
     # an orthonormal basis [m, m - 1] of the vectors of sum 0
     ones = jnp.ones((m, 1), signs.dtype)

@@ -203,5 +203,5 @@ def bounded_matrices(
 
 
 def eyes(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """Return as many identity matrices."""
+    """Return identity matrices in the shape of the given ones."""
     return jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)
