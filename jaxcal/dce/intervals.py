@@ -95,7 +95,7 @@ def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """Return the gap of successive merged entries; an entry is a prediction, shifted by w or not."""
+    """Return the gap of successive merged entries, which are predictions or predictions - w."""
     apart = now - last
     return jnp.where(shifted == was_shifted, apart, jnp.where(shifted, apart - w, apart + w))
 
