@@ -313,7 +313,7 @@ def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
 
 
 def freed(predictions: Any, space: Space) -> Any:
-    """Return an `Unnormalized` or a distribution over free parameters, from one over bounded ones."""
+    """Return an `Unnormalized` or a distribution over free parameters from one over bounded."""
     if isinstance(predictions, Unnormalized):
         return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:
