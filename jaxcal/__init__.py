@@ -1,9 +1,8 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
-Importing this imports nothing: functions, classes and subpackages (`kernels`, `divergences`,
-`nulls`, `skce`, `ucme`, `moments`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`,
-`squared_ce`, `dce`, `streaming`, `simulators`, `sbi`, `plots`, `whitening`) are imported, and JAX
-with them, when they are first named.
+Functions, classes and subpackages (`kernels`, `divergences`, `nulls`, `skce`, `ucme`, `moments`,
+`mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`, `streaming`,
+`simulators`, `sbi`, `plots`, `whitening`), and JAX with them, are imported on first use.
 """
 
 from importlib import import_module
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {  # of functions and classes
+_HOMES = {  # modules of functions and classes
     "Draws": "read",
     "LogDensities": "read",
     "RandomFeatures": "fit",

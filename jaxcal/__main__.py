@@ -1,8 +1,8 @@
 """``python -m jaxcal``: a demonstration on weather, and the check of files, folders and arrays.
 
-The exit status is 0 where the command did its work and there is a verdict, whichever; 3 where it
-cannot tell; 2 with one sentence on stderr where its input or options cannot be used; 130 where it
-was interrupted and 141 where the reader of its output went away.
+The exit status is 0 for a verdict "rejected" or "not rejected", 3 for "cannot tell", 2 with one
+sentence on stderr for unusable input or options, 130 for an interrupt, and 141 if the reader of the
+output closed it.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from jaxcal import __version__, command_line
 if TYPE_CHECKING:
     from jaxcal.results import JudgedResult
 
-UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two as shells count them
+UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two by shell convention
 
 JSON_HELP = "write every number as JSON; '-': on stdout, and the report on stderr"
 STATUS_HELP = """\
@@ -64,13 +64,13 @@ examples of .npz:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names of files may hold what a terminal cannot
+        if isinstance(stream, io.TextIOWrapper):  # file names may contain what a terminal cannot
             stream.reconfigure(errors="backslashreplace")
     try:
         with _interruptible():
             options = _parser().parse_args(argv)
             status = options.run(options)
-            print(end="", flush=True)  # what cannot be written shows now, not when Python exits
+            print(end="", flush=True)  # report write errors now, not when Python exits
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
     except MemoryError as error:
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return NO_READER
-    except OSError as error:  # standard output on a full disk, say; files have their own sentence
+    except OSError as error:  # such as standard output on a full disk; files have their own message
         _drop_output()
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     return status
@@ -220,7 +220,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from jaxcal import demo  # numpyro, optax and matplotlib only where they are used
+    from jaxcal import demo  # imported late: needs numpyro, optax and matplotlib
 
     with command_line.naming(options.output):
         shown = demo.run(
@@ -236,7 +236,7 @@ def _shown(
     picture: Path | None = None,
     draw: Callable[[Path], None] | None = None,
 ) -> int:
-    """Print a result, write its numbers and its picture, and return the exit status."""
+    """Print a result, write its numbers and figure, and return the exit status."""
     with command_line.in_its_type(result):
         print(result, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
         if options.json:
@@ -263,8 +263,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Leave at once where interrupted. An exception would be lost where JAX calls Python back, and
-    end the process in an abort of its own while JAX is imported or compiles."""
+    """Exit at once on an interrupt. An exception would be lost in callbacks from JAX, and would
+    abort the process while JAX is imported or compiles."""
     usual = signal.getsignal(signal.SIGINT)
     if (
         usual is not signal.default_int_handler
@@ -289,10 +289,10 @@ def _fail(sentence: str, status: int = UNUSABLE) -> int:
 
 
 def _drop_output() -> None:
-    """Send standard output nowhere, so that Python, which flushes at its exit, says nothing."""
+    """Redirect standard output to nowhere, so that Python's flush at exit reports nothing."""
     try:
         place = sys.stdout.fileno()
-    except (AttributeError, OSError, ValueError):  # no stream, or one without a file
+    except (AttributeError, OSError, ValueError):  # no stream, or none with a file
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, place)

@@ -1,4 +1,4 @@
-"""Is the model calibrated? KCCSD: scores of the predictions, and a kernel on the predictions."""
+"""KCCSD: tests and estimates of calibration from scores, with a kernel on the predictions."""
 
 from typing import Unpack
 
@@ -58,47 +58,44 @@ def kccsd_test(
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         divergence: Distance between predictions that ``prediction_kernel`` acts on; see
             `jaxcal.divergences`.
-        prediction_kernel: Radial kernel on the divergence. Without a bandwidth it gets the
-            median heuristic.
-        target_kernel: Kernel between targets, twice differentiable. Without a bandwidth it gets
-            the median heuristic.
+        prediction_kernel: Radial kernel on the divergence. An unset bandwidth is set by the median
+            heuristic.
+        target_kernel: Kernel between targets, twice differentiable; bandwidth likewise.
         null: Distribution of the statistic under calibration; see `jaxcal.nulls`. The default
             wild bootstrap needs independent observations; `jaxcal.nulls.DependentWild` is for
             time series.
-        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+        level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes at which the Fisher divergences compare scores: points [m, d]
             or a numpyro distribution, in the units of the targets. By default ``n_nodes``
             standard normal points in the units of the test.
         n_nodes: Number of nodes to draw.
-        precondition: "isotropic", "diagonal" or "full" puts each prediction on the scale of its
-            own spread by the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a
-            precision estimated from the scores at the nodes. This gains power where
-            predictions differ in width. M_p is a function of the prediction alone, so the mean
-            under calibration stays 0 however well it is estimated:
-            E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level at finite n also needs
-            that no few observations dominate.
-        standardize: Bring targets and scores to mean 0 and standard deviation 1 in each
-            coordinate first, so that results do not depend on units. Bandwidths given by hand
-            are then in standard deviations.
-        coordinates: Also report, for each target coordinate by itself, how far predictions lie
-            too high and how wide they are, and split the statistic into what each coordinate
-            adds given the others, with p-values (`TestResult.coordinates`), at d times the cost.
-            The first part is exact for Gaussian predictions, and given of these: distributions,
-            or densities whose scores at targets and nodes are linear, which takes ``n_nodes`` >
-            d. Shifts are also given where predictions know their means, as Laplace distributions,
-            mixtures and independent coordinates of numpyro do. Of others no coordinate is named.
-        whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` brings each target
-            into the units of its own prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p,
-            which the target kernel then sees: a wrong spread is the same fault in every
-            prediction, sharp or wide. Centre c_p and scale M_p are functions of the prediction
-            alone, and nothing but power depends on how good they are. As u has no units,
-            ``standardize`` then only sets where nodes lie and what divergences see;
-            bandwidths given by hand, and the smallest shift, are in claimed standard deviations.
-            With ``coordinates`` the statistic takes scores and gradients along the coordinates,
-            in claimed standard deviations, D_p s_p for M_p^T s_p; with diagonal scales these
-            are the same.
+        precondition: "isotropic", "diagonal" or "full" scales each prediction by its own spread
+            with the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a precision
+            estimated from the scores at the nodes. This increases power if predictions differ in
+            width. M_p is a function of the prediction alone, so the mean under calibration is 0
+            however well it is estimated: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The
+            level at finite n also needs that no few observations dominate.
+        standardize: Whether to standardize targets and scores to mean 0 and standard deviation 1
+            in each coordinate first, so that results do not depend on units. Bandwidths that you
+            set are then in standard deviations.
+        coordinates: Whether to report shift and spread of each target coordinate by itself, and to
+            split the statistic into contributions of each coordinate given the others, with
+            p-values (`TestResult.coordinates`), at d times the cost. The first part is available
+            and exact for Gaussian predictions: distributions, or densities whose scores at targets
+            and nodes are linear, which needs ``n_nodes`` > d. Shifts are also available for
+            predictions with known means: Laplace distributions, mixtures and independent
+            coordinates of numpyro.
+        whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` transforms each target
+            to the units of its own prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p, for the
+            target kernel: a wrong spread is then the same fault in every prediction, sharp or wide.
+            Centre c_p and scale M_p are functions of the prediction alone; their quality affects
+            power only. As u has no units, ``standardize`` then only affects nodes and divergences;
+            bandwidths that you set, and the detectable shift, are in claimed standard deviations.
+            With ``coordinates`` the statistic uses scores and gradients along the coordinates, in
+            claimed standard deviations, D_p s_p instead of M_p^T s_p, which is equal for diagonal
+            scales.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
-            linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are held either.
+            linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Rows and columns of a block of pairs that is computed at a time.
         mesh: Devices that share the pairs; None for one device.
 
@@ -156,14 +153,13 @@ def kccsd(
 ) -> Estimate:
     """Estimate the squared KCCSD, a calibration error from scores, without testing.
 
-    Differentiable in predictions and targets, in every mode and order, also through units,
-    preconditioner and bandwidths: the derivative is the slope of what is returned. In a loss,
-    give the kernels bandwidths as numbers, or a network may lower the estimate by moving the
-    medians instead of fitting better (`notebooks/calibration_as_penalty.py`).
+    Differentiable in predictions and targets, in every mode and order, including units,
+    preconditioner and bandwidths. In a loss, set the bandwidths to numbers, or a network may lower
+    the estimate by changing the medians instead of fitting better
+    (`notebooks/calibration_as_penalty.py`).
 
     Args:
-        key: Random key. It draws nodes, and draws from the predictions where the
-            divergence needs them.
+        key: Random key for nodes, and for draws from the predictions if the divergence needs them.
         predictions: n predictions, as in `kccsd_test`.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         **options: ``divergence``, ``prediction_kernel``, ``target_kernel``, ``base_measure``,

@@ -1,4 +1,4 @@
-"""Options of the command line, which parse a text or raise with what was wanted, and its files."""
+"""Parsers of command line options, which raise an explained error, and output files."""
 
 import argparse
 import json
@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # JAX is imported by what computes
+if TYPE_CHECKING:  # JAX is imported only for computations
     from jaxcal.results import Result
 
 
 def output(text: str) -> Path:
-    """A place for a file that can be written."""
+    """Return the path of a writable file."""
     path = Path(text)
     if text == "-":
         raise argparse.ArgumentTypeError("wanted the name of a file; --json alone takes '-'")
@@ -25,18 +25,18 @@ def output(text: str) -> Path:
             raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise argparse.ArgumentTypeError(f"{text} cannot be written: permission denied")
-    except OSError as error:  # a name that is too long, say
+    except OSError as error:  # such as a name that is too long
         raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
     return path
 
 
 def json_output(text: str) -> Path | str:
-    """A place for a file, or "-", which is standard output."""
+    """Return the path of a writable file, or "-" for standard output."""
     return text if text == "-" else output(text)
 
 
 def level(text: str) -> float:
-    """The level of a test."""
+    """Return the level of a test."""
     try:
         value = float(text)
     except ValueError:
@@ -49,7 +49,7 @@ def level(text: str) -> float:
 
 
 def figure(text: str) -> Path:
-    """A path in a format that matplotlib can write, checked before the work starts."""
+    """Return a path in a format that matplotlib can write, checked before the work starts."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = output(text)
@@ -61,17 +61,17 @@ def figure(text: str) -> Path:
 
 
 def seed(text: str) -> int:
-    """A random seed."""
+    """Return a random seed."""
     return _whole(text, 0, 2**64 - 1)
 
 
 def count(text: str) -> int:
-    """A whole number from 1."""
+    """Return an integer >= 1."""
     return _whole(text, 1, 10**6)
 
 
 def even(text: str) -> int:
-    """An even whole number."""
+    """Return an even integer."""
     value = _whole(text, 2, 10**5)
     if value % 2:
         raise argparse.ArgumentTypeError(f"a cosine and a sine share a frequency; {text} is odd")
@@ -91,7 +91,7 @@ def _whole(text: str, smallest: int, largest: int) -> int:
 
 
 def overwritten(source: Path, *outputs: Path | str | None) -> str | None:
-    """What is wrong with the names of the files, if anything: no two may be the same."""
+    """Return an error message if two of the files have the same path."""
     names = [path.resolve() for path in (source, *outputs) if isinstance(path, Path)]
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     return f"{twice[0]}: one name for two files" if twice else None
@@ -99,7 +99,7 @@ def overwritten(source: Path, *outputs: Path | str | None) -> str | None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Errors of writing carry the name of the file: on a full disk Python leaves it out."""
+    """Add the file name to errors of writing, which Python omits for a full disk."""
     try:
         yield
     except BrokenPipeError:
@@ -109,7 +109,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def in_its_type(result: "Result") -> AbstractContextManager[None]:
-    """Float64 as long as this lasts where the result holds any: reports compute a little, too."""
+    """Enable float64 in the context if the result holds any, as reports do some computations."""
     import jax
 
     kinds = (getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(result))
@@ -117,7 +117,7 @@ def in_its_type(result: "Result") -> AbstractContextManager[None]:
 
 
 def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> None:
-    """Every number of the result but the draws of the null; what is not finite becomes null.
+    """Write every number of the result except draws of the null, as JSON; not finite becomes null.
 
     ``path`` "-" is standard output.
     """

@@ -1,8 +1,8 @@
-r"""Do highest-density regions hold as many targets as they promise? For unnormalized densities.
+r"""Coverage of highest-density regions, for unnormalized densities.
 
 The region of level q of a prediction is :math:`\{y : f(y) \ge c\}` with probability q. A target
-lies in it where :math:`P(f(Z) > f(y)) \le q` for a draw Z of the prediction, so densities up to
-their constant and draws are all it takes.
+lies in it if :math:`P(f(Z) > f(y)) \le q` for a draw Z of the prediction, so densities up to their
+constant and draws are sufficient.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ def __dir__() -> list[str]:
 
 
 class Coverage(Result):
-    """How many of n targets lie in the highest-density regions of each level.
+    """Share of n targets in the highest-density regions of each level.
 
     Under calibration half of them lie in the regions of level one half.
 
@@ -40,8 +40,8 @@ class Coverage(Result):
         p_uniform: P-value [] of "every level holds its share", which calibration implies; valid
             for every n.
         p_conservative: P-value [] of "every level holds at least its share"; valid for every n. A
-            small value says that regions are too small.
-        unknown: Number [] of targets for which a density is NaN; shares and p-values are then NaN.
+            small value means that regions are too small.
+        unknown: Number [] of targets with a NaN density; shares and p-values are then NaN.
         draws: Number of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
     """
@@ -61,10 +61,9 @@ class Coverage(Result):
     level: float = eqx.field(static=True, default=0.05)
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
-        """The band that holds each single share under calibration with probability 1 - ``level``.
+        """Return the band of each single share under calibration, with confidence 1 - ``level``.
 
-        Returns:
-            The lower and upper ends, each [q]: quantiles of the binomial, over n.
+        Lower and upper ends, each [q]: quantiles of the binomial, over n.
         """
         import scipy.stats
 
@@ -115,26 +114,25 @@ def coverage(
     *,
     level: float = 0.05,
 ) -> Coverage:
-    """Count how many targets lie in each prediction's highest-density region of every level.
+    """Return how many targets lie in each prediction's highest-density region of every level.
 
-    With m draws, r of them of higher density than the target, the target is in the region of
-    level k / (m + 1) where r < k. Under calibration r takes 0, .., m with equal probability, so
-    each share is unbiased for every m. Calibration implies conservative regions, not the other
-    way round: where all draws have one density (a plateau), no draw is above the target, and
-    every target is inside.
+    With m draws, r of them of higher density than the target, the target is in the region of level
+    k / (m + 1) if r < k. Under calibration r is uniform on 0, .., m, so each share is unbiased for
+    every m. Conservative regions do not imply calibration: if all draws have the same density (a
+    plateau), every target is inside.
 
-    The p-values come from the largest gap between share and level by the inequality of Massart
+    The p-values are from the largest gap between share and level by the inequality of Massart
     (1990), which needs no approximation: p = 2 exp(-2 n gap^2), one-sided exp(-2 n gap^2).
-    Differentiable nowhere.
+    Not differentiable.
 
     Args:
         predictions: An `Unnormalized` or a numpyro distribution with batch shape [n]; or
-            `LogDensities` computed elsewhere, at targets and draws, which are then not needed. Of
+            `LogDensities` computed elsewhere, at targets and draws, which are then not needed. For
             posteriors of torch: `jaxcal.sbi.predictions`.
         targets: Observed targets, shape [n] or [n, ...].
         draws: m draws from each prediction, as `Draws`, `McmcDraws` or an array [n, m, ...]. They
             must be independent (thin a Markov chain until its effective size is m), or the shares
-            at levels near 0 and 1 grow.
+            at levels near 0 and 1 are too large.
         level: Level of tests by the p-values; the band of `Coverage` has confidence 1 - level.
 
     Returns:
@@ -180,7 +178,7 @@ def coverage(
 
 
 def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
-    """Log densities at targets [n] and at draws [m, n]."""
+    """Return log densities at targets [n] and at draws [m, n]."""
     here = checks.floats(logs.at_targets, "LogDensities.at_targets")
     there = checks.floats(logs.at_draws, "LogDensities.at_draws")
     if here.ndim != 1 or not here.size or there.ndim != 2 or len(there) != len(here):
@@ -202,7 +200,7 @@ def _coverage(predictions: PredictionsLike, ys: Array, draws: Array) -> Coverage
 
 @jax.jit
 def _counted(here: Float[Array, " n"], there: Float[Array, "m n"]) -> Coverage:
-    """Coverage from log densities at the targets and at the draws."""
+    """Return the coverage from log densities at the targets and at the draws."""
     m, n = there.shape
     ranks = jnp.sum(there > here[None], axis=0)
     unknown = jnp.sum(jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0))
@@ -222,12 +220,11 @@ def _counted(here: Float[Array, " n"], there: Float[Array, "m n"]) -> Coverage:
 
 
 def massart(gap: Scalar, n: int, *, sides: int) -> Scalar:
-    r"""The p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the empirical
-    distribution of n independent values and the true one, in one direction or in both.
+    r"""Return the p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the
+    empirical distribution of n independent values and the true one, in one direction or both.
 
-    True for every n and every distribution, also a discrete one, and close to exact for continuous
-    distributions. Source: Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz
-    inequality.
+    Valid for every n and every distribution, and close to exact for continuous ones. Source:
+    Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality.
     """
     p = sides * jnp.exp(-2 * n * at_least(gap, 0) ** 2)
     return at_most(p, 1.0)

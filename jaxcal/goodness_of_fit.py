@@ -1,4 +1,4 @@
-"""Do targets follow the model at all? KSD for one density, KCSD for a density given each input."""
+"""Goodness of fit: KSD for one density, KCSD for a density given each input."""
 
 from typing import Any, Unpack
 
@@ -34,29 +34,25 @@ def kcsd_test(
 ) -> TestResult:
     """Test that each prediction is the distribution of its target GIVEN the input: the KCSD test.
 
-    This asks more than calibration: a forecast that ignores part of the input can be calibrated
+    This is stronger than calibration: a forecast that ignores part of the input can be calibrated
     and fail here.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n predictions, as in `jaxcal.kccsd_test`.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        inputs: Input vectors [n, q] (or learned features of the inputs), brought to standard
-            units like the targets. ``prediction_kernel`` acts on them.
+        inputs: Input vectors [n, q] (or learned features of the inputs), standardized like the
+            targets. ``prediction_kernel`` acts on them.
         null: As in `jaxcal.kccsd_test`.
         level: Probability of rejecting correct predictions.
         coordinates: As in `jaxcal.kccsd_test`.
         features: As in `jaxcal.kccsd_test`.
         tile: As in `jaxcal.kccsd_test`.
         mesh: As in `jaxcal.kccsd_test`.
-        **options: Other options of `jaxcal.kccsd_test`, but ``divergence``.
+        **options: Other options of `jaxcal.kccsd_test`, except ``divergence``.
 
     Returns:
-        `TestResult`, read as that of `jaxcal.kccsd_test`.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type, or ``divergence`` is given.
+        `TestResult`, as from `jaxcal.kccsd_test`.
 
     Cost: n scores and n^2 (b + d) multiplications for b draws of the null.
 
@@ -102,14 +98,10 @@ def kcsd(
         predictions: n predictions, as in `jaxcal.kccsd_test`.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         inputs: Input vectors [n, q].
-        **options: Options of `jaxcal.kccsd`, but ``divergence``.
+        **options: Options of `jaxcal.kccsd`, except ``divergence``.
 
     Returns:
         `Estimate` of the square: ``unbiased`` and ``biased``, both [].
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type, or ``divergence`` is given.
 
     Cost: n scores and n^2 d multiplications.
 
@@ -156,15 +148,11 @@ def ksd_test(
         features: As in `jaxcal.kccsd_test`.
         tile: As in `jaxcal.kccsd_test`.
         mesh: As in `jaxcal.kccsd_test`.
-        **options: Other options of `jaxcal.kccsd_test`, but ``divergence`` and
-            ``prediction_kernel``: there is one model, and nothing to compare it with.
+        **options: Other options of `jaxcal.kccsd_test`, except ``divergence`` and
+            ``prediction_kernel``, as there is only one model.
 
     Returns:
-        `TestResult`, read as that of `jaxcal.kccsd_test`.
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type, or one of those left out is given.
+        `TestResult`, as from `jaxcal.kccsd_test`.
 
     Cost: n scores and n^2 (b + d) multiplications for b draws of the null.
 
@@ -203,14 +191,10 @@ def ksd(
         key: Random key: typed, legacy or an integer seed.
         model: One density or its scores, as in `ksd_test`.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        **options: Options of `jaxcal.kccsd`, but ``divergence`` and ``prediction_kernel``.
+        **options: Options of `jaxcal.kccsd`, except ``divergence`` and ``prediction_kernel``.
 
     Returns:
         `Estimate` of the square: ``unbiased`` and ``biased``, both [].
-
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type, or one of those left out is given.
 
     Cost: n scores and n^2 d multiplications.
 
@@ -243,7 +227,7 @@ def _conditional(
 
 
 def _refuse(options: SteinOptions, names: tuple[str, ...], why: str) -> None:
-    """TypeError for an option that would turn the test into another one."""
+    """Raise TypeError for an option that would turn the test into another one."""
     for name in names:
         if name in options:
             raise TypeError(f"{name}: {why}")
@@ -264,7 +248,7 @@ def _single(
 
 
 class _ignore_parameters:
-    """``log_density(y)`` as ``log_density(params, y)``; equal where the function is the same."""
+    """``log_density(y)`` as ``log_density(params, y)``; equal if the function is the same."""
 
     def __init__(self, log_density: Any):
         self.log_density = log_density

@@ -23,14 +23,14 @@ from jaxcal.whitening.contract import Whitener, checked
 
 if (
     TYPE_CHECKING
-):  # a `jaxcal.moments.Moment`: a function of a log density, a target and perhaps more
+):  # a `jaxcal.moments.Moment`: a function of a log density, a target and optional arguments
     MomentLike: TypeAlias = Callable[..., Any]
 else:
     MomentLike = Any
 
 
 class MomentOptions(TypedDict, total=False):
-    """Options of tests by moments, by name; `moment_test` explains them."""
+    """Options of tests by moments, by name; see `moment_test`."""
 
     divergence: DivergenceLike
     prediction_kernel: KernelLike
@@ -57,8 +57,8 @@ def moment_test(
     r"""Test that a moment with mean zero under every prediction has mean zero over the targets.
 
     The statistic is the mean of :math:`k(p_i, p_j) \langle t_i, t_j \rangle` over pairs, with
-    :math:`t_i = t(p_i, y_i)` the moment. Densities may be unnormalized, and may end where the
-    moment needs no gradient.
+    :math:`t_i = t(p_i, y_i)` the moment. Densities may be unnormalized, and may have a boundary if
+    the moment needs no gradient.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -67,30 +67,26 @@ def moment_test(
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         moment: `Balance`, `Exchangeable`, `Jumps`, `Curvature`, `Linear` or `Score` of
             `jaxcal.moments`, or a function from a log density and a target to numbers
-            (`jaxcal.moments.Moment`). Where its values are skewed and their sum lies on the other
-            side, the sum counts less (`jaxcal.nulls.Sums.guarded`): enough at level .05, not at
-            .01, where strongly skewed ones reject too often in small data sets (at n = 50
-            exponential values .013, gamma(.3) .027, Pareto(3) .035; at 20 .019, .029, .041). A
-            function of your own whose values all lie on one side, as where a rare event did not
-            come, has no verdict unless that is improbable.
+            (`jaxcal.moments.Moment`). For skewed values the statistic is corrected
+            (`jaxcal.nulls.Sums.guarded`). This suffices at level .05, not at .01, where strongly
+            skewed values reject too often in small data sets (at n = 50 exponential values .013,
+            gamma(.3) .027, Pareto(3) .035; at 20 .019, .029, .041). Values of a user's function
+            that all lie on one side of 0, as if a rare event did not occur, give no verdict unless
+            that is improbable.
         **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
-            prediction, plus a constant, for the same error everywhere; ``null`` is by default
+            prediction, plus a constant, for a common error; ``null`` is by default
             `jaxcal.nulls.HadamardWild`; ``n_nodes`` by default max(10, 2 d + 2), as covariances
-            that come from scores take more nodes than dimensions; ``divergence``,
-            ``base_measure``, ``whiten``, ``standardize``, ``level``, ``features``, ``tile`` and
-            ``mesh`` as in `jaxcal.kccsd_test`.
+            from scores need more nodes than dimensions; ``divergence``, ``base_measure``,
+            ``whiten``, ``standardize``, ``level``, ``features``, ``tile`` and ``mesh`` as in
+            `jaxcal.kccsd_test`.
 
     Returns:
-        `TestResult`. A target where its prediction has density 0 is a rejection of its own. There
-        is no p-value, but a sentence in ``result.warnings()``, where the moment is 0 throughout or
-        asks for more derivatives than the densities have.
+        `TestResult`. A target at which its prediction has density 0 leads to rejection by itself.
+        If the moment is 0 everywhere or needs more derivatives than the densities have, there is no
+        p-value but a sentence in ``result.warnings()``.
 
-    Raises:
-        ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type, or there is no such option.
-
-    Cost: The moment at n targets, n n_nodes scores, and n^2 q products for q numbers of the moment;
-    with R random features n R q b for b draws of the null, which else cost n^2 additions together.
+    Cost: The moment at n targets, n n_nodes scores, and n^2 q products for q numbers of the moment
+    plus n^2 additions for all draws of the null; with R random features n R q b for b draws.
 
     Source: Balance, Metropolis et al. (1953); scores, Stein (1972); curvature, the information
     matrix test of White (1982).
@@ -165,7 +161,7 @@ _NAMES = tuple(MomentOptions.__annotations__)
 
 
 def _moment(value: object, name: str) -> Any:
-    """A moment as a pytree; a plain function becomes part of the program."""
+    """Return a moment as a pytree; a plain function is part of the program."""
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"{name}: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
@@ -175,7 +171,7 @@ def _moment(value: object, name: str) -> Any:
 
 
 def _label(moment: object) -> str:
-    """The class of a moment, or the name of a function, in words."""
+    """Return the class of a moment, or the name of a function, in words."""
     if isinstance(moment, Partial):
         return getattr(moment.func, "__name__", "moment")
     return type(moment).__name__.lower()

@@ -1,4 +1,4 @@
-"""One pass over pairs, and what it means: features to the result of every test of a mean of h."""
+"""From features to the result of a test: one pass over pairs, the null, and the notes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -56,7 +56,7 @@ def estimate(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> Estimate:
-    """Fit and walk once, without bootstrap columns."""
+    """Return the estimate from one pass without bootstrap columns."""
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
     none = jnp.zeros((targets.shape[0], 0))
     sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
@@ -74,8 +74,8 @@ def over_pairs(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Sums over all pairs, with the forms of the null's weights and then those of the columns: from
-    sums of vectors where h is an inner product of some."""
+    """Return sums over all pairs, with the forms of the null's weights and then of the columns; in
+    linear time for statistics of finite rank."""
     sketched, weights = needs.sketch is not None, needs.weights
     shared = None
     if isinstance(weights, HadamardSigns) and isinstance(pairwise, OfVectors):
@@ -126,7 +126,7 @@ def apply_with(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """`apply`, and the forms of d more columns of weights from the same pass.
+    """Apply a null, and return the forms of d more columns of weights from the same pass.
 
     Args:
         null: The null.
@@ -134,14 +134,14 @@ def apply_with(
         key: Random key of the null.
         pairwise: The statistic.
         features: Features of the observations.
-        series: What the null sees instead of the features, [n, q].
-        guarded: Whether the statistic allows for skewness.
+        series: Series [n, q] that the null uses instead of the features.
+        guarded: Whether to correct the statistic for skewness.
         redrawn: Function of keys [b] that returns the estimates of data sets with redrawn targets.
         tile: Rows and columns of a block of pairs.
         mesh: Devices that share the pairs.
 
     Returns:
-        The outcome and the forms [d]; None for blocks and where the null has no draws.
+        The outcome and the forms [d]; None for blocks and for nulls without draws.
     """
     needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:
@@ -174,8 +174,8 @@ def _redrawn(
     tile: int,
     mesh: Mesh | None,
 ) -> Float[Array, "r b"]:
-    """Estimates of data sets with redrawn targets: of classes as forms of one pass, and otherwise
-    one data set after the other."""
+    """Return estimates of data sets with redrawn targets: for classes from forms of one pass,
+    otherwise one data set at a time."""
     prepared, featured = fitted
     forms = as_forms(prepared.pairwise, featured.features, keys)
     if forms is not None:
@@ -199,12 +199,12 @@ def _redrawn(
 def _sensitivity(
     forms: Float[Array, " d"], scores: Points, outcome: Outcome
 ) -> Float[Array, " d"] | None:
-    r"""How fast the expected statistic grows with the square of a shift of the targets, [d].
+    r"""Return the growth of the expected statistic with the square of a shift of the targets, [d].
 
     For targets shifted by :math:`\delta` along coordinate e the Stein feature has mean
     :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
     that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order: one more column of
-    weights. NaN where the estimate is not clearly above what signs at random would make of it.
+    weights. NaN if the estimate is not significantly above its values under random signs.
     """
     slope = forms / ordered_pairs(scores.shape[0])
     noise = jnp.std(outcome.samples[:1], axis=1) * jnp.mean(scores**2, axis=0)
@@ -224,7 +224,7 @@ def run(
     mesh: Mesh | None,
     features: RandomFeatures | None = None,
 ) -> TestResult:
-    """Fit, walk once, put the result together, and judge it at the level."""
+    """Return the result of a test at a level: fit, pass over pairs, outcome and notes."""
     level, tile = checks.level(level), checks.integer(tile, "tile")
     checks.devices(mesh)
     if features is not None:
@@ -246,8 +246,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """The result before it is compared with its level, which only limits depend on: one program
-    for all levels."""
+    """Return the result before it is compared with its level, on which only limits depend: one
+    program for all levels."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
@@ -311,9 +311,9 @@ def _unjudged(
 
 
 def _about_rows(predictions: PredictionsLike, targets: Array, spec: Specification) -> Notes:
-    """Notes on targets that are not finite and on observations that repeat."""
+    """Return notes on targets that are not finite and on repeated observations."""
     n = targets.shape[0]
-    # what a distance compares instead of predictions, such as inputs, is in the spec
+    # vectors that the distance compares instead of predictions, such as inputs, are in the spec
     described = fingerprints((predictions, spec), n)
     lost = not_finite(targets)
     repeated = repeated_rows(targets, fingerprints(targets, n), described)
@@ -321,7 +321,7 @@ def _about_rows(predictions: PredictionsLike, targets: Array, spec: Specificatio
 
 
 def _first_row(outcome: Outcome) -> dict[str, Any]:
-    """The numbers of the statistic itself, by the names of a result's fields."""
+    """Return the numbers of the statistic itself, by the fields of a result."""
     return {
         "estimate": outcome.estimate[0],
         "biased": outcome.biased[0],
@@ -341,8 +341,8 @@ def _of_a_moment(
     null: Null,
     n: int,
 ) -> tuple[Outcome, Array]:
-    """The outcome of a moment: no p-value where the moment is excluded or 0 throughout, and the
-    smallest possible one where a target lies at density 0; and whether there is no p-value."""
+    """Return the outcome of a moment, and whether there is no p-value: none if the moment is
+    excluded or 0 everywhere. A target at density 0 gives the smallest possible p-value."""
     drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
     silent = (excluded | jnp.all(drawn == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)
@@ -353,7 +353,7 @@ def _of_a_moment(
 
 
 def _coordinates(featured: Featured, outcome: Outcome, level: Scalar) -> Coordinates:
-    """The split over coordinates; one coordinate has one channel, which is the statistic itself."""
+    """Return the split over coordinates; for d = 1 the only channel is the statistic itself."""
     rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
     p = outcome.p_value[rows]
     claimed: Any = ()

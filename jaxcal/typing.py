@@ -1,4 +1,4 @@
-"""The words every stage shares: array shapes and the protocols functions ask for."""
+"""Types that all stages share: array shapes and the protocols of arguments."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -15,8 +15,8 @@ Nodes: TypeAlias = Float[Array, "m d"]  # base points
 Matrix: TypeAlias = Float[Array, "n m"]
 Key: TypeAlias = _Key[Array, ""]
 KeyLike: TypeAlias = Array | np.ndarray | np.integer | int  # as read by `convert.key`
-Features: TypeAlias = PyTree[Array]  # every leaf has a leading axis n: one entry an observation
-Contents: TypeAlias = dict[str, Any]  # what results hold by name, as `to_dict` returns it
+Features: TypeAlias = PyTree[Array]  # every leaf has leading axis n, one entry per observation
+Contents: TypeAlias = dict[str, Any]  # contents of results by name, as `to_dict` returns them
 Precondition: TypeAlias = Literal["isotropic", "diagonal", "full"] | None
 
 
@@ -38,9 +38,9 @@ class HasScores(Protocol):
 class Pairwise(Protocol):
     """A symmetric function h of two observations, on blocks of observations.
 
-    ``features`` are computed once and are all that the engine slices. ``block`` takes the features
-    of r rows and of c columns and returns shape ``[channels, r, c]``; h is the sum over channels.
-    ``diagonal`` returns h of every observation with itself, shape ``[channels, n]``.
+    ``features`` are computed once; the engine only slices them. ``block`` takes the features of r
+    rows and of c columns and returns ``[channels, r, c]``; h is the sum over channels. ``diagonal``
+    returns h of every observation with itself, ``[channels, n]``.
     """
 
     @property
@@ -53,7 +53,7 @@ class Pairwise(Protocol):
 
 @runtime_checkable
 class OfVectors(Protocol):
-    """A pairwise statistic < z_i, z_j > with a vector of each observation, [channels, p, n]."""
+    """A pairwise statistic < z_i, z_j > with ``vectors`` z [channels, p, n] of n observations."""
 
     @property
     def channels(self) -> int: ...
@@ -65,10 +65,9 @@ class OfVectors(Protocol):
 class Divergence(Protocol):
     """A divergence between predictions: features once per prediction, then squared values.
 
-    ``features`` gets a `jaxcal.read.Standardized`, which holds the predictions as they were given
-    and the units [d] of the test, and, where ``needs_nodes``, their scores at nodes.
-    ``squared_distances`` of the features of r and of c predictions has shape ``[r, c]``; ``paired``
-    compares row by row and has shape ``[r]``.
+    ``features`` takes a `jaxcal.read.Standardized`, with the original predictions and the units [d]
+    of the test, and, if ``needs_nodes``, their scores at nodes. ``squared_distances`` of the
+    features of r and of c predictions has shape ``[r, c]``; ``paired`` compares rows, ``[r]``.
     """
 
     @property
@@ -81,13 +80,13 @@ class Divergence(Protocol):
     def paired(self, rows: Features, cols: Features, /) -> Float[Array, " r"]: ...
 
 
-if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says what was wanted
+if TYPE_CHECKING:  # argument types for users; at run time `checks` validates with messages
     from jax.typing import DTypeLike
 
     LogDensity: TypeAlias = Callable[[Any, Array], Array]
 
     class HasArray(Protocol):
-        """What NumPy can read: arrays of other libraries, columns of tables."""
+        """Arrays of other libraries and columns of tables, which NumPy can read."""
 
         def __array__(self, dtype: Any = None, /) -> Any: ...
 
@@ -128,7 +127,7 @@ if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says
         def at_targets(self) -> Any: ...
 
     class InUnits(Protocol):
-        """Predictions in other units than their own, such as tests make."""
+        """Predictions in changed units, as built by tests."""
 
         @property
         def predictions(self) -> Any: ...
@@ -146,7 +145,7 @@ if TYPE_CHECKING:  # what users may pass; at run time `checks` reads it and says
     BaseMeasure: TypeAlias = Distribution | ArrayLike
 
     class HasLogProb(Protocol):
-        """Log densities of one parameter given one observation, such as posteriors of sbi have."""
+        """Log densities of one parameter given one observation, such as posteriors of sbi."""
 
         @property
         def log_prob(self) -> Callable[..., Any]: ...

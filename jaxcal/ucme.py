@@ -1,10 +1,10 @@
-r"""Is the model calibrated? UCME: the calibration error at a few test locations, in linear time.
+r"""UCME: the calibration error at a few test locations, in linear time.
 
 .. math:: Z_{ij} = k_P(p_{T_j}, P_i)\,[k_Y(y_{T_j}, Y_i) - E k_Y(y_{T_j}, Z)], \qquad Z \sim P_i
 
-has mean 0 at every location T_j = (p_T, y_T) where the model is calibrated. The estimate is
-:math:`\|\bar Z\|^2 / J`, and the test asks whether the J means differ from 0: by random signs, or
-as Hotelling's does.
+has mean 0 at every location T_j = (p_T, y_T) under calibration. The estimate is
+:math:`\|\bar Z\|^2 / J`. The test is for J means of 0, with random signs, redrawn targets or
+Hotelling's statistic.
 """
 
 from typing import Any, NamedTuple, Unpack
@@ -68,32 +68,26 @@ def ucme_test(
         predictions: n predictions, as in `jaxcal.skce_test`.
         targets: Observed targets, as in `jaxcal.skce_test`.
         locations: (test predictions, test targets), J of each, in the form of ``predictions``
-            and ``targets``; they must not be chosen by looking at the data. By default
-            ``n_locations`` of the observations, drawn by the key and by what they hold, serve as
-            locations and are left out of the test.
-        n_locations: Number J of observations that serve as locations.
-        null: `Signs` or `jaxcal.nulls.Redrawn`, for which ``statistic`` is ``biased``; by default
+            and ``targets``; they must not depend on the data. By default ``n_locations`` of the
+            observations, selected by the key and by their values, are used as locations and
+            excluded from the test.
+        n_locations: Number J of observations that are used as locations.
+        null: `Signs` or `jaxcal.nulls.Redrawn`, with ``statistic`` equal to ``biased``; by default
             one of the two, as in `jaxcal.skce_test`. `Redrawn` keeps the targets of locations. Or
-            `F` or `ChiSquared`, for which it is Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z`
-            (S with n - 1). Q does not change when the kernel is rescaled or locations are mixed,
-            and gives directions of little spread the same weight: with it up to .08 more shifted
-            forecasts were rejected (`experiments/ucme_level`). But `F` and `ChiSquared` reject
-            calibrated models too often where observations are few, or locations many or close
-            together; ``result.warnings()`` says so.
-        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
-        **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, but ``whiten``.
-            Units and unset bandwidths follow all observations, also those that serve as
-            locations.
+            `F` or `ChiSquared`, with Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with
+            n - 1). Q is invariant to the scale of the kernel and to linear maps of the locations,
+            and weights directions of small spread equally: up to .08 more shifted forecasts were
+            rejected (`experiments/ucme_level`). But `F` and `ChiSquared` reject calibrated models
+            too often for few observations, or for many or close locations;
+            ``result.warnings()`` reports this.
+        level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
+        **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, except ``whiten``.
+            Units and unset bandwidths depend on all observations, including locations.
 
     Returns:
         `TestResult`. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`, ``estimate`` the same
-        without pairs of an observation with itself. p is NaN where S is singular to rounding, as
-        with locations far from all observations.
-
-    Raises:
-        ValueError: Shapes are wrong, or fewer than 2 observations are left (`F`, `ChiSquared`:
-            fewer than J + 1).
-        TypeError: Locations are of another kind than the predictions.
+        without pairs of an observation with itself. p is NaN if S is numerically singular, as with
+        locations far from all observations.
 
     Cost: O(J n) kernel evaluations, and O(J n b) for b draws or O(J^2 n).
 
@@ -122,7 +116,7 @@ def ucme_test(
             f"got {used}{left}: use fewer locations"
         )
     level = checks.level(level)
-    result = _test(jax.random.fold_in(key, 2), problem, null)  # split makes 0 and 1
+    result = _test(jax.random.fold_in(key, 2), problem, null)  # split uses 0 and 1
     return result.at_level(level, lambda count: null.least_p_value(count - n + used))
 
 
@@ -149,11 +143,7 @@ def ucme(
 
     Returns:
         `Estimate`: ``biased`` is the plug-in estimate of the paper, never negative;
-        ``unbiased`` leaves out pairs of an observation with itself.
-
-    Raises:
-        ValueError: Shapes are wrong, or fewer than 2 observations are left.
-        TypeError: Locations are of another kind than the predictions.
+        ``unbiased`` excludes pairs of an observation with itself.
 
     Cost: O(J n) kernel evaluations.
 
@@ -176,8 +166,8 @@ def ucme(
 
 
 class _Problem(NamedTuple):
-    """Observations and locations: ``rows`` are observed ``at`` others of them, or where ``where``
-    holds predictions, at these and the targets ``at``."""
+    """Observations ``rows``, and locations: other rows ``at``, or predictions ``where`` with
+    targets ``at``."""
 
     key: Key
     predictions: PredictionsLike
@@ -197,7 +187,7 @@ class _Problem(NamedTuple):
         n_locations: int,
         options: MeanOptions,
     ) -> "_Problem":
-        """What came in, checked."""
+        """Return the validated arguments."""
         pick, kernel_key = jax.random.split(key)
         if options.get("whiten") is not None:
             raise ValueError(
@@ -225,7 +215,7 @@ class _Problem(NamedTuple):
 def _checked(
     locations: ArrayLike, predictions: PredictionsLike, ys: Array
 ) -> tuple[PredictionsLike, Array]:
-    """Test predictions of the kind of the predictions, and as many test targets."""
+    """Return test predictions of the same kind as the predictions, and as many test targets."""
     if not isinstance(locations, (tuple, list)) or len(locations) != 2:
         raise TypeError(
             f"locations: wanted (test predictions, test targets), got {type(locations).__name__}"
@@ -261,9 +251,9 @@ def _distribution(predictions: PredictionsLike) -> Any:
 def _at_locations(
     problem: _Problem, prepared: Fitted, featured: Featured
 ) -> tuple[Float[Array, "n j"], Array]:
-    """Features of the observations at the locations, and how many entries are not finite."""
+    """Return features of the observations at the locations, and how many are not finite."""
     nonfinite = featured.notes["nonfinite-predictions"]
-    seen = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
+    observations = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
     if problem.where is None:
         there = jax.tree.map(lambda leaf: leaf[problem.at], featured.features)
     else:
@@ -273,11 +263,11 @@ def _at_locations(
         there = others.features
     pairwise = prepared.pairwise
     assert isinstance(pairwise, Weighted)
-    statistic, observed, at = pairwise.statistic, seen.residual, there.residual
+    statistic, observed, at = pairwise.statistic, observations.residual, there.residual
     assert isinstance(statistic, KernelResidual)
     means = statistic.means
     near = gram_block(
-        pairwise.prediction_kernel, pairwise.divergence, seen.predictions, there.predictions
+        pairwise.prediction_kernel, pairwise.divergence, observations.predictions, there.predictions
     )
     z = near * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys))
     return z, nonfinite
@@ -286,7 +276,7 @@ def _at_locations(
 def _redrawn(
     key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Fitted, Featured]
 ) -> Float[Array, " b"]:
-    """Plug-in estimates of data sets with redrawn targets; those of the locations stay."""
+    """Return plug-in estimates of data sets with redrawn targets; those of the locations stay."""
     _, _, ys, _, _, at, where = problem
     kept = jnp.zeros(ys.shape[0], bool)
     kept = kept.at[at].set(True) if where is None else kept

@@ -1,4 +1,4 @@
-"""Exchangeable candidates: calibration from log densities alone, exact for every n."""
+"""Exchangeable candidates: tests of calibration from log densities alone, exact for every n."""
 
 from jaxcal.candidates.exchangeability import exchangeability_test
 from jaxcal.candidates.proposals import Candidates, Chains, Drawn

@@ -1,9 +1,9 @@
-r"""Is the target exchangeable with its candidates? Spread, correlation and shift, densities alone.
+r"""Test whether targets are exchangeable with candidates: spread, correlation and shift.
 
 Given the set of candidates of each observation, the index of the target has known probabilities w
 under calibration. A residual :math:`r_i = \phi(y_i) - \sum_k w_{ik} \phi(a_{ik})` of any feature
-:math:`\phi` has mean zero, and redrawing the indices gives the distribution of every statistic of
-the residuals exactly, for every n. The statistic is the quadratic form of
+:math:`\phi` has mean zero, and redrawing the indices gives the exact distribution of every
+statistic of the residuals, for every n. The statistic is the quadratic form of
 `jaxcal.engine.quadratic`, :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
@@ -65,30 +65,29 @@ def exchangeability_test(
     level: float = 0.05,
     tile: int = TILE,
 ) -> ExchangeabilityResult:
-    """Test that predictions are calibrated by candidates that could as well have been the target.
+    """Test calibration by comparing each target with exchangeable candidates.
 
     Four features are compared between targets and candidates: the log density, the coordinates,
-    their squares and their products, in the units of each prediction. The combined p-value is
-    that of the largest of their standardized statistics. p-values are exact for every n and every
-    speed of the chain: they redraw which candidate is the target. (The default nodes are placed
-    by mean and spread of all targets, which moves the level by O(1/n); nodes given by hand do
-    not.)
+    their squares and their products, in the units of each prediction. The combined p-value is that
+    of the largest standardized statistic. The null redraws which candidate is the target, so
+    p-values are exact for every n and however slowly the chain mixes. (The default nodes depend on
+    mean and spread of all targets, which changes the level by O(1/n); nodes that you pass do not.)
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        proposal: How candidates are made: `Chains`, which with ``nodes`` see weights of modes too,
-            or `Drawn`.
+        proposal: How candidates are made: `Chains`, which with ``nodes`` also detect wrong weights
+            of modes, or `Drawn`.
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
-            asks for the same error everywhere.
+            detects an error common to all predictions.
         base_measure: Nodes [m, d] in the units of the targets; the scores there give the units of
             each prediction (by a regression) and the divergence. By default ``n_nodes`` normal
             draws about the mean of the targets.
         n_nodes: Number of nodes to draw; max(10, 2 d + 2) by default.
         n_resamples: Number of draws of the null.
-        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+        level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         tile: Rows and columns of a block of pairs that is computed at a time.
 
     Returns:
@@ -149,7 +148,7 @@ def exchangeability_test(
 
 @dataclass(frozen=True)
 class _Densities:
-    """Of n predictions at k points each, [n, k, d]; events of a shape of their own."""
+    """Log densities and gradients of n predictions at k points each, [n, k, d], for any events."""
 
     predictions: Any
     event: tuple[int, ...]
@@ -233,7 +232,7 @@ def _test(
 
 
 class _Fit(NamedTuple):
-    """The kernel on predictions as a statistic, its features, and the scale [n, d, d] of each
+    """Kernel on predictions as a statistic, its features, and the scale [n, d, d] of each
     prediction in the units of the targets."""
 
     pairwise: Weighted
@@ -263,7 +262,7 @@ def _fit(
         unitless=points.all_unset(kernel),
     )
     bandwidth, _ = median_heuristic(embedding.divergence, described)
-    # residuals are the weight columns of the engine, and the kernel alone is the statistic
+    # residuals are the weight columns of the engine; the statistic is the kernel alone
     pairwise = Weighted(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
     features = WeightedFeatures(described, jnp.ones((n, 1), ys.dtype))
     roots = precision_root(nodes, values, "full").values
@@ -273,16 +272,16 @@ def _fit(
 
 
 def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Float[Array, "q n k"]]:
-    """Features of every candidate, part by part, about their mean over the candidates.
+    """Return features of every candidate by part, minus their weighted mean over candidates.
 
-    Functions of the set of candidates alone: none knows which of them is the target.
+    They depend on the set of candidates only, not on which of them is the target.
     """
     w = candidates.weights[:, :, None]
 
     def centred(values: Float[Array, "n k q"]) -> Float[Array, "q n k"]:
         return jnp.moveaxis(values - jnp.sum(w * values, axis=1, keepdims=True), 2, 0)
 
-    # a candidate without weight is never drawn: its infinite log density must not enter a sum
+    # candidates without weight are never drawn: their infinite log density must not enter sums
     logs = jnp.where(candidates.weights > 0, candidates.log_densities, 0)
     logs = jnp.where(jnp.isfinite(logs), logs, 0)
     middle = jnp.sum(w * candidates.points, axis=1, keepdims=True)
@@ -293,7 +292,7 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
 
 
 def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1"]:
-    """Which candidate is the target: the first as observed, then b draws with their weights."""
+    """Return the index of the target: as observed, then b draws by weight."""
     n = weights.shape[0]
     drawn = jax.random.categorical(key, jnp.log(weights)[:, None], axis=-1, shape=(n, b))
     return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
@@ -302,14 +301,14 @@ def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1
 def _forms(
     pairwise: Pairwise, described: PyTree, indices: Array, tile: int, feature: Array
 ) -> Array:
-    """The quadratic form of one feature [n, k], observed and redrawn, [b + 1]."""
+    """Return the quadratic form of a feature [n, k] for observed and redrawn targets, [b + 1]."""
     residuals = jnp.take_along_axis(feature, indices, axis=1)
     return jnp.sum(quadratic_sums(pairwise, described, residuals, tile=tile).forms, axis=0)
 
 
 def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
-    """Statistics in standard deviations of their draws, the observed one among them, and p-values;
-    NaN for a part whose draws have no spread."""
+    """Return statistics standardized by their draws, including the observed one, and p-values; NaN
+    for a part whose draws have no spread."""
     deviation = jnp.std(statistics, axis=1, keepdims=True)
     mean = jnp.mean(statistics, axis=1, keepdims=True)
     standardized = jnp.where(deviation > 0, (statistics - mean) / deviation, jnp.nan)
@@ -323,7 +322,7 @@ def _unmoved(candidates: Candidates) -> Array:
 
 
 def uniformity(u: Float[Array, " n"]) -> Scalar:
-    """The p-value of the largest gap between n ranks and the uniform distribution."""
+    """Return the p-value of the largest gap between n ranks and the uniform distribution."""
     n = u.shape[0]
     steps = jnp.arange(n, dtype=u.dtype)
     ordered = jnp.sort(u)

@@ -1,8 +1,8 @@
-"""A Gaussian mixture fitted to each prediction from its log densities, for jumps between modes.
+"""Gaussian mixtures fitted to predictions from log densities, for jumps between modes.
 
-Weighted points are drawn again with Gaussian noise, a few times over (population Monte Carlo). What
-is fitted depends on predictions and on nodes alone, never on a target, so that moves proposed by
-the mixture leave candidates exchangeable, however badly it fits.
+Weighted points are resampled with Gaussian noise in several rounds (population Monte Carlo). The
+fit depends on predictions and nodes only, never on a target, so moves that the mixture proposes
+leave candidates exchangeable, however badly it fits.
 Source: Cappe et al. (2004) for the rounds; Silverman (1986), Section 4.3, for the bandwidth.
 """
 
@@ -19,20 +19,20 @@ from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Scalar
 
 ROUNDS = 3
-SHARE = 0.25  # of the points that count after weights were tempered
-HALVINGS = 12  # of the interval of the exponent that tempers them
-RIDGE = 1e-3  # of each variance, against covariances of fewer points than dimensions
+SHARE = 0.25  # effective share of the points after weights are tempered
+HALVINGS = 12  # bisection steps for the tempering exponent
+RIDGE = 1e-3  # share of each variance added, for fewer points than dimensions
 
 
 class Mixtures(eqx.Module):
-    """n mixtures of k Gaussians of one covariance each: ``roots`` [n, d, d], lower triangular."""
+    """n mixtures of k Gaussians with one covariance each: ``roots`` [n, d, d], lower triangular."""
 
     centers: Float[Array, "n k d"]
     log_weights: Float[Array, "n k"]
     roots: Float[Array, "n d d"]
 
     def log_density(self, points: Float[Array, "n m d"]) -> Float[Array, "n m"]:
-        """Log densities of m points of each."""
+        """Return log densities of m points of each mixture."""
         ts, centers = (_solve(self.roots, at) for at in (points, self.centers))
         squares = jnp.sum((ts[:, :, None] - centers[:, None]) ** 2, axis=-1)
         heights = jnp.sum(jnp.log(jnp.diagonal(self.roots, axis1=1, axis2=2)), axis=1)
@@ -41,7 +41,7 @@ class Mixtures(eqx.Module):
         return jax.scipy.special.logsumexp(logs, axis=-1) - heights[:, None] - constant
 
     def sample(self, key: Key, m: int) -> Float[Array, "n m d"]:
-        """m independent draws of each."""
+        """Return m independent draws of each mixture."""
         n, _, d = self.centers.shape
         place_key, noise_key = jax.random.split(key)
         ends = jnp.cumsum(jnp.exp(self.log_weights), axis=1)
@@ -53,10 +53,10 @@ class Mixtures(eqx.Module):
 
 
 def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> Mixtures:
-    """Mixtures near n predictions, from ``log_densities(points [n, k, d])``, [n, k].
+    """Return mixtures fitted to n predictions by ``log_densities(points [n, k, d])``, [n, k].
 
-    The first points are the nodes, weighted as if normal. Weights are tempered until a quarter of
-    the points count. Cost: 3 k log densities a prediction.
+    The first points are the nodes, weighted as normal draws. Weights are tempered to an effective
+    quarter of the points. Cost: 3 k log densities per prediction.
     """
     k, d = nodes.shape
     center = jnp.mean(nodes, axis=0, keepdims=True)
@@ -82,7 +82,7 @@ def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> 
 
 
 def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> Mixtures:
-    """Gaussians centred at weighted points, with the bandwidth of Silverman's rule."""
+    """Return Gaussians centred at weighted points, with the bandwidth of Silverman's rule."""
     _, k, d = points.shape
     weights = jnp.exp(log_weights)
     gaps = points - jnp.einsum("nk,nkd->nd", weights, points)[:, None]
@@ -92,8 +92,8 @@ def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> 
 
 
 def _tempered(ratios: Float[Array, " k"], *, least: float) -> Float[Array, " k"]:
-    """Log weights, normalized, tempered to the largest power up to 1 at which their effective
-    number is at least ``least``; equal weights where all ratios are 0."""
+    """Return normalized log weights, raised to the largest power up to 1 with an effective number
+    of at least ``least``; equal weights if all ratios are 0."""
     top = jnp.max(ratios)
     gaps = jnp.where(top > -jnp.inf, ratios - top, 0)
 

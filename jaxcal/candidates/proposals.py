@@ -1,10 +1,10 @@
-r"""Points that could as well have been the target: exchangeable candidates.
+r"""Exchangeable candidates: points that are as likely as the target to be the target.
 
-A Markov kernel that leaves a prediction invariant and is reversible, walked from the target y back
-to a centre c and from there forward to :math:`a_1, .., a_m`, makes :math:`y, a_1, .., a_m`
-exchangeable wherever y is a draw of the prediction, for every number of steps and every speed of
-the chain: no burn-in, because under calibration the target is a draw already. Only log densities
-up to their constant are used. Source: Besag and Clifford (1989), Section 2.
+Take a reversible Markov kernel that leaves a prediction invariant, walk from the target y backwards
+to a centre c, and from there forwards to :math:`a_1, .., a_m`. If y is a draw of the prediction,
+:math:`y, a_1, .., a_m` are exchangeable, for every number of steps and mixing speed. There is no
+burn-in, because under calibration the target is a draw already. Only unnormalized log densities
+are needed. Source: Besag and Clifford (1989), Section 2.
 """
 
 from functools import partial
@@ -22,14 +22,14 @@ from jaxcal.typing import Key, Points, Scalar
 
 @runtime_checkable
 class Densities(Protocol):
-    """Of n predictions at k points each: log densities [n, k] and their gradients [n, k, d]."""
+    """Log densities [n, k] and gradients [n, k, d] of n predictions at k points each."""
 
     def __call__(
         self, points: Float[Array, "n k d"], /
     ) -> tuple[Float[Array, "n k"], Float[Array, "n k d"]]: ...
 
     def logs(self, points: Float[Array, "n k d"], /) -> Float[Array, "n k"]:
-        """Log densities alone."""
+        """Return log densities only."""
         ...
 
 
@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
 
     Attributes:
         points: Target and candidates, [n, m + 1, d].
-        log_densities: Log density of each, up to a constant a prediction, [n, m + 1].
+        log_densities: Log density of each, up to one constant per prediction, [n, m + 1].
         weights: Probability of each to be the target under calibration, given the set,
             [n, m + 1]; rows sum to 1.
         acceptance: Share of accepted moves, []; 1 without a chain.
@@ -61,8 +61,8 @@ class Candidates(NamedTuple):
 
 @runtime_checkable
 class Proposal(Protocol):
-    """A way to make candidates. ``units`` [n, d, d] scale the steps of each prediction and are
-    functions of the predictions alone."""
+    """Protocol of ways to make candidates. ``units`` [n, d, d] scale the steps of each prediction
+    and are functions of the predictions alone."""
 
     def __call__(
         self, key: Key, densities: Densities, ys: Points, units: Float[Array, "n d d"], /
@@ -70,7 +70,7 @@ class Proposal(Protocol):
 
 
 def _nodes(value: object) -> Any:
-    """Nodes [k, d] as an array, or None."""
+    """Return nodes [k, d] as an array, or None."""
     if value is None:
         return None
     nodes = convert.floats(value, "nodes")
@@ -83,25 +83,25 @@ class Chains(eqx.Module):
     r"""Candidates by Metropolis-Hastings: steps back from the target, and as many forward m times.
 
     With ``langevin`` proposals follow the score,
-    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`; without, or where a density has no
-    gradient, they do not. M is the unit of the prediction; each step draws its own s, so that no
-    step size has to be tuned. More steps buy power and never cost level.
+    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`; without it, or if a density has no
+    gradient, they are random walks. M is the unit of the prediction; each step draws its own s, so
+    no step size needs tuning. More steps increase power and never affect the level.
 
-    Such steps stay in the mode they start in. With ``nodes``, each step is with probability 1/2
-    proposed by a Gaussian mixture instead, which is fitted to each prediction by its log densities
-    at points that begin as the nodes, and never sees a target: weights of modes are then seen too.
+    Such steps stay within a mode. With ``nodes``, each step is with probability 1/2 proposed by a
+    Gaussian mixture instead, so that wrong weights of modes are detected too. The mixture is fitted
+    to each prediction by its log densities, starting at the nodes, and never uses a target.
 
     Args:
         n_candidates: Number m of candidates.
         n_steps: Number of steps in each direction.
-        langevin: Follow the score.
+        langevin: Whether proposals follow the score.
         smallest: Smallest s; s is log-uniform.
         largest: Largest s.
-        nodes: Points [k, d] in the units of the targets, at least d + 2 of them, that reach where
-            predictions have their mass, such as 128 draws of a prior; None for no jumps.
+        nodes: Points [k, d] in the units of the targets, at least d + 2, that cover the bulk of all
+            predictions, such as 128 draws of a prior; None for no jumps.
 
-    Cost: (m + 1) n_steps log densities a prediction, with their gradients for ``langevin``; with
-    nodes 3 k log densities more.
+    Cost per prediction: (m + 1) n_steps log densities, with their gradients for ``langevin``; with
+    nodes 3 k more log densities.
 
     Source: Besag and Clifford (1989), Section 2; Roberts and Tweedie (1996) for Langevin
     proposals; Tierney (1994), Section 2.3.3, for independent ones.
@@ -181,7 +181,7 @@ class Chains(eqx.Module):
         def drift(gradients: Array) -> Array:
             if not self.langevin:
                 return jnp.zeros_like(gradients)
-            # an infinite or missing gradient moves nothing, whichever way the step is looked at
+            # an infinite or missing gradient gives no drift, in either direction of the step
             usable = jnp.where(jnp.isfinite(gradients), gradients, 0)
             return jnp.einsum("nij,nkj->nki", jnp.swapaxes(units, 1, 2), usable)
 
@@ -209,7 +209,7 @@ class Chains(eqx.Module):
                 of_proposals = jnp.where(jumping, change, of_proposals)
             ratio = new_logs - logs + of_proposals
             uniform = jax.random.uniform(accept_key, logs.shape, logs.dtype)
-            accepted = jnp.log(uniform) < ratio  # never where a density is 0 or NaN
+            accepted = jnp.log(uniform) < ratio  # never if a density is 0 or NaN
 
             def chosen(new: Array, old: Array) -> Array:
                 return jnp.where(jnp.expand_dims(accepted, range(2, old.ndim)), new, old)
@@ -223,18 +223,15 @@ class Chains(eqx.Module):
 
 
 class Drawn(eqx.Module):
-    """Independent draws of the predictions themselves, as candidates beside the target.
+    """Candidates that are independent draws of the predictions.
 
-    Where a prediction has a sampler its draws see more than any chain from the target.
+    They have more power than a chain from the target, for predictions that can be sampled.
 
     Args:
         draws: [n, m, d] or [n, m, ...], m independent draws of each prediction, none of which
             depends on the target.
 
-    Raises:
-        ValueError: when called with targets that the draws do not fit.
-
-    Cost: m + 1 log densities a prediction.
+    Cost: m + 1 log densities per prediction.
 
     Source: Besag and Clifford (1989), Section 2, for a chain that mixes in one step.
 

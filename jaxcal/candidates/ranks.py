@@ -1,4 +1,4 @@
-r"""Where the target stands among its candidates: ranks that are uniform under calibration."""
+r"""Ranks of targets among their candidates, which are uniform under calibration."""
 
 from collections.abc import Callable
 
@@ -11,20 +11,17 @@ from jaxcal.candidates.proposals import Candidates
 from jaxcal.read import convert
 from jaxcal.typing import KeyLike, Vector
 
-Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number a candidate
+Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number per candidate
 
 
 def log_density(candidates: Candidates) -> Float[Array, "n k"]:
-    """Log density of each candidate: its ranks are the coverage of highest-density regions.
+    """Return the log density of each candidate, for ranks of highest-density coverage.
 
     Args:
         candidates: `Candidates` of a proposal.
 
     Returns:
-        One number a candidate, [n, m + 1].
-
-    Raises:
-        TypeError: These are no `Candidates`.
+        One number per candidate, [n, m + 1].
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -38,16 +35,13 @@ def log_density(candidates: Candidates) -> Float[Array, "n k"]:
 
 
 def coordinate(j: int) -> Statistic:
-    """Statistic of one coordinate: its ranks are those of simulation-based calibration (SBC).
+    """Return the statistic of one coordinate, for ranks of simulation-based calibration (SBC).
 
     Args:
-        j: Which coordinate, from 0.
+        j: Index of the coordinate, from 0.
 
     Returns:
-        Function of `Candidates` that returns one number a candidate, [n, m + 1].
-
-    Raises:
-        ValueError: There is no such coordinate.
+        Function of `Candidates` that returns one number per candidate, [n, m + 1].
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -67,17 +61,13 @@ def coordinate(j: int) -> Statistic:
 
 
 def distance_to(references: Float[Array, "n d"]) -> Statistic:
-    """Statistic of the distance to reference points: its ranks are those of TARP.
+    """Return the statistic of the distance to reference points, for ranks of TARP.
 
     Args:
-        references: Reference points, [n, d], one a prediction.
+        references: Reference points, [n, d], one per prediction.
 
     Returns:
-        Function of `Candidates` that returns one number a candidate, [n, m + 1]: the squared
-        distance.
-
-    Raises:
-        ValueError: There is not one reference a target.
+        Function of `Candidates` that returns the squared distance of each candidate, [n, m + 1].
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -92,7 +82,7 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
     def statistic(candidates: Candidates) -> Array:
         if centres.shape != (wanted := candidates.points[:, 0].shape):
             raise ValueError(
-                f"references: wanted shape {wanted}, one a target, got {centres.shape}"
+                f"references: wanted shape {wanted}, one per target, got {centres.shape}"
             )
         return jnp.sum((candidates.points - centres[:, None]) ** 2, axis=-1)
 
@@ -100,18 +90,17 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
 
 
 def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_density) -> Vector:
-    r"""Randomized rank of each target among its candidates, in [0, 1].
+    r"""Return the randomized rank of each target among its candidates, in [0, 1].
 
-    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k` with U uniform; the target
-    is one of the ties. Under calibration u is uniform and independent over observations, exactly
-    and for every n, whatever the statistic f, as long as f does not know which candidate is the
-    target.
+    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k` with U uniform; the target is
+    one of the ties. Under calibration u is uniform and independent over observations, exactly for
+    every n and every statistic f that does not depend on which candidate is the target.
 
     Args:
         key: Random key that breaks ties.
         candidates: `Candidates` of a proposal.
-        statistic: Function f of candidates with one number each, [n, m + 1]: `log_density`,
-            `coordinate`, `distance_to`, or one of your own.
+        statistic: Function f from candidates to one number each, [n, m + 1]: `log_density`,
+            `coordinate`, `distance_to`, or your own.
 
     Returns:
         Ranks, [n]; NaN where a weight or a value is.

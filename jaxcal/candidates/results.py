@@ -25,7 +25,7 @@ MEANINGS = {
 
 
 class ExchangeabilityResult(JudgedResult):
-    """The outcome of `exchangeability_test` for n observations with m candidates each.
+    """Outcome of `exchangeability_test` for n observations with m candidates each.
 
     Attributes:
         p_value: P-value [] of the largest of all standardized statistics.
@@ -36,15 +36,15 @@ class ExchangeabilityResult(JudgedResult):
             density (coverage) and of each coordinate (SBC).
         rank_p_values: P-values of their uniformity, one at a time, [1 + d].
         acceptance: Share of accepted moves, [].
-        nonfinite: Observations whose target is not finite, or for which a log density is NaN or
-            +infinite, [].
-        nonfinite_features: Such values among those that describe the predictions, [].
-        impossible: Targets where their own prediction has density 0, [].
-        unmoved: Observations whose candidates all equal their target, or have no weight beside
-            it, []; they say nothing.
+        nonfinite: Number of observations whose target is not finite, or with a log density that is
+            NaN or +infinite, [].
+        nonfinite_features: Number of such values among the features of predictions, [].
+        impossible: Number of targets at which their own prediction has density 0, [].
+        unmoved: Number of observations whose candidates all equal their target or have no weight,
+            []; they carry no information.
         parts: Names of the g parts.
         n_resamples: Number of draws of the null.
-        level: Level of the test, which decides `verdict`.
+        level: Level of the test, which determines `verdict`.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("parts", "part_statistics", "part_p_values")
@@ -64,7 +64,7 @@ class ExchangeabilityResult(JudgedResult):
 
     @property
     def strongest(self) -> str:
-        """The part whose statistic is the largest: it names the fault where the test rejects."""
+        """Name of the part with the largest statistic: the likely fault if the test rejects."""
         return self.parts[int(np.nanargmax(np.asarray(self.part_statistics)))]
 
     def _no_verdict(self) -> Sentences:

@@ -1,7 +1,7 @@
-"""Distance from calibration of binary predictions: measures, bounds, witnesses and their noise.
+"""Distance from calibration of binary predictions: measures, bounds, witnesses and tests.
 
-Start with `distance_from_calibration`. Predictions are probabilities of label 1; for classes say
-``notion="top-label"`` or ``"class-wise"`` there, and take `jaxcal.measures.confidences` for others.
+Start with `distance_from_calibration`. Predictions are probabilities of label 1; for classes pass
+``notion="top-label"`` or ``"class-wise"``; for other notions use `jaxcal.measures.confidences`.
 """
 
 from jaxcal.dce.binned import binned_ece, unbinned_ece

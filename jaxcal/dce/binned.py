@@ -1,8 +1,8 @@
-r"""ECE by exact values, by bins of your choice, and the error that a finite family of weights sees.
+r"""ECE of exact values and of bins.
 
-ECE and binned ECE jump when predictions move a little; binned ECE also misses errors that cancel
-inside a bin. A binned ECE plus its average bin width is an upper bound of the true distance
-(Blasiok et al. 2023, eq. 5), which the bare number is not.
+Both are discontinuous in the predictions; binned ECE also misses errors that cancel within a bin.
+Binned ECE plus the average bin width is an upper bound of the true distance (Blasiok et al. 2023,
+eq. 5); binned ECE alone is not.
 """
 
 from typing import NamedTuple
@@ -21,19 +21,19 @@ from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 def unbinned_ece(
     predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
 ) -> Scalar:
-    """Expected calibration error :math:`E|E[y | v] - v|`, grouping equal predictions only.
+    """Return the expected calibration error :math:`E|E[y | v] - v|`, grouping equal predictions.
 
-    With distinct predictions this is the mean of |y - v|, which says nothing about calibration.
+    With distinct predictions this is the mean of |y - v|, which does not measure calibration.
 
     Args:
         predictions: Probabilities v of label 1, [n].
-        targets: Labels y, 0 or 1, or means of such, [n].
+        targets: Labels y, 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
         The error, [].
 
-    Cost: one sort, and its order where predictions tie.
+    Cost: one sort, two if predictions tie.
 
     Source: Blasiok et al. (2023), Def. 1.1.
 
@@ -47,7 +47,7 @@ def unbinned_ece(
 
 
 def ece(data: Binary | Ordered) -> Scalar:
-    """The same of checked data. Only where predictions tie are they put in order."""
+    """Return the error of validated data, which are ordered only if predictions tie."""
     return _ece(data, data.v if isinstance(data, Ordered) else ascending(data.v))
 
 
@@ -65,9 +65,9 @@ class BinnedECE(NamedTuple):
 
     Attributes:
         value: Binned ECE, [].
-        width: Average width, by mass, of the bins that hold mass, [].
-        max_width: Largest width of the bins that hold mass, [].
-        bound: value + width, at least the upper distance, [].
+        width: Average width of the non-empty bins, by mass, [].
+        max_width: Largest width of the non-empty bins, [].
+        bound: value + width, an upper bound of the true distance, [].
         edges: Edges, [b + 1].
         mass: Mass of each bin, [b].
         residual: E[(y - v) 1(v in bin)] of each bin, [b].
@@ -90,15 +90,15 @@ def binned_ece(
     shift: float | Scalar = 0.0,
     weights: ArrayLike | None = None,
 ) -> BinnedECE:
-    r"""Binned ECE :math:`\sum_j |E[(v - y) 1(v \in I_j)]|` with the widths of its bins.
+    r"""Return binned ECE :math:`\sum_j |E[(v - y) 1(v \in I_j)]|` with the widths of its bins.
 
     Bins are closed on the left, the last on both sides.
 
     Args:
         predictions: Probabilities v of label 1, [n].
-        targets: Labels y, 0 or 1, or means of such, [n].
+        targets: Labels y, 0 or 1, or means of labels, [n].
         edges: A number of equal bins of [0, 1], or ascending edges from 0 to 1.
-        shift: Moves all inner edges of equal bins to the right by a part in [0, 1) of a bin.
+        shift: Shift of the inner edges of equal bins to the right, in bins, in [0, 1).
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -121,7 +121,7 @@ def binned_ece(
 @jax.jit
 def _binned(data: Binary, edges: Array) -> BinnedECE:
     b = edges.size - 1
-    # comparing with every edge is faster than halving, and compiles to one pass
+    # comparison with every edge is faster than bisection, and compiles to one pass
     method = "compare_all" if b <= 64 else "scan"
     which = jnp.clip(jnp.searchsorted(edges, data.v, side="right", method=method) - 1, 0, b - 1)
     mass = jax.ops.segment_sum(data.w, which, b)

@@ -1,8 +1,8 @@
-r"""The bracket of the true distance: its bounds and where they come from.
+r"""Bracket of the true distance from calibration: its bounds and their sources.
 
 The true distance, to the nearest calibrated predictor of the inputs, is not a function of
-predictions and labels; they pin it between a lower end and at most about its square root. Every
-measure here is one side of an inequality, so the best of them make the bracket.
+predictions and labels. They determine an interval, from a lower bound to about its square root.
+Every measure here gives one bound; the bracket has the best lower and upper one.
 Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper constants.
 """
 
@@ -30,10 +30,10 @@ class Bracket(NamedTuple):
 
     Attributes:
         low: The largest of ``lower``, [].
-        high: The smallest of ``upper``, []; low <= high. Both are NaN where the bounds contradict
-            each other by more than rounding, which would be a bug.
-        lower: Every bound from below by the name of its measure, each [].
-        upper: Every bound from above by the name of its measure, each [].
+        high: The smallest of ``upper``, []; low <= high. Both are NaN if the bounds contradict each
+            other by more than rounding, which would be a bug.
+        lower: Lower bounds by the name of their measure, each [].
+        upper: Upper bounds by the name of their measure, each [].
     """
 
     low: Scalar
@@ -43,14 +43,14 @@ class Bracket(NamedTuple):
 
     @property
     def sources(self) -> tuple[str, str]:
-        """Which measure makes the low end, and which the high one. Outside of jit only."""
+        """Return the names of the measures that give ``low`` and ``high``. Outside of jit only."""
         return (
             max(self.lower, key=lambda name: float(self.lower[name])),
             min(self.upper, key=lambda name: float(self.upper[name])),
         )
 
 
-INTERVALS_MOST = 20_000  # different predictions for which the best bins, O(m^2), are searched
+INTERVALS_MOST = 20_000  # most different predictions for which the best bins, O(m^2), are searched
 
 
 class Measures(NamedTuple):
@@ -69,7 +69,7 @@ class Measures(NamedTuple):
     witness: Vector
 
     def by_name(self) -> dict[str, Scalar]:
-        """The measures that a report lists; the lower distance is the middle of its ends."""
+        """Return the measures of a report by name, with one value for the lower distance."""
         names = {
             "ECE": self.binned.value,
             "smooth": self.smooth,
@@ -83,7 +83,7 @@ class Measures(NamedTuple):
 
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int, solve: bool | None) -> Measures:
-    """All measures that bound the distance, of merged predictions where they tie."""
+    """Return all measures that bound the distance, from distinct predictions if some tie."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     solve = None if solve is None else checks.flag(solve, "solve")
     bins = checks.integer(bins, "bins")
@@ -117,7 +117,7 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int, solve: bool | N
 
 
 def bracket_of(measures: Measures) -> Bracket:
-    """The best bounds of both sides."""
+    """Return the best lower and upper bounds."""
     lower = {
         "half the smooth calibration error": measures.smooth / 2,
         "squared kernel calibration error": measures.kernel**2,
@@ -136,7 +136,7 @@ def bracket_of(measures: Measures) -> Bracket:
     lower["lower distance"] = low
     upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
     low, high = largest(_stacked(lower)), smallest(_stacked(upper))
-    # where the bounds meet, as for one prediction, rounding may cross them; nothing else may
+    # equal bounds, as for one prediction, may cross by rounding; others must not
     slack = 16 * jnp.finfo(low.dtype).eps * measures.witness.size**0.5
     whole = low <= high + slack
     low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
@@ -148,5 +148,5 @@ def _stacked(bounds: dict[str, Scalar]) -> Array:
 
 
 def from_lower(d: Array) -> Array:
-    r"""The largest true distance that a lower distance d allows: d + sqrt(8 d), at most 1."""
+    r"""Return the largest true distance for a lower distance d: d + sqrt(8 d), at most 1."""
     return at_most(d + 2 * jnp.sqrt(2 * at_least(d, 0)), 1)

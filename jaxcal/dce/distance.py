@@ -1,4 +1,4 @@
-"""How far from calibrated? A bracket of the true distance, an interval, a test, and the report."""
+"""Distance from calibration: a bracket of the true distance, an interval, a test, a report."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -28,36 +28,36 @@ from jaxcal.results import (
 from jaxcal.squared_ce.reductions import reduce
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
-SCALAR = ("top-label", "class-wise")  # notions of calibration with one probability an observation
-MEASURED = 50  # observations from which the coverage of the interval was measured
-SHOWN = 20  # members of a batch that its report lists
+SCALAR = ("top-label", "class-wise")  # notions with one probability per observation
+MEASURED = 50  # least number of observations for which coverage was measured
+SHOWN = 20  # most members of a batch in its report
 
 
 class DistanceResult(JudgedResult):
-    """How far binary predictions are from calibrated.
+    """Distance from calibration of binary predictions, with an interval and a test.
 
     Attributes:
-        bracket: Bounds between which the true distance lies for these data, certified.
-        interval: Interval in which it lies for the population, with probability 1 - ``level``.
-        measures: Measures of calibration by name, each []; "ECE" is that of practice, by bins.
-        population: What makes the interval: dual functions of other parts of the data below, groups
-            and a radius above.
+        bracket: Certified bounds of the true distance for these data.
+        interval: Interval for the distance in the population, with confidence 1 - ``level``.
+        measures: Measures of calibration by name, each []; "ECE" is the usual binned one.
+        population: Parts of the interval: dual functions from other parts of the data for the low
+            end, groups and a radius for the high end.
         p_value: P-value of "calibrated", [].
         statistic: Squared Laplace kernel calibration error, [].
         null_samples: Draws of the statistic under calibration, [b].
         witness: Weight in [-1, 1] that attains the smooth calibration error, the mean of witness
-            times (label - prediction), [n]; see `smooth_ce`. It falls from predictions that are
-            too low to those that are too high, and is on one side of 0 where all err to one side;
-            its height alone says little where the mean residual is small.
-        predictions: Predictions as given, [n].
-        targets: Labels as given, [n].
-        weights: Weights as given, [n].
+            times (label - prediction), [n]; see `smooth_ce`. It decreases from predictions that are
+            too low to those that are too high, and has one sign if all errors have. Where the mean
+            residual is small its value means little.
+        predictions: Predictions as passed, [n].
+        targets: Labels as passed, [n].
+        weights: Weights as passed, [n].
         null: How the null was drawn: "redraw" or "signs".
-        level: Probability of rejecting calibrated predictions; it decides `verdict`.
+        level: Probability of rejecting calibrated predictions; it determines `verdict`.
         adjusted: P-value [] by Holm's method over all classes of ``notion="class-wise"``, which
-            decides the verdict there; None elsewhere.
-        least_p_value: The least p-value that any labels could give, [], for at most ten
-            observations; None for more.
+            determines the verdict there; None otherwise.
+        least_p_value: The smallest p-value for any labels, [], for at most ten observations; None
+            for more.
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("bracket", "reliability_with_witness")
@@ -81,8 +81,8 @@ class DistanceResult(JudgedResult):
 
     @property
     def p_adjusted(self) -> Array:
-        """P-values of a batch by Holm's method, which keep the level of all its members together:
-        of all classes for ``notion="class-wise"``. NaN where a p-value is."""
+        """P-values of a batch adjusted by Holm's method for all its members, such as the classes
+        for ``notion="class-wise"``. NaN where a p-value is."""
         return _adjusted(self.p_value) if self.adjusted is None else self.adjusted
 
     @property
@@ -91,7 +91,7 @@ class DistanceResult(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What could spoil one result, by the names of warnings."""
+        """Possible problems of one result, by the codes of warnings."""
         v, y, w = (np.asarray(a) for a in (self.predictions, self.targets, self.weights))
         if lost := int(np.sum(~np.isfinite(v))):
             return {"nonfinite-predictions": lost}
@@ -177,45 +177,44 @@ def distance_from_calibration(
     notion: str | None = None,
     counts: ArrayLike | None = None,
 ) -> DistanceResult:
-    """How far are predicted probabilities of a binary label from calibrated?
+    """Bound the distance from calibration of predicted probabilities of a binary label.
 
-    Gives a certified bracket of the true distance for the data, an interval for it in the
-    population, and a p-value of "calibrated" by draws of the squared Laplace kernel calibration
-    error. The interval's low end is the mean of dual functions of the lower distance on data that
-    did not choose them; its high end is the mean distance to the mean labels of groups, chosen
-    without labels, plus the radius of one mean. Both hold for rare labels too.
+    Computes a certified bracket of the true distance for the data, an interval for it in the
+    population, and a p-value of "calibrated" from draws of the squared Laplace kernel calibration
+    error. The low end of the interval is the mean of dual functions of the lower distance on data
+    that were not used to choose them. Its high end is the mean distance to the mean labels of
+    groups, chosen without labels, plus the confidence radius of a single mean. Both are valid for
+    rare labels.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n]; with ``notion`` class probabilities [n, m].
-        targets: Labels 0 or 1, or means of such, [n]; with ``notion`` classes from 0, [n]; with
+        targets: Labels 0 or 1, or means of labels, [n]; with ``notion`` classes from 0, [n]; with
             ``counts`` numbers of labels 1, [n].
         weights: Weights of the observations, [n], >= 0; the interval treats them as part of the
             observation.
-        level: Probability of rejecting calibrated predictions, which decides the verdict; the
-            interval holds the distance with probability 1 - ``level``.
+        level: Probability of rejecting calibrated predictions, which determines the verdict; the
+            interval has confidence 1 - ``level``.
         n_draws: Number of draws of the null.
         null: "redraw" draws labels from the predictions (exact for independent labels; the default
-            where all labels are 0 or 1, and under jit, where labels that are means give a p-value
-            of NaN); "signs" flips residuals (the default where labels are means).
+            if all labels are 0 or 1, and under jit, where means of labels give a p-value of NaN);
+            "signs" flips residuals (the default for means of labels).
         accuracy: Accuracy of the surrogate interval error, which sets its smallest width.
         bins: Number of bins of the binned ECE.
-        solve: Whether to solve for the lower distance exactly (by SciPy, outside of jit), which is
-            the default there; otherwise, as under jit and vmap, by
-            `jaxcal.dce.lower_distance_bounds`, which is some 1e-4 lower. The best intervals are
-            searched for at most 20,000 different predictions (under jit: observations).
-        notion: For class probabilities: "top-label", or "class-wise" for a batch of m results
-            (made by vmap, so without ``solve``), whose verdicts are of `p_adjusted`.
-        counts: Numbers of labels of grouped data, [n] integers: ``targets`` of ``counts`` labels of
-            an observation are 1. Each label then is an observation, with the weight of its group;
-            outside of jit only.
+        solve: Whether to compute the lower distance exactly (by SciPy, outside of jit; the default
+            there), or by `jaxcal.dce.lower_distance_bounds`, which is about 1e-4 lower. The best
+            intervals are searched for up to 20,000 different predictions (under jit: observations).
+        notion: For class probabilities: "top-label", or "class-wise" for a batch of m results (by
+            vmap, so without ``solve``), with verdicts from `p_adjusted`.
+        counts: Numbers of labels of grouped data, [n] integers, of which ``targets`` are 1. Each
+            label is then an observation with the weight of its group; outside of jit only.
 
     Returns:
         `DistanceResult`. NaN inside jit gives NaN everywhere.
 
-    Cost: O(n log n) for n observations, then by m different predictions: O(m log m), m^2 for the
-    best intervals, a few linear programs with ``solve``, and ``n_draws`` draws of m predictions;
-    beyond 8,192 of them the draws are of 8,192 cells (with weights: of n labels).
+    Cost: O(n log n) for n observations; for m different predictions O(m log m), m^2 for the best
+    intervals, a few linear programs with ``solve``, and ``n_draws`` draws of m predictions, or of
+    8,192 cells if m is larger (with weights: of n labels).
 
     Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
     constants.
@@ -285,7 +284,7 @@ def distance_from_calibration(
 
 
 def _by_class(one: Any, key: Key, predictions: ArrayLike, targets: ArrayLike) -> DistanceResult:
-    """The results of all classes, whose p-values are adjusted together."""
+    """Return the results of all classes, with jointly adjusted p-values."""
     keys = jax.random.split(key, np.shape(predictions)[0])
     batch = jax.vmap(one)(keys, predictions, targets)
     adjusted = _adjusted(batch.p_value)

@@ -1,11 +1,11 @@
-r"""The chain program of the lower distance by a fixed number of interior-point steps.
+r"""Interior-point solver of the chain program of the lower distance, with fixed shapes.
 
 .. math:: \max \sum_i p^0_i a_i + p^1_i b_i,\quad |a_{i+1} - a_i|, |b_{i+1} - b_i| \le g_i,\quad
           (1 - u_i) a_i + u_i b_i \le 0,\quad a_i, b_i \ge -1
 
-(the last bounds cut off no optimum). Shapes are fixed, so it runs under jit and vmap. Newton's
-matrix is block tridiagonal with 2 x 2 blocks: differences couple neighbours, calibration couples a
-and b. It is eliminated from one end with sums of positive definite blocks alone,
+(the last bounds exclude no optimum). A fixed number of steps, so it runs under jit and vmap. The
+Newton matrix is block tridiagonal with 2 x 2 blocks: differences couple neighbours, calibration
+couples a and b. Elimination from one end adds positive definite blocks only,
 
 .. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1},
 
@@ -22,13 +22,13 @@ from jaxtyping import Array, PyTree
 from jaxcal.typing import Scalar, Vector
 
 STEPS = 40
-START = 0.1  # complementarity at the start, apart from what the coupling carries
-DONE = 1e-10  # complementarity at which the solution is kept
-BACK = 0.995  # part of the way to the boundary
+START = 0.1  # initial complementarity, in addition to that of the coupling
+DONE = 1e-10  # complementarity at which iterations stop changing the solution
+BACK = 0.995  # fraction of the step to the boundary
 
 
 class Parts(NamedTuple):
-    """One number for each inequality: slopes up and down of a and of b, calibration, and bounds."""
+    """One number per inequality: slopes of a and b up and down, calibration, and bounds."""
 
     up_a: Array
     down_a: Array
@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
 
 class ChainProgram(NamedTuple):
-    """Places u [m] ascending, gaps [m - 1] > 0 between them, masses of both labels [m]."""
+    """Ascending positions u [m], gaps [m - 1] > 0 between them, masses of both labels [m]."""
 
     u: Vector
     gaps: Vector
@@ -49,8 +49,8 @@ class ChainProgram(NamedTuple):
 
 
 class ChainSolution(NamedTuple):
-    """Dual functions ``a`` and ``b`` [m], feasible; ``at`` [m], the coupling's mass at each place;
-    ``gap`` [], its complementarity and what it moves more or less than the masses."""
+    """Feasible dual functions ``a``, ``b`` [m]; ``at`` [m], the coupling's mass at each position;
+    ``gap`` [], its complementarity and its deviation from the given masses."""
 
     a: Vector
     b: Vector
@@ -59,13 +59,13 @@ class ChainSolution(NamedTuple):
 
 
 def _rows(program: ChainProgram, a: Array, b: Array) -> Parts:
-    """The left sides, linear in a and b."""
+    """Return the left sides of the inequalities, linear in a and b."""
     da, db = jnp.diff(a), jnp.diff(b)
     return Parts(da, -da, db, -db, (1 - program.u) * a + program.u * b, -a, -b)
 
 
 def _columns(program: ChainProgram, x: Parts) -> tuple[Array, Array]:
-    """The transpose of `_rows`."""
+    """Apply the transpose of `_rows`."""
 
     def divergence(flow: Array) -> Array:
         none = jnp.zeros(1, flow.dtype)
@@ -92,7 +92,7 @@ class _Blocks(NamedTuple):
 
 
 def _newton(program: ChainProgram, d: Parts) -> tuple[_Blocks, Array, Array]:
-    """Inverse pivots [m] and couplings [m - 1] of G' diag(d) G."""
+    """Return inverse pivots [m] and couplings [m - 1] of G' diag(d) G."""
     ea, eb = d.up_a + d.down_a, d.up_b + d.down_b
     u = program.u
     corner = _Blocks(
@@ -139,12 +139,13 @@ def _solve(factors: tuple[_Blocks, Array, Array], ra: Array, rb: Array) -> tuple
 
 
 def _coupling(program: ChainProgram, mu: float) -> Parts:
-    """Positive prices that are a coupling: their `_columns` are the masses, at later steps too.
+    """Return a positive initial coupling as multipliers that satisfy the mass constraints.
 
-    Each label is carried to its end, 0 or 1, where it is calibrated, and every place has some mass.
+    Each label is moved to its end, 0 or 1, where it is calibrated; every position has some mass.
+    Later steps keep the constraints.
     """
     u, p0, p1 = program.u, program.p0, program.p1
-    some = jnp.full_like(u, 4 * mu)  # slacks of calibration and bounds begin at 1/4 and 3/4
+    some = jnp.full_like(u, 4 * mu)  # slacks of calibration and bounds start at 1/4 and 3/4
     at = some.at[0].add(jnp.sum(p0 + some * u)).at[-1].add(jnp.sum(p1 + some * (1 - u)))
 
     def flow(p: Array, part: Array) -> tuple[Array, Array]:
@@ -168,7 +169,7 @@ def _moved(x: Parts, step: Scalar, dx: Parts) -> Parts:
 
 
 def _longest(x: Parts, dx: Parts) -> Scalar:
-    """The longest step of at most 1 along which all of x stay positive."""
+    """Return the longest step of at most 1 for which all of x stay positive."""
     steps = _combine(
         lambda p, q: jnp.min(jnp.where(q < 0, -p / jnp.where(q < 0, q, -1), jnp.inf)), x, dx
     )
@@ -176,9 +177,9 @@ def _longest(x: Parts, dx: Parts) -> Scalar:
 
 
 def _best(program: ChainProgram, point: PyTree, *kept: PyTree) -> PyTree:
-    """The functions of the largest mean, and the coupling that lacks least, of a point and those
-    kept so far: they may be of different steps, since where slacks are small, rounding moves
-    masses."""
+    """Return the functions of the largest mean and the coupling of the smallest deviation so far.
+
+    They may come from different steps, since rounding moves masses where slacks are small."""
     a, b, slack, price = point
     mean = jnp.sum(program.p0 * a + program.p1 * b)
     back = _columns(program, price)
@@ -191,7 +192,7 @@ def _best(program: ChainProgram, point: PyTree, *kept: PyTree) -> PyTree:
 
 
 def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
-    """The next point by Mehrotra's predictor and corrector; the same one where it is `done`."""
+    """Return the next point by Mehrotra's predictor and corrector; unchanged if it is `done`."""
     a, b, slack, price = point
     count = sum(x.size for x in slack)
     mu = _dot(slack, price) / count
@@ -200,7 +201,7 @@ def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
     dual = program.p0 - back[0], program.p1 - back[1]
 
     def direction(target: Parts) -> tuple[Any, ...]:
-        # target: the change of slack x price that is wanted
+        # target: the desired change of slack x price
         scaled = _columns(program, _combine(jnp.divide, target, slack))
         da, db = _solve(factors, dual[0] - scaled[0], dual[1] - scaled[1])
         dslack = _combine(jnp.negative, _rows(program, da, db))
@@ -221,7 +222,7 @@ def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
 
 
 def solve_chain(program: ChainProgram) -> ChainSolution:
-    """The solution after a fixed number of steps from a point well inside. Cost: O(m) a step."""
+    """Return the solution after a fixed number of steps from an interior point. O(m) per step."""
     m, gaps = program.u.size, program.gaps
     one = jnp.ones(m, program.u.dtype)
     limits = Parts(gaps, gaps, gaps, gaps, 0 * one, one, one)

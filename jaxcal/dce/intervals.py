@@ -1,7 +1,7 @@
 r"""Interval calibration error: binned ECE plus average bin width, over the best or random bins.
 
-An upper bound of the distance from calibration, and at most :math:`4 \sqrt{d}` above which d is the
-lower distance. The best bins are found exactly; random bins are averaged exactly, because
+An upper bound of the distance from calibration, and at most :math:`4 \sqrt{d}` for the lower
+distance d. The best bins are found exactly; the average over random bins is exact, because
 
 .. math:: RintCE(\epsilon) = \frac1\epsilon \int |F(t + \epsilon) - F(t)|\,dt
 
@@ -26,21 +26,21 @@ from jaxcal.typing import ArrayLike, Scalar, Vector
 
 @jax.custom_jvp
 def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, " k"]:
-    r"""The average for each of ``widths`` [k] > 0, of residuals ``rho`` [n] at ascending ``v`` [n].
+    r"""Return RintCE for ``widths`` [k] > 0, of residuals ``rho`` [n] at ascending ``v`` [n].
 
-    Only differences of two predictions meet a width, never v - w: widths far below the spacing of
-    floating-point numbers lose nothing, and below the least gap the average is the ECE. Widths
+    Widths are compared with differences of predictions, so widths far below the spacing of
+    floating-point numbers lose no digits; below the smallest gap the result is the ECE. Widths
     below the root of the smallest normal number (1e-19 in float32) count as that root.
-    Differentiable in all; the slopes cost O(n log n) a width.
+    Differentiable in all arguments; derivatives cost O(n log n) per width.
 
-    The sum
+    The integrand
 
     .. math:: \frac1w \int |F(t + w) - F(t)|\,dt
 
-    changes only where t or t + w meets a prediction, so it is a walk along two sorted lists, the
-    predictions and the predictions less w. No second sort is needed. The walk is cut into about
-    sqrt(2 n) pieces of equal length, whose starts are found by halving; all pieces of all widths
-    step together: about sqrt(2 n) steps of vectors, O(n) work a width.
+    changes only where t or t + w is a prediction, so the sum is a walk along two sorted lists, the
+    predictions and the predictions minus w, without a second sort. The walk is divided into about
+    sqrt(2 n) pieces of equal length, whose starts are found by bisection; all pieces of all widths
+    advance together: about sqrt(2 n) steps of vectors, O(n) work per width.
     """
     n = v.size
     length = max(1, math.isqrt(2 * n))
@@ -54,7 +54,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
     def before(index: Array) -> Array:
         return jnp.where(index > 0, places[jnp.maximum(index - 1, 0)], -jnp.inf)
 
-    # -inf in the first piece, where nothing is yet
+    # -inf in the first piece, which has no earlier entry
     shifted = ~(before(i) - before(j) <= w)
     last = jnp.where(shifted, before(i), before(j))
 
@@ -84,24 +84,24 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
 
 
 def _resolved(widths: Array) -> Array:
-    """Widths, raised where a width times a residual would underflow."""
+    """Return widths, raised if a width times a residual would underflow."""
     return at_least(widths, float(jnp.finfo(widths.dtype).tiny) ** 0.5)
 
 
 def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
-    """The predictions, then infinity, and at each the sum of the residuals before it [n + 1]."""
+    """Return predictions followed by infinity, and the sum of residuals before each [n + 1]."""
     places = jnp.concatenate([v, jnp.full(1, jnp.inf, v.dtype)])
     return places, jnp.concatenate([jnp.zeros(1, rho.dtype), sums(rho)])
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """From one entry of the merged lists to the next, each a prediction or one less w."""
+    """Return the gap of successive merged entries, which are predictions or predictions - w."""
     apart = now - last
     return jnp.where(shifted == was_shifted, apart, jnp.where(shifted, apart - w, apart + w))
 
 
 def _split(places: Vector, w: Float[Array, "k 1"], done: Array) -> Array:
-    """How many of the first ``done`` entries of the merged lists are predictions less w."""
+    """Return how many of the first ``done`` merged entries are predictions minus w."""
     n = places.size - 1
     done = jnp.broadcast_to(done, (w.shape[0], done.size))
     low, high = jnp.maximum(done - n, 0), jnp.minimum(done, n)
@@ -126,7 +126,7 @@ def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Ar
     done = jnp.arange(2 * v.size + 1, dtype=jnp.int32)
 
     def one(item: tuple[Array, ...]) -> Scalar:
-        """How the sum of |F(t + w) - F(t)| times gaps changes, cell by cell."""
+        """Return the derivative of the sum of |F(t + w) - F(t)| times gaps."""
         width, dwidth = item
         i = _split(places, width[None, None], done)[0]
         j = done - i
@@ -141,16 +141,15 @@ def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Ar
     return values, (slopes - values * dwidths) / widths
 
 
-FINEST = 1e-12  # accuracy of the surrogate, whose smallest width is then 2^-41
+FINEST = 1e-12  # smallest accuracy of the surrogate, with smallest width 2^-41
 
 
 class SurrogateCE(Result):
-    """Surrogate interval calibration error and where it is reached.
+    """Surrogate interval calibration error and the width that attains it.
 
     Attributes:
         value: min over k of ``random`` + 2^-k, [].
-        k: The k of the least, []; -1 where the limit of ever smaller bins, which is ECE, is the
-            least.
+        k: The minimizing k, []; -1 if the minimum is ECE, the limit of ever smaller bins.
         random: Error of random intervals of width 2^-k, [k].
     """
 
@@ -172,18 +171,18 @@ def surrogate_interval_ce(
     accuracy: float | int | None = 0.01,
     weights: ArrayLike | None = None,
 ) -> SurrogateCE:
-    r"""Surrogate interval calibration error: the least of RintCE(2^-k) + 2^-k.
+    r"""Return the surrogate interval calibration error, the minimum of RintCE(2^-k) + 2^-k.
 
     RintCE is the binned ECE of bins of one width with a random shift. Continuous in the
     predictions (1/2-Hoelder).
 
     Args:
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of labels, [n].
         accuracy: Accuracy :math:`\epsilon`, which sets the smallest width by
             :math:`k^* = \lceil \log_2(2/\epsilon) \rceil`, so the value is never below
             :math:`2^{-k^*} > \epsilon / 4`. None: the population value, with k up to 40 and the
-            limit, ECE; sensible for a distribution with atoms, not for a sample.
+            limit, ECE; for a distribution with atoms, not for a sample.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -205,8 +204,8 @@ def surrogate_interval_ce(
 
 
 def smallest_width(accuracy: float | int) -> int:
-    """k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2). ValueError outside of
-    [1e-12, 2]: a finer width than 2^-41 is no use, and the limit is ECE."""
+    """Return k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2). ValueError outside of
+    [1e-12, 2]: for widths below 2^-41 use the limit, ECE."""
     if not FINEST <= (accuracy := checks.real(accuracy, "accuracy")) <= 2:
         raise ValueError(f"accuracy: wanted a number from {FINEST} to 2, got {accuracy!r}")
     return math.ceil(math.log2(2 / accuracy) - 1e-9)
@@ -229,9 +228,9 @@ class IntervalCE(Result):
 
     Attributes:
         value: Binned ECE + bin width of the best bins, [].
-        bins: Bin of each observation, from 0 upwards, [n].
-        recalibrated: Mean label of the bin of each observation, [n]; calibrated on these data and
-            on average at most ``value`` away from the prediction.
+        bins: Bin of each observation, counted from 0, [n].
+        recalibrated: Mean label of the bin of each observation, [n]; calibrated on these data, at
+            an average distance of at most ``value`` from the predictions.
     """
 
     value: Scalar
@@ -250,13 +249,13 @@ def interval_ce(
     *,
     weights: ArrayLike | None = None,
 ) -> IntervalCE:
-    """The least of binned ECE + bin width over all partitions of [0, 1] into intervals, exactly.
+    """Return the minimum of binned ECE + bin width over all partitions of [0, 1] into intervals.
 
     The width is the mean by mass (Def. 6.1 of the paper). Not continuous in the predictions.
 
     Args:
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -294,7 +293,7 @@ def _best(data: Ordered) -> IntervalCE:
     starts = jnp.arange(m)
 
     def extend(best: Array, j: Array):
-        # the last bin holds the atoms i + 1, .., j + 1 (counted from 1)
+        # the last bin contains the atoms i + 1, .., j + 1 (counted from 1)
         ends = jnp.abs(r[j + 1] - r[:-1]) + (mass[j + 1] - mass[:-1]) * (
             distribution.v[j] - distribution.v
         )
@@ -305,7 +304,7 @@ def _best(data: Ordered) -> IntervalCE:
     best, before = jax.lax.scan(extend, jnp.zeros(m + 1, distribution.v.dtype), starts)
 
     def back(start: Array, j: Array):
-        # ``start``: the first atom of the bin that holds atom j, known once its last is met
+        # ``start``: first atom of the bin of atom j, set at the last atom of the bin
         inside = jnp.where(j < start, before[j], start)
         return inside, j == inside
 
@@ -320,6 +319,6 @@ def _partition(value: Array, distribution: Atoms, bin_of: Array) -> IntervalCE:
     ones = jax.ops.segment_sum(distribution.p1, bin_of, m)
     means = ones / jnp.where(mass > 0, mass, 1)
     kappa = jnp.where(mass > 0, means, 0.0)[bin_of][distribution.atom]
-    # padding atoms may sit in bins of their own, which no observation is in
+    # padding atoms may have bins of their own, without observations
     used = sums(jnp.zeros(m, jnp.int32).at[bin_of[distribution.atom]].set(1)) - 1
     return IntervalCE(value, used[bin_of[distribution.atom]], kappa)

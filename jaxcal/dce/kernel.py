@@ -1,10 +1,10 @@
-r"""Kernel calibration error: by the Laplace kernel in one sort and two scans, by others over pairs.
+r"""Kernel calibration error: for the Laplace kernel by a sort and two scans, else over pairs.
 
 .. math:: kCE^2 = \sum_{ij} \rho_i \rho_j e^{-|v_i - v_j| / \ell}
 
-On sorted predictions the sum over j < i obeys
-:math:`q_i = e^{-(v_i - v_{i-1})/\ell} (q_{i-1} + \rho_{i-1})`, a linear recursion, and so does the
-sum over j > i from the other end. No pair is ever formed, and no exponential grows.
+On sorted predictions the sum over j < i satisfies the linear recursion
+:math:`q_i = e^{-(v_i - v_{i-1})/\ell} (q_{i-1} + \rho_{i-1})`; the sum over j > i satisfies it from
+the other end. No pairs are formed, and all exponentials are at most 1.
 Source: Blasiok et al. (2023), Def. 8.1, Lemma 8.2 and eq. 28; the paper has :math:`\ell = 1`.
 """
 
@@ -27,13 +27,13 @@ from jaxcal.typing import ArrayLike, PointKernel, Scalar, Vector
 class KernelCE(Result):
     """Kernel calibration error with its witness.
 
-    Differentiate ``squared``: the root has no slope at 0.
+    Differentiate ``squared``: the root has no derivative at 0.
 
     Attributes:
         value: Square root of ``squared``, [].
-        squared: V-statistic of the square, []; never negative but for rounding, biased upwards.
+        squared: V-statistic of the square, []; non-negative up to rounding, biased upwards.
         unbiased: U-statistic of the square, []; may be negative, NaN for one observation.
-        witness: Function of unit norm that sees the error, at each observation, [n]; 0 where the
+        witness: Function of unit norm that attains the error, at each observation, [n]; 0 if the
             error is 0.
     """
 
@@ -61,18 +61,18 @@ def _laplace(data: Ordered, bandwidth: Scalar) -> KernelCE:
 
 
 def of_unit_norm(h: Vector, norm: Scalar) -> Vector:
-    """A function's values over its norm: 0 where the norm is 0, NaN where that is."""
+    """Return a function's values over its norm: 0 if the norm is 0, NaN if it is NaN."""
     return jnp.where(norm > 0, h / jnp.where(norm > 0, norm, 1), 0 * norm)
 
 
 def field(v: Vector, rho: Vector, bandwidth: Scalar) -> Vector:
-    """h(v_i) = sum over j of rho_j exp(-|v_i - v_j| / bandwidth), for ascending v, in O(n)."""
+    """Return sum over j of rho_j exp(-|v_i - v_j| / bandwidth) for ascending v, in O(n)."""
     left, right = sums(v, rho, bandwidth)
     return left + right - rho
 
 
 def sums(v: Vector, rho: Vector, bandwidth: Scalar) -> tuple[Vector, Vector]:
-    """The sums over j <= i and over j >= i of rho_j exp(-|v_i - v_j| / bandwidth)."""
+    """Return sums over j <= i and over j >= i of rho_j exp(-|v_i - v_j| / bandwidth)."""
     decay = jnp.exp(-jnp.diff(v) / bandwidth)
     none = jnp.zeros(1, v.dtype)
 
@@ -93,16 +93,16 @@ def kernel_ce(
     weights: ArrayLike | None = None,
     tile: int = TILE,
 ) -> KernelCE:
-    """Kernel calibration error (MMCE): exactly in one sort for `Laplace`, over pairs for others.
+    """Return the kernel calibration error (MMCE): one sort for `Laplace`, pairs for others.
 
-    Only the Laplace kernel makes it a consistent measure; a Gaussian is blind to fast changes
-    (Theorem 8.6). With ``Laplace(1.0)``, the paper's kernel, the value is at most the square root
-    of the true distance. Differentiable in all arguments (where predictions tie, one of the two
-    slopes); works under jit and vmap.
+    Only the Laplace kernel makes it a consistent measure; a Gaussian misses rapid changes (Theorem
+    8.6). With ``Laplace(1.0)``, the paper's kernel, the value is at most the square root of the
+    true distance. Differentiable in all arguments (one-sided where predictions tie); works under
+    jit and vmap.
 
     Args:
         predictions: Probabilities of label 1, [n]; n >= 2 for other kernels than `Laplace`.
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of labels, [n].
         kernel: Kernel on points of shape [1], with a bandwidth in units of probability.
         weights: Weights of the observations, [n], >= 0.
         tile: Rows and columns of a block of pairs that is computed at a time.
@@ -137,7 +137,7 @@ def kernel_ce(
     pair_sums = quadratic_sums(pairwise, features, none, tile=tile)
     squared = pair_sums.total[0] + jnp.sum(pair_sums.diagonal)
     value = safe_sqrt(squared)
-    # the row sums hold rho_i h(v_i) without the diagonal
+    # the row sums are rho_i h(v_i) without the diagonal
     times = pair_sums.row_sums[0] + pair_sums.diagonal[0]
     safe = jnp.where(rho != 0, rho, 1)
     witness = of_unit_norm(jnp.where(rho != 0, times / safe, 0), value)

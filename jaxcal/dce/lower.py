@@ -1,10 +1,10 @@
-r"""Lower distance from calibration: the nearest that a calibrated predictor could be.
+r"""Lower distance from calibration: the minimum over calibrated predictors coupled to the data.
 
 .. math:: \underline{dCE} = \max_{a, b} E[(1 - y)\,a(v) + y\,b(v)],\quad a, b\ \text{1-Lipschitz},
           \ (1 - u)\,a(u) + u\,b(u) \le 0\ \forall u \in [0, 1]
 
-The condition is for all u, the linear program has it for finitely many: points between them where
-it fails are added until the worst violation is below the tolerance. Runs outside of jit (SciPy).
+The linear program has the condition at finitely many u. Points between them that violate it are
+added until the largest violation is below the tolerance. Runs outside of jit (SciPy).
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
@@ -23,8 +23,8 @@ from jaxcal.typing import ArrayLike
 
 
 class Chain(NamedTuple):
-    """A solution of the chain program on places u [m]: ``a`` = r(u, 0), ``b`` = r(u, 1), and the
-    mass ``at`` [m] that the optimal coupling puts on each place (in both labels together)."""
+    """A solution of the chain program at positions u [m]: ``a`` = r(u, 0), ``b`` = r(u, 1), and the
+    mass ``at`` [m] of the optimal coupling at each position (both labels together)."""
 
     value: float
     a: Float[np.ndarray, " m"]
@@ -33,9 +33,9 @@ class Chain(NamedTuple):
 
 
 def chain_program(u: np.ndarray, p0: np.ndarray, p1: np.ndarray) -> Chain:
-    """The most of E[(1 - y) a(v) + y b(v)] over a, b that are 1-Lipschitz on the places ``u`` with
-    (1 - u) a + u b <= 0: the lower distance to predictors with values in u. ``u`` holds 0 and 1.
+    """Maximize E[(1 - y) a(v) + y b(v)] over 1-Lipschitz a, b on ``u`` with (1 - u) a + u b <= 0.
 
+    The maximum is the lower distance to predictors with values in u, which must contain 0 and 1.
     Source: eq. 21, with s eliminated.
     """
     import scipy.sparse as sparse
@@ -54,15 +54,12 @@ def chain_program(u: np.ndarray, p0: np.ndarray, p1: np.ndarray) -> Chain:
 
 
 def differences(m: int, sparse: ModuleType) -> Any:
-    """The matrix of differences of neighbours, [m - 1, m]."""
+    """Return the matrix of differences of neighbours, [m - 1, m]."""
     return sparse.diags([-np.ones(m - 1), np.ones(m - 1)], [0, 1], shape=(m - 1, m))
 
 
 def solve(costs: Any, matrix: Any, limits: Any, bounds: ArrayLike, seconds: Any = None) -> Any:
-    """The solution of a program, or TimeoutError or RuntimeError.
-
-    ``seconds``: the most that the solver may take.
-    """
+    """Return the solution of a linear program; TimeoutError after ``seconds``, or RuntimeError."""
     from scipy.optimize import linprog
 
     tight = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
@@ -84,7 +81,7 @@ ROUNDS = 40
 class Coupling(eqx.Module):
     """A joint distribution of (u, v, y) on k triples, in which u is calibrated for y.
 
-    (v, y) has the distribution of the data (of the grid, where predictions were rounded).
+    (v, y) is distributed as the data (or as the grid, if predictions were rounded).
 
     Attributes:
         u: Calibrated predictions, [k].
@@ -100,22 +97,22 @@ class Coupling(eqx.Module):
 
     @property
     def cost(self) -> float:
-        """E|u - v|, an upper bound of the lower distance by its definition."""
+        """Return E|u - v|, an upper bound of the lower distance by definition."""
         return float(np.sum(self.mass * np.abs(self.u - self.v)))
 
 
 class LowerDistance(Result):
-    """The lower distance from calibration, with what proves it.
+    """The lower distance from calibration with its certificates.
 
     Attributes:
         value: Middle of ``low`` and ``high``.
-        low: The lower distance is no less.
-        high: The lower distance is no more.
-        coupling: Coupling of cost ``high``, less what rounding to a grid moved.
+        low: Certified lower bound.
+        high: Certified upper bound.
+        coupling: Coupling of cost ``high`` minus ``moved``.
         places: Values u of the linear program, [m].
         on_zero: Dual function a at the places, [m].
         on_one: Dual function b at the places, [m].
-        violation: How much the condition of the dual functions fails between places.
+        violation: Largest violation of the condition on the dual functions between places.
         moved: Mean shift of predictions to the grid.
     """
 
@@ -143,24 +140,23 @@ def lower_distance(
     tol: float = 1e-6,
     cells: int | None = None,
 ) -> LowerDistance:
-    """Lower distance from calibration with a certified gap, its coupling and its dual functions.
+    """Return the lower distance with certified bounds, its coupling and its dual functions.
 
     Outside of jit.
 
     Args:
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
-        tol: Adds places until the certificate is that narrow (or 40 rounds are over; look at
-            ``low`` and ``high``).
-        cells: Rounds predictions to a grid of that many cells first, which widens the certificate
-            by their mean shift; by default 1000 where there are more than 1500 different
-            predictions.
+        tol: Largest difference of ``high`` and ``low``, if it is reached in 40 rounds of adding
+            places.
+        cells: Number of cells of a grid to which predictions are rounded first, which widens the
+            bounds by their mean shift; by default 1000 for more than 1500 different predictions.
 
     Returns:
         `LowerDistance`.
 
-    Cost: a few sparse linear programs of m to 2 m places.
+    Cost: a few sparse linear programs with m to 2 m places.
 
     Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 
@@ -182,14 +178,14 @@ def lower_distance(
 def lower_of_masses(
     v: np.ndarray, p0: np.ndarray, p1: np.ndarray, *, tol: float, cells: int | None
 ) -> LowerDistance:
-    """The same of masses of (v, 0) and (v, 1) [m] at different places v, by NumPy alone."""
+    """Return the same for masses of (v, 0) and (v, 1) [m] at different v, by NumPy only."""
     at = places_of(v, cells)
     moved = float(np.sum((p0 + p1) * np.abs(at - v)))
     v, place = np.unique(at, return_inverse=True)
     p0, p1 = (np.bincount(place, x, v.size) for x in (p0, p1))
     u, chain, violation = _cut(v, p0, p1, tol)
     coupling = _coupling(u, chain, v, p0, p1)
-    # the solver's slack: the dual is repaired by the violation, the coupling is what it costs
+    # within the solver's tolerance: the dual is lowered by the violation, the coupling has a cost
     low = max(0.0, chain.value - max(violation, 0.0) - moved - 1e-9)
     high = coupling.cost + moved
     return LowerDistance(
@@ -198,7 +194,7 @@ def lower_of_masses(
 
 
 def places_of(v: np.ndarray, cells: int | None) -> np.ndarray:
-    """Where the program puts predictions: as they are, or rounded to a grid."""
+    """Return the positions of predictions in the program: unchanged, or rounded to a grid."""
     if cells is None and np.unique(v).size > 1500:
         cells = 1000
     return v if cells is None else np.round(v * cells) / cells
@@ -221,8 +217,8 @@ def _cut(
 
 
 def violations(u: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[float, np.ndarray]:
-    """The largest (1 - x) a(x) + x b(x) between the places, with a and b extended as low as their
-    slopes allow, and the points where it is positive."""
+    """Return the maximum of (1 - x) a(x) + x b(x) between places, with the smallest Lipschitz
+    extensions of a and b, and the points where it is positive."""
     left, right = u[:-1], u[1:]
 
     def extend(x: np.ndarray, f: np.ndarray) -> np.ndarray:
@@ -233,24 +229,24 @@ def violations(u: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[float, np.n
 
     kink_a = np.clip((left + right + a[:-1] - a[1:]) / 2, left, right)
     kink_b = np.clip((left + right + b[:-1] - b[1:]) / 2, left, right)
-    # between the kinks of a (passed) and b (not yet), c is concave with its top here
+    # between the kinks of a and of b, c is concave with its maximum here
     top = np.clip((1 - (a[1:] - right) + (b[:-1] + left)) / 4, kink_a, np.maximum(kink_a, kink_b))
     points = np.stack([kink_a, kink_b, top])
     values = np.stack([c(x) for x in points])
     best = np.argmax(values, axis=0)
     columns = np.arange(left.size)
     values, points = values[best, columns], points[best, columns]
-    # as good as all of the worst, so that few rounds suffice
+    # adding all that are nearly the worst needs few rounds
     return float(np.max(values, initial=0.0)), points[values > 1e-12]
 
 
 def _coupling(
     u: np.ndarray, chain: Chain, v: np.ndarray, p0: np.ndarray, p1: np.ndarray
 ) -> Coupling:
-    """The program's masses on u, carried to v in order, label by label: the cheapest way."""
+    """Return the optimal transport of the program's masses on u to v, in order, for each label."""
     parts = []
     masses = [(1 - u) * chain.at, u * chain.at]
-    # exactly calibrated on u with the labels' totals: solver's rounding is put where u = y
+    # make it exactly calibrated with the labels' totals: put the solver's error where u = y
     for label, (target, source) in enumerate(zip(masses, (p0, p1), strict=True)):
         short = source.sum() - target.sum()
         if short >= 0:

@@ -1,10 +1,10 @@
-r"""The lower distance as a program of fixed shape: a certified interval under jit and vmap.
+r"""Certified bounds of the lower distance under jit and vmap, by a program of fixed shape.
 
-The chain program is solved on a grid and quantiles of the predictions, the mass of each prediction
-shared between its two neighbours. That is the program for functions a, b that are linear between
-places. Both ends are proved: a and b, lowered by the most that :math:`(1 - u) a(u) + u b(u)` is
-above 0 between places, are feasible, so their mean is a lower end; the masses of calibrated
-predictions at the places make a coupling, whose cost is an upper end.
+The chain program is solved on a grid and quantiles of the predictions, with the mass of each
+prediction split between its two neighbours. This is the program for functions a, b that are linear
+between places. Lowered by the maximum of :math:`(1 - u) a(u) + u b(u)` between places, a and b are
+feasible, so their mean is a lower bound. The masses of calibrated predictions at the places define
+a coupling, whose cost is an upper bound.
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
@@ -24,15 +24,15 @@ from jaxcal.typing import ArrayLike, Scalar, Vector
 
 CELLS = 64
 Places = Float[Array, " m"]
-APART = 1e-5  # places nearer than that are one
+APART = 1e-5  # closer places are merged
 
 
 class LowerBounds(NamedTuple):
-    """Ends between which the lower distance lies, and the dual functions of the low end.
+    """Bounds of the lower distance, and the dual functions of the lower bound.
 
     Attributes:
-        low: The lower distance is no less, [].
-        high: The lower distance is no more, [].
+        low: Lower bound, [].
+        high: Upper bound, [].
         places: Values u of the program, ascending, [m]; those above 1 are padding.
         on_zero: Dual function a at the places, linear between, [m].
         on_one: Dual function b at the places, linear between, [m].
@@ -52,17 +52,17 @@ def lower_distance_bounds(
     weights: ArrayLike | None = None,
     cells: int = CELLS,
 ) -> LowerBounds:
-    """Certified ends of the lower distance from calibration, under jit and vmap.
+    """Return certified bounds of the lower distance from calibration, under jit and vmap.
 
-    `lower_distance` is exact, outside of jit. The two ends are some 1e-4 apart for few or clustered
-    predictions, and up to 1 / (8 cells) for those spread over [0, 1]: in 900 random data sets of
-    60 to 2,000 observations at most 2.2e-3, in float32 5.6e-3.
+    `lower_distance` is exact, outside of jit. The bounds are about 1e-4 apart for few or clustered
+    predictions, and up to 1 / (8 cells) for predictions spread over [0, 1]: in 900 random data sets
+    of 60 to 2,000 observations at most 2.2e-3, in float32 5.6e-3.
 
     Args:
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
-        cells: Cells of the grid, and number of quantiles of the predictions beside it.
+        cells: Number of cells of the grid, and of quantiles of the predictions added to it.
 
     Returns:
         `LowerBounds`. NaN inside jit gives NaN.
@@ -83,7 +83,7 @@ def lower_distance_bounds(
 
 @partial(jax.jit, static_argnames="cells")
 def bounds_of(data: Ordered, cells: int) -> LowerBounds:
-    """The same of checked data."""
+    """Return the bounds of validated data."""
     u = places(data.v, data.w, cells)
     p0, p1 = (shared(u, data.v, x) for x in (data.w * (1 - data.y), data.w * data.y))
     inside = at_most(u, 1)
@@ -92,7 +92,7 @@ def bounds_of(data: Ordered, cells: int) -> LowerBounds:
     i, t = cell(u, data.v)
     dual = (1 - data.y) * between(a, i, t) + data.y * between(b, i, t)
     low = jnp.sum(data.w * dual)
-    # no more calibrated mass than the labels have; what is missing is put where u = y
+    # at most the calibrated mass of the labels; the rest is put where u = y
     totals = [jnp.sum(x) for x in (data.w * (1 - data.y), data.w * data.y)]
     masses = [(1 - inside) * solution.at, inside * solution.at]
     part = [t / at_least(jnp.sum(x), 1e-30) for t, x in zip(totals, masses, strict=True)]
@@ -107,14 +107,14 @@ def bounds_of(data: Ordered, cells: int) -> LowerBounds:
 
 
 def places(v: Vector, w: Vector, cells: int) -> Places:
-    """A grid and as many quantiles of ascending ``v``; where they agree, padding above 1."""
+    """Return a grid and as many quantiles of ascending ``v``; duplicates become padding above 1."""
     below = sums(w)
     levels = (jnp.arange(cells, dtype=v.dtype) + 0.5) / cells
     at = jnp.searchsorted(below, levels * below[-1])
     quantiles = v[jnp.minimum(at, v.size - 1)]
     quantiles = jnp.where(quantiles < APART, 0, jnp.where(quantiles > 1 - APART, 1, quantiles))
     grid = jnp.arange(cells + 1, dtype=v.dtype) / cells
-    # two ascending lists are merged by their ranks, and what agrees is left out: no sort
+    # merge two ascending lists by their ranks and drop duplicates, without a sort
     after = jnp.arange(cells + 1, dtype=jnp.int32) + jnp.searchsorted(quantiles, grid)
     before = jnp.arange(cells, dtype=jnp.int32) + jnp.searchsorted(grid, quantiles, side="right")
     u = jnp.zeros(2 * cells + 1, v.dtype).at[after].set(grid).at[before].set(quantiles)
@@ -127,26 +127,26 @@ def places(v: Vector, w: Vector, cells: int) -> Places:
 
 
 def cell(u: Places, v: Vector) -> tuple[Array, Array]:
-    """The gap of places that holds each of ascending ``v``, and the part of it below v."""
+    """Return the index of the gap that contains each of ascending ``v``, and its position there."""
     i = jnp.clip(_ranks(u, v)[0] - 1, 0, u.size - 2)
     return i, (v - u[i]) / (u[i + 1] - u[i])
 
 
 def _ranks(u: Places, v: Vector) -> tuple[Array, Array]:
-    """How many ``u`` are at most each of ``v`` [n], and how many ``v`` are below each of ``u`` [m];
-    both ascend."""
+    """Return how many ``u`` are <= each ``v`` [n], and how many ``v`` are < each ``u`` [m]; both
+    ascending."""
     below = jnp.searchsorted(v, u).astype(jnp.int32)
     counts = jnp.zeros(v.size, jnp.int32).at[below].add(1, mode="drop")
     return sums(counts), below
 
 
 def between(f: Array, i: Array, t: Array) -> Array:
-    """A function on the places, linear between them."""
+    """Interpolate a function on the places linearly."""
     return (1 - t) * f[i] + t * f[i + 1]
 
 
 def shared(u: Places, v: Vector, mass: Vector) -> Places:
-    """Mass at v shared between the two places beside it, so that means of linear functions stay."""
+    """Split mass at v between neighbouring places, which preserves means of linear functions."""
     i, t = cell(u, v)
     return jax.ops.segment_sum(mass * (1 - t), i, u.size) + jax.ops.segment_sum(
         mass * t, i + 1, u.size
@@ -154,9 +154,9 @@ def shared(u: Places, v: Vector, mass: Vector) -> Places:
 
 
 def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
-    """a and b lowered by the most that (1 - x) a(x) + x b(x) exceeds 0 in [0, 1].
+    """Return a and b lowered by the maximum of (1 - x) a(x) + x b(x) over [0, 1], if positive.
 
-    Between places that is a parabola: with t the part of the gap h,
+    Between places that is a parabola: at the fraction t of the gap h,
     c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).
     """
     inside = at_most(u, 1)
@@ -170,7 +170,7 @@ def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
 
 
 def _carried(u: Places, target: Places, v: Vector, mass: Vector, end: int, total: Scalar) -> Scalar:
-    """The cost of carrying ``mass`` at ascending v to ``target`` at ascending u, and what is over
+    """Return the cost of moving ``mass`` at ascending v to ``target`` at ascending u, and the rest
     to 0 or 1: the integral of the absolute difference of the two distribution functions."""
     up_to, below = _ranks(u, v)
     of_v = jnp.arange(v.size, dtype=jnp.int32) + up_to

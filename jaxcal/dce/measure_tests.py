@@ -1,4 +1,4 @@
-"""Tests of calibration by a distance, whose draws are those of labels drawn from predictions."""
+"""Tests of calibration by smooth and interval errors, with labels redrawn from predictions."""
 
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from jaxcal.typing import ArrayLike, KeyLike, Scalar
 
 
 class MeasureTest(JudgedResult):
-    """A measure of calibration beside what it would be if the predictions were calibrated.
+    """A measure of calibration with its distribution under calibration.
 
     Attributes:
         statistic: The measure, []. Beyond 8,192 different predictions it is that of 8,192 cells.
@@ -31,9 +31,9 @@ class MeasureTest(JudgedResult):
         measure: Name of the measure.
         n: Number of observations.
         null: How the draws were made: "redraw" or "signs".
-        level: Probability of rejecting calibrated predictions; it decides `verdict`.
-        least_p_value: The least p-value that any labels could give, [], for at most ten
-            observations; None for more.
+        level: Probability of rejecting calibrated predictions; it determines `verdict`.
+        least_p_value: The smallest p-value for any labels, [], for at most ten observations; None
+            for more.
     """
 
     _long: ClassVar[tuple[str, ...]] = ("null_samples",)
@@ -82,16 +82,16 @@ def smooth_ce_test(
 ) -> MeasureTest:
     """Test that predicted probabilities are calibrated, by their smooth calibration error.
 
-    Labels are drawn again from the predictions: for independent labels 0 or 1 the level is then
-    exact for every n. It sees errors to one side; where they change sign, as with overconfidence,
-    `interval_ce_test` sees more (experiments/distance_tests). Works under jit and vmap.
+    Labels are redrawn from the predictions, so for independent labels 0 or 1 the level is exact for
+    every n. Detects errors of one sign; if the sign changes, as with overconfidence,
+    `interval_ce_test` has more power (experiments/distance_tests). Works under jit and vmap.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n]; with ``counts`` numbers of labels 1.
+        targets: Labels 0 or 1, or means of labels, [n]; with ``counts`` numbers of labels 1.
         weights: Weights of the observations, [n], >= 0.
-        level: Probability of rejecting calibrated predictions, which decides the verdict.
+        level: Probability of rejecting calibrated predictions, which determines the verdict.
         n_draws: Number of draws of the null.
         null: "redraw" or "signs", as in `jaxcal.distance_from_calibration`.
         counts: Numbers of labels of grouped data, as in `jaxcal.distance_from_calibration`.
@@ -99,8 +99,8 @@ def smooth_ce_test(
     Returns:
         `MeasureTest`. NaN inside jit gives NaN.
 
-    Cost: one sort, and ``n_draws`` smooth errors of m different predictions, of 8,192 cells beyond
-    (with weights: of n labels).
+    Cost: one sort, and ``n_draws`` smooth errors of m different predictions, or of 8,192 cells if m
+    is larger (with weights: of n labels).
 
     Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, for the measure.
 
@@ -130,18 +130,18 @@ def interval_ce_test(
 ) -> MeasureTest:
     """Test that predicted probabilities are calibrated, by their surrogate interval error.
 
-    That is the binned ECE plus bin width, bins being of one width with a random shift, for the best
-    of the widths 1, 1/2, 1/4 and so on. Labels are drawn again from the predictions: for
-    independent labels 0 or 1 the level is then exact for every n. It sees over- and
-    underconfidence that the Laplace kernel and `smooth_ce_test` average out; they see more of
-    errors to one side (experiments/distance_tests). Works under jit and vmap.
+    That is the minimum, over the widths 1, 1/2, 1/4, .., of bin width plus binned ECE with a random
+    shift of the bins. Labels are redrawn from the predictions, so for independent labels 0 or 1 the
+    level is exact for every n. Detects over- and underconfidence, which the Laplace kernel and
+    `smooth_ce_test` average out; these have more power for errors of one sign
+    (experiments/distance_tests). Works under jit and vmap.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n]; with ``counts`` numbers of labels 1.
+        targets: Labels 0 or 1, or means of labels, [n]; with ``counts`` numbers of labels 1.
         weights: Weights of the observations, [n], >= 0.
-        level: Probability of rejecting calibrated predictions, which decides the verdict.
+        level: Probability of rejecting calibrated predictions, which determines the verdict.
         n_draws: Number of draws of the null.
         accuracy: Accuracy of the surrogate, which sets its smallest width; see
             `surrogate_interval_ce`.
@@ -151,8 +151,8 @@ def interval_ce_test(
     Returns:
         `MeasureTest`. NaN inside jit gives NaN.
 
-    Cost: one sort, and ``n_draws`` errors of m different predictions, O(m) a width, of 8,192 cells
-    beyond (with weights: of n labels).
+    Cost: one sort, and ``n_draws`` errors of m different predictions, or of 8,192 cells if m is
+    larger (with weights: of n labels), O(m) per width.
 
     Source: Blasiok et al. (2023), Def. 6.10, for the measure.
 

@@ -1,24 +1,24 @@
-r"""An interval for the distance from calibration in the population that the data are from.
+r"""Confidence interval for the distance from calibration in the population of the data.
 
-*Low end.* The lower distance is the most of E r(v, y) over dual functions r = (a, b)
-(`interior_point`), so the mean of any r bounds it from below. Data are cut at random into fifths;
-each but the first is given the r that is best for those before it. Given these, its values are
-independent with mean at most the lower distance: their sum less that is a supermartingale, and no
-supremum over the data that it is evaluated on enters. The mean gets the bound of `upper_mean`.
-(The r best for all other fifths is nearer to the best but makes the sum no martingale: of 200
-calibrated data sets of 1,000 its bound was above 0 in 6 % at 2.5 %.)
+*Low end.* The lower distance is the maximum of E r(v, y) over dual functions r = (a, b)
+(`interior_point`), so the mean of any r is a lower bound. Data are randomly split into fifths; each
+but the first uses the r that is optimal for the earlier ones. Given these, its values are
+independent with mean at most the lower distance: their sum minus that is a supermartingale, and no
+supremum over the data on which r is evaluated is involved. The mean gets the bound of `upper_mean`.
+(The r that is optimal for all other fifths is better but gives no martingale: its bound was above 0
+for 6 % of 200 calibrated data sets of 1,000, at 2.5 %.)
 
 *High end.* With groups chosen without labels (`label_free_groups`) the distance is at most
 
 .. math:: H = \sum_j E|v - \bar y_j| 1(v \in I_j) = \sup_{|s| \le 1} E[s(v) v - S_{j(v)} y],
           \quad S_j = E[s | I_j],
 
-a supremum of means. In the population one s* attains it. The data's H is no less than their own
-mean at s*, and that mean of one fixed function is below its expectation by more than a radius with
-probability alpha: so H of the data plus the radius of *one* mean is above H of the population, and
-no supremum of noise enters. s* is unknown. The radius is that of s (y - v) with |s| = 1, which has
-the largest variance, and the largest over s = 1, -1 and both signs of 1/2 - v, which make rare
-labels count to the same side (the upper quantile of a mean grows with its third cumulant).
+a supremum of means, attained in the population by one s*. The data's H is at least their mean at
+s*, and the mean of this fixed function is below its expectation by more than a radius with
+probability alpha. So H of the data plus the radius of *one* mean exceeds H of the population, and
+no supremum of noise is involved. As s* is unknown, the radius is that of s (y - v) with |s| = 1,
+which has the largest variance: the largest over s = 1, -1 and both signs of 1/2 - v, which make
+rare labels count to the same side (the upper quantile of a mean grows with its third cumulant).
 Coverage: experiments/distance_intervals.
 """
 
@@ -38,28 +38,28 @@ from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import Key, Scalar, Vector
 
-RUNS = 128  # runs of predictions that are joined to groups
+RUNS = 128  # number of runs of predictions that are combined to groups
 
 
 class Groups(NamedTuple):
-    """``edges`` [k]: the last prediction of each run of predictions, ascending. ``group`` [k] of
-    each run. ``rate`` [k]: the mean label of the run's group, NaN where no prediction is."""
+    """Groups of runs of ascending predictions: ``edges`` [k], the last prediction of each run;
+    ``group`` [k], its group; ``rate`` [k], the group's mean label, NaN for an empty run."""
 
     edges: Float[Array, " k"]
     group: Int[Array, " k"]
     rate: Float[Array, " k"]
 
     def of(self, v: Array) -> Array:
-        """The run of any predictions; below the first edge the first, above the last the last."""
-        # of equal edges the first one has the predictions
+        """Return the run of any predictions: the first run below all edges, the last run above."""
+        # among equal edges the first one has the predictions
         last = jnp.searchsorted(self.edges, self.edges[-1])
         return jnp.minimum(jnp.searchsorted(self.edges, v), last)
 
 
 def runs(v: Vector, w: Vector) -> Float[Array, " k"]:
-    """Last of ascending predictions of at most 128 runs of about equal mass, ties kept together.
+    """Return the last predictions of at most 128 runs of about equal mass, with ties together.
 
-    Where several quantiles agree, the same edge is repeated.
+    If several quantiles are equal, the edge is repeated.
     """
     below = sums(w)
     levels = (jnp.arange(RUNS, dtype=v.dtype) + 1) / RUNS
@@ -68,24 +68,24 @@ def runs(v: Vector, w: Vector) -> Float[Array, " k"]:
 
 
 def label_free_groups(data: Ordered) -> Groups:
-    r"""The contiguous groups of runs with the least
+    r"""Return the contiguous groups of runs with the smallest
     :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`, with their mean labels.
 
     s_j^2 is the variance of the mean label of calibrated predictions; the root is about
     E|v - mean label|, for uniform predictions and for equal ones. Cost: O(n log 128) and 128^2.
 
-    The mean labels of groups are calibrated, in any population whose groups they are, so
+    The mean labels of groups are calibrated in the population of the groups, so
 
     .. math:: dCE \le \sum_j E|v - \bar y_j| 1(v \in I_j) \le binnedECE + E|v - \bar v_j|
 
-    for every partition. It is no wider than binned ECE plus bin width and needs no best partition.
-    With few groups it says how far predictions are from one another, with many how noisy labels
-    are. Chosen are the intervals of the least expectation for calibrated predictions, which depends
-    on predictions alone: given these, the partition is fixed and the labels are noise. Source:
-    Blasiok et al. (2023), eq. 1 and Lemma 4.7.
+    for every partition. The bound is at most binned ECE plus bin width and needs no optimal
+    partition. With few groups it is dominated by the spread of predictions, with many by the noise
+    of labels. The criterion is its expectation for calibrated predictions, which depends on
+    predictions alone: given these, the partition is fixed. Source: Blasiok et al. (2023), eq. 1 and
+    Lemma 4.7.
     """
     edges = runs(data.v, data.w)
-    # predictions ascend, so a run is where the edges before it end
+    # as predictions ascend, a run starts after the earlier edges
     ends = jnp.searchsorted(data.v, edges, side="right")
     run = jnp.cumsum(jnp.zeros(data.v.size, jnp.int32).at[ends[:-1]].add(1, mode="drop"))
     group = _best(run, data)
@@ -106,7 +106,7 @@ def _best(run: Array, data: Ordered) -> Array:
     starts = jnp.arange(RUNS)
 
     def extend(least: Array, j: Array) -> tuple[Array, Array]:
-        # the last group holds the runs i, .., j
+        # the last group contains the runs i, .., j
         p, m, s, e = (x[j + 1] - x[:-1] for x in (mass, first, second, noise))
         spread = jnp.maximum(p * s - m**2, 0)
         cost = least[:-1] + jnp.sqrt(0.75 * spread + 2 / jnp.pi * e)
@@ -125,35 +125,35 @@ def _best(run: Array, data: Ordered) -> Array:
 
 
 def moved(groups: Groups, data: Binary | Ordered) -> Scalar:
-    """Mean distance of predictions to the mean labels of their groups."""
+    """Return the mean distance of predictions to the mean labels of their groups."""
     return jnp.sum(data.w * jnp.abs(data.v - groups.rate[groups.of(data.v)]))
 
 
-VALUE_CELLS = 512  # of the values: what is dropped is their variance within a cell, below 1e-5
+VALUE_CELLS = 512  # of the values: their variance within a cell, below 1e-5, is ignored
 HALVINGS = 50
 RANGE = (1e-6, 36.0)  # of -log(1 - c)
 
 
 def upper_mean(x: Vector, w: Vector, alpha: float | Scalar, *, largest: float = 1.0) -> Scalar:
-    r"""The upper bound of E x for x in [-largest, largest], from weights ``w`` [n] of sum 1.
+    r"""Return an upper confidence bound of E x, x in [-largest, largest], from weights ``w`` [n].
 
-    Weights count as ``size`` observations of weight 1 / size: the size that gives the variance of
-    the weighted mean, at most 1 / sum w^2. Cost: O(n).
+    Weights have sum 1 and count as ``size`` observations of weight 1 / size, where size gives the
+    variance of the weighted mean and is at most 1 / sum w^2. Cost: O(n).
 
-    With x_1, .., x_n seen, a largest possible value x_0, and G_0, G_1, .. independent standard
-    exponentials, the upper bound at confidence 1 - alpha is the t with
+    With observations x_1, .., x_n, the largest possible value x_0, and independent standard
+    exponentials G_0, G_1, .., the bound at confidence 1 - alpha is the t with
 
     .. math:: P\Big(\sum_{i=0}^n G_i (x_i - t) \le 0\Big) = 1 - \alpha,
 
-    the quantile of the mean under weights uniform on the simplex (Gaffke 2005). For a variable of
-    two values this is the bound of Clopper and Pearson (1934), so it is exact there; for large n it
-    is mean + z sd / sqrt(n). That it holds for every bounded variable and n is Gaffke's conjecture,
+    the quantile of the mean under weights uniform on the simplex (Gaffke 2005). For binary
+    variables it is the exact bound of Clopper and Pearson (1934); for large n it is
+    mean + z sd / sqrt(n). Its validity for every bounded variable and n is Gaffke's conjecture,
     which no computation has refuted (Learned-Miller and Thomas 2019).
 
-    The probability is taken from its saddlepoint (Lugannani and Rice 1980). With :math:`K(s) =
-    -\sum_i \log(1 - s (x_i - t))` the condition K'(s) = 0 is solved by :math:`t = \sum_i q_i x_i`,
-    :math:`q_i \propto 1 / (1 - c x_i)` and s = c / (1 - c t), for any c, so one bisection in c
-    gives t. Against Clopper and Pearson the error is below .5 % for n >= 5.
+    The probability is approximated by its saddlepoint (Lugannani and Rice 1980). With
+    :math:`K(s) = -\sum_i \log(1 - s (x_i - t))` the condition K'(s) = 0 is solved by
+    :math:`t = \sum_i q_i x_i`, :math:`q_i \propto 1 / (1 - c x_i)` and s = c / (1 - c t), any c, so
+    a bisection in c gives t. Its error relative to Clopper and Pearson is below .5 % for n >= 5.
     """
     x = x / largest
     centred = (x - jnp.sum(w * x)) ** 2
@@ -169,11 +169,11 @@ def upper_mean(x: Vector, w: Vector, alpha: float | Scalar, *, largest: float = 
 
 
 def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
-    """The 1 - alpha quantile of the mean of x <= 1 under independent Gamma(count) weights."""
+    """Return the 1 - alpha quantile of the mean of x <= 1 with independent Gamma(count) weights."""
     tiny = jnp.finfo(x.dtype).tiny
 
     def at(log_c: Scalar) -> tuple[Scalar, Scalar]:
-        """t, and the probability that the mean is below it."""
+        """Return t, and the probability that the mean is below it."""
         c = -jnp.expm1(-jnp.exp(log_c))
         tilted = count / at_least(1 - c * x, tiny)
         t = jnp.sum(tilted * x) / jnp.sum(tilted)
@@ -197,12 +197,12 @@ def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
 
 
 FOLDS = 5
-CELLS = 32  # of the dual functions of a fold
+CELLS = 32  # of the dual functions of a fifth
 
 
 class PopulationBounds(NamedTuple):
-    """``low`` and ``high`` [] of the interval; ``radius`` [], which the high end adds to ``moved``
-    [], the mean distance of the data to the mean labels of ``groups``."""
+    """Interval ``low``, ``high`` []. The high end is ``moved`` [], the mean distance of the data to
+    the mean labels of ``groups``, plus ``radius`` []."""
 
     low: Scalar
     high: Scalar
@@ -215,7 +215,7 @@ class PopulationBounds(NamedTuple):
 def population_bounds(
     key: Key, data: Ordered, level: float | Scalar, *, folds: int = FOLDS
 ) -> PopulationBounds:
-    """Ends that hold the distance of the population with probability 1 - ``level``."""
+    """Return a confidence interval of the population's distance, with confidence 1 - ``level``."""
     groups = label_free_groups(data)
     change = moved(groups, data)
     radius = residual_radius(data, level / 2)
@@ -224,7 +224,7 @@ def population_bounds(
 
 
 def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
-    """How far the mean of s (y - v) may be below its expectation, for s of absolute value 1."""
+    """Return how far the mean of s (y - v), |s| = 1, may be below its expectation."""
     residual = data.y - data.v
     sides = jnp.where(data.v < 0.5, 1.0, -1.0).astype(residual.dtype)
     signs = jnp.stack([sides, -sides, jnp.ones_like(sides), -jnp.ones_like(sides)])
@@ -237,7 +237,7 @@ def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
 
 
 def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> Scalar:
-    """The lower bound of the mean of the dual functions that earlier folds chose, at least 0."""
+    """Return the lower bound of the mean of dual functions chosen on earlier folds, at least 0."""
     fold = jax.random.randint(key, data.v.shape, 0, folds)
     u = places(data.v, data.w, CELLS)
     by_fold = jax.nn.one_hot(fold, folds, axis=0, dtype=data.v.dtype)
@@ -257,5 +257,5 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> 
     dual = jax.vmap(lambda a, b: (1 - data.y) * between(a, i, t) + data.y * between(b, i, t))(a, b)
     values = jnp.sum(by_fold[1:] * dual, axis=0)
     w = jnp.where(fold > 0, data.w, 0)
-    w = jnp.where(jnp.sum(w) > 0, w, data.w)  # one observation, say: r is 0 for all
+    w = jnp.where(jnp.sum(w) > 0, w, data.w)  # for a single observation r is 0 everywhere
     return at_least(-upper_mean(-values, w / jnp.sum(w), alpha), 0)

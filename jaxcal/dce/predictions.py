@@ -1,8 +1,8 @@
-r"""What every measure starts from: predictions v of P(y = 1), labels y, weights of total 1.
+r"""Input of every measure: predictions v of P(y = 1), labels y, weights of total 1.
 
-With :math:`\rho_i = w_i (y_i - v_i)` most measures depend on the signed measure
-:math:`\sum_i \rho_i \delta_{v_i}` alone; the others need the mass of both labels at
-each different prediction (`Atoms`).
+With :math:`\rho_i = w_i (y_i - v_i)` most measures depend only on the signed measure
+:math:`\sum_i \rho_i \delta_{v_i}`; the others need the mass of both labels at each different
+prediction (`Atoms`).
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from jaxcal.typing import Vector
 
 
 class Binary(NamedTuple):
-    """``v`` [n] in [0, 1], ``y`` [n] in [0, 1] (0 or 1, or a mean of such), ``w`` [n] of sum 1."""
+    """``v`` [n] in [0, 1]; ``y`` [n] in [0, 1], labels or their means; ``w`` [n] with sum 1."""
 
     v: Vector
     y: Vector
@@ -27,7 +27,7 @@ class Binary(NamedTuple):
 
 
 class Ordered(NamedTuple):
-    """The same in ascending order of ``v``; ``order`` [n], which observation is where."""
+    """`Binary` data in ascending order of ``v``; ``order`` [n]: index of each observation."""
 
     v: Vector
     y: Vector
@@ -36,18 +36,18 @@ class Ordered(NamedTuple):
 
     @property
     def rho(self) -> Vector:
-        """Residuals w (y - v)."""
+        """Return residuals w (y - v)."""
         return self.w * (self.y - self.v)
 
     def back(self, values: Array) -> Array:
-        """Values of the observations in the order in which they were given."""
+        """Return values of the observations in their original order."""
         return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
 
 
 class Atoms(NamedTuple):
     """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
-    (v, 0) and (v, 1). ``atom`` [n] is that of each observation. Ties leave fewer atoms than
-    observations: padding atoms of no mass follow, at the largest v."""
+    (v, 0) and (v, 1); ``atom`` [n] is the index for each observation. With ties, m = n is padded by
+    atoms without mass at the largest v."""
 
     v: Float[Any, " m"]
     p0: Float[Any, " m"]
@@ -56,19 +56,19 @@ class Atoms(NamedTuple):
 
     @property
     def mass(self) -> Float[Any, " m"]:
-        """P(v = v_i)."""
+        """Return P(v = v_i)."""
         return self.p0 + self.p1
 
     @property
     def rho(self) -> Float[Any, " m"]:
-        """E[(y - v) 1(v = v_i)]."""
+        """Return E[(y - v) 1(v = v_i)]."""
         return self.p1 * (1 - self.v) - self.p0 * self.v
 
 
 def binary(predictions: Any, targets: Any, weights: Any = None) -> Binary:
-    """Predictions, labels and weights, checked. Raises ValueError or TypeError by name.
+    """Return validated predictions, labels and weights; ValueError or TypeError by name.
 
-    Values are looked at outside of jit only. Inside, a prediction or label that is NaN or outside
+    Values are checked outside of jit only. Inside, a prediction or label that is NaN or outside
     [0, 1], or a negative weight, makes every residual NaN.
     """
     v = checks.floats(predictions, "predictions")
@@ -106,9 +106,9 @@ def _weights(value: Any, v: Array) -> Array:
 
 
 def repeated(predictions: Any, targets: Any, weights: Any, counts: Any) -> tuple[Any, Any, Any]:
-    """Grouped data label by label: of ``counts`` labels of a prediction ``targets`` are 1.
+    """Return grouped data label by label: of ``counts`` labels of a prediction ``targets`` are 1.
 
-    Unchanged where ``counts`` is None. ValueError inside jit, where sizes must be known.
+    Unchanged if ``counts`` is None. ValueError inside jit, where sizes must be known.
     """
     if counts is None:
         return predictions, targets, weights
@@ -134,7 +134,7 @@ def repeated(predictions: Any, targets: Any, weights: Any, counts: Any) -> tuple
 
 
 def ordered(data: Binary) -> Ordered:
-    """One sort, shared by all measures; see `sorting.order`."""
+    """Return sorted data for all measures; see `sorting.order`."""
     return _taken(data, order(data.v))
 
 
@@ -144,7 +144,7 @@ def _taken(data: Binary, places: Array) -> Ordered:
 
 
 def atoms(data: Binary | Ordered) -> Atoms:
-    """Ties merged, shapes kept: as many atoms as observations, those left over without mass."""
+    """Return the distribution with ties merged and as many atoms as observations."""
     return _atoms(data if isinstance(data, Ordered) else ordered(data))
 
 
@@ -164,11 +164,11 @@ def _atoms(data: Ordered) -> Atoms:
 
 
 def merged(data: Binary) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
-    """Different predictions with their mean labels and weights, and that of each observation.
+    """Return different predictions with mean labels and weights, and the index per observation.
 
-    Every measure of (v, y) is that of these. Padded by predictions without weight to a power of
-    two, so that programs are shared. Outside of jit. The data themselves, and None, where less
-    than half of them tie.
+    Every measure of (v, y) is unchanged. Padded by predictions without weight to a power of two, so
+    that programs are shared. Outside of jit. If less than half of the predictions tie, the data
+    themselves and None.
     """
     values = np.asarray(data.v)
     v, atom = np.unique(values, return_inverse=True)
@@ -183,8 +183,8 @@ def merged(data: Binary) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
 
 
 def positive(distribution: Atoms) -> Atoms:
-    """The atoms that have mass, as NumPy arrays in float64 and outside of jit; an observation of no
-    weight goes to the atom before it."""
+    """Return the atoms with mass as NumPy arrays in float64, outside of jit; observations without
+    weight are assigned to the previous atom."""
     v, p0, p1 = (np.asarray(leaf, float) for leaf in distribution[:3])
     has_mass = p0 + p1 > 0
     moved = np.maximum(np.cumsum(has_mass) - 1, 0)

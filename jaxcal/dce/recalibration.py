@@ -1,4 +1,4 @@
-"""Recalibration by groups: a map of predictions, and the distance from calibration after it."""
+"""Recalibration by groups: a map of predictions, and their distance from calibration after it."""
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +11,19 @@ from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, confidence, in_words, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar
 
-DRAWS = 1000  # of the errors of the mean labels
+DRAWS = 1000  # random errors of the mean labels
 
 
 class Recalibration(Result):
     """A map of predictions to the mean labels of their groups; call it on new predictions.
 
     Attributes:
-        value: Mean distance that the map moves the data, [].
+        value: Mean distance by which the map moves the data, [].
         groups: Groups of predictions, chosen without labels, and their mean labels.
         before: The distance of the data, with its interval for the population and its verdict.
-        after: Interval of the ECE of the map on new predictions, which their distance from
-            calibration does not exceed. The map is wrong by the errors of its mean labels alone,
-            since all predictions of a group become equal.
+        after: Interval of the ECE of the map on new predictions, an upper bound of their distance
+            from calibration. It includes the errors of mean labels only, as all predictions of a
+            group become equal.
         expected: Expectation of that ECE, [].
     """
 
@@ -34,7 +34,7 @@ class Recalibration(Result):
     expected: Scalar
 
     def __call__(self, predictions: ArrayLike) -> Array:
-        """Recalibrated predictions of new inputs.
+        """Return recalibrated predictions.
 
         Args:
             predictions: Probabilities of label 1, [t].
@@ -87,25 +87,25 @@ def recalibrate(
     weights: ArrayLike | None = None,
     level: float = 0.05,
 ) -> Recalibration:
-    r"""Recalibrate predictions by the mean labels of groups that were chosen without labels.
+    r"""Recalibrate predictions by the mean labels of groups that are chosen without labels.
 
-    After the map a prediction of group j is the mean label :math:`r_j` of :math:`n_j`
-    observations, where the population has :math:`r^*_j`. So the ECE of the map on new predictions
-    is :math:`\sum_j p_j |r_j - r^*_j|`, of expectation
-    :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) / n_j}`, and no distance from calibration is
-    larger. The data themselves cannot show it: their labels made the map.
+    The map sends a prediction of group j to the mean label :math:`r_j` of :math:`n_j` observations,
+    whose population value is :math:`r^*_j`. The ECE of the map on new predictions is
+    :math:`\sum_j p_j |r_j - r^*_j|`, an upper bound of the distance from calibration, with
+    expectation :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) / n_j}`. It cannot be measured on
+    the data themselves, whose labels define the map.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n].
-        targets: Labels 0 or 1, or means of such, [n].
+        targets: Labels 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
-        level: Level of the test of the predictions as they are; both intervals have confidence
+        level: Level of the test of the original predictions; both intervals have confidence
             1 - ``level``.
 
     Returns:
-        `Recalibration`, a callable. It warns where the data do not reject calibration
-        (nothing-to-repair), and where the ECE after may exceed the distance before.
+        `Recalibration`, a callable. It warns if the data do not reject calibration
+        (nothing-to-repair), or if the ECE after may exceed the distance before.
 
     Cost: that of `jaxcal.distance_from_calibration` without linear programs.
 
@@ -140,14 +140,13 @@ def _apply(groups: Groups, v: Array) -> Array:
 def _error_of_map(
     key: Key, groups: Groups, data: Ordered, level: float | Scalar
 ) -> tuple[Scalar, Scalar, Scalar]:
-    r"""Ends of an interval of :math:`\sum_j p_j |r_j - r^*_j|`, and its expectation.
+    r"""Return an interval of :math:`\sum_j p_j |r_j - r^*_j|`, and its expectation.
 
-    Errors of mean labels are normal.
-    A group's variance counts half a label 0 and half a label 1 of mean weight besides its own
-    (Jeffreys), so that a group of equal labels has one too.
+    Errors of mean labels are normal. The variance of a group includes half a label 0 and half a
+    label 1 of mean weight (Jeffreys), so that it is positive for equal labels.
     """
     of = groups.group[groups.of(data.v)]
-    weight = jnp.sum(data.w**2)  # the mean weight, as an observation meets it
+    weight = jnp.sum(data.w**2)  # mean weight, averaged over observations by weight
 
     def by_group(x: Array) -> Array:
         return jax.ops.segment_sum(x, of, RUNS)
@@ -156,7 +155,7 @@ def _error_of_map(
     rate = (by_group(data.w * data.y) + weight / 2) / (mass + weight)
     squares = by_group((data.w * (data.y - rate[of])) ** 2)
     squares = squares + weight**2 * (rate**2 + (1 - rate) ** 2) / 2
-    count = mass**2 / jnp.where(mass > 0, by_group(data.w**2), 1)  # of equal weights
+    count = mass**2 / jnp.where(mass > 0, by_group(data.w**2), 1)  # equivalent number of labels
     variance = squares / (mass + weight) ** 2 * (count + 1) / jnp.maximum(count - 1, 1)
     share = mass * jnp.sqrt(variance)
     noise = jnp.abs(jax.random.normal(key, (DRAWS, RUNS), share.dtype)) @ share

@@ -1,15 +1,15 @@
-r"""Noise: what a calibrated model would show, and how far the data may be from the population.
+r"""Null distributions of measures of calibration, by redrawn labels or random signs.
 
-*Under calibration* labels are drawn again from the predictions, y* ~ Bernoulli(v): given the
-predictions the test is then exact for every n ("redraw"). Where labels are means, each residual
-keeps its size and gets a random sign instead ("signs"), which is exact only for residuals with
-symmetric distributions and right for large n otherwise.
+Labels are redrawn from the predictions, y* ~ Bernoulli(v): given the predictions the test is then
+exact for every n ("redraw"). If labels are means, each residual keeps its size and gets a random
+sign instead ("signs"), which is exact only for residuals with symmetric distributions and
+asymptotically valid otherwise.
 
-Observations of one prediction and one weight are drawn together, as a binomial number of labels 1.
-Beyond 8,192 different predictions, those in one cell of width 1/8192 are drawn together: the
-statistic is that of the cells' mean predictions, and the sum of labels of nearly equal rates
-is within :math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total
-variation (Ehm 1991), together less than .001.
+Observations with equal prediction and weight are drawn together, as a binomial number of labels 1.
+Beyond 8,192 different predictions, those in a cell of width 1/8192 are drawn together, at their
+mean prediction. The sum of labels of nearly equal rates is within
+:math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total variation (Ehm
+1991), in total less than .001.
 """
 
 from functools import partial
@@ -32,11 +32,11 @@ from jaxcal.results import Sentences, too_few
 from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]
-BATCH = 2**22  # numbers in one step of a walk over draws
+BATCH = 2**22  # numbers per step of a loop over draws
 
 
-CELLS = 8192  # of predictions whose labels are drawn together
-FEW = 10  # observations whose labels are all looked at
+CELLS = 8192  # cells of predictions whose labels are drawn together
+FEW = 10  # most observations for which all labels are enumerated
 
 
 class Drawn(NamedTuple):
@@ -45,22 +45,22 @@ class Drawn(NamedTuple):
     v: Vector
     y: Vector
     w: Vector
-    labels: Vector | None  # None: one each
+    labels: Vector | None  # None: one per prediction
 
     @property
     def rho(self) -> Vector:
-        """Residuals."""
+        """Return residuals."""
         return self.mass * (self.y - self.v)
 
     @property
     def mass(self) -> Vector:
-        """Weight of all labels of a prediction."""
+        """Return the weight of all labels of a prediction."""
         return self.w if self.labels is None else self.w * self.labels
 
 
 def drawable(data: Ordered, *, equal: bool, null: Null) -> Drawn:
-    """What a test draws: cells or different predictions where labels of ``equal`` weights can be
-    drawn together, single observations otherwise."""
+    """Return what a test draws: cells or different predictions if labels of ``equal`` weights can
+    be drawn together, single observations otherwise."""
     n = data.v.size
     if equal and null == "redraw":
         if n > CELLS and isinstance(data.v, Tracer):
@@ -88,13 +88,13 @@ def _cells(data: Ordered) -> Drawn:
 
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
-    """Squared Laplace kernel calibration error of sorted residuals: pairs from one side, twice."""
+    """Return the squared Laplace kernel calibration error of sorted residuals, each pair once."""
     left, _ = sums(v, rho, jnp.ones((), v.dtype))
     return jnp.sum(rho * (2 * left - rho))
 
 
 def smooth_statistic(v: Vector, rho: Vector) -> Scalar:
-    """Smooth calibration error of sorted residuals."""
+    """Return the smooth calibration error of sorted residuals."""
     return smooth_of_residuals(v, rho).value
 
 
@@ -109,9 +109,8 @@ class RandomIntervals(NamedTuple):
 
 
 def suitable_null(null: object, data: Binary) -> Null:
-    """The null that was asked for; None means "redraw" where all labels are 0 or 1, or under jit,
-    where `label_test` looks at the labels.
-    ValueError where means would be drawn again."""
+    """Return the requested null. None: "redraw" if all labels are 0 or 1, or under jit, where
+    `label_test` checks the labels. ValueError if means of labels would be redrawn."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
@@ -125,7 +124,7 @@ def suitable_null(null: object, data: Binary) -> Null:
 def null_draws(
     key: Key, data: Drawn, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
-    """Draws of a statistic of (v, residuals) if the predictions were calibrated."""
+    """Return draws of a statistic of (v, residuals) under calibration."""
     rho = data.rho
 
     def one(key: Key) -> Scalar:
@@ -142,8 +141,8 @@ def null_draws(
 
 
 class CalibrationTest(NamedTuple):
-    """``p_value`` [] of "calibrated", ``statistic`` [], its ``null_samples`` [b], and the least
-    p-value that any labels could give, [], where it was computed."""
+    """``p_value`` [] of "calibrated", ``statistic`` [], ``null_samples`` [b], and the smallest
+    p-value for any labels, [], if it was computed."""
 
     statistic: Scalar
     p_value: Scalar
@@ -154,7 +153,7 @@ class CalibrationTest(NamedTuple):
 def label_test(
     key: Key, data: Ordered, *, statistic: Any, equal: bool, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Test ordered data. The p-value is NaN where means would be drawn again, under jit."""
+    """Test ordered data. The p-value is NaN if means of labels would be redrawn, under jit."""
     drawn = drawable(data, equal=equal, null=null)
     test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
     p = test.p_value if null == "signs" else jnp.where(binary_labels(data.y), test.p_value, jnp.nan)
@@ -164,7 +163,7 @@ def label_test(
 
 @partial(jax.jit, static_argnames=("statistic", "null"))
 def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
-    """The probability of the largest statistic under calibration, over all 2^n labels (signs)."""
+    """Return the probability of the largest statistic over all 2^n labels (or signs)."""
     n = data.v.size
     one = (jnp.arange(2**n)[:, None] >> jnp.arange(n)[None]) % 2 == 1
     if null == "signs":
@@ -180,8 +179,8 @@ def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
 
 
 def no_verdict(result: Any) -> Sentences:
-    """What forbids a verdict on a result with ``statistic``, ``p_value``, ``null_samples``,
-    ``least_p_value``, ``null`` and ``level``."""
+    """Return reasons against a verdict on a result with ``statistic``, ``p_value``,
+    ``null_samples``, ``least_p_value``, ``null`` and ``level``."""
     lost, draws = np.isnan(np.asarray(result.p_value)), result.null_samples.shape[-1]
     few = too_few(result.null, lambda _: 1 / (1 + draws), 0, result.level)
     least = 0 if result.least_p_value is None else np.asarray(result.least_p_value)
@@ -208,15 +207,15 @@ def resampling_test(
     """Compare a statistic with its draws under calibration; the data count as one draw."""
     value = statistic(data.v, data.rho)
     draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
-    # a statistic equal to a draw must count as equal whatever the order of summation was
+    # ties must count as equal in spite of different orders of summation
     slack = 16 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.sum(data.mass * data.w))
     p = p_value((value - slack)[None], draws[None])[0]
     return CalibrationTest(value, p, draws)
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:
-    """Over draws: one at a time on a CPU, which keeps them in cache and the program small;
-    elsewhere by ``vmap``, in batches that keep memory bounded."""
+    """Loop over draws: one at a time on a CPU, in cache and with a small program; elsewhere by
+    ``vmap`` in batches of bounded memory."""
     if jax.default_backend() == "cpu":
         return jax.lax.map(one, keys)
     batch = min(keys.shape[0], max(1, BATCH // n))
@@ -226,5 +225,5 @@ def _walk(one: Any, keys: Any, n: int) -> Array:
 
 
 def binary_labels(y: Vector) -> Bool[Array, ""]:
-    """Whether all labels are 0 or 1."""
+    """Return whether all labels are 0 or 1."""
     return jnp.all((y == 0) | (y == 1))

@@ -1,12 +1,12 @@
-r"""SmoothECE: residuals smoothed by a reflected Gaussian whose width equals the error it leaves.
+r"""SmoothECE: residuals smoothed by a reflected Gaussian whose width equals the resulting error.
 
 .. math:: S(\sigma) = \int_0^1 \Big|\sum_i \rho_i \tilde K_\sigma(t, v_i)\Big|\,dt,\qquad
           smECE = S(\sigma^*)\ \text{with}\ S(\sigma^*) = \sigma^*
 
-The reflected Gaussian is the heat kernel of [0, 1] with closed ends, so smoothing is a product of
-cosine coefficients with :math:`e^{-(\pi k \sigma)^2 / 2}`. S falls in :math:`\sigma`, so the width
-is found by halving. Residuals are first shared between the two nearest points of a grid.
-This is another measure, of another paper, than the smooth calibration error of `smooth_ce`.
+The reflected Gaussian is the heat kernel of [0, 1] with closed ends, so smoothing multiplies cosine
+coefficients by :math:`e^{-(\pi k \sigma)^2 / 2}`. S decreases in :math:`\sigma`, and bisection
+finds the width. Residuals are first split between the two nearest points of a grid.
+It differs from the smooth calibration error of `smooth_ce`, which is from another paper.
 Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.
 """
 
@@ -26,11 +26,11 @@ HALVINGS = 45
 
 
 class SmoothECE(Result):
-    """SmoothECE, and the width at which it was found.
+    """SmoothECE and its width.
 
     Attributes:
         value: The error, [].
-        width: Width of the Gaussian smoothing, [], which agrees with the value.
+        width: Width of the Gaussian smoothing, [], by default equal to the value.
         error: Bound [] of the change of the value by the grid.
         curve: Smoothed residual density at k / cells, [cells + 1]; its absolute integral is the
             value.
@@ -54,18 +54,17 @@ def smece(
     cells: int = 8192,
     width: ArrayLike | None = None,
 ) -> SmoothECE:
-    """SmoothECE: the ECE of residuals smoothed by a Gaussian as wide as the error itself.
+    """Return SmoothECE: the ECE of residuals smoothed by a Gaussian as wide as the error itself.
 
-    As the package relplot defines it, without its grid of 200 points, its ten halvings, and its
-    Gaussian that is cut off half a unit from its centre. Differentiable (the change of the width
-    included).
+    As defined by the package relplot, without its grid of 200 points, its ten bisections and its
+    truncated Gaussian. Differentiable, including the dependence of the width.
 
     Args:
         predictions: Probabilities v of label 1, [n].
-        targets: Labels y, 0 or 1, or means of such, [n].
+        targets: Labels y, 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
         cells: Cells of the grid; its error is at most 0.121 / (cells width)^2 times E|y - v|.
-        width: Width given by hand, instead of the one that equals the error.
+        width: Fixed width, instead of the one that equals the error.
 
     Returns:
         `SmoothECE`.
@@ -125,7 +124,7 @@ def _smece(data: Binary, cells: int, width: ArrayLike) -> SmoothECE:
     curve = smoothed(fixed_waves, filter)
     value = error(waves, sigma)
     if width is None:
-        # S(sigma) = sigma also moves sigma: one Newton step, which is 0 here but for its slope
+        # S(sigma) = sigma also moves sigma: a Newton step of value 0 with the right derivative
         slope = integral(jnp.sign(curve) * smoothed(fixed_waves, -sigma * frequency**2 * filter))
         value = sigma + (value - sigma) / (1 - slope)
     bound = 0.121 * jnp.sum(jnp.abs(rho)) / (cells * sigma) ** 2

@@ -21,27 +21,25 @@ from jaxcal.typing import ArrayLike, Scalar, Vector
 
 
 def denoise(f: Vector, g: Vector) -> Vector:
-    r"""The L1 total variation denoising of a function on [0, 1], exactly: one minimiser a [n].
+    r"""Return the exact L1 total variation denoising a [n] of a step function on [0, 1].
 
-    ``f`` [n] the function, ``g`` [n] >= 0 the widths of its steps, of sum at most 2 (not checked);
-    the last width counts as 0. Every a_i is exactly 0 or one of the f. Cost: one sort and
+    ``f`` [n] are its values, ``g`` [n] >= 0 the widths of its steps, of sum at most 2 (not
+    checked); the last width counts as 0. Every a_i is exactly 0 or one of the f. Cost: one sort and
     O(n log n), memory O(n).
 
-    Wanted is the step function a that minimises
+    The result a minimizes
 
-    .. math:: \sum_i |a_i - a_{i-1}| + \sum_i g_i |F_i - a_i|, \quad a_{-1} = 0,\ a_{n-1} = F_{n-1},
+    .. math:: \sum_i |a_i - a_{i-1}| + \sum_i g_i |F_i - a_i|, \quad a_{-1} = 0,\ a_{n-1} = F_{n-1}.
 
-    where the widths :math:`g_i` add up to no more than 2 (on [0, 1], to 1). Both terms are
-    integrals over levels :math:`\lambda`, with :math:`u_i = 1(a_i > \lambda)`. To leave the state
-    of an end and come back costs two jumps and saves no more than the widths: so each level has no
-    jump where both ends agree, and ONE where they differ. Hence a is monotone from 0 to
-    :math:`F_{n-1}`, its variation is :math:`|F_{n-1}|`, and what is left is the L1 isotonic
-    regression of F cut off at both ends.
+    Both terms are integrals over levels :math:`\lambda`, with :math:`u_i = 1(a_i > \lambda)`.
+    A detour from the value of u at an end and back costs two jumps and saves at most the widths, 2.
+    So a level has no jump if both ends agree, and ONE otherwise. Hence a is monotone from 0 to
+    :math:`F_{n-1}`, its variation is :math:`|F_{n-1}|`, and the rest is the L1 isotonic regression
+    of F clipped at both ends.
 
-    Where a level jumps is where a cumulative sum is least. All levels are found by halving their
-    ranks: each round settles one bit of every :math:`a_i` by one cumulative sum and its running
-    minimum within runs of places not yet told apart. log2(n) rounds of O(n); one sort for the
-    ranks.
+    A level jumps where a cumulative sum is smallest. All levels are found by bisection of their
+    ranks: each round determines one bit of every :math:`a_i` from a cumulative sum and its running
+    minimum within runs of equal bits. log2(n) rounds of O(n); one sort for the ranks.
     """
     n = f.size
     sign = jnp.where(f[-1] < 0, -1, 1).astype(f.dtype)
@@ -55,15 +53,16 @@ def denoise(f: Vector, g: Vector) -> Vector:
 
 
 def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
-    """The nondecreasing sequence of ranks a that minimises sum g |1(rank >= q) - 1(a >= q)| for
-    every q at once. Places are folded to columns that are walked together."""
+    """Return the nondecreasing ranks a that minimize sum g |1(rank >= q) - 1(a >= q)| for every q.
+
+    Positions are folded to columns, over which loops run together."""
     n = rank.size
     columns = max(1, math.isqrt(n))
     rows = -(-n // columns)
     none = jnp.iinfo(rank.dtype).max
 
     def fold(x: Array) -> Array:
-        # what follows the last place has no width
+        # padding has width 0
         return jnp.pad(x, (0, rows * columns - n)).reshape(columns, rows).T
 
     rank, g = fold(rank), fold(g)
@@ -71,14 +70,14 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
 
     def halve(k: Array, low: Array) -> Array:
         step = jnp.left_shift(jnp.ones((), low.dtype), rounds - 1 - k)
-        # what a place adds to the cost of a jump after it, if its rank decides for low + step
+        # contribution of an element to the cost of a jump after it, for the bit low + step
         cost = jnp.where(rank >= low + step, g, -g)
         begin = jnp.cumsum(jnp.sum(cost, axis=0))
         begin = jnp.concatenate([jnp.zeros(1, g.dtype), begin[:-1]])
 
         def walk(carry: PyTree, item: PyTree) -> PyTree:
             total, run, least = carry
-            least = jnp.where(item[1] == run, least, total)  # a new run starts afresh
+            least = jnp.where(item[1] == run, least, total)  # restart in a new run
             total = total + item[0]
             return (total, item[1], jnp.minimum(least, total)), (total, least)
 
@@ -92,7 +91,7 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
         start = (jnp.full((), -1, low.dtype), jnp.full((), jnp.inf, g.dtype))
         _, (run, before) = jax.lax.scan(join, start, ends[1:])
         least = jnp.where(low == run[None], jnp.minimum(least, before[None]), least)
-        # a place before the last new minimum of its run stays; others jump
+        # elements before the last new minimum of their run stay; others jump
         key = jnp.where(total < least, low, none)
 
         def back(carry: Array, item: Array) -> tuple[Array, Array]:
@@ -107,12 +106,11 @@ def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
 
 
 class SmoothCE(Result):
-    """Smooth calibration error with what proves it.
+    """Smooth calibration error with its certificates.
 
     Attributes:
-        value: The error, [], attained by the ``witness``, so the error is no less.
-        upper: Value of the dual certificate, [], so the error is no more; the two agree to
-            rounding.
+        value: The error, [], attained by the ``witness``: a certified lower bound.
+        upper: Value of the dual certificate, []: an upper bound, equal up to rounding.
         witness: Weight at each observation, |w| <= 1 and 1-Lipschitz, [n].
         flow: F - a to the right of each prediction, in the order of the predictions (0 after the
             last), [n].
@@ -132,14 +130,14 @@ class SmoothCE(Result):
 def smooth_ce(
     predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
 ) -> SmoothCE:
-    """Smooth calibration error of predicted probabilities, exactly, with its witness.
+    """Return the exact smooth calibration error of predicted probabilities, with its witness.
 
-    The largest mean of w(v) (y - v) over 1-Lipschitz weights |w| <= 1. Works under jit and vmap;
+    The maximum mean of w(v) (y - v) over 1-Lipschitz weights |w| <= 1. Works under jit and vmap;
     the gradient of ``value`` in all three arguments is that of the envelope theorem.
 
     Args:
         predictions: Probabilities v of label 1, [n].
-        targets: Labels y, 0 or 1, or means of such, [n].
+        targets: Labels y, 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -165,7 +163,7 @@ def _smooth(data: Ordered) -> SmoothCE:
 
 
 def smooth_of_residuals(v: Vector, rho: Vector) -> SmoothCE:
-    """The same of any signed measure on [0, 1] with sorted places; ``witness`` in their order."""
+    """Return the smooth error of residuals ``rho`` at ascending ``v``, in that order."""
     value, proof = _value(v, rho)
     return SmoothCE(value, *proof)
 
@@ -188,8 +186,8 @@ def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector
 
 @_value.defjvp
 def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> PyTree:
-    """Envelope: d/d rho_i is the witness, d/d v_i the flow's loss across v_i. What proves the value
-    counts as constant."""
+    """Differentiate by the envelope theorem: d/d rho_i is the witness, d/d v_i the flow's loss
+    across v_i. Certificates are constants."""
     solution = _value(*primals)
     _, (_, witness, flow) = solution
     size = jnp.abs(flow)
@@ -199,11 +197,11 @@ def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> P
 
 
 def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
-    """A weight of which the certificate is the dual: 1 where a rises (-1 where it falls), and w
-    falls at slope 1 where F > a, rises where F < a, is free where F = a.
+    """Return a weight that is optimal for the certificate: 1 where a rises, -1 where it falls;
+    its slope is -1 where F > a, 1 where F < a, and free where F = a.
 
-    These are bounds on w and on its differences. Their largest and their smallest solution are
-    shortest paths along the line, from either side; returned is the middle of the two."""
+    These are bounds on w and its differences, whose largest and smallest solutions are shortest
+    paths along the line, from either side; their middle is returned."""
     sign = jnp.where(jnp.any(jumps < 0), -1, 1).astype(v.dtype)
     floor = jnp.where(jumps != 0, 1, -1).astype(v.dtype)
     fixed = -g * jnp.sign(sign * flow)
@@ -216,7 +214,7 @@ def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
     largest = jnp.minimum(up + least(1 - up), down + least(1 - down, reverse=True))
     smallest = -jnp.minimum(least(down - floor) - down, least(up - floor, reverse=True) - up)
     raw = sign * (largest + smallest) / 2
-    # rounding may have left a slope above 1: the largest Lipschitz function below
+    # rounding may leave a slope above 1: take the largest Lipschitz function below
     from_left = least(raw - v) + v
     from_right = least(raw + v, reverse=True) - v
     return jnp.clip(jnp.minimum(from_left, from_right), -1, 1)

@@ -1,4 +1,4 @@
-"""Orders and prefix sums of long arrays, by programs that are short and fast on a CPU."""
+"""Sorting and prefix sums of long arrays by programs that compile and run fast on a CPU."""
 
 import math
 from collections.abc import Callable
@@ -15,9 +15,9 @@ LEAST = 2**14  # numbers for which a compiled program calls NumPy
 
 
 def order(x: Float[Array, " n"]) -> Int[Array, " n"]:
-    """Places of ``x`` [n] >= 0 from the least to the largest, NaN last, ties as they come.
+    """Return the indices that sort ``x`` [n] >= 0, stably, with NaN last.
 
-    Works under jit, vmap and differentiation (the order has no slope). On a CPU a compiled program
+    Works under jit, vmap and differentiation (with derivative 0). On a CPU a compiled program
     calls NumPy for 16,384 numbers or more.
     """
     x = jax.lax.stop_gradient(x)
@@ -31,7 +31,7 @@ def order(x: Float[Array, " n"]) -> Int[Array, " n"]:
 
 
 def ascending(x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """The numbers ``x`` [n] in ascending order, NaN last, without a slope: a third of `order`."""
+    """Return ``x`` [n] sorted, NaN last, without a derivative, three times as fast as `order`."""
     x = jax.lax.stop_gradient(x)
     if jax.default_backend() == "cpu":
         if not isinstance(x, Tracer):
@@ -47,21 +47,21 @@ def _sorts(x: ArrayLike) -> Float[np.ndarray, "..."]:
 
 
 def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:
-    """By NumPy alone: JAX must not be called from here."""
+    """Return orders of rows by NumPy; callbacks must not call JAX."""
     x = np.asarray(x)
     rows = x.reshape(-1, x.shape[-1])
     return np.stack([host_order(row) for row in rows]).reshape(x.shape)
 
 
 def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """The order of a NumPy array, by its vectorised sort of whole numbers: many times faster than
-    the compiler's sort, which calls a comparison for every pair.
+    """Return the order of a NumPy array, by its vectorized sort of integers, many times faster than
+    the compiler's sort.
 
-    The bits of nonnegative floats, read as integers, have the order of the floats. So the leading
-    bits of a number and its place share one word of 64 bits, and one sort of these words gives the
-    order. All bits fit for float32. For float64 only the first 64 - log2(n) bits that differ within
-    the range of the numbers are kept; where that leaves neighbours in the wrong order, a second
-    sort of the nearly sorted numbers mends it.
+    The bits of nonnegative floats, read as integers, are ordered like the floats. The leading bits
+    of a number and its index share a word of 64 bits, and a sort of these words gives the order.
+    For float32 all bits fit. For float64 only the first 64 - log2(n) bits that differ within the
+    range of the numbers are kept; if neighbours are then in the wrong order, the nearly sorted
+    numbers are sorted again.
     """
     word = np.uint32 if x.dtype == np.float32 else np.uint64
     nonnegative = np.iinfo(word).max >> 1
@@ -87,14 +87,13 @@ def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
 def prefixes(
     combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array], *, reverse: bool = False
 ) -> PyTree[Array]:
-    """Inclusive prefixes ``x_0 * .. * x_i`` along the leading axis n of every leaf.
+    """Return inclusive prefixes ``x_0 * .. * x_i`` along the leading axis n of every leaf.
 
     ``combine(earlier, later)`` must be associative and act on leaves elementwise. With ``reverse``
     the sequence is read from its end. Cost O(n) calls for single elements, O(sqrt n) steps.
 
-    A sequence of n elements is folded to about sqrt(n) rows. One loop walks all rows at once, one
-    walks the rows' totals: about 2 sqrt(n) steps of vectors instead of n steps of numbers, and a
-    program that compiles in no time whatever n is.
+    The sequence is folded to about sqrt(n) rows; one loop runs over all rows at once, one over
+    their totals: about 2 sqrt(n) steps of vectors in a program whose size does not depend on n.
     """
     if reverse:
         flipped = jax.tree.map(lambda leaf: leaf[::-1], elements)
@@ -105,7 +104,7 @@ def prefixes(
     rows = -(-n // columns)
 
     def fold(leaf: Array) -> Array:
-        # what follows the last element changes no earlier prefix
+        # padding after the last element does not affect earlier prefixes
         whole = jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (rows * columns - n,))])
         return whole.reshape(rows, columns).T
 
@@ -122,17 +121,17 @@ def prefixes(
 
 
 def sums(x: Array) -> Array:
-    """Cumulative sums, as ``jnp.cumsum``; its program is far shorter, so it compiles sooner."""
+    """Return cumulative sums, as ``jnp.cumsum``, by a shorter program that compiles faster."""
     return prefixes(jnp.add, x)
 
 
 def least(x: Array, *, reverse: bool = False) -> Array:
-    """Cumulative minima."""
+    """Return cumulative minima."""
     return prefixes(jnp.minimum, x, reverse=reverse)
 
 
 def _scan(combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array]) -> PyTree[Array]:
-    """Inclusive prefixes along the leading axis, one step an entry."""
+    """Return inclusive prefixes along the leading axis, one step per entry."""
 
     def step(carry: PyTree, item: PyTree) -> tuple[PyTree, PyTree]:
         total = combine(carry, item)

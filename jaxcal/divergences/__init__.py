@@ -1,7 +1,7 @@
-"""Divergences between predictions. A kernel on predictions is a radial kernel of one of them.
+"""Divergences between predictions; a kernel on predictions is a radial kernel of a divergence.
 
-A divergence turns every prediction into features once, and features into squared values. Those of
-scores (`Fisher`, `KernelFisher`) need no constant of the density; the others need moments, draws or
+A divergence computes features once per prediction, and squared values from features. Those of
+scores (`Fisher`, `KernelFisher`) need no normalizing constant; the others need moments, draws or
 class probabilities.
 """
 

@@ -1,4 +1,4 @@
-"""Predictions to vectors: where a distance between predictions is Euclidean, this is the map."""
+"""Embeddings of predictions as vectors, for distances between predictions that are Euclidean."""
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +28,12 @@ def kernel_fisher(
 ) -> Float[Array, "n md"]:
     r"""``phi(p) = K^1/2 [s_p(z_1); ..; s_p(z_m)] / m``, shape ``[n, m d]``.
 
-    K is the Gram matrix of the ground kernel at the nodes: one number a pair of nodes (then the
-    same for every coordinate), or a matrix [d, d]. With :math:`\delta = s_p - s_q`,
+    K is the Gram matrix of the ground kernel at the nodes: a number per pair of nodes, the same for
+    all coordinates, or a matrix [d, d]. With :math:`\delta = s_p - s_q`,
     :math:`\|\phi(p) - \phi(q)\|^2 = \frac1{m^2} \sum_{kl} \delta(z_k)^\top K(z_k, z_l)
-    \delta(z_l)` estimates the kernelized divergence :math:`\|T_{K,\nu} \delta\|^2_{H_K}`. It keeps
-    the terms k = l, so it is biased by O(1/m) and never negative (the paper calls it unbiased).
-    Units of the score times those of K^1/2. Cost O(m^3 + n m^2 d), with a matrix-valued K
+    \delta(z_l)` estimates the kernelized divergence :math:`\|T_{K,\nu} \delta\|^2_{H_K}`. It
+    includes the terms k = l, so it has a bias of O(1/m) and is never negative (the paper calls it
+    unbiased). Units of the score times those of K^1/2. Cost O(m^3 + n m^2 d), for matrix-valued K
     O(m^3 d^3 + n m^2 d^2).
     Source: Glaser et al. (2023), Section 4.2.
     """
@@ -88,9 +88,9 @@ def gaussian_kernel_fisher(
               D^2 = c\, [tr(\Delta\Lambda\, V\, \Delta\Lambda)
                     + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2]:
 
-    under the kernel's weight the two nodes have covariance V with each other. It is
-    ``c^1/2`` times `gaussian_fisher` with V for S. For S = b^2 I and one g,
-    :math:`V = b^4 / (g^2 + 2 b^2)`. Units of the score; cost as `gaussian_fisher`.
+    Under the kernel's weight two nodes have covariance V. This is ``c^1/2`` times `gaussian_fisher`
+    with V for S. For S = b^2 I and one g, :math:`V = b^4 / (g^2 + 2 b^2)`. Units of the score; cost
+    as `gaussian_fisher`.
     Source: the double integral of Glaser et al. (2023), Section 4.2, over Gaussians.
     """
     g = lengths**2
@@ -109,10 +109,10 @@ def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
     r"""``phi(p) = [mu; Sigma^1/2]``, shape ``[n, 2 d]`` for variances, ``[n, d + d^2]`` otherwise.
 
     :math:`\|\phi(p) - \phi(q)\|^2 = \|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2` is
-    the squared 2-Wasserstein distance of Gaussians whose covariances commute (diagonal ones do)
-    and at least that of others. In units of the targets. Cost O(n d), for covariances O(n d^3).
+    the squared 2-Wasserstein distance of Gaussians with commuting (e.g. diagonal) covariances, and
+    an upper bound otherwise. In units of the targets. Cost O(n d), for covariances O(n d^3).
     Source: Widmann et al. (2021), App. D.1. (For isotropic Gaussians it is
-    |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et al. (2023) print the variances there.)
+    |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et al. (2023) print variances there.)
     """
     n, d = mean.shape
     if cov.ndim == 2:
@@ -125,8 +125,8 @@ def sliced_wasserstein(
 ) -> Float[Array, "n qm"]:
     r"""``phi(p) = (q m)^-1/2 sort(<theta_l, y_k>)``, sorted over k for each direction theta_l.
 
-    :math:`\|\phi(p) - \phi(q)\|^2` is the mean over the directions of the squared 2-Wasserstein
-    distance of the projected samples, which in one dimension pairs them in order. In units of the
+    :math:`\|\phi(p) - \phi(q)\|^2` is the mean over directions of the squared 2-Wasserstein
+    distance of the projected samples, which pairs sorted values. In units of the
     targets; cost O(n q m (d + log m)).
     Source: Bonneel et al. (2015), Sliced and Radon Wasserstein barycenters of measures.
     """

@@ -19,12 +19,12 @@ class Fisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD), from scores at nodes.
 
     :math:`\frac1m \sum_k \|s_p(z_k) - s_q(z_k)\|^2` estimates :math:`\int \|s_p - s_q\|^2 d\nu`
-    from draws z of the base measure nu. It needs no constant of the densities, and is blind to the
-    mixing proportions of well-separated modes, as every distance of scores is.
+    from draws z of the base measure nu. It needs no normalizing constants and, like every distance
+    of scores, does not see the mixing proportions of well-separated modes.
 
     Args:
-        zero_outside: Count a score as 0 at nodes where its density is 0; otherwise it is
-            not finite there, and so is the result.
+        zero_outside: Whether scores at nodes of density 0 count as 0; otherwise they, and the
+            result, are not finite.
 
     Cost: n m scores for m nodes.
 
@@ -53,7 +53,7 @@ class Fisher(_Euclidean, eqx.Module):
 
 
 def ground_kernel(kernel: KernelLike | None) -> Any:
-    """A ground kernel as a pytree; None is a Gaussian whose bandwidth is still open."""
+    """Return a ground kernel as a pytree; None is a Gaussian with unset bandwidth."""
     if kernel is None:
         return points.Gaussian()
     if not callable(kernel):
@@ -61,23 +61,22 @@ def ground_kernel(kernel: KernelLike | None) -> Any:
             f"ground: wanted a kernel k(x, y) of two points, such as jaxcal.kernels.Gaussian(), "
             f"got {type(kernel).__name__}"
         )
-    # a plain function becomes part of the program, not of the data
+    # a plain function is part of the program, not of the data
     return kernel if isinstance(kernel, (eqx.Module, Partial)) else Partial(kernel)
 
 
 class KernelFisher(_Euclidean, eqx.Module):
     r"""Kernelized Fisher divergence (KGFD), from scores at nodes and a ground kernel.
 
-    :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`: where GFD
-    counts every difference of scores, this one smooths it first, and is at most GFD times the
-    largest value of K. Blind, like GFD, to the mixing proportions of well-separated modes.
+    :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`: the difference
+    of scores is smoothed first; the value is at most GFD times the maximum of K. Like GFD, it does
+    not see the mixing proportions of well-separated modes.
 
     Args:
-        ground: Kernel K of two points, scalar or with matrices [d, d] for values
-            (`GradientKernel`, or a function of your own), in the units of the test; a Gaussian by
-            default. An unset bandwidth follows the second-order heuristic where the
-            predictions are Gaussian or can be drawn from, and is the median distance of the nodes
-            otherwise.
+        ground: Kernel K of two points, scalar or matrix-valued [d, d] (`GradientKernel`, or a
+            function), in the units of the test; a Gaussian by default. An unset bandwidth uses the
+            second-order heuristic for predictions that are Gaussian or can be sampled, and the
+            median distance of the nodes otherwise.
 
     Cost: O(n m^2 d) on top of the n m scores.
 
@@ -94,7 +93,7 @@ class KernelFisher(_Euclidean, eqx.Module):
     def fitted(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> "KernelFisher":
-        """The same divergence with the bandwidth of its ground kernel."""
+        """Return the divergence with the bandwidth of its ground kernel set."""
         if at_nodes is None or at_nodes.nodes is None or not points.needs_bandwidth(self.ground):
             return self
         bandwidth = _ground_bandwidth(key, predictions, at_nodes.nodes)
@@ -154,8 +153,8 @@ def with_ground_bandwidth(kernel: KernelLike, bandwidth: Array) -> KernelLike:
 def _ground_bandwidth(key: Key, predictions: Any, nodes: Nodes) -> Scalar:
     try:
         bandwidth = second_order_heuristic(key, predictions)
-    except (TypeError, NotImplementedError):  # neither moments nor a sampler
+    except (TypeError, NotImplementedError):  # neither moments nor draws
         if len(nodes) < 2:
-            return jnp.ones((), nodes.dtype)  # no distance to measure, and none to scale
+            return jnp.ones((), nodes.dtype)  # a single node has no distances
         bandwidth, _ = median_heuristic(Vectors(nodes), nodes)
     return bandwidth.astype(nodes.dtype)

@@ -1,8 +1,7 @@
-"""Distances between Gaussian predictions in closed form: Fisher, kernelized Fisher, Wasserstein
-(also of Laplace predictions).
+"""Closed-form distances of Gaussian predictions: Fisher, kernelized Fisher, Wasserstein.
 
-They take numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
-shape [n], and raise TypeError for anything else.
+They accept numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
+shape [n], `Wasserstein` also Laplace predictions; TypeError otherwise.
 """
 
 from typing import NamedTuple
@@ -25,7 +24,7 @@ from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLi
 
 
 def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
-    """Means [n, d] and (co)variances of n Gaussian predictions, or an error that says why not."""
+    """Return means [n, d] and (co)variances of n Gaussian predictions; else an explained error."""
     _check_batch(predictions)
     mean, cov = gaussian_moments(predictions)
     if mean.ndim != 2:
@@ -41,14 +40,14 @@ def _check_batch(predictions: PredictionsLike) -> None:
 
 
 def optional_floats(value: ArrayLike | None) -> Array | None:
-    """None, or a floating-point array."""
+    """Return None or a floating-point array."""
     return None if value is None else convert.floats(value, "mean or cov")
 
 
 def _base(
     predictions: PredictionsLike, mean: Array | None, cov: Array | None, like: Points
 ) -> tuple[Point, BaseCov]:
-    """Mean and (co)variance of the base measure in the units of the predictions."""
+    """Return mean and (co)variance of the base measure in the units of the predictions."""
     d, dtype = like.shape[1], like.dtype
     if mean is not None and mean.shape not in ((), (d,)):
         raise ValueError(f"mean: wanted a number or a vector of length {d}, got {mean.shape}")
@@ -67,12 +66,11 @@ def _base(
 
 
 class GaussianFisher(_Euclidean, eqx.Module):
-    r"""Generalized Fisher divergence (GFD) of Gaussian predictions, exactly: no nodes.
+    r"""Generalized Fisher divergence (GFD) of Gaussian predictions in closed form, without nodes.
 
     :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
-    with precisions :math:`\Lambda` and base measure N(m, S). The base measure is in the units of
-    the targets, like ``base_measure`` of a test, and by default standard normal in the units of
-    the test.
+    with precisions :math:`\Lambda` and base measure N(m, S), in the units of the targets like
+    ``base_measure`` of a test; by default standard normal in the units of the test.
 
     Args:
         mean: Mean m of the base measure, [] or [d].
@@ -102,16 +100,15 @@ class GaussianFisher(_Euclidean, eqx.Module):
 class GaussianKernelFisher(_Euclidean, eqx.Module):
     r"""Kernelized Fisher divergence (KGFD) of Gaussian predictions with a Gaussian ground kernel.
 
-    For base N(0, b^2 I) and isotropic Gaussians the squared distance is
+    For base measure N(0, b^2 I) and isotropic Gaussians the squared distance is
     :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2} (\sigma_p^{-2} -
-    \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`. Where all covariances are
-    equal it is GFD times a constant, and a kernel on it with the median heuristic is the same
-    kernel.
+    \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`. If all covariances are equal
+    it is a constant times GFD, so a kernel on it with the median heuristic is that on GFD.
 
     Args:
         mean: Mean of the base measure, as in `GaussianFisher`.
         cov: Covariance of the base measure, as in `GaussianFisher`.
-        bandwidth: Length g of the ground kernel ``exp(-|x - y|^2 / (2 g^2))``, [] or one a
+        bandwidth: Length g of the ground kernel ``exp(-|x - y|^2 / (2 g^2))``, [] or one per
             coordinate [d], in the units of the test; by default the second-order heuristic.
 
     Cost: O(n d), for full covariances O(n d^3).
@@ -131,7 +128,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
     def fitted(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> "GaussianKernelFisher":
-        """The same divergence with the bandwidth of its ground kernel."""
+        """Return the divergence with the bandwidth of its ground kernel set."""
         if self.bandwidth is not None:
             return self
         bandwidth = spread_of_gaussians(key, *moments(predictions))
@@ -149,7 +146,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
 
 
 def as_lengths(length: Array, like: Points, name: str) -> Point:
-    """A bandwidth as one length a coordinate."""
+    """Return a bandwidth as one length per coordinate."""
     d = like.shape[1]
     if length.shape not in ((), (d,)):
         raise ValueError(f"{name}: wanted one length or {d}, got shape {length.shape}")
@@ -159,11 +156,11 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
 class Wasserstein(_Euclidean, eqx.Module):
     r"""2-Wasserstein distance of Gaussian or Laplace predictions, as a distance of vectors.
 
-    :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact where the covariances
-    commute (numbers, independent coordinates, isotropic), an upper bound of W2 squared elsewhere,
-    and always a distance that makes positive definite kernels. `Bures` is W2 itself. Of Laplace
-    predictions with independent coordinates
-    :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the test.
+    :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact for commuting covariances
+    (scalar, diagonal, isotropic), an upper bound of the squared W2 otherwise, and always Euclidean,
+    so kernels on it are positive definite. `Bures` is W2 itself. For Laplace predictions with
+    independent coordinates :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the
+    test.
 
     Cost: O(n d), for full covariances O(n d^3).
 
@@ -205,9 +202,9 @@ class Bures(eqx.Module):
     r"""2-Wasserstein distance of Gaussian predictions with any covariances, pair by pair.
 
     :math:`\|\mu - \mu'\|^2 + tr(\Sigma + \Sigma' - 2 (\Sigma'^{1/2} \Sigma \Sigma'^{1/2})^{1/2})`.
-    Where covariances do not commute this is not a distance of vectors, and ``exp(-W^2 / 2 s^2)``
-    need not be positive definite: a test statistic built on it can be negative under any data.
-    Prefer `Wasserstein`, which agrees with it where they commute.
+    For covariances that do not commute it is not Euclidean, and ``exp(-W^2 / 2 s^2)`` need not be
+    positive definite: a statistic with this kernel can be negative. Prefer `Wasserstein`, which is
+    equal for commuting covariances.
 
     Cost: O(n^2 d^3).
 
@@ -241,6 +238,6 @@ def _bures(p: GaussianRoots, q: GaussianRoots) -> Array:
     if p.root.ndim == 1:
         return shift + jnp.sum((p.root - q.root) ** 2)
     product = p.root @ q.root
-    # (R' Sigma R')^1/2 has the singular values of R R' for eigenvalues
+    # the singular values of R R' are the eigenvalues of (R' Sigma R')^1/2
     overlap = jnp.sum(safe_sqrt(jnp.linalg.eigvalsh(product.T @ product)))
     return shift + at_least(p.size + q.size - 2 * overlap, 0)

@@ -19,8 +19,8 @@ from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
 class Embedded(eqx.Module):
-    """``features`` of the kernel means, ``squared_norms`` [n]: each kernel mean times itself, and
-    the arrays of the formulas, the same in every row."""
+    """``features`` of the kernel means, ``squared_norms`` [n] of these, and the arrays of the
+    formulas, the same in every row."""
 
     features: PyTree
     squared_norms: Float[Array, " n"]
@@ -31,21 +31,21 @@ class MMD(eqx.Module):
     r"""Maximum mean discrepancy (MMD) of two predictions, with a ground kernel on the targets.
 
     :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`, from
-    `jaxcal.kernel_means`: in closed form where there is one. From draws each draw is also paired
-    with itself, which makes it the distance of two samples (never negative, with positive definite
-    kernels), with a bias of O(1 / draws). Valid for mixtures, where `MixtureWasserstein` promises
-    no positive definite kernels. Rounding leaves an error of the order of eps in the squared
-    distance, so distances below eps^1/2 are noise.
+    `jaxcal.kernel_means`, in closed form if there is one. With draws, pairs of a draw with itself
+    are included, which makes it the distance of two samples (never negative, for positive definite
+    kernels) with a bias of O(1 / draws). Kernels on it are positive definite for mixtures too,
+    unlike those on `MixtureWasserstein`. Squared distances have a rounding error of about eps, so
+    distances below eps^1/2 are noise.
 
     Args:
-        ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth follows the
+        ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth uses the
             second-order heuristic, in the units of the test.
-        n_draws: Take so many draws of each prediction. None takes the closed form where there is
-            one, or all draws of `jaxcal.Draws`.
-        of_targets: Use the target kernel of the test as the ground kernel, as `skce_test` does by
+        n_draws: Number of draws of each prediction. None uses the closed form if there is one, or
+            all draws of `jaxcal.Draws`.
+        of_targets: Use the target kernel of the test as ground kernel, as `skce_test` does by
             default for predictions that are neither normal, Laplace nor classes.
 
-    Cost: that of kappa_2 a pair: O(d), for full covariances O(d^3), from m draws O(m^2 d).
+    Cost per pair: that of kappa_2, O(d), for full covariances O(d^3), with m draws O(m^2 d).
 
     Source: Gretton et al. (2012); Glaser et al. (2023), Section 4; the closed form as in Widmann et
     al. (2021), App. D.1.
@@ -68,11 +68,11 @@ class MMD(eqx.Module):
         check_n_draws(self.n_draws)
 
     def with_target_kernel(self, kernel: KernelLike) -> "MMD":
-        """The same divergence with this kernel, where it is to use that of the test."""
+        """Return the divergence with the test's target kernel, if ``of_targets``."""
         return MMD(kernel, self.n_draws) if self.of_targets else self
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
-        """The same divergence with the bandwidth of its ground kernel."""
+        """Return the divergence with the bandwidth of its ground kernel set."""
         if not points.needs_bandwidth(self.ground):
             return self
         draw_key, bandwidth_key = jax.random.split(key)

@@ -1,7 +1,7 @@
-"""Predictions over classes: their probability vectors, and distances between those.
+"""Class probabilities as predictions, and distances between them.
 
 A prediction is a row of probabilities, numpyro's ``Categorical`` (by probabilities or logits) or
-``Bernoulli``, which counts as the two classes (0, 1). An embedding of your own is
+``Bernoulli``, which counts as the classes (0, 1). For other embeddings use
 `jaxcal.divergences.Vectors`.
 """
 
@@ -19,14 +19,14 @@ from jaxcal.read import checks
 from jaxcal.read.sampling import check_batch
 from jaxcal.typing import Features, Key, PredictionsLike
 
-AT_ONCE = 16  # classes a step: enough to keep a core busy, few enough to compile quickly
+AT_ONCE = 16  # classes per step: enough to use a core fully, few enough to compile quickly
 
 
 def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
-    """Class probabilities [n, m] of n predictions over m classes 0, .., m - 1.
+    """Return class probabilities [n, m] of n predictions over m classes 0, .., m - 1.
 
-    Raises TypeError for predictions that are not over classes, ValueError for shapes and, outside
-    of jit, for rows that are no probabilities.
+    TypeError if predictions are not over classes; ValueError for wrong shapes and, outside of jit,
+    for rows that are no probabilities.
     """
     base = predictions
     while type(base).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
@@ -54,7 +54,7 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
     return checks.probabilities(predictions)
 
 
-Columns = tuple[Float[Array, " _"], ...]  # one array a class: a pass over pairs reads it in order
+Columns = tuple[Float[Array, " _"], ...]  # one array per class, contiguous in a pass over pairs
 
 
 def by_class(
@@ -62,7 +62,7 @@ def by_class(
     rows: Columns | Float[Array, "r m"],
     cols: Columns | Float[Array, "c m"],
 ) -> Float[Array, "r c"]:
-    """Sum over classes of ``term(row, col)``, [r, c]: nothing of shape [r, c, m] is ever held."""
+    """Return the sum over classes of ``term(row, col)``, [r, c], without an array [r, c, m]."""
 
     def some(left: PyTree, right: PyTree) -> Array:
         terms = [term(p[:, None], q[None]) for p, q in zip(left, right, strict=True)]
@@ -76,7 +76,7 @@ def by_class(
     left, right = rows.T, cols.T
     rest = slice(whole * AT_ONCE, m)
 
-    @jax.checkpoint  # the backward pass computes the terms again instead of keeping m blocks
+    @jax.checkpoint  # the backward pass recomputes the terms instead of storing m blocks
     def step(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
         return total + some(*part), None
 
@@ -86,7 +86,7 @@ def by_class(
 
 
 class _Simplex:
-    """Distances whose features are probabilities: few classes one by one, many together."""
+    """Distances whose features are probabilities: one array per class, or one array for many."""
 
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
@@ -94,27 +94,27 @@ class _Simplex:
         return self.in_order(class_probabilities(predictions))
 
     def center(self, features: Features) -> None:
-        """Probabilities have no common offset."""
+        """Return None: probabilities have no common offset."""
 
     def in_order(self, features: Features) -> Features:
-        """Features from probabilities [n, m], as `by_class` reads them fastest."""
+        """Return features from probabilities [n, m] in the fastest layout for `by_class`."""
         if isinstance(features, tuple):
             return features
         few = features.shape[1] <= AT_ONCE
         return tuple(features.T) if few else features
 
     def vectors(self, features: Features) -> Float[Array, "n m"]:
-        """Probabilities [n, m] from features."""
+        """Return probabilities [n, m] from features."""
         return jnp.stack(features, axis=-1) if isinstance(features, tuple) else features
 
 
 class TotalVariation(_Simplex, eqx.Module):
     r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
 
-    `jaxcal.kernels.Laplace` on it is :math:`\exp(-TV / l)`, positive definite because the sum of
-    absolute differences is; ``Gaussian`` on it need not be.
+    `jaxcal.kernels.Laplace` on it is :math:`\exp(-TV / l)`, which is positive definite;
+    ``Gaussian`` on it need not be.
 
-    Cost: O(m) a pair for m classes, without a matrix product; memory for r rows and c columns
+    Cost: O(m) per pair for m classes, without a matrix product; memory for r rows and c columns
     O(r c + m (r + c)).
 
     Source: the class kernel of Widmann et al. (2019), as in Widmann et al. (2021), App. E.
@@ -135,7 +135,7 @@ class TotalVariation(_Simplex, eqx.Module):
         return (by_class(_gap, self.in_order(rows), self.in_order(cols)) / 2) ** 2
 
     def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        """Return squared distances, exactly 0 for predictions equal up to rounding."""
         return self.squared_distances(rows, cols)
 
     def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
@@ -146,11 +146,11 @@ class TotalVariation(_Simplex, eqx.Module):
 class Euclidean(_Simplex, _Euclidean, eqx.Module):
     r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
 
-    Makes positive definite kernels with every radial kernel. Up to 16 classes are subtracted one
-    by one, so that equal predictions are at distance 0 exactly; more go through one matrix
-    product, which leaves noise of about eps^1/2 in small distances.
+    Every radial kernel on it is positive definite. Up to 16 classes are subtracted one by one, so
+    equal predictions have distance exactly 0; more use one matrix product, with errors of about
+    eps^1/2 in small distances.
 
-    Cost: O(m) a pair for m classes.
+    Cost: O(m) per pair for m classes.
 
     Source: Widmann et al. (2021), App. E.
 
@@ -168,7 +168,7 @@ class Euclidean(_Simplex, _Euclidean, eqx.Module):
         return super().squared_distances(rows, cols)
 
     def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        """Return squared distances, exactly 0 for predictions equal up to rounding."""
         rows, cols = self.in_order(rows), self.in_order(cols)
         if isinstance(rows, tuple):
             return self.squared_distances(rows, cols)

@@ -1,9 +1,9 @@
-r"""Optimal transport: between the components of two mixtures, and between projected draws.
+"""Optimal transport between the components of two mixtures, and between projected draws.
 
-No mixture distance makes a kernel that is positive definite for sure. Theorem D.1 of Widmann,
-Lindsten and Zachariah (2021) says that MW_s is the distance of a Hilbert space; its proof
-factorises couplings that cannot be factorised, and four mixtures of two normals already contradict
-it. The biased SKCE with such a kernel may be negative, and its p-values are not backed by theory;
+Kernels on mixture distances need not be positive definite. Theorem D.1 of Widmann, Lindsten and
+Zachariah (2021) states that MW_s is a Hilbert space distance; its proof factorizes couplings that
+cannot be factorized, and four mixtures of two normals are a counterexample. The biased SKCE with
+such a kernel may be negative, and its p-values have no theory;
 experiments/reference/definiteness.py computes the eigenvalues of a kernel on given predictions.
 """
 
@@ -23,24 +23,24 @@ from jaxcal.read.families import Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.read.sampling import check_batch, check_n_draws, drawn
 from jaxcal.typing import Features, Key, PredictionsLike
 
-TOGETHER = 64  # linear programs of one call: the overhead of a call is shared
-TOLERANCE = 1e-10  # the finest that HiGHS takes
+TOGETHER = 64  # linear programs per call, which share its overhead
+TOLERANCE = 1e-10  # the smallest that HiGHS accepts
 
 
 @runtime_checkable
 class Transport(Protocol):
-    """A coupling of weights [..., k] and [..., l] that costs little: [..., k, l]."""
+    """Protocol of functions from costs and weights [..., k], [..., l] to couplings [..., k, l]."""
 
     def __call__(self, cost: Array, left: Array, right: Array, /) -> Array: ...
 
 
 class Exact(eqx.Module):
-    """Couplings of least cost, by SciPy on the host: any weights, any numbers of components.
+    """Exact optimal couplings for any weights and numbers of components, by SciPy on the host.
 
-    Equal weights and as many components on both sides are an assignment problem (about 10
-    microseconds a pair for 10 components); all others go to HiGHS as linear programs, many pairs
-    in one (about a tenth of a millisecond a pair and more). Outside of the compiled program either
-    way, so use few observations: n^2 / 2 pairs are solved.
+    Equal weights and numbers of components are an assignment problem (about 10 microseconds per
+    pair for 10 components); others are linear programs by HiGHS, several pairs per call (a tenth of
+    a millisecond per pair and more). n^2 / 2 pairs are solved outside of the compiled program, so
+    use few observations.
     """
 
     def __call__(self, cost: Array, left: Array, right: Array) -> Array:
@@ -49,30 +49,29 @@ class Exact(eqx.Module):
 
 
 class Components(NamedTuple):
-    """``weights`` [n, k], and the components as vectors whose distances are theirs, [n, k, q]."""
+    """``weights`` [n, k], and vectors [n, k, q] whose distances are those of the components."""
 
     weights: Float[Array, "n k"]
     vectors: Float[Array, "n k q"]
 
 
 class MixtureWasserstein(eqx.Module):
-    r"""``MW_s``: the Wasserstein distance of two mixtures as measures on their components.
+    r"""``MW_s``: Wasserstein distance of two mixtures as discrete measures on their components.
 
     :math:`MW_s(p, q) = \min_w (\sum_{ij} w_{ij} d(p_i, q_j)^s)^{1/s}` over couplings w of the two
-    vectors of weights, with d the 2-Wasserstein distance of the components: exact for normals
-    whose covariances commute (numbers, independent coordinates) and for Laplace components, for
-    others the bound of `Wasserstein`. A metric, at least W_2 of the mixtures for s = 2; it does
-    not promise positive definite kernels (see the module). Accepts numpyro's ``MixtureSameFamily``
-    and ``MixtureGeneral`` of normals or Laplace distributions with batch shape [n], and normals
-    and Laplace distributions themselves, as mixtures of one. Gradients flow through the
-    components; couplings and weights count as constants.
+    weight vectors, with d the distance `Wasserstein` of the components: W2 for normals with
+    commuting covariances and for Laplace components, an upper bound otherwise. A metric, at least
+    W_2 of the mixtures for s = 2; kernels on it need not be positive definite (see the module).
+    Accepts numpyro's ``MixtureSameFamily`` and ``MixtureGeneral`` of normals or Laplace
+    distributions with batch shape [n], and these distributions themselves. Gradients flow through
+    the components; couplings and weights are constants.
 
     Args:
         s: Order, at least 1.
         transport: How couplings are computed: `Exact` of `jaxcal.divergences.transport` by SciPy,
-            or a function of (cost, weights, weights) of your own, such as Sinkhorn's.
+            or a function of (cost, weights, weights), such as Sinkhorn's algorithm.
 
-    Cost: an optimal transport of the components a pair, by default on the host.
+    Cost per pair: an optimal transport of the components, by default on the host.
 
     Source: Widmann, Lindsten and Zachariah (2021), eq. (D.2); Delon and Desolneux (2020) for
     s = 2.
@@ -119,7 +118,7 @@ class MixtureWasserstein(eqx.Module):
 
 
 def _power(values: Array, exponent: float) -> Array:
-    """Values >= 0 to a positive power, with gradient 0 at 0."""
+    """Return values >= 0 to a positive power, with gradient 0 at 0."""
     if exponent == 0.5:
         return safe_sqrt(values)
     positive = values > 0
@@ -129,7 +128,7 @@ def _power(values: Array, exponent: float) -> Array:
 
 
 def components(predictions: PredictionsLike) -> Components:
-    """Weights and component vectors of n mixtures, or TypeError for other predictions."""
+    """Return weights and component vectors of n mixtures; TypeError for other predictions."""
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     check_batch(original)
     distribution = distribution_of(predictions)
@@ -153,7 +152,7 @@ def components(predictions: PredictionsLike) -> Components:
 
 
 def _vectors(parts: Normals | Laplaces) -> Array:
-    """Components [n, k, d] as vectors [n, k, q] whose distances are the 2-Wasserstein distances."""
+    """Return vectors [n, k, q] whose distances are the 2-Wasserstein distances of components."""
     if isinstance(parts, Laplaces):
         return jnp.concatenate([parts.loc, 2**0.5 * parts.scale], axis=-1)
     mean, cov = parts
@@ -163,7 +162,7 @@ def _vectors(parts: Normals | Laplaces) -> Array:
 
 
 def _couplings(cost: Any, left: PyTree, right: PyTree) -> np.ndarray:
-    """Couplings of least cost, [..., k, l]; NaN where a cost or a weight is not finite."""
+    """Return optimal couplings, [..., k, l]; NaN where a cost or a weight is not finite."""
     cost = np.asarray(cost)
     k, m = cost.shape[-2:]
     costs = cost.reshape(-1, k, m).astype(float)
@@ -183,7 +182,7 @@ def _couplings(cost: Any, left: PyTree, right: PyTree) -> np.ndarray:
 
 
 def _assigned(cost: np.ndarray) -> np.ndarray:
-    """The assignment of least cost as a coupling of equal weights."""
+    """Return the optimal assignment as a coupling of equal weights."""
     from scipy.optimize import linear_sum_assignment
 
     plan = np.zeros_like(cost)
@@ -192,7 +191,7 @@ def _assigned(cost: np.ndarray) -> np.ndarray:
 
 
 def _linear_programs(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Couplings of several pairs by ONE linear program, whose constraints are blocks."""
+    """Return couplings of several pairs from ONE linear program with block constraints."""
     from scipy import sparse
     from scipy.optimize import linprog
 
@@ -201,7 +200,7 @@ def _linear_programs(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndar
         return a[:, :, None] * b[:, None, :]
     sums = np.concatenate(
         [np.kron(np.eye(k), np.ones(m)), np.kron(np.ones(k), np.eye(m))[:-1]]
-    )  # the last column's sum follows from the others
+    )  # the others imply the sum of the last column
     scale = np.maximum(costs.max(axis=(1, 2), keepdims=True), np.finfo(float).tiny)
     solution = linprog(
         (costs / scale).ravel(),
@@ -223,16 +222,15 @@ def _linear_programs(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndar
 class SlicedWasserstein(_Euclidean, eqx.Module):
     """Sliced 2-Wasserstein distance, from draws of each prediction.
 
-    The root mean square, over random directions, of the 2-Wasserstein distance of the projected
-    draws; in one dimension there is one direction, and the distance is that of the draws
-    themselves. Two predictions that agree have a positive distance, of the order of
-    n_draws^-1/2, since their draws differ.
+    Root mean square, over random directions, of the 2-Wasserstein distance of the projected draws;
+    in one dimension, the distance of the draws themselves. Equal predictions have a positive
+    distance of order n_draws^-1/2, since their draws differ.
 
     Args:
         n_draws: Number of draws of each prediction; None takes all draws of `jaxcal.Draws`.
         n_projections: Number of directions.
 
-    Cost: ``n_draws n_projections`` multiplications a pair, the length of the features.
+    Cost per pair: ``n_draws n_projections`` multiplications, the length of the features.
 
     Source: Bonneel et al. (2015), Sliced and Radon Wasserstein barycenters of measures.
 

@@ -30,14 +30,14 @@ class NodeScores(NamedTuple):
 
 @runtime_checkable
 class VectorDivergence(Divergence, Protocol):
-    """A divergence between ``vectors`` [n, q]: their Euclidean distance where it says so by
-    ``euclidean = True``."""
+    """A divergence with feature ``vectors`` [n, q]; with ``euclidean = True`` it is their Euclidean
+    distance."""
 
     def vectors(self, features: Features, /) -> Array: ...
 
 
 class _Euclidean:
-    """Distances whose features are vectors."""
+    """Base of distances whose features are vectors."""
 
     euclidean: ClassVar[bool] = True
 
@@ -45,19 +45,19 @@ class _Euclidean:
         return features
 
     def in_order(self, features: PyTree) -> Array:
-        """Features as `separations` takes them: about their mean, where it takes products."""
+        """Return features as inputs of `separations`, centred if it uses matrix products."""
         vectors = self.vectors(features)
         return centred(vectors) if vectors.shape[1] > points.FEW else vectors
 
     def center(self, features: PyTree) -> Array | None:
-        """The mean of the vectors, which tests take off them, [1, q]."""
+        """Return the mean of the vectors, [1, q], which tests subtract."""
         return _mean(features)
 
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
 
     def separations(self, rows: Array, cols: Array) -> Array:
-        """Squared distances, 0 exactly where two predictions cannot be told apart."""
+        """Return squared distances, exactly 0 for predictions equal up to rounding."""
         return points.separations(rows, cols)
 
     def paired(self, rows: Array, cols: Array) -> Array:
@@ -65,22 +65,21 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """The vectors about their mean: distances stay, and a common offset costs them no digits.
+    """Return the vectors minus their mean, so that a common offset costs their distances no digits.
 
-    Entries that are not finite stay in their own rows: their columns keep their offset.
+    Columns with entries that are not finite keep their offset, and other rows stay finite.
     """
     return vectors - _mean(vectors)
 
 
 def _mean(vectors: Array) -> Array:
-    """The mean [1, q], 0 for columns where it is not finite."""
+    """Return the mean [1, q], 0 for columns where it is not finite."""
     mean = jnp.mean(vectors, axis=0, keepdims=True)
     return jnp.where(jnp.isfinite(mean), mean, 0)
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:
-    """Whether the distance is that of vectors, ``divergence.vectors(features)``: it says so by
-    ``euclidean = True``."""
+    """Return whether the divergence declares that it is the Euclidean distance of its vectors."""
     return getattr(divergence, "euclidean", False)
 
 
@@ -93,15 +92,15 @@ def _vectors(value: ArrayLike) -> Array:
 
 
 class Vectors(_Euclidean, eqx.Module):
-    """Euclidean distance of vectors that the user gives, one a prediction.
+    """Euclidean distance of vectors from the user, one per prediction.
 
-    Inputs x make a conditional goodness-of-fit test; an embedding of the predictions computed
-    elsewhere makes a calibration test.
+    Inputs x make a conditional goodness-of-fit test; an embedding of the predictions makes a
+    calibration test.
 
     Args:
         values: Vectors, [n, q].
 
-    Cost: O(q) a pair.
+    Cost: O(q) per pair.
 
     Example:
         >>> import jax, jaxcal
@@ -122,20 +121,20 @@ class Vectors(_Euclidean, eqx.Module):
 
 
 def check_rows(divergence: DivergenceLike, n: int) -> None:
-    """ValueError where `Vectors` are not one a prediction."""
+    """Raise ValueError if `Vectors` do not have one row per prediction."""
     if isinstance(divergence, Vectors) and (rows := divergence.values.shape[0]) != n:
         raise ValueError(
-            f"divergence: wanted Vectors with values of n={n} rows, one a prediction, got {rows}"
+            f"divergence: wanted Vectors with values of n={n} rows, one per prediction, got {rows}"
         )
 
 
 def gram_block(
     kernel: KernelLike, divergence: DivergenceLike, rows: Features, cols: Features
 ) -> Array:
-    """Kernel matrix of r rows and c columns of predictions, from their features; [r, c].
+    """Return the kernel matrix [r, c] of predictions from their features.
 
-    One matrix product where the kernel has a radial profile; other kernels see the feature vectors,
-    as in `jaxcal.kernels.points.matrix`.
+    One matrix product for radial kernels; other kernels take the feature vectors, as in
+    `jaxcal.kernels.points.matrix`.
     """
     radial = points.profile(kernel)
     if radial is not None:
@@ -151,7 +150,7 @@ def gram_block(
 def gram_diagonal(
     kernel: KernelLike, divergence: DivergenceLike, features: Features
 ) -> Float[Array, " n"]:
-    """The kernel of each prediction with itself, from features; at a distance of 0 exactly."""
+    """Return the kernel of each prediction with itself, at distance exactly 0."""
     radial = points.profile(kernel)
     if radial is not None:
         none = jax.eval_shape(divergence.paired, features, features)

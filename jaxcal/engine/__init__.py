@@ -1,1 +1,1 @@
-"""Sums over vectors and over tiles of pairs; nothing else in the package loops over pairs."""
+"""Sums over vectors and over tiles of pairs: the only loops over pairs in the package."""

@@ -1,4 +1,4 @@
-"""How a program that fills the machine behaves under ``vmap``, and rows shared by devices."""
+"""How large programs behave under ``vmap``, and rows distributed over devices."""
 
 from collections.abc import Callable
 
@@ -11,12 +11,12 @@ from jaxtyping import PyTree
 
 
 def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """The same function, whose ``vmap`` on a CPU walks the batch instead of widening it.
+    """Return the function with a ``vmap`` that, on a CPU, loops over the batch.
 
-    A walk over blocks of H is built to stay in cache; a thousand of them side by side would not.
-    On other devices, and of derivatives, ``vmap`` is what it always is; ``jax.lax.map`` of a
-    derivative walks. Derivatives of every order and mode go through. What is not an array among the
-    arguments is held fixed; arrays that the function closes over are arguments like any other.
+    A walk over blocks of H fits the cache; a thousand of them side by side do not. On other
+    devices, and for derivatives, ``vmap`` is unchanged; ``jax.lax.map`` of a derivative loops.
+    Derivatives of every order and mode are supported. Arguments that are no arrays are static;
+    arrays that the function closes over are treated as arguments.
     """
     if jax.default_backend() != "cpu":
         return function
@@ -28,7 +28,7 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         def flat(*leaves: PyTree) -> PyTree:
             return function(*eqx.combine(jax.tree.unflatten(tree, leaves), fixed))
 
-        # tracing it once turns what it closes over into constants, which are passed as arguments
+        # tracing turns closed-over arrays into constants, which are then passed as arguments
         program, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
         count = len(program.consts)
 
@@ -44,7 +44,7 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 
 def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: bool) -> PyTree:
-    """``function(shared, rows)`` with the rows shared out among the devices of the mesh."""
+    """Return ``function(shared, rows)`` with the rows distributed over the devices of the mesh."""
     if mesh is None:
         return function
     axes = tuple(mesh.axis_names)

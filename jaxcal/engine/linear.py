@@ -1,9 +1,9 @@
 r"""Sums over pairs where h is an inner product of vectors z_i: n p numbers instead of n^2.
 
 :math:`\sum_{i \neq j} w_i w_j \langle z_i, z_j \rangle = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2`, and
-the eigenvalues of H other than 0 are those of :math:`Z^\top Z`. Vectors are made block by block and
-never held. For p numbers an observation and b weight columns the walk costs n p b multiplications,
-n p^2 / 2 more where squares or eigenvalues are asked for, and O(rows p + p^2) memory.
+the nonzero eigenvalues of H are those of :math:`Z^\top Z`. Vectors are computed block by block and
+never stored. For p numbers per observation and b weight columns the cost is n p b multiplications,
+plus n p^2 / 2 for squares or eigenvalues, and O(rows p + p^2) memory.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from jaxcal.engine.batching import one_at_a_time, over_rows
 from jaxcal.engine.quadratic import QuadraticSums, count
 from jaxcal.typing import Features, OfVectors
 
-ROWS = 4096  # at a time: enough for a matrix product at full rate
-SIDE = 256  # of the blocks of a symmetric product: smaller ones are slower by more than they save
+ROWS = 4096  # rows per block: enough for a matrix product at full rate
+SIDE = 256  # side of the blocks of a symmetric product: smaller ones cost more than they save
 
 
 def linear_sums(
@@ -32,27 +32,24 @@ def linear_sums(
     rows: int = ROWS,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """All sums over pairs of observations, from sums of their vectors.
+    """Return all sums over pairs of observations, from sums of their vectors.
 
     Args:
         pairwise: The statistic, with ``vectors(features)`` of shape [channels, p, n].
-        features: Pytree with leading axis n.
-        weights: [n, b], one draw of the null a column; b may be 0.
-        squares: Whether sums of squares of h are wanted.
-        eigenvalues: Whether the p largest eigenvalues of H without its diagonal are wanted, exact
-            where the diagonal is constant.
-        rows: Observations at a time.
+        features: Pytree with leading axis n >= 2.
+        weights: [n, b], one column per draw of the null; b may be 0.
+        squares: Whether to compute sums of squares of h.
+        eigenvalues: Whether to compute the p largest eigenvalues of H without its diagonal; exact
+            if the diagonal is constant.
+        rows: Observations per block.
         mesh: Devices that share the observations; results differ between meshes by rounding only.
 
     Returns:
-        `QuadraticSums`, as from `jaxcal.engine.quadratic.quadratic_sums`. Not finite where a
-        vector is not.
+        `QuadraticSums`, as from `jaxcal.engine.quadratic.quadratic_sums`; not finite if a vector
+        is not.
 
-    Raises:
-        ValueError: fewer than 2 observations, or weights of another length.
-
-    Cost: vectors of each observation twice, n p b multiplications, and for squares or eigenvalues
-    n p^2 / 2, or as much more as a triangle of blocks of `SIDE` is above half a square.
+    Cost: the vectors of each observation twice, n p b multiplications, and for squares or
+    eigenvalues n p^2 / 2 plus the half of the diagonal blocks of side `SIDE`.
     """
     n = count(features)
     if n < 2:
@@ -68,26 +65,26 @@ Triangle = list[list[Float[Array, "_ _"]]]
 
 
 def parts_of(z: Float[Array, "p n"]) -> Parts:
-    """z in parts of at most `SIDE` rows. Where parts alone are used each is made once; a compiler
-    makes all of z anew for every slice that is used beside it."""
+    """Split z into parts of at most `SIDE` rows. If nothing else uses z, each part is computed
+    once; otherwise a compiler recomputes all of z for every slice."""
     return [z[k : k + SIDE] for k in range(0, len(z), SIDE)]
 
 
 def along(parts: Parts, columns: Float[Array, "n b"]) -> Float[Array, "p b"]:
-    """``z @ columns``, of the parts of z."""
+    """Return ``z @ columns`` from the parts of z."""
     with jax.default_matmul_precision("highest"):
         return jnp.concatenate([part @ columns for part in parts])
 
 
 def triangle(parts: Parts) -> Triangle:
-    """``z @ z.T`` of the parts of z: its blocks from the diagonal to the right, row by row."""
-    # they decide p-values to many digits: reduced precision is not enough
+    """Return ``z @ z.T`` from the parts of z: per block row, the blocks from the diagonal on."""
+    # p-values depend on many of their digits: reduced precision is not enough
     with jax.default_matmul_precision("highest"):
         return [[part @ other.T for other in parts[k:]] for k, part in enumerate(parts)]
 
 
 def square(blocks: Triangle) -> Float[Array, "p p"]:
-    """The symmetric matrix of the blocks of its `triangle`."""
+    """Return the symmetric matrix from the blocks of its `triangle`."""
     places = range(len(blocks))
     return jnp.block(
         [[blocks[i][j - i] if i <= j else blocks[j][i - j].T for j in places] for i in places]
@@ -95,8 +92,7 @@ def square(blocks: Triangle) -> Float[Array, "p p"]:
 
 
 def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTree:
-    """n observations and columns, and more of them: of a real observation, which brings no NaN of
-    its own, with columns of 0."""
+    """Pad n observations with copies of the first, which add no NaN, and columns with zeros."""
 
     def repeated(leaf: Array) -> Array:
         return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])
@@ -105,12 +101,12 @@ def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTr
 
 
 def in_blocks(tree: PyTree, rows: int) -> PyTree:
-    """Arrays with a leading axis k rows as blocks [k, rows]."""
+    """Reshape arrays with leading axis k rows to blocks [k, rows]."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, rows, *leaf.shape[1:]), tree)
 
 
 def total(function: Callable[[PyTree], PyTree], blocks: PyTree) -> PyTree:
-    """The sum of ``function(block)`` over blocks, Kahan's compensated one."""
+    """Return the sum of ``function(block)`` over blocks, with Kahan's compensation."""
 
     @jax.checkpoint
     def step(carry: PyTree, block: PyTree) -> tuple[PyTree, None]:
@@ -145,7 +141,7 @@ def _sums(
     def gather(pairwise: OfVectors, data: PyTree) -> tuple[Array, Triangle]:
         def of_block(block: PyTree) -> tuple[Array, Triangle]:
             features, columns = block
-            z = pairwise.vectors(features) * columns[None, None, :, 0]  # 0 where it is filled
+            z = pairwise.vectors(features) * columns[None, None, :, 0]  # 0 for padding
             parts = parts_of(z.reshape(-1, side))
             return along(parts, columns), triangle(parts) if squares or eigenvalues else []
 
@@ -177,7 +173,7 @@ def _sums(
             all_squares=jnp.sum(products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
         )
     if eigenvalues:
-        # without the diagonal of H, which is nearly its mean in each of few directions of n
+        # subtract the diagonal of H; along few of n directions it acts nearly as its mean
         means = jnp.mean(diagonal, axis=1)
         every = jnp.linalg.eigvalsh(products)[None] - jnp.sum(means)
         if channels > 1:

@@ -1,10 +1,10 @@
-r"""THE engine: one walk over blocks of H accumulates every sum over pairs that a test needs.
+r"""The engine: one walk over blocks of H accumulates every sum over pairs that a test needs.
 
-H is never held. Blocks above the diagonal are computed once and count twice. For n observations,
+H is never stored. Blocks above the diagonal are computed once and count twice. For n observations,
 b weight columns and tiles of side t the walk costs n^2 b flops (plus the blocks themselves) and
-O(t^2 + n b) memory; up to one tile it is a single fused program. Columns of `HadamardSigns` cost
-n^2 additions together. ``vmap`` over data sets or models is one program too, which on a CPU walks
-them one at a time, in cache.
+O(t^2 + n b) memory; up to one tile it is a single fused program. All columns of `HadamardSigns`
+together cost n^2 additions. ``vmap`` over data sets or models is one program, which on a CPU
+processes them one at a time, in cache.
 """
 
 from functools import partial
@@ -22,8 +22,8 @@ from jaxcal.numerics import sketched_eigenvalues
 from jaxcal.results import Estimate
 from jaxcal.typing import Features, Pairwise, Scalar
 
-TILE = 512  # a float32 tile is 1 MiB: it stays in a core's second-level cache
-LANES = 8  # matrix products want their columns in multiples of this
+TILE = 512  # a float32 tile of 1 MiB fits in a core's second-level cache
+LANES = 8  # matrix products are fastest for multiples of this many columns
 
 
 class QuadraticSums(NamedTuple):
@@ -31,11 +31,10 @@ class QuadraticSums(NamedTuple):
 
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
     h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns of signs
-    and then for those of weights. ``squares`` [c]: sum of
-    h_ij^2 over i != j, and ``all_squares`` []: the same for the sum of the channels; where asked.
-    ``eigenvalues`` [r, k]: the largest of H without its diagonal, nearly, or 0 in their place where
-    they are negative; the sum of the channels first and then each channel where there are several;
-    where asked.
+    and then of weights. If requested: ``squares`` [c], sum of h_ij^2 over i != j;
+    ``all_squares`` [], the same for the sum of the channels; ``eigenvalues`` [r, k], approximate
+    largest eigenvalues of H without its diagonal, negative ones as 0, for the sum of the channels
+    and then for each channel if there are several.
     """
 
     total: Float[Array, " c"]
@@ -48,8 +47,8 @@ class QuadraticSums(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """What a tile weighs its rows with: weights, ones before them, a sketch, and signs in groups;
-    padding has zeros everywhere."""
+    """Columns that multiply the rows of a tile: ones and weights, a sketch, and grouped signs;
+    padding is zero everywhere."""
 
     weights: Float[Array, "r k"]
     sketch: Float[Array, "r q"]
@@ -58,7 +57,7 @@ class _Columns(NamedTuple):
 
 
 class _Forms(NamedTuple):
-    """Sums over pairs that are added up with compensation."""
+    """Sums over pairs that are accumulated with compensation."""
 
     weighted: Float[Array, "c k"]
     shares: Float[Array, "c m p"]  # of signs, by the distance of a pair's rows in their groups
@@ -68,14 +67,14 @@ class _Tile(NamedTuple):
     forms: _Forms
     row_sums: Float[Array, "c r"]
     col_sums: Float[Array, "c s"]
-    squares: Float[Array, " c1"]  # the channels', then that of their sum
-    row_products: Float[Array, "c r q"]  # h times the sketch, q = 0 where there is none
+    squares: Float[Array, " c1"]  # per channel, then of the sum of channels
+    row_products: Float[Array, "c r q"]  # h times the sketch; q = 0 without one
     col_products: Float[Array, "c s q"]
 
 
 class _Carry(NamedTuple):
     forms: _Forms
-    lost: _Forms  # what rounding has taken from ``forms`` so far (Kahan)
+    lost: _Forms  # rounding error of ``forms`` so far (Kahan)
     row_sums: Float[Array, "c n"]
     squares: Float[Array, " c1"]
     products: Float[Array, "c n q"]
@@ -92,27 +91,25 @@ def quadratic_sums(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """All sums over pairs in one pass over blocks of H.
+    """Return all sums over pairs from one pass over blocks of H.
 
     Args:
         pairwise: The statistic.
-        features: Pytree with leading axis n.
-        weights: [n, b], one bootstrap draw a column; b may be 0.
+        features: Pytree with leading axis n >= 2.
+        weights: [n, b], one column per bootstrap draw; b may be 0.
         signs: More columns, whose forms share their additions.
-        squares: Whether sums of squares of h are wanted.
-        sketch: [n, q] normal draws that the largest q eigenvalues of H are taken from, or None.
-        tile: Observations on the side of a tile.
+        squares: Whether to compute sums of squares of h.
+        sketch: [n, q] normal draws from which the q largest eigenvalues of H are estimated, or
+            None.
+        tile: Observations per side of a tile.
         mesh: Devices that share the tiles; results differ between meshes by rounding only.
 
     Returns:
-        `QuadraticSums`. Not finite where h is not. Differentiable: the backward pass computes the
-        blocks again.
-
-    Raises:
-        ValueError: fewer than 2 observations, or weights of another length.
+        `QuadraticSums`, not finite if h is not. Differentiable: the backward pass recomputes the
+        blocks.
 
     Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h; n^2 additions for signs in groups
-    of m, and n^2 / m^2 multiplications for each of them.
+    of m, and n^2 / m^2 multiplications per column.
     """
     n = count(features)
     if n < 2:
@@ -128,13 +125,13 @@ def quadratic_sums(
 def pair_means(
     pairwise: Pairwise, features: Features, *, tile: int = TILE, mesh: Mesh | None = None
 ) -> Estimate:
-    """The means of h over pairs of different observations, and over all pairs."""
+    """Return the means of h over pairs of different observations, and over all pairs."""
     none = jnp.zeros((count(features), 0))
     return means(quadratic_sums(pairwise, features, none, tile=tile, mesh=mesh))
 
 
 def means(sums: QuadraticSums) -> Estimate:
-    """The means of h over pairs of different observations, and over all pairs, from the sums."""
+    """Return the means of h over pairs of different observations, and over all pairs, from sums."""
     n, total = sums.diagonal.shape[1], jnp.sum(sums.total)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
@@ -192,7 +189,7 @@ def _sums(
 def _arranged(
     features: Features, columns: _Columns, signs: HadamardSigns, side: int
 ) -> tuple[Features, _Columns, Array]:
-    """Features and columns in the order of the signs, and the row of each observation there."""
+    """Return features and columns in the order of the signs, and each observation's row there."""
     places = signs.arranged(side)
     dtype = columns.weights.dtype
     real = places.signs != 0
@@ -209,7 +206,7 @@ def _arranged(
 
 
 def count(features: Features) -> int:
-    """The number of observations; ValueError where the leaves disagree."""
+    """Return the number of observations; ValueError if the leaves disagree."""
     counts = {leaf.shape[0] for leaf in jax.tree.leaves(features)}
     if len(counts) != 1:
         raise ValueError(f"features: leading axes must agree, got {sorted(counts)}")
@@ -217,19 +214,19 @@ def count(features: Features) -> int:
 
 
 def ordered_pairs(n: int) -> float:
-    """n (n - 1), as a float: from n = 46,342 on it is no 32-bit integer."""
+    """Return n (n - 1) as a float: from n = 46,342 on it overflows 32-bit integers."""
     return float(n * (n - 1))
 
 
 def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
-    """The draws between a column of ones (the statistic itself) and more of them, up to LANES."""
+    """Return the weights after a column of ones (the statistic itself), padded up to LANES."""
     more = -(weights.shape[1] + 1) % LANES
     ones = jnp.ones((weights.shape[0], 1 + more), dtype)
     return jnp.concatenate([ones[:, :1], weights.astype(dtype), ones[:, 1:]], axis=1)
 
 
 def _side(n: int, tile: int, devices: int, group: int) -> int:
-    """The side of the tiles: equal tiles of whole groups, at least about one a device."""
+    """Return the side of equal tiles of whole groups, with at least about one tile per device."""
     if devices == 1 and n <= tile:
         side = n
     else:
@@ -239,8 +236,8 @@ def _side(n: int, tile: int, devices: int, group: int) -> int:
 
 
 def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) -> _Tile:
-    """The sums of one tile; ``offset`` is the row number of its first row minus its column's."""
-    # the products inside a block cancel: the reduced precision some devices prefer is not enough
+    """Return the sums of one tile; ``offset`` is its first row number minus its first column's."""
+    # terms inside a block cancel: the default reduced precision of some devices is not enough
     with jax.default_matmul_precision("highest"):
         h = pairwise.block(rows, cols)
     side = jnp.arange(h.shape[-1])
@@ -262,7 +259,7 @@ def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) ->
 def _shares(
     h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
 ) -> Float[Array, "c m p"]:
-    """The forms of the patterns of groups, by the distance g of a pair within its groups."""
+    """Return the forms of the group patterns, by the offset g of a pair within its groups."""
     if columns_i.signs.shape[1] == 0:
         return jnp.zeros((h.shape[0], group, 0), h.dtype)
     parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)
@@ -272,7 +269,7 @@ def _shares(
 
 
 def _walk(pairwise, first, second, factor, features, columns, *, n, side, group, squares):
-    """Sums over the listed tiles: ``factor`` 1 on the diagonal, 2 above it, 0 for padding."""
+    """Return sums over listed tiles; ``factor``: 1 on the diagonal, 2 above, 0 for padding."""
     tiles = -(-n // side)
 
     def cut(leaf, rows, filling):
@@ -281,7 +278,7 @@ def _walk(pairwise, first, second, factor, features, columns, *, n, side, group,
 
     sizes = _Columns(side, side, side, side // group)
     in_tiles = (
-        # repeats of a real observation, so that padding brings no NaN of its own
+        # pad with copies of a real observation, which add no NaN
         jax.tree.map(lambda leaf: cut(leaf, side, leaf[:1]), features),
         jax.tree.map(lambda leaf, k: cut(leaf, k, jnp.zeros((), leaf.dtype)), columns, sizes),
     )
@@ -322,7 +319,7 @@ def _add_at(sums: Array, start: Array, values: Array) -> Array:
 
 
 def _spread(walk, mesh: Mesh | None, tiles: int):
-    """The walk over all tiles on and above the diagonal, shared out among the mesh's devices."""
+    """Return the walk over tiles on and above the diagonal, distributed over the mesh."""
     i, j = np.triu_indices(tiles)
     factor = np.where(i == j, 1, 2)
 
@@ -339,7 +336,7 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
         return jax.tree.map(lambda x: jax.lax.psum(x, axes), run(*args))
 
     split, whole = PartitionSpec(axes), PartitionSpec()
-    # every k-th tile to the same device: the cheap diagonal ones are spread evenly
+    # every k-th tile goes to the same device, which spreads the cheap diagonal ones evenly
     i, j, factor = (a.reshape(-1, mesh.size).T.reshape(-1) for a in (i, j, factor))
     spread = jax.shard_map(
         shared,
@@ -352,10 +349,11 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
 
 
 class BlockSums(NamedTuple):
-    """``means`` [c, m]: the mean of h_ij over i != j within each of m blocks; ``diagonal`` [c, n];
-    ``row_sums`` [c, n]: sums within the blocks, 0 for observations left over. ``squares`` [c]: sum
-    of h_ij^2 over i != j within the blocks, ``all_squares`` []: the same for the sum of the
-    channels; where asked."""
+    """Sums over pairs within m consecutive blocks, for each channel c.
+
+    ``means`` [c, m]: mean of h_ij over i != j within each block. ``diagonal`` [c, n]: h_ii.
+    ``row_sums`` [c, n]: sums within blocks, 0 for the last n mod size observations. ``squares``
+    [c]: sum of h_ij^2 over i != j; ``all_squares`` []: the same for the sum of the channels."""
 
     means: Float[Array, "c m"]
     diagonal: Float[Array, "c n"]
@@ -367,9 +365,9 @@ class BlockSums(NamedTuple):
 def block_sums(
     pairwise: Pairwise, features: Features, size: int, *, squares: bool = False
 ) -> BlockSums:
-    """Means of h within consecutive blocks of ``size`` observations: O(n size) evaluations of h.
+    """Return means of h within consecutive blocks of ``size``: O(n size) evaluations of h.
 
-    The last n mod size observations are left out. Raises ValueError unless 2 <= size <= n.
+    The last n mod size observations are ignored. ValueError unless 2 <= size <= n.
     """
     n = count(features)
     if not 2 <= size <= n:

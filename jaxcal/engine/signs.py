@@ -1,14 +1,14 @@
 r"""Random signs for a wild bootstrap: independent ones, and columns whose forms share additions.
 
-Columns that differ by columns of a Hadamard matrix only, :math:`w_j = s \circ h_j` with random
-signs s, have forms that one transform gives all at once. The entries of h_j multiply as their row
-numbers add bit by bit, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
+Columns :math:`w_j = s \circ h_j` with random signs s and columns h_j of a Hadamard matrix have
+forms that one transform computes together. The entries of h_j multiply as their row numbers add
+bit by bit, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
 
 .. math:: w_j^\top H w_j = \sum_g h_j(g) \sum_a s_a s_{a \oplus g} H_{a, a \oplus g}:
 
-n^2 additions for n draws, where independent columns take n^2 multiplications each. Every single
-column is one of independent signs; two of them are uncorrelated, and so are their forms but for the
-few pairs of entries that a random order of the observations leaves together.
+n^2 additions for n draws, instead of n^2 multiplications per independent column. Every single
+column is one of independent signs. Two columns are uncorrelated, and so are their forms, up to the
+few pairs of entries that stay together under a random order of the observations.
 """
 
 from typing import NamedTuple
@@ -21,37 +21,37 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.typing import DTypeLike, Key
 
-LARGEST_GROUP = 32  # larger groups save no more: blocks become narrow, and patterns are few by then
-LEAST_GROUPS = 12  # 2^11 patterns of signs over the groups, so that few are drawn twice
+LARGEST_GROUP = 32  # larger groups save nothing: blocks become narrow and patterns few
+LEAST_GROUPS = 12  # 2^11 sign patterns over the groups, so that few are drawn twice
 
 
 def independent_signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
-    """Independent random signs, 32 from each random word: 32 times fewer words than one a sign."""
+    """Return independent random signs, 32 from each random word."""
     words = jax.random.bits(key, (n * -(-b // 32),), jnp.uint32).reshape(n, -1)
     ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1
     return 1 - 2 * ones.reshape(n, -1)[:, :b].astype(dtype)
 
 
 class Places(NamedTuple):
-    """Observations in tiles of whole groups, the first ones of all groups of a tile before the
-    second ones, with signs of 0 for what fills the last tile."""
+    """Observations in tiles of whole groups: in a tile, first the first member of every group, then
+    the second; padding has sign 0."""
 
     observations: Int[Array, " t"]
     signs: Float[Array, " t"]
-    patterns: Float[Array, "g q"]  # zeros for groups of filling alone
-    rows: Int[Array, " n"]  # of each observation
+    patterns: Float[Array, "g q"]  # zeros for groups of padding only
+    rows: Int[Array, " n"]  # row of each observation
 
 
 class HadamardSigns(eqx.Module):
     r"""b columns of n signs in groups of m observations that share a Hadamard matrix.
 
-    Observation ``order[k]`` is the k-th, number a = k mod m of group k div m. Column (j, r) gives
-    it the sign ``signs[k]`` times entry (a, j) of the Hadamard matrix of Sylvester (1867) times
-    ``patterns[group, r]``. With groups of one they are the independent columns ``patterns``.
+    Observation ``order[k]`` is number a = k mod m of group k div m. Column (j, r) gives it the sign
+    ``signs[k]`` times entry (a, j) of the Hadamard matrix of Sylvester (1867) times
+    ``patterns[group, r]``. With m = 1 the columns are the independent ``patterns``.
 
     Attributes:
         order: Observations in random order, [n].
-        signs: A sign for each place k, [n].
+        signs: A sign for each position k, [n].
         patterns: Signs of the groups, [ceil(n / m), q].
         group: Observations m in a group, a power of two.
         count: Number b of columns, at most m q.
@@ -65,7 +65,7 @@ class HadamardSigns(eqx.Module):
 
     @classmethod
     def draw(cls, key: Key, n: int, b: int, dtype: DTypeLike) -> "HadamardSigns":
-        """Random order, signs and patterns for n observations and b columns."""
+        """Draw order, signs and patterns for n observations and b columns."""
         keys = jax.random.split(key, 3)
         group = LARGEST_GROUP
         while group > 1 and n < LEAST_GROUPS * group:
@@ -76,7 +76,7 @@ class HadamardSigns(eqx.Module):
         return cls(order, signs, patterns, group, b)
 
     def dense(self) -> Float[Array, "n b"]:
-        """The columns themselves, [n, b]."""
+        """Return the columns as an array, [n, b]."""
         n, m = self.signs.shape[0], self.group
         slots = np.arange(n)
         columns = hadamard(m, self.signs.dtype)[slots % m][:, :, None]
@@ -84,20 +84,20 @@ class HadamardSigns(eqx.Module):
         return jnp.zeros_like(columns).at[self.order].set(self.signs[:, None] * columns)
 
     def sums(self, values: Float[Array, "n k"]) -> Float[Array, "k b"]:
-        """Sums of the rows of values with the signs of each column: ``values.T @ dense()``.
+        """Return ``values.T @ dense()``: sums of the rows weighted by the signs of each column.
 
-        Cost: n k (m + b / m) multiplications, where columns without a group take n k b.
+        Cost: n k (m + b / m) multiplications, instead of n k b.
         """
         (n, k), m, rows = values.shape, self.group, self.patterns.shape[0]
-        own = values[self.order] * self.signs[:, None]
-        own = jnp.pad(own, ((0, rows * m - n), (0, 0))).reshape(rows, m, k)
+        signed = values[self.order] * self.signs[:, None]
+        signed = jnp.pad(signed, ((0, rows * m - n), (0, 0))).reshape(rows, m, k)
         with jax.default_matmul_precision("highest"):
-            shared = jnp.einsum("aj,gak->gjk", hadamard(m, values.dtype), own)
+            shared = jnp.einsum("aj,gak->gjk", hadamard(m, values.dtype), signed)
             each = jnp.einsum("gjk,gr->kjr", shared, self.patterns)
         return each.reshape(k, -1)[:, : self.count]
 
     def arranged(self, side: int) -> Places:
-        """Observations in tiles of a multiple of the group's size."""
+        """Return the observations in tiles of ``side``, a multiple of the group size."""
         n, m = self.signs.shape[0], self.group
         tiles = -(-n // side)
         places = np.arange(tiles * side).reshape(tiles, side // m, m).swapaxes(1, 2).reshape(-1)
@@ -111,13 +111,13 @@ class HadamardSigns(eqx.Module):
         )
 
     def of_shares(self, shares: Float[Array, "c m q"]) -> Float[Array, "c b"]:
-        """The forms of all columns from their sums over pairs that are g apart, g < m."""
+        """Return the forms of all columns from sums over pairs at offset g < m in their groups."""
         forms = jnp.einsum("jg,cgq->cjq", hadamard(self.group, shares.dtype), shares)
         return forms.reshape(shares.shape[0], -1)[:, : self.count]
 
 
 def hadamard(m: int, dtype: DTypeLike) -> Float[Array, "m m"]:
-    """Sylvester's Hadamard matrix for a power of two m: (-1) to the bits that i and j share."""
+    """Return Sylvester's Hadamard matrix for a power of two m: (-1)^(bits that i and j share)."""
     matrix = np.ones((1, 1))
     while len(matrix) < m:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -125,10 +125,10 @@ def hadamard(m: int, dtype: DTypeLike) -> Float[Array, "m m"]:
 
 
 def fold(blocks: Float[Array, "c mp mq"], m: int) -> Float[Array, "c m p q"]:
-    r"""Block g of the result: the sum over a of blocks (a, a xor g), of m by m blocks of each."""
+    r"""Return sums over a of the entries (a, a xor g) of m by m blocks, for each g < m."""
     parts = blocks[:, None]
     while m > 1:
-        radix = min(m, 8)  # bits taken at once: fewer passes, and programs that stay small
+        radix = min(m, 8)  # bits per pass: few passes, and small programs
         rows, cols = (side // radix for side in parts.shape[-2:])
         split = parts.reshape(*parts.shape[:2], radix, rows, radix, cols)
         sums = [

@@ -1,4 +1,4 @@
-"""Moments times features of predictions, summed: what is off and where, in linear time."""
+"""Sums of moments times features of predictions: kind and place of an error, in linear time."""
 
 from jaxcal.entries.calibration import calibration_test
 

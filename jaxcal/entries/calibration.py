@@ -1,4 +1,4 @@
-"""Is the model calibrated, and where is it off? One test from log densities, in linear time."""
+"""Calibration test from log densities, with attribution to coordinates, in linear time."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -28,9 +28,9 @@ from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Points, Predictions, Scalar
 
-MOST_COLUMNS = 10  # of inputs that have a column in the table
-LEAST_ROWS = 10  # observations for a table
-IMPROBABLE = 1e-6  # that any of n right predictions has a target so far in its tail
+MOST_COLUMNS = 10  # most inputs with a column in the table
+LEAST_ROWS = 10  # least number of observations for a table
+IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
 
 @recorded
@@ -44,39 +44,39 @@ def calibration_test(
     null: Null = HadamardWild(),
     level: float = 0.05,
 ) -> TestResult:
-    r"""Test that predictions are calibrated, and say what is off and where.
+    r"""Test that predictions are calibrated, and attribute errors to coordinates and features.
 
-    From log densities up to their constants alone. Points are drawn near each prediction and
-    weighted so that ranks of the target among them are uniform, as ranks among exact draws are
-    (`jaxcal.entries.landed`). Moments of ranks and scores, each times features of the prediction
-    (1, its claimed centre and log scale, inputs), have mean 0 under calibration. Their sums are
-    compared with sums of the same numbers with random signs, by the evidence averaged over named
-    alternatives: shift, spread, correlation, tails, skewness, and trends of shift and spread.
+    Uses log densities up to their constants only. Points are drawn near each prediction and
+    weighted so that ranks of the target among them are uniform, like ranks among exact draws
+    (`jaxcal.entries.landed`). Moments of ranks and scores, times features of the prediction (1, its
+    claimed centre and log scale, inputs), have mean 0 under calibration. Their sums are compared
+    with sums under random signs, by the evidence averaged over named alternatives: shift, spread,
+    correlation, tails, skewness, and trends of shift and spread.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
-            [n], which is sampled where it can be.
+            [n], which is sampled if possible.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        inputs: What the predictions are functions of, or numbers that errors may vary with, [n] or
-            [n, q]; categories as columns of 0 and 1. Of more than 10 columns the leading principal
-            components are taken together, and up to 200 columns one by one.
+        inputs: Inputs of the predictions, or numbers with which errors may vary, [n] or [n, q];
+            categories as columns of 0 and 1. Of more than 10 columns the leading principal
+            components are tested together, and up to 200 columns one by one.
         names: Names of the d coordinates of a target; by default 0, 1, ...
         null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in the
             order of time.
-        level: Probability of rejecting calibrated predictions; it decides ``result.verdict``.
+        level: Probability of rejecting calibrated predictions; it determines ``result.verdict``.
 
     Returns:
         `TestResult`. ``result.parts`` holds the alternatives, each with its p-value;
-        ``result.table`` the shift and the spread of each coordinate, everywhere and along each
-        feature; ``result.ranks`` where each target stands (`jaxcal.plots.where`). A target where
-        its prediction has density 0, or so far in its tail that any of n right predictions has one
-        there with probability 1e-6, is a rejection of its own. Scores are left out where a density
-        ends.
+        ``result.table`` the shift and the spread of each coordinate, on average and along each
+        feature; ``result.ranks`` the ranks of the targets (`jaxcal.plots.where`). A target at which
+        its prediction has density 0, or so far in its tail that the probability of any such target
+        among n is 1e-6, leads to rejection by itself. Scores are omitted if a density has a
+        boundary.
 
-    Cost: for predictions that are not sampled about 190 log densities, 6 gradients and 5 d
-    Hessian-vector products an observation, and n k b multiplications for k entries (d = 2: 88) and
-    b draws of the null. Linear in n.
+    Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
+    and 5 d Hessian-vector products, and k b multiplications for k entries (d = 2: 88) and b draws
+    of the null. Linear in n.
 
     Source: Tjelmeland (2004) for weighted candidates; Talts et al. (2018) for ranks; Stein (1972)
     for scores; White (1982) and Hansen (1982) for moments times features.
@@ -144,14 +144,14 @@ def _unjudged(
     *,
     names: tuple[str, ...],
 ) -> TestResult:
-    """The result before it is held against its level, which limits alone depend on."""
+    """Return the result before it is compared with its level, on which only limits depend."""
     return one_at_a_time(partial(_one, names))(key, predictions, targets, inputs, null, level)
 
 
 class Fit(NamedTuple):
-    """What n predictions say at their targets: what points near them tell, scores, and what was
-    noticed. Observations that are ``kept`` [n] enter the entries; one that is ``impossible`` [n],
-    by its density of 0 or by its tail, is a rejection by itself."""
+    """Points near n predictions, scores at their targets, and notes. Observations that are ``kept``
+    [n] enter the entries; one that is ``impossible`` [n], by density 0 or by its tail, leads to
+    rejection by itself."""
 
     seen: Seen
     scores: Points | None
@@ -199,7 +199,7 @@ def _says_an_end(predictions: Predictions) -> bool:
 
 
 def _digit(logs: Array) -> Array:
-    """The distance to the next number of the type."""
+    """Return the distance to the next number of the type."""
     return jnp.where(jnp.isfinite(logs), jnp.abs(logs), 0) * jnp.finfo(logs.dtype).eps
 
 
@@ -268,7 +268,7 @@ def _one(
 def _about_data(
     predictions: Predictions, targets: Array, inputs: Points | None
 ) -> dict[str, Array]:
-    """Notes that need no points."""
+    """Return notes that need no points."""
     n = len(targets)
     raw = targets.reshape(n, -1)
     same = repeated_rows(targets, fingerprints(targets, n), fingerprints(predictions, n))
@@ -283,7 +283,7 @@ def _about_data(
 
 
 def _table(fit: Fit, inputs: Points | None, level: Scalar, names: tuple[str, ...]) -> Table | None:
-    """Columns: everywhere, along what is claimed, and along each input."""
+    """Return a table with columns for averages, claimed features and inputs."""
     ranks = fit.seen.ranks
     n, d = ranks.coordinates.shape
     if n < LEAST_ROWS:
@@ -297,8 +297,8 @@ def _table(fit: Fit, inputs: Points | None, level: Scalar, names: tuple[str, ...
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """The statistic and its draws in the words that a null judges, with contributions that sum to
-    the change of the statistic, to first order, were all observations left out."""
+    """Return the statistic and its draws as `Sums` for a null; contributions are the first-order
+    changes of the statistic by leaving out observations."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)

@@ -1,15 +1,14 @@
-r"""One statistic from many entries: the evidence, averaged over named alternatives.
+r"""A statistic of many entries: the evidence averaged over named alternatives.
 
 An entry is the sum over observations of a moment times a feature, with mean 0 under calibration.
-Divided by the roots of their sums of squares, entries z have deviation 1 under random signs, and
-correlations R. Where the entries of a block may be shifted by :math:`N(0, \tau^2 I)`, the log
-evidence is
+Divided by the roots of their sums of squares, entries z have deviation 1 and correlations R under
+random signs. If the entries of a block are shifted by :math:`N(0, \tau^2 I)`, the log evidence is
 
 .. math:: \tfrac12 z^\top (R^{-1} - (R + \tau^2 I)^{-1}) z - \tfrac12 \log |I + \tau^2 R^{-1}|,
 
-and where one entry alone may be, the same with R = 1. The statistic is the log of the evidence
-averaged over both kinds, blocks and groups. R and the roots do not change under signs, so that
-they, :math:`\tau` and the weights of groups move power alone.
+and if only one entry is shifted, the same with R = 1. The statistic is the log of the evidence
+averaged over both kinds, blocks and groups. R and the roots do not change under signs, so they,
+:math:`\tau` and the weights of groups affect power only.
 
 Source: Good (1992), The Bayes/non-Bayes compromise, for averaged evidence as a statistic.
 """
@@ -32,15 +31,15 @@ NARROW = 32  # entries of a block
 
 
 class Entries(NamedTuple):
-    """``values`` [n, k] of all groups, with sums of squares 1 or 0: the blocks side by side, with
-    their ``correlations`` [c, c], then entries of which one alone may be off."""
+    """``values`` [n, k] of all groups, with sums of squares 1 or 0: first the blocks, with their
+    ``correlations`` [c, c], then entries of which a single one may be shifted."""
 
     values: Float[Array, "n k"]
     correlations: Float[Array, "c c"]
 
     @classmethod
     def of(cls, groups: list[Group], kept: Bool[Array, " n"]) -> "Entries":
-        """Those of the observations that are kept, in the order of the groups."""
+        """Return the entries of the observations that are kept, in the order of the groups."""
         blocks = [block for group in groups for block in group.blocks]
         alone = [group.alone for group in groups if group.alone is not None]
         values = jnp.concatenate(blocks + alone, axis=1)
@@ -52,7 +51,7 @@ class Entries(NamedTuple):
             return cls(values, of_blocks.T @ of_blocks)
 
     def sums(self, signs: Float[Array, "n b"] | HadamardSigns) -> Float[Array, "k b1"]:
-        """Sums of the entries, then with each column of signs."""
+        """Return sums of the entries, then with each column of signs."""
         if isinstance(signs, HadamardSigns):
             drawn = signs.sums(self.values)
         else:
@@ -64,10 +63,10 @@ class Entries(NamedTuple):
 def log_evidence(
     z: Float[Array, "k b"], r: Float[Array, "c c"], groups: list[Group]
 ) -> Float[Array, "g b"]:
-    """Log evidence of each group, with its weight, for b columns of sums of variance 1; r are the
-    correlations of those of blocks, which come first.
+    """Return the weighted log evidence of each group, for b columns of sums of variance 1.
 
-    Cost: k^3 for the largest block, of k entries, and k^2 b.
+    r are the correlations of the blocks' entries, which come first. Cost: k^3 for the largest
+    block, of k entries, and k^2 b.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
     single = z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
@@ -85,23 +84,23 @@ def log_evidence(
 
 
 def _runs(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Of rows that belong together, so many after so many: their numbers, filled up to the longest,
-    and which are real, [m, w] both."""
+    """Return the row numbers of m consecutive runs with these counts, padded to the longest, and
+    which entries are no padding, [m, w] both."""
     offsets = np.arange(max(counts))[None]
     real = offsets < np.asarray(counts)[:, None]
     return np.where(real, np.cumsum([0, *counts[:-1]])[:, None] + offsets, 0), real
 
 
 def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
-    """Log of the mean of the exponentials of rows that belong together."""
+    """Return the log of the mean exponential over each run of rows."""
     at, real = _runs(counts)
     filled = jnp.where(real[:, :, None], logs[at], -jnp.inf)
     return jax.nn.logsumexp(filled, axis=1) - jnp.log(jnp.asarray(counts, logs.dtype))[:, None]
 
 
 def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
-    """Log evidence of each of m blocks whose entries may all be off. Narrow blocks are filled up to
-    one width, and wide ones to the widest, so that two programs serve them all."""
+    """Return the log evidence of m blocks whose entries may all be shifted. Narrow blocks are padded
+    to one width and wide ones to the widest, so that two programs serve all."""
     used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
     narrow = np.asarray(sizes) <= NARROW
     evidences = []
@@ -116,7 +115,7 @@ def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> 
 def _shifted(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
-    """The same of blocks as wide as each other; places that are not ``there`` say nothing."""
+    """Return the same for blocks of one width; entries that are not ``there`` add nothing."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
     both = jnp.stack([inside, inside + TAU2 * eye])

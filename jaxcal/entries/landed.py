@@ -1,10 +1,10 @@
-r"""Points near each prediction, weighted so that any of them could be the target.
+r"""Weighted points near each prediction, among which the target has uniform ranks.
 
-With m points of a density q beside the target, a draw of p under calibration, and weights
-:math:`w_c \propto p(z_c) / q(z_c)` over all m + 1 of them, member c is the target with probability
-:math:`w_c` given the set. So the weighted, randomized rank of **any** statistic of the target is
-uniform given its prediction, exactly, for every m and however badly q fits, as long as q > 0 where
-p > 0. Only log densities up to their constants are used; draws of p have equal weights.
+Take m points of a density q beside the target, a draw of p under calibration, and weights
+:math:`w_c \propto p(z_c) / q(z_c)` over all m + 1 of them. Given the set, member c is the target
+with probability :math:`w_c`. So the weighted, randomized rank of **any** statistic of the target is
+uniform given its prediction, exactly, for every m and however badly q fits, provided that q > 0
+where p > 0. Only log densities up to their constants are used; draws of p have equal weights.
 
 Source: Tjelmeland (2004) for the weights; Besag and Clifford (1989) for exchangeability.
 """
@@ -25,23 +25,23 @@ from jaxcal.read.scores import each_density, is_distribution
 from jaxcal.typing import DTypeLike, Key, Points
 from jaxcal.whitening import Landing
 
-N_POINTS = 96  # beside each target
-N_NODES = 10  # from the best of which the climb to a summit begins
-N_FIRST = 48  # which say roughly where a prediction has its mass
-ROUNDS = 4  # of points, where these say where a prediction has its mass
-ENOUGH = 8  # of them, as many as their weights are worth, to say that a summit is not where it is
-# shares and deviations of the normal densities that points come from: about the summit, in those
-# that the curvature there says; about the mass that the first points found; about all targets
+N_POINTS = 96  # per target
+N_NODES = 10  # the climb to a mode starts at the best of these
+N_FIRST = 48  # points for a first estimate of where the mass is
+ROUNDS = 4  # rounds of points, if these locate the mass
+ENOUGH = 8  # least effective number of points for which their moments replace the mode
+# shares and deviations of the normal densities of points: about the mode, in units of its
+# curvature; about the mass of the first points; about all targets
 SUMMIT, MASS, COMMON = (0.4, 1.2), (0.35, 1.2), (0.25, 1.2)
 
 
 class Landed(NamedTuple):
-    """Of n predictions, in the units of the test: the target, first, and m points each.
+    """Targets and m points each of n predictions, in the units of the test.
 
-    ``points`` [n, m + 1, d]; ``logs`` [n, m + 1], log densities up to a constant a prediction;
-    ``weights`` [n, m + 1], rows sum to 1; ``centers`` [n, d] and ``scales`` [n, d, d], functions of
-    the predictions alone, with ``scales @ scales.T`` about the covariances near a summit;
-    ``claims``, [n, d] both: what predictions say of centre and deviation, for features.
+    ``points`` [n, m + 1, d], the target first; ``logs`` [n, m + 1], log densities up to a constant
+    per prediction; ``weights`` [n, m + 1], rows sum to 1. Functions of the predictions alone:
+    ``centers`` [n, d] and ``scales`` [n, d, d], with ``scales @ scales.T`` about the covariances
+    near a mode; ``claims``, claimed centre and deviation, both [n, d], for features.
     """
 
     points: Float[Array, "n k d"]
@@ -53,16 +53,16 @@ class Landed(NamedTuple):
 
 
 def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
-    r"""Draw from predictions that can be sampled, and land on the others.
+    r"""Return points near each prediction: draws if it can be sampled, else weighted points.
 
-    Of these each point comes from one of three normal densities: about the summit that was climbed
-    to, as wide as the curvature there says; about all targets; and about the mass that first points
-    from the other two have found, which has all modes in it.
+    Weighted points come from a mixture of three normal densities: about a mode, as wide as its
+    curvature; about all targets; and about the mass of first points from the other two, which
+    covers all modes.
 
-    ``targets`` [n, *event] are ``ys`` as they came: there densities are taken, since a count is no
-    whole number any more after a change of units and back.
+    ``targets`` [n, *event] are the raw ``ys``, at which densities are evaluated: a change of units
+    and back does not preserve integers.
 
-    Cost: m + 1 log densities a prediction, and those of `jaxcal.whitening.Landing`.
+    Cost per prediction: m + 1 log densities, and those of `jaxcal.whitening.Landing`.
     """
     draws = None
     distribution: Any = predictions.predictions
@@ -77,7 +77,7 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Half of the draws, with the moments that a distribution knows or else those of the others."""
+    """Return half of the draws, with known moments or those of the other half."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -117,7 +117,7 @@ Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 def _chances(
     keys: Keys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
-    """Normal nodes, and for each number of points what they are made of."""
+    """Return normal nodes, and the random numbers of each set of points."""
     pairs = [jax.random.split(key) for key in keys[1:]]
     shapes = [(N_NODES, d)]
     for m in counts:
@@ -128,8 +128,8 @@ def _chances(
 
 
 class _Near(NamedTuple):
-    """Where n predictions have their mass: ``centers`` and ``scales`` of the summits, mean
-    ``middle`` and covariance ``spread`` of first points under their ``weights``."""
+    """Mass of n predictions: ``centers`` and ``scales`` of the modes, mean ``middle`` and
+    covariance ``spread`` of first points under their ``weights``."""
 
     centers: Points
     scales: Float[Array, "n d d"]
@@ -147,8 +147,11 @@ class _Near(NamedTuple):
         rows: int,
         later: tuple[int, ...],
     ) -> "tuple[_Near, list[Chance]]":
-        """Of n predictions in d dimensions, and the numbers that further points take, ``later`` of
-        them: for each a key after two others. ``rows``: n, or 1 where all share their numbers."""
+        """Build for n predictions in d dimensions, and draw the random numbers of ``later`` points.
+
+        ``keys``: of nodes, of first points, then one per number of later points. ``rows``: n sets
+        of random numbers, or 1 that all predictions share.
+        """
         nodes, (chance, *others) = _chances(keys, shape[1], rows, (N_FIRST, *later), dtype)
         summits = Landing().summits(predictions, nodes, shape[0])
         centers, scales = _usable(summits.center, summits.scale)
@@ -160,9 +163,9 @@ class _Near(NamedTuple):
 
     @property
     def three(self) -> list[Part]:
-        """Normal densities about the summit, about all targets, and about the mass that the first
-        points found. Few points may carry all the weight, and digits may not reach from the widest
-        direction to the narrowest."""
+        """Return normal densities about the mode, about all targets, and about the first points,
+        with a lower bound of their spread: few may carry all the weight, and rounding limits the
+        ratio of the widest to the narrowest direction."""
         two = _about(self.centers, self.scales)
         d = self.centers.shape[1]
         wider = self.spread + self.scales @ jnp.swapaxes(self.scales, 1, 2) / 5
@@ -171,8 +174,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Centre and deviation of the summit, which has no noise, unless enough first points say
-        that it does not stand for the mass, as with several modes."""
+        """Return centre and deviation of the mode, which has no noise, unless enough first points
+        show that it does not represent the mass, as with several modes."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))
@@ -186,7 +189,7 @@ class _Near(NamedTuple):
 
 
 def _about(centers: Points, scales: Float[Array, "n d d"]) -> list[Part]:
-    """Normal densities about summits, and about all targets."""
+    """Return normal densities about modes, and about all targets."""
     eyes = jnp.broadcast_to(jnp.eye(centers.shape[1], dtype=scales.dtype)[None], scales.shape)
     return [(SUMMIT, centers, scales), (COMMON, jnp.zeros_like(centers), eyes)]
 
@@ -194,7 +197,7 @@ def _about(centers: Points, scales: Float[Array, "n d d"]) -> list[Part]:
 def _moments(
     w: Float[Array, "n m"], points: Float[Array, "n m d"]
 ) -> tuple[Points, Float[Array, "n d d"]]:
-    """Mean and covariance of weighted points."""
+    """Return mean and covariance of weighted points."""
     middle = jnp.einsum("nm,nmi->ni", w, points)
     gaps = points - middle[:, None]
     return middle, jnp.einsum("nm,nmi,nmj->nij", w, gaps, gaps)
@@ -203,11 +206,10 @@ def _moments(
 def located(
     key: Key, predictions: Standardized, n: int, d: int, dtype: DTypeLike
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
-    """Centres and scales of n predictions, the same of equal predictions: from the moments that a
-    distribution knows, else from those of weighted points near it, drawn in rounds; and whether
-    enough points met the mass, [n].
+    """Return centres and scales of n predictions, and whether enough points met the mass, [n].
 
-    Cost: 10 times the log densities of `landed`.
+    From known moments, else from those of weighted points, drawn in rounds; equal predictions get
+    equal values. Cost: 10 times the log densities of `landed`.
     """
     offered = offered_moments(predictions)
     if offered is not None:
@@ -227,8 +229,8 @@ def located(
 def _tempered(
     predictions: Standardized, parts: list[Part], points: Float[Array, "n m d"]
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
-    """Mean and covariance of weighted points, with weights to the largest power of 1, 1/2, .. that
-    leaves enough of them; and whether this is 1."""
+    """Return mean and covariance of weighted points, with weights to the largest power of 1, 1/2,
+    .. that leaves enough of them, and whether that is 1."""
     logs = _logs(predictions, _originals(predictions, points), points.dtype)
     logs = logs - _log_mixture(parts, points)
     powers = 2.0 ** -jnp.arange(8, dtype=logs.dtype)
@@ -240,7 +242,7 @@ def _tempered(
 
 
 def _mixed(chance: Chance, parts: list[Part]) -> Float[Array, "n m d"]:
-    """Points from a mixture of normal densities for each prediction."""
+    """Return points from a mixture of normal densities per prediction."""
     which, noise = chance
     shares = jnp.cumsum(jnp.asarray([share for (share, _), _, _ in parts], noise.dtype))
     which = which * shares[-1]
@@ -253,7 +255,7 @@ def _mixed(chance: Chance, parts: list[Part]) -> Float[Array, "n m d"]:
 
 
 def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Array, "n k"]:
-    """Log of its density, up to a constant."""
+    """Return the log density of the mixture, up to a constant."""
     centers = jnp.stack([centers for _, centers, _ in parts])
     scales = jnp.stack([scales for _, _, scales in parts])
     gaps = jnp.swapaxes(points[None] - centers[:, :, None], 2, 3)
@@ -266,7 +268,7 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
 
 
 def _usable(centers: Points, scales: Array) -> tuple[Points, Array]:
-    """Those of all targets in the place of what is not finite or has no spread."""
+    """Replace centres and scales that are not finite or have no spread by those of all targets."""
     eye = jnp.eye(scales.shape[1], dtype=scales.dtype)[None]
     smallest = jnp.min(jnp.linalg.norm(scales, axis=2), axis=1)
     usable = jnp.all(jnp.isfinite(centers), axis=1) & (smallest > 0) & jnp.isfinite(smallest)
@@ -282,8 +284,8 @@ def _originals(
 def _logs(
     predictions: Standardized, originals: Float[Array, "n k *event"], dtype: DTypeLike
 ) -> Float[Array, "n k"]:
-    """Log densities of each prediction at its own points, in the units of the data; what is no
-    number counts as density 0."""
+    """Return log densities of each prediction at its own points, in the units of the data; NaN
+    counts as density 0."""
 
     def of_one(log_density: Any, y: Array, zs: Array) -> Array:
         return jax.lax.map(log_density, zs)

@@ -1,9 +1,9 @@
 r"""Entries: moments with mean zero given the prediction, times features of the prediction.
 
-For any feature :math:`\varphi` of a prediction, or of its input, and any moment with
-:math:`E[t(p, Y) \mid p] = 0`, :math:`E[\varphi(p) t(p, Y)] = 0`: with :math:`\varphi = 1` an error
-that all predictions share, with the claimed centre, the claimed log scale or an input one that
-grows along it.
+For any feature :math:`\varphi` of a prediction or its input, and any moment with
+:math:`E[t(p, Y) \mid p] = 0`, :math:`E[\varphi(p) t(p, Y)] = 0`. :math:`\varphi = 1` detects an
+error common to all predictions. The claimed centre, the claimed log scale and inputs detect errors
+that grow along them.
 """
 
 from typing import NamedTuple
@@ -16,17 +16,16 @@ from jaxcal.entries.ranks import Seen, normal
 from jaxcal.numerics import at_least, at_most, eliminated, normals
 from jaxcal.typing import Key, Points
 
-FARTHEST = 3.0  # deviations of a feature, so that none dominates
-MOST = 10  # columns of a feature; of more, the leading principal components
-SKETCHED = 200  # columns whose principal components are taken
-MOST_ALONE = 512  # products of a moment with single columns
-WAVES = 8  # random waves along the features of the predictions
+FARTHEST = 3.0  # largest deviations of a feature, so that no observation dominates
+MOST = 10  # most columns of a feature; of more, the leading principal components
+SKETCHED = 200  # most columns for exact principal components
+MOST_ALONE = 512  # most products of a moment with single columns
+WAVES = 8  # random waves of the features of the predictions
 
 
 class Group(NamedTuple):
-    """A named alternative: ``blocks`` of entries [n, k], each of which may be off as a whole or one
-    by one, the prior ``weight`` of the group, and entries [n, k] of which one ``alone`` may be off,
-    or None."""
+    """A named alternative: ``blocks`` of entries [n, k], shifted as a whole or one by one; the
+    prior ``weight`` of the group; and entries [n, k] of which one ``alone`` is shifted, or None."""
 
     name: str
     weight: float
@@ -35,46 +34,46 @@ class Group(NamedTuple):
 
 
 def features_of(seen: Seen) -> tuple[Points, Points]:
-    """Claimed centres and log scales of each coordinate, [n, d] both, standardized."""
+    """Return claimed centres and log scales of each coordinate, [n, d] both, standardized."""
     centers, deviations = seen.claims
     return standardized(centers), standardized(jnp.log(deviations))
 
 
 class Scaling(NamedTuple):
-    """Columns brought to mean 0 and deviation 1 by those of a fit: ``center`` and ``scale`` [q],
-    infinite where all are equal."""
+    """Standardization of columns by those of a fit: ``center`` and ``scale`` [q], infinite for
+    constant columns."""
 
     center: Float[Array, " q"]
     scale: Float[Array, " q"]
 
     @classmethod
     def of(cls, columns: Float[Array, "n q"]) -> "Scaling":
-        """Those of a fit."""
+        """Return the standardization of a fit."""
         deviation = jnp.std(columns, axis=0)
         size = jnp.max(jnp.abs(columns), axis=0)
         spread = deviation > 8 * jnp.finfo(columns.dtype).eps * size
         return cls(jnp.mean(columns, axis=0), jnp.where(spread, deviation, jnp.inf))
 
     def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
-        """At most `FARTHEST` deviations away; 0 where all of the fit are equal."""
+        """Standardize and clip to `FARTHEST` deviations; 0 for columns constant in the fit."""
         gaps = columns - self.center[None]
         scaled = jnp.where(jnp.isfinite(self.scale)[None], gaps / self.scale[None], 0)
         return within(scaled)
 
 
 def within(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
-    """At most `FARTHEST` deviations away."""
+    """Clip to `FARTHEST` deviations."""
     return at_most(at_least(columns, -FARTHEST), FARTHEST)
 
 
 def standardized(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
-    """Mean 0 and deviation 1, at most `FARTHEST` deviations away; 0 where all are equal."""
+    """Return columns of mean 0 and deviation 1, clipped to `FARTHEST`; 0 for constant columns."""
     return Scaling.of(columns)(columns)
 
 
 def few(columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
-    """The columns, or their leading principal components where there are more than `MOST`; of more
-    than `SKETCHED`, as of images, those of so many random combinations."""
+    """Return the columns, or their leading principal components if there are more than `MOST`. More
+    than `SKETCHED` columns, such as pixels, are first reduced to random combinations."""
     n_columns = columns.shape[1]
     if n_columns <= MOST:
         return columns
@@ -86,7 +85,7 @@ def few(columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
 
 
 def cosines(ranks: Float[Array, "n q"], order: int) -> Float[Array, "n q"]:
-    """Mean 0 and variance 1, bounded and, for one order, symmetric."""
+    """Return cosines of ranks: mean 0 and variance 1, bounded, symmetric for odd orders."""
     return 2**0.5 * jnp.cos(jnp.pi * order * ranks)
 
 
@@ -97,8 +96,8 @@ def groups(
     ends: Bool[Array, ""],
     inputs: Float[Array, "n q"] | None,
 ) -> list[Group]:
-    """The named alternatives. ``scores`` [n, d] at the targets are None where distributions say
-    that their density ends; there, and where it ``ends`` otherwise, ranks alone tell of shifts."""
+    """Return the named alternatives. ``scores`` [n, d] at the targets are None if distributions
+    declare a boundary; then, and if a density ``ends`` otherwise, shifts use ranks only."""
     ranks, d = seen.ranks, seen.centers.shape[1]
     center, scale = features_of(seen)
     features = [few(center), few(scale)]
@@ -118,7 +117,7 @@ def groups(
         if d > 1:
             given_others = -scores / jnp.sqrt(at_least(precisions, 0))
             shifts.append(jnp.where(ends, ranks.normal, given_others))
-    if d > 1:  # in common
+    if d > 1:  # common to all coordinates
         shifts.append(jnp.sum(shift, axis=1, keepdims=True))
     density = ranks.density[:, None]
     width, spread = -normal(density), normal(jnp.abs(2 * ranks.coordinates - 1))
@@ -151,8 +150,8 @@ def groups(
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Moments, or their sum, times each of many columns: what a model ignores may vary little, and
-    then leading components leave it out."""
+    """Return moments, or their sum, times each of many columns: an input that the model ignores may
+    vary too little to enter the leading components."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None
     if moments.shape[1] * columns.shape[1] > MOST_ALONE:

@@ -1,4 +1,4 @@
-"""Where targets stand among points near their predictions, and what else these points tell."""
+"""Ranks of targets among points near their predictions, and summaries of these points."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from jaxcal.numerics import uniforms
 from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Points
 
-BLOCK = 4096  # observations whose points are held at once
+BLOCK = 4096  # observations whose points are in memory at once
 
 
 class Ranked(NamedTuple):
     """Ranks of each target, uniform given its prediction: of its log density, [n], of each
     coordinate, [n, d], and of the product of each pair of coordinates, [n, d (d - 1) / 2].
-    ``at_most`` [n]: the largest that the rank of the log density could have been drawn as."""
+    ``at_most`` [n]: upper end of the randomized rank of the log density."""
 
     density: Float[Array, " n"]
     at_most: Float[Array, " n"]
@@ -29,27 +29,27 @@ class Ranked(NamedTuple):
 
     @property
     def shown(self) -> Float[Array, "n d1"]:
-        """Those that results hold: of the log density, then of each coordinate."""
+        """Return the ranks in results: of the log density, then of each coordinate."""
         return jnp.concatenate([self.density[:, None], self.coordinates], axis=1)
 
     @property
     def normal(self) -> Float[Array, "n d"]:
-        """Normal scores of the coordinates: of a Gaussian prediction the errors in its units."""
+        """Return normal scores of the coordinates: standardized errors of Gaussian predictions."""
         return normal(self.coordinates)
 
 
 class Seen(NamedTuple):
-    """What points near n predictions tell, without the points.
+    """Summaries of the points near n predictions.
 
     Attributes:
-        ranks: Of the targets.
+        ranks: Ranks of the targets.
         centers, scales, claims: As in `Landed`.
         own: Log density at the target, up to a constant, [n].
-        largest: At the points, [n].
+        largest: Largest log density at the points, [n].
         chance: Weight of the target, [n].
-        usable: Whether the weights are numbers, [n].
+        usable: Whether the weights are finite, [n].
         ends: Whether the density is 0 at a point, [n].
-        flat: Whether the density is the same at all points, though these are not its draws, [n].
+        flat: Whether the density is constant on the points; False if these are draws, [n].
     """
 
     ranks: Ranked
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, key: Key, near: Landed) -> "Seen":
-        """What is kept of the points."""
+        """Summarize the points."""
         weights, largest = near.weights, jnp.max(near.logs, axis=1)
         weighted = jnp.max(weights, axis=1) > jnp.min(weights, axis=1)
         return cls(
@@ -83,8 +83,8 @@ class Seen(NamedTuple):
 
 
 def seen(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Seen:
-    """Points near each prediction, a block of observations after the other where log densities are
-    functions of rows of parameters: memory is that of the points of one block."""
+    """Return summaries of the points near each prediction. For log densities with rows of
+    parameters, observations are processed in blocks, which bounds memory."""
 
     def of_block(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Seen:
         keys = jax.random.split(key)
@@ -96,7 +96,7 @@ def seen(key: Key, predictions: Standardized, ys: Points, targets: Array) -> See
 def _in_blocks(
     function: Callable[..., PyTree], key: Key, predictions: Standardized, ys: Points, targets: Array
 ) -> PyTree:
-    """The last block overlaps with that before it, and its overlap is left out."""
+    """Apply to blocks of rows; the overlap of the last block with the previous one is dropped."""
     n, densities = len(ys), predictions.predictions
     if n <= BLOCK or not isinstance(densities, Unnormalized):
         return function(key, predictions, ys, targets)
@@ -121,7 +121,7 @@ def _in_blocks(
 
 
 def ranked(key: Key, near: Landed) -> Ranked:
-    """Weighted, randomized ranks; how ties fall is drawn anew for each statistic."""
+    """Return weighted, randomized ranks; ties are broken independently for each statistic."""
     w, d = near.weights, near.points.shape[2]
     middle = jnp.sum(w[:, :, None] * near.points, axis=1, keepdims=True)
     gaps = near.points - middle
@@ -139,6 +139,6 @@ def ranked(key: Key, near: Landed) -> Ranked:
 
 
 def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:
-    """Normal scores: of uniform ranks standard normal numbers, and symmetric as signs ask."""
+    """Return normal scores: standard normal for uniform ranks, and symmetric, as signs need."""
     edge = float(jnp.finfo(ranks.dtype).eps)
     return ndtri(jnp.clip(ranks, edge, 1 - edge))

@@ -1,10 +1,9 @@
-r"""What is off, and where: shifts and spreads of each coordinate, everywhere and along features.
+r"""Shift and spread of each coordinate, on average and along features.
 
-The normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is a standard normal number
-given the prediction, whatever the form of this, if calibrated; of a Gaussian prediction it is the
-error in claimed deviations. So means of :math:`\nu`, of :math:`\nu^2`, and their slopes along a
-feature tell how far off a prediction is, in its own units, and rows are exact in level up to the
-normality of means.
+The normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is standard normal given the
+prediction, for every shape of it, under calibration; for a Gaussian prediction it is the error in
+claimed deviations. Means of :math:`\nu`, of :math:`\nu^2`, and their slopes along a feature
+therefore measure errors in units of the prediction, with tests exact up to the normality of means.
 """
 
 import jax
@@ -26,11 +25,11 @@ def table(
     names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
-    """Rows: shift, then spread, of each coordinate; columns: everywhere, then along each of f
-    standardized features, which has a column of its own for each coordinate.
+    """Return a table: rows for shift, then spread, of each coordinate; columns for the average and
+    each of f standardized features, which has its own values for each coordinate.
 
-    Limits and p-values by Student's t, with the larger of the usual errors and those that hold
-    where the spread varies along the feature.
+    Limits and p-values by Student's t, with the larger of the usual errors and those robust to a
+    spread that varies along the feature.
     """
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
@@ -43,11 +42,11 @@ def table(
         slope = jnp.sum(f * remainder, axis=0) / jnp.where(size > 0, size, 1)
         return remainder - f * slope[None], None
 
-    # one feature after the other: a trend of the shift is no spread
+    # one feature at a time: a trend of the shift must not count as spread
     explained, _ = jax.lax.scan(without, errors, features)
     square = jnp.sum(explained**2, axis=0) / (count - 1)
     relative = weight * (explained**2 / square[None] - 1) / 2
-    # of normal scores the halved squares have variance 1/2: few of them seem to have less
+    # halved squares of normal scores have variance 1/2, which small samples underestimate
     about = at_least(jnp.sqrt(jnp.sum(relative**2, axis=0) / (count - 1)), 0.5**0.5) / count**0.5
     everywhere = jnp.stack([-mean, -jnp.log(square) / 2])
     its_error = jnp.stack([jnp.sqrt(jnp.sum(errors**2, axis=0) / (count - 1) / count), about])

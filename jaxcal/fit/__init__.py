@@ -1,4 +1,4 @@
-"""Data to features: what a test compares, fitted to data, for the engine over pairs."""
+"""Fitting a test to data: units, nodes, scores, features, bandwidths and statistic."""
 
 from jaxcal.fit.fitted import Embedding, Fitted
 from jaxcal.fit.moment_residual import MomentResidual

@@ -1,4 +1,4 @@
-"""A test fitted to data, which turns any predictions and targets into what it compares."""
+"""A test fitted to data, which computes features of any predictions and targets."""
 
 from typing import Any
 
@@ -27,11 +27,11 @@ from jaxcal.typing import (
 
 
 class Embedding(eqx.Module):
-    """A distance between predictions with its own choices made, and where its vectors lie.
+    """A distance between predictions, fitted to data, with the normalization of its vectors.
 
-    Vectors are taken about ``offset`` and in units of ``size``, a power of two, so that their
-    squares keep their digits and stay within the range of their type. ``units`` are those of
-    vectors that users give (`Vectors`); their rows are no part of what was fitted.
+    Vectors are centered at ``offset`` and divided by ``size``, a power of two, so that their
+    squares neither lose digits nor overflow. ``units`` are those of vectors that users pass
+    (`Vectors`).
     """
 
     divergence: DivergenceLike
@@ -50,9 +50,10 @@ class Embedding(eqx.Module):
         standardize: bool,
         unitless: bool,
     ) -> tuple["Embedding", Features]:
-        """The distance fitted to these predictions, and their features.
+        """Return the distance fitted to these predictions, and their features.
 
-        ``unitless`` says that the kernel on the distance is scaled by the distances themselves.
+        ``unitless``: whether all bandwidths of the kernel are unset, so that the vectors may be
+        rescaled.
         """
         units = None
         if isinstance(divergence, Vectors):
@@ -77,7 +78,7 @@ class Embedding(eqx.Module):
         at_nodes: NodeScores | None,
         vectors: ArrayLike | None,
     ) -> Features:
-        """Features of other predictions, comparable with those it was fitted to."""
+        """Return features of other predictions, comparable with those of the fit."""
         if self.units is None:
             raw = self.divergence.features(key, predictions, at_nodes)
         elif vectors is None:
@@ -92,10 +93,9 @@ class Embedding(eqx.Module):
 
 
 def _size(vectors: Array, offset: Array) -> Array:
-    """What to divide vectors less an offset by so that their squares stay within the range of their
-    type: 1 where they do."""
+    """Return 1, or the power of two that keeps squares of centered vectors in range."""
     vectors, offset = jax.lax.stop_gradient((vectors, offset))
-    # from the extremes of each column: no vector less its offset is held for it
+    # computed from the extremes of each column, so that no centered copy is stored
     above = jnp.max(vectors, axis=0, keepdims=True) - offset
     below = offset - jnp.min(vectors, axis=0, keepdims=True)
     largest = jnp.max(at_least(above, below))
@@ -105,11 +105,11 @@ def _size(vectors: Array, offset: Array) -> Array:
 
 
 class Fitted(eqx.Module):
-    """The statistic of a test with everything decided that depends on data.
+    """A test statistic whose data-dependent choices are all made.
 
-    ``pairwise`` has its bandwidths, `features` gives what it compares: of the observations it was
-    fitted to, of others, or of a second sample. ``bandwidths`` that a heuristic chose, by name;
-    ``notes`` of the data it was fitted to, as in `jaxcal.results.notes`.
+    ``pairwise`` is the statistic with its bandwidths; `features` computes its inputs from the
+    observations of the fit, from others, or from a second sample. ``bandwidths`` holds, by name,
+    those that a heuristic chose; ``notes`` describe the data of the fit (`jaxcal.results.notes`).
     """
 
     frame: Frame | ClassFrame
@@ -129,10 +129,10 @@ class Fitted(eqx.Module):
         *,
         vectors: ArrayLike | None = None,
     ) -> Featured:
-        """Features of n predictions and targets, in the units and with the nodes of the fit.
+        """Return features of n predictions and targets, in the units and at the nodes of the fit.
 
-        ``keys`` [2]: for residuals and for the distance, where these take draws. ``vectors``
-        [n, q]: what the distance compares, where users give it.
+        ``keys`` [2] are for residuals and for the distance, where these draw. ``vectors`` [n, q]
+        are what the distance compares, if the user passes them.
         """
         self._check_nodes(predictions)
         view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)
@@ -144,9 +144,9 @@ class Fitted(eqx.Module):
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
     def _check_nodes(self, predictions: PredictionsLike) -> None:
-        """ValueError where scores were taken at other nodes than those of the fit.
+        """Raise ValueError if scores were taken at other nodes than those of the fit.
 
-        Values are looked at outside of jit only.
+        Values are checked outside of jit only.
         """
         frame, nodes = self.frame, predictions.nodes if isinstance(predictions, Scores) else None
         if nodes is None or not isinstance(frame, Frame) or frame.nodes is None:

@@ -1,4 +1,4 @@
-"""A moment as residuals: what `moment_test` compares."""
+"""Residuals of `moment_test`: a moment of each target under its prediction."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ from jaxcal.read.scores import each_density, is_distribution, signs_reversed, st
 from jaxcal.statistics.weighted import Inner, WeightedFeatures
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
 
-CHANCE = 0.002  # that all values lie on one side, which may be no evidence: 1 of 500 draws
-LOOKS = 8  # moves of each target
+CHANCE = 0.002  # a one-sided sample at least this likely by chance is no evidence
+LOOKS = 8  # random displacements of each target
 
 
 class MomentResidual(eqx.Module):
-    """A moment of each target under its prediction, called in the units of the predictions."""
+    """A moment of each target under its prediction, evaluated in the units of the predictions."""
 
     moment: Moment
     label: str = eqx.field(static=True)
@@ -59,7 +59,7 @@ class MomentResidual(eqx.Module):
         centers, scales = common if each is None else each
         logs = each_density(densities, lambda log_density, y: log_density(y), targets)
         finite = jnp.all(jnp.isfinite(ys), axis=1)
-        # a target where the density is 0 is an error of its own: no moment says how large
+        # a target of density 0 is reported as its own error: no moment measures it
         impossible = finite & (logs == -jnp.inf)
         # unless a parameter is not finite: then there is no density
         lost = finite & (
@@ -106,7 +106,7 @@ class MomentResidual(eqx.Module):
 
 
 def _asks(moment: object, name: str) -> int:
-    """A declared property of a moment; 0 or False where it is not declared."""
+    """Return a declared property of a moment; 0 or False if it is not declared."""
     return getattr(moment, name, 0)
 
 
@@ -120,11 +120,11 @@ def _one_sided(
     scale: Float[Array, "d d"],
     *at: Any,
 ) -> Bool[Array, ""]:
-    r"""Whether all values lie on one side, as they may by chance: those of the other did not come.
+    r"""Return whether all values lie on one side of 0, as they may by chance.
 
-    With u the values along their sum, all above 0, and -b the least value of a prediction, mean 0
-    gives :math:`P(u \geq u_i) \leq b / (b + u_i)`, and all n have at most the probability of the
-    product. b is looked for at targets moved by normal numbers of the targets' deviation.
+    Let u be the values projected on their sum, all above 0, and -b the least value a prediction
+    can give. Mean 0 implies :math:`P(u \geq u_i) \leq b / (b + u_i)`; the probability of all n is
+    at most the product. b is estimated from targets displaced by normal noise of their deviation.
     """
     along = values @ jnp.sum(values, axis=0)
 
@@ -144,8 +144,8 @@ Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]
 
 
 def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
-    """Centre and scale, in the units the targets came in: those of the test, in common, and those
-    of each prediction where it is whitened."""
+    """Return centre and scale, in the units of the raw targets: common ones, and those of each
+    prediction where it is whitened."""
     units, whitening = predictions.units, view.whitening
     about = units.units if isinstance(units, OwnUnits) else units
     common = about.center[None], jnp.diag(about.scale)[None]
@@ -155,8 +155,9 @@ def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
 
 
 def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
-    """A root of the covariance that each prediction claims, in the units of the test; of the
-    matrix in common where too few nodes tell, and of all targets' where there is none."""
+    """Return a root of each prediction's claimed covariance, in the units of the test.
+
+    Where there are too few nodes, that of the common matrix; without one, that of all targets."""
     n, d = view.ys.shape
     eye = jnp.eye(d, dtype=view.ys.dtype)[None]
     nodes, values = (None, None) if view.at_nodes is None else view.at_nodes
@@ -171,11 +172,11 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
 
 
 def _bounded(key: Key, predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Whether a density ends: a distribution says so, or it is 0 at a node or a moved target."""
+    """Return whether a density ends: its distribution says so, or it is 0 at a point tried."""
     assert view.targets is not None
     if is_distribution(predictions) and states_an_end(predictions):
         return jnp.ones((), bool)
-    seen = edges(key, predictions, view.targets).seen
+    has_edge = edges(key, predictions, view.targets).seen
     if view.at_nodes is None:
-        return seen
-    return seen | jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])
+        return has_edge
+    return has_edge | jnp.any(jnp.isnan(view.at_nodes.values) & ~lost[:, None, None])

@@ -1,4 +1,4 @@
-"""Options of the Stein tests, read and checked: what users choose, as a `Specification`."""
+"""Options of the Stein tests: parsed and validated into a `Specification`."""
 
 import dataclasses
 import math
@@ -29,7 +29,7 @@ from jaxcal.whitening.contract import Whitener, checked
 
 
 class Options(TypedDict, total=False):
-    """Options of every test and estimate over pairs, by name; `kccsd_test` explains them."""
+    """Options by name that every test and estimate over pairs accepts; see `kccsd_test`."""
 
     divergence: DivergenceLike
     prediction_kernel: KernelLike
@@ -40,7 +40,7 @@ class Options(TypedDict, total=False):
 
 
 class SteinOptions(Options, total=False):
-    """Options of every Stein test and estimate."""
+    """Options by name that every Stein test and estimate accepts."""
 
     precondition: Precondition
     whiten: Whitener | None
@@ -59,7 +59,7 @@ def stein_specification(
     coordinates: bool = False,
     whiten: Whitener | None = None,
 ) -> Specification:
-    """The choices of a test, checked. Raises ValueError or TypeError with the argument's name."""
+    """Return the validated options; ValueError or TypeError name a bad argument."""
     standardize = checks.flag(standardize, "standardize")
     coordinates = checks.flag(coordinates, "coordinates")
     target_kernel = vector_kernel(target_kernel, ys)
@@ -103,7 +103,7 @@ def stein_specification(
 
 
 def vector_kernel(kernel: KernelLike, ys: Array) -> KernelLike:
-    """A kernel on targets that are vectors, or an error that names it."""
+    """Return the kernel on vector targets; raise an error that names it otherwise."""
     kernel = points.as_kernel(kernel, "target_kernel")
     of_vectors(kernel, "target_kernel")
     for lengths in points.lengths(kernel):
@@ -116,7 +116,7 @@ def vector_kernel(kernel: KernelLike, ys: Array) -> KernelLike:
 
 
 def checked_base_measure(value: Any, ys: Array) -> BaseMeasure | None:
-    """Where scores are compared: None, points [m, *event], or a distribution; checked."""
+    """Return the validated base measure: None, points [m, *event], or a distribution."""
     checks.of_jax(value, "base_measure")
     if isinstance(value, type):
         raise TypeError(f"base_measure: got the class {value.__name__}; pass an instance of it")
@@ -140,10 +140,7 @@ def checked_base_measure(value: Any, ys: Array) -> BaseMeasure | None:
 
 
 def with_random_features(spec: Specification, features: PyTree) -> Specification:
-    """The test with random features in the place of its kernels.
-
-    Raises TypeError for what is no `RandomFeatures`.
-    """
+    """Return the specification with random features instead of its kernels; else TypeError."""
     if not isinstance(features, RandomFeatures):
         raise TypeError(
             f"features: wanted jaxcal.RandomFeatures(key, 100) or None, got {checks.say(features)}"

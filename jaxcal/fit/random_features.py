@@ -1,4 +1,4 @@
-"""Linear time: the statistic of a test replaced by one of finite rank, by random features."""
+"""Random features: a finite-rank statistic in linear time instead of all pairs."""
 
 from collections.abc import Callable
 
@@ -17,30 +17,25 @@ from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, Pairwise
 class RandomFeatures(eqx.Module):
     """Option ``features`` of the tests: random features of the joint kernel, for linear time.
 
-    The kernel on predictions times the one on targets is replaced by ``n_features`` random waves
-    of both, and the matrix H of all pairs by a product of n x p and p x n: p = n_features d numbers
-    an observation of a Stein test with targets [d], p = n_features for `skce_test`. The test keeps
-    its level for every number of features, as it is a test of its own; more features bring its
-    power near that of all pairs (measured in `experiments/linear`).
+    The product of the kernels on predictions and targets is replaced by ``n_features`` random
+    waves of both, and the matrix H of all pairs by a product of n x p and p x n matrices:
+    p = n_features d for a Stein test with targets [d], p = n_features for `skce_test`. The level
+    holds for every number of features; power approaches that of all pairs as the number grows
+    (measured in `experiments/linear`).
 
-    Kernels of other packages take part by a method ``frequencies(key, count, d)`` that draws from
-    their spectral density, or ``precisions(key, count)`` (`jaxcal.kernels.frequencies`); statistics
-    of targets by one of the two methods that `of` names; distances between predictions by
-    ``vectors(features)`` and ``euclidean = True``.
+    Kernels of other packages need a method ``frequencies(key, count, d)`` that draws from their
+    spectral density, or ``precisions(key, count)`` (`jaxcal.kernels.frequencies`). Statistics of
+    targets need one of the two methods named in `of`, distances between predictions
+    ``vectors(features)`` and ``euclidean = True``. TypeError otherwise.
 
     Args:
-        key: Random key of the frequencies: the same key, the same features for every model.
+        key: Random key of the frequencies: one key gives the same features for every model.
         n_features: Number of features, half of them cosines and half sines; even.
-        orthogonal: Frequencies orthogonal to each other in blocks, which lowers their error.
+        orthogonal: Whether to draw frequencies orthogonal in blocks, which lowers their error.
 
-    Raises:
-        ValueError: an odd or too small ``n_features``.
-        TypeError: arguments of another type; in a test, a kernel or a statistic without random
-            features, or a distance that is not one of vectors.
+    Cost: n p (b + p) multiplications per test with b draws of the null.
 
-    Cost: of a test, n p (b + p) multiplications for b draws of the null.
-
-    Source: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal ones.
+    Source: Rahimi and Recht (2007); Yu et al. (2016) for orthogonal frequencies.
 
     Example:
         >>> import jax, numpyro.distributions as dist
@@ -71,21 +66,18 @@ class RandomFeatures(eqx.Module):
         features: WeightedFeatures,
         target_kernel: KernelLike = Constant(),
     ) -> FiniteRank:
-        """A kernel on predictions times a statistic of the targets, as one of random features.
+        """Return a kernel on predictions times a statistic of the targets as random features.
 
         Args:
-            weighted: The `jaxcal.statistics.weighted.Weighted`, whose statistic has a method
-                ``vectors(features)``, [channels, q, n], whose inner products it is, or
+            weighted: A `jaxcal.statistics.weighted.Weighted` whose statistic has a method
+                ``vectors(features)``, [channels, q, n], with the statistic as inner product, or
                 ``waves(draw, features)`` (`jaxcal.statistics.finite_rank.HasWaves`).
             features: Features of the observations.
             target_kernel: Kernel on targets, with its bandwidth, for a statistic with waves.
 
         Returns:
-            The statistic of finite rank, with the same features; its mean over the keys is that of
-            all pairs.
-
-        Raises:
-            TypeError: a kernel, a statistic or a distance has no random features.
+            The finite-rank statistic, with the same features; its mean over keys is the statistic
+            of all pairs.
         """
         if not isinstance(weighted, Weighted):
             raise TypeError(
@@ -112,12 +104,12 @@ class RandomFeatures(eqx.Module):
 def _vectors(
     divergence: DivergenceLike, kernel: KernelLike
 ) -> tuple[Callable[[Features], Array], KernelLike]:
-    """The map from features of predictions to vectors, and the kernel on these."""
+    """Return the map from features of predictions to vectors, and the kernel on these vectors."""
     if is_euclidean(divergence):
         return divergence.vectors, kernel
     if isinstance(divergence, TotalVariation) and isinstance(kernel, Laplace):
         assert kernel.bandwidth is not None
-        # half a sum of absolute differences
+        # the distance is half a sum of absolute differences
         return divergence.vectors, L1Laplace(2 * kernel.bandwidth)
     raise TypeError(
         f"features: random features want a distance between vectors, such as Fisher(), Wasserstein "

@@ -1,7 +1,7 @@
-r"""Targets drawn anew from their predictions: data sets of the same size that are calibrated.
+r"""Data sets that are calibrated by construction: targets redrawn from their predictions.
 
-Given predictions, and as long as these were made without a look at their targets, a statistic of
-the observed targets and of redrawn ones have one distribution under calibration, for every n.
+Provided that predictions were made without their targets, a statistic has the same distribution on
+observed and on redrawn targets under calibration, for every n.
 """
 
 from typing import Any
@@ -23,18 +23,16 @@ from jaxcal.statistics.skce import KernelResidual, class_directions
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import Features, KernelLike, Key, Pairwise, PredictionsLike
 
-RARE = 10  # so many rare targets should be expected where a null flips signs
-LOOKS = 32  # redrawn data sets in which rare targets are looked for
+RARE = 10  # expected number of rare targets below which a null with random signs is unreliable
+LOOKS = 32  # redrawn data sets from which rare targets are estimated
 
 
 def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike, Array]:
-    """Predictions and targets drawn from them, in the shape and type of ``targets``.
+    """Return predictions and targets drawn from them, in the shape and type of ``targets``.
 
-    A target changes places with one of its m `jaxcal.Draws`, or stays, each with probability
-    1 / (m + 1): under calibration it is one more independent draw.
-
-    Raises:
-        TypeError: Predictions cannot be sampled.
+    With m `jaxcal.Draws`, a target is exchanged with one of them or kept, each with probability
+    1 / (m + 1): under calibration it is one more independent draw. TypeError if predictions
+    cannot be sampled.
     """
     n = targets.shape[0]
     if isinstance(predictions, Classes):
@@ -59,14 +57,14 @@ def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike,
 
 
 def _classes(key: Key, probabilities: Float[Array, "n m"]) -> Array:
-    """One class of each row, by inversion."""
+    """Draw one class per row, by inversion."""
     below = jnp.cumsum(probabilities, axis=1)
     u = jax.random.uniform(key, (below.shape[0],), below.dtype) * below[:, -1]
     return jnp.sum(below[:, :-1] <= u[:, None], axis=1)
 
 
 def samplable(predictions: PredictionsLike, targets: Array) -> bool:
-    """Whether targets can be drawn from the predictions; nothing is drawn."""
+    """Return whether targets can be drawn from the predictions; draws nothing."""
     try:
         jax.eval_shape(lambda key: redraw(key, predictions, targets), jax.random.key(0))
     except TypeError:
@@ -83,9 +81,9 @@ def refitted(
     targets: Array,
     kept: Bool[Array, " n"] | None = None,
 ) -> tuple[Fitted, Featured]:
-    """The fit to redrawn targets: units and bandwidths that look at targets are computed again.
+    """Refit to redrawn targets: recompute units and bandwidths that depend on targets.
 
-    ``keys``: those of the fit; ``kept``: which observations stay as they are.
+    ``keys``: those of the first fit; ``kept``: which observations are not redrawn.
     """
     again, ys = redraw(key, predictions, targets)
     if kept is not None:
@@ -98,7 +96,7 @@ def refitted(
             again = jax.tree.map(put_back, again, predictions)
     if not isinstance(predictions, Classes):
         return spec.fit(keys, again, ys)
-    prepared, featured = fitted  # which looked at no target
+    prepared, featured = fitted  # for classes only the features hold targets
     observed = featured.features.residual._replace(ys=ys)
     features = featured.features._replace(residual=observed)
     return prepared, featured._replace(features=features)
@@ -107,15 +105,15 @@ def refitted(
 def as_forms(
     pairwise: Pairwise, features: Features, keys: Array
 ) -> tuple[Weighted, WeightedFeatures, Float[Array, "n bk"]] | None:
-    r"""Sums over pairs of redrawn classes as forms of the kernel on predictions alone.
+    r"""Return sums over pairs of redrawn classes as forms of the kernel on predictions alone.
 
     With a root R of the Gram matrix of the m classes, :math:`\langle \xi_i, \xi_j \rangle =
-    \langle R (e_{y_i} - p_i), R (e_{y_j} - p_j) \rangle`. Residuals sum to 0, so that k = m - 1
-    coordinates hold them, and a data set is k columns of weights.
+    \langle R (e_{y_i} - p_i), R (e_{y_j} - p_j) \rangle`. Residuals sum to 0, so k = m - 1
+    coordinates suffice, and a data set is k columns of weights.
 
     Returns:
-        The kernel as a statistic, its features, and k columns for the classes observed and for each
-        of b keys, [n, (1 + b) k]; None where the statistic is another.
+        The kernel as a statistic, its features, and k columns for the observed classes and for
+        each of b keys, [n, (1 + b) k]; None if the statistic is not of classes.
     """
     statistic = _kernel_residual(pairwise)
     observed = features.residual if statistic is not None else None
@@ -141,15 +139,15 @@ def as_forms(
 def rare_targets(
     key: Key, fitted: tuple[Fitted, Featured], predictions: Any, targets: Array
 ) -> Bool[Array, ""] | None:
-    r"""Whether predictions expect fewer than `RARE` of the targets that decide the statistic.
+    r"""Return whether the statistic depends on fewer than `RARE` expected rare targets.
 
-    Random signs take :math:`V = \sum_i |\xi_i|^2` for the variance of :math:`\sum_i \xi_i`. Where
-    it is made of few large values that may fail to come, the sum is far on their other side just
-    where V is small. Of events with probabilities :math:`q_i` near 0 the relative variance of V
-    under the predictions is :math:`1 / \sum_i q_i`, one over the expected number of events; so
-    1 / `RARE` is the bound for all. From the probabilities of classes, and from `LOOKS` redrawn
-    data sets otherwise; None where the statistic is no kernel residual, for normals and Laplace
-    distributions, which have no rare values, and for draws, of which a few do not tell.
+    Random signs use :math:`V = \sum_i |\xi_i|^2` as the variance of :math:`\sum_i \xi_i`. If few
+    large values dominate V, the sum is far on the opposite side exactly when they are absent and V
+    is small. For events of probabilities :math:`q_i` near 0 the relative variance of V under the
+    predictions is :math:`1 / \sum_i q_i`, the inverse of the expected number of events; hence the
+    bound 1 / `RARE` for all cases. V comes from class probabilities, or from `LOOKS` redrawn data
+    sets. None if the statistic is no kernel residual, for normal and Laplace distributions, which
+    have no rare values, and for draws, of which there are too few.
     """
     prepared, featured = fitted
     if isinstance(predictions, Draws) or isinstance(
@@ -170,7 +168,7 @@ def rare_targets(
 
 
 def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Array]:
-    """Mean and variance of V; a Gram matrix [m, m] for all, or one each, [n, m, m]."""
+    """Return mean and variance of V; Gram matrix [m, m], or one per observation, [n, m, m]."""
     gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
     gram = gram.reshape(-1, *gram.shape[-2:])
     average = (p[:, None] @ gram)[:, 0]
@@ -188,7 +186,7 @@ def _of_looks(
     predictions: Any,
     targets: Array,
 ) -> tuple[Array, Array]:
-    """Mean of V in closed form, and mean of its squared distance from that."""
+    """Return the mean of V in closed form, and the mean squared deviation of draws from it."""
     frame, means = prepared.frame, statistic.means
     observed = featured.features.residual
     assert isinstance(frame, Frame)
@@ -200,8 +198,8 @@ def _of_looks(
 
     def off(key: Key) -> Array:
         ys = redraw(key, predictions, targets)[1]
-        seen = frame.view(predictions, ys, scores=False).points
-        return 2 * jnp.sum(squared_norms - jax.vmap(first)(seen, observed.distribution))
+        points = frame.view(predictions, ys, scores=False).points
+        return 2 * jnp.sum(squared_norms - jax.vmap(first)(points, observed.distribution))
 
     squared_norms = means.own(observed.distribution)
     ys = observed.ys[:1]
@@ -210,12 +208,12 @@ def _of_looks(
 
 
 def _kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
-    """The statistic of a test with kernel means over all pairs; None for others."""
+    """Return the statistic of a test with kernel means over all pairs; None for other tests."""
     if isinstance(pairwise, Weighted) and isinstance(pairwise.statistic, KernelResidual):
         return pairwise.statistic
     return None
 
 
 def _matrix(kernel: KernelLike) -> Array | None:
-    """The Gram matrix of the classes; None for the identity."""
+    """Return the Gram matrix of the classes; None for the identity."""
     return kernel.matrix if isinstance(kernel, ClassGram) else None

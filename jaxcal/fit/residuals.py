@@ -1,7 +1,7 @@
-r"""What observations add to a kernel on predictions: residuals whose mean is 0 under calibration.
+r"""Residuals with mean 0 under calibration, which multiply a kernel on predictions.
 
 :math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle` with :math:`\xi` the Stein feature of a
-score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` of a prediction with kernel means.
+score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` for a prediction with kernel means.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -39,11 +39,11 @@ from jaxcal.typing import (
 )
 from jaxcal.whitening import precisions as preconditioners
 
-LANDMARKS = 8  # targets at which kernel residuals are series
+LANDMARKS = 8  # targets at which kernel residuals are evaluated as series
 
 
 def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
-    """Notes of every kind of residual, of its scores and of what tells predictions apart."""
+    """Return the notes that all residuals share: on scores and on features of predictions."""
     notes = {"nonfinite-scores": not_finite(scores), "nonfinite-predictions": not_finite(described)}
     whitening = view.whitening
     if whitening is not None:
@@ -55,7 +55,7 @@ def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
 
 
 class Claimed(NamedTuple):
-    """Targets [n, d] in the units of the test, and what predictions claim of them."""
+    """Targets [n, d] in the units of the test, and the moments that predictions claim."""
 
     ys: Points
     claims: Claims
@@ -74,7 +74,7 @@ class Featured(NamedTuple):
 
 @runtime_checkable
 class Residual(Protocol):
-    """How targets are compared with predictions."""
+    """Protocol of residuals, by which targets are compared with predictions."""
 
     @property
     def needs_scores(self) -> bool: ...
@@ -89,7 +89,7 @@ class Residual(Protocol):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
     ) -> tuple[PyTree, PyTree]:
-        """The predictions for the distance between them, and those for the residuals."""
+        """Return the predictions for the distance between them, and those for the residuals."""
         ...
 
     def features(
@@ -103,13 +103,13 @@ class Residual(Protocol):
     ) -> Featured: ...
 
     def statistic(self, featured: Featured, target_kernel: KernelLike, /) -> Pairwise:
-        """The inner product of the residuals of two targets."""
+        """Return the inner product of the residuals of two targets."""
         ...
 
 
 def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
-    """Series of mean 0 whatever came before, if calibrated: scores, moments, targets minus means,
-    classes minus probabilities; and where means are not known, kernel residuals at some targets."""
+    """Return series with conditional mean 0 under calibration: scores, moments, targets minus
+    means, or classes minus probabilities; without known means, kernel residuals at landmarks."""
     if featured.means is None:
         return series_of(featured.features)
     observed = featured.features.residual
@@ -133,7 +133,7 @@ def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array,
 
 
 class SteinResidual(eqx.Module):
-    """Scores in the place of integrals: KCCSD, KCSD and KSD."""
+    """Residuals from scores, without integrals: KCCSD, KCSD and KSD."""
 
     precondition: Precondition = eqx.field(default=None, static=True)
     components: bool = eqx.field(default=False, static=True)
@@ -177,12 +177,12 @@ class SteinResidual(eqx.Module):
         if self.components:
             at = view.ys + view.offset[None]
             claims = attribution.claims(predictions, nodes, values, at, scores)
-            if claims is not None:  # about the frame's origin, as targets are
+            if claims is not None:  # relative to the frame's origin, like the targets
                 claims = claims._replace(centers=claims.centers - view.offset[None])
         assert view.point_scores is not None
         abrupt = _abrupt(key, view)
         stein = SteinFeatures(view.points, view.point_scores, preconditioner)
-        # a score at a target that is not finite is not counted beside it
+        # a target that is not finite is noted once, not again through its score
         finite = jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True)
         notes = noted(view, jnp.where(finite, scores, 0), (described, preconditioner)) | clamped
         notes |= {
@@ -202,16 +202,16 @@ class SteinResidual(eqx.Module):
 
 
 def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
-    """Whether a density ends where it is not 0, as far as log densities are known."""
+    """Return whether a known density is cut off at a nonzero value."""
     if view.targets is None or not climbable(view.predictions):
         return jnp.zeros((), bool)
     return edges(key, view.predictions.predictions, view.targets).abrupt
 
 
 class MeanResidual(eqx.Module):
-    """Kernel means of the predictions, in closed form or from draws: SKCE and UCME.
+    """Residuals from kernel means, in closed form or from draws: SKCE and UCME.
 
-    ``n_counts``: over how many counts to sum, found where the values are known."""
+    ``n_counts``: over how many counts to sum, set where values are concrete."""
 
     n_draws: int | None = eqx.field(default=None, static=True)
     n_counts: int | None = eqx.field(default=None, static=True)
@@ -227,18 +227,18 @@ class MeanResidual(eqx.Module):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
     ) -> tuple[PyTree, PyTree]:
-        """Draws are divided: if the weight of a pair depended on the very draws that stand for the
-        two predictions, its error would be of one sign under calibration."""
-        seen, about = view.predictions, view.about_origin
-        draws = seen.predictions if isinstance(seen, Standardized) else None
+        """Split the draws: if the weight of a pair used the same draws as the residuals of its
+        predictions, the error would have one sign under calibration."""
+        standardized, about = view.predictions, view.about_origin
+        draws = standardized.predictions if isinstance(standardized, Standardized) else None
         alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)
-        # the first half may say where the centre of each prediction is, and how wide it is
+        # the first half may provide centre and scale of each prediction
         if not isinstance(draws, Draws) or (alone and view.whitening is None):
-            return seen, about
+            return standardized, about
         half = draws.samples.shape[1] // 2
         first, second = Draws(draws.samples[:, :half]), Draws(draws.samples[:, half:])
         return (
-            Standardized(first, seen.units, seen.event),
+            Standardized(first, standardized.units, standardized.event),
             Standardized(second, about.units, about.event),
         )
 

@@ -1,7 +1,7 @@
-"""What a test compares, and how: its choices, and fitting them to data.
+"""The choices that define a test, and fitting them to data.
 
-Everything is brought to the units of the targets' own spread first, so that no result depends on
-metres or nanometres; bandwidths follow by the median heuristic in those units.
+Data are first divided by the spread of the targets, so results do not depend on their unit;
+the median heuristic then chooses bandwidths in these units.
 """
 
 from typing import Any, NamedTuple
@@ -40,13 +40,13 @@ from jaxcal.typing import (
 )
 from jaxcal.whitening.contract import Whitener
 
-Keys = _Key[Array, "2"]  # for base points and residuals, and for features of the predictions
+Keys = _Key[Array, "2"]  # one for nodes and residuals, one for features of the predictions
 
 
 class Specification(eqx.Module):
-    """The choices of a test of a mean over pairs; ``None`` and unset bandwidths are left to `fit`.
+    """The choices of a test of a mean over pairs; `fit` sets those that are None.
 
-    Everything static changes the program; nothing else does.
+    Only static fields change the compiled program.
     """
 
     divergence: DivergenceLike
@@ -59,21 +59,18 @@ class Specification(eqx.Module):
     n_nodes: int = eqx.field(default=10, static=True)
     standardize: bool = eqx.field(default=True, static=True)
     whiten: Whitener | None = None
-    random_features: RandomFeatures | None = None  # in the place of all pairs
+    random_features: RandomFeatures | None = None  # used instead of all pairs
 
     @property
     def components(self) -> bool:
-        """Whether each coordinate is a channel of the statistic."""
+        """Return whether each coordinate is a channel of the statistic."""
         return self.residual.components
 
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Fitted, Featured]:
-        """Fit to data: units, nodes, scores, features, bandwidths, statistic.
+        """Return the test fitted to data, and the features of these data.
 
-        Traced once per shape. Gradients flow through all of it: scores and features, units,
-        preconditioner and bandwidths.
-
-        Returns:
-            The fitted test, and the features of these data.
+        Sets units, nodes, scores, features, bandwidths and statistic. Traced once per shape, and
+        differentiable in all of these.
         """
         check_rows(self.divergence, targets.shape[0])
         frame = nodes(self, keys[0], units(self, predictions, targets), predictions, targets)
@@ -106,7 +103,7 @@ class Specification(eqx.Module):
 
 
 def units(spec: Specification, predictions: Any, targets: Array) -> Frame | ClassFrame:
-    """Units [d] of the test, from the targets; without nodes yet."""
+    """Return the units [d] of the test from the targets, as a frame without nodes."""
     if isinstance(predictions, Classes):
         return ClassFrame()
     ys = targets.reshape(targets.shape[0], -1)
@@ -118,17 +115,17 @@ def units(spec: Specification, predictions: Any, targets: Array) -> Frame | Clas
 def nodes(
     spec: Specification, key: Key, frame: Frame | ClassFrame, predictions: Any, targets: Array
 ) -> Frame | ClassFrame:
-    """The frame with nodes [m, d] in its units, where something asks for scores at nodes."""
+    """Return the frame with nodes [m, d] in its units, if the test needs scores at nodes."""
     if isinstance(frame, ClassFrame):
         return frame
-    seen = frame.standardized(predictions, targets.shape[1:])
+    standardized = frame.standardized(predictions, targets.shape[1:])
     whitened = spec.whiten is not None and spec.whiten.needs_nodes
-    if not (whitened or spec.divergence.needs_nodes or spec.residual.needs_nodes(seen)):
+    if not (whitened or spec.divergence.needs_nodes or spec.residual.needs_nodes(standardized)):
         return frame
     d, key = frame.units.scale.size, spec.residual.node_key(key)
     if isinstance(predictions, Scores):
-        given = predictions.nodes
-        placed = None if given is None else frame.units.points(given.reshape(-1, d))
+        raw = predictions.nodes
+        placed = None if raw is None else frame.units.points(raw.reshape(-1, d))
     elif spec.base_measure is None:
         placed = normals(key, (spec.n_nodes, d), targets.dtype)
     else:
@@ -142,7 +139,7 @@ def nodes(
 def scores(
     spec: Specification, frame: Frame | ClassFrame, predictions: Any, targets: Array
 ) -> View:
-    """Predictions and targets in the units of the test, with scores where they are needed."""
+    """Return predictions and targets in the units of the test, with scores where needed."""
     view = frame.view(predictions, targets, scores=spec.residual.needs_scores)
     if spec.divergence.needs_nodes and view.at_nodes is None:
         raise ValueError(
@@ -154,8 +151,8 @@ def scores(
 
 
 class Chosen(NamedTuple):
-    """A kernel with its bandwidth, those that a heuristic chose, by name, and whether all points
-    compared are identical."""
+    """A kernel with its bandwidth, the heuristic bandwidths by name, and whether all compared
+    points are identical."""
 
     kernel: KernelLike
     bandwidths: dict[str, Scalar]
@@ -169,8 +166,8 @@ def bandwidth(
     features: Features,
     size: Array | None = None,
 ) -> Chosen:
-    """The kernel with unset bandwidths chosen by the median heuristic; ``size`` is the unit of the
-    features."""
+    """Return the kernel with unset bandwidths from the median heuristic; ``size`` is the unit of
+    the features."""
     value, identical = median_heuristic(divergence, features)
     used = {name: value if size is None else value * size} if points.needs_bandwidth(kernel) else {}
     return Chosen(points.with_bandwidth(kernel, value), used, identical)
@@ -179,12 +176,12 @@ def bandwidth(
 def target_bandwidth(
     spec: Specification, view: View, predictions: Any, targets: Array
 ) -> tuple[Chosen, dict[str, Array]]:
-    """The target kernel with its bandwidth, and notes on the targets; classes have neither."""
+    """Return the target kernel with its bandwidth and notes on targets; neither for classes."""
     if isinstance(predictions, Classes):
         nothing = jnp.zeros((), bool)
         notes = {"constant-coordinates": jnp.asarray(0), "far-targets": jnp.asarray(0.0)}
         return Chosen(spec.target_kernel, {}, nothing), {"identical-targets": nothing} | notes
-    # a target that is not finite is counted alone: it spoils no bandwidth
+    # targets that are not finite are counted separately and do not affect the bandwidth
     finite = jnp.where(jnp.isfinite(view.points), view.points, 0)
     chosen = bandwidth("target", spec.target_kernel, Vectors(finite), finite)
     identical = chosen.identical & (spec.standardize or bool(chosen.bandwidths))
@@ -199,8 +196,8 @@ def target_bandwidth(
 def features(
     spec: Specification, key: Key, view: View, target_kernel: KernelLike
 ) -> tuple[Embedding, Features, PyTree]:
-    """The fitted divergence, the features of the predictions for it, and the predictions that the
-    residuals see."""
+    """Return the fitted divergence, the predictions' features for it, and the predictions for the
+    residuals."""
     divergence: Any = spec.divergence
     if hasattr(divergence, "with_target_kernel"):
         divergence = divergence.with_target_kernel(target_kernel)
@@ -223,7 +220,7 @@ def statistic(
     prediction_kernel: KernelLike,
     divergence: DivergenceLike,
 ) -> Pairwise:
-    """The pairwise statistic h, of all pairs or in random features."""
+    """Return the pairwise statistic h, over all pairs or in random features."""
     of_targets = spec.residual.statistic(featured, target_kernel)
     pairwise = Weighted(prediction_kernel, divergence, of_targets)
     if spec.random_features is None:
@@ -232,9 +229,9 @@ def statistic(
 
 
 def range_over_iqr(ys: Points) -> Scalar:
-    """The range of a coordinate over that of its middle half, which a few outliers do not change;
-    the largest over coordinates. Where the middle half agrees, the middle 3/4, 7/8, .. that does
-    not."""
+    """Return the largest range over interquartile range of the coordinates; robust to outliers.
+
+    Where the middle half is constant, the middle 3/4, 7/8, .. is used."""
     n = ys.shape[0]
     ordered = in_order(jax.lax.stop_gradient(ys).T)
     outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))

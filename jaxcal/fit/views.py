@@ -1,4 +1,4 @@
-"""Predictions and targets as a test sees them: in its units, with scores at its nodes."""
+"""Predictions and targets in the units of a test, with scores at its nodes."""
 
 from typing import Any, NamedTuple
 
@@ -15,13 +15,12 @@ from jaxcal.whitening.contract import Whitener, Whitening
 
 
 class View(NamedTuple):
-    """n predictions and their targets.
+    """n predictions and their targets in the units of the test.
 
-    ``ys`` [n, d] are the targets in the units of the test, about the frame's origin, or classes
-    [n]. ``predictions`` are in these units too, ``about_origin`` also about that origin: a common
-    offset then costs no digits. ``scores`` [n, d] are those at the targets.
-    ``whitening`` brings both into the units of each prediction, where that was asked for;
-    ``about_origin`` is in these then.
+    ``ys``: targets [n, d] relative to the frame's origin, or classes [n]. ``predictions`` are in
+    the same units; ``about_origin`` are also relative to the origin, so that a common offset costs
+    no digits. ``scores`` [n, d] are those at the targets. ``whitening``, if not None, maps both to
+    the units of each prediction, which are then those of ``about_origin``.
     """
 
     ys: Array
@@ -34,26 +33,25 @@ class View(NamedTuple):
 
     @property
     def offset(self) -> Point:
-        """The frame's origin in the units of ``predictions``, in which nodes are."""
+        """Return the frame's origin in the units of ``predictions``, which nodes share."""
         common, about = self.predictions.units, self.about_origin.units
         about = about.units if isinstance(about, OwnUnits) else about
         return (about.center - common.center) / common.scale
 
     @property
     def points(self) -> Array:
-        """Targets as the target kernel sees them."""
+        """Return the targets as inputs of the target kernel."""
         return self.ys if self.whitening is None else self.whitening.points(self.ys)
 
     @property
     def point_scores(self) -> Points:
-        """Scores there."""
+        """Return the scores at `points`."""
         assert self.scores is not None
         return self.scores if self.whitening is None else self.whitening.scores(self.scores)
 
 
 class Frame(eqx.Module):
-    """Units [d], the mean of the targets [d] in the units they came in, nodes [m, d], and how
-    predictions are brought into units of their own."""
+    """Units [d], centre [d] of the raw targets, nodes [m, d], and the whitening of predictions."""
 
     units: Units
     origin: Point
@@ -61,46 +59,46 @@ class Frame(eqx.Module):
     whitener: Whitener | None = None
 
     def standardized(self, predictions: PredictionsLike, event: tuple[int, ...]) -> Standardized:
-        """Predictions over targets of this shape, in the units of the test."""
+        """Return predictions over targets of this shape, in the units of the test."""
         return Standardized(predictions, self.units, event)
 
     def view(self, predictions: Any, targets: Array, *, scores: bool) -> View:
-        """What a test sees of n predictions and targets; scores cost n (m + 1) gradients."""
+        """Return the `View` of n predictions and targets; scores cost n (m + 1) gradients."""
         n, event = targets.shape[0], targets.shape[1:]
         ys = targets.reshape(n, -1)
         about = Units(self.origin, self.units.scale)
-        seen = View(
+        view = View(
             about.points(ys),
             self.standardized(predictions, event),
             Standardized(predictions, about, event),
             targets=targets,
         )
         if not scores and self.nodes is None:
-            return self._whitened(seen)
-        # at the targets as they came: a score next to the edge of a density is not the one on it
+            return self._whitened(view)
+        # at the raw targets: rescaling could move a target across the edge of a support
         raw = Standardized(predictions, Units.unchanged(ys), event)
         nodes = None if self.nodes is None else self.units.original(self.nodes)
         values, at_nodes = scores_at(raw, ys, nodes, self.units)
         if at_nodes is not None:
             at_nodes = NodeScores(self.nodes, at_nodes)
-        return self._whitened(seen._replace(scores=values, at_nodes=at_nodes))
+        return self._whitened(view._replace(scores=values, at_nodes=at_nodes))
 
-    def _whitened(self, seen: View) -> View:
-        """The view with centres about the frame's origin, as its targets are, and with scales."""
+    def _whitened(self, view: View) -> View:
+        """Return the view with centres relative to the origin, like the targets, and scales."""
         if self.whitener is None:
-            return seen
-        at_nodes = seen.at_nodes
+            return view
+        at_nodes = view.at_nodes
         if at_nodes is not None and at_nodes.nodes is not None:
-            at_nodes = NodeScores(at_nodes.nodes - seen.offset[None], at_nodes.values)
-        about = seen.about_origin
+            at_nodes = NodeScores(at_nodes.nodes - view.offset[None], at_nodes.values)
+        about = view.about_origin
         whitening = self.whitener.fit(about, at_nodes)
-        n, d = seen.ys.shape  # one density serves all targets of a KSD
+        n, d = view.ys.shape  # a KSD has one density for all targets
         whitening = whitening._replace(
             center=jnp.broadcast_to(whitening.center, (n, d)),
             scale=jnp.broadcast_to(whitening.scale, (n, d, d)),
         )
         units = OwnUnits(about.units, whitening.center, whitening.scale)
-        return seen._replace(
+        return view._replace(
             whitening=whitening, about_origin=Standardized(about.predictions, units, about.event)
         )
 
@@ -109,6 +107,6 @@ class ClassFrame(eqx.Module):
     """Classes have no units, no origin and no nodes."""
 
     def view(self, predictions: Classes, targets: Array, *, scores: bool) -> View:
-        """Probabilities for distances between predictions, and the distributions of the classes."""
+        """Return probabilities, for distances between predictions, and class distributions."""
         assert not scores
         return View(jnp.asarray(targets), predictions.probabilities, predictions)

@@ -1,8 +1,9 @@
-r"""Kernels on classes averaged over class probabilities: with the Gram matrix Lambda of the
-classes, :math:`\kappa_1(p, y) = (\Lambda p)_y` and :math:`\kappa_2(p, q) = p^\top \Lambda q`.
+r"""Kernels on classes averaged over class probabilities.
 
-The four terms together are :math:`(e_y - p)^\top \Lambda (e_{y'} - p')`, which is what is
-computed: no difference of large numbers. Source: Widmann, Lindsten and Zachariah (2021), App. E.
+With the Gram matrix Lambda of the classes, :math:`\kappa_1(p, y) = (\Lambda p)_y` and
+:math:`\kappa_2(p, q) = p^\top \Lambda q`. The four terms of h_Y are computed together as
+:math:`(e_y - p)^\top \Lambda (e_{y'} - p')`, without differences of large numbers.
+Source: Widmann, Lindsten and Zachariah (2021), App. E.
 """
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from jaxcal.read.families import Classes
 
 
 class ClassMeans(eqx.Module):
-    """Products with the Gram matrix of the classes; None is the identity."""
+    """Kernel means from products with the Gram matrix of the classes; None is the identity."""
 
     matrix: Float[Array, "m m"] | None
 
@@ -33,22 +34,22 @@ class ClassMeans(eqx.Module):
         return jnp.sum(self._times(features.probabilities) * features.probabilities, axis=-1)
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """The four terms at once, [r, c]."""
+        """Return the sum of the four terms, [r, c]."""
         return self._times(_residuals(rows, ys)) @ _residuals(cols, others).T
 
     def own_residual(self, features: Classes, ys: Array) -> Array:
-        """The four terms of each observation with itself, [n]."""
+        """Return the sum of the four terms of each observation with itself, [n]."""
         residuals = _residuals(features, ys)
         return jnp.sum(self._times(residuals) * residuals, axis=-1)
 
 
 class MatrixMeans(eqx.Module):
-    r""":math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`, the four terms at once; O(m^2) a pair."""
+    r"""Sum of the four terms, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
 
     kernel: MatrixKernel
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """The four terms of r and c observations, [r, c]; c matrices at a time."""
+        """Return the sum of the four terms, [r, c], with c matrices in memory at a time."""
         p, q = rows.probabilities, cols.probabilities
         at_cols = (q, _residuals(cols, others))
 
@@ -60,7 +61,7 @@ class MatrixMeans(eqx.Module):
         return jax.lax.map(of_row, (p, _residuals(rows, ys)))
 
     def own_residual(self, features: Classes, ys: Array) -> Array:
-        """The four terms of each observation with itself, [n]."""
+        """Return the sum of the four terms of each observation with itself, [n]."""
 
         def own(p: Array, residual: Array) -> Array:
             return residual @ self.kernel.function(p, p) @ residual
@@ -80,19 +81,19 @@ def _residuals(distribution: Classes, ys: Array) -> Array:
 
 @pair(Delta, Classes)
 def delta_over_classes(kernel: Delta, distribution: Classes) -> Averages:
-    """Two classes agree or do not."""
+    """Return kernel means of `Delta`."""
     return distribution, ClassMeans(None)
 
 
 @pair(MatrixKernel, Classes)
 def matrix_over_classes(kernel: MatrixKernel, distribution: Classes) -> Averages:
-    """Any kernel on predictions and classes together."""
+    """Return the sum of the four terms of a kernel on predictions and classes jointly."""
     return distribution, MatrixMeans(kernel)
 
 
 @pair(ClassGram, Classes)
 def gram_over_classes(kernel: ClassGram, distribution: Classes) -> Averages:
-    """Any similarity of classes."""
+    """Return kernel means of a similarity matrix of classes."""
     if kernel.matrix.shape[0] != (m := distribution.probabilities.shape[-1]):
         raise ValueError(
             f"target_kernel: a Gram matrix of {kernel.matrix.shape[0]} classes for probabilities "

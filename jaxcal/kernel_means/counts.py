@@ -1,12 +1,12 @@
 r"""Any kernel averaged over counts: finite sums over points that all predictions share.
 
 With the Gram matrix K of the m counts and probabilities p, q: :math:`\kappa_1(p, y) = p^\top k(y)`
-and :math:`\kappa_2(p, q) = p^\top K q`. The products :math:`K p` are computed once a prediction, so
-that a pair costs one inner product of length m.
+and :math:`\kappa_2(p, q) = p^\top K q`. The products :math:`K p` are computed once per prediction;
+a pair costs one inner product of length m.
 
-Stated error, absolute, for kernels bounded by 1 in float64: `ERROR`. The probability beyond the
-last count adds at most 4e-9 (`jaxcal.read.counts.OMITTED`); numpyro's probabilities themselves
-are right to about 1e-7 where they need Beta functions (``BetaBinomial``, ``NegativeBinomial2``).
+Absolute error for kernels bounded by 1 in float64: `ERROR`. The probability beyond the last count
+adds at most 4e-9 (`jaxcal.read.counts.OMITTED`); numpyro's probabilities that need Beta functions
+(``BetaBinomial``, ``NegativeBinomial2``) are accurate to about 1e-7.
 """
 
 from typing import ClassVar, NamedTuple
@@ -24,14 +24,14 @@ ERROR = 1e-6
 
 
 class Smoothed(NamedTuple):
-    """``weights`` [n, m], the probabilities, and ``averages`` [n, m], their products with K."""
+    """``weights`` [n, m]: the probabilities; ``averages`` [n, m]: their products with K."""
 
     weights: Float[Array, "n m"]
     averages: Float[Array, "n m"]
 
 
 class OverCounts(eqx.Module):
-    """Matrix products of length m."""
+    """Kernel means from matrix products of length m."""
 
     route: ClassVar[str] = f"sums over counts, error below {ERROR:g}"
     error: ClassVar[float] = ERROR
@@ -53,7 +53,7 @@ class OverCounts(eqx.Module):
 @pair(Scaled, Lattice)
 @pair(object, Lattice)
 def over_counts(kernel: KernelLike, distribution: Lattice) -> Averages:
-    """Any kernel."""
+    """Return kernel means of any kernel over counts."""
     points, weights = distribution
     averages = weights @ gram(kernel, points, points)
     return Smoothed(weights, averages), OverCounts(kernel, points)

@@ -1,8 +1,8 @@
 r"""Kernel means of predictions: :math:`\kappa_1(p, y) = E k(Z, y)` and
 :math:`\kappa_2(p, q) = E k(Z, Z')` for independent Z ~ p, Z' ~ q.
 
-Which formula serves is decided by the kernel and the distribution of the predictions. Adding a pair
-is one function with the decorator `pair`.
+The classes of the kernel and of the distribution select the formula. The decorator `pair` registers
+a function for a new combination.
 """
 
 import functools
@@ -23,7 +23,7 @@ from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 @runtime_checkable
 class Formulas(Protocol):
-    """kappa_1 and kappa_2 of slices of features; ``own`` is kappa_2 of each row with itself."""
+    """Protocol of kappa_1 and kappa_2 of slices of features; ``own`` is the diagonal of kappa_2."""
 
     def first(self, rows: PyTree, ys: Array, /) -> Array: ...
 
@@ -33,25 +33,24 @@ class Formulas(Protocol):
 
 
 Averages = tuple[PyTree, Formulas]
-Maker = Callable[[Any, Any], Averages]  # of a kernel and a distribution
-OWN_COUNTS = 128  # in units of each prediction a pair costs the square of this
+Maker = Callable[[Any, Any], Averages]  # takes a kernel and a distribution
+OWN_COUNTS = 128  # the cost of a pair is quadratic in this if predictions have their own units
 _PAIRS: dict[tuple[type, type], Maker] = {}
 _LOOKED_UP: set[tuple[type, type]] = set()  # classes that compiled programs may have used
 
 
 def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
-    """Register how to average kernels of one class over distributions of one class.
+    """Return a decorator that registers how a class of kernels is averaged over distributions.
 
     Args:
-        kernel: Class of kernels; ``object`` stands for any. The nearest class wins, the kernel's
-            first.
+        kernel: Class of kernels; ``object`` for any. The nearest class wins, the kernel's first.
         distribution: Class of distributions (of closed forms, as of `distribution_of`).
 
     Returns:
-        A decorator of a function of the kernel and the distribution. That function returns what
-        is computed once a prediction (a pytree with a leading axis n) and an object with methods
-        ``first(rows, ys)``, ``second(rows, cols)`` and ``own(features)`` that work on slices of
-        it, as those of `KernelMeans`.
+        A decorator of a function of the kernel and the distribution. That function returns features
+        (a pytree with leading axis n, computed once per prediction) and an object with methods
+        ``first(rows, ys)``, ``second(rows, cols)`` and ``own(features)`` on slices of the features,
+        as in `KernelMeans`.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -72,14 +71,14 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
     def add(make: Maker) -> Maker:
         _PAIRS[kernel, distribution] = make
         if any(issubclass(k, kernel) and issubclass(p, distribution) for k, p in _LOOKED_UP):
-            jax.clear_caches()  # compiled programs hold what was registered before
+            jax.clear_caches()  # compiled programs contain earlier registrations
         return make
 
     return add
 
 
 def find(kernel: object, distribution: PyTree) -> Maker | None:
-    """The function that averages this kernel over this distribution, or None."""
+    """Return the function that averages this kernel over this distribution, or None."""
     _LOOKED_UP.add((type(kernel), type(distribution)))
     for above in type(kernel).__mro__:
         for under in type(distribution).__mro__:
@@ -89,7 +88,7 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
 
 
 def make(kernel: KernelLike, distribution: PyTree) -> Averages:
-    """Features and formulas; TypeError where nothing averages this kernel over these."""
+    """Return features and formulas; TypeError if no function averages the kernel over these."""
     maker = find(kernel, distribution)
     if maker is None:
         raise NoClosedForm(
@@ -100,7 +99,7 @@ def make(kernel: KernelLike, distribution: PyTree) -> Averages:
 
 
 def own_by_second(formulas: PyTree, features: Features) -> Float[Array, " n"]:
-    """kappa_2 of each prediction with itself, one at a time."""
+    """Return kappa_2 of each prediction with itself, one at a time."""
 
     def one(single: Features) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], single)
@@ -117,8 +116,8 @@ class KernelMeans(eqx.Module):
 
     Attributes:
         kernel: The kernel k.
-        features: What is computed once a prediction: a pytree with a leading axis n.
-        formulas: The formulas that turn features into averages.
+        features: Values computed once per prediction: a pytree with leading axis n.
+        formulas: The formulas from features to averages.
     """
 
     kernel: KernelLike
@@ -127,7 +126,7 @@ class KernelMeans(eqx.Module):
 
     @property
     def route(self) -> str:
-        """How the averages are taken, with the error where they are not exact.
+        """Method by which averages are computed, with its error if it is not exact.
 
         Errors are absolute, for kernels of height 1 in float64.
         """
@@ -137,9 +136,9 @@ class KernelMeans(eqx.Module):
     def error(self) -> Scalar | float | None:
         """Absolute error of an average, for kernels of height 1 in float64.
 
-        A bound for rules that state one, 0 for closed forms. Of random quantiles, whose averages
-        are unbiased, the standard error of `first` at targets where they are likely. None for
-        draws, whose averages are unbiased, and for given nodes.
+        A bound for quadrature rules that state one, 0 for closed forms. For random quantiles, whose
+        averages are unbiased, the standard error of `first` at likely targets. None for draws,
+        whose averages are unbiased, and for nodes from the user.
         """
         errors = _errors(self.formulas)
         if any(error is None for error in errors):
@@ -147,71 +146,41 @@ class KernelMeans(eqx.Module):
         return functools.reduce(jnp.maximum, errors) if errors else 0.0
 
     def first(self, rows: Features, ys: Array) -> Float[Array, "r c"]:
-        r""":math:`\kappa_1`: ``E k(Z_i, y_j)`` for Z_i ~ p_i.
-
-        Args:
-            rows: A slice of ``features``.
-            ys: Targets, [c, d], or classes, [c].
-
-        Returns:
-            Averages, [r, c].
-        """
+        r"""Return :math:`\kappa_1`: ``E k(Z_i, y_j)`` for Z_i ~ p_i, [r, c]."""
         return self.formulas.first(rows, ys)
 
     def second(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        r""":math:`\kappa_2`: ``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j.
+        r"""Return :math:`\kappa_2`: ``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j, [r, c].
 
-        From draws, a prediction paired with itself here meets its own draws; in `own` it does not.
-
-        Args:
-            rows: A slice of ``features``.
-            cols: Another one.
-
-        Returns:
-            Averages, [r, c].
+        With draws, the diagonal compares a prediction with its own draws; use `own` instead.
         """
         return self.formulas.second(rows, cols)
 
     def own(self, features: Features) -> Float[Array, " n"]:
-        """``E k(Z_i, Z_i')`` for independent Z_i, Z_i' ~ p_i: the diagonal of `second`.
-
-        Args:
-            features: A slice of ``features``.
-
-        Returns:
-            Averages, [n].
-        """
+        """Return ``E k(Z_i, Z_i')`` for independent Z_i, Z_i' ~ p_i, [n]: kappa_2's diagonal."""
         return self.formulas.own(features)
 
     def gram(self, ys: Array, others: Array) -> Float[Array, "r c"]:
-        """Gram matrix ``[k(y_i, y_j)]`` of targets.
-
-        Args:
-            ys: Targets, [r, d], or classes, [r].
-            others: Targets, [c, d], or classes, [c].
-
-        Returns:
-            The matrix, [r, c].
-        """
+        """Return the Gram matrix ``[k(y_i, y_j)]`` of targets, [r, c]."""
         return gram(self.kernel, ys, others)
 
     def empty(self) -> "KernelMeans":
-        """The same averages without the features, for those who carry these themselves."""
+        """Return the averages without their features, for callers that store these themselves."""
         return eqx.tree_at(lambda m: m.features, self, None, is_leaf=lambda x: x is None)
 
 
 def _routes(formulas: PyTree) -> list[str]:
-    """The ``route`` of every part that says one: parts in closed form have none."""
+    """Return the ``route`` of every part that has one; closed forms have none."""
     return [part.route for part in stated_rules(formulas)]
 
 
 def _errors(formulas: PyTree) -> list[Any]:
-    """The ``error`` of every part that has a route; None of draws."""
+    """Return the ``error`` of every part with a route; None for draws."""
     return [getattr(part, "error", None) for part in stated_rules(formulas)]
 
 
 def stated_rules(formulas: PyTree) -> list[Any]:
-    """Every part of formulas that says its route."""
+    """Return every part of the formulas that has a route."""
     if not isinstance(formulas, eqx.Module):
         return []
     inner = [rule for part in vars(formulas).values() for rule in stated_rules(part)]
@@ -219,7 +188,7 @@ def stated_rules(formulas: PyTree) -> list[Any]:
 
 
 def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
-    """``[k(y_i, y_j)]``: one matrix product where the kernel is radial or one of classes."""
+    """Return ``[k(y_i, y_j)]``: one matrix product for radial kernels and kernels of classes."""
     if hasattr(kernel, "gram"):
         return kernel.gram(ys, others)
     radial = points.profile(kernel)
@@ -239,41 +208,36 @@ def kernel_means(
     n_draws: int | None = None,
     n_counts: int | None = None,
 ) -> KernelMeans:
-    """Average a kernel over n predictions.
+    """Average a kernel over n predictions, by the first method that applies.
 
-    The first of these that there is:
-
-    - all draws of `jaxcal.Draws`;
-    - a closed form for this kernel, of ``Normal``, ``MultivariateNormal``,
+    - All draws of `jaxcal.Draws`.
+    - A closed form for this kernel: ``Normal``, ``MultivariateNormal``,
       ``LowRankMultivariateNormal`` and ``Laplace``, their affine transforms (``AffineTransform``),
-      mixtures of one of these, and classes;
-    - finite sums for any kernel over counts: ``Poisson``, ``Binomial``, ``BetaBinomial``,
-      ``NegativeBinomial2``, ``Geometric``, ``ZeroInflatedPoisson``, mixtures of them, and any other
-      numpyro distribution of one whole number at or above 0;
-    - for any other distribution of one number, and any kernel, 64 points at random that are spread
-      as evenly as quantiles (`jaxcal.read.sampling`): unbiased, with a standard error of some
-      thousandths;
+      mixtures of one of these, and classes.
+    - Finite sums for any kernel over counts: ``Poisson``, ``Binomial``, ``BetaBinomial``,
+      ``NegativeBinomial2``, ``Geometric``, ``ZeroInflatedPoisson``, their mixtures, and any other
+      numpyro distribution of one integer at or above 0.
+    - For any other one-dimensional distribution and any kernel, 64 random quantiles
+      (`jaxcal.read.sampling`): unbiased, with a standard error of a few thousandths.
     - m draws of each prediction: unbiased, with a standard error of at most 1 / m^1/2 for kernels
       bounded by 1.
 
-    `KernelMeans.route` says which way was taken, `KernelMeans.error` how far off the averages are.
-    Independent coordinates (``to_event``), ``expand`` and ``mask`` change nothing of this.
+    Independent coordinates (``to_event``), ``expand`` and ``mask`` do not matter.
 
     Args:
         kernel: A kernel with a bandwidth.
         predictions: A numpyro distribution with batch shape [n], class probabilities as
             `jaxcal.read.families.Classes`, or `jaxcal.Draws`; each possibly inside a
             `jaxcal.read.Standardized`.
-        key: Random key, needed where draws are made.
-        n_draws: Number of draws of each prediction; all other ways are then passed over. By
-            default 64, of vectors without a closed form.
-        n_counts: Over counts, sum over 0, .., n_counts - 1. By default as many as hold all but
-            1e-9 of the probability, up to 2048; where that is not enough, and where values are
-            traced by JAX and nothing is said here, points are taken at random. Where the counts
-            leave probability out, averages are NaN.
+        key: Random key, needed if draws are made.
+        n_draws: Number of draws of each prediction, used instead of all other methods. By default
+            64, for vectors without a closed form.
+        n_counts: For counts, sum over 0, .., n_counts - 1; averages are NaN if these leave out
+            probability. By default as many as hold all but 1e-9 of the probability, up to 2048; if
+            that is not enough, or if values are traced by JAX, random quantiles are used.
 
     Returns:
-        `KernelMeans`.
+        `KernelMeans`; its ``route`` names the method, its ``error`` states the accuracy.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -291,7 +255,7 @@ def kernel_means(
         n_counts = convert.integer(n_counts, "n_counts")
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     if isinstance(original, Draws):
-        anyhow = convert.key(0 if key is None else key)  # given draws are taken in order
+        anyhow = convert.key(0 if key is None else key)  # existing draws are taken in order
         distribution = Particles(drawn(anyhow, predictions, n_draws))
         return KernelMeans(kernel, *make(kernel, distribution))
     distribution = None
@@ -318,7 +282,7 @@ def kernel_means(
 
 
 def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
-    """Counts in the units of the predictions; None where they are none, or too many."""
+    """Return counts in the units of the predictions; None if they are no counts, or too many."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = counts.lattice_size(original) if n_counts is None else n_counts
@@ -330,17 +294,17 @@ def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None
 
 
 def _in_units_of(predictions: PredictionsLike, distribution: PyTree) -> PyTree:
-    """A closed form or points of the predictions, seen in the units that these are seen in."""
+    """Return a closed form or points of the predictions in the units of `Standardized`."""
     if not isinstance(predictions, Standardized):
         return distribution
     return distribution_of(Standardized(distribution, predictions.units, predictions.event))
 
 
 class NoClosedForm(TypeError):
-    """Raised by a pair function for parameters it cannot serve: draws are taken instead."""
+    """Raised by a pair function for parameters it does not support: draws are used instead."""
 
 
 def check_dimension(ys: Array, d: int) -> None:
-    """ValueError where targets and predictions differ in dimension."""
+    """Raise ValueError if targets and predictions differ in dimension."""
     if ys.ndim != 2 or ys.shape[1] != d:
         raise ValueError(f"targets: wanted shape [c, {d}] to match the predictions, got {ys.shape}")

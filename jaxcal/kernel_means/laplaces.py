@@ -1,18 +1,18 @@
-r"""Laplacian kernel averaged over Laplace predictions, without branches that lose digits.
+r"""Laplacian kernel averaged over Laplace predictions, without loss of digits.
 
-A coordinate of the kernel is :math:`e^{-\gamma z}`, of a prediction a density with rate
-:math:`\alpha = 1/\beta`. Convolutions multiply factors :math:`1 / (r^2 + t^2)` over the rates r,
-whose product is a divided difference, in r squared, of the transform of
+A coordinate of the kernel is :math:`e^{-\gamma z}`; a prediction is a density with rate
+:math:`\alpha = 1/\beta`. Convolutions multiply factors :math:`1 / (r^2 + t^2)` over the rates r.
+The product is a divided difference, in r squared, of the transform of
 :math:`G(r) = e^{-rz} / (2r)`:
 
 .. math:: \kappa_1 = -2\gamma\alpha^2\, G[\alpha^2, \gamma^2], \qquad
           \kappa_2 = 2\gamma\alpha^2\alpha'^2\, G[\alpha^2, \alpha'^2, \gamma^2].
 
-Written from the smallest rate up these are sums of positive terms, with
+Expanded from the smallest rate up these are sums of positive terms, with
 :math:`E_1(x) = (1 - e^{-x}) / x` and the second divided difference :math:`E_2` of
-:math:`e^{-x}` at 0, x, y, so rates that agree, nearly or exactly, cost no digits. The printed
-formulas of Widmann, Lindsten and Zachariah (2021), App. D.2, are the same functions; they divide by
-:math:`\beta^2\gamma^2 - 1` and its like.
+:math:`e^{-x}` at 0, x, y, so that (nearly) equal rates cost no digits. The formulas of Widmann,
+Lindsten and Zachariah (2021), App. D.2, are the same functions, but divide by
+:math:`\beta^2\gamma^2 - 1` and the like.
 """
 
 from collections.abc import Callable
@@ -33,18 +33,18 @@ from jaxcal.kernels.points import L1Laplace, Laplace
 from jaxcal.read.families import Laplaces
 from jaxcal.typing import Point
 
-TERMS = 18  # of the series of E_2 where both arguments are below 1: 1 / 20! is below 1e-18
+TERMS = 18  # of the series of E_2 if both arguments are below 1: 1 / 20! is below 1e-18
 
 
 def e1(x: Array) -> Array:
-    """``(1 - exp(-x)) / x`` for x >= 0, 1 at 0."""
+    """Return ``(1 - exp(-x)) / x`` for x >= 0, 1 at 0."""
     small = x < 1e-4
     far = jnp.where(small, 1.0, x)
     return jnp.where(small, 1 - x / 2 + x**2 / 6, -jnp.expm1(-far) / far)
 
 
 def _e2(x: Array, y: Array) -> Array:
-    """The second divided difference of ``exp(-x)`` at 0, x, y, for 0 <= x <= y."""
+    """Return the second divided difference of ``exp(-x)`` at 0, x, y, for 0 <= x <= y."""
     small = y < 1
     a, b = jnp.where(small, x, 0.0), jnp.where(small, y, 0.0)
     series, symmetric, power, factor = jnp.zeros_like(a), jnp.ones_like(a), jnp.ones_like(a), 0.5
@@ -60,27 +60,27 @@ def _e2(x: Array, y: Array) -> Array:
 
 
 def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
-    """The smaller and the larger; where they agree each still has its own derivative, whole."""
+    """Return the smaller and the larger; ties keep the full derivative of each argument."""
     first = a <= b
     return jnp.where(first, a, b), jnp.where(first, b, a)
 
 
 def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
-    r"""``E exp(-gamma |Z - y|)`` at distance z = abs(loc - y) >= 0, for rates alpha and gamma.
+    r"""Return ``E exp(-gamma |Z - y|)`` at distance z = abs(loc - y) >= 0.
 
-    :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`, r <= R the two rates.
+    For rates alpha and gamma, :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r)
+    z))` with r <= R the two rates.
     """
     low, high = _ordered(alpha, gamma)
     return alpha / (alpha + gamma) * jnp.exp(-low * z) * (1 + low * z * e1((high - low) * z))
 
 
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
-    r"""``E exp(-gamma |Z - Z'|)`` at distance z >= 0 of the locations, for rates alpha, beta.
+    r"""Return ``E exp(-gamma |Z - Z'|)`` at distance z >= 0 of the locations.
 
-    With the three rates in order :math:`r_0 \le r_1 \le r_2`, f = G as a function of the rate, and
-    divided differences in the rate itself,
-    :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) /
-    ((r_1 + r_2)(r_0 + r_2))`.
+    For sorted rates :math:`r_0 \le r_1 \le r_2`, G = f as a function of the rate, and divided
+    differences in the rate itself, :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
+    f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
     least, most = _ordered(alpha, beta)
     rest, high = _ordered(most, gamma)
@@ -95,12 +95,12 @@ def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
 
 
 class Products(eqx.Module):
-    """A product over coordinates; about four exponentials a coordinate of a pair."""
+    """Kernel means as products over coordinates: about four exponentials per coordinate."""
 
     gamma: Point
 
     def _rates(self, rows: Laplaces) -> Array:
-        # a scale below rounding is that of a point mass, whose rate would be infinite
+        # scales below rounding are treated as rounding: the rate of a point mass is infinite
         least = jnp.finfo(rows.scale.dtype).eps / self.gamma[None]
         floored = jnp.where(rows.scale < least, least, rows.scale)
         return 1 / floored
@@ -128,7 +128,7 @@ class Products(eqx.Module):
 
 
 def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...]) -> Array:
-    """The product over the leading axis, one coordinate at a time."""
+    """Return the product over the leading axis, one coordinate at a time."""
     total = coordinate(*(part[0] for part in by_coordinate))
     if by_coordinate[0].shape[0] == 1:
         return total
@@ -142,7 +142,7 @@ def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...])
 
 @pair(L1Laplace, Laplaces)
 def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Averages:
-    """Closed form for any scales, one bandwidth or one a coordinate."""
+    """Return kernel means in closed form for any scales; one bandwidth or one per coordinate."""
     d = distribution.loc.shape[-1]
     assert kernel.bandwidth is not None
     if kernel.bandwidth.shape not in ((), (1,), (d,)):
@@ -157,7 +157,7 @@ def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Avera
 
 @pair(Laplace, Laplaces)
 def laplace_over_laplaces(kernel: Laplace, distribution: Laplaces) -> Averages:
-    """In one dimension the same kernel."""
+    """Return kernel means in one dimension, where `Laplace` is `L1Laplace`."""
     if distribution.loc.shape[-1] != 1:
         raise NoClosedForm(
             "the radial Laplace kernel has no closed form over Laplace predictions of several "

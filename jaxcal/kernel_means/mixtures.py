@@ -1,4 +1,4 @@
-r"""Mixtures by bilinearity, and sums and multiples of kernels by linearity.
+r"""Kernel means of mixtures by bilinearity, and of sums and multiples of kernels by linearity.
 
 :math:`\kappa_1(\sum_a w_a p_a, y) = \sum_a w_a \kappa_1(p_a, y)` and
 :math:`\kappa_2 = \sum_{ab} w_a w'_b \kappa_2(p_a, p'_b)`.
@@ -19,14 +19,14 @@ from jaxcal.typing import Distribution, KernelLike
 
 
 class Weighted(NamedTuple):
-    """``weights`` [n, k] and the components' features, leaves [n, k, ...]."""
+    """``weights`` [n, k], and the features of the components, leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
 
 
 class OfMixtures(eqx.Module):
-    """k k' times the cost of the components' formulas, one pair of components at a time."""
+    """Kernel means of mixtures: k k' times the cost of components, one pair of them at a time."""
 
     inner: Formulas
 
@@ -61,14 +61,14 @@ class OfMixtures(eqx.Module):
 
 
 def _by_component(features: Weighted) -> tuple[PyTree, Array]:
-    """Leaves [k, n, ...]."""
+    """Return features with leaves [k, n, ...], and weights."""
     swapped = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), features)
     return swapped.parts, swapped.weights
 
 
 @pair(object, Mixtures)
 def over_mixtures(kernel: KernelLike, distribution: Mixtures) -> Averages:
-    """Any kernel that has a closed form over the components."""
+    """Return kernel means of any kernel with a closed form over the components."""
     n, k = distribution.weights.shape
     flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), distribution.parts)
     features, inner = make(kernel, flat)
@@ -77,7 +77,7 @@ def over_mixtures(kernel: KernelLike, distribution: Mixtures) -> Averages:
 
 
 class OfSum(eqx.Module):
-    """Of k1 + k2."""
+    """Kernel means of k1 + k2."""
 
     left: Formulas
     right: Formulas
@@ -93,7 +93,7 @@ class OfSum(eqx.Module):
 
 
 class OfMultiple(eqx.Module):
-    """Of scale k."""
+    """Kernel means of scale k."""
 
     scale: Array
     inner: Formulas
@@ -110,13 +110,13 @@ class OfMultiple(eqx.Module):
 
 @pair(Sum, object)
 def of_sum(kernel: Sum, distribution: Distribution) -> Averages:
-    """Both parts need a closed form."""
+    """Return kernel means of a sum, of which both parts need a closed form."""
     (left, one), (right, other) = make(kernel.left, distribution), make(kernel.right, distribution)
     return (left, right), OfSum(one, other)
 
 
 @pair(Scaled, object)
 def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
-    """The kernel inside needs a closed form."""
+    """Return kernel means of a multiple of a kernel, which needs a closed form."""
     features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)

@@ -24,14 +24,14 @@ from jaxcal.read.families import Normals
 from jaxcal.read.standardized import along_last
 from jaxcal.typing import Point, Points, Scalar
 
-UNROLLED = 16  # coordinates written out side by side
-SMALL = 4  # and of matrices
+UNROLLED = 16  # up to this many coordinates, loops are unrolled
+SMALL = 4  # the same for matrices
 
 
 class DiagonalNormals(NamedTuple):
-    """Normals with independent coordinates: an array [n] a coordinate, read in order by a pass.
+    """Normals with independent coordinates: one array [n] per coordinate, contiguous in a pass.
 
-    Many coordinates stay together, [n, d]: a loop takes them one at a time.
+    Many coordinates stay in one array [n, d], over which a loop runs.
     """
 
     means: tuple[Float[Array, " n"], ...] | Points
@@ -39,7 +39,7 @@ class DiagonalNormals(NamedTuple):
 
 
 class FullNormals(NamedTuple):
-    """Normals with matrices: also the inverse of G + Sigma, flat, and the log of kappa_1's peak."""
+    """Normals with full covariances, flat inverses of G + Sigma, and the log of kappa_1's peak."""
 
     mean: Points
     cov: Float[Array, "n d d"]
@@ -48,13 +48,13 @@ class FullNormals(NamedTuple):
 
 
 class Diagonal(eqx.Module):
-    """Independent coordinates: O(d) a pair; for many, kappa_1 as one matrix product."""
+    """Independent coordinates: O(d) per pair; for many, kappa_1 as one matrix product."""
 
     squares: Point  # l^2 of each coordinate
 
     def first(self, rows: DiagonalNormals, ys: Array) -> Array:
         if isinstance(rows.means, tuple):
-            # a difference of two points costs no digits however narrow the kernel
+            # differences of points keep their digits for narrow kernels too
             check_dimension(ys, len(rows.means))
             points = DiagonalNormals(tuple(ys.T), tuple(jnp.zeros_like(ys).T))
             return self.second(rows, points)
@@ -98,14 +98,14 @@ def _together(side: tuple[Array, ...] | Array) -> Array:
 
 
 def _coordinate(square, mean, cov, other_mean, other_cov):
-    """A coordinate's part of every exponent, and its width relative to the kernel's."""
+    """Return a coordinate's term of every exponent, and its width relative to the kernel's."""
     width = (square + cov)[:, None] + other_cov[None]
     shift = mean[:, None] - other_mean[None]
     return shift * (shift / width), width / square
 
 
 class Full(eqx.Module):
-    """Any covariances: kappa_1 as one matrix product of width d^2, kappa_2 in O(d^3) a pair."""
+    """Any covariances: kappa_1 as one matrix product of width d^2, kappa_2 in O(d^3) per pair."""
 
     squares: Point
 
@@ -133,7 +133,7 @@ class Full(eqx.Module):
         return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
 
     def _small_pair(self, p: FullNormals, q: FullNormals) -> Scalar:
-        """The same, Cholesky's factor written out, so that pairs go side by side."""
+        """Return the same from an unrolled Cholesky factorization, vectorized over pairs."""
         total, gap = p.cov + q.cov, p.mean - q.mean
         low: list[list[Array]] = []
         white: list[Array] = []
@@ -162,7 +162,7 @@ def _half(terms: Array) -> Array:
 
 @pair(Gaussian, Normals)
 def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Averages:
-    """Closed form for any covariances and one bandwidth, or one a coordinate."""
+    """Return kernel means in closed form; any covariances, one bandwidth or one per coordinate."""
     d = distribution.mean.shape[-1]
     lengths = kernel.bandwidth
     assert lengths is not None

@@ -1,9 +1,9 @@
-r"""Any kernel averaged over points: draws of each prediction, quantiles at random, or given nodes.
+r"""Any kernel averaged over points: draws of each prediction, random quantiles, or given nodes.
 
-From m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predictions,
-:math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`; for a prediction with itself the sum runs
-over different draws, so that every average is unbiased: over one half and the other where the
-draws of a half are spread evenly (`jaxcal.read.sampling`). Nodes have weights instead.
+With m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predictions,
+:math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`. For a prediction with itself the sum is over
+different draws, or over pairs from different halves if each half is stratified
+(`jaxcal.read.sampling`), so that every average is unbiased. Nodes have weights instead.
 """
 
 from typing import ClassVar
@@ -22,7 +22,7 @@ from jaxcal.typing import KernelLike, Scalar
 
 
 class FromDraws(eqx.Module):
-    """O(m) a target and O(m^2) a pair, walked prediction by prediction."""
+    """Kernel means from m draws: O(m) per target, O(m^2) per pair, one prediction at a time."""
 
     route: ClassVar[str] = "draws of each prediction"
     kernel: KernelLike
@@ -51,8 +51,8 @@ class FromDraws(eqx.Module):
 
 
 def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
-    """The Gram matrix of draws and other points; of a kernel of the distance about the mean of the
-    draws, so that a common offset costs no digits."""
+    """Return the Gram matrix of draws and other points; a kernel of the distance is centred at the
+    mean of the draws, so that a common offset costs no digits."""
     if draws.shape[1] > 1 and points.profile(kernel) is not None:
         middle = jnp.mean(draws, axis=0, keepdims=True)
         draws, others = draws - middle, others - middle
@@ -60,7 +60,7 @@ def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
 
 
 class FromQuantiles(eqx.Module):
-    """As `FromDraws`, for points of which each half is evenly spread."""
+    """Kernel means as in `FromDraws`, for points of which each half is stratified."""
 
     route: ClassVar[str] = "64 random quantiles of each prediction"
     kernel: KernelLike
@@ -82,7 +82,7 @@ class FromQuantiles(eqx.Module):
 
 
 class FromNodes(eqx.Module):
-    """Weighted sums over the nodes."""
+    """Kernel means as weighted sums over nodes."""
 
     route: ClassVar[str] = "given nodes"
     kernel: KernelLike
@@ -109,7 +109,7 @@ class FromNodes(eqx.Module):
 @pair(Scaled, Particles)
 @pair(object, Particles)
 def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
-    """Any kernel; at least two draws of each prediction."""
+    """Return kernel means of any kernel from at least two draws of each prediction."""
     if distribution.points.shape[1] < 2:
         raise ValueError(
             f"predictions: averages over two independent draws need at least 2 draws of each "
@@ -122,7 +122,7 @@ def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
 @pair(Scaled, Nodes)
 @pair(object, Nodes)
 def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
-    """Any kernel that the quadrature rule integrates well."""
+    """Return kernel means of any kernel that the quadrature rule integrates well."""
     return distribution, FromNodes(kernel)
 
 
@@ -130,15 +130,13 @@ def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
 @pair(Scaled, Stratified)
 @pair(object, Stratified)
 def over_quantiles(kernel: KernelLike, distribution: Stratified) -> Averages:
-    """Any kernel."""
+    """Return kernel means of any kernel from random quantiles."""
     return distribution, FromQuantiles(kernel, _standard_error(kernel, distribution))
 
 
 def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
-    """Half of the difference between the halves' averages, where the prediction has its points.
-
-    The root mean square over points and predictions.
-    """
+    """Return half of the difference between the averages of the two halves, at their points, as
+    root mean square over points and predictions."""
 
     def squared(points: Array) -> Array:
         between = gram(kernel, points, points)

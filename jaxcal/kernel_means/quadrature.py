@@ -1,16 +1,16 @@
-r"""Averages on the line without a closed form: any kernel of a distance, by one rule.
+r"""Kernel means in one dimension by quadrature, for any kernel of a distance.
 
 With X the symmetric gap of two points about z, the distance of their centres, and p its density,
 
 .. math:: \kappa = \int_0^z p(x) [k(z - x) + k(z + x)]\,dx
           + \int_0^\infty p(z + y) [k(y) + k(2z + y)]\,dy,
 
-so that the kinks of p at 0 and of k at z are ends of a range. Each range is covered evenly in the
-logarithm of the distance to its ends (`grids`), which sees a scale wherever it lies: the rule does
-not know the bandwidths. All terms are positive, so float32 loses a few roundings.
+so that the kinks of p at 0 and of k at z are endpoints. Nodes of each integral are uniform in the
+logarithm of the distance to its endpoints (`grids`), which resolves every scale: the rule does not
+depend on the bandwidths. All terms are positive, so float32 loses only a few roundings.
 
-Stated error, absolute, for kernels of height 1 in float64, whatever the ratios of scales, bandwidth
-and distance: `ERROR`. Predictions of several coordinates are left to draws.
+Absolute error for kernels of height 1 in float64, for all ratios of scales, bandwidth and distance:
+`ERROR`. Predictions of several coordinates use draws.
 """
 
 from collections.abc import Callable
@@ -38,16 +38,16 @@ from jaxcal.typing import ArrayFunction, KernelLike, Scalar
 
 ERROR = 3e-7
 BETWEEN = grids.both_sides(1e-10, 89)
-BEYOND = grids.below(1e-10, 30.0, 59)  # in scales of the density
+BEYOND = grids.below(1e-10, 30.0, 59)  # in units of the density's scale
 
 Density = Callable[[Array], Array]
 
 
 def integral(kernel: ArrayFunction, density: Density, scale: Array, z: Array) -> Array:
-    """``E k(abs(X - z))`` for z >= 0 and X / scale of symmetric density ``density(abs(u))``.
+    """Return ``E k(abs(X - z))`` for z >= 0 and X / scale of symmetric density ``density(abs(u))``.
 
-    ``kernel``: a function of the squared distance. Shapes of ``scale`` and ``z`` [r, c], and so is
-    the result. Cost: twice 148 evaluations of the kernel, one node at a time.
+    ``kernel``: a function of the squared distance. ``scale``, ``z`` and the result: [r, c].
+    Cost: 2 times 148 evaluations of the kernel, one node at a time.
     """
     far = z > scale
     ratio = jnp.where(far, scale / jnp.where(far, z, 1), 1)
@@ -76,7 +76,7 @@ def _sum(at: Callable[[Scalar], Array], grid: grids.Grid, like: Array) -> Array:
 
 
 class OnTheLine(eqx.Module):
-    """kappa by quadrature: ``kernel`` a kernel of the distance, ``gap`` that of a difference."""
+    """Kernel means by quadrature; ``gap`` is the distribution of a difference."""
 
     route: ClassVar[str] = f"quadrature on the line, error below {ERROR:g}"
     error: ClassVar[float] = ERROR
@@ -103,14 +103,16 @@ class OnTheLine(eqx.Module):
 
 
 def _floored(scale: Array) -> Array:
-    """A point mass has the narrowest scale that can still be squared."""
+    """Return the scale, at least the smallest one whose square is positive."""
     least = jnp.finfo(scale.dtype).tiny ** 0.5
     return jnp.where(scale < least, least, scale)
 
 
 def laplace_gap(scale: Array, other: Array | None) -> tuple[Density, Array]:
-    r"""The difference of Laplace variables of scales :math:`B \ge C`, in units of B:
-    :math:`e^{-u} (1 + u E_1(u (1 - \nu) / \nu)) / (2 (1 + \nu))` with :math:`\nu = C / B`."""
+    r"""Return the density of a difference of Laplace variables of scales :math:`B \ge C`, and B.
+
+    In units of B: :math:`e^{-u} (1 + u E_1(u (1 - \nu) / \nu)) / (2 (1 + \nu))`, :math:`\nu = C/B`.
+    """
     if other is None:
         return lambda u: jnp.exp(-u) / 2, _floored(scale)
     swap = scale < other
@@ -125,7 +127,7 @@ def laplace_gap(scale: Array, other: Array | None) -> tuple[Density, Array]:
 
 
 def normal_gap(variance: Array, other: Array | None) -> tuple[Density, Array]:
-    """The difference of normal variables, in standard deviations."""
+    """Return the density of a difference of normal variables, and its standard deviation."""
     total = variance if other is None else variance + other
     tiny = jnp.finfo(total.dtype).tiny
     scale = jnp.sqrt(jnp.where(total < tiny, tiny, total))
@@ -138,7 +140,7 @@ def over_the_line(
     spread: Array,
     gap: Callable[[Array, Array | None], tuple[Density, Array]],
 ) -> Averages:
-    """Features and formulas for predictions of one coordinate; NoClosedForm for more."""
+    """Return features and formulas for one-dimensional predictions; else NoClosedForm."""
     if centre.shape[-1] != 1:
         raise NoClosedForm("without a closed form, averages over several coordinates need draws")
     for lengths in points.lengths(kernel):
@@ -154,7 +156,7 @@ def over_the_line(
 
 @pair(Product, Normals)
 def product_over_normals(kernel: Product, distribution: Normals) -> Averages:
-    """Two Gaussian kernels are one; other products of kernels by quadrature, in one dimension."""
+    """Return kernel means of products: Gaussian in closed form, others by quadrature for d = 1."""
     left, right = kernel.left, kernel.right
     if isinstance(left, Gaussian) and isinstance(right, Gaussian):
         assert left.bandwidth is not None
@@ -172,5 +174,5 @@ def product_over_normals(kernel: Product, distribution: Normals) -> Averages:
 @pair(RationalQuadratic, Laplaces)
 @pair(Matern52, Laplaces)
 def radial_over_laplaces(kernel: KernelLike, distribution: Laplaces) -> Averages:
-    """By quadrature, in one dimension."""
+    """Return kernel means of radial kernels by quadrature, in one dimension."""
     return over_the_line(kernel, distribution.loc, distribution.scale, laplace_gap)

@@ -6,13 +6,12 @@ Each is a Gaussian kernel of random precision (Schoenberg): with S ~ Gamma(shape
           (1 + u / 2\alpha)^{-\alpha} = E e^{-S u / 2 \alpha}, \qquad
           \mathrm{Matern}_\nu(u) = E e^{-\nu u / 2 S},
 
-with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). So their
-kernel means are averages of those of Gaussian kernels, here over the nodes of a rule for S
-(`grids`).
+with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). Their kernel means are
+averages of those of Gaussian kernels, computed at the nodes of a rule for S (`grids`).
 
-Stated error, absolute, for kernels of height 1 in float64: `ERROR`, whatever the variances and for
-distances up to 1e7 bandwidths. It is that of the rule for the kernel itself at every distance, so
-it holds for every average of the kernel, in any dimension.
+Absolute error for kernels of height 1 in float64, for all variances and for distances up to 1e7
+bandwidths: `ERROR`. This is the error of the rule for the kernel itself at every distance, and so
+bounds every average of the kernel, in any dimension.
 """
 
 import math
@@ -32,14 +31,14 @@ from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuad
 from jaxcal.read.families import Normals
 from jaxcal.typing import KernelLike
 
-SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # shapes below: how many nodes
+SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # (shapes below, number of nodes)
 ERROR = 1e-7
-LEAST = 1e-24  # the smallest node: what is below counts there
+LEAST = 1e-24  # the smallest node, which also carries the mass below it
 
 
 def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes s > 0 and weights of sum 1: E f(S) for S ~ Gamma(shape, 1) and smooth, bounded f."""
-    # the mass below the first node and above the last is about 1e-9
+    """Return nodes s > 0 and weights of sum 1 for E f(S), S ~ Gamma(shape, 1), f smooth."""
+    # the mass below the first and above the last node is about 1e-9
     size = next(size for above, size in SIZES if shape < above)
     low = max(LEAST, 1e-9 ** (1 / shape))
     s, steps = grids.below(low, 22 + 4 * shape, size)
@@ -49,7 +48,7 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
-    """Squared lengths, in squared bandwidths, and weights of the Gaussian kernels in a kernel."""
+    """Return squared lengths, in squared bandwidths, and weights of a kernel's Gaussian kernels."""
     match kernel:
         case IMQ(beta=beta):
             s, weights = gamma_rule(beta)
@@ -67,13 +66,13 @@ def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 class ScaleMixture(eqx.Module):
-    """As many times the cost of one Gaussian kernel as there are nodes, one node at a time."""
+    """Kernel means of a mixture of Gaussian kernels, one node at a time."""
 
     route: ClassVar[str] = f"a mixture of Gaussian kernels, error below {ERROR:g}"
     error: ClassVar[float] = ERROR
     weights: Float[Array, " q"]
     inner: Formulas  # leaves [q, ...]
-    own_features: bool = eqx.field(static=True)  # whether features are [n, q, ...], one a node
+    own_features: bool = eqx.field(static=True)  # whether features are [n, q, ...], one per node
 
     def first(self, rows: PyTree, ys: Array) -> Array:
         return self._sum(lambda formulas, p: formulas.first(p, ys), rows)
@@ -107,7 +106,7 @@ class ScaleMixture(eqx.Module):
 @pair(Matern52, Normals)
 @pair(Laplace, Normals)
 def scale_mixture_over_normals(kernel: Any, distribution: Normals) -> Averages:
-    """A weighted sum of Gaussian kernels, each in closed form."""
+    """Return kernel means as a weighted sum of those of Gaussian kernels, each in closed form."""
     squares, weights = gaussians_of(kernel)
     dtype = distribution.mean.dtype
     lengths = jnp.sqrt(jnp.asarray(squares, dtype))

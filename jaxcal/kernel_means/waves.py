@@ -1,8 +1,7 @@
 r"""Characteristic functions of predictions: the means of cos(w . Z) and sin(w . Z).
 
-As kernels of a point and a frequency they are averaged like any other: of normals and Laplace
-distributions in closed form, of mixtures by linearity, of all others from draws, nodes or
-counts. With
+They are averaged like kernels of a point and a frequency: in closed form over normals and Laplace
+distributions, by linearity over mixtures, else from draws, nodes or counts. With
 :math:`E e^{i w \cdot Z} = e^{i w \cdot \mu} g(w)`, g is :math:`e^{-w^\top \Sigma w / 2}` for
 normals and :math:`\prod_j 1 / (1 + b_j^2 w_j^2)` for Laplace distributions.
 """
@@ -21,7 +20,7 @@ from jaxcal.typing import Scalar
 
 
 class Wave(Kernel):
-    """``cos(w . z)`` of a point z and a frequency w, or ``sin(w . z)``; no positive kernel."""
+    """``cos(w . z)`` or ``sin(w . z)`` of a point z and a frequency w; not positive definite."""
 
     smooth: ClassVar[bool | None] = True
     sine: bool = eqx.field(default=False, static=True)
@@ -30,16 +29,16 @@ class Wave(Kernel):
         return self.of(jnp.sum(x * y))
 
     def gram(self, xs: Array, ys: Array) -> Array:
-        """Waves [r, c] of r points and c frequencies."""
+        """Return waves [r, c] of r points and c frequencies."""
         return self.of(xs @ ys.T)
 
     def of(self, phase: Array) -> Array:
-        """The wave at a phase."""
+        """Return the wave at a phase."""
         return jnp.sin(phase) if self.sine else jnp.cos(phase)
 
 
 class _Formulas(eqx.Module):
-    """``first`` alone has a meaning: the means [r, c] over r predictions at c frequencies."""
+    """Base of formulas of waves, with ``first`` only: means [r, c] at c frequencies."""
 
     wave: Wave
 
@@ -51,7 +50,7 @@ class _Formulas(eqx.Module):
 
 
 class OverNormals(_Formulas):
-    """One matrix product for independent coordinates, d of them otherwise."""
+    """Means over normals: one matrix product for independent coordinates, d otherwise."""
 
     def first(self, rows: Normals, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.mean.shape[-1])
@@ -63,7 +62,7 @@ class OverNormals(_Formulas):
 
 
 class OverLaplaces(_Formulas):
-    """One matrix product, and a logarithm a coordinate."""
+    """Means over Laplace distributions: one matrix product, and a logarithm per coordinate."""
 
     def first(self, rows: Laplaces, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.loc.shape[-1])
@@ -72,7 +71,7 @@ class OverLaplaces(_Formulas):
 
 
 class OverDraws(_Formulas):
-    """The mean over all draws of a prediction, for all predictions at once."""
+    """Means over all draws of a prediction, for all predictions at once."""
 
     route: str = eqx.field(static=True, default=FromDraws.route)
 
@@ -83,19 +82,19 @@ class OverDraws(_Formulas):
 
 @pair(Wave, Normals)
 def wave_over_normals(kernel: Wave, distribution: Normals) -> Averages:
-    """Closed form for any covariances."""
+    """Return means in closed form for any covariances."""
     return distribution, OverNormals(kernel)
 
 
 @pair(Wave, Laplaces)
 def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
-    """Closed form for any scales."""
+    """Return means in closed form for any scales."""
     return distribution, OverLaplaces(kernel)
 
 
 @pair(Wave, Particles)
 @pair(Wave, Stratified)
 def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
-    """From all draws, or all random quantiles."""
+    """Return means over all draws, or all random quantiles."""
     stratified = isinstance(distribution, Stratified)
     return distribution, OverDraws(kernel, (FromQuantiles if stratified else FromDraws).route)

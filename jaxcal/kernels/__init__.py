@@ -1,4 +1,4 @@
-"""Kernels k(x, y) on points, classes and sequences of tokens, and the bandwidth rules."""
+"""Kernels k(x, y) on points, classes and sequences of tokens, and bandwidth heuristics."""
 
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.points import (

@@ -1,7 +1,7 @@
-"""What makes a function of two points a kernel: sums, products, a bandwidth, a radial profile.
+"""Base classes of kernels: sums, products, a bandwidth, a radial profile.
 
-Nothing here knows a kernel by its name: one with ``bandwidth`` gets the median heuristic, one with
-``shape(u)`` beside it matrix products, one that says that it is ``smooth`` is believed.
+Capabilities are found by attribute, not by class: a kernel with ``bandwidth`` gets the median
+heuristic, one with ``shape(u)`` too uses matrix products; ``smooth`` is trusted if declared.
 """
 
 from abc import abstractmethod
@@ -22,27 +22,27 @@ Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
 
 
 def check_bandwidth(value: Any) -> Any:
-    """A positive, finite scalar or vector; tracers pass, since their value is not known yet."""
+    """Return a positive, finite scalar or vector; tracers pass unchecked."""
     if value is None:
         return value
-    # one program for 1 and 1.0
+    # one compiled program for 1 and 1.0
     array = convert.floats(float(value) if type(value) is int else value, "bandwidth")
     if array.ndim > 1 or array.size < 1:
         raise ValueError(f"bandwidth: a scalar or one length per dimension, got {array.shape}")
     if isinstance(array, Tracer):
         return array
-    lengths = np.asarray(array)  # compared without compiling
+    lengths = np.asarray(array)  # compared without compilation
     if not np.all((lengths > 0) & (lengths < np.inf)):
         raise ValueError(f"bandwidth: lengths must be positive and finite, got {value}")
     return array
 
 
 class Kernel(eqx.Module):
-    """Base of kernels of two points: ``k1 + k2``, ``k1 * k2`` and ``2.0 * k`` are again kernels.
+    """Base of kernels of two points: ``k1 + k2``, ``k1 * k2`` and ``2.0 * k`` are kernels again.
 
-    A subclass writes ``__call__(x, y)`` for ONE pair of points [d]. The class attribute
-    ``smooth`` says whether the kernel is twice differentiable at x = y; where it is None, tests
-    that need this look for themselves.
+    A subclass implements ``__call__(x, y)`` for ONE pair of points [d]. The class attribute
+    ``smooth`` states whether the kernel is twice differentiable at x = y; with None, tests that
+    need this check it numerically.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -55,11 +55,11 @@ class Kernel(eqx.Module):
     """
 
     smooth: ClassVar[bool | None] = None
-    __array_ufunc__ = None  # a NumPy number on the left leaves the product to the kernel
+    __array_ufunc__ = None  # NumPy scalars on the left then defer to __rmul__
 
     @abstractmethod
     def __call__(self, x: Array, y: Array) -> Scalar:
-        """The kernel of ONE pair of points [d]."""
+        """Return the kernel of ONE pair of points [d]."""
 
     def __add__(self, other: PointKernel) -> "Sum":
         return Sum(self, other)
@@ -75,14 +75,13 @@ class Kernel(eqx.Module):
 
 
 class Radial(Kernel):
-    """Base of radial kernels ``shape(u)``, ``u = sum_i ((x_i - y_i) / l_i)^2`` with bandwidth l.
+    """Base of radial kernels ``shape(u)``, `u = sum_i ((x_i - y_i) / l_i)^2`` with bandwidth l.
 
-    A subclass writes ``shape``, elementwise. A test chooses the bandwidth where it is None, and
-    blocks of pairs become one matrix product.
+    A subclass implements ``shape``, elementwise. Blocks of pairs are then one matrix product.
 
     Args:
-        bandwidth: Length l, [] or one a coordinate [d], in the units of the points; None leaves
-            it to the test.
+        bandwidth: Length l, [] or one per coordinate [d], in the units of the points; None: chosen
+            by the test.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -97,21 +96,18 @@ class Radial(Kernel):
 
     @abstractmethod
     def shape(self, u: Array) -> Array:
-        """The kernel at the squared distance u, in units of the bandwidth."""
+        """Return the kernel at the squared distance u, in units of the bandwidth."""
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return _radial(self, x, y)
 
 
 class Profile(Kernel):
-    """A radial kernel from a plain function of the squared distance u in bandwidths.
+    """Radial kernel from a function of the squared distance u in units of the bandwidth.
 
     Args:
         function: Elementwise function of u, compared by identity: pass a named one.
         bandwidth: As in `Radial`.
-
-    Raises:
-        TypeError: ``function`` cannot be called.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -135,7 +131,7 @@ class Profile(Kernel):
 
 
 class RadialLike(Protocol):
-    """A kernel ``shape(u)`` of the squared distance u in units of its bandwidth."""
+    """Protocol of kernels ``shape(u)`` of the squared distance u in units of their bandwidth."""
 
     @property
     def bandwidth(self) -> Bandwidth: ...
@@ -146,7 +142,7 @@ class RadialLike(Protocol):
 
 
 def is_radial(kernel: KernelLike) -> TypeGuard[RadialLike]:
-    """Whether the kernel says that it is one of the squared distance in units of its bandwidth."""
+    """Return whether the kernel declares a ``shape`` of the squared distance in bandwidths."""
     return hasattr(kernel, "bandwidth") and callable(getattr(kernel, "shape", None))
 
 
@@ -160,14 +156,14 @@ def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
 
 
 def of_type(number: Array, points: Array) -> Array:
-    """In the type of the points, which a length or a scale of float64 does not lift.
+    """Return a length or scale in the type of the points, which float64 must not promote.
 
-    Raises ValueError for another number of lengths than the points have coordinates.
+    ValueError if there are more lengths than one that do not match the coordinates.
     """
     if jnp.size(number) != 1 and jnp.shape(number) != jnp.shape(points)[-1:]:
         raise ValueError(
             f"bandwidth: {jnp.size(number)} lengths for points of shape {jnp.shape(points)}: give "
-            f"one length, or one a coordinate"
+            f"one length, or one per coordinate"
         )
     if not jnp.isdtype(points.dtype, "real floating"):
         return number
@@ -175,9 +171,7 @@ def of_type(number: Array, points: Array) -> Array:
 
 
 class Constant(Kernel):
-    """Constant kernel ``k = 1``, which forgets its arguments.
-
-    Between predictions it turns KCCSD into KSD.
+    """Constant kernel ``k = 1``; as the kernel between predictions it turns KCCSD into KSD.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -192,10 +186,10 @@ class Constant(Kernel):
 
 
 class Function(Kernel):
-    """A plain function of two points as a kernel; compared by identity, so pass a named one."""
+    """A function of two points as a kernel; compared by identity, so pass a named one."""
 
     function: ArrayFunction = eqx.field(static=True)
-    name: str = eqx.field(default="kernel", static=True)  # of the argument it was given for
+    name: str = eqx.field(default="kernel", static=True)  # the argument, for error messages
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         try:
@@ -207,9 +201,9 @@ class Function(Kernel):
 
 
 def as_kernel(value: Any, name: str = "kernel") -> Any:
-    """Kernels as they are; what is no pytree as a `Function`, or a `Profile` where it is radial.
+    """Return the value as a kernel: a function becomes a `Function`, or a `Profile` if radial.
 
-    Raises TypeError, with the ``name`` of the argument, for what is no kernel of two points.
+    TypeError with the ``name`` of the argument for anything else.
     """
     if isinstance(value, type) or not callable(value):
         remedy = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
@@ -255,7 +249,7 @@ class Scaled(Kernel):
 
 
 def profile(kernel: KernelLike) -> Callable[[Array], Array] | None:
-    """The kernel as a function of the squared Euclidean distance, or None where it is not one.
+    """Return the kernel as a function of the squared Euclidean distance, or None.
 
     Radial kernels with one length, constants, and their sums, products and multiples have one.
     """
@@ -285,27 +279,26 @@ def _children(kernel: KernelLike) -> list[KernelLike]:
 
 
 def smoothness(kernel: KernelLike) -> bool | None:
-    """Whether the kernel is twice differentiable at x = y; None where a part does not say."""
+    """Return whether the kernel is twice differentiable at x = y; None if a part is undeclared."""
     parts = _children(kernel)
     answers = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
     return False if False in answers else None if None in answers else True
 
 
 def lengths(kernel: KernelLike) -> list[Array]:
-    """The bandwidths inside the kernel that are one length a dimension."""
+    """Return the bandwidths inside the kernel that have one length per dimension."""
     bandwidth = getattr(kernel, "bandwidth", None)
     inner = [length for child in _children(kernel) for length in lengths(child)]
     return inner if bandwidth is None or jnp.ndim(bandwidth) == 0 else [bandwidth]
 
 
 def needs_bandwidth(kernel: KernelLike) -> bool:
-    """Whether some part of the kernel leaves its bandwidth to a heuristic."""
+    """Return whether some bandwidth in the kernel is unset."""
     return _is_unset(kernel) or any(map(needs_bandwidth, _children(kernel)))
 
 
 def all_unset(kernel: KernelLike) -> bool:
-    """Whether every part of the kernel leaves its bandwidth to a heuristic: then it does not matter
-    in which units the distances come."""
+    """Return whether all bandwidths are unset, so that a rescaling of distances has no effect."""
     if children := _children(kernel):
         return all(map(all_unset, children))
     return _is_unset(kernel)
@@ -316,7 +309,7 @@ def _is_unset(kernel: Any) -> bool:
 
 
 def with_bandwidth(kernel: KernelLike, bandwidth: Array) -> Any:
-    """The kernel with every unset bandwidth set to this one; given bandwidths stay."""
+    """Return the kernel with every unset bandwidth set to ``bandwidth``."""
     match kernel:
         case Sum(left=left, right=right) | Product(left=left, right=right):
             return type(kernel)(with_bandwidth(left, bandwidth), with_bandwidth(right, bandwidth))

@@ -1,12 +1,12 @@
-"""Data to bandwidth: the median heuristic, and its form for kernels inside a distance.
+"""Bandwidth heuristics: the median heuristic, and its form for kernels inside a distance.
 
 ``median_heuristic`` scales a kernel by the distances between observations. A kernel that compares
 predictions point by point (the ground kernel of MMD and of the kernelized Fisher divergence) is
 scaled by ``second_order_heuristic``: the distances between draws of the predictions.
 
-Every bandwidth is a function of the data as a set: it does not depend on the order of the rows.
-Where there are too many pairs to look at all, `by_values` decides which; and a median is the
-distance of the one or two pairs that attain it, so it has derivatives of every order.
+No bandwidth depends on the order of the rows: if not all pairs are compared, the values select them
+(`by_values`). A median is the distance of the one or two pairs that attain it, and has derivatives
+of every order.
 """
 
 import math
@@ -22,16 +22,16 @@ from jaxcal.numerics import at_least, at_most, normals, not_finite, psd_root, sa
 from jaxcal.read import Draws, Standardized, draws, gaussian_moments
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
-MAX_OBSERVATIONS = 512  # of which all distances are compared
-MAX_PAIRS = 2048  # of a distance that is computed pair by pair
+MAX_OBSERVATIONS = 512  # observations of which all distances are computed
+MAX_PAIRS = 2048  # pairs of a distance that is computed pair by pair
 MAX_PREDICTION_PAIRS = 200
-MAX_DRAWS = 32  # of each prediction of a pair: 32^2 distances
+MAX_DRAWS = 32  # draws per prediction of a pair: 32^2 distances
 
 
 def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
-    """Pairs of different places among n: all, or ``most`` of them, drawn once with a fixed seed.
+    """Return pairs of different positions among n: all, or ``most`` drawn with a fixed seed.
 
-    Which observations stand in these places is for the data to say: see `by_values`.
+    `by_values` determines the observations at these positions.
     """
     if n * (n - 1) // 2 <= most:
         i, j = np.triu_indices(n, 1)
@@ -44,15 +44,15 @@ def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array
 
 
 def by_values(features: Features) -> Int[Array, " n"]:
-    """The observations in an order that their values alone decide: along one fixed direction.
+    """Return the order of the observations by a fixed projection of their values, not by row.
 
-    Observations that rounding could exchange are nearly equal, and so are their distances.
+    Observations that rounding could swap are nearly equal, and so are their distances.
     """
     rng = np.random.default_rng(0)
 
     def along(leaf: Array) -> Array:
         flat = leaf.reshape(leaf.shape[0], -1)
-        # column by column: the sum does not depend on how many rows there are
+        # column by column: the sum must not depend on the number of rows
         return flat @ jnp.asarray(rng.normal(size=flat.shape[1]), flat.dtype)
 
     numbers = [
@@ -62,11 +62,11 @@ def by_values(features: Features) -> Int[Array, " n"]:
 
 
 def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
-    """Median of the positive ones of ``values(k)`` >= 0, k < p; where all are 0, 1. NaN gives NaN.
+    """Return the median of the positive ``values(k)``, k < p; 1 if all are 0, NaN if one is NaN.
 
-    Values of 0 are pairs of equal observations: counted, they would draw the median down to the
-    smallest positive value wherever about half of the pairs agree, and a kernel of that bandwidth
-    knows nothing but equality. Only the one or two values in the middle are differentiated.
+    Zeros are pairs of equal observations. With them, if about half of the pairs agree, the median
+    would be near the smallest positive value, and the kernel would test equality only. Only
+    the one or two middle values are differentiated.
     """
     fixed = jax.lax.stop_gradient(values(jnp.arange(p)))
     at, all_equal = _middle_of(fixed)
@@ -75,17 +75,17 @@ def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
 
 
 def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array, ""]]:
-    """Where the one or two middle ones of the positive values are; whether there are none."""
+    """Return the indices of the one or two middle positive values; whether there are none."""
     zeros = jnp.sum(values <= 0)
     ranks = zeros + jnp.stack([values.size - zeros - 1, values.size - zeros]) // 2
     return _of_rank(values, jnp.clip(ranks, 0, values.size - 1)), zeros == values.size
 
 
 def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, " r"]:
-    """Where the values of these ranks are, counted from 0, of values >= 0.
+    """Return the indices of the values >= 0 with these ranks, counted from 0.
 
-    Cost O(p) times the number of bits, a fifth of sorting's: the values' bits are in the order of
-    the values, so order statistics are found by halving an interval of integers.
+    Bit patterns are ordered like the values, so order statistics are found by bisection of an
+    integer interval: O(p) times the number of bits, a fifth of the time of sorting.
     """
     unsigned = jnp.uint32 if values.dtype == jnp.float32 else jnp.uint64
     bits = jax.lax.bitcast_convert_type(jnp.abs(values), unsigned)
@@ -93,7 +93,7 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
     def halve(_: object, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = low + (high - low) // 2
-        # float32 sums are the fastest, and count to 2^24 exactly
+        # float32 sums are fastest, and exact up to 2^24
         counts = jnp.sum(bits[None] <= middle[:, None], axis=1, dtype=jnp.float32)
         enough = counts.astype(ranks.dtype) > ranks
         return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
@@ -104,16 +104,15 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
 
 
 def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar, Bool[Array, ""]]:
-    """Bandwidth for a kernel on a distance, and whether all pairs compared are equal.
+    """Return the bandwidth of a kernel on a distance, and whether all compared pairs are equal.
 
     The bandwidth is the median distance (not its square) over pairs of different predictions, in
-    the units of the distance: equal ones do not count; 1 where all are equal. All pairs of up to
-    512 observations are compared; of more, those of 512 observations at evenly spaced ranks of
-    `by_values`, the two ends among them. Where the distance is computed pair by pair, without
-    ``separations`` of its own (`Bures`, MMD, the mixture Wasserstein distance), 2,048 pairs are
-    compared. The choice depends on the predictions' values, not on their order. NaN where a
-    feature is not finite. The derivative is that of the one or two pairs that attain the median.
-    Raises ValueError if n < 2. Cost: at most 130,816 distances, and a sort of n numbers for
+    the units of the distance; 1 if all are equal. All pairs of up to 512 observations are compared;
+    for larger n those of 512 observations at evenly spaced ranks of `by_values`, including both
+    ends. For a distance without ``separations`` (`Bures`, MMD, the mixture Wasserstein distance),
+    2,048 pairs are compared. The bandwidth does not depend on the order of predictions; it is NaN
+    if a feature is not finite. The derivative is that of the one or two pairs that attain the
+    median. ValueError if n < 2. Cost: at most 130,816 distances, and a sort of n numbers for
     n > 512.
     """
     n = jax.tree.leaves(features)[0].shape[0]
@@ -133,7 +132,7 @@ _Compared = tuple[Int[Array, " p"], Int[Array, " p"], Float[Array, " p"]]
 
 
 def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
-    """All pairs i < j of at most 512 observations, and their squared distances."""
+    """Return all pairs i < j of at most 512 observations, and their squared distances."""
     m = min(n, MAX_OBSERVATIONS)
     rows = jnp.arange(n) if m == n else by_values(features)[np.arange(m) * (n - 1) // (m - 1)]
     some = jax.tree.map(lambda leaf: leaf[rows], features) if m < n else features
@@ -145,29 +144,28 @@ def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
 
 
 def _pair_by_pair(divergence: Divergence, features: Features, n: int) -> _Compared:
-    """At most 2,048 pairs, and their squared distances."""
+    """Return at most 2,048 pairs, and their squared distances."""
     i, j = (by_values(features)[place] for place in pairs(n))
 
     def between(pair: tuple[Array, Array]) -> Scalar:
         rows, cols = (jax.tree.map(lambda a, k=k: a[k][None], features) for k in pair)
         return divergence.paired(rows, cols)[0]
 
-    # the loop makes the compiler store the features: fused, it makes them anew for every pair
+    # a loop stores the features; fused, they would be recomputed for every pair
     return i, j, jax.lax.map(between, (i, j), batch_size=512)
 
 
 def second_order_heuristic(
     key: Key, predictions: Predictions, *, most: int = MAX_PREDICTION_PAIRS
 ) -> Scalar:
-    """Bandwidth for a kernel on the points of predictions: half the draws are nearer than this.
+    """Return the bandwidth of a kernel on the points of predictions: a median distance of draws.
 
-    For each pair of predictions the median distance of two independent draws from their equal
-    mixture, then the median of these over pairs (the positive ones where it is 0, 1 where all
-    predictions are one and the same point), in the units of the points. Computed for one
-    dimension and isotropic Gaussians, from draws otherwise. ``most`` pairs are looked at, so the
-    cost does not grow with n. NaN where a prediction looked at is.
-    Raises TypeError for predictions with neither Gaussian moments nor draws.
-    Source: Glaser et al. (2023), Section 6.
+    For each pair of predictions, the median distance of two independent draws from their equal
+    mixture; then the median of these over pairs (of the positive ones if it is 0, 1 if all
+    predictions are the same point), in the units of the points. Exact for one dimension and
+    isotropic Gaussians, from draws otherwise. At most ``most`` pairs are used, so the cost does
+    not grow with n. NaN if a prediction in use is. TypeError for predictions with neither Gaussian
+    moments nor draws. Source: Glaser et al. (2023), Section 6.
     """
     try:
         moments = gaussian_moments(predictions)
@@ -180,7 +178,7 @@ def second_order_heuristic(
 
 
 def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTION_PAIRS) -> Scalar:
-    """The second-order heuristic from m >= 2 draws of each prediction, of which 32 are used."""
+    """Return the second-order heuristic from m >= 2 draws per prediction, of which 32 are used."""
     n, m, _ = samples.shape
     if n < 2 or m < 2:
         raise ValueError(
@@ -193,10 +191,10 @@ def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTIO
 
 
 def _median_distance(p: Float[Array, "m d"], q: Float[Array, "m d"]) -> Scalar:
-    """Median distance of two draws from the equal mixture of two samples.
+    """Return the median distance of two draws from the equal mixture of two samples.
 
-    First halves against second halves: all pairs are of independent draws, and the proportions of
-    p with p, q with q and p with q are 1/4, 1/4 and 1/2 without weights.
+    Compares first halves with second halves: all pairs are independent, and the proportions of p
+    with p, q with q and p with q are 1/4, 1/4 and 1/2 without weights.
     """
     half = p.shape[0] // 2
     first = jnp.concatenate([p[:half], q[:half]])
@@ -215,10 +213,10 @@ def spread_of_gaussians(
     *,
     most: int = MAX_PREDICTION_PAIRS,
 ) -> Scalar:
-    """The second-order heuristic of Gaussians: computed where every one is isotropic, or d = 1.
+    """Return the second-order heuristic of Gaussians: exact if all are isotropic, or d = 1.
 
-    Variances within 1 % of each other count as isotropic; other Gaussians are drawn from. What is
-    computed counts as a constant for derivatives; what is drawn does not.
+    Variances within 1 % of each other count as isotropic; other Gaussians are sampled. Exact
+    values are constants for derivatives, sampled ones are not.
     """
     n, d = mean.shape
     if n < 2:
@@ -255,10 +253,10 @@ def spread_of_gaussians(
 
 
 def _log_chi2_tail(x: Array, k: int) -> Array:
-    r"""log P(chi^2_k > x) for a static k: exact far into the tail, and cheap to compile.
+    r"""Return log P(chi^2_k > x) for a static k: exact far into the tail, and fast to compile.
 
-    :math:`\log \sum_j h^j e^{-h} / j!` over 0 <= j < k/2, h = x / 2; over halves, with
-    :math:`erfc(\sqrt h)` as the first term, where k is odd.
+    :math:`\log \sum_j h^j e^{-h} / j!` over 0 <= j < k/2, h = x / 2; for odd k over half-integers
+    j, with :math:`erfc(\sqrt h)` as the first term.
     """
     h = at_least(x / 2, jnp.finfo(x.dtype).tiny)[..., None]
     powers = np.expand_dims(np.arange(k // 2) + (k % 2) / 2, tuple(range(x.ndim)))
@@ -270,12 +268,12 @@ def _log_chi2_tail(x: Array, k: int) -> Array:
 
 
 def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
-    r"""log P(|X| <= r) for X ~ N(mu, s^2 I_d), |mu| = ``shift``: the noncentral chi distribution.
+    r"""Return log P(|X| <= r) for X ~ N(mu, s^2 I_d), |mu| = ``shift`` (noncentral chi).
 
-    In units of s, with a = |mu| / s, along mu and across it:
+    In units of s, with a = |mu| / s, along mu and orthogonal to it:
     :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`, by Gauss-Legendre in the
-    angle x = middle + half sin(angle), over the part of [-r, r] that is within 9 of a, or of r
-    where that is nearer. Works for every a, where a Poisson series needs about a^2 terms.
+    angle x = middle + half sin(angle), over the part of [-r, r] within 9 of a, or of r if that is
+    closer. Accurate for every a; a Poisson series would need about a^2 terms.
     """
     a, r = shift / s, r / s
     if d == 1:
@@ -295,15 +293,14 @@ def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
 def _isotropic_median(
     shift: Float[Array, " p"], v: Float[Array, " p"], w: Float[Array, " p"], d: int
 ) -> Float[Array, " p"]:
-    """Median distance of two draws from the equal mixture of N(mu, v I) and N(mu', w I).
+    """Return the median distance of two draws from the equal mixture of N(mu, v I), N(mu', w I).
 
-    With |X| ~ (mean shift, variance) the distance is |X| ~ (0, 2v), (0, 2w), (|mu - mu'|, v + w)
-    in the proportions 1/4, 1/4 and 1/2: it exceeds r as often as not where P(|X| > r) of the
-    first two sum to twice P(|X| <= r) of the third. Solved by bisection, in logarithms: for narrow
-    predictions far apart both sides are tiny wherever they are equal. No
-    derivative: a ground bandwidth that is computed counts as a constant.
+    With |X| ~ (shift, variance) the distance is |X| ~ (0, 2v), (0, 2w), (|mu - mu'|, v + w) in the
+    proportions 1/4, 1/4 and 1/2. At the median, P(|X| > r) of the first two sum to twice
+    P(|X| <= r) of the third. Solved by bisection in logarithms, as both sides are tiny for narrow,
+    distant predictions. Without a derivative: an exact ground bandwidth is a constant.
     """
-    # draws blurred by 1e-5 of the shift: no change, but for point masses, where it is the limit
+    # draws blurred by 1e-5 of the shift: negligible, except for point masses, where it is the limit
     blur = 2 * (1e-5 * shift) ** 2 + float(jnp.finfo(shift.dtype).tiny) ** 0.5
     scales = tuple(jnp.sqrt(total + blur) for total in (2 * v, 2 * w, v + w))
 

@@ -15,7 +15,7 @@ from jaxcal.typing import KernelLike, Scalar
 
 
 def of_vectors(kernel: KernelLike, name: str) -> KernelLike:
-    """The kernel, or TypeError for one that compares classes."""
+    """Return the kernel; TypeError if it compares classes."""
     if isinstance(kernel, Delta | ClassGram):
         raise TypeError(
             f"{name}: {type(kernel).__name__} compares classes, and these targets are vectors: use "
@@ -29,18 +29,18 @@ def _as_pytree(function: Any) -> Any:
 
 
 class MatrixKernel(eqx.Module):
-    r"""Kernel k((p, y), (q, y')) on predictions and classes together, no product of two.
+    r"""Kernel k((p, y), (q, y')) on predictions and classes jointly that is no product of two.
 
     Args:
         function: ``K(p, q)`` of two probability vectors [m] that returns the matrix
-            :math:`K_{yy'} = k((p, y), (q, y'))`, [m, m]; a function or a pytree that is called.
+            :math:`K_{yy'} = k((p, y), (q, y'))`, [m, m]; a function or a callable pytree.
     """
 
     function: Callable[[Array, Array], Array] = eqx.field(converter=_as_pytree)
 
 
 class Delta(eqx.Module):
-    """Kernel of classes: 1 where two classes agree, 0 where they differ.
+    """Kernel of classes: 1 for equal classes, 0 for different ones.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -80,13 +80,10 @@ def _gram_matrix(value: object) -> Array:
 class ClassGram(eqx.Module):
     """Kernel of classes from a similarity matrix: ``k(x, y) = matrix[x, y]``.
 
-    Strictly positive definite matrices see every difference between two distributions of classes.
+    A strictly positive definite matrix detects every difference between two class distributions.
 
     Args:
         matrix: Positive semidefinite similarity of m classes, [m, m].
-
-    Raises:
-        ValueError: The matrix is not square, finite, symmetric and positive semidefinite.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal

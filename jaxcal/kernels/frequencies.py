@@ -2,8 +2,8 @@ r"""Random frequencies of a shift-invariant kernel: k(x, y) = E cos(w . (x - y))
 
 A radial kernel that is a mixture of Gaussian kernels (Schoenberg) has normal frequencies of random
 precision: with :math:`shape(u) = E e^{-S u / 2}`, w is normal of variance S over the squared
-bandwidth. Any other kernel of height 1 may draw w from its spectral density itself, by a method
-``frequencies(key, count, d)``. Products add frequencies, sums choose between them. Source: Rahimi
+bandwidth. Other kernels of height 1 may draw w from their spectral density, by a method
+``frequencies(key, count, d)``. Products add frequencies; sums select one at random. Source: Rahimi
 and Recht (2007).
 """
 
@@ -18,16 +18,16 @@ from jaxcal.typing import DTypeLike, Key
 
 
 class Precisions(NamedTuple):
-    """Draws of the frequencies' variances ``values`` [r, d], each with the ``height`` [r] of the
-    kernel that it stands for; their mean height is k(x, x). ``drawn`` [r, d] are frequencies that
-    kernels drew themselves."""
+    """Random variances ``values`` [r, d] of the frequencies, and the ``height`` [r] of the kernel
+    each was drawn for; their mean height is k(x, x). ``drawn`` [r, d] are frequencies from kernels
+    that draw them directly."""
 
     values: Float[Array, "r d"]
     height: Float[Array, " r"]
     drawn: Float[Array, "r d"] | float = 0.0
 
     def frequencies(self, normals: Float[Array, "r d"]) -> Float[Array, "r d"]:
-        """The frequencies, from standard normal vectors."""
+        """Return the frequencies, from standard normal vectors."""
         return normals * jnp.sqrt(self.values) + self.drawn
 
 
@@ -40,7 +40,7 @@ def precisions(
     *,
     dtype: Any = None,
 ) -> Precisions:
-    """Precisions of the Gaussian kernels that a kernel on vectors is a mixture of.
+    """Draw the precisions of the Gaussian kernels of which a kernel on vectors is a mixture.
 
     Args:
         kernel: `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
@@ -48,17 +48,15 @@ def precisions(
             kernel with a method ``precisions(key, count)`` that draws S of
             :math:`shape(u) = E e^{-S u / 2}`; or any kernel with k(x, x) = 1 and a method
             ``frequencies(key, count, d)`` that draws [count, d] from its spectral density.
+            TypeError for others.
         key: Random key.
         count: Number of draws r.
         d: Dimension of the points.
-        name: What errors call the kernel.
+        name: Name of the argument, for error messages.
         dtype: Type of the results.
 
     Returns:
         `Precisions` of shape [r, d] and heights [r].
-
-    Raises:
-        TypeError: for a kernel that is no such mixture.
     """
     dtype = jnp.result_type(float) if dtype is None else dtype
 
@@ -88,7 +86,7 @@ def precisions(
             a = inner(part, key)
             return a._replace(height=jnp.asarray(scale, dtype) * a.height)
         case L1Laplace(bandwidth=lengths) if lengths is not None:
-            # Cauchy frequencies, independent in each coordinate
+            # independent Cauchy frequencies in each coordinate
             drawn = 0.5 / jax.random.gamma(key, 0.5, (count, d), dtype)
             return Precisions(drawn / jnp.asarray(lengths, dtype) ** 2 * jnp.ones((1, d)), one)
         case _ if hasattr(kernel, "frequencies"):
@@ -112,7 +110,7 @@ def precisions(
 
 
 def orthogonal_normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
-    """Standard normal vectors [count, d], orthogonal to each other within blocks of d.
+    """Return standard normal vectors [count, d] that are orthogonal within blocks of d.
 
     Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features.
     """
@@ -120,7 +118,7 @@ def orthogonal_normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[
     drawn = jax.random.normal(key, (blocks, d, d), dtype)
     q, r = jnp.linalg.qr(drawn)
     signs = jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1) < 0, -1, 1).astype(dtype)
-    directions = q * signs[:, None, :]  # uniform on the orthogonal matrices
+    directions = q * signs[:, None, :]  # uniformly distributed orthogonal matrices
     norms = jnp.linalg.norm(
         jax.random.normal(jax.random.fold_in(key, 1), (blocks, d, d), dtype), axis=-1
     )

@@ -1,4 +1,4 @@
-"""Gram matrices in full precision; incomplete Cholesky and the features of its pivots."""
+"""Gram matrices in full precision; pivots of incomplete Cholesky and their Nyström features."""
 
 import equinox as eqx
 import jax
@@ -14,12 +14,12 @@ from jaxcal.typing import KernelLike, Points
 def pivots(
     kernel: KernelLike, xs: Points, rank: int, tolerance: Array | float
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
-    """Rows of ``xs`` in the order incomplete Cholesky takes them, and which of them count.
+    """Return the rows of ``xs`` in the pivot order of incomplete Cholesky, and which are in use.
 
-    Each step takes the row whose feature is farthest from the span of those taken; it stops after
-    ``rank`` steps, or where that squared distance is at most ``tolerance`` times the largest
-    k(x, x). Of several as far it takes the first in the order of values, whatever their rows. Cost
-    O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
+    Each step selects the row whose feature is farthest from the span of those selected, and stops
+    after ``rank`` steps or when that squared distance is at most ``tolerance`` times the largest
+    k(x, x). Ties are broken by value, not by row. Cost O(n rank^2), memory O(n rank).
+    Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
     order = by_values(xs)
@@ -46,10 +46,10 @@ def pivots(
 
 
 class NystroemFeatures(eqx.Module):
-    r"""``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
+    r"""Features ``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
 
-    ``lift`` [r, p]: L^-T, or that times a matrix of p columns (`turned`). One product with it takes
-    a quarter of the time of as many triangular solves. ``used`` [r] says which landmarks count.
+    ``lift`` [r, p]: L^-T, or its product with a matrix of p columns (`turned`). One product with it
+    takes a quarter of the time of triangular solves. ``used`` [r]: which landmarks are in use.
     """
 
     kernel: KernelLike
@@ -61,7 +61,7 @@ class NystroemFeatures(eqx.Module):
     def at(
         cls, kernel: KernelLike, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]
     ) -> "NystroemFeatures":
-        """The map for these landmarks, which must be distinct where they are used."""
+        """Return the map for these landmarks; those in use must be distinct."""
         block = square_gram(kernel, landmarks)
         both = used[:, None] & used[None]
         identity = jnp.eye(len(used), dtype=block.dtype)
@@ -70,7 +70,7 @@ class NystroemFeatures(eqx.Module):
         return cls(kernel, landmarks, jnp.where(used[:, None], lift, 0), used)
 
     def turned(self, matrix: Float[Array, "p s"]) -> "NystroemFeatures":
-        """The map whose features are these times ``matrix``."""
+        """Return the map whose features are multiplied by ``matrix``."""
         with jax.default_matmul_precision("highest"):
             return NystroemFeatures(self.kernel, self.landmarks, self.lift @ matrix, self.used)
 
@@ -83,17 +83,17 @@ class NystroemFeatures(eqx.Module):
 def gram(
     kernel: KernelLike, xs: Float[Array, "n q"], ys: Float[Array, "m q"]
 ) -> Float[Array, "n m"]:
-    """`jaxcal.kernels.points.matrix` in full precision: ``[k(x_i, y_j)]``."""
+    """Return ``[k(x_i, y_j)]``: `jaxcal.kernels.points.matrix` in full precision."""
     with jax.default_matmul_precision("highest"):
         return points.matrix(kernel, xs, ys)
 
 
 def square_gram(kernel: KernelLike, xs: Float[Array, "n q"]) -> Float[Array, "n n"]:
-    """``[k(x_i, x_j)]``, exactly symmetric."""
+    """Return ``[k(x_i, x_j)]``, exactly symmetric."""
     block = gram(kernel, xs, xs)
     return (block + block.T) / 2
 
 
 def gram_diagonal(kernel: KernelLike, xs: Float[Array, "n q"]) -> Float[Array, " n"]:
-    """``[k(x_i, x_i)]``."""
+    """Return ``[k(x_i, x_i)]``."""
     return jax.vmap(kernel)(xs, xs)

@@ -1,8 +1,8 @@
 r"""Kernels on vectors and targets, each written for ONE pair of points.
 
-A radial kernel is its profile: ``k(x, y) = shape(u)`` with ``u = sum_i ((x_i - y_i) / l_i)^2`` and
-the bandwidth ``l`` a scalar or one length per dimension, in the units of the points.
-``bandwidth=None`` leaves the choice to the median heuristic of the test that uses the kernel.
+A radial kernel is defined by its profile: ``k(x, y) = shape(u)`` with
+``u = sum_i ((x_i - y_i) / l_i)^2`` and bandwidth ``l``, a scalar or one length per dimension, in
+the units of the points. ``bandwidth=None`` selects the median heuristic of the test.
 """
 
 from collections.abc import Callable
@@ -70,7 +70,7 @@ __all__ = [
     "with_bandwidth",
 ]
 
-FEW = 16  # coordinates that are subtracted one by one
+FEW = 16  # up to this dimension, differences are computed per coordinate
 
 
 class Gaussian(Radial):
@@ -79,8 +79,8 @@ class Gaussian(Radial):
     ``u = sum_i ((x_i - y_i) / l_i)^2`` with the bandwidth l.
 
     Args:
-        bandwidth: Length l, [] or one a coordinate [d], in the units of the points; None leaves it
-            to the median heuristic of the test that uses the kernel.
+        bandwidth: Length l, [] or one per coordinate [d], in the units of the points; None uses the
+            median heuristic of the test.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -106,9 +106,6 @@ class IMQ(Radial):
     Args:
         bandwidth: As in `Gaussian`.
         beta: Exponent, above 0.
-
-    Raises:
-        ValueError: ``beta`` is not positive.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -136,9 +133,6 @@ class RationalQuadratic(Radial):
         bandwidth: As in `Gaussian`, which also defines u.
         alpha: Exponent, above 0; the limit of large alpha is the Gaussian kernel.
 
-    Raises:
-        ValueError: ``alpha`` is not positive.
-
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> kernel = jaxcal.kernels.RationalQuadratic(1.0, alpha=0.5)
@@ -160,14 +154,14 @@ class RationalQuadratic(Radial):
 
 
 def _inverse_power(u: Array, exponent: float) -> Array:
-    """``u^-exponent``; a square root or a division costs a tenth of a power."""
+    """Return ``u^-exponent``, with a square root or division where possible: ten times faster."""
     if exponent == 0.5:
         return jax.lax.rsqrt(u)
     return 1 / u if exponent == 1 else u**-exponent
 
 
-# Matern 5/2 is twice differentiable in the points although sqrt(u) is not at u = 0, so its two
-# derivatives in u are given in closed form: with t = sqrt(5 u),
+# Matern 5/2 is twice differentiable in the points but sqrt(u) is not differentiable at u = 0, so
+# its two derivatives in u are written in closed form: with t = sqrt(5 u),
 # (1 + t + t^2/3) e^-t  ->  -5/6 (1 + t) e^-t  ->  25/12 e^-t.
 @jax.custom_jvp
 def _matern52(u: Array) -> Array:
@@ -217,8 +211,8 @@ class Matern52(Radial):
 class Laplace(Radial):
     """Laplace kernel ``exp(-sqrt(u))``, of the Euclidean distance.
 
-    Not differentiable where x = y, so it serves between predictions, not as the target kernel of
-    a Stein test. `L1Laplace` is the product over coordinates.
+    Not differentiable at x = y: use it between predictions, not as the target kernel of a Stein
+    test. `L1Laplace` is the product over coordinates.
 
     Args:
         bandwidth: As in `Gaussian`, which also defines u.
@@ -243,15 +237,12 @@ class PowerExponential(Radial):
 
     With bandwidth :math:`\lambda^{-1/\nu}` it is the prediction kernel
     :math:`\exp(-\lambda d^\nu)`, positive definite for every distance of vectors. Power 1 is
-    `Laplace`; power 2 is a Gaussian of bandwidth 1 / sqrt(2). Not differentiable where x = y,
-    unless the power is 2.
+    `Laplace`; power 2 is a Gaussian of bandwidth 1 / sqrt(2). Not differentiable at x = y, unless
+    the power is 2.
 
     Args:
         bandwidth: As in `Gaussian`.
         power: Exponent, above 0 and at most 2.
-
-    Raises:
-        ValueError: ``power`` is out of range.
 
     Source: Widmann, Lindsten and Zachariah (2021), eq. 4.
 
@@ -282,12 +273,11 @@ class PowerExponential(Radial):
 class L1Laplace(Kernel):
     """Laplace kernel ``exp(-sum_i abs(x_i - y_i) / l_i)``: a product over coordinates.
 
-    Agrees with `Laplace`, which is radial, in one dimension. Not differentiable where a
-    coordinate of x and y agrees.
+    Equals `Laplace` in one dimension. Not differentiable if a coordinate of x and y agrees.
 
     Args:
-        bandwidth: Length l, [] or one a coordinate [d], in the units of the points; None leaves
-            it to the test.
+        bandwidth: Length l, [] or one per coordinate [d], in the units of the points; None uses the
+            median heuristic of the test.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -302,14 +292,14 @@ class L1Laplace(Kernel):
     def __call__(self, x: Array, y: Array) -> Scalar:
         if self.bandwidth is None:
             raise ValueError("L1Laplace has no bandwidth yet: give one, or let a test choose it")
-        gaps = (x - y) * jnp.sign(x - y)  # whose derivative at 0 is 0
+        gaps = (x - y) * jnp.sign(x - y)  # absolute value with derivative 0 at 0
         return jnp.exp(-jnp.sum(gaps / of_type(self.bandwidth, gaps)))
 
 
 class Linear(Kernel):
-    """Linear kernel ``k(x, y) = x . y``: its functions are the linear ones.
+    """Linear kernel ``k(x, y) = x . y``, whose functions are the linear ones.
 
-    Not a function of the distance of the points, so results depend on their origin.
+    It depends on the origin of the points, not only on their differences.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -323,26 +313,26 @@ class Linear(Kernel):
         return jnp.sum(x * y)
 
     def gram(self, xs: Array, ys: Array) -> Array:
-        """``[x_i . y_j]``, one matrix product."""
+        """Return ``[x_i . y_j]``, one matrix product."""
         return xs @ ys.T
 
 
 def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Array, "n m ..."]:
-    """``[k(x_i, y_j)]``: the definition, lifted once. Cost: n m evaluations of the kernel."""
+    """Return ``[k(x_i, y_j)]`` by definition, n m evaluations of the kernel."""
     return jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(ys))(xs)
 
 
 def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
-    """``[pair(row, col)]``, a row at a time: the intermediates of c pairs are held, not of r c."""
+    """Return ``[pair(row, col)]`` row by row, which stores intermediates of c pairs, not r c."""
     return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 
 def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """``[k(x_i, y_j)]`` by matrix products where the kernel is made of linear and radial parts.
+    """Return ``[k(x_i, y_j)]`` by matrix products for sums and products of linear, radial kernels.
 
-    Squared distances come from points centred about the mean of ``ys``, so a common offset costs no
-    digits. A kernel may offer its own ``gram(xs, ys)``; others are evaluated pair by pair, as
-    `gram` does. Cost O(n m q).
+    Points are centred at the mean of ``ys``, so that a common offset costs no digits. A kernel may
+    provide its own ``gram(xs, ys)``; others are evaluated pair by pair, as in `gram`.
+    Cost O(n m q).
     """
     radial = profile(kernel)
     if radial is not None:
@@ -359,25 +349,24 @@ def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Flo
 
 
 def squared_distances(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """``|x_i - y_j|^2`` by ONE matrix product of the vectors and their norms, clipped at 0.
+    """Return ``|x_i - y_j|^2`` from ONE matrix product and the norms, clipped at 0.
 
-    Rounding is of the order of eps times the largest squared norm: centre the points first.
+    The rounding error is about eps times the largest squared norm: centre the points first.
     """
-    if xs.shape[-1] == 1:  # as cheap, and exact
+    if xs.shape[-1] == 1:  # as fast, and exact
         return (xs - ys.T) ** 2
     x2, y2 = jnp.sum(xs**2, -1), jnp.sum(ys**2, -1)
     return at_least(x2[:, None] + y2[None] - 2 * (xs @ ys.T), 0)
 
 
 def separations(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """``|x_i - y_j|^2``, and 0 exactly where the two cannot be told apart.
+    """Return ``|x_i - y_j|^2``, exactly 0 if it is below the rounding error.
 
-    Up to 16 coordinates are subtracted one by one. More go through `squared_distances`, where
-    rounding leaves noise: below it there is no distance.
+    Up to 16 coordinates are subtracted one by one; more go through `squared_distances`.
     """
     q = xs.shape[1]
     if q <= FEW:
-        # an exact product stores the transpose: read across its rows it takes four times as long
+        # an exact product has a transposed layout: reading across its rows is four times slower
         eye = jnp.eye(q, dtype=xs.dtype)
         left, right = (jnp.matmul(eye, zs.T, precision="highest") for zs in (xs, ys))
         return reduce(jnp.add, [(left[k][:, None] - right[k][None]) ** 2 for k in range(q)])

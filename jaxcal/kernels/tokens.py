@@ -1,8 +1,9 @@
-"""Kernels on sequences of tokens: whole numbers in an array [l], padded to one length.
+"""Kernels on sequences of tokens: integer arrays [l], padded to a common length.
 
-They compare tokens for equality, so pass ``standardize=False`` to tests, and have no derivatives. A
-kernel ``exp(-rate * distance)`` of the edit distance is left out: it is not positive definite for
-every rate (Cortes, Haffner and Mohri, 2004), and the error of a wrong model may then be negative.
+They compare tokens for equality and have no derivatives, so pass ``standardize=False`` to tests. A
+kernel ``exp(-rate * distance)`` of the edit distance is not offered: it is not positive definite
+for every rate (Cortes, Haffner and Mohri, 2004), so the estimated error of a wrong model may be
+negative.
 """
 
 from functools import partial
@@ -20,14 +21,11 @@ from jaxcal.typing import DTypeLike, Scalar
 class Hamming(Kernel):
     """Hamming kernel ``exp(-rate h)``, h the number of positions at which two sequences differ.
 
-    Positive definite, and it tells all distributions of sequences apart: a product over positions
-    of kernels that are 1 for equal and ``exp(-rate)`` for other tokens.
+    Positive definite and characteristic, as a product over positions of kernels that are 1 for
+    equal and ``exp(-rate)`` for different tokens.
 
     Args:
-        rate: Above 0; about 1 over the number of positions at which two sequences usually differ.
-
-    Raises:
-        ValueError: ``rate`` is not positive.
+        rate: Above 0; about 1 over the typical number of positions at which two sequences differ.
 
     Source: Glaser et al. (2024), who compare conditional models of proteins by it.
 
@@ -49,14 +47,11 @@ class Hamming(Kernel):
 class Spectrum(Kernel):
     """Spectrum kernel: the cosine between the counts of all runs of ``length`` tokens.
 
-    Positive semidefinite; it sees the distribution of these runs alone. Negative tokens are
-    padding, which is part of no run; without any run the kernel is 0.
+    Positive semidefinite; it depends on the distribution of these runs only. Negative tokens are
+    padding and belong to no run; without any run the kernel is 0.
 
     Args:
-        length: Tokens in a run, at least 1.
-
-    Raises:
-        ValueError: ``length`` is less than 1, or longer than the sequences.
+        length: Tokens in a run, at least 1 and at most the length of the sequences.
 
     Cost: O(length l^2) comparisons per pair of sequences of l tokens.
 
@@ -82,11 +77,11 @@ class Spectrum(Kernel):
                 f"sequences of {min(len(x), len(y))} tokens"
             )
         dtype = _real(x)
-        own = self._shared(x, x, dtype) * self._shared(y, y, dtype)
-        return self._shared(x, y, dtype) / jnp.where(own > 0, safe_sqrt(own), 1)
+        norms = self._shared(x, x, dtype) * self._shared(y, y, dtype)
+        return self._shared(x, y, dtype) / jnp.where(norms > 0, safe_sqrt(norms), 1)
 
     def _shared(self, x: Array, y: Array, dtype: DTypeLike) -> Scalar:
-        """Pairs of equal runs, one of x and one of y."""
+        """Return the number of pairs of equal runs, one of x and one of y."""
         same: Bool[Array, "l k"] = (x[:, None] == y[None]) & (x[:, None] >= 0)
         rows, cols = (len(z) - self.length + 1 for z in (x, y))
         runs = same[:rows, :cols]

@@ -1,4 +1,4 @@
-"""Draws from predictions that have no sampler, by numpyro's MCMC, and whether to believe them."""
+"""Draws from predictions without a sampler, by numpyro's MCMC, with convergence diagnostics."""
 
 from jaxcal.mcmc.densities import log_densities
 from jaxcal.mcmc.run import check_draws, mcmc_draws

@@ -1,4 +1,4 @@
-"""The log density of each prediction at a point of its own."""
+"""Log density of each prediction at its own point."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ from jaxcal.typing import PredictionsLike
 def log_densities(
     predictions: PredictionsLike, ys: Shaped[Array, "n *event"]
 ) -> Float[Array, " n"]:
-    """Log density of each prediction at its own point, known up to a constant a prediction.
+    """Return the log density of each prediction at its own point, up to a constant per prediction.
 
     Args:
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n] or [].
-        ys: Points, [n, *event], one a prediction.
+        ys: Points, [n, *event], one per prediction.
 
     Returns:
-        Log densities, [n]; not finite where the density is 0 or not a number.
+        Log densities, [n]; not finite where the density is 0 or NaN.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -55,9 +55,9 @@ def _one_each(predictions: PredictionsLike, ys: Array) -> None:
 def layout(
     predictions: Any, event_shape: int | tuple[int, ...] | None
 ) -> tuple[int, tuple[int, ...]]:
-    """How many predictions there are and the shape of one target; checked against each other.
+    """Return the number of predictions and the shape of one target, checked for consistency.
 
-    Raises ValueError or TypeError with what was wanted and what came.
+    ValueError or TypeError explain what was expected.
     """
     checks.of_jax(predictions)
     if event_shape is not None:

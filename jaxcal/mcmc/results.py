@@ -1,6 +1,6 @@
-r"""Draws with the evidence for and against them: R-hat and effective sizes.
+r"""MCMC draws with their diagnostics: R-hat and effective sizes.
 
-Ranks stand for values, so that heavy tails and infinite variances do no harm:
+Values are replaced by normal scores of ranks, for heavy tails and infinite variances:
 :math:`z = \Phi^{-1}((r - 3/8) / (S + 1/4))` with the average rank r among all S values.
 Source: Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Rank-normalization, folding, and
 localization: an improved R-hat.
@@ -20,15 +20,15 @@ from jaxcal.read import Draws
 from jaxcal.read.predictions import SETTLED
 from jaxcal.results import FEW, Result, Sentences
 
-LEAST = 10  # draws a chain that an effective size needs: each half then has two lags or more
+LEAST = 10  # least draws per chain for an effective size: each half has two lags or more
 
 
 def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
-    r"""The larger R-hat of ranks: of the values, and of their distances to the median.
+    r"""Return the larger R-hat of ranks: of the values, and of their distances to the median.
 
-    :math:`\sqrt{((L - 1) W + B) / (L W)}` of t values from each of c chains, each chain cut into
+    :math:`\sqrt{((L - 1) W + B) / (L W)}` of t values from each of c chains, each chain split into
     halves of length L; W is the mean variance within, B is L times the variance of the halves'
-    means. NaN for t < 4 and for NaN, infinite where no half has a spread. Sec. 4 of the source.
+    means. NaN for t < 4 and for NaN, infinite if all halves are constant. Sec. 4 of the source.
     """
     if path.shape[0] < 4:
         return jnp.full(path.shape[2:], jnp.nan, path.dtype)
@@ -38,11 +38,11 @@ def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
 
 def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
-    """How many independent draws t draws from each of c chains are worth, for means (bulk).
+    """Return the effective number of independent draws of t draws from each of c chains (bulk).
 
     From the ranks of split chains, by Geyer's monotone sequence. Antithetic draws can count for
-    more than t c, up to t c log10(t c). NaN for fewer than `LEAST` draws a chain, of which nothing
-    can be told, for NaN, and for draws that are all the same. Sec. 3 and App. A of the source.
+    more than t c, up to t c log10(t c). NaN for fewer than `LEAST` draws per chain, for NaN, and
+    for constant draws. Sec. 3 and App. A of the source.
     """
     if draws.shape[0] < LEAST:
         return jnp.full(draws.shape[2:], jnp.nan, draws.dtype)
@@ -57,7 +57,7 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
     lags = 2 * ((t - 3) // 2 + 1)
     even, odd = correlation[0:lags:2], correlation[1:lags:2]
     pairs = even + odd
-    # pairs count up to the first that is not positive; of that one the even lag alone counts
+    # sum pairs up to the first that is not positive, of which only the even lag counts
     whole = jnp.cumprod(pairs[:-1] > 0, axis=0) == 1
     sums = jnp.sum(jnp.where(whole, jax.lax.cummin(pairs[:-1], axis=0), 0), axis=0)
     last = jnp.sum(whole, axis=0, dtype=int)[None]
@@ -68,13 +68,13 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
 
 def _halves(path: Array) -> Array:
-    """Twice as many chains of half the length; the middle of an odd length is left out."""
+    """Return twice as many chains of half the length, without the middle of an odd length."""
     half = path.shape[0] // 2
     return jnp.concatenate([path[:half], path[-half:]], axis=1)
 
 
 def _ranked(values: Array) -> Array:
-    """Normal scores of the average ranks among all values of the first two axes."""
+    """Return normal scores of the average ranks among all values of the first two axes."""
     flat = values.reshape(values.shape[0] * values.shape[1], -1)
     size = flat.shape[0]
 
@@ -94,25 +94,25 @@ def _rhat(z: Array) -> Array:
     length = z.shape[0]
     within = jnp.mean(jnp.var(z, axis=0, ddof=1), axis=0)
     between = jnp.var(jnp.mean(z, axis=0), axis=0, ddof=1)
-    # NaN stays NaN: only a variance that is known to be none makes it infinite
+    # NaN stays NaN: only a variance of 0 makes it infinite
     still = within == 0
     ratio = jnp.where(still, jnp.inf, between / jnp.where(still, 1, within))
     return jnp.sqrt((length - 1) / length + ratio)
 
 
 class McmcDraws(Result):
-    """m draws from each of n predictions, which `jaxcal.skce_test` takes as they are.
+    """m draws from each of n predictions, as input of `jaxcal.skce_test`.
 
     Attributes:
         samples: Draws [n, m, d], in units of the targets; neighbours along m come from different
             chains.
-        rhat: Rank-normalized split R-hat of the steps after warm-up and at least of the last half
-            of all (at most 500 states of each chain), the worst coordinate, [n]; NaN for fewer
-            than 4 states.
+        rhat: Rank-normalized split R-hat of the steps after warm-up, at least of the last half of
+            all steps (at most 500 states of each chain), for the worst coordinate, [n]; NaN for
+            fewer than 4 states.
         acceptance: Mean acceptance probability over these steps, [n].
-        ess: Effective size of the m draws, the worst coordinate, [n]; NaN for fewer than 10 draws
-            a chain, too few to tell.
-        divergences: Steps after warm-up whose energy error was beyond 1000, [n].
+        ess: Effective size of the m draws for the worst coordinate, [n]; NaN for fewer than 10
+            draws per chain.
+        divergences: Number of steps after warm-up with an energy error above 1000, [n].
         step: Mean step at the end, in units of the target divided by the adapted scale, [n].
         sampler: Name of the sampler.
         chains: Number of chains.
@@ -139,7 +139,7 @@ class McmcDraws(Result):
 
     @property
     def draws(self) -> Draws:
-        """The samples as `jaxcal.Draws`, in the shape of the targets, with R-hat, infinite where
+        """Samples as `jaxcal.Draws` in the shape of the targets, with R-hat, which is infinite if
         steps diverged."""
         rhat = jnp.where(self.divergences > 0, jnp.inf, self.rhat)
         return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), rhat)

@@ -1,4 +1,4 @@
-"""n predictions times c chains, walked side by side in one program."""
+"""MCMC of n predictions with c chains each, vectorized in one program."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,14 +19,14 @@ from jaxcal.read.scores import is_distribution, log_densities_and_gradients
 from jaxcal.results import TestResult, recorded
 from jaxcal.typing import Key, KeyLike, Predictions
 
-PATH = 500  # states of each chain that R-hat looks at, evenly over the steps after warm-up
-LENGTH = 2000  # steps of each chain after warm-up, for R-hat to tell 1.01 from 1
-LANES = "predictions"  # the axis along which all predictions take a step together
+PATH = 500  # states of each chain for R-hat, evenly spaced over the steps after warm-up
+LENGTH = 2000  # steps of each chain after warm-up, with which R-hat distinguishes 1.01 from 1
+LANES = "predictions"  # axis along which all predictions take a step together
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Settings that make one of numpyro's kernels for a potential, minus a log density."""
+    """Protocol of settings that make a numpyro kernel for a potential, minus a log density."""
 
     def kernel(self, potential: Potential, /) -> PyTree: ...
 
@@ -44,35 +44,34 @@ def mcmc_draws(
     event_shape: int | tuple[int, ...] | None = None,
     start: PyTree = None,
 ) -> McmcDraws:
-    """Draw from n predictions whose densities are known up to their constants.
+    """Draw from n predictions with unnormalized densities.
 
     Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
-    one draw every ``thin`` steps. A test with these draws is valid where each draw follows its
-    prediction; draws of one prediction may depend on each other. So what matters is that the
-    chains have settled: ``result.warnings()`` says where they have not, and `check_draws` tests
-    it. For the setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1,
+    one draw every ``thin`` steps. A test with these draws is valid if each draw follows its
+    prediction; draws of one prediction may depend on each other. So it matters that the chains have
+    converged: ``result.warnings()`` reports if they have not, and `check_draws` tests it. For the
+    setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1,
     n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
 
-    Computed in the default float type; draws come in the type of the predictions. One program for
+    Computed in the default float type; draws have the type of the predictions. One program for
     every key and step size.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
-        predictions: An `Unnormalized` (then say ``event_shape``), or a numpyro distribution with
-            batch shape [n] on all of space.
+        predictions: An `Unnormalized` (with ``event_shape``), or a numpyro distribution with batch
+            shape [n] on the whole space.
         n_draws: Number of draws from each prediction, of all chains together.
         sampler: `MALA`, `HMC` or `NUTS` of `jaxcal.mcmc`.
-        n_chains: Number of chains a prediction.
+        n_chains: Number of chains per prediction.
         n_warmup: Number of steps of warm-up.
         thin: Steps between draws. By default each chain makes 2,000 steps after warm-up, and at
-            least 10 between draws: R-hat then stays below 1.01 for Gaussians and for two modes up
-            to four standard deviations apart. Tuning looks at the path, which biases the draws
-            until some steps of constant size have passed: let ``thin`` be large enough for those
+            least 10 between draws: R-hat is then below 1.01 for Gaussians and for two modes up to
+            four standard deviations apart. Tuning depends on the path, which biases the draws until
+            some steps of constant size have passed, so ``thin`` must be large enough
             (`experiments/kccsd_mcmc`).
-        event_shape: Shape of one target, where predictions do not say.
-        start: Where chains begin: a distribution over targets, or an array [n_chains, n, ...]. By
-            default a standard normal draw, which is far off where targets are (choose a wider
-            start then).
+        event_shape: Shape of one target, if predictions do not define it.
+        start: Start of the chains: a distribution over targets, or an array [n_chains, n, ...]. By
+            default a standard normal draw; for targets far from 0 pass a suitable one.
 
     Returns:
         `McmcDraws`.
@@ -129,15 +128,15 @@ def mcmc_draws(
 def check_draws(
     key: KeyLike, predictions: Predictions, draws: McmcDraws, **options: Unpack[SteinOptions]
 ) -> TestResult:
-    """Test that draws come from their predictions, with the sharpness of a calibration test.
+    """Test whether draws come from their predictions, with the power of a calibration test.
 
-    One draw of each prediction stands in for its target in `jaxcal.kccsd_test`, which needs scores
-    alone: a small p-value says that the chains have not settled, and that SKCE with these draws
-    would reject calibrated models of this size.
+    One draw of each prediction replaces its target in `jaxcal.kccsd_test`, which needs scores only:
+    a small p-value shows that the chains have not converged, and that SKCE with these draws would
+    reject calibrated models for this n.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
-        predictions: Predictions that the draws came from.
+        predictions: The predictions of the draws.
         draws: `McmcDraws` of them.
         **options: Options of `jaxcal.kccsd_test`.
 
@@ -192,9 +191,9 @@ def _run(
     def step(t: Array, carry: PyTree) -> PyTree:
         state, draws, path, accepted, diverged = carry
         state = everywhere(lambda state: kernel.sample(state, (), {}))(state)
-        # the last of the steps that share a slot stays there; warm-up steps leave no trace
+        # steps that share a slot overwrite each other; warm-up steps are not kept
         draws = draws.at[jnp.maximum(t - warmup, 0) // thin].set(state.z)
-        # earlier steps all go to the first slot, which a later one takes over
+        # all earlier steps go to the first slot, which a later one overwrites
         place = jnp.maximum(t - (steps - looked * stride), 0) // stride
         return (
             state,
@@ -231,10 +230,10 @@ def _run(
 
 
 def _potential(predictions: Predictions) -> PyTree:
-    """The potential of one prediction, as every lane of ``LANES`` sees its own.
+    """Return the potential of one prediction per lane of ``LANES``.
 
     All lanes step together, so the densities and scores of all predictions are computed at once,
-    by the functions that do so for every test.
+    by the functions that all tests use.
     """
 
     @jax.custom_vjp

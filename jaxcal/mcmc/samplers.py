@@ -1,7 +1,7 @@
-r"""Which Markov chain: settings only; numpyro's kernels do the work.
+r"""Settings of Markov chains for numpyro's kernels.
 
 With ``adapt`` the step is tuned during warm-up towards ``target`` acceptance (and for HMC and NUTS
-a scale for each coordinate as well); without it every step is the one given.
+a scale of each coordinate); without it the step is fixed.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,14 @@ def _target(value: object) -> float:
 class MALA(eqx.Module):
     r"""Metropolis-adjusted Langevin: propose :math:`y + \sigma^2 s(y) + \sqrt2 \sigma \epsilon`.
 
-    It is Hamiltonian Monte Carlo with one leapfrog step of length :math:`\sqrt2 \sigma`.
+    Equal to Hamiltonian Monte Carlo with one leapfrog step of length :math:`\sqrt2 \sigma`.
 
     Args:
         step: sigma, in units of the target.
         adapt: Tune the step during warm-up.
-        target: Acceptance probability that tuning aims at.
+        target: Target acceptance probability.
 
-    Cost: one score a step.
+    Cost: one score per step.
 
     Source: Roberts and Tweedie (1996); the form of Glaser et al. (2023), Section 6.
 
@@ -53,7 +53,7 @@ class MALA(eqx.Module):
     target: float = eqx.field(default=0.574, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
-        """numpyro's kernel for a potential (minus a log density)."""
+        """Return numpyro's kernel for a potential (minus a log density)."""
         return _hamiltonian(
             "HMC",
             potential,
@@ -67,15 +67,15 @@ class MALA(eqx.Module):
 
 
 class HMC(eqx.Module):
-    """Hamiltonian Monte Carlo with a fixed number of leapfrog steps a proposal.
+    """Hamiltonian Monte Carlo with a fixed number of leapfrog steps per proposal.
 
     Args:
         step: Length of a leapfrog step, in units of the target.
         leapfrogs: Number of leapfrog steps.
         adapt: Tune the step, and scales of the coordinates, during warm-up.
-        target: Acceptance probability that tuning aims at.
+        target: Target acceptance probability.
 
-    Cost: ``leapfrogs`` scores a step.
+    Cost: ``leapfrogs`` scores per step.
 
     Example:
         >>> import jaxcal
@@ -90,7 +90,7 @@ class HMC(eqx.Module):
     target: float = eqx.field(default=0.8, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
-        """numpyro's kernel for a potential (minus a log density)."""
+        """Return numpyro's kernel for a potential (minus a log density)."""
         return _hamiltonian(
             "HMC",
             potential,
@@ -104,17 +104,17 @@ class HMC(eqx.Module):
 
 
 class NUTS(eqx.Module):
-    """The no-U-turn sampler, which chooses the number of leapfrog steps by itself.
+    """No-U-turn sampler, which adapts the number of leapfrog steps.
 
     Args:
-        step: Length of a leapfrog step to start from, in units of the target.
+        step: Initial length of a leapfrog step, in units of the target.
         depth: Largest depth of the tree.
         adapt: Tune the step, and scales of the coordinates, during warm-up.
-        target: Acceptance probability that tuning aims at. A lower one takes longer steps, which
-            curved ridges and funnels throw back: chains then leave out parts of the density.
+        target: Target acceptance probability. A lower one gives longer steps, which are rejected at
+            curved ridges and funnels, so that chains miss parts of the density.
 
-    Cost: at most 2^depth scores a proposal, and as many for every chain as for the slowest, since
-    chains walk side by side.
+    Cost: at most 2^depth scores per proposal, and as many for every chain as for the slowest, since
+    chains are vectorized.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -133,7 +133,7 @@ class NUTS(eqx.Module):
     target: float = eqx.field(default=0.95, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
-        """numpyro's kernel for a potential (minus a log density)."""
+        """Return numpyro's kernel for a potential (minus a log density)."""
         return _hamiltonian(
             "NUTS",
             potential,

@@ -1,4 +1,4 @@
-"""Moments: functions of a prediction and a target with mean zero where the prediction is right."""
+"""Moments: functions of a prediction and a target with mean zero under calibration."""
 
 from jaxcal.moments.balance import Balance, Exchangeable, Jumps
 from jaxcal.moments.evaluation import Moment, evaluate

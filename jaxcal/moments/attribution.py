@@ -1,4 +1,4 @@
-r"""What is off: shift, spread and correlation, each by itself, and given the other coordinates.
+r"""Attribution of a misfit to shift, spread and correlation of coordinates.
 
 With :math:`\Sigma_p` and :math:`c_p` any functions of a prediction and :math:`\sigma` the
 deviations in :math:`\Sigma_p`, the **implied residual** :math:`w = -\Sigma_p s_p(y) / \sigma` and
@@ -6,13 +6,12 @@ the plain one :math:`z = (y - c_p) / \sigma` have, for y a draw from p, by Stein
 
 .. math:: E\,w = 0, \qquad E\,w_q z_l = (\Sigma_p)_{ql} / (\sigma_q \sigma_l).
 
-Of a Gaussian p with these moments both are :math:`(y - c_p) / \sigma`, whatever its coordinates
-have to do with each other, and only then an error of one coordinate leaves the others alone
-(`claims` finds out from the data). The mean of w is the shift of a coordinate by itself, the
-covariance of w and z about their means (which takes the product of the shifts away) is that of the
-targets in claimed deviations, and its correlation does not hear of a shift or of a wrong spread.
-With the diagonal of :math:`\Sigma_p^{-1}` in the place of :math:`\sigma^{-2}`, and :math:`-s_p`
-in that of :math:`-\Sigma_p s_p`, the same is asked of a coordinate given the others.
+For a Gaussian p with these moments both equal :math:`(y - c_p) / \sigma` for any correlations; only
+then does an error of one coordinate not affect the others (`claims` checks this on the data). The
+mean of w is the marginal shift of a coordinate. The covariance of w and z about their means is that
+of the targets in claimed deviations, and its correlation depends on neither shifts nor spreads.
+With the diagonal of :math:`\Sigma_p^{-1}` instead of :math:`\sigma^{-2}` and :math:`-s_p` instead
+of :math:`-\Sigma_p s_p`, the same quantities describe a coordinate given the others.
 """
 
 from collections.abc import Callable
@@ -29,16 +28,17 @@ from jaxcal.read.families import Normals, distribution_of, offered_moments
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, Predictions, Scalar
 
-LEAK = 0.1  # of the standard error of a mean: what scores that are not linear may add to it
-NEARLY = 1e-6  # variances are at least this, correlations at least this far from 1
+LEAK = 0.1  # largest effect of nonlinear scores on a mean, in its standard errors
+NEARLY = 1e-6  # least variance, and least distance of correlations from 1
 
 
 class Claims(NamedTuple):
-    """What predictions claim: ``centers`` [n, d] and ``covariances`` [n, d, d], functions of these
-    alone, and ``scores`` [n, d] at the targets, those of Gaussians where centres are known means.
+    """Moments that predictions claim.
 
-    ``exact`` []: whether implied residuals are plain ones, so that the mean of one coordinate tells
-    of no other. ``gaussian`` []: whether that is so because predictions are Gaussian.
+    ``centers`` [n, d] and ``covariances`` [n, d, d] are functions of predictions alone; ``scores``
+    [n, d] at the targets are those of Gaussians if centres are known means. ``exact`` []: whether
+    implied and plain residuals agree, so that a coordinate's mean does not depend on the others.
+    ``gaussian`` []: whether they agree because predictions are Gaussian.
     """
 
     centers: Points
@@ -49,8 +49,8 @@ class Claims(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """`Means` of what may be off, each 0 where predictions are right; Holm's correction for each
-    kind by itself. `jaxcal.results.Coordinates` says what they mean."""
+    """`Means` of possible faults, each 0 under calibration, with Holm's correction per kind;
+    `jaxcal.results.Coordinates` explains them."""
 
     mean: Means
     spread: Means
@@ -66,13 +66,13 @@ def claims(
     ys: Points,
     scores: Points,
 ) -> Claims | None:
-    r"""Centres and covariances: those offered, else from scores at nodes; None without.
+    r"""Return the claimed centres and covariances: known ones, else from scores at nodes, or None.
 
-    ``ys`` and ``nodes`` in the units of the predictions, ``scores`` at ``ys``. Known means make
-    plain residuals, which are exact for every shape. Else the scores at the nodes are regressed on
-    these, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`, and the scores at the **targets** have
-    to follow: there implied and plain residuals may differ, in root mean square, by `LEAK` standard
-    errors of the mean at most. By so much another coordinate can move a mean at most.
+    ``ys`` and ``nodes`` are in the units of the predictions, ``scores`` at ``ys``. Known means give
+    plain residuals, which are exact for every shape. Otherwise the scores at the nodes are
+    regressed on these, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. They count as exact if at
+    the **targets** implied and plain residuals differ, in root mean square, by at most `LEAK`
+    standard errors of the mean, which then bounds the effect of another coordinate on a mean.
     """
     n, d = ys.shape
     offered = None if predictions is None else offered_moments(predictions)
@@ -101,7 +101,7 @@ def claims(
 def _residuals(
     ys: Points, scores: Points, centers: Points, covariances: Float[Array, "n d d"]
 ) -> tuple[Points, Points, Points]:
-    """Implied and plain residuals, and the deviations that are their units, [n, d] each."""
+    """Return implied and plain residuals, and their units, the deviations; each [n, d]."""
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
     implied = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
     return implied, (ys - centers) / deviations, deviations
@@ -118,12 +118,12 @@ def faults(
     exact: Bool[Array, ""] | bool = True,
     gaussian: Bool[Array, ""] | bool = True,
 ) -> Faults:
-    """What is off, from targets [n, d], scores there, and claims in the same units; see above.
+    """Return `Faults` from targets [n, d], scores there, and claims in the same units.
 
-    Limits by the jackknife and Student's t, spreads on the scale of logarithms and correlations on
-    that of Fisher's z. Unless ``exact`` the limits of means are NaN, and unless ``gaussian`` all of
-    spreads and correlations: the tails of their products are too heavy for these limits.
-    ``series``: as in `marginal_means.means`. Cost O(n d^2 + n d^3).
+    Limits by the jackknife and Student's t, for spreads in logarithms and for correlations in
+    Fisher's z. Limits of means are NaN unless ``exact``, and those of spreads and correlations
+    unless ``gaussian``: the tails of their products are too heavy. ``series``: as in
+    `marginal_means.means`. Cost O(n d^2 + n d^3).
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
 
@@ -153,7 +153,7 @@ def faults(
 
 
 def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:
-    """Covariances of w and z: of all n observations, then without each of them; [n + 1, q]."""
+    """Return covariances of w and z from all n observations, then without each; [n + 1, q]."""
     n = w.shape[0]
     products = (w - jnp.mean(w, axis=0)[None]) * (z - jnp.mean(z, axis=0)[None])
     total = jnp.sum(products, axis=0)[None]
@@ -162,7 +162,7 @@ def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array,
 
 
 def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
-    """The jackknife's: their mean is the estimate less its bias, their error that of the estimate.
+    """Return jackknife pseudo-values, whose mean is the bias-corrected estimate, with its error.
 
     Source: Tukey (1958); Efron and Tibshirani (1993), Section 11.5.
     """
@@ -171,7 +171,7 @@ def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
 
 
 def _log_spreads(variances: Float[Array, "m q"]) -> Float[Array, "m q"]:
-    """Logarithms of claimed over actual deviations."""
+    """Return logarithms of claimed over actual deviations."""
     return -jnp.log(at_least(variances, NEARLY)) / 2
 
 
@@ -182,7 +182,7 @@ def _correlation(
     claimed: Float[Array, "n q"],
     means: Callable[[Array], Means],
 ) -> Means:
-    """Claimed minus actual correlation [q]."""
+    """Return claimed minus actual correlation [q]."""
     n = claimed.shape[0]
     root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
     total = jnp.sum(claimed, axis=0)[None]

@@ -1,12 +1,12 @@
-r"""Moments from log densities alone: what a reversible move takes away, its reverse brings back.
+r"""Moments from log densities alone, by detailed balance of reversible moves.
 
 For a set of moves :math:`y' = y \pm \delta` that depends on no target, and any antisymmetric
 :math:`\varphi(y, y') = -\varphi(y', y)`,
 
 .. math:: E_{y \sim p} \sum_\delta \min\Big(1, \frac{p(y')}{p(y)}\Big)\, \varphi(y, y') = 0,
 
-since :math:`\min(p(y), p(y'))` is symmetric. No gradient, no constant; where p(y') = 0 a move
-counts 0, so that supports with boundaries need no transform.
+since :math:`\min(p(y), p(y'))` is symmetric. They need no gradient and no normalizing constant;
+moves to p(y') = 0 count 0, so bounded supports need no transform.
 Source: detailed balance of Metropolis et al. (1953).
 """
 
@@ -24,7 +24,7 @@ from jaxcal.typing import DTypeLike, Key, Nodes, Point
 
 
 def _moves(value: object) -> Nodes | None:
-    """Moves [m, d] as an array, or None."""
+    """Return moves [m, d] as an array, or None."""
     if value is None:
         return None
     moves = convert.floats(value, "moves")
@@ -37,19 +37,18 @@ class Balance(eqx.Module):
     r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac12 \log p(y') / p(y))`.
 
     One number: the mean over moves y -> y' of the acceptance probability min(1, p(y') / p(y))
-    times :math:`\varphi`. Sees wrong spread, inside of every mode and of any shape; bounded,
-    whatever the tails. Needs no gradient. A flatter flow sees heavy tails better and is more skewed
+    times :math:`\varphi`. Detects wrong spread within modes of any shape; bounded for all tails.
+    Needs no gradient. A flatter :math:`\varphi` detects heavy tails better and is more skewed
     (`experiments/level`, `experiments/power`).
 
     Args:
-        moves: Moves y' - y, [m, d], in the units of the predictions, each made in both
-            directions. None draws ``n_moves`` of them, d at a time at right angles.
+        moves: Moves y' - y, [m, d], in the units of the predictions, each used in both directions.
+            None draws ``n_moves`` of them, d orthogonal ones at a time.
         n_moves: Number m of moves to draw.
-        lengths: Lengths of the moves that are drawn, in deviations of the targets: m lengths run
-            through these in even steps of their logarithms. Along d directions at right angles a
-            wrong spread is the same question d times, so lengths do not depend on d. A normal
-            prediction answers loudest to moves of 1.6 times its deviation; by default predictions
-            up to 1.4 times as wide as all targets are heard, which calibrated ones rarely exceed.
+        lengths: Range of the lengths of drawn moves, in deviations of the targets, evenly spaced in
+            logarithms and independent of d. A normal prediction reacts most to moves of 1.6 times
+            its deviation; the default covers predictions up to 1.4 times as wide as all targets,
+            which calibrated ones rarely exceed.
 
     Cost: 2 m log densities.
 
@@ -72,7 +71,7 @@ class Balance(eqx.Module):
         _check(self)
 
     def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Balance":
-        """The same moment with moves drawn where none were given."""
+        """Return the moment with its random moves, if none were passed."""
         return _fitted(self, key, dimension, dtype)
 
     def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
@@ -85,12 +84,11 @@ class Balance(eqx.Module):
 class Jumps(eqx.Module):
     r"""Metropolis balance of the coordinates over big moves: :math:`\varphi = y' - y`, [d].
 
-    Sees where the mass is, beyond the reach of scores: wrong weights of modes, and shifts. Needs
-    no gradient.
+    Detects wrong weights of modes, which scores do not see, and shifts. Needs no gradient.
 
     Args:
-        moves: As in `Balance`, but in units that all predictions share, as big as the spread of
-            all targets, also where each prediction has its own units.
+        moves: As in `Balance`, but in units common to all predictions, as large as the spread of
+            all targets, even if each prediction has its own units.
         n_moves: As in `Balance`.
         lengths: As in `Balance`.
 
@@ -115,7 +113,7 @@ class Jumps(eqx.Module):
         _check(self)
 
     def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Jumps":
-        """The same moment with moves drawn where none were given."""
+        """Return the moment with its random moves, if none were passed."""
         return _fitted(self, key, dimension, dtype)
 
     def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
@@ -143,10 +141,10 @@ def _balance(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: 
 def symmetric_moves(
     key: Key, n_moves: int, dimension: int, lengths: tuple[float, ...], dtype: DTypeLike
 ) -> Float[Array, "m d"]:
-    """Moves whose lengths run through ``lengths``; they depend on no target.
+    """Return moves with lengths spread over ``lengths``, independent of targets.
 
-    Any d consecutive moves are orthogonal, so that no direction is left out at any length; a given
-    power then takes half as many moves.
+    Any d consecutive moves are orthogonal and cover all directions at about the same length; half
+    as many moves then give the same power.
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
@@ -179,35 +177,34 @@ def _check(balance: "Balance | Jumps") -> None:
 
 
 class Exchangeable(eqx.Module):
-    r"""A target less its mean given a set it may be any member of. Sees where the mass is.
+    r"""Target minus its conditional mean given a set of exchangeable points.
 
-    Let :math:`a_0 = y` be the target and :math:`a_1, .., a_m` draws of a density :math:`\nu`, here
-    normal. If y is a draw of p, the probability that :math:`a_k` is the target, given the set, is
-    :math:`w_k \propto p(a_k) / \nu(a_k)`, so that
+    Let :math:`a_0 = y` be the target and :math:`a_1, .., a_m` draws of a normal density
+    :math:`\nu`. If y is a draw of p, the probability that :math:`a_k` is the target, given the set,
+    is :math:`w_k \propto p(a_k) / \nu(a_k)`, so that
 
     .. math:: E\Big[ y - \sum_{k=0}^m w_k a_k \Big] = 0
 
-    exactly, for every m and every :math:`\nu` that reaches wherever p does. The mean tells of wrong
-    weights of modes and of shifts, and nears the exact residual :math:`y - E_p y` the more of the
-    points lie where p has its mass; with none there, or where all members of the set are equally
-    likely, it is 0. Needs no gradient, no constant and no
-    transform of a bounded support.
+    exactly, for every m and every :math:`\nu` whose support includes that of p. Detects wrong
+    weights of modes and shifts. The moment approaches the exact residual :math:`y - E_p y` the more
+    points lie in the bulk of p; it is 0 if none do, or if all members of the set are equally
+    likely. Needs no gradient, no constant and no transform of a bounded support.
 
-    Where the density is 0 at a member of the set, members are taken in the units of the set:
-    :math:`r_k = (a_k - \sum_l w_l a_l) / s` with :math:`s^2` the variance of the weights. The same
-    is said of :math:`r / \sqrt{1 + r^2}` in the place of a, and of :math:`r^2 / (1 + r^2)`, which
-    sees the spread of densities that end, such as a uniform one, of which `Balance` sees nothing.
-    Both are bounded, as a large target that is rare would make the test reject too often. Elsewhere
-    the last d of the 2 d values are 0.
+    If the density is 0 at a member of the set, members are standardized:
+    :math:`r_k = (a_k - \sum_l w_l a_l) / s` with :math:`s^2` the variance under the weights. Then
+    :math:`r / \sqrt{1 + r^2}` replaces a, and :math:`r^2 / (1 + r^2)` is added, which detects the
+    spread of bounded densities, such as uniform ones, that `Balance` does not see. Both are
+    bounded, as rare large targets would make the test reject too often. Otherwise the last d of
+    the 2 d values are 0.
 
-    Points are drawn anew for each target, about the middle of all targets, ``scale`` times as far
-    as these: in units in common, also where each prediction has its own.
+    Points are drawn for each target from the centre of all targets and ``scale`` times their
+    deviation, in common units even if each prediction has its own.
 
     Args:
-        n_candidates: Points m beside each target.
+        n_candidates: Number m of points per target.
         scale: Deviation of the normal density, in those of all targets.
 
-    Cost: m + 1 log densities a target.
+    Cost: m + 1 log densities per target.
 
     Source: Tjelmeland (2004) for the weights; Besag and Clifford (1989) for exchangeability.
 
@@ -238,7 +235,7 @@ class Exchangeable(eqx.Module):
         members = jnp.concatenate([y[None], drawn])
         proposal = -jnp.sum((members / self.scale) ** 2, axis=1) / 2
         logs = jax.lax.map(log_density, members)
-        flat = jnp.max(logs) == jnp.min(logs)  # whichever is the target; so no mean of it moves
+        flat = jnp.max(logs) == jnp.min(logs)  # whichever member is the target
         weights = jax.nn.softmax(logs - proposal)
         gaps = members - (weights @ members)[None]
         variance = weights @ gaps**2

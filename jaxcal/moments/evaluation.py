@@ -1,4 +1,4 @@
-"""What a moment is, and its values at n targets in the units of each prediction."""
+"""Protocol of moments, and their values at n targets in the units of each prediction."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -15,27 +15,24 @@ LogDensityOfOne: TypeAlias = Callable[[Point], Scalar]
 
 @runtime_checkable
 class Moment(Protocol):
-    """Protocol of moments: numbers with mean zero where y is a draw of the prediction.
+    """Protocol of moments: numbers with mean zero if y is a draw of the prediction.
 
     Called with the log density of ONE prediction, known up to its constant, and one target [d],
-    both in the units of that prediction: ``log_density(z)`` is a function of any point [d] and may
-    be differentiated. Returns q numbers [q], or a dict of such arrays whose names say what a mean
-    other than zero points to. A plain function will do.
+    both in the units of that prediction; ``log_density(z)`` is a differentiable function of any
+    point [d]. Returns q numbers [q], or a dict of such arrays whose names say what a nonzero mean
+    indicates. A plain function is a moment.
 
-    A moment may also offer:
+    Optional attributes and methods:
 
-    - ``whole_space = True``: it is right only where the density has no boundary other than where
-      it vanishes, as whatever differentiates the log density is. It is left out where a density
-      ends.
+    - ``whole_space = True``: the moment has mean zero only if the density vanishes at every
+      boundary of its support, as with all derivatives of a log density; it is left out otherwise.
     - ``smoothness``: how often the density is differentiated; 0 by default.
-    - ``marginal = True``: its values are a vector in the units of the prediction, wanted in
+    - ``marginal = True``: values are a vector in the units of the prediction, to be converted to
       claimed standard deviations of each coordinate.
-    - ``common = True``: it is evaluated in units that all predictions share, also where each
-      prediction has its own.
-    - ``randomized = True``: it is called with a random key as third argument, another one for
-      each target.
-    - ``fitted(key, dimension, dtype)``: returns the moment with what it draws at random, the same
-      for all predictions and a function of no target.
+    - ``common = True``: evaluate in units common to all predictions, even if each has its own.
+    - ``randomized = True``: pass a random key per target as third argument.
+    - ``fitted(key, dimension, dtype)``: returns the moment with its random draws, the same for all
+      predictions and independent of targets.
 
     Example:
         >>> import jax, jaxcal
@@ -60,21 +57,21 @@ def evaluate(
 ) -> dict[str, Float[Array, "n q"]]:
     """Evaluate a moment at n targets, in the units of each prediction.
 
-    The units of a prediction are :math:`u = M^{-1}(y - c)`. Log densities are those of the points
-    as they came, so that the target itself loses no digit on the way. Where a log density is no
-    number, such as log(y) at y < 0, the density counts as 0.
+    The units of a prediction are :math:`u = M^{-1}(y - c)`. Log densities are evaluated at the raw
+    points, so that targets lose no digits. Where a log density is NaN, such as log(y) at y < 0, the
+    density counts as 0.
 
     Args:
         moment: A `Moment`.
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
         targets: Targets, [n, *event].
-        centers: Centres c, [n, d], or [1, d] for all; functions of the predictions alone, for
+        centers: Centres c, [n, d], or [1, d] for all; functions of the predictions alone, with
             which every moment keeps its mean zero.
         scales: Scales M, [n, d, d], or [1, d, d] for all; functions of the predictions alone.
-        *rows: Further arguments of the moment, [n, ...], one a target.
+        *rows: Further arguments of the moment, [n, ...], one per target.
 
     Returns:
-        Values [n, q] by name; "moment" where the moment gives no names.
+        Values [n, q] by name; "moment" if the moment gives no names.
 
     Cost: n times that of the moment.
 
@@ -110,7 +107,7 @@ def evaluate(
 
 
 def _numbers(value: Any) -> Float[Array, " q"]:
-    """What a moment returned, as a vector, or TypeError."""
+    """Return the value of a moment as a vector, or raise TypeError."""
     try:
         numbers = jnp.atleast_1d(value)
     except TypeError:

@@ -1,20 +1,18 @@
-r"""Moments t(p, y) with mean zero where y is a draw from p, and what their means over data say.
+r"""Marginal means: moments t(p, y) that attribute shifts to coordinates, and tests of their means.
 
-Each is a number or a few an observation, needs the score of p alone and no constant, and answers a
-question that a person can name. The first one here is the **marginal mean**: with
-:math:`\Sigma_p` any matrix that is a function of p,
+They need the score of p and no constant. With :math:`\Sigma_p` any matrix that is a function of p,
 
-.. math:: t_q = (\Sigma_p s_p(y))_q / \sqrt{(\Sigma_p)_{qq}}, \qquad E_{y \sim p}\, t_q = 0,
+.. math:: t_q = (\Sigma_p s_p(y))_q / \sqrt{(\Sigma_p)_{qq}}, \qquad E_{y \sim p}\, t_q = 0.
 
-and for a Gaussian p with covariance :math:`\Sigma_p` its mean is (claimed minus actual mean of
-coordinate q) / (claimed standard deviation), whatever the other coordinates do. The bare score is
-:math:`-\Sigma_p^{-1}` times that difference: it asks about a coordinate *given the others*, and
-with correlated coordinates it accuses innocent ones, with either sign.
+For a Gaussian p with covariance :math:`\Sigma_p` the mean of t_q is (claimed minus actual mean of
+coordinate q) / (claimed standard deviation), whatever the other coordinates are. The score itself
+is :math:`-\Sigma_p^{-1}` times that difference: it concerns a coordinate *given the others* and,
+with correlations, also indicates correct coordinates, with either sign.
 
-Where scores are not linear :math:`t_q` depends on the other coordinates too, and an error of one
-moves the mean of all: a mean other than 0 then says that something is off, not what. Where the mean
-:math:`\mu_p` is known, :math:`(\mu_p - y)_q / \sqrt{(\Sigma_p)_{qq}}` tells the shift of a
-coordinate for predictions of any shape.
+For scores that are not linear :math:`t_q` depends on the other coordinates too: a nonzero mean then
+shows that some coordinate is wrong, not which. If the mean :math:`\mu_p` is known,
+:math:`(\mu_p - y)_q / \sqrt{(\Sigma_p)_{qq}}` is the shift of a coordinate for predictions of any
+shape.
 """
 
 from typing import Any
@@ -33,10 +31,10 @@ from jaxcal.whitening import precisions as preconditioners
 
 
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
-    r"""The moment of the marginal mean, :math:`(\Sigma s)_q / \sqrt{\Sigma_{qq}}`, [n, d].
+    r"""Return the moment of the marginal mean, :math:`(\Sigma s)_q / \sqrt{\Sigma_{qq}}`, [n, d].
 
     ``scores`` [n, d] at the targets; ``covariances`` [n, d, d], or one [d, d], in the same units,
-    functions of the predictions alone. Without units: claimed standard deviations. Cost O(n d^2).
+    functions of the predictions alone. In claimed standard deviations. Cost O(n d^2).
     """
     covariances = jnp.broadcast_to(covariances, (*scores.shape, scores.shape[1]))
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
@@ -44,7 +42,7 @@ def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
 
 
 def offered_covariances(predictions: PredictionsLike) -> Float[Array, "*n d d"] | None:
-    """Covariances of predictions whose form is known, or None: normal, Laplace, their mixtures."""
+    """Return covariances of normals, Laplace distributions and their mixtures; None for others."""
     offered = mean_and_covariance(distribution_of(predictions))
     return None if offered is None else offered.cov
 
@@ -55,13 +53,12 @@ def covariances_of(
     at_nodes: Float[Array, "n m d"] | None,
     scores: Points,
 ) -> Float[Array, "*n d d"] | None:
-    r"""Covariances of n predictions: those they offer, else from their scores at m nodes.
+    r"""Return covariances of n predictions: known ones, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so regressing them on the nodes gives its precision
-    exactly (`preconditioners.regressed`). Where they are not near linear (R^2 below .9) the
-    slope over wide nodes says little of where a prediction has its mass, and one matrix
-    serves all such predictions (`in_common`).
-    None without nodes, or with no more of them than dimensions.
+    exactly (`preconditioners.regressed`). If they are not nearly linear (R^2 below .9) the slope
+    over wide nodes says little about the bulk of a prediction, and all such predictions share one
+    matrix (`in_common`). None without nodes, or with no more of them than dimensions.
     Cost O(n m d^2 + n d^3).
     """
     offered = None if predictions is None else offered_covariances(predictions)
@@ -80,10 +77,10 @@ def covariances_of(
 
 
 def in_common(scores: Points) -> Float[Array, "d d"]:
-    r"""One matrix for n predictions: the inverse of the mean of :math:`s s^\top` at the targets.
+    r"""Return one matrix for n predictions: the inverse of the mean of :math:`s s^\top` at targets.
 
-    With it :math:`\Sigma s` is, to first order, the shift in common of predictions of one shape.
-    The same for scores of any signs. Takes n >= d. Cost O(n d^2 + d^3).
+    With it :math:`\Sigma s` is, to first order, the common shift of predictions of one shape. It
+    does not depend on the signs of scores. Needs n >= d. Cost O(n d^2 + d^3).
     """
     return jnp.linalg.inv(scores.T @ scores / scores.shape[0])
 
@@ -91,14 +88,13 @@ def in_common(scores: Points) -> Float[Array, "d d"]:
 def means(
     values: Float[Array, "n q"], *, level: Scalar | float = 0.05, series: bool = False
 ) -> Means:
-    """Means of q moments over n observations, each with a two-sided Student t test.
+    """Return the means of q moments over n observations, with two-sided Student t tests.
 
-    The limits hold what this test does not reject at the level: their confidence is 1 - level.
-
-    Exact in level for independent normal values, and near it from some tens of observations on for
-    others. In a ``series`` n observations count as n / inflation, and there is a degree of freedom
-    less than stretches of twice the block length (`jaxcal.nulls.dependence`): near the level for
-    weak dependence, too high above it for strong (`experiments/dependence`).
+    Confidence limits have confidence 1 - level. The level is exact for independent normal values,
+    and close for others from some tens of observations. In a ``series`` n observations count as
+    n / inflation, with one degree of freedom less than blocks of twice the block length
+    (`jaxcal.nulls.dependence`): close to the level for weak dependence, too high for strong
+    (`experiments/dependence`).
     """
     n, q = values.shape
     count = stretches = jnp.full(q, float(n), values.dtype)
@@ -114,13 +110,13 @@ def means(
 
 
 def limited(means: Means, exact: Bool[Array, ""] | bool) -> Means:
-    """Limits are NaN unless they are those of a shift of the one coordinate."""
+    """Return the means with limits set to NaN unless they concern one coordinate only."""
     low, high = (jnp.where(exact, limit, jnp.nan) for limit in (means.low, means.high))
     return means._replace(low=low, high=high)
 
 
 def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
-    """Two-sided p-value of mean 0 by Student's t; 1 where values have no spread to judge by."""
+    """Return the two-sided p-value of mean 0 by Student's t; 1 for values without spread."""
     degrees = jnp.asarray(degrees, estimate.dtype)
     t2 = (estimate / jnp.where(error > 0, error, 1)) ** 2
     p = betainc(degrees / 2, jnp.asarray(0.5, estimate.dtype), degrees / (degrees + t2))
@@ -128,10 +124,10 @@ def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
 
 
 def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
-    """The quantile of Student's t at a probability above 1/2, [*], for degrees of freedom [*].
+    """Return the quantile of Student's t at a probability above 1/2, [*], for degrees [*].
 
-    The expansion of Cornish and Fisher about the normal quantile, to fourth order. At .975 it is
-    too small by .7 % for 2 degrees of freedom, .1 % for 3, and right to 1e-5 from 8 on.
+    Expansion of Cornish and Fisher about the normal quantile, to fourth order. At .975 it is too
+    small by .7 % for 2 degrees of freedom, .1 % for 3, and accurate to 1e-5 from 8 on.
     Source: Abramowitz and Stegun (1964), 26.7.5.
     """
     z = ndtri(jnp.asarray(probability, degrees.dtype))
@@ -141,7 +137,7 @@ def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
     return t
 
 
-# a divisor, then the coefficients of z, z^3, z^5, .., one line a power of 1 / degrees of freedom
+# per power of 1 / degrees of freedom: a divisor, then the coefficients of z, z^3, z^5, ..
 _CORNISH_FISHER = (
     (4, 1, 1),
     (96, 3, 16, 5),

@@ -2,8 +2,7 @@ r"""Moments from derivatives of a log density: Stein's identity for functions of
 
 For a vector field f with p f -> 0 at every boundary,
 :math:`E_{y \sim p}[s_p f^\top + \nabla f] = 0` entry by entry, with :math:`(\nabla f)_{ql} =
-\partial_q f_l`. Points and scores are in the units of each prediction (`jaxcal.moments.evaluate`),
-so that no other scale appears.
+\partial_q f_l`. Points and scores are in the units of each prediction (`jaxcal.moments.evaluate`).
 """
 
 from typing import Literal
@@ -22,16 +21,15 @@ FORMS = ("full", "diagonal", "trace", "correlation")
 
 
 class Score(eqx.Module):
-    r"""The score :math:`s_p(y)`, [d], as a moment: sees shifts.
+    r"""The score :math:`s_p(y)`, [d], as a moment: detects shifts.
 
     The Stein moment of f = 1. The density must be continuous and vanish at every boundary.
 
     Args:
-        marginal: False for the score as it is, which speaks of each coordinate given the others,
-            in the units of the prediction. True for each coordinate by itself:
-            :math:`\Sigma_p s_p` in claimed standard deviations, with :math:`\Sigma_p = M M^\top`
-            of these units.
-        whole_space: Leave the moment out where a density ends; False keeps it.
+        marginal: False for the score itself, which concerns each coordinate given the others, in
+            the units of the prediction. True for each coordinate by itself: :math:`\Sigma_p s_p` in
+            claimed standard deviations, with :math:`\Sigma_p = M M^\top` of these units.
+        whole_space: Leave the moment out if a density has a boundary; False keeps it.
 
     Cost: one gradient.
 
@@ -51,17 +49,16 @@ class Score(eqx.Module):
 
 
 class Linear(eqx.Module):
-    r"""The moment :math:`s_p y^\top + I`: sees spread (its diagonal) and correlation (the rest).
+    r"""The moment :math:`s_p y^\top + I`: detects wrong spread (diagonal) and correlation.
 
-    The Stein moment of f = y, with the symmetric part of what is off the diagonal. Sees the
-    spread about the origin of the units, of one mode or of all together. Needs one gradient, of a
-    density that is continuous with p y -> 0 at every boundary: networks with kinks (ReLU) are
-    fine.
+    The Stein moment of f = y, with the symmetric part of the off-diagonal entries. It measures
+    spread about the origin of the units, over all modes together. Needs one gradient of a
+    continuous density with p y -> 0 at every boundary: networks with kinks (ReLU) are allowed.
 
     Args:
         form: "full", the d (d + 1) / 2 different entries; "diagonal" or "correlation", those on
             or off the diagonal; or "trace", one number.
-        whole_space: Leave the moment out where a density ends; False keeps it.
+        whole_space: Leave the moment out if a density has a boundary; False keeps it.
 
     Cost: one gradient.
 
@@ -89,18 +86,16 @@ class Linear(eqx.Module):
 class Curvature(eqx.Module):
     r"""The information-matrix moment :math:`s_p s_p^\top + \nabla^2 \log p`.
 
-    The Stein moment of f = the score. Sees spread inside of every mode (its diagonal) and
-    correlation. The density must be twice differentiable, which networks with kinks (ReLU) are
-    not, and where the support has a boundary :math:`\nabla p` must vanish there: for a Beta(2, 2)
-    the mean is -12.
+    The Stein moment of f = score. Detects wrong spread within each mode (diagonal) and correlation.
+    The density must be twice differentiable, unlike networks with kinks (ReLU), and
+    :math:`\nabla p` must vanish at a boundary of the support: for a Beta(2, 2) the mean is -12.
 
     Args:
         form: "full", the d (d + 1) / 2 different entries; "diagonal" or "correlation", those on
             or off the diagonal; or "trace", one number.
         bound: With a bound c, f is :math:`s / \sqrt{1 + |s|^2 / c^2}`, for predictions with heavy
-            tails: the moment then grows with the score as slowly as the score itself. None for
-            the bare score.
-        whole_space: Leave the moment out where a density ends; False keeps it.
+            tails: the moment then grows linearly in the score. None for the score itself.
+        whole_space: Leave the moment out if a density has a boundary; False keeps it.
 
     Cost: d Hessian-vector products.
 
@@ -140,7 +135,7 @@ class Curvature(eqx.Module):
 
 
 def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
-    """Its diagonal, and the symmetric part of the rest so that squares add up to the norm's."""
+    """Return the diagonal and the scaled off-diagonal entries of the symmetric part."""
     variances = jnp.diagonal(matrix)
     if form == "trace":
         return {"spread": jnp.sum(variances, keepdims=True)}

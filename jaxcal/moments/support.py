@@ -1,4 +1,4 @@
-"""Where a density ends, and whether it is twice differentiable: looks at moved targets."""
+"""Numerical checks of a density: where its support ends, and whether it is twice differentiable."""
 
 from typing import Any, NamedTuple
 
@@ -14,32 +14,31 @@ from jaxcal.read.scores import is_distribution, on_whole_space
 from jaxcal.typing import Key, Point, Points, Predictions
 
 LENGTHS = (0.06, 0.2, 0.7, 2.8)  # of moves, in standard deviations of all targets
-HALVINGS = 24  # of the way to an edge
-NEAR = 2.0 ** np.array([-8, -14])  # shares of the way from an edge back to the target
+HALVINGS = 24  # bisection steps towards an edge
+NEAR = 2.0 ** np.array([-8, -14])  # distances from an edge, relative to that of the target
 SLOPE, DROP = 0.9, 12.0
 
 
 class Edges(NamedTuple):
-    """``seen`` [], whether a move ends where a density is 0 or no number; ``abrupt`` [], whether a
-    density falls to 0 there in one step, or more slowly than in proportion to the distance."""
+    """``seen`` []: whether a move ends where a density is 0 or NaN; ``abrupt`` []: whether the
+    density jumps there, or vanishes more slowly than the distance."""
 
     seen: Bool[Array, ""]
     abrupt: Bool[Array, ""]
 
 
 def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"]) -> Edges:
-    r"""Look for edges of the densities at moved targets.
+    r"""Look for edges of the densities by moving targets.
 
     Each target is moved by .06, .2, .7 and 2.8 standard deviations of all targets, in both
-    directions of a random line each. Where a density is large beside an edge, targets of a
-    calibrated model lie beside it, and some moves cross it.
+    directions along a random line each. If a density is large beside an edge, calibrated targets
+    lie beside it, and some moves cross it.
 
-    Of each target whose move crosses an edge, the place of the edge b is found by halving the way.
-    There the density grows like :math:`r^\alpha` with the distance r, where :math:`\alpha` is the
-    slope of log p between r and r / 64. The Stein identity of the score holds for
-    :math:`\alpha > 0`, and the variance of the score is finite for :math:`\alpha > 1`. An edge is
-    abrupt where the slope is below .9 and the density beside the edge is above
-    :math:`e^{-12}` times that at the target.
+    The edge b is located by bisection. Near b the density grows like :math:`r^\alpha` with the
+    distance r; :math:`\alpha` is estimated by the slope of log p between r and r / 64. The Stein
+    identity of the score holds for :math:`\alpha > 0`, and its variance is finite for
+    :math:`\alpha > 1`. An edge is abrupt if the slope is below .9 and the density beside the edge
+    is above :math:`e^{-12}` times that at the target.
 
     Args:
         key: Random key of the directions.
@@ -49,7 +48,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     Returns:
         `Edges`.
 
-    Cost: 9 log densities a target; 26 more where an edge is seen.
+    Cost: 9 log densities per target; 26 more if it has an edge.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -77,7 +76,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     lines = normals(key, (len(LENGTHS), n, d), targets.dtype)
     lines = lines / jnp.linalg.norm(lines, axis=-1, keepdims=True)
     lines = lines * jnp.asarray(LENGTHS, targets.dtype)[:, None, None]
-    steps = jnp.stack([lines, -lines], axis=1).reshape(-1, n, d)  # the shortest first
+    steps = jnp.stack([lines, -lines], axis=1).reshape(-1, n, d)  # shortest first
     ends = jax.lax.map(lambda step: ~jnp.isfinite(logs(step)), steps) & jnp.isfinite(here)[None]
     crossed = jnp.any(ends, axis=0)
     step = steps[jnp.argmax(ends, axis=0), jnp.arange(n)]
@@ -96,7 +95,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     far, near = (logs((edge * (1 - share))[:, None] * step) for share in NEAR.tolist())
     slope = (far - near) / float(np.log(NEAR[0] / NEAR[1]))
     falls = jnp.isfinite(near) & ((slope >= SLOPE) | (here - near >= DROP))
-    placed = edge > 2.0**-4  # nearer to its target, an edge is not placed well enough
+    placed = edge > 2.0**-4  # an edge closer to its target is not located precisely enough
     return Edges(jnp.any(crossed), jnp.any(crossed & placed & ~falls))
 
 
@@ -104,7 +103,7 @@ def _moved(log_density: LogDensityOfOne, y: Point, *step: Point) -> Array:
     return log_density(y + step[0])[None]
 
 
-ROUGH = 0.01  # of segments that may disagree
+ROUGH = 0.01  # share of segments that may disagree
 
 
 def smooth(
@@ -114,12 +113,12 @@ def smooth(
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],
 ) -> Bool[Array, ""]:
-    r"""Check that automatic differentiation sees what the scores do, in all but 1 % of n segments.
+    r"""Check that second derivatives explain the scores, in all but 1 % of n segments.
 
-    :math:`s(b) - s(a) = \int_a^b \nabla^2 \log p` along a segment from each target in a direction
-    of its own, .3 times as long as a prediction is typically wide (one over the root mean square
-    of the scores), with the integral by Gauss's rule of two points. Across a kink (of a ReLU
-    network, of a Laplace density) the left side jumps, and the right side does not see it.
+    Compares :math:`s(b) - s(a)` with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
+    points, on a segment from each target in a random direction, .3 times as long as a prediction
+    is typically wide (one over the root mean square of the scores). Across a kink (of a ReLU
+    network or a Laplace density) the left side jumps, which automatic differentiation misses.
 
     Args:
         key: Random key of the directions.
@@ -129,9 +128,9 @@ def smooth(
         scales: Scales, [n, d, d] or [1, d, d], as in `evaluate`.
 
     Returns:
-        Whether the densities look twice differentiable, [] of bool.
+        Whether the densities appear twice differentiable, [] of bool.
 
-    Cost: 3 gradients and 2 Hessian-vector products a target.
+    Cost: 3 gradients and 2 Hessian-vector products per target.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -161,7 +160,7 @@ def _score(log_density: Any, y: Array) -> Array:
 
 
 def _gap(log_density: Any, y: Array, step: Array) -> Array:
-    """The difference of scores along a segment less the integral of what autodiff sees."""
+    """Return the difference of scores along a segment minus the integral of the Hessian."""
     score = jax.grad(log_density)
 
     def slope(part: float) -> Array:

@@ -1,6 +1,6 @@
-"""The distribution of a statistic under calibration: how a test gets from sums to a p-value.
+"""Null distributions of a statistic under calibration, from sums over pairs to a p-value.
 
-`contract` says what a null is, and is all that one from outside the package needs.
+`contract` defines the protocol of nulls; a null from another package needs nothing else.
 """
 
 from jaxcal.nulls.contract import Needs, Null, Outcome, Sums

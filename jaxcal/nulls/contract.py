@@ -1,17 +1,16 @@
-r"""What a null asks of the engine's one pass, and the sums of that pass to an outcome.
+r"""Protocol of nulls: what each requests from the engine, and its outcome from the resulting sums.
 
-A null never calls the engine. Before the pass it declares what it `Needs`: all pairs or those
-within blocks, columns of weights, sums of squares, data sets of redrawn targets. After it, `Sums`
-become an `Outcome`. It also says the least p-value it can give for n observations, so that a test
-which cannot reject does not pass for one that found nothing.
+A null never calls the engine. Before the pass over pairs it declares what it `Needs`: all pairs or
+those within blocks, columns of weights, sums of squares, data sets of redrawn targets. After the
+pass it turns `Sums` into an `Outcome`. It also states its smallest possible p-value for n
+observations, so that a test without power is not reported as "not rejected".
 
-Every null is degenerate here: under calibration :math:`E\,h(x, X') = 0` for every x. p-values of
-resampling nulls count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the
-test has its level for every number of draws. Where the statistic or a draw is not finite, p is NaN.
+Every null is degenerate here: under calibration :math:`E\,h(x, X') = 0` for every x. Resampling
+nulls count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the level holds
+for every number of draws. If the statistic or a draw is not finite, p is NaN.
 
-Signs and counts are drawn observation by observation. An estimate does not depend on the order of
-the rows; permuted rows and the same key give other draws, and so another p-value, of the same
-distribution.
+An estimate does not depend on the order of the rows. Signs and counts are drawn per row, so
+permuted rows with the same key give another p-value, of the same distribution.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -27,18 +26,18 @@ from jaxcal.typing import Features, Key
 
 
 class Needs(NamedTuple):
-    r"""What a null asks of the pass over pairs of observations.
+    r"""What a null requests from the pass over pairs of observations.
 
     Attributes:
-        weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b]; or
-            `jaxcal.engine.signs.HadamardSigns`; None for none.
-        squares: Whether sums of squares of h are wanted.
-        block_size: Look only at the pairs within consecutive blocks of so many observations; None
-            for all pairs. Blocks have no forms.
-        sketch: Normal draws that the largest q eigenvalues of H are taken from, [n, q]; None for
-            none. A statistic of vectors has them all, and then the draws go unused.
-        redraws: Keys of data sets whose targets are drawn anew from the predictions, and whose
-            estimates are wanted, [b]; None for none.
+        weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b], or
+            `jaxcal.engine.signs.HadamardSigns`; None for no forms.
+        squares: Whether to compute sums of squares of h.
+        block_size: Size of consecutive blocks; only pairs within a block are evaluated. None for
+            all pairs. Forms are not available for blocks.
+        sketch: Normal draws [n, q] from which the q largest eigenvalues of H are estimated, or
+            None. Unused if the statistic has finite rank: its eigenvalues are exact.
+        redraws: Keys [b] of data sets with targets redrawn from the predictions, each of which is
+            estimated, or None.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -55,10 +54,10 @@ class Needs(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Estimate, statistic and p-value of a test, one test a row.
+    """Estimate, statistic and p-value of a test; one row per test.
 
-    Row 0 is the statistic itself; where h has several channels (components), the rows 1.. are
-    theirs. A null makes it by `Sums.outcome` or `Sums.compared`.
+    Row 0 is the statistic itself. If h has several channels (components), the rows 1.. are one
+    per channel. Built by `Sums.outcome` or `Sums.compared`.
 
     Attributes:
         estimate: Unbiased estimates, [r].
@@ -66,13 +65,11 @@ class Outcome(NamedTuple):
         statistic: Statistics, [r].
         p_value: P-values, [r].
         samples: Draws of the statistic under calibration, [r, b]; b = 0 for a formula.
-        contributions: Shares of the observations, [r, n]; they sum to ``estimate``.
-        standard_error: Standard errors of ``estimate`` where the model is clearly not
-            calibrated, [r].
-        stretches: For a series, how many independent pieces it holds as far as the null can
-            tell, []; None for others.
-        p_error: By how much the p-values may be off, [r], where the null is an approximation that
-            knows its error; None for others.
+        contributions: Contributions of the observations, [r, n]; they sum to ``estimate``.
+        standard_error: Standard errors of ``estimate`` for a clearly miscalibrated model, [r].
+        stretches: Estimated number of independent pieces of a series, []; None for other nulls.
+        p_error: Error bounds of the p-values, [r], for an approximation with a known error; None
+            for other nulls.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -95,19 +92,19 @@ class Outcome(NamedTuple):
 
 
 class Sums(NamedTuple):
-    r"""Sums over the pairs: row 0 of h, then one row a channel where h has several.
+    r"""Sums over pairs: row 0 for h, then one row per channel if h has several.
 
     Attributes:
-        size: Number of observations in a block; n where all pairs were looked at.
-        means: Mean of h over the pairs within each of m blocks, [r, m]; all pairs are one block.
+        size: Number of observations per block; n for all pairs.
+        means: Mean of h over the pairs within each of m blocks, [r, m]; m = 1 for all pairs.
         diagonal: h of each observation with itself, [r, n].
         row_sums: Sums of h over the pairs of each observation, [r, n].
-        weights: Columns that the null asked for, [n, b].
+        weights: Columns that the null requested, [n, b].
         forms: Their forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [r, b].
-        squares: Sums of h^2 over ordered pairs, [r]; NaN if not asked for.
-        eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], where asked for.
-        redrawn: `unbiased` of data sets whose targets are drawn anew from the predictions, [r, b],
-            where asked for.
+        squares: Sums of h^2 over ordered pairs, [r]; NaN if not requested.
+        eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], if requested.
+        redrawn: `unbiased` of data sets with targets redrawn from the predictions, [r, b], if
+            requested.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -130,7 +127,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, sums: QuadraticSums, weights: Float[Array, "n b"]) -> "Sums":
-        """Sums over all pairs."""
+        """Build from sums over all pairs."""
         n = sums.diagonal.shape[1]
         means = _with_total(sums.total)[:, None] / ordered_pairs(n)
         forms, squares = _with_total(sums.forms), _squares(sums)
@@ -138,64 +135,64 @@ class Sums(NamedTuple):
 
     @classmethod
     def of_blocks(cls, sums: BlockSums, size: int) -> "Sums":
-        """Sums over the pairs within blocks."""
+        """Build from sums over the pairs within blocks."""
         means, (diagonal, row_sums) = _with_total(sums.means), _rows(sums)
         weights = jnp.zeros((diagonal.shape[1], 0), means.dtype)
         return cls(size, means, diagonal, row_sums, weights, means[:, :0], _squares(sums))
 
     @property
     def n(self) -> int:
-        """The number of observations."""
+        """Number of observations."""
         return self.diagonal.shape[1]
 
     @property
     def blocks(self) -> int:
-        """The number m of blocks."""
+        """Number m of blocks."""
         return self.means.shape[1]
 
     @property
     def unbiased(self) -> Float[Array, " r"]:
-        """The mean of h over the pairs of different observations that were looked at, [r]."""
+        """U-statistic: mean of h over the evaluated pairs of different observations, [r]."""
         return jnp.mean(self.means, axis=1)
 
     @property
     def biased(self) -> Float[Array, " r"]:
-        """The same with each observation also paired with itself, [r]."""
+        """V-statistic: the same mean including pairs of an observation with itself, [r]."""
         diagonal = jnp.mean(self.diagonal[:, : self.blocks * self.size], axis=1)
         return ((self.size - 1) * self.unbiased + diagonal) / self.size
 
     @property
     def contributions(self) -> Float[Array, "r n"]:
-        """Share of each observation in `unbiased`, [r, n]."""
+        """Contribution of each observation to `unbiased`, [r, n]."""
         return self.row_sums / (self.blocks * ordered_pairs(self.size))
 
     @property
     def standard_error(self) -> Float[Array, " r"]:
-        """Standard error of `unbiased` where the model is clearly not calibrated, [r].
+        """Standard error of `unbiased` for a clearly miscalibrated model, [r].
 
-        From the spread of the blocks or, where all pairs are one block, from that of
-        E[h | observation]. NaN where only one of several possible blocks was looked at.
+        From the spread of the blocks or, for all pairs, from that of E[h | observation]. NaN for
+        a single block of fewer than n observations.
         """
         if self.blocks > 1:
             return jnp.std(self.means, axis=1, ddof=1) / self.blocks**0.5
         if self.size < self.n:
             return jnp.full_like(self.unbiased, jnp.nan)
-        # twice the standard error of the mean of E[h | observation i], n times its share
+        # twice the standard error of the mean of E[h | observation i], n times its contribution
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
     def guarded(self) -> "Sums":
-        r"""The same, with a mean that allows for skewed moments, to be compared in its place.
+        r"""Return sums whose mean is corrected for skewed residuals, to be compared with draws.
 
         With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
         :math:`u_i = \langle t_i, S \rangle / |S|`, which add up to |S|, and
-        :math:`V = \sum_i h_{ii}`, the variance that random signs give to S. Skewed values of mean 0
-        leave |S| and V dependent: where few of the large ones came, the sum lies on their other
-        side and V is small. In one direction, with u of skewness g,
+        :math:`V = \sum_i h_{ii}`, the variance of S under random signs. If the :math:`u_i` are
+        skewed, |S| and V depend on each other: a sample with few large values has a small V and a
+        sum on the opposite side. In one dimension, with u of skewness g,
         :math:`T = |S| / \sqrt V` then passes z with a probability too large by
         :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density.
-        So, where g < 0, :math:`|S|^2` is divided by :math:`1 + g^2 \min(T, 2)^2 / n`. That takes
-        away :math:`g^2 z^3 \varphi(z) / (2 n)`, nine tenths at level .05, a third at .01 (T is
-        above 2 there), and nothing where the sum lies on the long side. Costs n additions.
+        Where g < 0, :math:`|S|^2` is therefore divided by :math:`1 + g^2 \min(T, 2)^2 / n`. This
+        removes :math:`g^2 z^3 \varphi(z) / (2 n)`: nine tenths of the excess at level .05, a third
+        at .01 (where T > 2), and nothing if the sum lies on the long side. Cost O(n).
 
         Source: Hall (1992), The Bootstrap and Edgeworth Expansion, Section 2.6, for the expansion.
         """
@@ -203,7 +200,7 @@ class Sums(NamedTuple):
         square = jnp.maximum(jnp.sum(rows, axis=1), 0)  # of |S|
         about = rows - jnp.mean(rows, axis=1, keepdims=True)
         variance = jnp.mean(about**2, axis=1)
-        # rounding has a skewness too
+        # rounding errors are skewed too
         spread = variance > jnp.finfo(rows.dtype).eps * jnp.mean(rows**2, axis=1)
         relative = about / jnp.where(spread, variance, 1)[:, None] ** 0.5
         against = jnp.maximum(-jnp.mean(relative**3, axis=1), 0)
@@ -218,15 +215,12 @@ class Sums(NamedTuple):
         p: Float[Array, " r"],
         samples: Float[Array, "r b"] | None = None,
     ) -> Outcome:
-        """The outcome with a statistic of the null's choice and its p-value.
+        """Return the `Outcome` with a statistic and p-value that the null computed.
 
         Args:
             statistic: Statistics, [r].
             p: Their p-values, [r]; NaN where the statistic or one of its draws is not finite.
             samples: Draws of the statistics under calibration, [r, b]; none by default.
-
-        Returns:
-            `Outcome`.
         """
         if samples is None:
             samples = jnp.zeros((statistic.shape[0], 0), statistic.dtype)
@@ -235,27 +229,19 @@ class Sums(NamedTuple):
         return Outcome(self.unbiased, self.biased, statistic, p, samples, shares, error)
 
     def compared(self, statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Outcome:
-        """The outcome of a statistic compared with draws of it under calibration.
-
-        Args:
-            statistic: Statistics, [r].
-            samples: Draws, [r, b].
-
-        Returns:
-            `Outcome`.
-        """
+        """Return the `Outcome` of statistics [r] compared with draws [r, b] under calibration."""
         return self.outcome(statistic, p_value(statistic, samples), samples)
 
 
 @runtime_checkable
 class Null(Protocol):
-    """Protocol of null distributions: what one needs of the pass, and what the sums then mean.
+    """Protocol of null distributions: a request to the pass over pairs, and its outcome.
 
-    ``needs(key, features)`` returns `Needs`; features are a pytree whose leaves have a leading
-    axis n, and most nulls look at `jaxcal.engine.quadratic.count` of them alone. ``outcome(sums)``
-    turns `Sums` into an `Outcome`. ``least_p_value(n)`` is the smallest p-value that n observations
-    can have. A null that holds for every n says so by an attribute ``exact = True``: a test whose
-    predictions expect rare targets gives no verdict with others.
+    ``needs(key, features)`` returns `Needs`; features are a pytree with leading axis n, of which
+    most nulls use only the count, `jaxcal.engine.quadratic.count`. ``outcome(sums)`` turns `Sums`
+    into an `Outcome`. ``least_p_value(n)`` is the smallest possible p-value for n observations. A
+    null that is valid for every n sets ``exact = True``; with other nulls a test whose predictions
+    expect rare targets gives no verdict.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp, jaxcal
@@ -283,9 +269,9 @@ class Null(Protocol):
 def p_value(
     statistic: Float[Array, " r"], samples: Float[Array, "r b"], *, ties: bool = False
 ) -> Float[Array, " r"]:
-    """``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN where one is not finite.
+    """Return ``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN if not all are finite.
 
-    ``ties``: whether samples may differ from the statistic by rounding alone, and are equal then.
+    ``ties``: whether samples that differ from the statistic by rounding only count as equal.
     """
     least = statistic
     if ties:
@@ -302,7 +288,7 @@ def _if_finite(p: Array, statistic: Array, samples: Array) -> Array:
 
 
 def _with_total(by_channel: Array) -> Array:
-    """Row 0 the sum over channels, then the channels where there are several."""
+    """Stack the sum over channels and, if there are several, the channels."""
     if by_channel.shape[0] == 1:
         return by_channel
     return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
@@ -313,7 +299,7 @@ def _rows(sums: QuadraticSums | BlockSums) -> tuple[Array, Array]:
 
 
 def _squares(sums: QuadraticSums | BlockSums) -> Array:
-    """Sums of squares, that of the sum over channels first."""
+    """Return sums of squares, that of the sum over channels first."""
     if sums.squares is None or sums.all_squares is None:
         return jnp.full(_with_total(sums.diagonal).shape[0], jnp.nan, sums.diagonal.dtype)
     rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]
@@ -321,7 +307,7 @@ def _squares(sums: QuadraticSums | BlockSums) -> Array:
 
 
 def holm(p_values: Float[Array, " d"]) -> Float[Array, " d"]:
-    """Holm's step-down adjustment: the family-wise error of all d tests together is kept."""
+    """Return p-values adjusted by Holm's step-down method, which keeps the family-wise error."""
     d = p_values.size
     order = jnp.argsort(p_values)
     stepped = jax.lax.cummax(p_values[order] * (d - jnp.arange(d)).astype(p_values.dtype))

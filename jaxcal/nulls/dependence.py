@@ -1,8 +1,8 @@
-r"""How far observations in the order of time depend on each other, from their autocorrelations.
+r"""Serial dependence of observations in the order of time, from their autocorrelations.
 
-The lag from where on autocorrelations are noise, a flat-top window up to twice that lag, and the
-block length with the least mean squared error for the long-run variance: Politis and White (2004),
-with the correction of Patton, Politis and White (2009).
+Finds the lag beyond which autocorrelations are noise, applies a flat-top window up to twice that
+lag, and chooses the block length with the least mean squared error of the long-run variance:
+Politis and White (2004), with the correction of Patton, Politis and White (2009).
 """
 
 import math
@@ -15,22 +15,23 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.numerics import at_least, at_most
 
-SEASONAL = 0.01  # level at which a season is told
-THRESHOLD = 2.0  # of autocorrelations that are not noise, times sqrt(log10(n) / n)
+SEASONAL = 0.01  # level of the test for a season
+THRESHOLD = 2.0  # autocorrelations above this times sqrt(log10(n) / n) are not noise
 
 
 class Dependence(NamedTuple):
-    """Of q series, each [q]: ``block``, the block length of the stationary bootstrap in
-    observations, 0 where nothing depends, at most min(3 sqrt(n), n / 3); ``inflation`` >= 1, the
-    long-run variance over the variance: n observations say as much as n / inflation independent
-    ones."""
+    """Serial dependence of q series.
+
+    ``block`` [q]: block length of the stationary bootstrap, in observations; 0 for independence,
+    at most min(3 sqrt(n), n / 3). ``inflation`` [q] >= 1: long-run variance over variance; n
+    observations are worth n / inflation independent ones."""
 
     block: Float[Array, " q"]
     inflation: Float[Array, " q"]
 
 
 def series_of(features: Any) -> Float[Array, "n q"]:
-    """The columns of features: scores, each moment, or targets where there is neither."""
+    """Return the columns of features: scores or moments, or targets if there are neither."""
     residual = getattr(features, "residual", features)
     series = getattr(residual, "scores", getattr(residual, "ys", residual))
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(series)]
@@ -38,7 +39,7 @@ def series_of(features: Any) -> Float[Array, "n q"]:
 
 
 def dependence(series: Float[Array, "n q"]) -> Dependence:
-    """The dependence of q stationary series of n observations. Cost O(n log(n) q)."""
+    """Return the `Dependence` of q stationary series of n observations. Cost O(n log(n) q)."""
     n = len(series)
     r, last = _autocorrelations(_products(_gaps(series)))
     reach = jnp.clip(2 * last, 1, min(sum(_lags(n)), n - 1)).astype(series.dtype)[None]
@@ -52,13 +53,14 @@ def dependence(series: Float[Array, "n q"]) -> Dependence:
 
 
 def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
-    r"""The lag, at most n / 2, at which q series depend on themselves again; 0 where at none.
+    r"""Return the period of a season, a lag of at most n / 2; 0 if none is significant.
 
-    Beyond the lag m from where on a block length takes autocorrelations for noise, the largest
-    :math:`r_k` over its standard error, one-sided, with Bonferroni's correction at `SEASONAL`. Its
-    variance is Bartlett's :math:`1 + 2 \sum_{j \leq m} r_j^2` times :math:`(n - k) / n^2`, or
-    times what the products themselves vary by where that is more: values may be skewed, or their
-    spread may have a season, and no error depends on another. Cost O(n log(n) q).
+    Let m be the lag beyond which autocorrelations count as noise. The statistic is the largest
+    :math:`r_k`, k > m, over its standard error; the test is one-sided at level `SEASONAL` with
+    Bonferroni's correction. The variance is Bartlett's
+    :math:`(1 + 2 \sum_{j \leq m} r_j^2) (n - k) / n^2`, or uses the empirical variance of the
+    products if that is larger: skewed errors, or errors whose spread has a season, may be
+    uncorrelated. Cost O(n log(n) q).
     """
     n = len(errors)
     lags = jnp.arange(n)[:, None]
@@ -77,7 +79,7 @@ def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
 
 
 def _lags(n: int) -> tuple[int, int]:
-    """The most lags that are not noise, and how many in a row must be to say so."""
+    """Return the largest lag m considered, and the run of noise that must follow it."""
     run = max(5, math.ceil(math.sqrt(math.log10(n))))
     return max(1, min(math.ceil(math.sqrt(n)), n - 1 - run)), run
 
@@ -87,7 +89,7 @@ def _gaps(series: Float[Array, "n q"]) -> Float[Array, "n q"]:
 
 
 def _products(gaps: Float[Array, "n q"]) -> Float[Array, "n q"]:
-    """Sums of the products of values that lie 0, 1, .. n - 1 apart."""
+    """Return sums of the products of values at lags 0, 1, .. n - 1."""
     n = len(gaps)
     length = 1 << (2 * n - 1).bit_length()
     waves = jnp.fft.rfft(gaps, length, axis=0)
@@ -101,7 +103,7 @@ def _or_one(values: Array) -> Array:
 def _autocorrelations(
     products: Float[Array, "n q"],
 ) -> tuple[Float[Array, "n q"], Int[Array, " q"]]:
-    """Autocorrelations, and the last lag before a run of noise."""
+    """Return the autocorrelations, and the last lag before a run of noise."""
     n = len(products)
     variance = products[:1]
     r = jnp.where(variance <= 0, 0, products / _or_one(variance)).at[0].set(1.0)

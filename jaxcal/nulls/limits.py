@@ -1,4 +1,4 @@
-"""Nulls without draws: limits of the statistic, from eigenvalues, or of its blocks, and a bound."""
+"""Nulls without draws: a block normal limit, the limit of a U-statistic, and Hoeffding's bound."""
 
 import math
 from functools import partial
@@ -26,14 +26,11 @@ class BlockNormal(eqx.Module):
     r"""Normal limit of the mean over blocks of observations, each with its own unbiased estimate.
 
     Only h within blocks is evaluated: O(n size) instead of O(n^2). The statistic is
-    :math:`\sqrt m\,\bar\eta / sd(\eta)` over m blocks. Less power than the statistic of all pairs.
+    :math:`\sqrt m\,\bar\eta / sd(\eta)` over m >= 2 blocks. It has less power than all pairs.
 
     Args:
         size: Observations in a block, at least 2; 2 is the linear-time test. None takes the
             integer part of the square root of n.
-
-    Raises:
-        ValueError: ``size`` is below 2, or, when used, there are fewer than two blocks.
 
     Source: Zaremba, Gretton and Blaschko (2013); Widmann et al. (2021), Remark B.1.
 
@@ -63,22 +60,19 @@ class BlockNormal(eqx.Module):
         return sums.outcome(statistic, ndtr(-statistic))
 
     def least_p_value(self, n: int) -> float:
-        """0: the blocks may agree as closely as they like."""
+        """Return 0: the spread of the blocks may be arbitrarily small."""
         return 0.0
 
 
 class Bound(eqx.Module):
-    r"""Hoeffding's bound :math:`p = \exp(-\lfloor n/2 \rfloor U^2 / (2 b^2))`, true for every n.
+    r"""Hoeffding's bound :math:`p = \exp(-\lfloor n/2 \rfloor U^2 / (2 b^2))`, valid for every n.
 
     Very conservative.
 
     Args:
-        largest: A number b with abs(h) <= b for all observations the model could meet, not only
-            for those seen. Stein kernels have one only where scores are bounded; SKCE has one
-            for every bounded kernel: 2 for kernels with values in [0, 1].
-
-    Raises:
-        ValueError: ``largest`` is not positive.
+        largest: A number b > 0 with abs(h) <= b for all possible observations, not only the
+            observed ones. Stein kernels are bounded only if scores are; SKCE is bounded for every
+            bounded kernel: b = 2 for kernels with values in [0, 1].
 
     Source: Hoeffding (1963), for U-statistics of a kernel in [-b, b].
 
@@ -106,7 +100,7 @@ class Bound(eqx.Module):
         return sums.outcome(sums.unbiased, p)
 
     def least_p_value(self, n: int) -> float:
-        """The p-value of h at its bound for all pairs."""
+        """Return the p-value of h at its bound for all pairs."""
         return math.exp(-(n // 2) / 2)
 
 
@@ -115,24 +109,23 @@ def _columns(value: object) -> int:
 
 
 class Eigenvalues(eqx.Module):
-    r"""The limit distribution: (n - 1) U against :math:`\sum_j \lambda_j (\chi^2_1 - 1)`, inverted.
+    r"""Limit :math:`\sum_j \lambda_j (\chi^2_1 - 1)` of (n - 1) U, inverted numerically.
 
-    The eigenvalues :math:`\lambda` are those of H / n without its diagonal, which is no part of U:
-    the sum has the variance and the skewness of a bootstrap with signs. The largest are those of a
-    sketch of H with some columns, less the mean of the diagonal. Trace and Frobenius norm of H are
-    exact, and leave two extremes for the rest: equal weights, or as much of the sketched ones. The
-    p-value is the geometric mean of those of the two.
-    Random features of a test (`jaxcal.RandomFeatures`) have all their eigenvalues, and need no
-    sketch. There is no least p-value as with draws: p = 1e-10 costs what p = 0.1 costs.
+    The :math:`\lambda` are the eigenvalues of H / n without its diagonal, so that the sum has the
+    variance and skewness of a bootstrap with signs. The largest ones come from a random sketch of
+    H. The trace and Frobenius norm of H are exact and bound the unknown rest between two extremes:
+    equal weights, or weights proportional to the known ones. The p-value is the geometric mean of
+    the p-values of both. With random features (`jaxcal.RandomFeatures`) all eigenvalues are exact
+    and no sketch is needed. p = 1e-10 costs as much as p = 0.1.
 
-    ``result.p_value_error`` is the distance to the farther extreme, plus a standard error for
-    having seen the spectrum in n observations. How far the limit distribution is from that of n
-    observations is not in it: see the level study in `experiments/linear`.
+    ``result.p_value_error`` is the distance to the farther extreme plus a standard error for the
+    spectrum estimated from n observations. It does not include the distance of the limit from the
+    distribution at n: see the level study in `experiments/linear`.
 
     Args:
         columns: Columns of the sketch, at least 2.
 
-    Cost: 2 n^2 columns multiplications in the engine's pass, of which `Wild` takes n^2 n_draws.
+    Cost: 2 n^2 columns multiplications in the pass over pairs; `Wild` takes n^2 n_draws.
 
     Source: Gretton et al. (2009) for the limit; Tropp et al. (2017) for the sketch; Imhof (1961)
     for the inversion.
@@ -165,8 +158,8 @@ class Eigenvalues(eqx.Module):
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
-        r"""That of h = 1 for all pairs, where U is largest beside its distribution, or less:
-        :math:`P(\chi^2_1 \geq n + 1)`."""
+        r"""Return a bound below the p-value of h = 1 for all pairs, :math:`P(\chi^2_1 \geq n + 1)`,
+        for which U is largest relative to its distribution."""
         return math.erfc(((n + 1) / 2) ** 0.5)
 
 
@@ -178,7 +171,7 @@ def p_value_of_spectrum(
     lengths: Scalar,
     n: Scalar | int,
 ) -> tuple[Scalar, Scalar]:
-    r"""The p-value of (n - 1) U and by how much it may be off.
+    r"""Return the p-value of (n - 1) U and its error.
 
     Args:
         statistic: (n - 1) U.
@@ -187,19 +180,16 @@ def p_value_of_spectrum(
         norm: Sum of :math:`h_{ij}^2 / n^2` over i != j.
         lengths: Variance of :math:`h_{ii}` over the observations.
         n: Observations.
-
-    Returns:
-        The p-value and its error.
     """
-    # well above rounding, which a compiler may do twice, and differently
+    # well above rounding: compilers may evaluate one expression twice with different results
     least = 1000 * jnp.finfo(statistic.dtype).eps
     weights = at_least(values, least * jnp.sqrt(norm))
-    seen = jnp.sum(weights**2)
-    square = at_least(norm - seen, 0)
-    # the sum of the absolute values of the rest, at most: with the diagonal none is negative
+    sketched = jnp.sum(weights**2)
+    square = at_least(norm - sketched, 0)
+    # upper bound of the trace norm of the rest: with the diagonal no eigenvalue is negative
     mean = trace + at_least(trace - jnp.sum(weights), 0)
     x = statistic + jnp.sum(weights) + mean
-    # the thinnest tail: the rest in equal weights, as small as they may be
+    # thinnest tail: the rest has equal weights, as small as possible
     even = jnp.where(mean > 0, square / jnp.where(mean > 0, mean, 1), 0)
     none = square <= least * norm
     degrees = jnp.where(none, 1, mean / jnp.where(none, 1, even))
@@ -207,13 +197,13 @@ def p_value_of_spectrum(
     thin = tail(
         jnp.where(none, x - mean, x), jnp.append(weights, jnp.where(none, 0, even)), degrees
     )
-    # the heaviest: as if a sketch missed as large a share of the largest as of all, and no others
-    raised = weights * jnp.sqrt(1 + square / jnp.where(seen > 0, seen, 1))
+    # heaviest tail: the sketch underestimates its weights by the missing share, and has no rest
+    raised = weights * jnp.sqrt(1 + square / jnp.where(sketched > 0, sketched, 1))
     heavy = tail(statistic + jnp.sum(raised), raised)
     p = jnp.exp((thin.log_p + heavy.log_p) / 2)
     between = at_least(jnp.abs(heavy.p - p), jnp.abs(p - thin.p))
-    # the variance of p over the spectra of n observations, from those of normal vectors, times how
-    # much more the length of these vectors varies
+    # variance of p over the spectra of n observations: that of normal vectors, times the ratio of
+    # the variances of squared lengths
     ratio = at_least(lengths / jnp.where(norm > 0, 2 * norm, 1), 1)
     spread = 2 * jnp.sum(thin.slopes**2 / degrees) * ratio / n
     return p, between + p * jnp.sqrt(spread)

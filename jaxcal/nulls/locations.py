@@ -1,7 +1,7 @@
-"""Nulls of a test at J locations: whether the means of J features of an observation differ from 0.
+"""Nulls of a test at J locations: whether the means of J features differ from 0.
 
-`Signs` compares the estimate with itself under random signs; `F` and `ChiSquared` are formulas for
-Hotelling's statistic.
+`Signs` compares the estimate with its values under random signs; `F` and `ChiSquared` are formulas
+for Hotelling's statistic.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -17,17 +17,17 @@ from jaxcal.nulls.resampling import Wild
 from jaxcal.read import convert
 from jaxcal.typing import Key, Scalar
 
-COLLINEAR = 1e4  # condition number of the features' correlations
+COLLINEAR = 1e4  # largest condition number of the features' correlations without a warning
 
 
 class Judgement(NamedTuple):
-    """What a null says about the features at the locations.
+    """Outcome of a test at locations.
 
     Attributes:
         statistic: Statistic, [].
         p_value: P-value, [].
-        samples: Draws of the statistic under calibration, [b]; empty where the null is a formula.
-        collinear: Whether nearly collinear features spoil the level, [].
+        samples: Draws of the statistic under calibration, [b]; empty for a formula.
+        collinear: Whether nearly collinear features invalidate the level, [].
     """
 
     statistic: Scalar
@@ -38,13 +38,13 @@ class Judgement(NamedTuple):
 
 @runtime_checkable
 class LocationNull(Protocol):
-    """Protocol of nulls that judge whether the means of features at J locations differ from 0.
+    """Protocol of nulls for the hypothesis that features at J locations have mean 0.
 
-    ``judge(key, z)`` takes the features z [n, J] and returns a statistic, a p-value [], draws [b]
-    of the statistic (or none) and whether the features are nearly collinear. ``least(j)`` is the
-    smallest number of observations for which the null is defined, ``enough(j)`` the smallest for
-    which its level is near what it promises, and ``least_p_value(n)`` the smallest p-value that n
-    observations can have.
+    ``judge(key, z)`` takes the features z [n, J] and returns a `Judgement`: statistic and p-value
+    [], draws [b] of the statistic (or none), and whether features are nearly collinear.
+    ``least(j)`` is the smallest number of observations for which the null is defined, ``enough(j)``
+    the smallest for which its level is close to nominal, and ``least_p_value(n)`` the smallest
+    possible p-value for n observations.
     """
 
     def judge(self, key: Key, z: Float[Array, "n j"], /) -> Judgement: ...
@@ -57,20 +57,19 @@ class LocationNull(Protocol):
 
 
 class Signs(eqx.Module):
-    r"""The null that compares the estimate :math:`\|\bar Z\|^2 / J` with itself under random signs.
+    r"""Null that compares the estimate :math:`\|\bar Z\|^2 / J` with its values under random signs.
 
-    Each observation gets one sign. Keeps the level of normal forecasts from 16 observations on
-    (`experiments/ucme_level`), and needs neither more observations than locations nor locations
-    far from each other. The same with Hotelling's statistic rejects as often as `F`: skewed
-    features move what it divides by, and signs do not. p is NaN where no observation is near any
-    location.
+    Each observation gets one sign. The level holds for normal forecasts from 16 observations
+    (`experiments/ucme_level`), also with more locations than observations or close locations. With
+    Hotelling's statistic instead, random signs reject as often as `F`: skewed features affect its
+    denominator, signs do not. p is NaN if no observation is near any location.
 
     Args:
         n_draws: Number of draws of signs.
 
     Cost: O(n J n_draws).
 
-    Source: Wild bootstrap as in `jaxcal.nulls.Wild`; the statistic is the paper's estimate.
+    Source: wild bootstrap as in `jaxcal.nulls.Wild`; the statistic is the paper's estimate.
 
     Example:
         >>> import jax, jaxcal
@@ -92,8 +91,8 @@ class Signs(eqx.Module):
         drawn = independent_signs(key, n, self.n_draws, z.dtype).T @ z / n
         statistic, samples = jnp.sum(means**2) / j, jnp.sum(drawn**2, axis=1) / j
         p = contract.p_value(statistic[None], samples[None])[0]
-        seen = jnp.any(z != 0)
-        return Judgement(statistic, jnp.where(seen, p, jnp.nan), samples, jnp.zeros((), bool))
+        any_near = jnp.any(z != 0)
+        return Judgement(statistic, jnp.where(any_near, p, jnp.nan), samples, jnp.zeros((), bool))
 
     def least(self, j: int) -> int:
         return 2
@@ -108,7 +107,7 @@ class Signs(eqx.Module):
 class ChiSquared(eqx.Module):
     r"""The limit :math:`\chi^2_J` of Hotelling's statistic as the null distribution.
 
-    At 10 locations it needs hundreds of observations: in the paper's experiment it rejects 88 %
+    With 10 locations it needs hundreds of observations: in the paper's experiment it rejects 88 %
     of calibrated models at n = 16, and 12 % at n = 256. Prefer `Signs` or `F`.
 
     Cost: O(n J^2 + J^3).
@@ -143,11 +142,10 @@ class ChiSquared(eqx.Module):
 class F(eqx.Module):
     r"""The null :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}` of Hotelling's statistic Q.
 
-    Exact for normal features, with the limit of `ChiSquared`, most of whose excess rejections it
-    removes, but not all, because features are skewed. At 5 locations in one dimension it rejects
-    .10 of calibrated models at n = 16, .09 at 32, and .08 at 64 and 128
-    (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result therefore warns
-    below 25 observations a location.
+    Exact for normal features. It removes most of the excess rejections of `ChiSquared`, which is
+    its limit; the rest is due to skewed features: with 5 locations in one dimension it rejects .10
+    of calibrated models at n = 16, .09 at 32, and .08 at 64 and 128 (`experiments/ucme_level`; .13
+    at 16 with the default bandwidths). The result warns below 25 observations per location.
 
     Cost: O(n J^2 + J^3).
 
@@ -180,16 +178,16 @@ class F(eqx.Module):
 
 
 def _of_hotelling(null: ChiSquared | F, z: Float[Array, "n j"]) -> Judgement:
-    """By a formula for Hotelling's statistic."""
+    """Judge by a formula for Hotelling's statistic."""
     q, condition = hotelling(z)
     return Judgement(q, null(q, *z.shape), jnp.zeros(0, z.dtype), ~(condition < COLLINEAR))
 
 
 def hotelling(z: Float[Array, "n j"]) -> tuple[Scalar, Scalar]:
-    r""":math:`Q = n \bar z^\top S^{-1} \bar z`, and the condition number of the correlations of z.
+    r"""Return :math:`Q = n \bar z^\top S^{-1} \bar z` and the condition number of z's correlations.
 
-    Through the eigenvectors of the correlations, as Q does not depend on the scale of a column; NaN
-    where these are singular to rounding. Cost O(n J^2 + J^3).
+    Computed from the eigenvectors of the correlations, as Q does not depend on the scale of a
+    column; NaN if these are numerically singular. Cost O(n J^2 + J^3).
     """
     n, j = z.shape
     mean, deviation = jnp.mean(z, axis=0), jnp.std(z, axis=0, ddof=1)

@@ -1,4 +1,4 @@
-"""Nulls that draw: bootstraps with random weights, and draws from the limit distribution."""
+"""Nulls that draw: bootstraps with random weights, and redrawn targets."""
 
 import math
 from typing import Any
@@ -24,8 +24,8 @@ def _draws(value: object) -> int:
 class Wild(eqx.Module):
     r"""Wild bootstrap: :math:`\frac{1}{n(n-1)} \sum_{i\neq j} w_i w_j h_{ij}` with random signs w.
 
-    For independent observations; the default of tests of densities. Where residuals have few large
-    values that may fail to come, as those of rare events, it rejects too often: see `Redrawn`.
+    For independent observations; the default for densities. It rejects too often if few large
+    residuals of rare events decide the sum: see `Redrawn`.
 
     Args:
         n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
@@ -52,26 +52,26 @@ class Wild(eqx.Module):
         return sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
 
     def least_p_value(self, n: int) -> float:
-        """1 over the draws + 1, or over the 2^(n-1) patterns of signs; one is that of the data."""
+        """Return the larger of 1 / (draws + 1) and 1 / 2^(n-1), with 2^(n-1) patterns of signs."""
         return max(1 / (self.n_draws + 1), 2.0 ** (1 - n))
 
 
 class HadamardWild(Wild):
-    r"""Wild bootstrap whose draws cost n^2 additions together, not n^2 multiplications each.
+    r"""Wild bootstrap whose draws together cost n^2 additions, not n^2 multiplications each.
 
-    Signs are independent for the observations of a draw, as those of `Wild`; the draws share all
-    but a column of a Hadamard matrix, in groups of up to 32 observations in random order, and one
-    fast transform gives the statistics of them all (`jaxcal.engine.signs.HadamardSigns`). Draws are
-    uncorrelated, not independent: the p-value of the same data varies between keys as that of
-    `Wild` does (`experiments/level`). With fewer than 24 observations it is `Wild`.
+    Within a draw the signs are independent, as in `Wild`. Draws share a random sign vector and
+    differ by columns of a Hadamard matrix, in groups of up to 32 observations in random order, so
+    that one fast transform computes all statistics (`jaxcal.engine.signs.HadamardSigns`). Draws
+    are uncorrelated, not independent; between keys the p-value of the same data varies as much as
+    that of `Wild` (`experiments/level`). Below 24 observations it is `Wild`.
 
     Args:
         n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
 
     Cost: n^2 additions, and n^2 n_draws / m^2 multiplications in groups of m <= 32, in the pass
-    over pairs. At n = 8,192 a test with 9,999 draws takes 1.4 times one with 500.
+    over pairs. At n = 8,192 a test with 9,999 draws takes 1.4 times as long as one with 500.
 
-    Source: McCarthy (1969), for half-samples balanced by Hadamard's matrices; Glaser et al. (2023),
+    Source: McCarthy (1969), for half-samples balanced by Hadamard matrices; Glaser et al. (2023),
     Section 6, for the test.
 
     Example:
@@ -89,26 +89,25 @@ class HadamardWild(Wild):
 
 
 class Redrawn(eqx.Module):
-    r"""Targets drawn anew from the predictions, and the estimate of each such data set.
+    r"""Null that redraws targets from the predictions and estimates each such data set.
 
-    The level holds for every n: observed and redrawn targets have one distribution under
-    calibration. Signs need targets on both sides of their prediction: of rare events none may
-    come, and then all residuals have one sign. Units and bandwidths that look at targets are
-    computed again for each data set; estimates equal up to rounding count as ties. A prediction
-    that is given as `jaxcal.Draws` lends one of them for its target, which is exact where draws are
-    independent (those of a Markov chain are not).
+    The level holds for every n, because observed and redrawn targets have the same distribution
+    under calibration. Random signs fail for rare events: if none occurs, all residuals have one
+    sign. Units and bandwidths that depend on targets are recomputed for each data set; estimates
+    equal up to rounding count as ties. With `jaxcal.Draws`, one draw is exchanged for the target,
+    which is exact for independent draws (those of a Markov chain are not).
 
-    For tests of predictions that can be sampled; the default of `jaxcal.skce_test` and
-    `jaxcal.ucme_test` where it costs little. Observations must be independent.
+    For independent observations and predictions that can be sampled; the default of
+    `jaxcal.skce_test` and `jaxcal.ucme_test` if its cost is small.
 
     Args:
         n_draws: Number of data sets b; the smallest p-value is 1 / (b + 1).
 
     Cost: n^2 (m - 1) n_draws multiplications in the pass over pairs for m classes, and
-    n (m - 1) n_draws numbers; for others n_draws times that of the test.
+    n (m - 1) n_draws numbers; n_draws times the cost of the test for other predictions.
 
-    Source: Dwass (1957), for tests by data sets drawn under the hypothesis; Phipson and Smyth
-    (2010), for the p-value.
+    Source: Dwass (1957), for tests by simulated data sets; Phipson and Smyth (2010), for the
+    p-value.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -129,34 +128,30 @@ class Redrawn(eqx.Module):
         return sums.outcome(statistic, p_value(statistic, samples, ties=True), samples)
 
     def least_p_value(self, n: int) -> float:
-        """1 over the draws + 1."""
+        """Return 1 / (draws + 1)."""
         return 1 / (self.n_draws + 1)
 
 
 class DependentWild(eqx.Module):
-    """Wild bootstrap for a stationary series, with signs that stay the same for a while.
+    """Wild bootstrap for a stationary series, with autocorrelated signs.
 
     Observations must be in the order of time. The signs are a Markov chain that flips with
-    probability ``flip``, so their correlation over a lag t is (1 - 2 flip)^t, as in stretches of
-    random length, 1 / (2 flip) on average, with a sign of its own each.
+    probability ``flip``: their correlation at lag t is (1 - 2 flip)^t, as for blocks of random
+    length, 1 / (2 flip) on average, with independent signs.
 
     Measured for autoregressive errors of correlation up to .9 (`experiments/dependence`): the
-    level is kept at n = 300 and 1,000; at n = 100 weak correlations (.3, .5) are missed, and .08 to
-    .10 are rejected. Power ends first: ``warnings()`` says where fewer than ten stretches are left.
-    Such signs know nothing of seasons: where errors depend on those of a season ago, .2 to .4 are
-    rejected, and the verdict is "cannot tell: season of 24" if the season is seen (for a season of
-    24 and correlation .8, in .98 of data sets at n = 100 and in all from 300 on).
+    level holds at n = 300 and 1,000; at n = 100 weak correlations (.3, .5) are not detected, and
+    .08 to .10 are rejected. ``warnings()`` reports fewer than ten independent blocks, where power
+    is low. Signs do not account for seasons: for errors that depend on the previous season, .2 to
+    .4 are rejected; if the season is detected, the verdict is "cannot tell: season of 24" (for a
+    season of 24 and correlation .8, in .98 of data sets at n = 100 and in all from 300 on).
 
     Args:
         n_draws: Number of draws.
-        flip: Probability of a flip, above 0 and at most 1/2. None takes stretches twice as long
-            as the block length of Politis and White (2004) of the scores, of each moment where a
-            test asks for moments, and of the targets minus their predicted means (or other
-            residuals) where it has neither, the longest of all. That block length makes the squared
-            error of the variance least; a test asks for less bias than that.
-
-    Raises:
-        ValueError: ``flip`` is out of range.
+        flip: Probability of a flip, above 0 and at most 1/2. None takes blocks twice as long as
+            the largest block length of Politis and White (2004) of the scores, of the moments, or
+            else of the targets minus their predicted means (or other residuals). Their block
+            length minimizes the squared error of the variance; a test needs a smaller bias.
 
     Cost: as `Wild`.
 
@@ -194,24 +189,24 @@ class DependentWild(eqx.Module):
         return compared._replace(stretches=2 * flips)
 
     def least_p_value(self, n: int) -> float:
-        """1 over the draws + 1, or the chance that no sign flips, as in the data."""
+        """Return the larger of 1 / (draws + 1) and the probability that all signs are equal."""
         flip = 0.5 if self.flip is None else self.flip
         return max(1 / (self.n_draws + 1), (1 - flip) ** (n - 1))
 
 
 def _estimated_flip(features: Features) -> Array:
-    """At most 1/2, for stretches of twice the block length of the longest dependence."""
+    """Return the flip probability, at most 1/2, for twice the longest block length."""
     columns = series_of(features).astype(float_type(features))
     block = jnp.max(dependence(jax.lax.stop_gradient(columns)).block)
     return 0.5 / at_least(2 * block, 1.0)
 
 
 class Multinomial(eqx.Module):
-    r"""Bootstrap of a degenerate U-statistic by resampled, doubly centred observations.
+    r"""Bootstrap of a degenerate U-statistic from resampled, doubly centred observations.
 
     With counts C of n draws with replacement and a = n / (n - 1), the samples are
     :math:`\frac1{n^2}[a (C^\top H C - C^\top diag H) - 2 C^\top H 1 + 1^\top H 1]`, of mean 0,
-    and the statistic compared with them is a U (U the unbiased estimate).
+    and are compared with a U (U the unbiased estimate).
 
     Args:
         n_draws: Number of draws.
@@ -246,16 +241,13 @@ class Multinomial(eqx.Module):
         return sums.compared(a * sums.unbiased, samples / float(n**2))
 
     def least_p_value(self, n: int) -> float:
-        """1 over the draws + 1, or over the number of different resamples, 2n - 1 over n.
-
-        Fewer resamples cannot tell a p-value more finely.
-        """
+        """Return the larger of 1 / (draws + 1) and 1 / (2n - 1 over n), the number of resamples."""
         different = math.lgamma(2 * n) - math.lgamma(n + 1) - math.lgamma(n)
         return max(1 / (self.n_draws + 1), math.exp(-different))
 
 
 def float_type(features: Features) -> Any:
-    """The type of the floats among the features; classes are integers."""
+    """Return the type of the floats among the features; classes are integers."""
     types = [jnp.result_type(leaf) for leaf in jax.tree.leaves(features)]
     floats = [kind for kind in types if jnp.issubdtype(kind, jnp.floating)]
     return jnp.result_type(*floats or [float])

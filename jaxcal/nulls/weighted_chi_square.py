@@ -4,9 +4,9 @@ r"""Tail probabilities of :math:`Q = \sum_j \lambda_j \chi^2_{\nu_j}`, far into 
           g(t) = -\tfrac12 \sum_j \nu_j \log(1 - 2 \lambda_j t) - x t - \log t,
 
 over a contour that crosses the real axis between the pole at 0 and the branch points
-:math:`1 / 2\lambda_j`. Here it crosses at the minimum of g and bends around the branch points like
-a parabola, so that hardly any terms cancel, however small the probability, and the trapezoidal
-rule converges exponentially. Inversion as in Imhof (1961), on the contour of Rice (1980).
+:math:`1 / 2\lambda_j`. It crosses at the minimum of g and bends around the branch points like a
+parabola, so that terms hardly cancel even for tiny probabilities and the trapezoidal rule converges
+exponentially. Inversion as in Imhof (1961), on the contour of Rice (1980).
 """
 
 import math
@@ -19,15 +19,15 @@ from jaxtyping import Array, Float
 from jaxcal.numerics import at_least, at_most
 from jaxcal.typing import Scalar
 
-STEP, NODES = 1 / 8, 96  # of the rule: up to v = sinh(12)
+STEP, NODES = 1 / 8, 96  # of the trapezoidal rule: up to v = sinh(12)
 BENDS = tuple(0.25 * 2.0**-k for k in range(9))  # of the parabola, in widths of the peak
-# a small weight of many degrees, up to 10^9, is passed by these alone; others lose digits there
+# only these avoid cancellation for a small weight with many degrees, up to 10^9
 STRAIGHT = tuple(2.0**-k for k in range(12, 34, 3))
 
 
 class Tail(NamedTuple):
-    """``p`` and its logarithm, which does not underflow; ``slopes`` [k] of log p along each
-    :math:`\\log\\lambda_j`."""
+    """``p`` and its logarithm, which does not underflow; ``slopes`` [k] are derivatives of log p
+    in :math:`\\log\\lambda_j`."""
 
     p: Scalar
     log_p: Scalar
@@ -35,18 +35,18 @@ class Tail(NamedTuple):
 
 
 def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | None = None) -> Tail:
-    """The probability that a weighted sum of chi-square variables exceeds ``x``.
+    """Return the probability that a weighted sum of chi-square variables exceeds ``x``, [].
 
     Args:
-        x: The value to be exceeded, shape [].
+        x: Threshold, [].
         weights: The weights [k], at least one of them positive; negative ones count as 0.
         degrees: Degrees of freedom [k], positive and not necessarily integers; 1 by default.
 
     Returns:
-        `Tail`: p, log p and its slopes. In float64 relative errors of p are below 1e-9 where
-        p < 0.9 and absolute errors below 1e-5 elsewhere; in float32 below 2e-4. Where a small
-        weight has more than 10^4 degrees, relative errors are below 1e-3. p = 1 for x <= 0.
-        NaN where x or a weight is, or where no weight is positive.
+        `Tail`: p, log p and its slopes. In float64 relative errors of p are below 1e-9 for
+        p < 0.9 and absolute errors below 1e-5 otherwise; in float32 below 2e-4. If a small weight
+        has more than 10^4 degrees, relative errors are below 1e-3. p = 1 for x <= 0. NaN if x or a
+        weight is, or if no weight is positive.
 
     Cost: 1,700 k complex logarithms.
 
@@ -62,7 +62,7 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     bad = jnp.isnan(x) | jnp.any(jnp.isnan(weights)) | ~jnp.any(weights > 0)
     scale = jnp.where(bad, 1, jnp.max(weights))
     lam = jnp.where(bad, 1, at_least(weights, 0) / scale)
-    # 1 - lam, which is 0 for the largest weight however a compiler divides
+    # 1 - lam: exactly 0 for the largest weight, however a compiler divides
     below = jnp.where(bad, 0, (scale - at_least(weights, 0)) / scale)
     level = jnp.where(bad | (x <= 0), 1, x / scale)
     logit = jax.lax.stop_gradient(_crossing(level, lam, below, degrees))
@@ -74,8 +74,8 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     v, speed = jnp.sinh(step), jnp.where(step == 0, 0.5, 1) * STEP * jnp.cosh(step)
 
     def along(bend: Scalar) -> tuple[Array, Array, Array, Array]:
-        """The integrand's exponent, its direction, t - c, and 1 - 2 lambda t over its value at
-        c."""
+        """Return the integrand's exponent, its direction, t - c, and 1 - 2 lambda t relative to
+        its value at c."""
         shift = jax.lax.complex(width * bend * v**2, width * v)
         direction = jax.lax.complex(speed, -2 * bend * v * speed)
         ratios = 1 - shift[None, :] * _complex(2 * lam / gaps)[:, None]
@@ -84,11 +84,11 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
         return growth, direction, shift, ratios
 
     def size(bend: Scalar) -> Scalar:
-        # in real numbers: the absolute value of a complex overflow may lose its NaN
+        # in real arithmetic: the absolute value of a complex overflow may lose its NaN
         growth = along(bend)[0].real
         return jnp.sum(jnp.exp(growth) * speed * jnp.sqrt(1 + (2 * bend * v) ** 2))
 
-    # the bend along which the terms cancel least
+    # choose the bend with the least cancellation
     bends = jnp.asarray(BENDS + STRAIGHT, lam.dtype)
     sizes = jax.lax.map(size, bends)
     sizes = jnp.where(jnp.isfinite(sizes), sizes, jnp.inf)
@@ -103,7 +103,7 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     slopes = degrees * lam / gaps * jnp.sum(pulls.real, axis=1) / mass
     log_peak = -0.5 * jnp.sum(degrees * jnp.log(gaps)) - level * c - jnp.log(c)
     log_p = at_most(log_peak + jnp.log(width * mass / jnp.pi), 0)
-    # Chernoff's bound of 1 - p, where the terms above cancel
+    # Chernoff's bound of 1 - p where the terms above cancel
     s = 2.0 ** jnp.arange(-1, 8, dtype=lam.dtype) / level
     bound = s * level - 0.5 * jnp.log1p(2 * s[:, None] * lam[None]) @ degrees
     certain = (x <= 0) | (mass <= 0) | (jnp.min(bound) < math.log(1e-5))
@@ -123,7 +123,7 @@ def _crossing(
     below: Float[Array, " k"],
     degrees: Float[Array, " k"],
 ) -> Scalar:
-    """The logit of 2 c, c in (0, 1/2) the minimum of g on the real axis, by bisection."""
+    """Return the logit of 2 c, with c in (0, 1/2) the minimum of g on the real axis (bisection)."""
 
     def halve(_, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends

@@ -1,4 +1,4 @@
-"""What a prediction can be: an unnormalized density, precomputed scores, draws, a distribution."""
+"""Input of predictions: unnormalized densities, precomputed scores, draws, distributions."""
 
 from jaxcal.read.families import gaussian_moments
 from jaxcal.read.predictions import Draws, LogDensities, Scores, Unnormalized

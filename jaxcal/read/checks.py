@@ -1,4 +1,4 @@
-"""Errors while shapes are known: what was wanted, what came, and for which argument."""
+"""Validation of arguments; errors name the argument, the expected and the actual value."""
 
 from collections.abc import Iterable, Set
 from typing import Any
@@ -36,18 +36,18 @@ __all__ += ["rows", "say", "targets", "tolerance", "unit"]
 
 
 def nodes(value: object, d: int, *, least: int = 1) -> int:
-    """How many nodes to draw: by default enough to tell the covariances of predictions in ``d``
-    dimensions from their scores, and whether they are such as a Gaussian's."""
+    """Return how many nodes to draw: by default enough to estimate covariances of predictions in
+    ``d`` dimensions from their scores, and to check whether scores are linear."""
     return max(10, 2 * d + 2) if value is None else integer(value, "n_nodes", least=least)
 
 
 def null(value: object) -> None:
-    """A null distribution ready to use, or TypeError that says what it lacks."""
+    """Raise TypeError, which says what is missing, unless the value is a null distribution."""
     _offers(value, "needs outcome least_p_value", "jaxcal.nulls.Wild(500)")
 
 
 def location_null(value: object) -> None:
-    """A null distribution of features at locations, or TypeError that says what it lacks."""
+    """Raise TypeError, which says what is missing, unless the value is a null at locations."""
     _offers(value, "judge least enough least_p_value", "Signs() of jaxcal.ucme")
 
 
@@ -60,7 +60,7 @@ def _offers(value: object, names: str, example: str) -> None:
 
 
 def _module(value: object, name: str) -> None:
-    """TypeError for an object of a plain class, which compiled programs cannot take."""
+    """Raise TypeError for an object of a plain class, which compiled programs do not accept."""
     if any(leaf is value for leaf in jax.tree.leaves(value)):
         raise TypeError(
             f"{name}: {type(value).__name__} is a plain class, which compiled programs cannot "
@@ -69,21 +69,21 @@ def _module(value: object, name: str) -> None:
 
 
 def devices(value: object, name: str = "mesh") -> Mesh | None:
-    """Devices that share the work, or None."""
+    """Return devices that share the work, or None."""
     if value is not None and not isinstance(value, Mesh):
         raise TypeError(f"{name}: wanted None or a jax.sharding.Mesh, got {say(value)}")
     return value
 
 
 def tolerance(value: object, default: float) -> float:
-    """A relative tolerance in [0, 1), or the default for None."""
+    """Return a relative tolerance in [0, 1), or the default for None."""
     if value is not None and real(value, "tolerance") == 0:
         return 0.0
     return default if value is None else real(value, "tolerance", above=0, below=1)
 
 
 def level(value: object) -> float:
-    """The level of a test, above 0 and below 1/2: a larger one is meant as a confidence."""
+    """Return the level of a test in (0, 1/2); larger values are probably meant as confidence."""
     probability = real(value, "level")
     if not 0 < probability < 0.5:
         raise ValueError(
@@ -94,13 +94,13 @@ def level(value: object) -> float:
 
 
 def instance(value: object, kind: type, name: str) -> None:
-    """TypeError unless the value is one of this class, which the library makes."""
+    """Raise TypeError unless the value is an instance of a class of this library."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}: wanted a {kind.__name__}, got {say(value)}")
 
 
 def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | None:
-    """Names of d things, one each, or None."""
+    """Return d names, or None."""
     if value is None:
         return None
     if isinstance(value, str | type | Set) or not isinstance(value, Iterable):
@@ -112,7 +112,7 @@ def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | Non
 
 
 def divergence(value: object, name: str = "divergence") -> Any:
-    """A divergence between predictions, ready to use, or TypeError."""
+    """Return a divergence between predictions as an instance, or raise TypeError."""
     if isinstance(value, type) or not isinstance(value, Divergence):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(
@@ -128,7 +128,7 @@ def divergence(value: object, name: str = "divergence") -> Any:
 
 
 def of_jax(value: object, name: str = "predictions") -> None:
-    """TypeError for a distribution of torch or another library: JAX cannot differentiate it."""
+    """Raise TypeError for distributions of torch etc., which JAX cannot differentiate."""
     library = type(value).__module__.split(".")[0]
     if library in ("torch", "tensorflow_probability", "scipy") and not hasattr(value, "detach"):
         raise TypeError(
@@ -136,14 +136,14 @@ def of_jax(value: object, name: str = "predictions") -> None:
             f"numpyro distribution of that name, jaxcal.Scores (its scores as arrays) or "
             f"jaxcal.Draws (draws from it)"
         )
-    if is_distribution(value):  # whose constructor takes masked parameters, and JAX none
+    if is_distribution(value):  # accepts masked parameters, JAX does not
         for leaf in jax.tree.leaves(value):
             if isinstance(leaf, np.ma.MaskedArray):
                 array(leaf, f"{name}: the parameters of {type(value).__name__}")
 
 
 def targets(value: object, *, least: int = 2) -> Array:
-    """Targets [n] or [n, ...event] with n >= 2, or as many as asked for."""
+    """Return targets [n] or [n, ...event] with n >= ``least``."""
     ys = floats(value, "targets")
     if least == 1 and ys.shape[:1] == (0,):
         raise ValueError(f"targets: wanted at least 1 observation, got shape {ys.shape}")
@@ -157,7 +157,7 @@ def targets(value: object, *, least: int = 2) -> Array:
 
 
 def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
-    """Predictions that match the targets one to one; arrays inside become JAX arrays."""
+    """Return predictions with one row per target; their arrays become JAX arrays."""
     of_jax(value, name)
     n = ys.shape[0]
     if isinstance(value, type):
@@ -218,7 +218,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
 
 
 def _of_the_density(value: object, ys: Array, name: str, error: Exception) -> Exception:
-    """What went wrong in the user's own density or scores, as an error of this argument."""
+    """Return an error in the user's own density or scores as an error of this argument."""
     kind = ValueError if isinstance(error, ValueError) else TypeError
     said = str(error)
     if said.startswith("predictions: "):
@@ -257,25 +257,24 @@ def _scores(value: Scores, ys: Array) -> Scores:
 
 
 def features(value: object, name: str) -> Array:
-    """Numbers as floats, and booleans as 0 and 1."""
+    """Return numbers as floats, and booleans as 0 and 1."""
     values = array(value, name)
     return floats(values.astype(np.int32) if values.dtype == bool else values, name)
 
 
 def rows(value: object, n: int, name: str) -> Array:
-    """Vectors [n, q], or [n] for one number each; booleans are 0 and 1."""
+    """Return vectors [n, q], or [n] for one number each; booleans are 0 and 1."""
     vectors = features(value, name)
     if vectors.size == 0 or vectors.shape[:1] != (n,):
-        raise ValueError(f"{name}: wanted n={n} rows, one a target, got shape {vectors.shape}")
+        raise ValueError(f"{name}: wanted n={n} rows, one per target, got shape {vectors.shape}")
     return vectors.reshape(n, -1)
 
 
 def probabilities(value: Any, name: str = "predictions", *, binary: bool = False) -> Array:
-    """Class probabilities [n, m], each row >= 0 with sum 1 to rounding, or ValueError.
+    """Return class probabilities [n, m], each row >= 0 with sum 1 up to rounding, or ValueError.
 
-    A numpyro ``Categorical`` gives its own. With ``binary`` also n probabilities of class 1.
-    Columns of a data frame that are named 0, .., m - 1 are put into this order.
-    Values are looked at outside of jit only: inside, rows of another sum pass.
+    Accepts a numpyro ``Categorical`` and, with ``binary``, n probabilities of class 1. Columns of a
+    data frame named 0, .., m - 1 are put into this order. Values are checked outside of jit only.
     """
     if is_distribution(value) and hasattr(value, "enumerate_support"):
         value = _categorical(value, name)
@@ -330,14 +329,14 @@ def _categorical(value: Any, name: str) -> Array:
 
 
 def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
-    """Numbers in [0, 1], shape [n] with n >= 1; those above 1 by rounding alone become 1.
+    """Return numbers in [0, 1], shape [n] with n >= 1; those above 1 by rounding become 1.
 
-    Values are looked at outside of jit only.
+    Values are checked outside of jit only.
     """
     values = floats(value, name)
     if values.ndim != 1 or values.shape[0] < 1:
         raise ValueError(
-            f"{name}: wanted one number in [0, 1] an observation, shape [n] with n >= 1, got "
+            f"{name}: wanted one number in [0, 1] per observation, shape [n] with n >= 1, got "
             f"shape {values.shape}"
             + "; see jaxcal.measures.confidences for class probabilities"
             * (values.ndim == 2)
@@ -346,7 +345,7 @@ def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
     if not isinstance(values, Tracer):
         concrete = np.asarray(values)
         low, high = concrete.min(), concrete.max()
-        if not (low >= 0 and high <= 1 + rounding):  # so too where one is NaN
+        if not (low >= 0 and high <= 1 + rounding):  # also for NaN
             bad = ~((concrete >= 0) & (concrete <= 1 + rounding))
             row = int(np.argmax(bad))
             raise ValueError(
@@ -359,7 +358,7 @@ def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
 
 
 def labels(value: object, n: int, m: int, name: str = "targets") -> Array:
-    """Classes 0, .., m - 1, shape [n], as int32, or an error that says what came instead."""
+    """Return classes 0, .., m - 1, shape [n], as int32, or raise an error."""
     classes = array(value, name)
     if classes.dtype == bool:
         classes = classes.astype(np.int32)
@@ -373,7 +372,7 @@ def labels(value: object, n: int, m: int, name: str = "targets") -> Array:
             + ("; take the argmax of one-hot rows" if classes.shape == (n, m) else "")
         )
     if not isinstance(classes, Tracer):
-        concrete = np.asarray(classes)  # a value, also while something else is traced
+        concrete = np.asarray(classes)  # concrete even while other values are traced
         low, high = int(concrete.min()), int(concrete.max())
         if low == 1 and high == m:
             raise ValueError(f"{name}: classes 1, .., {m} were given; subtract 1, they start at 0")

@@ -1,4 +1,4 @@
-"""What users bring, in the form the library computes with: keys, arrays and integers."""
+"""Conversion of arguments to keys, arrays and integers."""
 
 import math
 import operator
@@ -16,17 +16,17 @@ from jaxcal.typing import Key
 
 SHORT = reprlib.Repr()
 SHORT.maxother = SHORT.maxstring = 60
-MOST = 2**31 - 1  # of a count: shapes and indices have 32 bits
-DIGIT = 2**32  # a threefry key is seeded by one such digit
+MOST = 2**31 - 1  # largest count: shapes and indices have 32 bits
+DIGIT = 2**32  # range of one word of a threefry key
 
 
 def key(value: object, name: str = "key") -> Key:
-    """A typed random key from a typed key, a legacy ``PRNGKey`` array or an integer seed.
+    """Return a typed random key from a typed key, a legacy ``PRNGKey`` array or an integer seed.
 
-    Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``; the digits of a larger or negative one
-    (as its two's complement) are folded in one after the other, so that no seed is cut off and
-    none depends on the float type. A traced seed has the digits of its type. Raises TypeError for
-    anything else and ValueError for a batch of keys.
+    Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``; the 32-bit words of a larger or
+    negative one (two's complement) are folded in successively, so that no seed is truncated and
+    none depends on the float type. A traced seed has the words of its type. TypeError for anything
+    else, ValueError for a batch of keys.
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return _seeded(int(value))
@@ -66,14 +66,14 @@ def _legacy(value: object, name: str) -> Array:
 
 
 def flag(value: object, name: str) -> bool:
-    """True or False, also NumPy's, or TypeError."""
+    """Return True or False, also from NumPy, or raise TypeError."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: wanted True or False, got {say(value)}")
     return bool(value)
 
 
 def choice(value: object, name: str, among: tuple[str | None, ...]) -> Any:
-    """One of a few words (or None), or ValueError."""
+    """Return the value if it is among the allowed strings (or None), or raise ValueError."""
     if not (value is None or isinstance(value, str)) or value not in among:
         *words, last = map(repr, among)
         raise ValueError(f"{name}: wanted {', '.join(words)} or {last}, got {SHORT.repr(value)}")
@@ -81,21 +81,21 @@ def choice(value: object, name: str, among: tuple[str | None, ...]) -> Any:
 
 
 def function(value: object, name: str, takes: str) -> Any:
-    """A function or an instance that can be called, or TypeError; classes are none."""
+    """Return a function or a callable instance, or raise TypeError; classes are not accepted."""
     if isinstance(value, type) or not callable(value):
         raise TypeError(f"{name}: wanted a function of {takes}, got {say(value)}")
     return value
 
 
 def returned(value: object, name: str, of: str) -> Array:
-    """The one number, shape [], that a function given for this argument returned, or TypeError."""
+    """Return the scalar, shape [], that a user's function returned, or raise TypeError."""
     if not isinstance(value, jax.Array | np.generic | float | int) or jnp.shape(value) != ():
         raise TypeError(f"{name}: wanted one number for {of}, got {say(value)}")
     return jnp.asarray(value)
 
 
 def integer(value: Any, name: str, *, least: int = 1, most: int = MOST) -> int:
-    """A Python integer from one of Python, NumPy or JAX, or ValueError; True is none."""
+    """Return a Python integer from a Python, NumPy or JAX one, or ValueError; not from True."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -112,9 +112,9 @@ def integer(value: Any, name: str, *, least: int = 1, most: int = MOST) -> int:
 def number(
     value: object, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
 ) -> Array:
-    """One finite number, shape [], in the open interval (above, below), or an error.
+    """Return a finite number, shape [], in the open interval (above, below), or raise an error.
 
-    Under a transformation a value that is not known yet passes.
+    Tracers pass unchecked.
     """
     if isinstance(value, bool | str | type) or value is None:
         raise TypeError(f"{name}: wanted {_number(above, below)}, got {say(value)}")
@@ -130,7 +130,7 @@ def number(
 def real(
     value: Any, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
 ) -> float:
-    """As `number`, a Python float with all its digits; its value must be known."""
+    """Return a number as in `number`, as a Python float; it must be concrete."""
     if isinstance(value, Tracer):
         raise TypeError(f"{name}: its value must be known, and it is traced: keep it out of jit")
     number(value, name, above=above, below=below)
@@ -146,9 +146,9 @@ def _number(above: float | int, below: float | int) -> str:
 
 
 def floats(value: Any, name: str) -> Array:
-    """An array of float32 or float64; integers become JAX's default float. Errors: `array`.
+    """Return an array of float32 or float64; integers become JAX's default float. Errors: `array`.
 
-    A Python number stays one: it takes the type of what it meets.
+    Python numbers stay weakly typed.
     """
     if type(value) in (int, float) and abs(value) < 1e308:
         return jnp.asarray(float(value))
@@ -169,19 +169,18 @@ def floats(value: Any, name: str) -> Array:
 
 
 def numbers(value: object, name: str) -> Array:
-    """Classes, counts and booleans as they are; other numbers as `floats`."""
+    """Return classes, counts and booleans unchanged; other numbers as `floats`."""
     entries = array(value, name)
     whole = jnp.issubdtype(entries.dtype, jnp.integer) or entries.dtype == bool
     return jnp.asarray(entries) if whole else floats(entries, name)
 
 
 def array(value: object, name: str) -> jax.Array | np.ndarray:
-    """Numbers or booleans of any library as one array of the type they came in, or an error.
+    """Return numbers or booleans of any library as an array of their type, or raise an error.
 
-    JAX arrays stay as they are; the others become NumPy arrays of the machine's byte order: lists,
-    NumPy arrays, PyTorch tensors (without their graph, from any device), pandas objects and Arrow
-    arrays. Raises ValueError for masked or missing entries and ragged lists, TypeError for what
-    holds no numbers, with the name of the argument and what to do.
+    JAX arrays stay unchanged; others become NumPy arrays in native byte order: lists, NumPy arrays,
+    PyTorch tensors (detached, from any device), pandas objects and Arrow arrays. ValueError for
+    masked or missing entries and ragged lists, TypeError for non-numeric values.
     """
     if isinstance(value, jax.Array):
         entries = value
@@ -215,14 +214,14 @@ def _tensor(value: Any, name: str) -> np.ndarray:
 
 
 def _complete(value: Any, name: str) -> None:
-    """ValueError where entries are masked or missing: no number stands for them."""
+    """Raise ValueError if entries are masked or missing, as no number can replace them."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
         kind, size = "masked", value.size
     elif type(value).__module__.startswith("pandas") and hasattr(value, "isna"):
         frame: Any = value.to_frame() if hasattr(value, "to_frame") else value
         gaps = np.asarray(frame.isna())
-        # NaN in a NumPy column is a number that results report; NA in others is none
+        # NaN in a NumPy column is a number, which results report; NA is missing
         boxed = [not isinstance(kind, np.dtype) or kind.hasobject for kind in frame.dtypes]
         masked, size, kind = int(np.sum(gaps[:, boxed])), gaps.size, "missing (NA)"
     elif type(value).__module__.startswith("pyarrow"):
@@ -248,7 +247,7 @@ def _rectangular(value: object, name: str) -> Any:
 
 
 def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
-    """Numbers in an array of Python objects, where all are numbers."""
+    """Return the numbers in an array of Python objects, if all are numbers."""
     entries = objects.ravel().tolist()
     if any(entry is None or type(entry).__name__ in ("NAType", "NaTType") for entry in entries):
         missing = sum(not isinstance(entry, int | float) for entry in entries)
@@ -266,16 +265,16 @@ def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
 
 
 def _entries(value: object, name: str) -> Any:
-    """A list whose entries of other libraries are read: NumPy would take what is under a mask."""
+    """Return a list with converted entries: NumPy would read masked entries as numbers."""
     if not isinstance(value, list | tuple) or all(isinstance(x, int | float) for x in value):
         return value
-    plain = [x.as_py() if hasattr(x, "as_py") else x for x in value]  # Arrow's single numbers
+    plain = [x.as_py() if hasattr(x, "as_py") else x for x in value]  # Arrow scalars
     return [array(x, name) if brought(x) else _entries(x, name) for x in plain]
 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
-    """The column of each class in a data frame or table whose columns have numbers for names; None
-    where no name is a number."""
+    """Return the column of each class in a data frame or table whose column names are numbers; None
+    if no name is a number."""
     if type(value).__module__.partition(".")[0] not in ("pandas", "pyarrow", "polars"):
         return None
     words = [str(word) for word in getattr(value, "column_names", getattr(value, "columns", ()))]
@@ -294,14 +293,14 @@ def class_columns(value: Any, name: str) -> list[int] | None:
 
 
 def brought(value: object) -> bool:
-    """Whether this is an array, a tensor or a pandas or Arrow object."""
+    """Return whether this is an array, a tensor or a pandas or Arrow object."""
     if isinstance(value, np.ndarray) or hasattr(value, "detach"):
         return True
     return type(value).__module__.startswith(("pandas", "pyarrow")) and hasattr(value, "__len__")
 
 
 def leaves(tree: PyTree, name: str) -> Any:
-    """A pytree whose NumPy arrays, tensors, pandas and Arrow objects went through `array`."""
+    """Return a pytree with NumPy arrays, tensors, pandas and Arrow objects converted by `array`."""
 
     def one(path: Any, leaf: PyTree) -> Any:
         return array(leaf, name + jax.tree_util.keystr(path)) if brought(leaf) else leaf
@@ -310,7 +309,7 @@ def leaves(tree: PyTree, name: str) -> Any:
 
 
 def say(value: Any) -> str:
-    """What came, for an error's sentence."""
+    """Return a short description of the actual value, for error messages."""
     if value is None:
         return "None"
     if isinstance(value, type):

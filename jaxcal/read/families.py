@@ -1,9 +1,8 @@
-"""The distribution of a prediction as arrays, whatever object it came as: what closed forms start
-from.
+"""Distributions of predictions as arrays, from objects of any library, for closed forms.
 
-A distribution has a leading axis n on every leaf; its points are vectors [d]. Adding a distribution
-is one function with the decorator `distribution`, found by the name of the distribution's class, so
-that no library of distributions is imported here.
+Every leaf has a leading axis n; points are vectors [d]. To add a distribution, register a function
+with the decorator `distribution`. It is found by the name of the distribution's class, so that no
+library of distributions is imported here.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from jaxcal.typing import Distribution, PredictionsLike
 
 
 class Normals(NamedTuple):
-    """``mean`` [n, d]; ``cov`` [n, d] variances of independent coordinates, or [n, d, d]."""
+    """``mean`` [n, d]; ``cov``: variances [n, d] of independent coordinates, or [n, d, d]."""
 
     mean: Float[Array, "*n d"]
     cov: Float[Array, "*nd d"]
@@ -52,7 +51,7 @@ class Particles(NamedTuple):
 
 
 class Stratified(Particles):
-    """``points`` [n, m, 1] in two independent halves, each one point of every m/2-th quantile."""
+    """``points`` [n, m, 1] in two independent halves, each with one point per m/2-th quantile."""
 
 
 class Nodes(NamedTuple):
@@ -63,30 +62,30 @@ class Nodes(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """``points`` [m, d] that all predictions share, and their probabilities ``weights`` [n, m]."""
+    """``points`` [m, d] common to all predictions, and their probabilities ``weights`` [n, m]."""
 
     points: Float[Array, "m d"]
     weights: Float[Array, "n m"]
 
 
-Base: TypeAlias = Any  # a numpyro distribution of the class that its reader is written for
-Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # of the base distribution, and the whole
+Base: TypeAlias = Any  # a numpyro distribution of the class that its reader expects
+Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # takes the base and the wrapped distribution
 _DISTRIBUTIONS: dict[str, Reader] = {}
 _LOOKED_UP: set[str] = set()  # names that compiled programs may have used
-UNCHANGED = ("Independent", "ExpandedDistribution", "MaskedDistribution")  # targets are the base's
+UNCHANGED = ("Independent", "ExpandedDistribution", "MaskedDistribution")  # wrappers without effect
 
 
 def distribution(*names: str) -> Callable[[Reader], Reader]:
-    """Register how to read the distributions whose class has one of these names.
+    """Return a decorator that registers a reader of distributions by their class name.
 
     Args:
         *names: Names of classes of distributions.
 
     Returns:
-        A decorator of a function ``read(base, whole)``: it gets the distribution without its
-        wrappers, and the distribution as it came, whose batch and event shape are the ones that
-        count. It returns a closed form with a leading axis n (normals, Laplace distributions,
-        mixtures, classes, draws or nodes of a quadrature rule), or None.
+        A decorator of a function ``read(base, whole)`` of the distribution without its wrappers and
+        of the wrapped one, which has the right batch and event shape. It returns a closed form with
+        leading axis n (normals, Laplace distributions, mixtures, classes, draws or nodes of a
+        quadrature rule), or None.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -103,22 +102,22 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
     def add(read: Reader) -> Reader:
         _DISTRIBUTIONS.update(dict.fromkeys(names, read))
         if not _LOOKED_UP.isdisjoint(names):
-            jax.clear_caches()  # compiled programs hold what was registered before
+            jax.clear_caches()  # compiled programs contain earlier registrations
         return read
 
     return add
 
 
 def distribution_of(predictions: PredictionsLike) -> PyTree:
-    """Closed form of n predictions, or None where only draws will do.
+    """Return the closed form of n predictions, or None if they can only be sampled.
 
     Args:
-        predictions: A numpyro distribution with batch shape [n], or any object whose class a
-            `distribution` reader knows.
+        predictions: A numpyro distribution with batch shape [n], or any object whose class has a
+            registered reader.
 
     Returns:
-        A named tuple of arrays with a leading axis n, such as the mean and covariance of normals
-        or the weights and components of mixtures; None for distributions without a reader.
+        A named tuple of arrays with leading axis n, such as mean and covariance of normals or
+        weights and components of mixtures; None for distributions without a reader.
     """
     if isinstance(predictions, Standardized):
         closed_form = distribution_of(predictions.predictions)
@@ -132,25 +131,22 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
 
 
 def bare(predictions: Any) -> Any:
-    """The distribution without wrappers that leave it as it is; others are part of it."""
+    """Return the distribution without wrappers that do not change it."""
     while type(predictions).__name__ in UNCHANGED:
         predictions = predictions.base_dist
     return predictions
 
 
 def gaussian_moments(predictions: PredictionsLike) -> Normals:
-    """Mean and covariance of n Gaussian predictions.
+    """Return mean and covariance of n Gaussian predictions; TypeError for others.
 
     Args:
         predictions: numpyro's ``Normal``, ``Normal(...).to_event(...)`` or
-            ``MultivariateNormal`` with batch shape [n]. Further batch axes stay: the components
+            ``MultivariateNormal`` with batch shape [n]. Further batch axes are kept: components
             [n, k] of mixtures have means [n, k, d].
 
     Returns:
         A named tuple: ``mean`` [n, d], and ``cov``, variances [n, d] or covariances [n, d, d].
-
-    Raises:
-        TypeError: Any other predictions: a closed form for Gaussians says nothing about them.
     """
     closed_form = distribution_of(predictions)
     if isinstance(closed_form, Normals):
@@ -164,7 +160,7 @@ def gaussian_moments(predictions: PredictionsLike) -> Normals:
 
 
 def mean_and_covariance(distribution: Distribution) -> Normals | None:
-    """The normal distribution of the same mean and covariance, or None for draws and classes."""
+    """Return normals with the same mean and covariance, or None for draws and classes."""
     match distribution:
         case Normals():
             return full(distribution)
@@ -182,9 +178,9 @@ def mean_and_covariance(distribution: Distribution) -> Normals | None:
 
 
 def offered_moments(predictions: Any) -> Normals | None:
-    """Means [n, d] and covariances [n, d, d] that n predictions know, or None.
+    """Return known means [n, d] and covariances [n, d, d] of n predictions, or None.
 
-    Of closed forms, and numpyro's ``mean`` and ``variance`` where coordinates are independent.
+    From closed forms, or numpyro's ``mean`` and ``variance`` for independent coordinates.
     """
     if isinstance(predictions, Standardized):
         moments = offered_moments(predictions.predictions)
@@ -200,11 +196,11 @@ def offered_moments(predictions: Any) -> Normals | None:
 
 
 def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
-    """The distribution of M^-1 (T - center) for T of this one; None where it has no such form."""
+    """Return the distribution of M^-1 (T - center) for T from this one; None if it has no form."""
     match distribution:
         case Normals():
             mean, cov = full(distribution)
-            extra = range(1, mean.ndim - 1)  # of components
+            extra = range(1, mean.ndim - 1)  # axes of components
             inverse = jnp.linalg.inv(own_units.scale)
             inverse = jnp.expand_dims(inverse, extra)
             return Normals(own_units.of_common(mean), inverse @ cov @ jnp.swapaxes(inverse, -1, -2))
@@ -225,7 +221,7 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
 
 
 def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
-    """The distribution of (Y - center) / scale for Y of this one; None where there is no form."""
+    """Return the distribution of (Y - center) / scale for Y from this one; None without a form."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale
@@ -249,12 +245,12 @@ def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
 
 
 def _spread(scale: Array) -> Array:
-    """A scale, or NaN where it is negative: no distribution has that."""
+    """Return a scale, or NaN if it is negative."""
     return jnp.where(scale < 0, jnp.nan, scale)
 
 
 def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
-    """A parameter of one number a coordinate as [*batch, d]."""
+    """Return a parameter with one number per coordinate as [*batch, d]."""
     shape = (*whole.batch_shape, *whole.event_shape)
     flat = jnp.broadcast_to(array, shape)
     return flat.reshape(*whole.batch_shape, -1)
@@ -280,7 +276,7 @@ def _laplace(base: Base, whole: PyTree) -> Laplaces:
 
 
 def _mixing(base: Base, whole: PyTree) -> Array | None:
-    """The weights [n, k] of a mixture, or None where the mixture is inside a wrapper."""
+    """Return the weights [n, k] of a mixture, or None if the mixture is inside a wrapper."""
     if base is not whole:
         return None
     probabilities = base.mixing_distribution.probs
@@ -293,7 +289,7 @@ def _mixture(base: Base, whole: PyTree) -> Mixtures | None:
         return None
     components = base.component_distribution
     batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
-    if tuple(components.batch_shape) != batch:  # all predictions share them
+    if tuple(components.batch_shape) != batch:  # components common to all predictions
         components = components.expand(batch)
     weights, parts = _mixing(base, whole), distribution_of(components)
     if weights is None or parts is None:
@@ -319,12 +315,12 @@ def _general_mixture(base: Base, whole: PyTree) -> Mixtures | None:
 
 @distribution("TransformedDistribution")
 def _affine(base: Base, whole: PyTree) -> PyTree | None:
-    """Affine transforms of each coordinate, one after the other."""
+    """Read successive affine transforms of each coordinate."""
     if any(type(transform).__name__ != "AffineTransform" for transform in base.transforms):
         return None
     inner = base.base_dist
     shape = (whole.batch_shape, whole.event_shape)
-    if (inner.batch_shape, inner.event_shape) == shape:  # as mixtures need to see it
+    if (inner.batch_shape, inner.event_shape) == shape:  # mixtures must not be wrapped
         closed_form = distribution_of(inner)
     else:
         single = bare(inner)
@@ -338,7 +334,7 @@ def _affine(base: Base, whole: PyTree) -> PyTree | None:
 
 
 def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
-    """The distribution of loc + scale Y for Y of this one, loc and scale [*n, d]."""
+    """Return the distribution of loc + scale Y for Y from this one, loc and scale [*n, d]."""
     match distribution:
         case Normals(mean, cov) if cov.ndim == mean.ndim:
             return Normals(loc + scale * mean, scale**2 * cov)
@@ -353,7 +349,7 @@ def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
 
 
 def full(normals: Normals) -> Normals:
-    """The same with ``cov`` [n, d, d]."""
+    """Return the normals with ``cov`` [n, d, d]."""
     mean, cov = normals
     if cov.ndim > mean.ndim:
         return normals

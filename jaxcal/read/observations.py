@@ -1,4 +1,4 @@
-"""What comes in to an SKCE test, checked: predictions that match their targets."""
+"""Validation of the observations of an SKCE test: predictions that match their targets."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from jaxcal.typing import ArrayLike, PredictionsLike
 
 
 def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tuple[Any, Array]:
-    """Class probabilities with classes, or predictions over vectors with floats; at least so many
-    of them."""
+    """Return class probabilities with classes, or predictions over vectors with float targets; at
+    least ``least`` of them."""
     checks.of_jax(predictions)
     if isinstance(predictions, Classes):
         return _classes(predictions.probabilities, targets, "predictions", least)
@@ -31,7 +31,7 @@ def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tup
     ys = checks.targets(targets, least=least)
     n, event = ys.shape[0], ys.shape[1:]
     if isinstance(getattr(predictions, "draws", None), Draws):
-        predictions = predictions.draws  # what MCMC returns
+        predictions = predictions.draws  # of an MCMC result
     if isinstance(predictions, Draws):
         samples = checks.floats(predictions.samples, "Draws.samples")
         if samples.ndim != ys.ndim + 1 or (samples.shape[0], *samples.shape[2:]) != (n, *event):
@@ -90,6 +90,6 @@ def _classes(
 
 
 def check_parameters(distribution: Any) -> None:
-    """ValueError for parameters that no distribution has, where values are known."""
+    """Raise ValueError for invalid parameters of a distribution, if values are concrete."""
     if isinstance(distribution, Mixtures):
         checks.probabilities(distribution.weights, "predictions: the weights of the mixture")

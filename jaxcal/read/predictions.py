@@ -1,4 +1,4 @@
-"""Predictions: densities known up to their constant, or what was evaluated elsewhere, as arrays."""
+"""Predictions as unnormalized densities, or as precomputed scores, log densities or draws."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +18,11 @@ class Unnormalized(eqx.Module):
 
     Args:
         log_density: Function of the parameters of ONE prediction and one target that returns a
-            scalar; any term that does not depend on y may be left out. It is compared by
-            identity: pass one named function, not a new lambda for each call, or every call
-            compiles again.
-        params: Any pytree; its leaves have a leading axis n, except where ``in_axes`` says
-            otherwise.
-        in_axes: As in ``jax.vmap``: None for leaves that all predictions share, such as the
-            weights of a network: ``Unnormalized(energy, (net, xs), in_axes=(None, 0))``.
+            scalar; terms that do not depend on y may be omitted. It is compared by identity: pass
+            one named function, as every new lambda compiles again.
+        params: Any pytree; its leaves have a leading axis n, unless ``in_axes`` says otherwise.
+        in_axes: As in ``jax.vmap``: None for leaves common to all predictions, such as the weights
+            of a network: ``Unnormalized(energy, (net, xs), in_axes=(None, 0))``.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -52,7 +50,7 @@ class Unnormalized(eqx.Module):
         self.in_axes = in_axes
 
     def sliced(self, rows: Callable[[Array, int], Array]) -> "Unnormalized":
-        """The predictions of some rows: ``rows(leaf, axis)`` takes those of a leaf."""
+        """Return the predictions of some rows, selected from a leaf by ``rows(leaf, axis)``."""
 
         def shared(axis: object) -> bool:
             return axis is None
@@ -65,10 +63,9 @@ class Unnormalized(eqx.Module):
         return Unnormalized(self.log_density, jax.tree.unflatten(tree, taken), self.in_axes)
 
     def arrays_only(self) -> "Unnormalized":
-        """The same predictions, with nothing but arrays among their parameters.
+        """Return the same predictions with only arrays among their parameters.
 
-        Networks keep functions among their leaves (the activation of an ``equinox.nn.MLP``); these
-        move into the log density.
+        Other leaves, such as the activation of an ``equinox.nn.MLP``, move into the log density.
         """
         arrays, rest = eqx.partition(self.params, eqx.is_array_like)
         leaves, tree = jax.tree.flatten(rest)
@@ -79,7 +76,7 @@ class Unnormalized(eqx.Module):
 
 @dataclass(frozen=True)
 class _Completed:
-    """A log density with the leaves that its parameters lack; equal where these leaves are."""
+    """A log density with the leaves that its parameters lack; equal if these leaves are."""
 
     log_density: LogDensity
     leaves: tuple[PyTree, ...]
@@ -90,11 +87,11 @@ class _Completed:
         return self.log_density(eqx.combine(params, rest), y)
 
 
-SETTLED = 1.01  # R-hat up to here counts as settled
+SETTLED = 1.01  # largest R-hat of converged chains
 
 
 def _array(value: ArrayLike) -> Any:
-    """The value unchanged: tests read it and say what is wrong with it."""
+    """Return the value unchanged: tests validate it with better messages."""
     return value
 
 
@@ -109,10 +106,8 @@ class Scores(eqx.Module):
 
     Args:
         at_targets: Gradient of log f_i at target i, [n, d], or the shape of the targets.
-        at_nodes: The same at m nodes, the same points for every prediction, [n, m, d]. The
-            Fisher divergences need it.
-        nodes: Those points, [m, d]. The kernelized Fisher divergence and preconditioning need
-            them.
+        at_nodes: The same at m nodes, common to all predictions, [n, m, d]; for Fisher divergences.
+        nodes: These nodes, [m, d]; for the kernelized Fisher divergence and preconditioning.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -131,7 +126,7 @@ class Scores(eqx.Module):
 class LogDensities(eqx.Module):
     """Precomputed log densities of n predictions, as arrays or tensors of any library.
 
-    Each prediction's may lack a constant of its own.
+    Each prediction may lack its own constant.
 
     Args:
         at_targets: log f_i at target i, [n].
@@ -154,9 +149,8 @@ class Draws(eqx.Module):
 
     Args:
         samples: Draws, [n, m, d], or [n, m] for targets of shape [n].
-        rhat: R-hat of the chains of each prediction, [n], NaN where it is not known; None where
-            draws do not come from chains. Tests warn where chains have not settled (R-hat above
-            1.01, or unknown).
+        rhat: R-hat of the chains of each prediction, [n], NaN if unknown; None if draws do not come
+            from chains. Tests warn if chains have not converged (R-hat above 1.01, or unknown).
 
     Example:
         >>> import jax, jaxcal
@@ -170,7 +164,7 @@ class Draws(eqx.Module):
     rhat: Any = eqx.field(default=None, converter=_array_or_none)
 
     def unsettled(self) -> Float[Array, ""] | None:
-        """The share of predictions not known to have settled, []; None without R-hat."""
+        """Return the share of predictions not known to have converged, []; None without R-hat."""
         if self.rhat is None:
             return None
         return jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED), dtype=float)

@@ -1,8 +1,7 @@
-"""Observations by their bits: those that stand in the data more than once, and a random order of
-all that does not depend on where they stand.
+"""Hashes of observations, for repeated rows and for a random order independent of positions.
 
-Rows are compared by 32 random-looking bits of each, in one sort: unequal rows are taken for equal
-in n^2 / 2^33 cases, 1 in 10^5 observations.
+Rows are compared by 32 pseudorandom bits each, in one sort: unequal rows collide in n^2 / 2^33
+cases, 1 for 10^5 observations.
 """
 
 from functools import partial
@@ -16,12 +15,12 @@ from jaxtyping import Array, Int, PyTree, UInt32
 from jaxcal.typing import DTypeLike, Key
 
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
-SHARE = 0.01  # of the observations, up to which repeats are not named
-FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of one density's float32 draws
+SHARE = 0.01  # share of observations up to which repeats are not reported
+FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of a density's float32 draws
 
 
 def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
-    """32 bits of each of n rows of the arrays in a pytree that have n; others are left out."""
+    """Return a 32-bit hash of each of n rows of the arrays in a pytree with n rows."""
     bits = jnp.zeros(n, jnp.uint32)
     for place, leaf in enumerate(jax.tree.leaves(tree)):
         if getattr(leaf, "shape", ())[:1] == (n,) and _is_number(leaf.dtype):
@@ -34,10 +33,10 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
 
 @partial(jax.jit, static_argnames="n")
 def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Array, " n"]:
-    """Row numbers in random order, the same rows wherever they stand in the arrays of a pytree.
+    """Return row numbers in a random order that does not depend on the order of the rows.
 
-    What ``ties`` holds counts only among rows that are equal in ``tree``. Rows equal in both may
-    change places, which changes nothing. Cost O(n log n).
+    ``ties`` distinguishes only rows that are equal in ``tree``; rows equal in both are
+    interchangeable. Cost O(n log n).
     """
     order = jnp.lexsort((fingerprints(ties, n), fingerprints(tree, n)))
     return order[jax.random.permutation(key, n)]
@@ -46,13 +45,13 @@ def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Arra
 def repeated_rows(
     targets: Array, of_targets: UInt32[Array, " n"], of_predictions: UInt32[Array, " n"]
 ) -> Int[Array, ""]:
-    """How many observations repeat another one beyond chance, from their `fingerprints`; 0 where
-    it is chance, or where targets are discrete. Cost O(n log n).
+    """Return how many observations repeat another one, from `fingerprints`; 0 for chance repeats or
+    discrete targets. Cost O(n log n).
 
-    Chance: up to 1 % of the rows, and in float32 n^2 / 2^22 of them. Targets are taken for discrete
-    where half as many again repeat as do together with their predictions, or half as many again
-    pairs differ as do targets; with one prediction for all, where fewer than a third of them
-    differ. Integers always are.
+    Expected by chance: up to 1 % of the rows, and in float32 n^2 / 2^22 of them. Targets count as
+    discrete if 1.5 times as many repeat alone as together with their predictions, or if 1.5 times
+    as many pairs differ as targets; with one prediction for all, if fewer than a third differ.
+    Integers are always discrete.
     """
     n = of_targets.size
     if not jnp.issubdtype(targets.dtype, jnp.inexact):
@@ -67,7 +66,7 @@ def repeated_rows(
 
 
 def _repeated(bits: UInt32[Array, "k n"]) -> Int[Array, " k"]:
-    """How many entries of each row equal one before them."""
+    """Return how many entries of each row equal an earlier one."""
     ordered = jnp.sort(bits, axis=1)
     return jnp.sum(ordered[:, 1:] == ordered[:, :-1], axis=1, dtype=jnp.int32)
 
@@ -77,7 +76,7 @@ def _is_number(dtype: DTypeLike) -> bool:
 
 
 def _words(leaf: Array) -> UInt32[Array, "n k"]:
-    """Each row as words of 32 bits."""
+    """Return each row as 32-bit words."""
     rows = leaf.reshape(leaf.shape[0], -1)
     if jnp.issubdtype(rows.dtype, jnp.complexfloating):
         rows = jnp.concatenate([rows.real, rows.imag], axis=1)
@@ -87,7 +86,7 @@ def _words(leaf: Array) -> UInt32[Array, "n k"]:
 
 
 def _mixed(words: Words) -> Words:
-    """One word to another, near ones to far ones: the finalizer of MurmurHash3 (Appleby, 2011)."""
+    """Return scrambled words: the finalizer of MurmurHash3 (Appleby, 2011)."""
     words = (words ^ (words >> 16)) * np.uint32(0x85EBCA6B)
     words = (words ^ (words >> 13)) * np.uint32(0xC2B2AE35)
     return words ^ (words >> 16)

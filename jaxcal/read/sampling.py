@@ -1,4 +1,4 @@
-"""Draws from predictions, for the divergences that need them."""
+"""Draws from predictions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 
 def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
-    """What a distribution's method returns; None where it has none, as numpyro's exception says."""
+    """Return the value of a distribution's method, or None if numpyro does not implement it."""
     try:
         return method(*arguments)
     except (NotImplementedError, ImportError):
@@ -23,12 +23,12 @@ def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
 
 
 def sample_if_any(key: Key, distribution: Any, shape: tuple[int, ...]) -> Array | None:
-    """Draws of a distribution; None where it has no sampler."""
+    """Return draws of a distribution, or None without a sampler."""
     return value_if_any(distribution.sample, key, shape)
 
 
 def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
-    """Draws of a distribution, or TypeError where it has no sampler."""
+    """Return draws of a distribution, or raise TypeError without a sampler."""
     draws = sample_if_any(key, distribution, shape)
     if draws is None:
         raise TypeError(
@@ -38,20 +38,16 @@ def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Ar
 
 
 def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n m *event"]:
-    """Draw m targets from each prediction.
+    """Return m draws from each prediction; TypeError without a sampler.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
-        predictions: A numpyro distribution with batch shape [n], which is sampled, or `Draws`,
-            of which the first m are taken.
+        predictions: A numpyro distribution with batch shape [n], which is sampled, or `Draws`, of
+            which the first m are used (ValueError for fewer).
         m: Number of draws from each prediction.
 
     Returns:
         Draws, [n, m, ...event]; [n, m, 1] for a sampled distribution over numbers.
-
-    Raises:
-        ValueError: `Draws` holds fewer than m.
-        TypeError: There is no way to draw from the predictions.
     """
     m = convert.integer(m, "m")
     if isinstance(predictions, Standardized):
@@ -67,7 +63,7 @@ def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n
     if hasattr(distribution, "sample") and hasattr(distribution, "batch_shape"):
         samples = jnp.moveaxis(sample(convert.key(key), distribution, (m,), "predictions"), 0, 1)
         if not jnp.issubdtype(samples.dtype, jnp.floating):
-            samples = samples.astype(float)  # counts are numbers as others to kernels on targets
+            samples = samples.astype(float)  # kernels on targets take counts as floats
         return samples if distribution.event_shape else samples[..., None]
     raise TypeError(
         f"predictions: {type(predictions).__name__} has no sampler: draws from them are "
@@ -76,13 +72,13 @@ def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n
 
 
 def check_n_draws(n_draws: object) -> None:
-    """ValueError unless None or a positive number of draws."""
+    """Raise ValueError unless None or a positive number of draws."""
     if n_draws is not None:
         convert.integer(n_draws, "n_draws")
 
 
 def check_batch(predictions: PredictionsLike) -> None:
-    """ValueError where one distribution stands for all observations."""
+    """Raise ValueError for a single distribution without batch axis."""
     if getattr(predictions, "batch_shape", None) == ():
         raise ValueError(
             "predictions: this divergence wants one distribution an observation, batch shape [n], "
@@ -91,7 +87,7 @@ def check_batch(predictions: PredictionsLike) -> None:
 
 
 def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
-    """Draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
+    """Return draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
     inside = isinstance(predictions, Standardized)
     original: Any = predictions.predictions if inside else predictions
     if n_draws is None and not isinstance(original, Draws):
@@ -106,7 +102,7 @@ def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[
 
 
 def in_type_of(predictions: PredictionsLike, samples: Array) -> Array:
-    """Draws in the floating type of the parameters: samplers may draw in the widest there is."""
+    """Return draws in the float type of the parameters; some samplers use the widest type."""
     kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
     floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
     if not floating and jnp.issubdtype(samples.dtype, jnp.floating):
@@ -119,16 +115,16 @@ NEIGHBOURS = 16
 
 
 def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
-    """Points of n predictions of one number, in the units of the data; None for others.
+    """Return random quantiles of n one-dimensional predictions, in the units of the data.
 
-    Raises TypeError where there is neither an inverse distribution function nor a sampler.
+    None for other predictions; TypeError without inverse distribution function and sampler.
     """
     batch: Any = getattr(predictions, "batch_shape", ())
     event = getattr(predictions, "event_shape", (0,))
     if len(batch) != 1 or event not in ((), (1,)) or not hasattr(predictions, "sample"):
         return None
     base = bare(predictions)
-    # an icdf of counts may lie between them
+    # an icdf of counts may return values between them
     counts = getattr(getattr(base, "support", None), "is_discrete", True)
     points = None if counts else _of_quantiles(key, base, (*batch, *event))
     if points is None:
@@ -138,7 +134,7 @@ def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
 
 
 def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array | None:
-    """Points between quantiles; None where the distribution has no inverse."""
+    """Return one point per quantile range; None if the distribution has no inverse."""
     u = jax.random.uniform(key, (2, STRATA, *shape))
     stratum = jnp.arange(STRATA, dtype=u.dtype).reshape(STRATA, *(1,) * len(shape))
     limits = jnp.finfo(u.dtype)

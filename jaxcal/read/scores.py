@@ -1,4 +1,4 @@
-"""Log density to score: the only place that differentiates a density."""
+"""Scores of log densities: the only module that differentiates a density."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,15 +13,15 @@ from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike
 
 
 def is_distribution(predictions: object) -> bool:
-    """Whether this behaves like a batch of numpyro distributions."""
+    """Return whether this behaves like a batch of numpyro distributions."""
     return hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")
 
 
 def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[Array, "n *event"]:
-    r"""Row i: the score :math:`\nabla_y \log f_i(y)` of prediction i at ``ys[i]``.
+    r"""Return the score :math:`\nabla_y \log f_i(y)` of prediction i at ``ys[i]``, for each row.
 
-    The constant of the density is never needed. Cost: one gradient of the log density per row.
-    Not finite where the log density or its gradient is not.
+    Cost: one gradient of the log density per row. Not finite if the log density or its gradient is
+    not.
     """
     if isinstance(predictions, Standardized):
         original = predictions.units.original(ys).reshape(-1, *predictions.event)
@@ -42,8 +42,8 @@ def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[A
 def log_densities_and_gradients(
     predictions: Any, ys: Float[Array, "n *event"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n *event"]]:
-    """Both as they come, of an `Unnormalized` or a numpyro distribution: where a density is 0 a
-    gradient may be anything, 0 for ``where(inside, f, -inf)``."""
+    """Return log densities and raw gradients of an `Unnormalized` or a numpyro distribution; at
+    density 0 a gradient may be anything, such as 0 for ``where(inside, f, -inf)``."""
     if isinstance(predictions, Unnormalized):
         both = jax.value_and_grad(predictions.log_density, argnums=1)
         return jax.vmap(both, in_axes=(predictions.in_axes, 0))(predictions.params, ys)
@@ -59,17 +59,17 @@ def log_densities_and_gradients(
 def nan_without_density(
     scores: Float[Array, "*rows_and_event"], logs: Float[Array, "*rows"]
 ) -> Float[Array, "*rows_and_event"]:
-    """Scores, NaN where the log density is not finite: a gradient there says nothing."""
+    """Return scores, NaN where the log density is not finite and gradients are meaningless."""
     reached = jnp.isfinite(logs)
     return jnp.where(jnp.expand_dims(reached, range(logs.ndim, scores.ndim)), scores, jnp.nan)
 
 
 def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
-    r"""Whether scores [n, d] at targets [n, d] look like those of minus the log density.
+    r"""Return whether scores [n, d] at targets [n, d] look like those of minus the log density.
 
-    :math:`E\, s_p(y)^\top (y - c) = -d` for every c where p is the distribution of y, on the whole
-    space; for :math:`-\log p`, an energy, it is d. Here c is the median of the targets, and the
-    mean has to be 3 standard errors above 0.
+    :math:`E\, s_p(y)^\top (y - c) = -d` for every c if y is a draw of p on the whole space; for
+    :math:`-\log p`, an energy, it is d. Here c is the median of the targets, and the mean must be 3
+    standard errors above 0.
     """
     products = jnp.sum(scores * (ys - jnp.median(ys, axis=0)[None]), axis=1)
     error = jnp.std(products) / products.size**0.5
@@ -79,11 +79,11 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
 def scores_at(
     predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
-    """Scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d]; in ``units``
-    where these are given.
+    """Return scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d]; in
+    ``units`` if these are given.
 
-    One gradient is traced; the points are walked one at a time, so that the intermediates of a
-    large network are held for n points, not n (m + 1). Cost: n (m + 1) gradients.
+    One gradient is traced, and points are visited one at a time, so that memory holds the
+    intermediates of a network for n points, not n (m + 1). Cost: n (m + 1) gradients.
     """
     units = Units.unchanged(ys) if units is None else units
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
@@ -97,7 +97,7 @@ def scores_at(
     points = jnp.concatenate([ys[None], everywhere.astype(ys.dtype)])
     columns = d * jnp.arange(len(points))
 
-    # into the columns of one array, where what reads an observation's scores finds them together
+    # written to columns of one array, in which the scores of an observation are contiguous
     def step(values: Array, point: tuple[Array, Points]) -> tuple[Array, None]:
         column, ys = point
         scores = units.scores(score(predictions, ys)).astype(values.dtype)
@@ -125,12 +125,12 @@ def each_density(
     ys: Float[Array, "n *event"],
     *rows: Any,
 ) -> PyTree:
-    """``function(log_density, y, *row)`` of each of n predictions, stacked, by one ``vmap``.
+    """Return ``function(log_density, y, *row)`` of each of n predictions, stacked, by one ``vmap``.
 
     ``log_density(y)`` is that of ONE prediction at any point [*event], up to its constant,
     differentiable in every order and mode; -infinity outside of a numpyro distribution's support.
-    ``ys`` are n targets, and ``rows`` pytrees with a leading axis n. Raises TypeError for
-    predictions that offer scores or draws alone.
+    ``ys`` are n targets, and ``rows`` pytrees with leading axis n. TypeError for predictions
+    without log densities.
     """
     if isinstance(predictions, Unnormalized):
 
@@ -154,8 +154,8 @@ def each_density(
     if not predictions.batch_shape:
         return jax.vmap(lambda y, *row: function(density, y, *row))(ys, *rows)
 
-    # log_prob evaluates the whole batch at once: every row is evaluated with all others and keeps
-    # its own. Derivatives are those of the sum over rows, so that they cost n and not n^2
+    # log_prob evaluates the whole batch: every row is evaluated with all others and keeps its own.
+    # Derivatives are those of the sum over rows, so that they cost n and not n^2
     def row_of(together: Callable[[Array], Array], z: Array) -> Array:
         return together(jax.lax.all_gather(z, "rows"))[jax.lax.axis_index("rows")]
 
@@ -172,44 +172,44 @@ def each_density(
 
 
 def on_whole_space(predictions: Any) -> bool:
-    """Whether a distribution says that its density reaches everywhere."""
+    """Return whether a distribution declares that its support is the whole space."""
     from numpyro.distributions import constraints
 
-    support: Any = getattr(predictions, "support", None)  # a user's own may not say
+    support: Any = getattr(predictions, "support", None)  # users' distributions may lack it
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
 
 
 def states_an_end(predictions: Any) -> bool:
-    """Whether a distribution says that its density is 0 somewhere."""
+    """Return whether a distribution declares that its support has a boundary."""
     return hasattr(predictions, "support") and not on_whole_space(predictions)
 
 
 def climbable(predictions: Predictions) -> bool:
-    """Whether predictions have log densities, and not scores or draws alone."""
+    """Return whether predictions have log densities, not only scores or draws."""
     original = predictions.predictions if isinstance(predictions, Standardized) else predictions
     return isinstance(original, Unnormalized) or is_distribution(original)
 
 
 def _to_first_order(predictions: Standardized, ts: Points) -> tuple[Points, Float[Array, " n"]]:
-    """Scores and log densities, up to a constant, in the units of the predictions."""
+    """Return scores and log densities, up to a constant, in the units of the predictions."""
     original = predictions.units.original(ts).reshape(-1, *predictions.event)
     logs, gradients = log_densities_and_gradients(predictions.predictions, original)
     return predictions.units.scores(gradients.reshape(ts.shape)), logs
 
 
 def log_densities(predictions: Standardized, ts: Points) -> Float[Array, " n"]:
-    """Row i: the log density of prediction i at ``ts[i]``, up to a constant."""
+    """Return the log density of prediction i at ``ts[i]``, up to a constant, for each row."""
     return _to_first_order(predictions, ts)[1]
 
 
 def to_second_order(
     predictions: Standardized, ts: Points
 ) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
-    """Log densities [n] up to a constant, scores [n, d] and Hessians [n, d, d] at points [n, d].
+    """Return log densities [n] up to a constant, scores [n, d] and Hessians [n, d, d].
 
-    Cost: a gradient and d Hessian-vector products a row, one direction at a time.
+    Points are [n, d]. Cost per row: a gradient and d Hessian-vector products, one at a time.
     """
     scores, logs = _to_first_order(predictions, ts)
 

@@ -1,4 +1,4 @@
-"""Predictions in the units of the data, so that no result depends on metres or nanometres."""
+"""Predictions in standardized units, so that no result depends on the unit of the data."""
 
 import equinox as eqx
 import jax
@@ -10,12 +10,12 @@ from jaxcal.typing import Point, Points, PredictionsLike
 
 
 def along_last(vector: Point, points: Float[Array, "*batch d"]) -> Float[Array, "*ones d"]:
-    """The vector with as many axes as the points have, all of length 1 but the last."""
+    """Return the vector reshaped to broadcast along the last axis of the points."""
     return jnp.expand_dims(vector, range(points.ndim - 1))
 
 
 class Units(eqx.Module):
-    """The affine change of units ``t = (y - center) / scale``, one scale a coordinate.
+    """The affine change of units ``t = (y - center) / scale``, with one scale per coordinate.
 
     Args:
         center: Centre, [d], in the units of the data.
@@ -27,10 +27,10 @@ class Units(eqx.Module):
 
     @classmethod
     def of(cls, ys: Points) -> "Units":
-        """Units from the mean and standard deviation of targets [n, d].
+        """Return units from the mean and standard deviation of targets [n, d].
 
-        A constant coordinate keeps scale 1. Computed from the finite targets alone; the others stay
-        as they are and are counted.
+        A constant coordinate has scale 1. Only finite targets are used; the others stay unchanged
+        and are counted.
         """
         finite = jnp.isfinite(ys)
         count = jnp.sum(finite, axis=0, dtype=ys.dtype)
@@ -38,36 +38,36 @@ class Units(eqx.Module):
         low, high = -ends[0], ends[1]
         largest = jnp.max(ends, axis=0)
         size = binary_size(largest)
-        # squares and sums of these stay within the range of their type
+        # squares and their sums stay within the range of their type
         parts = jnp.where(finite, ys, 0) / along_last(size, ys)
         mean = jnp.sum(parts, axis=0) / count
         about = jnp.where(finite, parts - along_last(mean, ys), 0)
         variance = jnp.sum(about**2, axis=0) / count
-        # a coordinate all of whose values agree to rounding has no scale of its own
+        # a coordinate that is constant up to rounding has no scale
         rounding = jnp.finfo(ys.dtype).eps * largest / size
-        # NaN stays NaN: only a spread that is known to be none is replaced
+        # NaN stays NaN: only a spread of 0 is replaced
         none = (high <= low) | (variance <= rounding**2)
         precision = jax.lax.rsqrt(jnp.where(none, 1, variance))
-        # a quotient is computed once, where the compiler repeats a choice for each use
+        # a quotient is computed once; a compiler would repeat a choice for each use
         scale = size / jnp.where(none, size, precision)
         return cls(mean * size, scale)
 
     @classmethod
     def unchanged(cls, ys: Points) -> "Units":
-        """The identity: targets stay in the units they came in."""
+        """Return the identity: targets keep their units."""
         d = ys.shape[1]
         return cls(jnp.zeros(d, ys.dtype), jnp.ones(d, ys.dtype))
 
     def points(self, ys: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-        """Targets in the new units."""
+        """Return targets in the new units."""
         return (ys - along_last(self.center, ys)) / along_last(self.scale, ys)
 
     def scores(self, values: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-        """Scores in the new units: the chain rule."""
+        """Return scores in the new units, by the chain rule."""
         return values * along_last(self.scale, values)
 
     def original(self, ts: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-        """Back to the units of the data."""
+        """Return targets in the units of the data."""
         return along_last(self.center, ts) + along_last(self.scale, ts) * ts
 
 
@@ -77,7 +77,7 @@ class OwnUnits(eqx.Module):
     Points and scores have a leading axis n.
 
     Args:
-        units: `Units` that all predictions share.
+        units: `Units` common to all predictions.
         center: Centre of each prediction in common units, [n, d].
         scale: Scale M of each prediction in common units, [n, d, d].
     """
@@ -87,22 +87,22 @@ class OwnUnits(eqx.Module):
     scale: Float[Array, "n d d"]
 
     def points(self, ys: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
-        """Targets in the units of their predictions."""
+        """Return targets in the units of their predictions."""
         return self.of_common(self.units.points(ys))
 
     def of_common(self, ts: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
-        """Targets in the units of their predictions, from targets in common units."""
+        """Return targets in the units of their predictions, from targets in common units."""
         gaps = ts - self._each(self.center, ts)
         rows = jnp.linalg.solve(self.scale, jnp.swapaxes(self._rows(gaps), 1, 2))
         return jnp.swapaxes(rows, 1, 2).reshape(ts.shape)
 
     def scores(self, values: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
-        """Scores in the units of their predictions: the chain rule."""
+        """Return scores in the units of their predictions, by the chain rule."""
         rows = self._rows(self.units.scores(values))
         return jnp.einsum("nij,nmi->nmj", self.scale, rows).reshape(values.shape)
 
     def original(self, us: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
-        """Back to the units of the data."""
+        """Return targets in the units of the data."""
         ts = jnp.einsum("nij,nmj->nmi", self.scale, self._rows(us)).reshape(us.shape)
         return self.units.original(ts + self._each(self.center, us))
 
@@ -114,9 +114,9 @@ class OwnUnits(eqx.Module):
 
 
 class Standardized(eqx.Module):
-    """Predictions over targets of any shape, seen as predictions over vectors [d] in other units.
+    """Predictions over targets of any shape as predictions over vectors [d] in other units.
 
-    Scores, moments and draws of the predictions come in these units.
+    Scores, moments and draws of the predictions are in these units.
 
     Args:
         predictions: Predictions in the units of the data.

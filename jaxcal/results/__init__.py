@@ -1,4 +1,4 @@
-"""The one family of results: pytrees of arrays that print as a short report."""
+"""Results of tests and estimates: pytrees of arrays that print as a short report."""
 
 from jaxcal.results.base import JudgedResult, Result, Sentences, load
 from jaxcal.results.notes import Notes, counted, sentences

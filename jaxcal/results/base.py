@@ -1,4 +1,4 @@
-"""What every result can do: warn, print a report, become numbers or a table, be saved and read."""
+"""Base classes of results: warnings, report, conversion to numbers and tables, saving, loading."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-Sentences = Iterable[tuple[str, Any]]  # each with whether it holds
+Sentences = Iterable[tuple[str, Any]]  # a sentence, and whether it applies
 
 
 class Result(eqx.Module):
-    """A result, one or a batch of them, with its warnings, its report and plain numbers.
+    """A result or a batch of results, with its warnings and report.
 
-    A class of results says in ``_sentences`` what may limit it, in ``_lines`` how one of them
-    prints and in ``_batch_lines`` how several do. ``_scalar`` names the number of one result whose
-    shape is that of a batch, and ``_long`` the arrays that `to_dict` leaves out. ``_rows`` names
-    the arrays of one length that make the rows of a table, and ``_plots`` the functions of
-    `jaxcal.plots` that show one result.
+    Subclasses implement ``_sentences`` (possible warnings), ``_lines`` (report of one result) and
+    ``_batch_lines`` (report of several). ``_scalar`` names the field whose shape is that of the
+    batch, ``_long`` the arrays that `to_dict` omits, ``_rows`` the arrays of one length that make
+    the rows of a table, and ``_plots`` the functions of `jaxcal.plots` that show one result.
     """
 
-    __slots__ = (SOURCE,)  # beside the fields, so that results of different keys still stack
+    __slots__ = (SOURCE,)  # no field, so that results of different keys still stack
 
     _scalar: ClassVar[str] = "value"
     _long: ClassVar[tuple[str, ...]] = ()
@@ -49,32 +48,26 @@ class Result(eqx.Module):
 
     @property
     def traced(self) -> bool:
-        """Whether this result holds no numbers yet: it is inside of jit, vmap or grad."""
+        """Whether the result holds tracers: it is inside of jit, vmap or grad."""
         return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self))
 
     def warnings(self) -> list[str]:
-        """Sentences about anything that limits what this says; empty where nothing does.
+        """Return sentences on anything that limits the result; often none.
 
-        Each ends with a name in brackets, which ``python -m jaxcal explain`` explains.
+        Each ends with a code in brackets, which ``python -m jaxcal explain`` explains.
         """
         if self.traced:
             return []
         return [text for text, holds in self._sentences() if holds]
 
     def to_dict(self) -> Contents:
-        """Plain numbers and lists, for JSON, with the warnings; long arrays are left out."""
+        """Return numbers, lists and the warnings, for JSON; long arrays are omitted."""
         return plain(self._contents()) | {"warnings": self.warnings()}
 
     def to_html(self, path: Path | str) -> None:
-        """Write the report with its figures to one HTML file that needs no other.
+        """Write the report with its figures to a self-contained HTML file at ``path``.
 
-        Args:
-            path: Where to write.
-
-        Raises:
-            TypeError: Inside of jit, vmap or grad.
-            ValueError: This is a batch of results.
-            OSError: The file cannot be written.
+        TypeError inside of jit, vmap or grad; ValueError for a batch of results.
         """
         self._with_numbers("to_html")
         if self.batch_shape:
@@ -82,29 +75,28 @@ class Result(eqx.Module):
         Path(path).write_text(self._page(), encoding="utf-8")
 
     def to_frame(self) -> Any:
-        """A pandas data frame: a row a level, bin, part or model where the result has several; else
-        a row a result, with its single numbers. ImportError where pandas is not installed."""
+        """Return a pandas data frame with one row per level, bin, part or model, or one row per
+        result with its scalar numbers. ImportError if pandas is not installed."""
         self._with_numbers("to_frame")
         return shown.to_frame(self, self._rows)
 
     @property
     def provenance(self) -> Contents:
-        """How the result came about: ``jaxcal``, ``jax`` (versions), ``result`` (class), ``dtype``,
-        and ``function``, ``key``, ``n`` and ``options`` of the call. These four are None where it
-        is not known: the call was inside of jit or vmap, or the result was changed since."""
+        """Origin of the result: ``jaxcal`` and ``jax`` (versions), ``result`` (class), ``dtype``,
+        and ``function``, ``key``, ``n`` and ``options`` of the call. The last four are None if
+        unknown: the call was inside of jit or vmap, or the result was modified."""
         return provenance(self, np.asarray(getattr(self, self._scalar)).dtype)
 
     def save(self, path: Path | str) -> None:
-        """Write the result to a .npz file: arrays under the names of their fields, and a header of
-        strict JSON with the `provenance`. TypeError, naming the field, for what a user's own
-        objects hold that is neither number nor word."""
+        """Write the result to a .npz file: arrays under the names of their fields, and a JSON
+        header with the `provenance`. TypeError names a field with objects that cannot be saved."""
         self._with_numbers("save")
         saved.save(self, Path(path), self.provenance)
 
     @classmethod
     def load(cls, path: Path | str) -> Any:
-        """Read what `save` wrote: the same values, types and provenance. ValueError, naming the
-        file, where it is damaged or holds another class."""
+        """Read a result that `save` wrote, with equal values, types and provenance. ValueError
+        names a file that is damaged or holds another class."""
         result, written = saved.load(Path(path))
         if not isinstance(result, cls):
             raise ValueError(f"{path}: holds a {type(result).__name__}, wanted a {cls.__name__}")
@@ -130,7 +122,7 @@ class Result(eqx.Module):
         return shown.page(type(self).__name__, shown.in_html(self))
 
     def _figure(self) -> "Figure | None":
-        """A small matplotlib figure of one result, or None where its class has no natural one."""
+        """Return a small matplotlib figure of one result, or None if its class has none."""
         return shown.figure(self, self._plots) if self._plots else None
 
     def _sentences(self) -> Sentences:
@@ -160,9 +152,9 @@ class Result(eqx.Module):
 
 
 class JudgedResult(Result):
-    """A result with a ``p_value`` that is judged at its ``level``.
+    """A result whose ``p_value`` is compared with its ``level``.
 
-    ``_no_verdict`` says what forbids a verdict, each with whether it holds; the first is named.
+    ``_no_verdict`` lists reasons against a verdict and whether they apply; the first is reported.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -179,11 +171,10 @@ class JudgedResult(Result):
 
     @property
     def verdict(self) -> Any:
-        """The judgement: "rejected", "not rejected" or "cannot tell"; an array for a batch.
+        """ "rejected", "not rejected" or "cannot tell"; an array for a batch. Outside of jit only.
 
-        "rejected" where p <= level, "not rejected" where p > level, and "cannot tell" where there
-        is no p-value or the test could not have rejected any model; `reason` says why. Outside of
-        jit only.
+        "rejected" if p <= level, "not rejected" if p > level, and "cannot tell" if there is no
+        p-value or the test could not have rejected any model; `reason` says why.
         """
         return judge(cast(Judged, self))
 

@@ -1,8 +1,8 @@
-"""What was noticed about data and fit: on a result a dict of code -> number, here the sentences.
+"""Notes on data and fit: a result holds a dict of code -> number, this module the sentences.
 
-A code stands in brackets at the end of its sentence, and `warnings.md` says what to do about it.
-Whoever notices something adds one entry to the dict; the table has its sentence, how numbers of a
-batch go together, and, where a result has no verdict because of it, why.
+The code is in brackets at the end of its sentence; `warnings.md` explains it. Code that detects a
+problem adds one entry to the dict. The table defines its sentence, how numbers of a batch are
+combined and, if the problem prevents a verdict, why.
 """
 
 import re
@@ -20,8 +20,8 @@ Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
 class Note(NamedTuple):
-    """``sentence``: of the warning, with the number in braces, as `counted` takes it.
-    ``above``: the note holds where its number is larger. ``together``: the number of a batch."""
+    """``sentence``: the warning, with its number in braces (see `counted`). ``above``: the note
+    applies to larger numbers. ``together``: combines the numbers of a batch."""
 
     sentence: str
     above: float = 0
@@ -29,7 +29,7 @@ class Note(NamedTuple):
 
 
 def counted(sentence: str, number: Any) -> str:
-    """The sentence with the number at ``{}``, and of ``{one|several}`` what goes with it."""
+    """Return the sentence with the number at ``{}`` and its form at ``{one|several}``."""
     one = "," not in number if isinstance(number, str) else number == 1
     return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
 
@@ -68,9 +68,9 @@ TABLE = {
         "{} target {coordinate has|coordinates have} no spread and {was|were} not rescaled"
     ),
     "clamped-scales": Note(
-        "the scale of {} {prediction|predictions}, in which {it is|they are} brought into units of "
-        "{its|their} own, could not be estimated from {it|them} and was clamped: the mean stays 0 "
-        "under calibration, power may be lost"
+        "the scale of {} {prediction|predictions}, by which {its|their} targets are whitened or "
+        "scores preconditioned, could not be estimated and was clamped: the mean stays 0 under "
+        "calibration, power may be lost"
     ),
     "centres-astray": Note(
         "the steps to a mode of the density did not converge for {} {prediction|predictions}: the "
@@ -78,8 +78,8 @@ TABLE = {
         "to the predictions"
     ),
     "overflow": Note(
-        "the statistic or its null is not finite although everything that came in is, so the "
-        "p-value is NaN: an overflow (rescale, or use float64), or blocks without spread"
+        "the statistic or its null is not finite although all inputs are, so the p-value is NaN: "
+        "an overflow (rescale, or use float64), or blocks without spread"
     ),
     "rounding": Note(
         "rounding, or what the approximation leaves out, may have moved the estimate by up to "
@@ -122,8 +122,8 @@ TABLE = {
         "probability 1e-6"
     ),
     "density-with-edge": Note(
-        "a density is 0 somewhere: what is right only where densities reach everywhere, as scores "
-        "are, is left out"
+        "a density is 0 somewhere: moments that need densities without edges, such as scores, are "
+        "left out"
     ),
     "abrupt-edge": Note(
         "a density ends where it is not 0: the Stein identity fails there, and the p-value cannot "
@@ -131,13 +131,13 @@ TABLE = {
     ),
     "far-points": Note(
         "{:.0%} of each rank is chance, as the points drawn near the predictions rarely meet their "
-        "mass: the level holds, and little can be found",
+        "mass: the level holds, but power is low",
         above=0.5,
         together=_largest,
     ),
     "coarse-logs": Note(
-        "log densities are so large that their digits tell no differences below {:.2g} (about 1 in "
-        "a standard deviation): ranks are rough; leave constants out, or use float64",
+        "log densities are so large that rounding hides differences below {:.2g} (about 1 per "
+        "standard deviation): ranks are rough; leave constants out, or use float64",
         above=0.05,
         together=_largest,
     ),
@@ -151,12 +151,12 @@ TABLE = {
         "calibrated models: use null=jaxcal.nulls.Redrawn()"
     ),
     "dependent-observations": Note(
-        "observations depend on each other over so long that fewer than ten independent stretches "
-        "are left: the level is not assured, and little can be found"
+        "serial dependence leaves fewer than ten independent blocks of observations: the level is "
+        "not assured, and power is low"
     ),
     "season": Note(
-        "errors return after {} observations, which signs that stay the same for a while do not "
-        "imitate: calibrated models are rejected too often",
+        "errors have a season of {} observations, which autocorrelated signs do not reproduce: "
+        "calibrated models are rejected too often",
         together=lambda lags: _named(lags[lags > 0]),
     ),
     "collinear-features": Note(
@@ -178,11 +178,11 @@ TABLE = {
     ),
     "one-class": Note("all labels are equal: the data hold one class"),
     "unseen-classes": Note(
-        "no label belongs to the {class|classes} {}: nothing can be said about {it|them}",
+        "no label belongs to the {class|classes} {}: {it|they} cannot be evaluated",
         -1,
         _named,
     ),
-    "uneven-weights": Note("the weights leave the information of {:.0f} observations"),
+    "uneven-weights": Note("the effective number of weighted observations is {:.0f}"),
     "bounds-contradict": Note(
         "the bounds from below and from above contradict each other by more than rounding, so "
         "there is no bracket"
@@ -199,7 +199,7 @@ TABLE = {
     ),
     "saturated-probabilities": Note(
         "{} {observation has|observations have} a probability of exactly 0 or 1; if a softmax in "
-        "float32 made {it|them}, take it again in float64, which keeps them apart"
+        "float32 computed {it|them}, repeat it in float64"
     ),
     "edge-of-grid": Note(
         "the chosen hyperparameter is at an end of what was tried ({} {time|times}); values past "
@@ -221,7 +221,7 @@ TABLE = {
     ),
 }
 
-# why there is no verdict, the first that holds
+# reasons for no verdict; the first that applies is reported
 REASONS = {
     "nonfinite-targets": "target values are NaN or infinite",
     "abrupt-edge": "a density ends where it is not 0 (the identity that the test rests on fails "
@@ -233,7 +233,7 @@ REASONS = {
     "for: see the warnings)",
     "overflow": "the statistic or its null is not finite",
     "far-targets": "a few targets lie so far out that the others lose their digits",
-    "coarse-logs": "log densities are so large that their digits do not tell points apart",
+    "coarse-logs": "log densities are so large that rounding hides differences between points",
     "rare-targets": "targets that the predictions call rare decide the statistic, and fewer than "
     "ten of them are expected (the null needs more of both signs)",
     "season": "season of {} (errors depend on those so many before, which the null does not allow "
@@ -243,18 +243,18 @@ NOT_FINITE = ("nonfinite-targets", "nonfinite-scores", "nonfinite-predictions")
 
 
 def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Every sentence about data and fit, and whether it holds somewhere in a batch."""
-    said = []
+    """Return every sentence on data and fit, and whether it applies to a member of a batch."""
+    listed = []
     for code, (sentence, above, together) in TABLE.items():
         if code in notes:
             numbers = np.asarray(notes[code])
             text = counted(sentence, together(numbers))
-            said.append((f"{text} [{code}]", bool(np.any(numbers > above))))
-    return said
+            listed.append((f"{text} [{code}]", bool(np.any(numbers > above))))
+    return listed
 
 
 def all_finite(notes: Notes) -> Bool[Array, ""]:
-    """Whether all that came in is finite: if not, all numbers of a result are NaN."""
+    """Return whether all inputs are finite: if not, all numbers of a result are NaN."""
     none = jnp.zeros((), int)
     return sum((notes.get(code, none) for code in NOT_FINITE), none) == 0
 
@@ -263,19 +263,19 @@ CODE = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)*)\]$")
 
 
 def codes(sentences: Iterable[str]) -> list[str]:
-    """The codes at the ends of sentences, each once."""
+    """Return the distinct codes at the ends of sentences."""
     matches = [CODE.search(text) for text in sentences]
     return list(dict.fromkeys(match[1] for match in matches if match))
 
 
 def pointer(sentences: Iterable[str]) -> list[str]:
-    """A line on where these warnings are explained; none where no sentence has a name."""
+    """Return a line on where to find explanations; none if no sentence has a code."""
     listed = codes(sentences)
     return [f"  explained: python -m jaxcal explain {' '.join(listed)}"] if listed else []
 
 
 def explanations() -> dict[str, str]:
-    """The explanation of every name."""
+    """Return the explanation of every code."""
     text = resources.files("jaxcal.results").joinpath("warnings.md").read_text(encoding="utf-8")
     parts = re.split(r"^(#+) (.+)\n", text, flags=re.MULTILINE)[1:]
     sections = zip(parts[::3], parts[1::3], parts[2::3], strict=True)

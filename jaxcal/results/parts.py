@@ -1,4 +1,4 @@
-"""What results are made of: estimates, means, the split over coordinates, what was noticed."""
+"""Parts of results: estimates, means, attribution to coordinates, intervals."""
 
 from typing import Any, NamedTuple, TypeGuard
 
@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.typing import Scalar
 
-FEW = 0.05  # the share of predictions whose chains may seem unsettled by chance
+FEW = 0.05  # share of predictions whose chains may appear not converged by chance
 
 
 class Estimate(NamedTuple):
@@ -34,15 +34,15 @@ class Estimate(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Means of q moments over the observations, each 0 where the predictions are right.
+    """Means of q moments over the observations, each 0 under calibration.
 
     Attributes:
         estimate: Means, [q].
         standard_error: Standard errors, [q].
         p_value: Two-sided p-values of "the mean is 0", [q].
-        p_adjusted: The same after Holm's correction, [q].
-        low: Lower limits of confidence 1 - level, each for itself, [q].
-        high: Upper limits of confidence 1 - level, each for itself, [q].
+        p_adjusted: P-values after Holm's correction, [q].
+        low: Lower limits of confidence 1 - level, without correction, [q].
+        high: Upper limits of confidence 1 - level, without correction, [q].
     """
 
     estimate: Float[Array, " q"]
@@ -54,50 +54,45 @@ class Means(NamedTuple):
 
 
 def tells(means: Means | None) -> TypeGuard[Means]:
-    """Whether means have limits: these are given where a mean is that of one coordinate alone."""
+    """Return whether means have limits, which they have if each concerns one coordinate only."""
     return means is not None and bool(np.all(np.isfinite([means.low, means.high])))
 
 
 class Coordinates(NamedTuple):
-    r"""Which of d target coordinates, or which pair, is off: by itself, and given the others.
+    r"""Attribution to d target coordinates and pairs: marginal, and given the others.
 
-    The five `Means` are about errors that predictions have in common: a shift that changes its
-    sign from one prediction to another is a spread here. Each has Holm's correction of its own.
-    Shifts are taken out of spreads and correlations, and spreads out of correlations
-    (`jaxcal.moments.attribution`), so that none is accused of another's fault.
+    The five `Means` measure errors that predictions have in common: a shift that changes its sign
+    between predictions counts as spread. Each has its own Holm correction. Spreads and correlations
+    are corrected for shifts, and correlations for spreads (`jaxcal.moments.attribution`).
 
-    **Exact for Gaussian predictions**: those of a normal distribution, or with scores that are
-    linear in the target, found from the scores at base points and targets. Shifts are exact for
-    any predictions that know their means too: Laplace distributions, mixtures, independent
-    coordinates with numpyro's ``mean`` and ``variance``. Elsewhere limits are NaN, and so are
-    spreads and correlations; estimates and p-values of means stay. Such a p-value is valid as that
-    of "the moment has mean 0", which every right prediction passes and **any** error may fail: it
-    accuses no coordinate.
+    **Exact for Gaussian predictions**: normal distributions, or scores that are linear in the
+    target according to the scores at nodes and targets. Shifts are also exact for predictions with
+    known means: Laplace distributions, mixtures, independent coordinates with numpyro's ``mean``
+    and ``variance``. Otherwise limits, spreads and correlations are NaN; estimates and p-values of
+    means remain. Such a p-value tests "the moment has mean 0", which holds under calibration and
+    may fail for **any** error: it does not identify a coordinate.
 
-    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the statistic, of which h
-    is a sum over coordinates: each part asks whether the distribution of its coordinate **given
-    the others** is right, for predictions of any shape, and may be large because another, dependent
-    one is off.
+    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the statistic, as h is a
+    sum over coordinates. Each part tests the distribution of its coordinate **given the others**,
+    for predictions of any shape, and may be large because of an error in a dependent coordinate.
 
     Attributes:
         estimate: Parts of the estimate, [d]; they sum to the result's estimate.
         p_value: P-value of each part, [d].
-        p_adjusted: The same after Holm's correction for d tests, [d].
-        contributions: Shares of the observations in each part, [d, n].
-        marginal_mean: How far the predictions lie too high in each coordinate by itself (negative:
-            too low), in the standard deviation that each prediction claims for it: (claimed -
-            actual mean) / claimed deviation, which for Gaussian predictions is the mean of
-            :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. Where neither means nor linear
-            scores are known it is that mean, with NaN limits: another coordinate leaks in where
-            the two depend on each other in more than correlation. None where :math:`\Sigma_p`
-            cannot be computed. Each with a sentence.
-        marginal_spread: The logarithm of claimed over actual standard deviation of each coordinate
-            by itself, so negative where predictions are too narrow. NaN unless they are Gaussian.
+        p_adjusted: P-values after Holm's correction for d tests, [d].
+        contributions: Contributions of the observations to each part, [d, n].
+        marginal_mean: Shift of each coordinate, in its claimed standard deviation: (claimed -
+            actual mean) / claimed deviation, positive if predictions are too high. It is the mean
+            of :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}` for Gaussian predictions, and for
+            others without known means, where limits are NaN because dependence on another
+            coordinate beyond correlation affects it. None if :math:`\Sigma_p` cannot be computed.
+        marginal_spread: Logarithm of claimed over actual standard deviation of each coordinate,
+            negative if predictions are too narrow. NaN unless they are Gaussian.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
             None in one dimension. NaN unless predictions are Gaussian.
-        conditional_mean: As ``marginal_mean``, of each coordinate **given the others**, in claimed
-            deviations given the others; an error of one shows in those correlated with it.
-        conditional_spread: As ``marginal_spread``, of each coordinate **given the others**.
+        conditional_mean: As ``marginal_mean``, for each coordinate **given the others**, in claimed
+            conditional deviations; an error of one coordinate affects those correlated with it.
+        conditional_spread: As ``marginal_spread``, for each coordinate **given the others**.
     """
 
     estimate: Float[Array, " d"]
@@ -111,19 +106,19 @@ class Coordinates(NamedTuple):
     conditional_spread: Means | None = None
 
     def pairs(self) -> list[tuple[int, int]]:
-        """The two coordinates of each entry of ``correlation``."""
+        """Return the two coordinates of each entry of ``correlation``."""
         i, j = np.triu_indices(self.estimate.shape[-1], 1)
         return list(zip(i.tolist(), j.tolist(), strict=True))
 
 
 class Parts(eqx.Module):
-    """Named alternatives that share the signs of one null, and which of them is the strongest.
+    """Named alternatives of a test that share the signs of one null.
 
     Attributes:
         names: Names of the c alternatives.
         statistics: Log evidence for each, with its prior weight, [c].
-        p_values: P-values of each by itself, [c].
-        winner: Place of the largest, [].
+        p_values: P-value of each alternative alone, [c].
+        winner: Index of the largest statistic, [].
     """
 
     names: tuple[str, ...] = eqx.field(static=True)
@@ -133,24 +128,23 @@ class Parts(eqx.Module):
 
 
 class Table(eqx.Module):
-    """What is off, and where: the shift and the spread of each coordinate, along each feature.
+    """Shift and spread of each coordinate, along each feature.
 
-    Shifts are claimed minus actual, in claimed deviations, so above 0 where predictions are too
-    high; spreads are logarithms of claimed over actual deviations, so below 0 where they are too
-    narrow. In the first column an effect is that on the average over all predictions; in the others
-    what it grows by for each standard deviation of the feature: of the claimed centre of the
-    coordinate, of the logarithm of its claimed scale, of an input. Effects of other than Gaussian
-    predictions are in normal scores of ranks. Each feature is asked by itself: one that goes along
-    with another shows what the other does.
+    Shifts are claimed minus actual, in claimed deviations: positive if predictions are too high.
+    Spreads are logarithms of claimed over actual deviations: negative if they are too narrow. The
+    first column holds average effects over all predictions; the others their slopes per standard
+    deviation of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed
+    scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
+    ranks. Each feature is used alone: correlated features show each other's effects.
 
     Attributes:
         rows: Names of the 2 d rows.
         columns: Names of the c columns.
-        effect: Effects, [2 d, c]; NaN where a feature is the same for all.
-        low: Lower limits of confidence 1 - level, each for itself, [2 d, c].
+        effect: Effects, [2 d, c]; NaN for a constant feature.
+        low: Lower limits of confidence 1 - level, without correction, [2 d, c].
         high: Upper limits, likewise.
         p_value: Two-sided p-values of "no effect", [2 d, c].
-        p_adjusted: The same after Holm's correction for all cells.
+        p_adjusted: P-values after Holm's correction for all cells.
     """
 
     rows: tuple[str, ...] = eqx.field(static=True)
@@ -162,7 +156,7 @@ class Table(eqx.Module):
     p_adjusted: Float[Array, "r c"]
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with a row a cell."""
+        """Return a pandas DataFrame with one row per cell."""
         from pandas import DataFrame, MultiIndex
 
         index = MultiIndex.from_product([self.rows, self.columns], names=["what", "where"])
@@ -170,7 +164,7 @@ class Table(eqx.Module):
         return DataFrame({name: np.asarray(getattr(self, name)).ravel() for name in names}, index)
 
     def sentences(self, level: float = 0.05) -> list[str]:
-        """A sentence a cell whose adjusted p-value is at most ``level``, the clearest first."""
+        """Return a sentence for each cell with adjusted p-value <= ``level``, smallest first."""
         adjusted = np.asarray(self.p_adjusted)
         order = np.argsort(np.asarray(self.p_value), axis=None, kind="stable")
         cells = [np.unravel_index(k, adjusted.shape) for k in order]
@@ -200,9 +194,7 @@ def _places(column: str) -> str:
 
 
 class Interval(NamedTuple):
-    """An interval that holds the true value with probability 1 - level.
-
-    It contains what a test of that level does not reject.
+    """Confidence interval, which contains the values that a test of its level does not reject.
 
     Attributes:
         low: Lower end, [].
@@ -216,7 +208,7 @@ class Interval(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-    """Arrays and tuples as the numbers and lists of JSON; nested, names kept."""
+    """Return arrays and (named) tuples as nested numbers, lists and dicts for JSON."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "_asdict"):
@@ -229,7 +221,7 @@ def plain(value: Any) -> Any:
 
 
 def largest_share(contributions: Float[Array, " n"]) -> Scalar:
-    """The largest part of one observation in the sum of absolute contributions; 0 if all are 0."""
+    """Return the largest absolute contribution over the sum of all; 0 if all are 0."""
     sizes = jnp.abs(contributions)
     total = jnp.sum(sizes)
     return jnp.where(total > 0, jnp.max(sizes) / jnp.where(total > 0, total, 1), 0.0)

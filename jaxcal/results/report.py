@@ -1,4 +1,4 @@
-"""The sentences of a test's result, and its report."""
+"""Text of a test's result: its report, and why there is no verdict."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 
 
 def no_verdict(result: Any) -> list[tuple[str, Any]]:
-    """Reasons to give no verdict, and whether each holds; the first that does is named."""
+    """Return reasons against a verdict and whether each applies; the first is reported."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25}
     notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
     reasons = []
     for code, reason in REASONS.items():
         numbers = np.asarray(notes.get(code, 0))
-        if code == "season":  # of a batch each its own
+        if code == "season":  # one per member of a batch
             lags = np.unique(numbers[numbers > 0])
             reasons += [(reason.format(lag), numbers == lag) for lag in lags]
         else:
@@ -34,18 +34,18 @@ def no_verdict(result: Any) -> list[tuple[str, Any]]:
 
 
 def _undecidable(result: Any) -> Any:
-    """Whether no data could be rejected: more draws than the level share the largest value."""
+    """Return whether no data could be rejected: too many draws equal the largest value."""
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
         return False
-    with np.errstate(invalid="ignore", over="ignore"):  # draws that are not finite share no value
+    with np.errstate(invalid="ignore", over="ignore"):  # draws that are not finite are no ties
         size = np.sqrt(np.mean(draws**2, axis=-1, keepdims=True))
         near = np.max(draws, axis=-1, keepdims=True) - np.sqrt(np.finfo(draws.dtype).eps) * size
         return (np.mean(draws >= near, axis=-1) > result.level) & (p > result.level)
 
 
 def report(result: Any) -> list[str]:
-    """The report of one result, line by line."""
+    """Return the lines of the report of one result."""
     p = float(result.p_value)
     draws = result.null_samples.shape[-1]
     how = f"{result.null}, {draws} draws" if draws else result.null
@@ -78,7 +78,7 @@ def report(result: Any) -> list[str]:
 
 
 def _error(result: Any) -> str:
-    """How far off averages can be, where the route does not say it itself."""
+    """Return the error of kernel means, if the route does not state it."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
         return ""
@@ -86,25 +86,24 @@ def _error(result: Any) -> str:
 
 
 def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
-    """Why shift or spread of a coordinate by itself cannot be told; nothing where they can."""
+    """Return why marginal shifts or spreads are not available; nothing if they are."""
     if mean is None:
         return [
-            "which coordinate is shifted by itself cannot be told, only given the others: that "
-            "needs the covariance of each prediction, from distributions of known form, or from "
+            "shifts of coordinates by themselves are not available, only given the others: they "
+            "need the covariance of each prediction, from distributions of known form, or from "
             "scores at more base points than coordinates: raise n_nodes, or give Scores.at_nodes "
             "and Scores.nodes [shift-by-itself]"
         ]
     if not np.all(np.isfinite(np.asarray(mean.p_value))):
         return [
-            "which coordinate is shifted by itself cannot be told: scores, at the targets or at "
+            "shifts of coordinates by themselves are not available: scores, at the targets or at "
             "the base points that the covariance of each prediction comes from, or moments that "
             "predictions offer are NaN or infinite [shift-by-itself]"
         ]
     if not tells(mean):
         return [
-            "which coordinate is off by itself, and by how much, is exact for Gaussian "
-            "predictions; these have scores that are not linear, and none is named from them"
-            " [exact-for-gaussians]"
+            "errors of coordinates by themselves are exact for Gaussian predictions; the scores of "
+            "these are not linear, so no coordinate is named [exact-for-gaussians]"
         ]
     if spread is not None and not tells(spread):
         return [
@@ -116,7 +115,7 @@ def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
 
 
 def _parts(parts: Parts) -> list[str]:
-    """How the evidence is shared among the alternatives, a line each."""
+    """Return the evidence for each alternative, one line each."""
     evidence = np.asarray(parts.statistics)
     shares = np.exp(evidence - np.max(evidence))
     shares = shares / np.sum(shares)
@@ -128,15 +127,15 @@ def _parts(parts: Parts) -> list[str]:
 
 
 def _table(table: Table, verdict: str, level: float) -> list[str]:
-    """What is off and where; the clearest ten."""
-    said = table.sentences(level) if verdict == "rejected" else []
-    more = [f"  .. and {len(said) - 10} more in result.table"] if len(said) > 10 else []
+    """Return the ten most significant cells."""
+    cells = table.sentences(level) if verdict == "rejected" else []
+    more = [f"  .. and {len(cells) - 10} more in result.table"] if len(cells) > 10 else []
     head = f"  what is off, {confidence(level)} limits, p after Holm's correction:"
-    return [head, *(f"    {line}" for line in said[:10]), *more] if said else []
+    return [head, *(f"    {line}" for line in cells[:10]), *more] if cells else []
 
 
 def _coordinates(split: Coordinates, level: float) -> list[str]:
-    """A table: a line a coordinate; first by itself, then given the others. And pairs."""
+    """Return a table with one line per coordinate, marginal and conditional, and pairs."""
     head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
     if tells(split.marginal_mean):
         title = f"too high by ({confidence(level)} limits)"
@@ -162,7 +161,7 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
 
 
 def _pairs(split: Coordinates) -> list[str]:
-    """A line a pair of coordinates, the clearest ten where there are more."""
+    """Return a line per pair of coordinates, for the ten most significant pairs."""
     if not tells(split.correlation):
         return []
     order = np.argsort(np.asarray(split.correlation.p_value), kind="stable")[:10]
@@ -175,13 +174,13 @@ def _pairs(split: Coordinates) -> list[str]:
 
 
 def _limits(means: Means) -> zip:
-    """Estimate, limits and adjusted p-value, one by one."""
+    """Return tuples of estimate, limits and adjusted p-value."""
     parts = (means.estimate, means.low, means.high, means.p_adjusted)
     return zip(*map(np.asarray, parts), strict=True)
 
 
 def batch_report(result: Any) -> list[str]:
-    """The report of a batch of results: how many of each verdict."""
+    """Return the report of a batch of results: the number of each verdict."""
     p = np.asarray(result.p_value)
     numbers = p[~np.isnan(p)]
     lines = [
@@ -198,8 +197,8 @@ def batch_report(result: Any) -> list[str]:
 
 
 def _shifts(smallest: np.ndarray) -> list[str]:
-    """What the test would have found: a line, of the first coordinates where there are many."""
+    """Return a line on detectable shifts, of the first coordinates if there are many."""
     clear = [f"{size:.2g} along {c}" for c, size in enumerate(smallest[:5]) if np.isfinite(size)]
     if not clear:
         return []
-    return [f"  would find with 80 % a shift of {', '.join(clear)} (coordinate; units of the test)"]
+    return [f"  detectable shift (80 % power): {', '.join(clear)} (coordinate; units of the test)"]

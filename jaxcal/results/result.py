@@ -1,4 +1,4 @@
-"""The result of a test: a pytree of arrays that is judged at its level and prints a report."""
+"""Result of a test: a pytree of arrays with a verdict at its level and a report."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,41 +19,41 @@ from jaxcal.typing import Contents, Scalar
 
 
 class TestResult(JudgedResult):
-    """The outcome of a test of n observations.
+    """Outcome of a test of n observations.
 
     Attributes:
         estimate: Unbiased estimate of the squared discrepancy, []; may be negative.
         biased: The V-statistic, []; never negative, for positive definite kernels.
-        standard_error: Standard error [] of the estimate where the model is clearly NOT
-            calibrated; under calibration use the p-value.
-        statistic: What the null is about, [].
+        standard_error: Standard error [] of the estimate for a clearly miscalibrated model; under
+            calibration use the p-value.
+        statistic: The statistic that the null describes, [].
         p_value: P-value, [].
-        null_samples: Draws of the statistic under calibration, [b]; empty where the null is a
-            formula.
+        null_samples: Draws of the statistic under calibration, [b]; empty for a formula.
         bandwidths: Bandwidths used, by name, in the units of the test.
-        contributions: Share of each observation, [n]; they sum to the estimate (but see ``parts``).
-        coordinates: Split over target coordinates, where asked for.
-        notes: Counts and flags of what could spoil the result, by the names of warnings; `warnings`
-            puts those that hold into words.
+        contributions: Contribution of each observation, [n]; they sum to the estimate (but see
+            ``parts``).
+        coordinates: Attribution to target coordinates, if requested.
+        notes: Counts and flags of possible problems, by the codes of warnings; `warnings` explains
+            those that apply.
         test: Name of the test.
         null: Name of the null.
         sensitivity: Growth of the expected statistic with the square of a shift of the targets by
-            one unit of the test along each coordinate, [d]; NaN where it is not clear, None where
+            one unit of the test along each coordinate, [d]; NaN if not significant, None if
             unknown.
         parts: Of `jaxcal.calibration_test`: the named alternatives. Statistic and estimate are the
-            log of the evidence averaged over them, and contributions what each observation adds
-            to it, to first order.
-        table: Of `jaxcal.calibration_test`: what is off, and where.
-        ranks: Of `jaxcal.calibration_test`, [n, 1 + d]: the randomized rank of each target among
-            points of its prediction, by log density and then by each coordinate, uniform if
-            calibrated; NaN for targets that were left out.
-        p_value_error: By how much the p-value may be off, [], where the null is an approximation
-            that knows its error; None for others.
-        route: How averages over the predictions were taken, with the error where they are not
+            log of the evidence averaged over them, and contributions the first-order contribution
+            of each observation to it.
+        table: Of `jaxcal.calibration_test`: shift and spread of each coordinate.
+        ranks: Of `jaxcal.calibration_test`, [n, 1 + d]: randomized rank of each target among points
+            of its prediction, by log density and by each coordinate, uniform under calibration;
+            NaN for excluded targets.
+        p_value_error: Error bound of the p-value, [], for an approximation with a known error; None
+            for other nulls.
+        route: How averages over the predictions were computed, with the error if they are not
             exact.
         level: Level of the test: the probability of rejecting a calibrated model. Limits have
             confidence 1 - level.
-        too_few: Why this null can reject no data of this size; empty where it can.
+        too_few: Why this null cannot reject any data of this size; empty if it can.
 
     Example:
         >>> import jax, jaxcal
@@ -91,10 +91,9 @@ class TestResult(JudgedResult):
 
     @classmethod
     def of(cls, notes: Notes, **fields: Any) -> "TestResult":
-        """Build a result; where something that came in is not finite, every number is NaN.
+        """Build a result; if some input is not finite, every number is NaN.
 
-        This is the one place that builds results: the numbers are set to NaN from the very counts
-        that `warnings` and `reason` speak of.
+        All results are built here, from the counts that `warnings` and `reason` report.
         """
         finite = all_finite(notes)
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
@@ -110,14 +109,9 @@ class TestResult(JudgedResult):
         return cls(notes=notes, **fields)
 
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
-        """The same result judged at a level.
+        """Return the result at another level.
 
-        Args:
-            level: Level of the test.
-            least_p_value: The smallest p-value of the null for n observations, a function of n.
-
-        Returns:
-            `TestResult`.
+        ``least_p_value`` maps n to the smallest p-value of the null for n observations.
         """
         n = self.contributions.shape[-1]
         return replace(self, level=level, too_few=too_few(self.null, least_p_value, n, level))
@@ -127,17 +121,17 @@ class TestResult(JudgedResult):
 
     @property
     def smallest_shift(self) -> Any:
-        r"""The shift along each coordinate that a test like this would find with probability 80 %.
+        r"""Detectable shift along each coordinate (80 % power), [d], in units of the test.
 
-        Shape [d]: the shift of all targets in units of the test (standard deviations of the
-        targets). None where it is unknown, NaN in coordinates where it is not clear. To first
-        order in the shift. Outside of jit only.
+        A common shift of all targets; the unit is the standard deviation of the targets. None if it
+        is unknown, NaN in coordinates where it is not significant. First order in the shift.
+        Outside of jit only.
 
         With q the critical value and :math:`\sigma` the deviation of the null's draws, a shift that
-        moves the statistic by c is found with probability 80 % where
+        moves the statistic by c is detected with probability 80 % if
         :math:`c = q + z_{.8} \sqrt{\sigma^2 + 2\sqrt2\,\sigma c}`: c adds the variance
-        :math:`4 \zeta / n` with :math:`\zeta \leq c\,n\,\sigma / \sqrt2`, the largest eigenvalue
-        being below the root of the sum of their squares.
+        :math:`4 \zeta / n` with :math:`\zeta \leq c\,n\,\sigma / \sqrt2`, as the largest eigenvalue
+        is below the root of the sum of their squares.
         """
         if self.sensitivity is None:
             return None
@@ -150,7 +144,7 @@ class TestResult(JudgedResult):
 
     def _sentences(self) -> Sentences:
         notes: dict[str, Any] = dict(self.notes)
-        # as the targets of a Cauchy distribution do in three of a thousand data sets, for every n
+        # targets of a Cauchy distribution exceed it in three of a thousand data sets, for every n
         reach, n = np.asarray(notes.get("far-targets", 0)), self.contributions.shape[-1]
         notes["far-targets"] = np.where(reach > 100 * n, reach, 0)
         if "reversed-sign" in notes:

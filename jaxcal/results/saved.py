@@ -1,7 +1,7 @@
-"""Results on disk: one .npz file, an array a leaf, beside a header in strict JSON; read exactly.
+"""Results on disk: an .npz file with one array per leaf and a header in strict JSON.
 
-``header.json`` says what the arrays are part of. Anything that reads .npz reads the arrays, under
-the names of the fields that they are.
+``header.json`` holds the structure. Other programs can read the arrays from the .npz file under the
+names of their fields.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ UNREADABLE = (
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Any]:
-    """A file to write that takes the place of ``path`` once it is whole: never half of one."""
+    """Yield a temporary file that replaces ``path`` after it is written completely."""
     beside = path.with_name(path.name + ".part")
     try:
         with beside.open("wb") as file:
@@ -56,7 +56,7 @@ def replacing(path: Path) -> Iterator[Any]:
 
 
 def save(value: Any, path: Path, provenance: Contents) -> None:
-    """Write a result. TypeError, naming the field, for what is neither number, word nor module."""
+    """Write a result. TypeError names a field that is no number, string or module."""
     arrays: dict[str, np.ndarray] = {}
     content = _packed(value, "", arrays)
     header = {"format": FORMAT, "provenance": provenance, "content": content}
@@ -70,7 +70,7 @@ def save(value: Any, path: Path, provenance: Contents) -> None:
 
 
 def load(path: Path) -> tuple[Any, Contents]:
-    """The result and its provenance. ValueError, naming the file, for anything else in it."""
+    """Return the result and its provenance. ValueError names a file with other contents."""
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -93,7 +93,7 @@ def load(path: Path) -> tuple[Any, Contents]:
 
 
 def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """A value as JSON; its arrays go into ``arrays`` under names that say where they belong."""
+    """Return a value as JSON; its arrays are added to ``arrays`` under the path of their field."""
 
     def inside(name: object, item: Any) -> Any:
         return _packed(item, f"{place}.{name}" if place else str(name), arrays)
@@ -117,7 +117,7 @@ def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """An array or scalar of NumPy or JAX; keys, and types that NumPy lacks, as whole numbers."""
+    """Add a NumPy or JAX array or scalar; keys, and types that NumPy lacks, as integers."""
     entry = {"as": "jax" if isinstance(value, jax.Array) else "numpy"}
     if isinstance(value, np.generic):
         entry["as"] = "scalar"
@@ -168,7 +168,7 @@ def _restored(array: np.ndarray, entry: Contents) -> Any:
         return array[()]
     if entry["as"] == "numpy":
         return array
-    with jax.enable_x64(True):  # a number of 64 bits stays one
+    with jax.enable_x64(True):  # keeps 64-bit types
         restored = jnp.asarray(array)
         if "key" not in entry:
             return restored
@@ -182,7 +182,7 @@ def _names(kind: Any) -> list[str]:
 
 
 def _class(name: str) -> Any:
-    """A module or named tuple of jaxcal by its name; nothing else is ever imported."""
+    """Return a module or named tuple of jaxcal by name; other classes are never imported."""
     home, _, word = name.rpartition(".")
     try:
         if not home.startswith("jaxcal."):
@@ -197,7 +197,7 @@ def _class(name: str) -> Any:
 
 
 def _object(kind: Any, values: Contents) -> Any:
-    """An object of these fields, as it was: without the work of its ``__init__``."""
+    """Return an object with these fields, without calling ``__init__``."""
     if not issubclass(kind, eqx.Module):
         return kind(**values)
     module = object.__new__(kind)
@@ -212,11 +212,11 @@ def _refused(word: str) -> None:
 
 Arguments = ParamSpec("Arguments")
 Outcome = TypeVar("Outcome")
-SOURCE = "_source"  # the attribute of a result that holds what is known of its call
+SOURCE = "_source"  # attribute of a result that describes its call
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Make the result of a function remember the call; under jit and vmap nothing is kept."""
+    """Make the result of a function record its call; not under jit and vmap."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
@@ -229,7 +229,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
 
 def provenance(result: Any, dtype: DTypeLike) -> Contents:
-    """Versions, class, type of the numbers, and the call as far as it is known."""
+    """Return versions, class, dtype, and the call if it is known."""
     unknown = {"function": None, "key": None, "n": None, "options": None}
     here = {
         "jaxcal": import_module("jaxcal").__version__,
@@ -237,7 +237,7 @@ def provenance(result: Any, dtype: DTypeLike) -> Contents:
         "result": type(result).__name__,
         "dtype": str(dtype),
     }
-    return here | getattr(result, SOURCE, unknown)  # one that was read brings its own versions
+    return here | getattr(result, SOURCE, unknown)  # loaded results have their own versions
 
 
 def _described(
@@ -261,7 +261,7 @@ def _described(
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Shape of an array or a list, or that of a batch of predictions."""
+    """Return the shape of an array or a list, or the batch shape of predictions."""
     for name in ("batch_shape", "shape"):
         if isinstance(shape := getattr(value, name, None), tuple) and shape:
             return shape
@@ -269,7 +269,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _plain_key(key: Any) -> Any:
-    """A key as the whole numbers that make it."""
+    """Return a key as integers."""
     if key is None or isinstance(key, int | Tracer):
         return key if isinstance(key, int) else None
     typed = hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -277,7 +277,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _in_short(value: Any) -> Any:
-    """Numbers and words as they are, anything longer in a few words."""
+    """Return numbers and strings unchanged, longer values abbreviated."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if not isinstance(value, float) or np.isfinite(value) else str(value)
     if isinstance(shape := getattr(value, "shape", None), tuple):

@@ -1,4 +1,4 @@
-"""Results in notebooks and tables: the report with its small figure, and a data frame."""
+"""Results in notebooks and tables: the report with a small figure, and a data frame."""
 
 import base64
 import html
@@ -14,10 +14,10 @@ from jaxcal.typing import Contents
 
 
 def figure(result: Any, names: Sequence[str], *, panel: tuple[float, float] = (4.8, 3.2)) -> Any:
-    """A matplotlib figure with a panel for each of these functions of `jaxcal.plots`."""
+    """Return a matplotlib figure with one panel per function of `jaxcal.plots`."""
     from matplotlib.figure import Figure
 
-    plots = import_module("jaxcal.plots")  # on use: plots come after results
+    plots = import_module("jaxcal.plots")  # imported late: plots depend on results
     whole = Figure(figsize=(panel[0] * len(names), panel[1]), layout="constrained")
     for name, ax in zip(names, np.ravel(whole.subplots(1, len(names))), strict=True):
         getattr(plots, name)(result, ax=ax)
@@ -25,7 +25,7 @@ def figure(result: Any, names: Sequence[str], *, panel: tuple[float, float] = (4
 
 
 def image(drawing: Any, *, dpi: int = 80, alt: str = "") -> str:
-    """A matplotlib figure as an HTML image that holds its own PNG."""
+    """Return a matplotlib figure as an HTML image with embedded PNG."""
     buffer = io.BytesIO()
     drawing.savefig(buffer, format="png", dpi=dpi)
     data = base64.b64encode(buffer.getvalue()).decode()
@@ -46,7 +46,7 @@ img { max-width: 100%; } li { margin: .3rem 0; }
 
 
 def page(title: str, body: str) -> str:
-    """A page of HTML that needs no other file."""
+    """Return a self-contained HTML page."""
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'
         f"{html.escape(title)}</title><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
@@ -54,7 +54,7 @@ def page(title: str, body: str) -> str:
 
 
 def in_html(result: Any) -> str:
-    """The report as text and, where there is one result with numbers, its figure. Never fails."""
+    """Return the report as HTML, with a figure for a single concrete result. Never raises."""
     text = f"<pre>{html.escape(repr(result))}</pre>"
     if result.traced or result.batch_shape:
         return text
@@ -62,12 +62,12 @@ def in_html(result: Any) -> str:
         drawing = result._figure()
         alt = type(result).__name__
         return text if drawing is None else f"<div>{text}{image(drawing, alt=alt)}</div>"
-    except Exception:  # a notebook that cannot draw still shows the numbers
+    except Exception:  # without a figure the notebook still shows the numbers
         return text
 
 
 def to_frame(result: Any, rows: Sequence[str]) -> Any:
-    """A pandas data frame; ImportError with what to install where pandas is not there."""
+    """Return a pandas data frame; an ImportError says what to install."""
     try:
         import pandas as pd  # pyright: ignore[reportMissingImports]
     except ImportError:

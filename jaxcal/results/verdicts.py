@@ -1,16 +1,16 @@
-"""Rejected, not rejected, or cannot tell: one judge for every result with a p-value."""
+"""Verdicts "rejected", "not rejected" or "cannot tell" of every result with a p-value."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-ENDLESS = 10**6  # observations, for a null whose draws alone limit it
+ENDLESS = 10**6  # so many observations that only its draws limit a null
 
 
 @runtime_checkable
 class Judged(Protocol):
-    """A result with a p-value, one or a batch, to be judged at a level unless there is a reason."""
+    """Protocol of results with a p-value, one or a batch, that have a verdict at a level."""
 
     @property
     def _decides(self) -> Any: ...
@@ -21,7 +21,7 @@ class Judged(Protocol):
 
 
 def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -> Any:
-    """The first text whose condition holds, or ""; an array for a batch of this shape."""
+    """Return the first text whose condition holds, or ""; an array for a batch of this shape."""
     holds = [np.broadcast_to(np.asarray(where), shape) for _, where in cases]
     nothing = np.full(shape, "")
     texts = np.select(holds, [text for text, _ in cases], default="") if cases else nothing
@@ -29,15 +29,15 @@ def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -
 
 
 def judge(result: Judged) -> Any:
-    """One of "rejected", "not rejected", "cannot tell"; an array for a batch."""
+    """Return "rejected", "not rejected" or "cannot tell"; an array for a batch."""
     p = np.asarray(result._decides)
     decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
-    told = np.where(np.asarray(result.reason) == "", decided, "cannot tell")
-    return told if p.ndim else str(told)
+    verdicts = np.where(np.asarray(result.reason) == "", decided, "cannot tell")
+    return verdicts if p.ndim else str(verdicts)
 
 
 def count_verdicts(result: Judged) -> str:
-    """How many results of a batch came out which way, in words."""
+    """Return how many results of a batch have which verdict, in words."""
     verdicts = np.asarray(judge(result))
     shares = [
         f"{outcome} in {int(np.sum(verdicts == outcome))}"
@@ -47,12 +47,12 @@ def count_verdicts(result: Judged) -> str:
 
 
 def confidence(level: float) -> str:
-    """The confidence of limits that go with a test of this level, in words: "95 %"."""
+    """Return the confidence of limits for a test of this level, in words: "95 %"."""
     return f"{100 * (1 - level):g} %"
 
 
 def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
-    """Why the null can give no p-value up to the level for n observations; "" where it can."""
+    """Return why the null has no p-value up to the level for n observations; "" if it has."""
     least = least_p_value(n)
     if least <= level:
         return ""
@@ -68,7 +68,7 @@ def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: flo
 
 
 def in_words(result: Judged) -> str:
-    """The verdict on one result, or why there is none."""
+    """Return the verdict on one result, or why there is none."""
     at = f"at level {result.level:g}"
     match judge(result):
         case "rejected":

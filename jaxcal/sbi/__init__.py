@@ -1,4 +1,4 @@
-"""Posteriors of simulation-based inference: bring your own, from JAX, numpyro, torch or arrays."""
+"""Tests of posteriors of simulation-based inference, from JAX, numpyro, torch or arrays."""
 
 from jaxcal.sbi.adapters import as_draws, predictions
 from jaxcal.sbi.check import check_posterior, kccsd_test, kcsd_test

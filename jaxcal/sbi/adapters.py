@@ -1,4 +1,4 @@
-"""Whatever form a user has a posterior in, as something with scores; draws as one array."""
+"""Adapters: posteriors of any form as something with scores, and draws as one array."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -26,18 +26,15 @@ from jaxcal.typing import ArrayLike, Key, Observations, PosteriorLike, PriorLike
 
 
 def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Posterior:
-    """The posterior in whatever form the user has it, as a `Posterior`: something with scores.
+    """Return a `Posterior`, something with scores, from any supported form; else TypeError.
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
-        thetas: The parameters as the user has them: tensors mean that functions are torch's.
+        thetas: Parameters as the user passed them; tensors mean that functions are torch's.
         prior: A prior of torch, for estimators that lack one.
 
     Returns:
-        The posterior itself where it has scores, or an adapter.
-
-    Raises:
-        TypeError: there is no way to scores.
+        The posterior itself if it has scores, or an adapter.
     """
     if isinstance(posterior, Scores):
         return ArrayPosterior(posterior)
@@ -74,22 +71,19 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
 def predictions(
     posterior: PosteriorLike, xs: Observations, *, prior: PriorLike | None = None
 ) -> Any:
-    """The posteriors given n observations, as the rest of the library takes predictions.
+    """Return the posteriors given n observations as predictions, for other tests of the library.
 
-    They are over the parameters as they are; `score_pairs` brings them to the whole space. Those of
-    torch compute their densities by calling back to torch: `jaxcal.coverage.coverage` counts with
-    them and your own draws, and `jaxcal.candidates.exchangeability_test` needs no draws.
+    They are over the original parameters; `score_pairs` maps these to the whole space. Posteriors
+    of torch compute their densities by callbacks to torch. `jaxcal.coverage.coverage` takes them
+    with your own draws; `jaxcal.candidates.exchangeability_test` needs no draws.
 
     Args:
-        posterior: As in `jaxcal.sbi.score_pairs`.
-        xs: [n, ..] observations; a tensor says that a function is torch's.
+        posterior: As in `jaxcal.sbi.score_pairs`, with log densities (TypeError otherwise).
+        xs: [n, ..] observations; a tensor means that a function is torch's.
         prior: A prior of torch, for estimators that lack one.
 
     Returns:
         `jaxcal.Unnormalized`, or a distribution, with batch shape [n].
-
-    Raises:
-        TypeError: the posterior has no log densities.
 
     Example:
         >>> import jax
@@ -122,11 +116,11 @@ class ConditionalPosterior:
         return self._at(xs).scored(thetas, xs, nodes)
 
     def predictions(self, xs: Observations) -> Any:
-        """The distributions given xs."""
+        """Return the distributions given xs."""
         return self._at(xs).predictions(xs)
 
     def sample(self, key: Key, xs: Observations, m: int) -> Float[Array, "n m d"]:
-        """m draws of each."""
+        """Return m draws of each posterior."""
         return self._at(xs).sample(key, xs, m)
 
     def _at(self, xs: Observations) -> DistributionPosterior:
@@ -141,7 +135,7 @@ class ConditionalPosterior:
 
 
 def _needs_one(function: Any) -> bool:
-    """Whether a function needs one argument and takes no second."""
+    """Return whether a function needs one argument and takes no second."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -151,10 +145,10 @@ def _needs_one(function: Any) -> bool:
 
 
 def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
-    """Draws of n posteriors as one array, for ranks and coverage.
+    """Return draws of n posteriors as one array, for ranks and coverage.
 
-    Chains of ArviZ are thinned to the effective size of their worst parameter, since ranks want
-    independent draws, and all posteriors to the least number of draws among them.
+    Ranks need independent draws, so chains of ArviZ are thinned to the effective size of their
+    worst parameter. All posteriors are then thinned to the smallest number of draws among them.
 
     Args:
         draws: One of these.
@@ -162,19 +156,15 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
             - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
               gives [m, n, d]: transpose the first two axes.
             - A dict of arrays [n, m] or [n, m, k], as BayesFlow samples.
-            - A list of n dicts of columns [m] or [m, ..], or n data frames, one for each
-              observation: ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy. Columns do
-              not say which chain they are of: thin them to independent draws before.
-            - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one for each
+            - A list of n dicts of columns [m] or [m, ..], or n data frames, one per observation:
+              ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy. Columns do not identify
+              chains: thin them to independent draws first.
+            - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one per
               observation.
-        names: Variables of a dict or of ArviZ to take, in this order; all by default.
+        names: Variables of a dict or of ArviZ to use, in this order; all by default.
 
     Returns:
-        Draws [n, m, d]; the entries of variables that are arrays lie side by side.
-
-    Raises:
-        ValueError: shapes disagree, or chains hold fewer than two independent draws.
-        TypeError: it is none of these.
+        Draws [n, m, d]; the entries of array variables are adjacent columns.
 
     Example:
         >>> import jax
@@ -202,7 +192,7 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
 
 
 def _stacked(draws: Any) -> Any:
-    """The draws, with a list of dicts or data frames as one dict of arrays [n, m, ..]."""
+    """Return the draws, with a list of dicts or data frames as one dict of arrays [n, m, ..]."""
     if hasattr(draws, "posterior"):
         raise TypeError(
             f"draws: got one {type(draws).__name__}, which is about one observation: pass a list "
@@ -227,8 +217,8 @@ def _stacked(draws: Any) -> Any:
 
 
 def _is_table(value: object) -> bool:
-    """Whether this is a dict of columns or a data frame; mappings of ArviZ and xarray hold chains
-    as attributes."""
+    """Return whether this is a dict of columns or a data frame; mappings of ArviZ and xarray hold
+    chains as attributes instead."""
     chains = hasattr(value, "posterior") or hasattr(value, "data_vars")
     return (isinstance(value, Mapping) and not chains) or (
         hasattr(value, "columns") and hasattr(value, "iloc")
@@ -238,9 +228,9 @@ def _is_table(value: object) -> bool:
 def paired(
     draws: ArrayLike, thetas: ArrayLike, names: Sequence[str] | None
 ) -> tuple[Float[Array, "n m d"], Array, Sequence[str] | None]:
-    """Draws and parameters with the same columns, and the names of these where they are known.
+    """Return draws and parameters with the same columns, and their names if they are known.
 
-    Columns are aligned by name: by those of ``thetas`` where it is a dict, else by ``names``.
+    Columns are aligned by the names of ``thetas`` if it is a dict, else by ``names``.
     """
     draws = _stacked(draws)
     variables = _variables(draws)
@@ -268,7 +258,7 @@ def paired(
 
 
 def _variables(draws: ArrayLike) -> list[str] | None:
-    """Names of the variables that draws come with; None for an array."""
+    """Return the names of the variables in draws; None for an array."""
     if isinstance(draws, Mapping):
         return [str(name) for name in draws]
     if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
@@ -277,7 +267,7 @@ def _variables(draws: ArrayLike) -> list[str] | None:
 
 
 def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The names, which must be those of the variables in some order."""
+    """Return the names, which must be those of the variables in some order."""
     if sorted(names) != sorted(variables):
         raise ValueError(
             f"names: the draws hold {', '.join(variables)}, the parameters are called "
@@ -287,7 +277,7 @@ def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _columns(names: Sequence[str], parts: Sequence[Array]) -> list[str]:
-    """A name for each column of the parts [n, ..]; those of one part are counted from 0."""
+    """Return a name per column of the parts [n, ..]; those of one part are numbered from 0."""
     sizes = [int(np.prod(part.shape[1:], dtype=int)) for part in parts]
     return [
         name if size == 1 else f"{name}[{i}]"
@@ -310,7 +300,7 @@ def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Arra
 
 
 def _independent(data: PyTree, names: Sequence[str] | None) -> np.ndarray:
-    """About independent draws [m, d] of one posterior, by the effective size of its chains."""
+    """Return nearly independent draws [m, d] of one posterior, by the effective sample size."""
     import arviz  # pyright: ignore[reportMissingImports]
 
     posterior = data.posterior
@@ -326,7 +316,7 @@ def _independent(data: PyTree, names: Sequence[str] | None) -> np.ndarray:
 
 
 def _spaced(n: int, m: int) -> np.ndarray:
-    """m of n positions, evenly spaced."""
+    """Return m of n positions, evenly spaced."""
     return np.linspace(0, n - 1, m).round().astype(int)
 
 

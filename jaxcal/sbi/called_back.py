@@ -1,7 +1,7 @@
-"""Log densities that JAX programs compute by calling back to Python.
+"""Log densities that JAX programs compute by callbacks to Python.
 
-Which posterior computes them is an operand of the program, a number that the host looks up. So
-posteriors of one shape share one program, and no program keeps a posterior alive.
+The posterior is an operand of the program, a number that the host looks up. So posteriors of one
+shape share one program, and no program keeps a posterior alive.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from jaxcal.typing import Scalar
 
 @runtime_checkable
 class Outside(Protocol):
-    """Densities computed outside of JAX, on arrays, row by row."""
+    """Protocol of densities computed outside of JAX, on arrays, row by row."""
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
 
@@ -38,15 +38,15 @@ NUMBERS = itertools.count()
 class Handles:
     """The number in `POSTERIORS` of the posterior of each row.
 
-    Numbers that are known, and not traced, keep their posteriors alive: so do all copies that
-    ``jax.tree.map`` makes, outside of compiled programs.
+    Concrete numbers keep their posteriors alive, as do all copies that ``jax.tree.map`` makes
+    outside of compiled programs.
     """
 
     def __init__(self, numbers: Any):
         self.numbers = numbers
         traced = isinstance(numbers, Tracer)
-        known = () if traced or not isinstance(numbers, jax.Array | np.ndarray) else numbers
-        self.kept = [POSTERIORS.get(int(number)) for number in np.unique(np.asarray(known))]
+        concrete = () if traced or not isinstance(numbers, jax.Array | np.ndarray) else numbers
+        self.kept = [POSTERIORS.get(int(number)) for number in np.unique(np.asarray(concrete))]
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         return (self.numbers,), None
@@ -60,7 +60,7 @@ class Handles:
 
 
 def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
-    """The posteriors given n observations ``xs`` [n, ..], computed by ``posterior``."""
+    """Return the posteriors given n observations ``xs`` [n, ..], computed by ``posterior``."""
     number = next(NUMBERS)
     POSTERIORS[number] = posterior
     n = len(jax.tree.leaves(xs)[0])
@@ -68,10 +68,10 @@ def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
 
 
 def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
-    """Of one observation and one parameter vector.
+    """Return the log density of one parameter vector given one observation.
 
-    ``jax.vmap`` makes one call of many rows; ``jax.grad`` asks for the score, and a second
-    derivative in forward mode for a product with the Hessian.
+    ``jax.vmap`` makes one call for many rows. ``jax.grad`` requests the score; its derivative in
+    forward mode requests a product with the Hessian.
     """
 
     @jax.custom_jvp
@@ -100,7 +100,7 @@ def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
 def _call(
     method: str, shapes: tuple[PyTree, ...], params: tuple[Handles, PyTree], *vectors: Array
 ) -> PyTree:
-    """``method(thetas, xs, ..)`` of the posterior of each of the rows that ``vmap`` gathers."""
+    """Return ``method(thetas, xs, ..)`` of the posterior of each row that ``vmap`` gathers."""
     handles, x = params
     dtype, *wanted = shapes
     outputs = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in wanted)

@@ -1,4 +1,4 @@
-"""Tests of a posterior from its simulated pairs: each arrow composed, nothing new computed."""
+"""Tests of a posterior from its simulated pairs, composed of the tests of predictions."""
 
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ from jaxcal.typing import (
     PriorLike,
 )
 
-SPLIT_UP_TO = 2000  # pairs, unless asked for
+SPLIT_UP_TO = 2000  # most pairs for which the statistic is split over parameters by default
 
 
 @recorded
@@ -53,9 +53,9 @@ def kccsd_test(
 ) -> PosteriorResult:
     """Test from scores that the posterior is calibrated, on n simulated pairs.
 
-    The kernel compares posteriors by their scores at draws of the prior. No draws from the
-    posterior and no constant are needed; parameters with bounds are brought to the whole line
-    first. The prior itself passes this test: ask `kcsd_test` too, or `check_posterior`.
+    The kernel compares posteriors by their scores at draws of the prior. Neither draws from the
+    posterior nor its constant are needed; bounded parameters are mapped to the whole line first.
+    The prior itself passes this test: also use `kcsd_test`, or `check_posterior`.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -63,8 +63,8 @@ def kccsd_test(
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
         prior: Base measure of the kernel, as in `score_pairs`.
-        bounds: (low, high) of the parameters, where the prior does not say.
-        names: One a parameter.
+        bounds: (low, high) of the parameters, if the prior does not define them.
+        names: One per parameter.
         n_nodes: Draws of the prior at which posteriors are compared; None takes
             max(10, 2 d + 2).
         null: Null distribution of the statistic.
@@ -74,11 +74,8 @@ def kccsd_test(
         **options: Those of `jaxcal.kccsd_test`.
 
     Returns:
-        `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN.
-
-    Raises:
-        ValueError: As in `score_pairs`.
-        TypeError: As in `score_pairs`.
+        `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN. Errors: as in
+        `score_pairs`.
 
     Cost: n (n_nodes + 1) scores and n^2 kernel values.
 
@@ -123,20 +120,19 @@ def kcsd_test(
     coordinates: bool | None = None,
     **options: Any,
 ) -> PosteriorResult:
-    """Test from scores that the posterior is right given x, the stronger question.
+    """Test from scores that the posterior is right given x, a stronger hypothesis.
 
-    The kernel compares observations; trends of the errors along each of their features are looked
-    for as well.
+    The kernel compares observations; errors that change along their features are tested as well.
 
     Args:
         key: Random key: typed, legacy or an integer.
         posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
-        summaries: [n, q] learned or chosen features of xs; images and long series want them.
+        summaries: [n, q] learned or chosen features of xs, needed for images and long series.
         prior: Base measure of the kernel, as in `score_pairs`.
-        bounds: (low, high) of the parameters, where the prior does not say.
-        names: One a parameter.
+        bounds: (low, high) of the parameters, if the prior does not define them.
+        names: One per parameter.
         n_nodes: Draws of the prior at which posteriors are compared; None takes
             max(10, 2 d + 2).
         null: Null distribution of the statistic.
@@ -145,11 +141,8 @@ def kcsd_test(
         **options: Those of `jaxcal.kcsd_test`.
 
     Returns:
-        `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN.
-
-    Raises:
-        ValueError: As in `score_pairs`.
-        TypeError: As in `score_pairs`.
+        `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN. Errors: as in
+        `score_pairs`.
 
     Cost: n (n_nodes + 1) scores and n^2 kernel values.
 
@@ -200,44 +193,40 @@ def check_posterior(
     coverage: Coverage | None = None,
     exclude_invalid_x: bool = False,
 ) -> PosteriorReport:
-    """Check a posterior on simulated pairs: calibrated, right given x, and what is off where.
+    """Check a posterior on simulated pairs: test it, and report its errors by parameter and region.
 
-    What is asked follows from what the posterior offers. With log densities: the aggregated
-    `jaxcal.calibration_test`, and ranks (SBC) and coverage among exchangeable candidates. With
-    cheap draws too, these are the candidates; otherwise chains that start at the parameter, which
-    need no burn-in. The second question, whether the posterior is right given x, is asked by the
-    same test with x as ``inputs``. With scores alone: `kccsd_test` and `kcsd_test`.
+    The tests depend on what the posterior offers. With log densities: the aggregated
+    `jaxcal.calibration_test`, and ranks (SBC) and coverage among exchangeable candidates. These are
+    draws if they are cheap, otherwise chains that start at the parameter and need no burn-in. The
+    same test with x as ``inputs`` tests whether the posterior is right given x. With scores only:
+    `kccsd_test` and `kcsd_test`.
 
     Args:
         key: Random key: typed, legacy or an integer.
         posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
-        summaries: [n, q] learned or chosen features of xs; images and long series want them.
+        summaries: [n, q] learned or chosen features of xs, needed for images and long series.
         prior: Where posteriors are compared, as in `score_pairs`.
-        bounds: (low, high) of the parameters, where the prior does not say.
-        names: One a parameter.
+        bounds: (low, high) of the parameters, if the prior does not define them.
+        names: One per parameter.
         n_nodes: Draws of the prior at which posteriors are compared; None takes
             max(10, 2 d + 2).
         draws: [n, m, d] independent draws of each posterior, or what `as_draws` takes.
-        n_draws: How many draws of each posterior to take where it draws cheaply.
-        chains: How candidates are made where there are no draws: a `jaxcal.candidates.Chains`,
-            which jumps by draws of the prior where it has no nodes of its own, or any other
-            proposal; None leaves ranks and coverage out.
+        n_draws: Number of draws of each posterior, if these are cheap.
+        chains: Proposal of candidates without draws: a `jaxcal.candidates.Chains`, which uses draws
+            of the prior as nodes if it has none, or any other; None omits ranks and coverage.
         null: Null distribution of the statistics.
-        level: Level of the verdict, which is about all p-values together, and of limits.
-        coordinates: As in `kccsd_test`, for the question given x of scores alone.
-        coverage: A result of `jaxcal.coverage.coverage` to take into the verdict.
+        level: Level of the verdict, which combines all p-values, and of limits.
+        coordinates: As in `kccsd_test`, for scores given x.
+        coverage: A result of `jaxcal.coverage.coverage` to include in the verdict.
         exclude_invalid_x: Leave out pairs whose x is not finite, as in `score_pairs`.
 
     Returns:
-        `PosteriorReport`: prints what is off in words; `jaxcal.plots.posterior_figure` draws it.
+        `PosteriorReport`, which prints the errors in words; `jaxcal.plots.posterior_figure` draws
+        it. Errors: as in `score_pairs`.
 
-    Raises:
-        ValueError: As in `score_pairs`, and for draws of another shape.
-        TypeError: As in `score_pairs`, and for a coverage that is no `Coverage`.
-
-    Cost: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products a pair;
+    Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products;
     n_draws log densities more, or 384 and 200 gradients for the chains. Linear in n.
 
     Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test` and `kcsd_test`.
@@ -277,7 +266,7 @@ def check_posterior(
 
 
 def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> PosteriorResult:
-    """The aggregated test where there are log densities, else that of the scores alone."""
+    """Return the aggregated test if there are log densities, else the test of scores."""
     if pairs.predictions is None:
         return kccsd_test(key, pairs, null=null, level=level, coordinates=False)
     test = partial(_of_densities, null=null, level=level)
@@ -287,7 +276,7 @@ def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) ->
 def _given_x(
     key: Key, pairs: ScoredPairs, null: nulls.Null, level: float, coordinates: bool | None
 ) -> PosteriorResult:
-    """The same with x as inputs, else the scores given x."""
+    """Return the test given x: `calibration_test` with x as inputs, or `kcsd_test` of scores."""
     if pairs.predictions is None:
         return kcsd_test(key, pairs, null=null, level=level, coordinates=coordinates)
     test = partial(_of_densities, null=null, level=level, inputs=inputs_of(pairs))
@@ -308,7 +297,7 @@ def _tested(
     *,
     conditional: bool,
 ) -> PosteriorResult:
-    """A test of the pairs, ``test(key, pairs, split)``, with its diagnosis."""
+    """Return the result and diagnosis of a test of the pairs, ``test(key, pairs, split)``."""
     test_key, split_key = jax.random.split(key)
     result = test(test_key, pairs, _split(coordinates, pairs))
     by_ranks = None
@@ -366,7 +355,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
     n, q = pairs.features.shape
     features = pairs.features.astype(pairs.thetas.dtype)
     predictors: Array = pairs.scores.at_nodes.reshape(n, -1)
-    if conditional:  # the posterior is a function of x, so both are known
+    if conditional:  # the posterior is a function of x, so both may be conditioned on
         predictors = jnp.concatenate([predictors, features], axis=1)
     searched = features if q <= MOST_FEATURES else None
     claims = _claims(pairs.thetas, pairs.scores)
@@ -386,8 +375,8 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
 
 @jax.jit
 def _claims(thetas: Array, scores: Scores) -> Claims | None:
-    """Centres and covariances of the posteriors, as far as their scores tell; computed in units of
-    the pairs."""
+    """Return centres and covariances of the posteriors from their scores, computed in units of the
+    pairs."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
     at_targets = units.scores(scores.at_targets)

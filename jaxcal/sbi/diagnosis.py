@@ -1,14 +1,14 @@
-r"""Too high or too low, too wide or too narrow: simple functions put into Stein's identity.
+r"""Direction of a posterior's errors (shift, spread), from simple functions in Stein's identity.
 
 If every posterior p is right given what is conditioned on (its own scores, or x), then for any
-function f with :math:`E_p|f s_p| < \infty` that fades out at infinity,
-:math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0`. With f = 1 this is about the mean, with
-:math:`f = \theta_k - c` about the spread, and with either times a function of x about a region.
+function f with :math:`E_p|f s_p| < \infty` that vanishes at infinity,
+:math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0`. f = 1 tests the mean,
+:math:`f = \theta_k - c` the spread; multiplied by a function of x they test a region of x.
 
-A score asks about a parameter **given the others**: where parameters are correlated it accuses
-innocent ones. The scores of all parameters together, put right by the covariance of a Gaussian
-posterior, ask about each by itself (`jaxcal.moments.marginal_means`); of other posteriors no
-parameter is named from scores.
+A score concerns a parameter **given the others**: with correlations it also indicates correct
+parameters. For a Gaussian posterior the scores of all parameters times the covariance concern each
+parameter by itself (`jaxcal.moments.marginal_means`); for other posteriors scores identify no
+parameter.
 """
 
 from functools import partial
@@ -30,36 +30,35 @@ FOLDS, LANDMARKS = 5, 200
 
 
 class Diagnosis(eqx.Module):
-    r"""Which parameter is off, which way, and for which observations; `Means` of d moments each.
+    r"""Errors of each parameter, their direction and trends in x; `Means` of d moments each.
 
     Limits have confidence 1 - level. Errors **given the other parameters** show in all parameters
-    dependent on the one that is off; errors of a parameter **by itself** do not. Sizes and limits
-    from scores are exact for Gaussian posteriors; p-values are valid for all, but a small one of
-    another posterior says that something is off, not which parameter. Of ranks among draws
-    everything here is exact.
+    dependent on the wrong one; errors of a parameter **by itself** do not. Sizes and limits from
+    scores are exact for Gaussian posteriors. p-values are valid for all, but a small one for
+    another posterior does not identify a parameter. With ranks among draws everything is exact.
 
     Attributes:
-        shift: How far the posterior lies too high in a parameter by itself, in the standard
-            deviations that the posteriors claim. Limits are NaN where scores are not linear (as in
-            `jaxcal.results.Coordinates`). None without scores at more nodes than parameters, which
-            the covariances of the posteriors need.
-        bias: Given the other parameters: the score :math:`s_k` over its root mean square, how far
-            too high, in units of the parameter's actual spread about it given the others.
-        spread: Given the other parameters: of :math:`1 + s_k (\theta_k - c_k)`, with c_k a
+        shift: Shift of a parameter by itself, positive if the posterior is too high, in the
+            standard deviations that the posteriors claim. Limits are NaN for nonlinear scores (as
+            in `jaxcal.results.Coordinates`). None without scores at more nodes than parameters,
+            which the covariances of the posteriors need.
+        bias: Shift given the other parameters: the score :math:`s_k` over its root mean square, in
+            units of the parameter's actual conditional spread.
+        spread: Spread given the other parameters, from :math:`1 + s_k (\theta_k - c_k)`, with c_k a
             regression of theta_k on what is conditioned on, fitted to other pairs. For Gaussian
-            posteriors with independent parameters 1 - (actual variance / claimed), so negative
-            where they are overconfident. p-values of shift and spread together after Holm, those
-            of bias by themselves (where shift is None: bias and spread).
-        shift_trend: Shift (bias where it is None) times the rank of feature j, from -1 to 1, d q
-            moments, parameter by parameter. Valid where the question is conditional, and None
-            otherwise; corrected together with ``spread_trend``.
-        spread_trend: The same of the spread.
+            posteriors with independent parameters 1 - (actual variance / claimed), so negative for
+            overconfidence. Shift and spread are corrected together by Holm's method, bias by itself
+            (if shift is None: bias and spread together).
+        shift_trend: Shift (or bias, if it is None) times the rank of feature j, from -1 to 1, d q
+            moments, parameter by parameter. For conditional tests only, None otherwise; corrected
+            together with ``spread_trend``.
+        spread_trend: The same for the spread.
         strongest: Parameter and feature of the strongest trend, [2].
         thirds: Shift, and spread, of that parameter in the lowest, middle and highest third of
             that feature, [2, 3].
-        marginal_spread: The logarithm of claimed over actual deviation of each parameter by
-            itself, with Holm's correction of its own, as in `jaxcal.results.Coordinates`. None
-            where shift is; NaN where the scores of posteriors are not linear.
+        marginal_spread: Logarithm of claimed over actual deviation of each parameter by itself,
+            with its own Holm correction, as in `jaxcal.results.Coordinates`. None if shift is; NaN
+            for nonlinear scores.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..,
             as ``marginal_spread``; None also without pairs.
     """
@@ -89,14 +88,13 @@ def diagnose(
     claimed_centers: Float[Array, "n d"] | None = None,
     exact: Bool[Array, ""] | bool = True,
 ) -> Diagnosis:
-    """Moments of free parameters and their scores; ``predictors``: what is conditioned on.
+    """Return the diagnosis from free parameters, their scores, and ``predictors`` conditioned on.
 
-    ``features``: those to look for trends along; used only where ``conditional``. ``covariances``
-    and ``claimed_centers`` of the posteriors, functions of nothing but them, ``exact`` where scores
-    are linear. Without claimed centres spreads of parameters by
-    themselves and correlations are about regressed ones, whose errors the limits do not know.
-    Limits are those of tests of this ``level``, of confidence 1 - level. p-values by Student's t:
-    from about a hundred pairs on. Cost O(n 300^2).
+    ``features``: candidates for trends, used only if ``conditional``. ``covariances`` and
+    ``claimed_centers`` are functions of the posteriors only; ``exact``: whether scores are linear.
+    Without claimed centres, marginal spreads and correlations use regressed ones, whose errors the
+    limits ignore. Limits have confidence 1 - ``level``. p-values by Student's t are valid from
+    about a hundred pairs on. Cost O(n 300^2).
     """
     centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
@@ -140,7 +138,7 @@ def diagnose(
 def _together(
     first: Float[Array, "n k"], second: Float[Array, "n k"], level: Scalar | float
 ) -> tuple[Means, Means]:
-    """Means of two sets of moments, with p-values corrected for both together."""
+    """Return means of two sets of moments, with p-values corrected jointly."""
     both = marginal_means.means(jnp.concatenate([first, second], axis=1), level=level)
     k = first.shape[1]
     return Means(*(part[:k] for part in both)), Means(*(part[k:] for part in both))
@@ -149,14 +147,13 @@ def _together(
 def cross_fitted_means(
     key: Key, predictors: Float[Array, "n p"], thetas: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
-    """A regression of theta on ``predictors``, each pair predicted from the other folds.
+    """Return a cross-fitted regression of theta on ``predictors``.
 
-    Ridge regression on the features, bent by arcsinh so that outliers keep their places, and on
-    Gaussian kernels about 200 of them, spread over their order by values; the penalty is chosen by
-    generalized cross-validation inside the folds it is fitted to. Folds are drawn by the key and
-    ``predictors`` (and thetas where these are equal for several pairs), so permuted pairs stay in
-    their folds. A prediction never saw its own theta, which keeps Stein's identity exact however
-    well it fits.
+    Ridge regression on the features, transformed by arcsinh to limit outliers, and on Gaussian
+    kernels at about 200 of them, evenly spaced in their order by values; the penalty is chosen by
+    generalized cross-validation inside the training folds. Folds depend on the key and
+    ``predictors`` (and thetas if these are equal for several pairs), so permuted pairs stay in
+    their folds. No prediction depends on its own theta, so Stein's identity holds exactly.
     """
     n = len(thetas)
     z = jnp.arcsinh(_standard(predictors))
@@ -183,7 +180,7 @@ def cross_fitted_means(
         penalties = 10.0 ** jnp.linspace(-6, 1, 15, dtype=phi.dtype)
 
         def error(penalty: Array) -> Array:
-            """Squared error per degree of freedom left, one a target."""
+            """Return the squared error per residual degree of freedom, for each target."""
             used = jnp.sum(values / (values + penalty))
             shrunk = 1 / (values + penalty)
             power = jnp.sum(ts**2 * rows[:, None], axis=0) / count
@@ -200,7 +197,7 @@ def cross_fitted_means(
 
 
 def _standard(values: Array) -> Array:
-    """About the median, in units of the median distance from it."""
+    """Center at the median and divide by the median distance from it."""
     gaps = values - jnp.median(values, axis=0, keepdims=True)
     scale = jnp.median(jnp.abs(gaps), axis=0, keepdims=True)
     scale = jnp.where(scale > 0, scale, jnp.std(values, axis=0, keepdims=True))

@@ -1,8 +1,8 @@
 r"""Posteriors of numpyro models and guides, over their unconstrained latent variables.
 
-numpyro brings every latent site to the whole space by the bijection of its support; the density of
-the unconstrained variables carries the log-Jacobian. Those variables, flattened, are the
-parameters here, so positive, ordered, simplex and matrix-valued sites need nothing else.
+numpyro maps every latent site to the whole space by the bijection of its support; the density of
+the unconstrained variables includes the log-Jacobian. These variables, flattened, are the
+parameters here, so positive, ordered, simplex and matrix-valued sites need no special treatment.
 """
 
 import inspect
@@ -26,28 +26,23 @@ Program: TypeAlias = Callable[..., Any]  # a model or a guide of numpyro
 class NumpyroPosterior:
     """The posterior of a numpyro model, over its unconstrained latent variables.
 
-    Sites that are observed besides ``observed``, ``numpyro.factor`` and scaled sites change the
-    density of the latent variables and not what the model simulates: with them, `pairs` is an
-    error, and only pairs from elsewhere can be tested. numpyro's autoguides are fitted to one x:
-    give `GuidePosterior` instead.
+    Observed sites other than ``observed``, ``numpyro.factor`` and scaled sites change the density
+    of the latent variables but not what the model simulates: with them `pairs` is an error, and
+    only pairs from elsewhere can be tested. Latent sites must be continuous. numpyro's autoguides
+    are fitted to one x: use `GuidePosterior` instead.
 
     Args:
         model: ``model(x)`` puts priors on its latent sites and observes x
             (``numpyro.sample(.., obs=x)``); ``model(None)`` simulates it. Among several arguments x
             is the first that neither ``arguments`` nor ``inputs`` name.
-        observed: Name of the site that is observed, or names of several, in which case x is a dict
-            of them.
+        observed: Name of the observed site, or names of several; x is then a dict of them.
         arguments: Further arguments of the model by name, the same for all observations.
-        inputs: Names of further arguments that every observation has its own of, such as a design;
-            xs is then a dict that holds them too, each with a leading axis n.
-        guide: A trained amortized guide with the same arguments and latent sites, to test it
+        inputs: Names of further arguments that differ between observations, such as a design; xs is
+            then a dict that includes them, each with a leading axis n.
+        guide: A trained amortized guide with the same arguments and latent sites, to be tested
             instead of the model's own posterior.
         params: The guide's parameters.
-        batch: Gradients under way at once.
-
-    Raises:
-        ValueError: a latent site is discrete, or there is none.
-        TypeError: an argument is of the wrong kind.
+        batch: Number of gradients computed at once.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpyro
@@ -93,19 +88,16 @@ class NumpyroPosterior:
     def pairs(
         self, key: KeyLike, n: int, inputs: Mapping[str, ArrayLike] | None = None
     ) -> tuple[Float[Array, "n d"], PyTree]:
-        """n unconstrained parameters from the prior, and an observation for each.
+        """Return n unconstrained parameters from the prior, and an observation for each.
 
         Args:
             key: Random key: typed, legacy or an integer.
-            n: How many.
+            n: Number of pairs.
             inputs: The model's ``inputs`` by name, each with a leading axis n.
 
         Returns:
-            Parameters [n, d], and the observed site or a dict of the sites and inputs.
-
-        Raises:
-            ValueError: the model does not simulate what it says is observed, or is conditioned on
-                more than that, so that its pairs would not be draws of its joint density.
+            Parameters [n, d], and the observed site or a dict of the sites and inputs. ValueError
+            if the model's joint density is not what it simulates.
         """
         return self._pairs(key, n, inputs, strict=True)
 
@@ -135,30 +127,30 @@ class NumpyroPosterior:
         return thetas, xs[self.observed[0]] if self.single and not inputs else xs
 
     def free(self, latents: dict[str, Array]) -> Float[Array, "n d"]:
-        """Constrained latents, each with a leading axis n, as unconstrained vectors [n, d]."""
+        """Return constrained latents, each with leading axis n, as unconstrained vectors [n, d]."""
         if self.unravel is None:
             raise ValueError("inputs: the sites are known once `pairs` or `scored` has seen some")
         one = jax.jit(jax.vmap(lambda latent: ravel_pytree(self._unconstrained(latent))[0]))
         return one({name: jnp.asarray(latents[name]) for name in self.example})
 
     def draw_nodes(self, key: Key, m: int) -> Float[Array, "m d"]:
-        """m draws of the prior, unconstrained; what else the model is conditioned on does not
-        matter to base points."""
+        """Return m unconstrained draws of the prior; further conditions of the model are ignored,
+        as nodes may be any points."""
         inputs = None
         if self.inputs:
             inputs = {name: jnp.stack([self.row[name]] * m) for name in self.inputs}
         return self._pairs(key, m, inputs, strict=False)[0]
 
     def log_prob(self, u: Array, x: PyTree) -> Array:
-        """The log density of the unconstrained parameters given x, up to its constant."""
+        """Return the log density of the unconstrained parameters given x, up to its constant."""
         from numpyro.infer.util import potential_energy
 
         program = self.model if self.guide is None else _with_params(self.guide, self.params)
         assert self.unravel is not None
         inputs = {name: x[name] for name in self.inputs}
-        seen = {name: x[name] for name in self.observed} if isinstance(x, Mapping) else x
-        seen = seen[self.observed[0]] if self.single and isinstance(x, Mapping) else seen
-        call = self._call(seen, inputs, self.guide_x_name)
+        sites = {name: x[name] for name in self.observed} if isinstance(x, Mapping) else x
+        sites = sites[self.observed[0]] if self.single and isinstance(x, Mapping) else sites
+        call = self._call(sites, inputs, self.guide_x_name)
         return jnp.negative(potential_energy(program, (), call, self.unravel(u)))
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
@@ -166,7 +158,7 @@ class NumpyroPosterior:
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
-        """Learn the latent sites from the first observation's inputs."""
+        """Determine the latent sites from the first observation's inputs."""
         if self.inputs:
             if not isinstance(xs, Mapping) or not {*self.inputs, *self.observed} <= {*xs}:
                 raise ValueError(
@@ -176,7 +168,7 @@ class NumpyroPosterior:
             self._learn_latents({name: jnp.asarray(xs[name][0]) for name in self.inputs})
 
     def predictions(self, xs: PyTree) -> Unnormalized:
-        """The posteriors given xs, for tests that need log densities."""
+        """Return the posteriors given xs, for tests that need log densities."""
         return Unnormalized(_Density(self), xs)
 
     def _call(
@@ -196,7 +188,7 @@ class NumpyroPosterior:
         return rows
 
     def _learn_latents(self, row: dict[str, Array]) -> None:
-        """The latent sites, their names and their flattening, with these inputs."""
+        """Determine the latent sites, their names and their flattening for these inputs."""
         self.row = row
         self.example = self._latents()
         unconstrained = self._unconstrained(self.example)
@@ -211,7 +203,7 @@ class NumpyroPosterior:
         return {name: site for name, site in sites.items() if site["type"] == "sample"}
 
     def _check_simulates(self, row: dict[str, Array]) -> None:
-        """ValueError where the density of the pairs is not what the model simulates."""
+        """Raise ValueError if the density of the pairs is not what the model simulates."""
         self.row = row
         for name, site in self._sites().items():
             factor = type(site["fn"]).__name__ == "Unit"
@@ -258,12 +250,12 @@ class NumpyroPosterior:
 class GuidePosterior:
     """Gaussian guides of numpyro fitted by SVI to each observation, over unconstrained latents.
 
-    Parameters are flattened as the guide does.
+    Parameters are flattened like those of the guide.
 
     Args:
         guide: An autoguide with ``get_posterior``: AutoDiagonalNormal, AutoMultivariateNormal or
             AutoLowRankMultivariateNormal.
-        params: Its parameters with a leading axis n, one fit an observation (``jax.vmap`` over the
+        params: Its parameters with leading axis n, one fit per observation (``jax.vmap`` over the
             fits).
 
     Example:
@@ -292,7 +284,7 @@ class GuidePosterior:
         self.guide, self.params = guide, convert.leaves(_dict(params), "params")
 
     def log_prob(self, u: Array, params: PyTree) -> Array:
-        """The guide's log density of one unconstrained parameter."""
+        """Return the guide's log density of one unconstrained parameter."""
         return jnp.sum(self.guide.get_posterior(params).log_prob(u))
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
@@ -305,17 +297,17 @@ class GuidePosterior:
         return chunked_scores(self.log_prob, thetas, self.params, nodes)
 
     def predictions(self, xs: PyTree) -> Unnormalized:
-        """The guides, for tests that need log densities."""
+        """Return the guides as predictions, for tests that need log densities."""
         return Unnormalized(_Density(self), self.params)
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """m draws of each guide."""
+        """Return m draws of each guide."""
         keys = jax.random.split(key, len(jax.tree.leaves(self.params)[0]))
         one = jax.vmap(lambda key, params: self.guide.get_posterior(params).sample(key, (m,)))
         return one(keys, self.params)
 
     def rows(self, rows: PyTree) -> "GuidePosterior":
-        """The fits of some of the observations."""
+        """Return the fits of some of the observations."""
         return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
 
 
@@ -344,7 +336,7 @@ def _site_names(observed: Any, argument: str = "observed") -> tuple[str, ...]:
 
 
 def _first_free(model: Program, taken: set[str], of: str) -> str:
-    """The name of the argument that takes the observation."""
+    """Return the name of the argument that takes the observation."""
     parameters = inspect.signature(model).parameters
     unknown = sorted(taken - set(parameters))
     named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -376,7 +368,7 @@ def _with_params(guide: Any, params: dict[str, PyTree]) -> Program:
 
 
 def _coordinate_names(latents: dict[str, Array]) -> tuple[str, ...]:
-    """One name a coordinate, in the order of flattening."""
+    """Return one name per coordinate, in the order of flattening."""
     names = []
     for name in sorted(latents):
         shape = np.shape(latents[name])

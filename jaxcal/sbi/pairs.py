@@ -1,4 +1,4 @@
-"""A posterior and its simulated pairs, as what every test needs: scores on the whole space."""
+"""Simulated pairs of a posterior with scores on the whole space, as input of every test."""
 
 from typing import Any
 
@@ -36,27 +36,27 @@ from jaxcal.typing import (
     PriorLike,
 )
 
-PILOTS = 128  # draws of the prior that jumps begin with
-LONG = 100  # numbers of one observation, above which a network's embedding stands for it
+PILOTS = 128  # draws of the prior with which the fit of jumps starts
+LONG = 100  # longest observation that is used without the network's embedding
 
 
 class ScoredPairs(eqx.Module):
-    """n pairs ready for tests, on the whole space.
+    """n simulated pairs on the whole space, ready for tests.
 
     Attributes:
         thetas: Free parameters, [n, d].
         scores: Scores of their posteriors there, and at nodes.
         features: The observations, or summaries of them, [n, q].
-        space: From which bounds the parameters were freed.
+        space: Bounds of the original parameters.
         names: Names of the d parameters.
-        notes: Sentences on what was done, and on what may be wrong with the pairs.
+        notes: Sentences on conversions and on possible problems of the pairs.
         predictions: The n posteriors over free parameters with log densities
             (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
             `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None.
-        sampler: None unless draws are cheap, which `sample` gives.
-        xs: The observations as they came.
-        prior_draws: Draws of the prior as free parameters, [k, d], by which chains jump from one
-            mode to another (`jaxcal.candidates.Chains`); None without a prior.
+        sampler: Sampler that `sample` uses; None unless draws are cheap.
+        xs: The observations as passed.
+        prior_draws: Draws of the prior as free parameters, [k, d], from which chains jump between
+            modes (`jaxcal.candidates.Chains`); None without a prior.
     """
 
     thetas: Float[Array, "n d"]
@@ -71,7 +71,7 @@ class ScoredPairs(eqx.Module):
     prior_draws: Float[Array, "k d"] | None = None
 
     def sample(self, key: KeyLike, m: int) -> Float[Array, "n m d"]:
-        """m draws of each posterior, as free parameters; TypeError where ``sampler`` is None."""
+        """Return m draws of each posterior, as free parameters; TypeError without ``sampler``."""
         if self.sampler is None:
             raise TypeError("posterior: it offers no draws")
         return self.space.free(self.sampler(checks.key(key), checks.integer(m, "m")))
@@ -90,7 +90,7 @@ def score_pairs(
     n_nodes: int | None = None,
     exclude_invalid_x: bool = False,
 ) -> ScoredPairs:
-    """Scores of n posteriors at their parameters and at base points drawn from the prior.
+    """Return scores of n posteriors at their parameters and at nodes drawn from the prior.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -104,25 +104,22 @@ def score_pairs(
             - `jaxcal.Scores` in the units of 1 / theta.
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such.
-        prior: Base measure, and where it has bounds, the space that parameters are freed from: a
-            numpyro or torch distribution, a function ``prior(key, m)``, or draws [m, d]. A
-            posterior that carries its prior needs none. Without any, ``n_nodes`` of the pairs,
-            drawn by the key, are given up and their parameters become the base points.
-        bounds: (low, high), where the prior does not say.
-        summaries: [n, q] summaries of xs, for what asks about x. Without, observations of more
-            than 100 numbers are summarized by the network's own embedding, where it has one.
-        names: Of the d parameters.
-        n_nodes: Number of base points; None takes max(10, 2 d + 2), as covariances that come from
-            scores take more of them than dimensions.
+        prior: Base measure, and source of bounds: a numpyro or torch distribution, a function
+            ``prior(key, m)``, or draws [m, d]. Not needed if the posterior has its prior. Without
+            any, ``n_nodes`` of the pairs, drawn by the key, are removed and their parameters become
+            the nodes.
+        bounds: (low, high), if the prior does not define them.
+        summaries: [n, q] summaries of xs, for tests given x. By default observations of more than
+            100 numbers are summarized by the network's own embedding, if it has one.
+        names: Names of the d parameters.
+        n_nodes: Number of nodes; None takes max(10, 2 d + 2), as covariances from scores need more
+            of them than dimensions.
         exclude_invalid_x: Leave out pairs whose x holds NaN or infinite values, as sbi does in
             training; otherwise they are an error.
 
     Returns:
-        `ScoredPairs`: parameters and scores on the whole space, and what the posterior offers.
-
-    Raises:
-        ValueError: shapes disagree or values are not usable, naming the argument.
-        TypeError: an argument is of a kind that nothing can be done with.
+        `ScoredPairs`: parameters and scores on the whole space, and what else the posterior offers.
+        ValueError or TypeError name an argument with a wrong shape, value or type.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -214,7 +211,7 @@ def score_pairs(
 
 
 def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
-    """The features of x, finite and in the precision of the parameters."""
+    """Return the features of x, finite and in the precision of the parameters."""
     finite = np.all(np.isfinite(np.asarray(pairs.features)), axis=1)
     if not np.all(finite):
         raise ValueError(
@@ -225,7 +222,7 @@ def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
 
 
 def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
-    """Which rows of xs are finite, [n]; ValueError where some are not and none may be left out."""
+    """Return which rows of xs are finite, [n]; ValueError if some are not, unless ``exclude``."""
     leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(xs)]
     valid = np.all([np.all(np.isfinite(leaf), axis=1) for leaf in leaves], axis=0)
     if valid.all() or (exclude and valid.sum() >= 2):
@@ -240,7 +237,7 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
 def summarized(
     scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
 ) -> tuple[Array, tuple[str, ...]]:
-    """What kernels compare observations by, [n, q], and a sentence where it is an embedding."""
+    """Return features by which kernels compare observations, [n, q], and a note on an embedding."""
     if summaries is not None:
         return _features(summaries, n), ()
     features = _features(xs, n, "xs")
@@ -266,7 +263,7 @@ def _about_inputs(
     values: Array,
     xs: Any,
 ) -> tuple[str, ...]:
-    """Sentences on whether thetas and xs are what prior and network expect."""
+    """Return sentences on whether thetas and xs are what prior and network expect."""
     thetas, draws = np.asarray(values, float), None
     features = np.asarray(_features(xs, len(thetas), "xs"), float)
     if hasattr(prior, "sample"):
@@ -304,7 +301,7 @@ def _paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
 def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     flat = [checks.features(x, name) for x in (xs.values() if isinstance(xs, dict) else [xs])]
     if any(x.shape[:1] != (n,) for x in flat):
-        raise ValueError(f"{name}: wanted n={n} rows, one a pair, got {flat[0].shape}")
+        raise ValueError(f"{name}: wanted n={n} rows, one per pair, got {flat[0].shape}")
     if not sum(x.size for x in flat):
         raise ValueError(f"{name}: wanted at least one number a pair, got none")
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
@@ -318,7 +315,7 @@ def _names(names: Names | None, d: int) -> tuple[str, ...]:
 
 
 def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
-    """m draws of the prior, [m, d], or None where there is none to draw from."""
+    """Return m draws of the prior, [m, d], or None without a prior."""
     d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
@@ -354,7 +351,7 @@ def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | 
 def _prior_draws(
     key: Key, prior: Any, scorer: Any, values: Array, space: Space
 ) -> Float[Array, "k d"] | None:
-    """Draws of the prior as free parameters, none of them on a bound; None without enough."""
+    """Return draws of the prior as free parameters, none on a bound; None if there are too few."""
     drawn = _nodes(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
     if drawn is None:
         return None

@@ -1,5 +1,5 @@
-"""Posteriors as they come from JAX: functions, networks, flows, arrays; scores without holding
-what a million of them need at once."""
+"""Posteriors from JAX (functions, networks, flows, arrays), with scores computed in batches of
+bounded memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ from jaxcal.read.standardized import Standardized, Units
 from jaxcal.sbi.space import Space
 from jaxcal.typing import DTypeLike, Key
 
-BATCH = 4096  # gradients under way at once
+BATCH = 4096  # gradients computed at once
 
 
 @runtime_checkable
 class Posterior(Protocol):
-    """Anything with scores: the gradient in theta of log p(theta_i | x_i), row by row.
+    """Protocol of scores: the gradient in theta of log p(theta_i | x_i), row by row.
 
-    ``thetas`` [n, d], ``xs`` [n, ..], ``nodes`` [m, d] base points or None. Returns scores at the
-    thetas and, where there are nodes, at every node for every x.
+    ``thetas`` [n, d], ``xs`` [n, ..], ``nodes`` [m, d] or None. Returns scores at the thetas and,
+    if there are nodes, at every node for every x.
     """
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores: ...
@@ -35,11 +35,11 @@ class Posterior(Protocol):
 
 @runtime_checkable
 class Densities(Protocol):
-    """A posterior that offers log densities, up to a constant a row.
+    """Protocol of posteriors with log densities, up to a constant per row.
 
-    ``predictions(xs)`` returns the n posteriors given xs as the rest of the library takes them: a
-    `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n] over parameters [d]. Those
-    of torch are an `Unnormalized` too, whose density calls back to torch.
+    ``predictions(xs)`` returns the n posteriors given xs: a `jaxcal.Unnormalized` or a numpyro
+    distribution with batch shape [n] over parameters [d]. Those of torch are an `Unnormalized` too,
+    whose density calls back to torch.
     """
 
     def predictions(self, xs: PyTree) -> Any: ...
@@ -47,7 +47,7 @@ class Densities(Protocol):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """A posterior whose draws are cheap: no chain has to be run.
+    """Protocol of posteriors whose draws are cheap, without chains.
 
     ``sample(key, xs, m)`` returns m independent draws of each of the n posteriors, [n, m, d].
     """
@@ -57,7 +57,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class _Swapped:
-    """``log_prob(theta, x)`` as ``log_density(x, theta)``; equal where the function is the same."""
+    """``log_prob(theta, x)`` as ``log_density(x, theta)``; equal if the function is the same."""
 
     log_prob: Callable[..., Array]
 
@@ -76,16 +76,13 @@ def _flow(params: PyTree, theta: Array) -> Array:
 
 
 class JaxPosterior(eqx.Module):
-    """A posterior given by its log density, normalized or not.
+    """A posterior from its log density, normalized or not.
 
     Args:
         log_prob: A function ``log_prob(theta, x)`` of one theta [d] and one x; a network (pytree
             of arrays) called in the same way; or a flow with ``log_prob(theta, condition=x)``, as
             in flowjax.
-        batch: Gradients under way at once.
-
-    Raises:
-        TypeError: ``log_prob`` cannot be called.
+        batch: Number of gradients computed at once.
 
     Example:
         >>> import jax
@@ -105,7 +102,7 @@ class JaxPosterior(eqx.Module):
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
     def predictions(self, xs: PyTree) -> Unnormalized:
-        """The posteriors given xs, for tests that need log densities."""
+        """Return the posteriors given xs, for tests that need log densities."""
         density, network = _density(self.log_prob)
         if network is None:
             return Unnormalized(density, xs)
@@ -120,25 +117,21 @@ def chunked_scores(
     *,
     batch: int = BATCH,
 ) -> Scores:
-    """Scores of n posteriors at their own theta and at shared nodes, in chunks.
+    """Return scores of n posteriors at their own theta and at common nodes, in chunks.
 
-    Intermediates of ``batch`` gradients are held at a time: a million posteriors cost the memory
-    of their scores. One program a shape and function.
+    Memory holds the intermediates of ``batch`` gradients, and the scores. One program per shape and
+    function.
 
     Args:
-        log_prob: As in `JaxPosterior`.
+        log_prob: As in `JaxPosterior`; its value must be a scalar.
         thetas: Parameters, [n, d].
-        xs: Observations: an array or pytree with a leading axis n.
-        nodes: Shared nodes, [m, d].
-        batch: Gradients under way at once.
+        xs: Observations: an array or pytree with leading axis n.
+        nodes: Common nodes, [m, d].
+        batch: Number of gradients computed at once.
 
     Returns:
-        `jaxcal.Scores` in the units of 1 / theta. NaN where the log density is not finite, even
-        where its gradient is (that of ``where(inside, log_p, -inf)`` is 0 outside), and where the
-        gradient is not.
-
-    Raises:
-        ValueError: The log density of one theta is no single number.
+        `jaxcal.Scores` in the units of 1 / theta. NaN where the gradient or the log density is not
+        finite (the gradient of ``where(inside, log_p, -inf)`` is 0 outside).
 
     Cost: n (m + 1) gradients.
 
@@ -170,7 +163,7 @@ def chunked_scores(
 
 
 def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
-    """``density(params, theta)`` and the network among its parameters, or None for a function."""
+    """Return ``density(params, theta)`` and the network in its parameters, None for a function."""
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         return _flow, log_prob
     if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
@@ -179,7 +172,7 @@ def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
 
 
 class Static(eqx.Module):
-    """The parts of a network that are no arrays, as one static thing."""
+    """The parts of a network that are no arrays, as a static field."""
 
     rest: PyTree = eqx.field(static=True)
 
@@ -216,7 +209,7 @@ def _check_log_prob(value: object) -> None:
 
 
 def _one_number(model: Unnormalized, theta: Array) -> None:
-    """ValueError where the density of one theta given one x is no number."""
+    """Raise ValueError if the density of one theta given one x is no scalar."""
     try:
         value = jax.eval_shape(model.log_density, model.params, theta)
     except (TypeError, ValueError) as error:
@@ -237,7 +230,7 @@ def _one_number(model: Unnormalized, theta: Array) -> None:
 
 
 class ArrayPosterior(eqx.Module):
-    """Scores that were computed elsewhere, in the units of 1 / theta."""
+    """Precomputed scores, in the units of 1 / theta."""
 
     scores: Scores
 
@@ -245,14 +238,14 @@ class ArrayPosterior(eqx.Module):
         return self.scores
 
     def rows(self, rows: PyTree) -> "ArrayPosterior":
-        """The scores of some of the observations."""
+        """Return the scores of some of the observations."""
         at, at_nodes = self.scores.at_targets, self.scores.at_nodes
         some = None if at_nodes is None else np.asarray(at_nodes)[rows]
         return ArrayPosterior(Scores(np.asarray(at)[rows], some, self.scores.nodes))
 
 
 class DistributionPosterior(eqx.Module):
-    """A numpyro distribution with batch shape [n]: one posterior an observation.
+    """A numpyro distribution with batch shape [n]: one posterior per observation.
 
     Its event shape is [d], or [] for one parameter. NaN where its log density is not finite.
     """
@@ -265,7 +258,7 @@ class DistributionPosterior(eqx.Module):
         if tuple(distribution.batch_shape) != (n,) or event not in ((d,), () if d == 1 else (d,)):
             raise ValueError(
                 f"posterior: wanted a distribution with batch shape ({n},) and event shape ({d},), "
-                f"one an observation, got batch shape {tuple(distribution.batch_shape)} and event "
+                f"one per observation, got batch shape {tuple(distribution.batch_shape)} and event "
                 f"shape {event}: .to_event(1) makes the last batch axis an event"
             )
         as_vectors = Standardized(distribution, Units.unchanged(thetas), event)
@@ -273,27 +266,27 @@ class DistributionPosterior(eqx.Module):
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
     def predictions(self, xs: PyTree) -> Any:
-        """The distribution itself."""
+        """Return the distribution itself."""
         return self.distribution
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """m draws of each."""
+        """Return m draws of each posterior."""
         drawn = draws(key, self.distribution, m)
         return drawn.reshape(*drawn.shape[:2], -1)
 
 
 def is_tensor(value: object) -> bool:
-    """Whether this is a tensor of torch, or behaves like one."""
+    """Return whether this is a tensor of torch, or behaves like one."""
     return hasattr(value, "detach") and hasattr(value, "numpy")
 
 
-ATTEMPTS = 12  # to draw parameters within bounds, each with twice as many draws as before
-MOST_AT_ONCE = 10_000  # draws of one posterior in an attempt
+ATTEMPTS = 12  # at drawing parameters within bounds, each with twice as many draws as before
+MOST_AT_ONCE = 10_000  # draws of one posterior per attempt
 
 
 class PairedSampler:
-    """``sample(key, m)`` of the posteriors of these observations, [n, m, d], before the change to
-    free parameters; draws outside of the bounds are drawn again, as sbi does."""
+    """Draws ``sample(key, m)`` of the posteriors of these observations, [n, m, d], as original
+    parameters; draws outside of the bounds are drawn again, as in sbi."""
 
     def __init__(self, posterior: Sampler, xs: PyTree, dtype: DTypeLike, space: Space):
         self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
@@ -319,7 +312,7 @@ class PairedSampler:
         )
 
     def _redrawn(self, key: Key, rows: np.ndarray, size: int) -> np.ndarray:
-        if isinstance(self.posterior, DistributionPosterior):  # it draws for all rows or none
+        if isinstance(self.posterior, DistributionPosterior):  # it draws for all rows at once
             return np.asarray(self.posterior.sample(key, self.xs, size))[rows]
         some = jax.tree.map(lambda leaf: leaf[rows], self.xs)
         return np.asarray(rows_of(self.posterior, rows).sample(key, some, size))
@@ -330,7 +323,7 @@ class PairedSampler:
 
 
 def rows_of(scorer: Any, rows: np.ndarray) -> Any:
-    """The posteriors of some of the observations, of a scorer that does not read them off xs."""
+    """Return the posteriors of some of the observations, for a scorer that does not use xs."""
     if hasattr(scorer, "rows"):
         return scorer.rows(rows)
     if isinstance(scorer, DistributionPosterior):

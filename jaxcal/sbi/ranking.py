@@ -1,4 +1,4 @@
-"""Many posteriors of one architecture, tested on the same pairs by one program, and ranked."""
+"""Ranking of many posteriors of one architecture, tested on the same pairs by one program."""
 
 from functools import partial
 
@@ -20,18 +20,18 @@ from jaxcal.sbi.posteriors import JaxPosterior, Static
 from jaxcal.sbi.space import Space, over_free
 from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
-TOGETHER = 50  # models under way at once
+TOGETHER = 50  # models tested at once
 
 
 class PosteriorRanking(eqx.Module):
-    """M posteriors by how far each is from the posterior given x.
+    """M posteriors ranked by their distance from the posterior given x.
 
-    The kernels are those of the pairs, the same for all models, so estimates compare; those of
-    models that pass differ by chance.
+    All models have the same kernels, so estimates are comparable; those of models that pass differ
+    by chance.
 
     Attributes:
-        tests: One `jaxcal.TestResult` with a leading axis M, in the order that models came in.
-        names: Of the M models.
+        tests: One `jaxcal.TestResult` with a leading axis M, in the original order of the models.
+        names: Names of the M models.
         notes: Sentences on the pairs, as in `ScoredPairs`.
     """
 
@@ -41,7 +41,7 @@ class PosteriorRanking(eqx.Module):
 
     @property
     def estimates(self) -> Float[Array, " M"]:
-        """The squared error of each model, up to chance; below 0 only by chance."""
+        """Unbiased estimate of the squared error of each model; negative only by chance."""
         return self.tests.estimate
 
     @property
@@ -50,11 +50,11 @@ class PosteriorRanking(eqx.Module):
         return holm(self.tests.p_value)
 
     def order(self) -> list[int]:
-        """Positions of the models from the best to the worst; those without estimate last."""
+        """Return indices of the models from best to worst; those without estimate last."""
         return [int(k) for k in np.argsort(np.asarray(self.estimates), kind="stable")]
 
     def verdicts(self) -> np.ndarray:
-        """Of each model by its adjusted p-value: "rejected", "not rejected" or "cannot tell"."""
+        """Return "rejected", "not rejected" or "cannot tell" of each model, from `p_adjusted`."""
         p = np.asarray(self.p_adjusted)
         said = np.where(p <= self.tests.level, "rejected", "not rejected")
         return np.where(np.isnan(p), "cannot tell", said)
@@ -92,28 +92,24 @@ def rank_posteriors(
 ) -> PosteriorRanking:
     """Rank many posteriors of one architecture by one test each, in one program.
 
-    The question is that of `kcsd_test`, whether each is the posterior given x, because its kernel
+    The hypothesis is that of `kcsd_test`, that each is the posterior given x, because its kernel
     does not depend on the model. All models are tested with the same signs.
 
     Args:
         key: Random key: typed, legacy or an integer.
         models: A JAX network or flow as in `JaxPosterior`, every array of which has a leading axis
-            M: one network a model (``eqx.filter_vmap`` over their construction or training).
+            M: one network per model (``eqx.filter_vmap`` over their construction or training).
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them.
-        prior: As in `score_pairs`. Without, one of the pairs is given up.
+        prior: As in `score_pairs`. Without it, one of the pairs is removed.
         bounds: As in `score_pairs`.
         summaries: As in `score_pairs`.
-        names: Of the M models; by default their positions.
+        names: Names of the M models; by default their indices.
         null: Null distribution of the statistic.
         level: Level of the verdicts, for all models together.
 
     Returns:
-        `PosteriorRanking`, which prints the best ten.
-
-    Raises:
-        ValueError: arrays of the models disagree in their leading axis; else as in `score_pairs`.
-        TypeError: models hold no arrays.
+        `PosteriorRanking`, which prints the best ten. Errors: as in `score_pairs`.
 
     Cost: M n gradients and M n^2 additions; memory of 50 models at once.
 

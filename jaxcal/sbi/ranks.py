@@ -1,4 +1,4 @@
-"""Where parameters stand among draws of their posteriors, or among exchangeable candidates."""
+"""Ranks of parameters among draws of their posteriors, or among exchangeable candidates."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,25 +34,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DRAWS, CHAINS = "draws", "chains"
-MOST_FEATURES = 50  # more than these are not searched for trends
-LEAST = 1e-6  # of a rank on the way to its normal score
+MOST_FEATURES = 50  # most features for which trends are tested
+LEAST = 1e-6  # distance of ranks from 0 and 1, for normal scores
 
 
 class PosteriorRanks(Result):
-    """Ranks of n parameters among m others that could as well have been the parameter.
+    """Ranks of n parameters among m exchangeable ones.
 
     Attributes:
-        ranks: [n, r] randomized ranks in [0, 1], uniform where the posterior is right.
-        p_values: [r] of the uniformity of each, valid for every n.
-        exchangeability: Result of `jaxcal.candidates.exchangeability_test` of the same candidates;
-            None where there is no log density.
-        diagnosis: `Diagnosis` of the normal scores of the ranks of parameters. Its shift and
-            spread are those of each parameter by itself, whatever the shape of the posterior; among
-            chains, which may stay near the parameter, they are smaller than the actual ones.
-        statistics: what is ranked: "density" (coverage of highest-density regions) or "distance"
+        ranks: [n, r] randomized ranks in [0, 1], uniform if the posterior is right.
+        p_values: [r] p-values of the uniformity of each, valid for every n.
+        exchangeability: Result of `jaxcal.candidates.exchangeability_test` for the same candidates;
+            None without log densities.
+        diagnosis: `Diagnosis` from the normal scores of the ranks of parameters. Its shift and
+            spread are those of each parameter by itself, for any shape of the posterior; among
+            chains, which may stay near the parameter, they are underestimated.
+        statistics: Ranked statistics: "density" (coverage of highest-density regions) or "distance"
             (TARP, to a draw of another posterior) first, then each parameter (SBC).
         source: "draws" of the posterior, or "chains" from the parameter.
-        size: m, the number of others.
+        size: m, the number of draws or candidates.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
@@ -78,8 +78,8 @@ class PosteriorRanks(Result):
         return ax.figure
 
     def to_datatree(self) -> Any:
-        """The ranks as ``xarray.DataTree`` with the group ``prior_sbc``, one variable per
-        statistic, which ``arviz_plots.plot_ecdf_pit`` (ArviZ 1) draws."""
+        """Return the ranks as ``xarray.DataTree`` with the group ``prior_sbc``, one variable per
+        statistic, for ``arviz_plots.plot_ecdf_pit`` (ArviZ 1)."""
         import xarray  # pyright: ignore[reportMissingImports]
 
         ranks = np.asarray(self.ranks)[None]
@@ -90,7 +90,7 @@ class PosteriorRanks(Result):
 
     @property
     def uniformity(self) -> Scalar:
-        """P-value of the uniformity of all ranks together, by Bonferroni's correction, []."""
+        """Combined p-value of the uniformity of all ranks (Bonferroni), []."""
         p = self.p_values
         return jnp.minimum(1.0, p.shape[-1] * jnp.min(p, axis=-1))
 
@@ -105,7 +105,7 @@ class PosteriorRanks(Result):
 
     @property
     def p_value(self) -> Scalar:
-        """P-value of `uniformity` and `trend` together, by Bonferroni's correction, []."""
+        """Combined p-value of `uniformity` and `trend` (Bonferroni), []."""
         if self.trend is None:
             return self.uniformity
         return jnp.minimum(1.0, 2 * jnp.minimum(self.uniformity, self.trend))
@@ -136,7 +136,7 @@ def ranks_of(
     chains: Any,
     level: float,
 ) -> PosteriorRanks | None:
-    """Ranks among the draws that were passed, those of the posterior, or candidates by chains."""
+    """Return ranks among the draws passed, those of the posterior, or candidates by chains."""
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:
@@ -182,7 +182,7 @@ def rank_densities(
     proposal: Any = Chains(),
     level: float,
 ) -> PosteriorRanks:
-    """Ranks among the candidates of a proposal, and the exchangeability test on the same ones."""
+    """Return ranks among the candidates of a proposal, with their exchangeability test."""
     test_key, fold_key = jax.random.split(key)
     result = exchangeability_test(
         test_key,
@@ -213,7 +213,7 @@ def rank_draws(
     *,
     level: float,
 ) -> PosteriorRanks:
-    """Ranks among draws alone; the last draw of each posterior is a reference point for another."""
+    """Return ranks among draws; the last draw of each posterior is a reference point of another."""
     fold_key, rank_key = jax.random.split(key)
     standing = ranks_among_draws(rank_key, draws, thetas)
     return PosteriorRanks(
@@ -244,7 +244,7 @@ def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n 
 def diagnosed(
     key: Key, of_parameters: Float[Array, "n d"], features: Array | None, level: float
 ) -> Diagnosis:
-    """Normal scores are draws of N(0, 1) where the posterior is right: their shift and spread."""
+    """Diagnose shift and spread of normal scores, which are N(0, 1) if the posterior is right."""
     z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
     n, d = z.shape
     predictors = jnp.zeros((n, 1), z.dtype) if features is None else features.astype(z.dtype)
@@ -259,14 +259,14 @@ def diagnosed(
         level=level,
         covariances=unit,
     )
-    # normal scores of dependent parameters are dependent, and nothing is claimed of how
+    # normal scores of dependent parameters are dependent; their correlations are not claimed
     return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
 
 
 def rank_metric(key: KeyLike) -> Callable[..., dict[str, Any]]:
     """Return a diagnostic for BayesFlow 2: p-values of the rank of each variable among its draws.
 
-    They are those of `check_draws` (SBC), valid for any number of data sets and draws.
+    The p-values are those of `check_draws` (SBC), valid for any number of data sets and draws.
 
     Args:
         key: Random key, for ties: typed, legacy or an integer.
@@ -275,9 +275,6 @@ def rank_metric(key: KeyLike) -> Callable[..., dict[str, Any]]:
         ``metric(estimates, targets, variable_keys=None, variable_names=None)`` of draws [n, m, d]
         and true values [n, d], or of dicts of such, which returns a dict: ``values`` [d],
         ``variable_names``, and ``metric_name`` (as ``name`` too, for custom diagnostics).
-
-    Raises:
-        ValueError: by the metric, where a variable is missing or shapes disagree.
 
     Source: Talts et al. (2018).
 
@@ -329,26 +326,22 @@ def check_draws(
     names: Names | None = None,
     level: float = 0.05,
 ) -> PosteriorRanks:
-    """Ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors.
+    """Test ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors.
 
-    Where there are densities or scores too, `check_posterior` sees more; pass it these ``draws``.
+    If there are also densities or scores, use `check_posterior` with these ``draws``.
 
     Args:
         key: Random key: typed, legacy or an integer.
         draws: Independent draws of each posterior, [n, m, d], or what `as_draws` takes.
         thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
-        xs: [n, q] observations or summaries of them, along which errors are looked for; or None.
-        names: Of the d parameters, in the order of the columns of ``thetas``. Draws with names
-            (a dict, ArviZ) are put into that order.
+        xs: [n, q] observations or summaries of them, along which trends are tested; or None.
+        names: Names of the d parameters, in the order of the columns of ``thetas``. Draws with
+            names (a dict, ArviZ) are put into that order; needed for several named variables.
         level: Level of the limits.
 
     Returns:
-        `PosteriorRanks`: ``p_value`` of ranks and trends along x together, and p-values of each.
-
-    Raises:
-        ValueError: shapes or names disagree, naming the argument; several named variables, and
-            nothing says which column of ``thetas`` is which.
-        TypeError: draws are of no known form.
+        `PosteriorRanks`, with the combined p-value of ranks and trends along x, and p-values of
+        each.
 
     Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance.
 
@@ -370,6 +363,6 @@ def check_draws(
         )
     words = checks.names(words, d) or tuple(f"theta_{k + 1}" for k in range(d))
     features = None if xs is None else checks.rows(xs, n, "xs").astype(values.dtype)
-    units = Units.of(values)  # distances are in units of the prior's draws
+    units = Units.of(values)  # distances are in units of the parameters' spread
     among = units.points(jnp.asarray(array, values.dtype))
     return rank_draws(key, among, units.points(values), features, words, level=level)

@@ -39,31 +39,28 @@ def repair_posterior(
     .. math:: \log p'(\theta) = \log p(\theta_0) - \log |B| + \log |g'(\theta)|
         - \log |g'(\theta_0)|, \quad \theta_0 = g^{-1}(T^{-1}(g(\theta))),
 
-    so that the constant of p stays as it is, and no mass leaves the bounds.
+    so that the constant of p is unchanged, and no mass leaves the bounds.
 
     Args:
         key: Random key: typed, legacy or an integer.
         posterior: Anything that `score_pairs` takes and that has log densities for any x: NPE, NLE
-            and NRE of sbi, functions, networks and flows of JAX and torch.
+            and NRE of sbi, functions, networks and flows of JAX and torch. TypeError if it has
+            none, only by an ODE, or for its own x alone.
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such. Pairs that trained the
-            posterior make the certificate void: simulate new ones, or keep some back.
+            posterior invalidate the certificate: simulate new ones, or hold some out.
         prior: As in `score_pairs`.
-        bounds: (low, high), where the prior does not say.
-        names: Of the d parameters.
-        summarize: Function of observations [n, ..] that returns what the map may vary with, [n, q];
-            by default the observations, or the network's own embedding of long ones.
+        bounds: (low, high), if the prior does not define them.
+        names: Names of the d parameters.
+        summarize: Function of observations [n, ..] that returns inputs of the map, [n, q]; by
+            default the observations, or the network's own embedding of long ones.
         folds: As in `jaxcal.repair`.
         level: As in `jaxcal.repair`.
         exclude_invalid_x: As in `score_pairs`.
 
     Returns:
         `RepairedPosterior`, with ``log_prob(theta, x)``, ``sample(shape, x)`` and the certificate;
-        tensors come back as tensors.
-
-    Raises:
-        ValueError: As in `score_pairs` and `jaxcal.repair`.
-        TypeError: The posterior has no log densities, only by an ODE, or for its own x alone.
+        for tensors it returns tensors.
 
     Cost: that of `score_pairs` and `jaxcal.repair`.
 
@@ -93,10 +90,10 @@ def repair_posterior(
             "pass a function, network or flow, or use jaxcal.repair on these predictions"
         )
     keys = jax.random.split(key)
-    given = None
+    summaries = None
     if summarize is not None:
         n = len(jnp.atleast_1d(checks.floats(thetas, "thetas")))
-        given = checks.rows(summarize(xs), n, "summarize(xs)")
+        summaries = checks.rows(summarize(xs), n, "summarize(xs)")
     pairs = score_pairs(
         keys[0],
         scorer,
@@ -104,7 +101,7 @@ def repair_posterior(
         xs,
         prior=prior,
         bounds=bounds,
-        summaries=given,
+        summaries=summaries,
         names=names,
         exclude_invalid_x=exclude_invalid_x,
     )
@@ -127,7 +124,7 @@ def repair_posterior(
 
 
 def _features(scorer: Any, summarize: Any, dtype: Any, xs: Any) -> Array:
-    """What the map varies with, of new observations."""
+    """Return the inputs of the map for new observations."""
     n = len(jax.tree.leaves(xs)[0])
-    given = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
-    return summarized(scorer, xs, given, n)[0].astype(dtype)
+    summaries = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
+    return summarized(scorer, xs, summaries, n)[0].astype(dtype)

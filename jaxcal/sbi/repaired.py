@@ -1,4 +1,4 @@
-"""A posterior after a repair, in the library that it came from."""
+"""A posterior after a repair, in its original library."""
 
 import math
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from jaxcal.typing import ArrayLike, Key, KeyLike
 
 @dataclass(frozen=True, eq=False)
 class Repaired:
-    """The repaired posteriors as other tests take a posterior: scores, densities and draws.
+    """Repaired posteriors as input of tests: scores, densities and draws.
 
     Attributes:
         scorer: The original, over its own parameters.
-        space: From which bounds these are freed. The map acts on free parameters.
+        space: Bounds of these parameters. The map acts on free parameters.
         repair: The map and its certificate.
-        features: ``features(xs)``, the inputs [n, q] that the map varies with.
+        features: ``features(xs)``, the inputs [n, q] of the map.
     """
 
     scorer: Densities
@@ -38,24 +38,24 @@ class Repaired:
 
     @property
     def prior(self) -> Any:
-        """That of the original, or None."""
+        """Prior of the original, or None."""
         return getattr(self.scorer, "prior", None)
 
     def predictions(self, xs: PyTree) -> Any:
-        """The repaired posteriors given n observations, over the original's parameters."""
+        """Return the repaired posteriors given n observations, over the original's parameters."""
         moved = self.repair.predictions(self._original(xs), self.features(xs))
         return bound_again(moved, self.space)
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
-        """Scores at thetas [n, d] and at nodes."""
+        """Return scores at thetas [n, d] and at nodes."""
         at, at_nodes = scores_at(self.predictions(xs), thetas, nodes)
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
     def moved(self, draws: Float[Array, "n m d"], xs: PyTree) -> Float[Array, "n m d"]:
-        """Draws of n original posteriors as draws of the repaired ones."""
+        """Map draws of n original posteriors to draws of the repaired ones."""
         original, inputs = self._original(xs), self.features(xs)
         far = -math.log(float(jnp.finfo(draws.dtype).tiny))
-        us = jnp.clip(self.space.free(draws), -far, far)  # finite where rounding met a bound
+        us = jnp.clip(self.space.free(draws), -far, far)  # rounding may put draws on a bound
         thetas = self.space.bound(self.repair.draws(us, original, inputs))
         low, high = (along_last(edge, thetas) for edge in (self.space.low, self.space.high))
         return jnp.clip(thetas, low, high)
@@ -66,23 +66,23 @@ class Repaired:
 
 @dataclass(frozen=True, eq=False)
 class RepairedSampler(Repaired):
-    """The same of an original that draws cheaply."""
+    """Repaired posteriors that can be sampled, because their original can."""
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """m draws of each."""
+        """Return m draws of each posterior."""
         scorer: Any = self.scorer
         return self.moved(scorer.sample(key, xs, m), xs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RepairedPosterior:
-    """What `jaxcal.sbi.repair_posterior` returns: a posterior again, for any observation.
+    """Result of `jaxcal.sbi.repair_posterior`: a posterior for any observation.
 
-    Every test of `jaxcal.sbi` takes it too, `check_posterior` above all.
+    Every test of `jaxcal.sbi` accepts it, in particular `check_posterior`.
 
     Attributes:
-        source: The original, as it came.
-        repaired: The repaired posteriors as tests take them.
+        source: The original, as passed.
+        repaired: The repaired posteriors as input of tests.
         x_shapes: Shape of one observation, or a dict of such.
         notes: Sentences on the pairs.
     """
@@ -94,8 +94,8 @@ class RepairedPosterior:
 
     @property
     def certificate(self) -> Repair:
-        """What the map changes, its gain in nats with limits, tests before and after; void where
-        the pairs trained the posterior."""
+        """Changes by the map, its gain in nats with limits, tests before and after; invalid if the
+        pairs trained the posterior."""
         return self.repaired.repair
 
     def __repr__(self) -> str:
@@ -103,63 +103,60 @@ class RepairedPosterior:
 
     @property
     def default_x(self) -> Any:
-        """The observation that sbi's ``set_default_x`` gave the original, or None."""
+        """Observation that sbi's ``set_default_x`` gave the original, or None."""
         return getattr(self.source, "default_x", None)
 
     def predictions(self, xs: PyTree) -> Any:
-        """The posteriors given n observations, as `jaxcal.sbi.predictions` gives them: their maps
+        """Return the posteriors given n observations, as in `jaxcal.sbi.predictions`; their maps
         are computed once, and log densities may be compiled."""
         return self.repaired.predictions(self._rows(xs))
 
     def log_prob(self, theta: ArrayLike, x: Any = None) -> Any:
-        """Log densities, with the constants of the original: normalized where it is.
+        """Return log densities, with the constants of the original: normalized if it is.
 
-        For posteriors of sbi with bounds that are estimated directly (NPE), the share of the
-        estimate that lies beyond the bounds is taken out, as sbi does. No gradient reaches torch.
+        For direct estimates of sbi with bounds (NPE), the share beyond the bounds is removed, as
+        sbi does. No gradient reaches torch.
 
         Args:
             theta: Parameters, [b, d] or [d].
             x: One observation, for all, or b of them; by default the original's ``default_x``.
 
         Returns:
-            [b] or []; -infinity beyond the bounds. A tensor where theta or x is one.
+            [b] or []; -infinity beyond the bounds. A tensor if theta or x is one.
 
-        Cost: about 900 log densities an observation, to find its map.
+        Cost: about 900 log densities per observation, to find its map.
         """
         thetas = checks.floats(theta, "theta")
         d = len(self.repaired.space.low)
         if thetas.ndim not in (1, 2) or thetas.shape[-1] != d:
             raise ValueError(f"theta: wanted shape [b, {d}] or [{d}], got {thetas.shape}")
-        rows, given = thetas.reshape(-1, d), self._given(x)
-        xs = self._rows(given)
+        rows, observed = thetas.reshape(-1, d), self._observation(x)
+        xs = self._rows(observed)
         n = len(jax.tree.leaves(xs)[0])
         if n not in (1, len(rows)):
             raise ValueError(f"x: wanted one observation or {len(rows)}, one a theta, got {n}")
         logs = _logs(self.repaired.predictions(xs), rows, one=n == 1)
-        logs = logs - self._log_inside(given, n).astype(logs.dtype)
-        return _like((theta, given), logs if thetas.ndim == 2 else logs[0])
+        logs = logs - self._log_inside(observed, n).astype(logs.dtype)
+        return _like((theta, observed), logs if thetas.ndim == 2 else logs[0])
 
     def sample(
         self, shape: Any, x: Any = None, *, key: KeyLike | None = None, **options: Any
     ) -> Any:
-        """Draws of the original, mapped.
+        """Return mapped draws of the original; TypeError if it offers none (then use `draws`).
 
         Args:
-            shape: Of the draws, as a tuple.
+            shape: Shape of the draws, a tuple.
             x: One observation; by default the original's ``default_x``.
-            key: Random key. Posteriors with their own ``sample`` (sbi) draw by torch's generator.
-            **options: Of the original's own ``sample``.
+            key: Random key. Posteriors with their own ``sample`` (sbi) use torch's generator.
+            **options: Options of the original's own ``sample``.
 
         Returns:
             [*shape, d].
-
-        Raises:
-            TypeError: The original offers no draws (map your own by `draws`), or a key is missing.
         """
-        shape, given = tuple(shape), self._given(x)
+        shape, observed = tuple(shape), self._observation(x)
         if _draws_itself(self.source):
-            drawn = self.source.sample(shape, x=given, **options)
-            return self.draws(drawn, given)
+            drawn = self.source.sample(shape, x=observed, **options)
+            return self.draws(drawn, observed)
         if not isinstance(self.repaired, RepairedSampler):
             raise TypeError(
                 "posterior: the original offers no draws; map draws of your own, as by MCMC, by "
@@ -167,11 +164,11 @@ class RepairedPosterior:
             )
         if key is None:
             raise TypeError("key: wanted a random key, as the original draws by JAX")
-        drawn = self.repaired.sample(checks.key(key), self._one(given), math.prod(shape))
-        return _like((given,), drawn[0].reshape(*shape, -1))
+        drawn = self.repaired.sample(checks.key(key), self._one(observed), math.prod(shape))
+        return _like((observed,), drawn[0].reshape(*shape, -1))
 
     def sample_batched(self, shape: Any, x: Any, **options: Any) -> Any:
-        """Draws [*shape, b, d] given b observations, by the original's own ``sample_batched``."""
+        """Return draws [*shape, b, d] given b observations, by the original's method."""
         drawn = self.source.sample_batched(tuple(shape), x=x, **options)
         values = checks.floats(drawn, "draws")
         rows = jnp.moveaxis(values.reshape(-1, *values.shape[-2:]), 1, 0)
@@ -179,22 +176,22 @@ class RepairedPosterior:
         return _like((drawn,), jnp.moveaxis(moved, 0, 1).reshape(values.shape))
 
     def draws(self, draws: ArrayLike, x: Any = None) -> Any:
-        """Draws [.., d] of the original given one observation, as draws of the repaired."""
+        """Map draws [.., d] of the original given one observation to draws of the repaired one."""
         values = checks.floats(draws, "draws")
         d = len(self.repaired.space.low)
         if values.ndim < 1 or values.shape[-1] != d:
             raise ValueError(f"draws: wanted shape [.., {d}], got {values.shape}")
-        moved = self.repaired.moved(values.reshape(1, -1, d), self._one(self._given(x)))
+        moved = self.repaired.moved(values.reshape(1, -1, d), self._one(self._observation(x)))
         return _like((draws,), moved.reshape(values.shape))
 
-    def _given(self, x: Any) -> Any:
-        given = self.default_x if x is None else x
-        if given is None:
+    def _observation(self, x: Any) -> Any:
+        observed = self.default_x if x is None else x
+        if observed is None:
             raise ValueError("x: wanted an observation; the original has no default_x")
-        return given
+        return observed
 
     def _rows(self, x: Any) -> PyTree:
-        """Observations with a leading axis."""
+        """Return observations with a leading axis."""
 
         def rows(leaf: Any, shape: tuple[int, ...]) -> Array:
             array = checks.features(leaf, "x")
@@ -217,7 +214,7 @@ class RepairedPosterior:
         return xs
 
     def _log_inside(self, x: Any, n: int) -> Array:
-        """Logarithm of the share of sbi's direct estimates that lies within the bounds, [n]."""
+        """Return the logarithm of the share of sbi's direct estimates within the bounds, [n]."""
         share = getattr(self.source, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)
@@ -227,7 +224,7 @@ class RepairedPosterior:
 
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
-    """Of one posterior at all thetas, or of each at its own."""
+    """Return log densities of one posterior at all thetas, or of each at its own."""
     if not one:
         return each_density(predictions, _at, thetas)
     return jax.vmap(lambda theta: each_density(predictions, _at, theta[None])[0])(thetas)
@@ -238,12 +235,12 @@ def _at(log_density: Any, theta: Array) -> Array:
 
 
 def _draws_itself(source: Any) -> bool:
-    """Whether it draws as posteriors of sbi do, ``sample(shape, x=..)``."""
+    """Return whether it draws as posteriors of sbi do, ``sample(shape, x=..)``."""
     return hasattr(source, "default_x") and hasattr(source, "sample")
 
 
 def _like(inputs: tuple[Any, ...], values: Array) -> Any:
-    """Values as a tensor on the device of the first tensor among the inputs, if there is one."""
+    """Return values as a tensor on the device of the first tensor in the inputs, if any."""
     tensors = [one for one in inputs if is_tensor(one)]
     if not tensors:
         return values

@@ -1,4 +1,4 @@
-"""The results of checking a posterior: the verdict on each question, and both together."""
+"""Results of checking a posterior: the verdict on each hypothesis, and on both together."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -31,22 +31,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-KINDS = 4  # of errors: shifts, spreads, correlations, trends in x
+KINDS = 4  # kinds of errors: shifts, spreads, correlations, trends in x
 
 
 class PosteriorResult(Result):
-    """The outcome of one test of a posterior, and its diagnosis.
+    """Outcome of one test of a posterior, with its diagnosis.
 
     Attributes:
         test: The `jaxcal.TestResult`.
-        diagnosis: Which parameter, and which way: a `Diagnosis` from scores.
-        by_ranks: The same from ranks among points of each posterior, of the question given x and
-            where there are log densities; else None.
+        diagnosis: Errors of parameters and their direction: a `Diagnosis` from scores.
+        by_ranks: A diagnosis from ranks among points of each posterior, for the test given x with
+            log densities; else None.
         features: [n, q] observations or summaries, in the order of the contributions.
         question: "calibrated" or "conditional".
-        names: One a parameter.
-        notes: Sentences on what was done to the parameters, and on what may be wrong with the
-            pairs.
+        names: One per parameter.
+        notes: Sentences on conversions of the parameters and on possible problems of the pairs.
     """
 
     __test__ = False
@@ -63,12 +62,12 @@ class PosteriorResult(Result):
 
     @property
     def p_value(self) -> Array:
-        """The p-value of the test, []."""
+        """P-value of the test, []."""
         return self.test.p_value
 
     @property
     def contributions(self) -> Array:
-        """Each pair's share of the estimate, [n]."""
+        """Contribution of each pair to the estimate, [n]."""
         return self.test.contributions
 
     def _sentences(self) -> Sentences:
@@ -87,18 +86,17 @@ class PosteriorResult(Result):
         }
 
     def findings(self) -> list[str]:
-        """Sentences on parameters and regions of x whose witnesses are significant.
+        """Return sentences on significant errors of parameters and in regions of x.
 
-        Each kind of error has a share of the level of the test, and Holm's correction inside, so
-        that of a right posterior something is said with at most that probability; the verdict of
-        the test has its own.
+        Each kind of error has a share of the level of the test, with Holm's correction inside:
+        for a right posterior the expected false-positive rate is at most that level.
         """
         of, level = self.told(), self.test.level / KINDS
         return sentences(of, self.names, level, by_ranks=of is self.by_ranks)
 
     def told(self) -> Diagnosis:
-        """The diagnosis that names parameters: from scores of Gaussian posteriors, which lose
-        nothing, else from ranks where there are any."""
+        """Diagnosis that identifies parameters: from scores if posteriors are Gaussian, else from
+        ranks if there are any."""
         if self.by_ranks is None or tells(self.diagnosis.shift):
             return self.diagnosis
         return self.by_ranks
@@ -113,18 +111,18 @@ class PosteriorResult(Result):
         return lines + [f"  finding: {text}" for text in said]
 
     def _batch_lines(self) -> list[str]:
-        # the table of parameters below stands for that of coordinates
+        # the table of parameters below replaces that of coordinates
         head, *rest = repr(replace(self.test, coordinates=None)).split("\n")
         lines = [head, f"  question   {QUESTIONS[self.question]}"]
         return lines + [line for line in rest if not line.startswith(("  warning", "  explained"))]
 
 
 class PosteriorReport(Result):
-    """Both questions about one posterior on the same pairs, and in words what is off.
+    """Both tests of one posterior on the same pairs, with its errors in words.
 
     Attributes:
-        calibration: `PosteriorResult` on whether the posterior is calibrated: of all moments of its
-            log densities, or of its scores where these are all it offers.
+        calibration: `PosteriorResult` on whether the posterior is calibrated: from all moments of
+            its log densities, or from its scores if it has only these.
         conditional: `PosteriorResult` on whether it is right given x.
         coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
@@ -140,16 +138,16 @@ class PosteriorReport(Result):
 
     @property
     def level(self) -> float:
-        """The level of the verdict, and of what is said to be off."""
+        """Level of the verdict and of the findings."""
         return self.calibration.test.level
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parameters."""
+        """Names of the parameters."""
         return self.calibration.names
 
     def p_values(self) -> Contents:
-        """What the verdict is made of: a p-value for each thing that was asked, by name."""
+        """P-values that determine the verdict, by name."""
         named = {"moments" if self._of_densities else "scores": self.calibration.p_value}
         if self.ranks is not None:
             if self.ranks.exchangeability is not None:
@@ -162,13 +160,13 @@ class PosteriorReport(Result):
 
     @property
     def p_value(self) -> Array:
-        """Of all together, by Bonferroni's correction, []; NaN where there is no p-value."""
+        """Combined p-value (Bonferroni), []; NaN if there is no p-value."""
         p = jnp.stack(list(self.p_values().values()))
         return jnp.minimum(1.0, p.shape[0] * jnp.nanmin(p, axis=0))
 
     def verdict(self) -> str:
         """One sentence from all p-values, with Bonferroni's correction at the level of the tests:
-        something is not right, no evidence is seen, or "cannot tell" and why."""
+        the posterior is wrong, there is no evidence of that, or "cannot tell" and why."""
         p = {name: float(value) for name, value in self.p_values().items()}
         passes = {name: not value <= self.level / len(p) for name, value in p.items()}
         if all(passes.values()) and (why := self._reasons()):
@@ -181,9 +179,9 @@ class PosteriorReport(Result):
                 "coverage": "highest-density regions do not hold their share of parameters",
                 "ranks": "parameters do not stand evenly among what could be in their places",
             }[which]
-            seen = " and moments" * ("moments" in p)
+            tested = " and moments" * ("moments" in p)
             return f"not calibrated: {what} ({which}, p = {p[which]:.2g})" + (
-                f", although the scores{seen} of these pairs do not show it" if right else ""
+                f", although the scores{tested} of these pairs do not show it" if right else ""
             )
         if failed:
             return "not calibrated, so not the posterior given x either"
@@ -200,11 +198,11 @@ class PosteriorReport(Result):
         return "no evidence against the posterior (which is not proof of it)"
 
     def findings(self) -> list[str]:
-        """What is off, in words: parameter, direction and size; correlation; weights; where in x.
+        """Return the errors in words: parameter, direction and size; correlation; weights; region.
 
-        Nothing where no p-value rejects at the level of the verdict, so that of a right posterior
-        something is said with at most that probability. Each kind of error has a share of the
-        level, and Holm's correction inside.
+        None unless a p-value rejects at the level of the verdict. Each kind of error has a share of
+        the level, with Holm's correction inside: for a right posterior the expected false-positive
+        rate is at most that level.
         """
         if not float(self.p_value) <= self.level:
             return []
@@ -218,11 +216,11 @@ class PosteriorReport(Result):
         return said + self._about_entries(self.level / kinds, shifted=bool(said))
 
     def diagnosis(self) -> Diagnosis:
-        """The best that is known of each kind of error.
+        """Most accurate diagnosis of each kind of error.
 
-        Shift, spread and trends along x of Gaussian posteriors from scores, which lose nothing.
-        Of others from ranks, which tell a parameter by itself whatever its shape: among draws,
-        where there are draws, else among points of the density. Correlations from scores.
+        For Gaussian posteriors shift, spread and trends along x are from scores; for others from
+        ranks, which concern a parameter by itself for any shape: among draws, else among points of
+        the density. Correlations are from scores.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
         by_ranks = self._by_ranks()
@@ -237,7 +235,7 @@ class PosteriorReport(Result):
         )
 
     def _by_ranks(self) -> Diagnosis | None:
-        """That of ranks, where these say more than scores."""
+        """Return the diagnosis from ranks, if it is better than that from scores."""
         if self.ranks is not None and self.ranks.source == DRAWS:
             return self.ranks.diagnosis
         told = self.conditional.told()
@@ -247,7 +245,7 @@ class PosteriorReport(Result):
         said = self.calibration.warnings() + self.conditional.warnings()
         if self.ranks is not None and self.ranks.exchangeability is not None:
             said += self.ranks.exchangeability.warnings()
-        # two questions may count differently what has one name: the first is said
+        # both tests may report one code with different counts: keep the first
         once = {" ".join(codes([text])) or text: text for text in reversed(said)}
         return [(text, True) for text in reversed(once.values())]
 
@@ -271,7 +269,7 @@ class PosteriorReport(Result):
         return self.calibration.test.parts is not None
 
     def _reasons(self) -> list[str]:
-        """Why there is no verdict."""
+        """Return why there is no verdict."""
         judged: list[Any] = [self.calibration.test, self.conditional.test]
         if self.ranks is not None and self.ranks.exchangeability is not None:
             judged.append(self.ranks.exchangeability)
@@ -282,7 +280,7 @@ class PosteriorReport(Result):
         return list(why)
 
     def _about_entries(self, level: float, *, shifted: bool) -> list[str]:
-        """What the table of the aggregated test names, where no parameter is off by itself."""
+        """Return entries of the aggregated test's table, if no parameter is wrong by itself."""
         table = self.conditional.test.table
         return [] if table is None or shifted else table.sentences(level)
 
@@ -300,7 +298,7 @@ class PosteriorReport(Result):
             ]
         lines += [
             "",
-            f"what is off (said of a right posterior in at most {100 * self.level:g} % of checks)",
+            f"what is off (expected false-positive rate: at most {100 * self.level:g} %)",
         ]
         lines += [f"  - {text}" for text in self.findings() or [self._unnamed(total)]]
         lines += ["", *table(self.diagnosis(), self.names, self.level)]
@@ -310,7 +308,7 @@ class PosteriorReport(Result):
         return lines
 
     def _unnamed(self, p: float) -> str:
-        """What stands in the place of findings where there are none."""
+        """Return the text for an empty list of findings."""
         if p <= self.level:
             what = "no parameter by itself" if tells(self.diagnosis().shift) else "no parameter"
             return f"{what}: see what is strongest in each p-value above"
@@ -326,7 +324,7 @@ class PosteriorReport(Result):
         return "nothing that can be named"
 
     def _how(self, name: str) -> str:
-        """What stands behind a p-value, in a few words."""
+        """Return a short description of the method of a p-value."""
         if name == "moments" and self.calibration.test.parts is not None:
             parts, notes = self.calibration.test.parts, self.calibration.test.notes
             if any(int(notes[code]) for code in ("impossible-targets", "improbable-targets")):

@@ -1,4 +1,4 @@
-"""What is said of a posterior: the questions, what each method can see, and what is off."""
+"""Text of posterior reports: the hypotheses, what each method detects, and the errors."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ LABELS = {
     "given x": "errors along x",
     "witnesses": "shift, spread, trends in x",
 }
-GIVEN_X = ("given x", "witnesses")  # questions about each x; the others are about calibration
+GIVEN_X = ("given x", "witnesses")  # hypotheses given x; the others are about calibration
 SIGHT = {
     "moments": "moments: shift, spread, correlation, tails, weights of modes, and what of these "
     "grows with the centre or width of the posterior; not fine structure inside a mode",
@@ -42,8 +42,8 @@ SIGHT = {
 
 
 def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """A line a parameter: shift and spread by itself; p-values given the others where scores of
-    posteriors that are not Gaussian are all there is."""
+    """Return a line per parameter: shift and spread by itself; p-values given the others if there
+    are only scores of posteriors that are not Gaussian."""
     wide = max(9, *(len(name) for name in names))
     if not (tells(d.shift) and tells(d.marginal_spread)):
         lines = [f"{'parameter':{wide}}   given the others: mean, p (Holm)   spread, p (Holm)"]
@@ -69,16 +69,16 @@ def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
 
 
 def _by_itself(spread: Means) -> list[str]:
-    """Claimed over actual standard deviation of each parameter by itself."""
+    """Return claimed over actual standard deviation of each parameter by itself."""
     values = np.exp(np.asarray([spread.estimate, spread.low, spread.high]))
     return [f"{ratio:.2f} ({low:.2f} to {high:.2f})" for ratio, low, high in values.T]
 
 
 def least_p_value(d: Diagnosis) -> float:
-    """P-value that nothing of what `sentences` looks at is off; NaN without any.
+    """Return the p-value of "no error that `sentences` reports"; NaN without any.
 
-    The least of the p-values after Holm of shifts, spreads, correlations and trends, times the
-    number of these kinds that could be computed.
+    The smallest of the Holm-adjusted p-values of shifts, spreads, correlations and trends, times
+    the number of these kinds that could be computed.
     """
     named = [d.shift, d.marginal_spread, d.correlation] if tells(d.shift) else [d.bias, d.spread]
     kinds = [np.asarray(means.p_adjusted) for means in named if means is not None]
@@ -90,7 +90,7 @@ def least_p_value(d: Diagnosis) -> float:
 
 
 def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Spreads of parameters by themselves, and correlations of pairs."""
+    """Return sentences on spreads of parameters by themselves, and correlations of pairs."""
     said: list[str] = []
     if d.marginal_spread is not None:
         ratios = _by_itself(d.marginal_spread)
@@ -109,7 +109,7 @@ def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[s
 
 
 def _too(means: Means, k: int, unit: str = "") -> str:
-    """Which way the mean k is off, and by how much."""
+    """Return the direction and size of mean k."""
     mean, low, high = (float(part[k]) for part in (means.estimate, means.low, means.high))
     side, low, high = ("high", low, high) if mean > 0 else ("low", -high, -low)
     return f"too {side} by {abs(mean):.2f}{unit} ({low:.2f} to {high:.2f})"
@@ -118,10 +118,10 @@ def _too(means: Means, k: int, unit: str = "") -> str:
 def sentences(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool = False
 ) -> list[str]:
-    """What is significant after Holm at the level, in words.
+    """Return the significant errors after Holm's correction at the level, in words.
 
-    A parameter is named where its moments tell of it alone: those of ranks, where ``by_ranks``,
-    and of scores of Gaussian posteriors.
+    A parameter is named if its moments concern it alone: those of ranks, if ``by_ranks``, and of
+    scores of Gaussian posteriors.
     """
     if not tells(d.shift):
         return _unnamed(d, level)
@@ -145,7 +145,7 @@ def sentences(
 
 
 def _unnamed(d: Diagnosis, level: float) -> list[str]:
-    """What scores that are not linear tell: that something is off, and along which x."""
+    """Return the errors that nonlinear scores show: that there is one, and along which x."""
     said: list[str] = []
     least = min(float(np.min(np.asarray(means.p_adjusted))) for means in (d.bias, d.spread))
     if least <= level:
@@ -159,7 +159,7 @@ def _unnamed(d: Diagnosis, level: float) -> list[str]:
 
 
 def _changes(d: Diagnosis, level: float) -> bool:
-    """Whether errors change along a feature of x."""
+    """Return whether errors change along a feature of x."""
     if d.shift_trend is None or d.spread_trend is None or d.strongest is None:
         return False
     trends = (d.shift_trend, d.spread_trend)

@@ -1,9 +1,9 @@
-r"""Parameters with bounds, brought to the whole space.
+r"""Bounded parameters mapped to the whole space.
 
 The identity behind Stein tests, :math:`E_p[l s_p + \nabla l] = 0`, is an integration by parts: its
-boundary term vanishes on the whole space and not at the edge of a uniform prior. Each bounded
-parameter is therefore replaced by an increasing function of itself with all numbers as values,
-and each density by that of the new parameter, with its log-Jacobian.
+boundary term vanishes on the whole space but not at the edge of a uniform prior. Each bounded
+parameter is therefore replaced by an increasing function of it onto the real line, and each density
+by that of the new parameter, with its log-Jacobian.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,12 +27,12 @@ class Space(eqx.Module):
     """d parameters with bounds, and their free versions on the whole line.
 
     The free parameter u of theta is the logit of (theta - low) / (high - low) between two bounds,
-    log(theta - low) above one, -log(high - theta) below one, and theta itself without: always
-    increasing, so that "too high" means the same before and after.
+    log(theta - low) above one, -log(high - theta) below one, and theta itself without bounds. It is
+    increasing, so that "too high" has the same meaning for both.
 
     Args:
-        low: Lower bounds, [d]; -infinity where there is none.
-        high: Upper bounds, [d]; infinity where there is none.
+        low: Lower bounds, [d]; -infinity for none.
+        high: Upper bounds, [d]; infinity for none.
 
     Example:
         >>> import jax.numpy as jnp
@@ -48,11 +48,11 @@ class Space(eqx.Module):
 
     @property
     def bounded(self) -> np.ndarray:
-        """Which parameters have a bound, [d]."""
+        """Whether each parameter has a bound, [d]."""
         return np.isfinite(np.asarray(self.low)) | np.isfinite(np.asarray(self.high))
 
     def free(self, thetas: Rows) -> Rows:
-        """Free parameters; infinite on a bound, NaN beyond it."""
+        """Return free parameters; infinite on a bound, NaN beyond it."""
         above, below, both, low, high = self._bounds(thetas)
         up, down = jnp.log(thetas - low), jnp.log(high - thetas)
         return jnp.where(
@@ -60,7 +60,7 @@ class Space(eqx.Module):
         ).astype(thetas.dtype)
 
     def bound(self, us: Rows) -> Rows:
-        """The inverse of `free`."""
+        """Return the inverse of `free`."""
         above, below, both, low, high = self._bounds(us)
         share = 1 / (1 + jnp.exp(-us))
         return jnp.where(
@@ -70,14 +70,14 @@ class Space(eqx.Module):
         ).astype(us.dtype)
 
     def log_jacobian(self, us: Rows) -> Float[Array, "*batch"]:
-        r"""The logarithm of :math:`\prod_k d\theta_k / du_k` at free parameters, summed over k."""
+        r"""Return the logarithm of :math:`\prod_k d\theta_k / du_k` at free parameters."""
         above, below, both, low, high = self._bounds(us)
         inner = jnp.log(high - low) + jax.nn.log_sigmoid(us) + jax.nn.log_sigmoid(-us)
         slopes = jnp.where(both, inner, jnp.where(above, us, jnp.where(below, -us, 0.0)))
         return jnp.sum(slopes, axis=-1).astype(us.dtype)
 
     def scores(self, us: Rows, values: Float[Array, "*more d"]) -> Float[Array, "*more d"]:
-        r"""Scores of the free parameters from scores ``values`` of the bounded ones.
+        r"""Return scores of the free parameters from scores ``values`` of the bounded ones.
 
         With theta = g(u): :math:`g'(u) s(g(u)) + (\log g')'(u)`, coordinate by coordinate.
         """
@@ -92,8 +92,8 @@ class Space(eqx.Module):
         return (slope * values + change).astype(values.dtype)
 
     def _bounds(self, rows: Rows) -> tuple[Array, Array, Array, Array, Array]:
-        """Which parameters have a low, a high, and both bounds, and the bounds, with a harmless
-        number where there is none; each with as many axes as the rows."""
+        """Return which parameters have a low, a high, and both bounds, and the bounds, with finite
+        placeholders; each with as many axes as the rows."""
         low, high = along_last(self.low, rows), along_last(self.high, rows)
         above, below = jnp.isfinite(low), jnp.isfinite(high)
         harmless = jnp.where(above, low, 0.0), jnp.where(below, high, 1.0)
@@ -101,10 +101,10 @@ class Space(eqx.Module):
 
 
 def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: DTypeLike) -> Space:
-    """The space of the parameters: that of ``bounds`` (low, high), else of the prior's support.
+    """Return the space of the parameters, from ``bounds`` (low, high) or the prior's support.
 
-    The prior may be a numpyro or torch distribution over vectors [d], or None (no bounds known).
-    Raises ValueError for discrete parameters and for supports that are not a box.
+    The prior may be a numpyro or torch distribution over vectors [d], or None (no known bounds).
+    ValueError for discrete parameters and for supports that are not a box.
     """
     if bounds is not None:
         if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
@@ -138,7 +138,7 @@ def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
 
 
 def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
-    """The bounds that a constraint of numpyro or torch names, one pair a block of parameters."""
+    """Yield the bounds in a constraint of numpyro or torch, one pair per block of parameters."""
     if getattr(support, "is_discrete", False):
         raise ValueError(
             "prior: some parameters are discrete, and a discrete parameter has no score: sum it "
@@ -170,7 +170,7 @@ def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
-    """ValueError where parameters lie on or beyond a bound."""
+    """Raise ValueError if parameters lie on or beyond a bound."""
     values = np.asarray(thetas)
     outside = (values <= np.asarray(space.low)) | (values >= np.asarray(space.high))
     if outside.any():
@@ -185,8 +185,8 @@ def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
 
 
 def check_continuous(thetas: Array, names: Sequence[str]) -> None:
-    """ValueError where all values of a parameter are whole, in more than 10 rows whose digits tell
-    eighths: those of a density never are."""
+    """Raise ValueError if all values of a parameter are integers, in more than 10 rows with enough
+    digits to resolve eighths: continuous parameters never are."""
     values = np.asarray(thetas)
     digits = np.spacing(np.abs(values)) <= 1 / 8
     discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
@@ -200,10 +200,10 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
 
 
 def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
-    """Parameters whose values look as if drawn evenly between two bounds.
+    """Return parameters whose values appear uniform between two bounds.
 
-    The range of n >= 200 draws from a density that fades out is more than 3.6 standard deviations;
-    that of a uniform density is 3.46.
+    The range of n >= 200 draws from a density with vanishing tails is more than 3.6 standard
+    deviations; that of a uniform density is 3.46.
     """
     values = np.asarray(checks.floats(thetas, "thetas"), float)
     if len(values) < 200:
@@ -215,7 +215,7 @@ def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
 
 @dataclass(frozen=True)
 class _FreedDensity:
-    """A log density of free parameters from that of the bounded ones, with the log-Jacobian."""
+    """A log density of free parameters from one of bounded parameters, with the log-Jacobian."""
 
     log_density: LogDensity
 
@@ -225,8 +225,8 @@ class _FreedDensity:
 
 
 class FreedDistribution(eqx.Module):
-    """A distribution over [d] with batch shape [n], over free parameters; offers what tests ask
-    of a numpyro distribution."""
+    """A distribution over [d] with batch shape [n] as one over free parameters; it has the methods
+    of a numpyro distribution that tests use."""
 
     distribution: Any
     space: Space
@@ -257,7 +257,7 @@ class FreedDistribution(eqx.Module):
 
 @dataclass(frozen=True)
 class _BoundDensity:
-    """A log density of bounded parameters from that of the free ones; -infinity on the bounds and
+    """A log density of bounded parameters from one of free parameters; -infinity on the bounds and
     beyond."""
 
     log_density: LogDensity
@@ -268,7 +268,7 @@ class _BoundDensity:
 
 
 def _bounded(space: Space, thetas: Rows, of_free: Any) -> Float[Array, "*batch"]:
-    """Log densities of bounded parameters, where ``of_free(us)`` are those of free ones."""
+    """Return log densities of bounded parameters, from those of free ones, ``of_free(us)``."""
     us = space.free(thetas)
     inside = jnp.all(jnp.isfinite(us), axis=-1)
     us = jnp.where(jnp.expand_dims(inside, -1), us, 0)
@@ -276,7 +276,7 @@ def _bounded(space: Space, thetas: Rows, of_free: Any) -> Float[Array, "*batch"]
 
 
 class BoundDistribution(eqx.Module):
-    """A distribution over free parameters with batch shape [n], over the bounded ones."""
+    """A distribution over free parameters with batch shape [n] as one over bounded parameters."""
 
     distribution: Any
     space: Space
@@ -297,7 +297,7 @@ class BoundDistribution(eqx.Module):
 
 
 def bound_again(predictions: Any, space: Space) -> Any:
-    """The inverse of `freed`: predictions over free parameters as predictions over bounded ones."""
+    """Return predictions over free parameters as predictions over bounded ones."""
     if not space.bounded.any():
         return predictions
     if isinstance(predictions, Unnormalized):
@@ -307,14 +307,13 @@ def bound_again(predictions: Any, space: Space) -> Any:
 
 
 def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
-    """Densities of free parameters, also inside of jit."""
+    """Return densities of free parameters, also inside of jit."""
     params, axes = (space, predictions.params), (None, predictions.in_axes)
     return Unnormalized(_FreedDensity(predictions.log_density), params, in_axes=axes)
 
 
 def freed(predictions: Any, space: Space) -> Any:
-    """Predictions over parameters as predictions over free ones: an `Unnormalized` or a
-    distribution again."""
+    """Return an `Unnormalized` or a distribution over free parameters from one over bounded."""
     if isinstance(predictions, Unnormalized):
         return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:

@@ -1,4 +1,4 @@
-"""Sentences on what may be wrong with a posterior's pairs, prior, observations and scores."""
+"""Warnings on possible problems of a posterior's pairs, prior, observations and scores."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled
 from jaxcal.typing import ArrayLike, PriorLike
 
-FEW = 50  # pairs
-UNLIKELY = 1e-6  # p-value of draws of the prior, below which thetas look like something else
+FEW = 50  # number of pairs below which there is a warning
+UNLIKELY = 1e-6  # p-value below which thetas do not look like draws of the prior
 PRIOR_DRAWS = 2000
 
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """How many rows of thetas repeat another beyond chance, and how many with their features."""
+    """Return how many rows of thetas repeat beyond chance, alone and with their features."""
     n = len(thetas)
     of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
     with_features = repeated_rows(thetas, of_thetas, fingerprints(features, n))
@@ -28,7 +28,7 @@ def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
 
 
 def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
-    """Sentences on parameters that repeat with other xs; the tests warn of repeated whole pairs."""
+    """Return sentences on parameters that repeat with other xs; tests report repeated pairs."""
     n = len(thetas)
     count, whole = map(int, _repeats(thetas, features))
     if count <= whole:
@@ -47,7 +47,7 @@ def about_space(
     thetas: Array,
     names: tuple[str, ...],
 ):
-    """Sentences on parameters with bounds, and on those that look as if they had some."""
+    """Return sentences on bounded parameters, and on those that appear to be bounded."""
     bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
     if bounded:
         listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
@@ -68,7 +68,7 @@ def about_space(
 
 
 def about_scores(scores: Scores) -> tuple[str, ...]:
-    """Sentences on scores that are not finite, or 0 by clipping."""
+    """Return sentences on scores that are not finite, or 0 by clipping."""
     at, at_nodes = np.asarray(scores.at_targets), np.asarray(scores.at_nodes)
     bad = int(np.sum(~np.all(np.isfinite(at), axis=1)))
     bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
@@ -103,8 +103,8 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
 
 
 def about_tails(at: np.ndarray) -> tuple[str, ...]:
-    """A sentence where one pair in fifty holds most of the squared scores of a parameter: these
-    are large of all parameters that depend on the one that is off, so none is named."""
+    """Return a sentence if one pair in fifty holds most of the squared scores of a parameter. All
+    parameters that depend on the wrong one have large scores, so none is named."""
     squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
@@ -121,7 +121,7 @@ def about_tails(at: np.ndarray) -> tuple[str, ...]:
 
 
 def about_count(n: int) -> tuple[str, ...]:
-    """A sentence where pairs are few."""
+    """Return a sentence if there are few pairs."""
     if n >= FEW:
         return ()
     return (
@@ -137,8 +137,8 @@ def about_prior(
     features: np.ndarray,
     draws: np.ndarray | None,
 ) -> tuple[str, ...]:
-    """Sentences where ``prior=`` is not the posterior's own, and where thetas do not look like
-    ``draws`` of it: each parameter by the two-sample test of Kolmogorov and Smirnov."""
+    """Return sentences if ``prior=`` is not the posterior's own, and if thetas do not look like
+    ``draws`` of it: each parameter by a two-sample Kolmogorov-Smirnov test."""
     notes = ()
     if trained_with is not None and prior is not trained_with and prior is not None:
         here, there = prior_log_probs(prior, thetas), prior_log_probs(trained_with, thetas)
@@ -169,7 +169,7 @@ def about_prior(
 
 
 def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Which columns are not of the distribution of these draws, [d]."""
+    """Return which columns do not have the distribution of these draws, [d]."""
     import scipy.stats
 
     columns = zip(values.T, draws.T, strict=True)
@@ -178,7 +178,7 @@ def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
-    """Log densities [n] of a prior of torch or numpyro, or None where it tells none."""
+    """Return log densities [n] of a prior of torch or numpyro, or None if it has none."""
     if not hasattr(prior, "log_prob"):
         return None
     if is_of_torch(prior):
@@ -188,7 +188,7 @@ def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
             values = torch.as_tensor(np.array(thetas)).to(prior.sample((1,)))
             try:
                 logs = prior.log_prob(values).cpu().numpy()
-            except ValueError:  # it validates: a theta lies outside of its support
+            except ValueError:  # a validating distribution: a theta is outside of its support
                 return np.full(len(thetas), -np.inf)
     else:
         logs = np.asarray(prior.log_prob(jnp.asarray(thetas)))
@@ -196,7 +196,7 @@ def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
 
 
 def is_of_torch(value: Any) -> bool:
-    """Whether an object, or a class that it extends, comes from torch, sbi or a flow on them."""
+    """Return whether an object's class or base class is from torch, sbi or a flow library."""
     libraries = {base.__module__.split(".")[0] for base in type(value).__mro__}
     return bool(libraries & {"torch", "sbi", "zuko", "lampe"})
 
@@ -204,8 +204,8 @@ def is_of_torch(value: Any) -> bool:
 def about_training(
     moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
 ) -> tuple[str, ...]:
-    """A sentence where xs are not as those that the network was trained on, by the means and
-    standard deviations that it keeps of them."""
+    """Return a sentence if xs differ from the training data of the network, by the means and
+    standard deviations that it stores."""
     if moments is None or len(features) < 10:
         return ()
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)

@@ -1,6 +1,6 @@
-"""What posteriors of torch offer: sbi's of every kind, zuko's and lampe's flows, distributions.
+"""Log densities of torch posteriors: sbi's of every kind, zuko's and lampe's flows, distributions.
 
-Everything here takes and returns tensors, row by row: parameters [b, d] and observations [b, ..].
+All functions take and return tensors, row by row: parameters [b, d] and observations [b, ..].
 """
 
 import copy
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from torch import Tensor  # pyright: ignore[reportMissingImports]
 else:
     Tensor = Any
-Estimator: TypeAlias = Any  # a network of sbi, zuko or lampe, which share no class
-Prior: TypeAlias = Any  # a distribution of torch, or what has its log_prob
+Estimator: TypeAlias = Any  # a network of sbi, zuko or lampe, which have no common class
+Prior: TypeAlias = Any  # a distribution of torch, or another object with log_prob
 
 
 @dataclass(frozen=True)
 class TorchDensity:
-    """Log densities of posteriors, up to a constant a row, and what comes with them.
+    """Log densities of posteriors, up to a constant per row, and related functions.
 
     Attributes:
         log_prob: ``log_prob(theta, x)`` of tensors [b, d] and [b, ..], [b].
-        score: The gradient in theta where a network gives it, [b, d]; else that of log_prob.
-        draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None where they need a chain.
+        score: The gradient in theta if a network computes it, [b, d]; else that of log_prob.
+        draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None if they need a chain.
         embed: The network's own summaries of x, [b, q].
         prior: The posterior's prior, or None.
-        networks: Modules that are evaluated, and lie on a device.
-        theta_shape: Shape of one parameter vector that the network was made for, or None.
+        networks: Modules that are evaluated, and determine the device.
+        theta_shape: Shape of one parameter vector that the network expects, or None.
         x_shape: That of one observation, or None.
-        slow: Whether a log density solves an ODE: such are not offered to tests that need many.
+        slow: Whether a log density solves an ODE, which is too slow for tests that need many.
         notes: Sentences on what is tested.
     """
 
@@ -50,18 +50,14 @@ class TorchDensity:
 
 
 def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
-    """What this object of torch, sbi, zuko or lampe offers.
+    """Return the `TorchDensity` of an object of torch, sbi, zuko or lampe.
+
+    TypeError if it has no log density, or only for one observation; ValueError if a likelihood or
+    ratio has no prior, or if an estimator may be of NPE or NLE.
 
     Args:
         posterior: See `jaxcal.sbi.TorchPosterior`.
         prior: For an estimator of the likelihood or of a ratio, which lacks one.
-
-    Returns:
-        Its densities and whatever it has besides.
-
-    Raises:
-        TypeError: it has no log density, or says nothing of other observations.
-        ValueError: a likelihood or ratio comes without prior; an estimator could be of either.
     """
     name = type(posterior).__name__
     if name == "VIPosterior":
@@ -115,7 +111,7 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
 
 
 def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
-    """NPE, without its correction for leakage, which depends on x alone."""
+    """Read NPE, without its correction for leakage, which depends on x alone."""
     estimator = owner.posterior_estimator
     if getattr(owner, "_apply_correction", False):  # NPE-A after several rounds
         return TorchDensity(
@@ -137,7 +133,7 @@ def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """NPSE and FMPE: the density of the probability flow; NPSE's own score at its least noise."""
+    """Read NPSE and FMPE: the density of the probability flow; NPSE's score at its least noise."""
     import torch  # pyright: ignore[reportMissingImports]
     from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
         vector_field_potential,
@@ -162,7 +158,7 @@ def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
             return estimator.score(theta, x, t=time)
         return estimator.score(estimator.to_z(theta), x, t=time) / estimator._theta_scale
 
-    # the score of a flow matching network divides rounding by t: its density tells more
+    # the score of a flow matching network divides rounding by t: its density is more accurate
     flow_matching = hasattr(estimator, "noise_scale")
     return TorchDensity(
         log_prob,
@@ -197,8 +193,8 @@ def _ratio(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """What ``.train()`` returns: of theta given x, or of x given theta, which shapes tell apart
-    unless they are the same."""
+    """Read an estimator from ``.train()``, of theta given x or of x given theta; their shapes
+    distinguish them unless they are equal."""
     input_size, size_given = map(math.prod, (estimator.input_shape, estimator.condition_shape))
     if input_size == size_given:
         raise ValueError(
@@ -212,7 +208,7 @@ def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 def _conditional(
     of: Callable[[Tensor], Prior], prior: Prior, networks: tuple[Estimator, ...]
 ) -> TorchDensity:
-    """``of(x)``: the distribution of theta given each of b rows of x."""
+    """Read a function ``of(x)`` to the distribution of theta given each of b rows of x."""
 
     def at(x: Tensor) -> Prior:
         distribution = of(x)
@@ -230,9 +226,9 @@ def _conditional(
         if batch != (len(theta),) or event not in ((theta.shape[1],), ()):
             raise ValueError(
                 f"posterior: wanted a distribution with batch shape ({len(theta)},) and event "
-                f"shape ({theta.shape[1]},), one an observation, got batch shape {batch} and event "
-                f"shape {event}: torch.distributions.Independent(.., 1) makes the last batch axis "
-                f"an event"
+                f"shape ({theta.shape[1]},), one per observation, got batch shape {batch} and "
+                f"event shape {event}: torch.distributions.Independent(.., 1) makes the last batch "
+                f"axis an event"
             )
         if not event and theta.shape[1] != 1:
             raise ValueError(
@@ -249,7 +245,7 @@ def _conditional(
 
 
 def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
-    """The weighted sum of the members' densities."""
+    """Read the weighted sum of the members' densities."""
     import torch  # pyright: ignore[reportMissingImports]
 
     members = [density_of(member, prior) for member in posterior.posteriors]
@@ -287,7 +283,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
-    """One potential a pair; the observation that the potential held is put back."""
+    """Return one potential per pair; the potential's own observation is restored."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }
@@ -317,7 +313,7 @@ def _log_prob_of_prior(prior: Prior, whose: str) -> Callable[[Tensor], Tensor]:
 
 
 def _shapes(estimator: Estimator, theta: str, x: str) -> dict[str, Any]:
-    """The network, and the shapes it was made for."""
+    """Return the network, and the shapes it expects."""
     shapes = (getattr(estimator, name, None) for name in (theta, x))
     theta_shape, x_shape = (None if shape is None else tuple(shape) for shape in shapes)
     return {"networks": (estimator,), "theta_shape": theta_shape, "x_shape": x_shape}
@@ -329,8 +325,8 @@ def _embedding(estimator: Estimator, name: str) -> Callable[[Tensor], Tensor] | 
 
 
 def _outside_inference_mode(posterior: Estimator) -> Estimator:
-    """The posterior, or a copy where torch.inference_mode() made its parameters, which then have
-    no gradients."""
+    """Return the posterior, or a copy if its parameters were created in torch.inference_mode(),
+    where they have no gradients."""
     networks = [posterior, *vars(posterior).values()] if hasattr(posterior, "__dict__") else []
     for network in networks:
         is_module = hasattr(network, "state_dict") and hasattr(network, "parameters")
@@ -347,7 +343,7 @@ def _of_lampe(posterior: Estimator, name: str) -> bool:
 
 
 def _arguments(function: Callable[..., object]) -> int:
-    """How many arguments it wants, 1 or 2; 2 where it does not say."""
+    """Return the number of arguments of a function, 1 or 2; 2 if it is unknown."""
     forward = getattr(function, "forward", function)
     try:
         parameters = inspect.signature(forward).parameters.values()

@@ -1,4 +1,4 @@
-"""Posteriors of PyTorch, of the library sbi above all: scores by torch's own autograd.
+"""Posteriors of PyTorch, in particular of sbi, with scores by torch's automatic differentiation.
 
 Inside JAX programs their log densities are callbacks, with first and second derivatives.
 """
@@ -30,10 +30,10 @@ BATCH = 10_000
 
 
 class TorchPosterior:
-    """A posterior whose log density is computed by torch, as `jaxcal.sbi` takes it.
+    """A posterior whose log density is computed by torch.
 
-    The networks are evaluated where they are, in their type, in eval mode, and outside of
-    ``torch.no_grad`` and ``torch.inference_mode``; nothing of the object is changed.
+    The networks are evaluated on their device, in their type, in eval mode, and outside of
+    ``torch.no_grad`` and ``torch.inference_mode``; the object is not modified.
 
     Args:
         posterior: One of these.
@@ -41,20 +41,16 @@ class TorchPosterior:
             - A posterior of sbi: NPE, NLE, NRE (sampled in any way), NPSE, FMPE, an
               ``EnsemblePosterior``, or a potential.
             - The estimator that ``.train()`` returns, except one of NLE, or of NPE with as many
-              numbers in x as parameters: the two look the same. One of NRE wants ``prior``.
+              numbers in x as parameters, which cannot be distinguished. One of NRE needs ``prior``.
             - A flow of zuko or lampe, or any function x -> distribution of torch, batch shape [n].
             - A function ``log_prob(thetas, xs)`` of tensors [n, d] and [n, ..] that returns [n] and
               may be unnormalized.
         prior: A distribution of torch, for estimators that have none.
-        batch: Rows under way at once.
-        like: A tensor whose device and type the inputs get where the posterior has no network.
+        batch: Number of rows computed at once.
+        like: A tensor whose device and type the inputs get if the posterior has no network.
 
-    Raises:
-        TypeError: the object has no log density.
-        ValueError: a likelihood or ratio lacks a prior; an estimator may be of NPE or NLE.
-
-    Cost: one gradient a row; FMPE one solution of an ODE a batch and its adjoint. NPSE gives its
-    own score, at its smallest noise.
+    Cost: one gradient per row; for FMPE one solution of an ODE per batch and its adjoint. NPSE uses
+    its own score, at its smallest noise.
 
     Example:
         >>> import torch
@@ -86,7 +82,7 @@ class TorchPosterior:
             self.predictions = self.at
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
-        """ValueError where parameters or observations are not of the size of those in training."""
+        """Raise ValueError if parameters or observations differ in size from those of training."""
         wanted = self.density.x_shape
         if wanted is None or isinstance(xs, dict):
             return
@@ -112,11 +108,11 @@ class TorchPosterior:
         return Scores(jnp.asarray(at, thetas.dtype), jnp.asarray(at_nodes, thetas.dtype), nodes)
 
     def at(self, xs: PyTree) -> Unnormalized:
-        """The posteriors given xs, for tests that need log densities: JAX calls back to torch."""
+        """Return the posteriors given xs, for tests that need log densities, by callbacks."""
         return called_back(self, jax.tree.map(jnp.asarray, _arrays(xs)))
 
     def summaries(self, xs: PyTree) -> np.ndarray | None:
-        """The network's own embedding of xs, [n, q], or None where it has none."""
+        """Return the network's own embedding of xs, [n, q], or None if it has none."""
         embed = self.density.embed
         if embed is None or isinstance(xs, dict):
             return None
@@ -124,7 +120,7 @@ class TorchPosterior:
         return np.concatenate([part[0] for part in parts])
 
     def training_moments(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Mean and standard deviation of the xs that a network of sbi was trained on, or None."""
+        """Return mean and deviation of the xs that a network of sbi was trained on, or None."""
         size = math.prod(self.density.x_shape or ())
         for network in self.density.networks if self.density.embed is not None else ():
             for module in network.modules():
@@ -135,25 +131,25 @@ class TorchPosterior:
         return None
 
     def scores(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
-        """The score of every pair, [n, d]; NaN where the log density is not finite."""
+        """Return the score of every pair, [n, d]; NaN where the log density is not finite."""
         return self.logs_and_scores(thetas, xs, logs=False)[1]
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
-        """The log density of every pair, [n], up to a constant a row."""
+        """Return the log density of every pair, [n], up to a constant per row."""
         parts = self._walk(thetas, xs, lambda t, x: (self._log_prob(t, x),), gradients=False)
         return np.concatenate([part[0] for part in parts])
 
     def logs_and_scores(
         self, thetas: np.ndarray, xs: PyTree, *, logs: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Both of every pair, [n] and [n, d]; ``logs`` may be NaN where they are not asked for."""
+        """Return both for every pair, [n] and [n, d]; log densities may be NaN if not requested."""
         both = partial(self._both, logs=logs)
         parts = list(self._walk(thetas, xs, both, gradients=True))
         values, scores = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
         return values, scores
 
     def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray:
-        """The Hessian of every log density times a direction, [n, d]."""
+        """Return the Hessian of every log density times a direction, [n, d]."""
         torch = _torch()
         if self.density.slow:
             raise TypeError("posterior: the solution of an ODE has no second derivatives here")
@@ -200,7 +196,7 @@ class TorchPosterior:
     def _both(
         self, theta: Tensor, x: Tensor, *, logs: bool, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Log densities and scores; without ``logs`` a network's own score needs no density."""
+        """Return log densities and scores; without ``logs`` a network's score needs no density."""
         torch, density = _torch(), self.density
         if density.score is None:
             log_prob = self._log_prob(theta, x)
@@ -221,7 +217,7 @@ class TorchPosterior:
         gradients: bool,
         rows: int | None = None,
     ) -> Iterator[tuple[np.ndarray, ...]]:
-        """``function(theta, x)`` of every batch of rows, as NumPy arrays."""
+        """Return ``function(theta, x)`` of every batch of rows, as NumPy arrays."""
         torch = _torch()
         leaves = jax.tree.leaves(xs)
         n, size = len(leaves[0] if thetas is None else thetas), rows or self.batch
@@ -237,7 +233,7 @@ class TorchPosterior:
                 yield tuple(np.array(out.detach().cpu().numpy()) for out in outputs)
 
     def _like(self, torch: ModuleType) -> Tensor:
-        """A tensor on the device and in the type of the inputs."""
+        """Return a tensor on the device and in the type of the inputs."""
         for network in self.density.networks:
             if callable(getattr(network, "parameters", None)):
                 for tensor in (*network.parameters(), *network.buffers()):
@@ -248,7 +244,7 @@ class TorchPosterior:
 
     @contextlib.contextmanager
     def _evaluated(self) -> Iterator[None]:
-        """Networks in eval mode; the modes are put back."""
+        """Put networks in eval mode, and restore their modes."""
         modules = [
             module
             for network in self.density.networks
@@ -265,7 +261,7 @@ class TorchPosterior:
                 module.training = training
 
     def _shaped(self, x: Tensor) -> Tensor:
-        """The observations in the shape that the network was made for."""
+        """Return the observations in the shape that the network expects."""
         wanted = self.density.x_shape
         return x if wanted is None or isinstance(x, dict) else x.reshape(len(x), *wanted)
 
@@ -285,7 +281,7 @@ def _arrays(xs: PyTree) -> Any:
 
 
 def _tensor(torch: ModuleType, values: Any, like: Tensor) -> Tensor:
-    """A new tensor on the device of ``like``, of its type; made outside of inference mode."""
+    """Return a new tensor on the device and of the type of ``like``, outside of inference mode."""
     if hasattr(values, "detach"):
         return values.detach().clone().to(like.device, like.dtype)
     return torch.as_tensor(np.array(values)).to(like.device, like.dtype)

@@ -1,4 +1,4 @@
-"""The kernel calibration error (SKCE): tests, estimates and intervals."""
+"""Kernel calibration error (SKCE): tests, estimates and intervals."""
 
 from jaxcal.skce.calibration import kce, skce, skce_test
 from jaxcal.skce.estimates import block_estimates, skce_interval

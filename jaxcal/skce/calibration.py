@@ -1,4 +1,4 @@
-"""Is the model calibrated? SKCE: kernel means of the predictions in the place of their scores."""
+"""SKCE: tests and estimates of calibration from kernel means of the predictions."""
 
 from typing import Unpack
 
@@ -48,14 +48,14 @@ def skce_test(
 ) -> TestResult:
     """Test that predictions are calibrated, by kernel means: the kernel calibration error (SKCE).
 
-    The null hypothesis is P(Y | prediction) = prediction: targets are draws from their
-    predictions. The kernel is ``prediction_kernel`` on a ``divergence`` of the predictions times
-    ``target_kernel``. The one of the paper's experiments is ``standardize=False,
+    The null hypothesis is P(Y | prediction) = prediction: targets are draws from their predictions.
+    The kernel is ``prediction_kernel`` on a ``divergence`` of the predictions times
+    ``target_kernel``. The paper's experiments use ``standardize=False,
     target_kernel=Gaussian(1.0), prediction_kernel=Laplace(1.0)``.
 
     With ``divergence=jaxcal.divergences.Vectors(x)`` the null hypothesis is P(Y | x) = prediction,
-    for any inputs x [n, q]. From `jaxcal.Draws` this is ACMMD, with the mean over all draws of a
-    prediction where the paper takes one draw; sequences have kernels `jaxcal.kernels.Hamming` and
+    for any inputs x [n, q]. With `jaxcal.Draws` this is ACMMD, with the mean over all draws of a
+    prediction instead of one draw; for sequences use the kernels `jaxcal.kernels.Hamming` and
     `jaxcal.kernels.Spectrum`, with ``standardize=False``.
 
     Args:
@@ -63,41 +63,39 @@ def skce_test(
         predictions: A numpyro distribution with batch shape [n] (Normal, MultivariateNormal,
             Laplace and mixtures of these in closed form, Categorical and Bernoulli; any other
             through draws), class probabilities [n, m], probabilities [n] of class 1, or
-            `jaxcal.Draws`. Draws that are given are divided: half of them serve the divergence,
-            half the kernel means, as the weight of a pair must not depend on the errors of its
-            means.
+            `jaxcal.Draws`. These are split: one half is for the divergence, one for the kernel
+            means, as the weight of a pair must not depend on the errors of its means.
         targets: Observed targets, shape [n], [n, d] or [n, ...]; integer classes 0, .., m - 1 for
             class probabilities.
         divergence: Distance between predictions. By default 2-Wasserstein for normals and Laplace
             distributions, Euclidean for class probabilities, and the distance of the kernel means
             (MMD with the target kernel) for all others; see `jaxcal.divergences`.
-        prediction_kernel: Radial kernel on the divergence. Without a bandwidth it gets the
-            median heuristic.
+        prediction_kernel: Radial kernel on the divergence. An unset bandwidth is set by the median
+            heuristic.
         target_kernel: Kernel between targets. By default Gaussian; the product of Laplace kernels
-            over coordinates for Laplace predictions; `jaxcal.kernels.Delta` for classes, for
-            which a Gram matrix [m, m] will do too, or, for a kernel that is no product of two, a
-            function K(p, q) of two predictions [m] that returns the matrix of k((p, y), (q, y'))
-            (then with ``prediction_kernel=jaxcal.kernels.Constant()``). Without a bandwidth it
-            gets the median heuristic.
+            over coordinates for Laplace predictions; `jaxcal.kernels.Delta` for classes. For
+            classes also a Gram matrix [m, m] or, for a kernel that is no product of two, a function
+            K(p, q) of two predictions [m] that returns the matrix of k((p, y), (q, y')) (with
+            ``prediction_kernel=jaxcal.kernels.Constant()``). An unset bandwidth is set by the
+            median heuristic.
         null: Distribution of the statistic under calibration; see `jaxcal.nulls`. By default
-            `jaxcal.nulls.Redrawn`, which is exact for every n, where it costs little: for two
+            `jaxcal.nulls.Redrawn`, which is exact for every n, if its cost is small: for two
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
-            and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian; of
-            Laplace distributions `L1Laplace`). `jaxcal.nulls.Wild` otherwise, and with
-            ``features``; it has a verdict only where predictions expect at least ten of the
-            targets they call rare.
-        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+            and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian;
+            for Laplace distributions `L1Laplace`). `jaxcal.nulls.Wild` otherwise, and with
+            ``features``; it has a verdict only if predictions expect at least ten rare targets.
+        level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: For divergences of scores, as in `jaxcal.kccsd_test`.
         n_nodes: For divergences of scores, as in `jaxcal.kccsd_test`.
-        n_draws: Take kernel means from that many draws of each prediction, instead of closed
-            forms, sums and quantiles.
-        standardize: Bring targets to standard deviation 1 in each coordinate first; bandwidths
-            given by hand are then in standard deviations.
-        whiten: `jaxcal.whitening.Moments()`, or another way, brings targets and predictions into
-            the units of each prediction, as in `jaxcal.kccsd_test`, for what the target kernel
-            sees; those of draws come from the half that serves the divergence. Not for classes.
+        n_draws: Number of draws of each prediction for kernel means, instead of closed forms, sums
+            and quantiles.
+        standardize: Whether to divide targets by their standard deviation in each coordinate first;
+            bandwidths that you set are then in standard deviations.
+        whiten: `jaxcal.whitening.Moments()`, or another whitener, transforms targets and
+            predictions to the units of each prediction, as in `jaxcal.kccsd_test`, for the target
+            kernel; for draws it uses the half for the divergence. Not for classes.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
-            linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are held either.
+            linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Rows and columns of a block of pairs that is computed at a time.
         mesh: Devices that share the pairs; None for one device.
 
@@ -108,7 +106,7 @@ def skce_test(
     Cost: n^2 (b + d) multiplications for b draws of the null and closed forms; memory
     O(tile^2 + n b).
 
-    Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4; of ACMMD Glaser et al. (2024).
+    Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4; ACMMD: Glaser et al. (2024).
 
     Example:
         >>> import jax, jaxcal
@@ -154,7 +152,7 @@ def skce(
 ) -> Estimate:
     """Estimate the squared kernel calibration error (SKCE) without testing.
 
-    Differentiable in predictions and targets, in every mode and order, also through units and
+    Differentiable in predictions and targets, in every mode and order, including units and
     bandwidths.
 
     Args:
@@ -188,8 +186,8 @@ def kce(
 ) -> Array:
     """Estimate the kernel calibration error (KCE): the square root of the biased SKCE.
 
-    Its derivative at 0 is 0. Where rounding takes the biased SKCE of kernels of height 1 below 0
-    it is 0; NaN where it is negative beyond that, which positive definite kernels exclude.
+    Its derivative at 0 is 0. It is 0 if the biased SKCE of kernels of height 1 is negative by
+    rounding; NaN if it is negative beyond that, which positive definite kernels exclude.
 
     Args:
         key: Random key, used only where draws are needed.

@@ -25,8 +25,7 @@ class BlockEstimates(Result):
     The last n mod ``size`` observations are not used.
 
     Attributes:
-        blocks: Estimates, [m]; independent and identically distributed where the observations
-            are.
+        blocks: Estimates, [m]; independent and identically distributed if the observations are.
         estimate: Their mean, [].
         standard_error: Standard error of that mean, from their spread (ddof 1), []; NaN for one
             block.
@@ -43,15 +42,10 @@ class BlockEstimates(Result):
     n: int = eqx.field(static=True)
 
     def lower_bound(self, level: float = 0.05) -> Scalar:
-        """A lower bound of the squared calibration error, ``max(0, estimate - z standard_error)``.
+        """Return a lower bound of the squared error, ``max(0, estimate - z standard_error)``, [].
 
-        Inverts the test of blocks `jaxcal.nulls.BlockNormal`; for many blocks.
-
-        Args:
-            level: The bound has confidence 1 - ``level``.
-
-        Returns:
-            The bound, [].
+        Inverts the test of blocks `jaxcal.nulls.BlockNormal`, for many blocks; the bound has
+        confidence 1 - ``level``.
         """
         z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
         return at_least(self.estimate - z * self.standard_error, 0)
@@ -104,16 +98,12 @@ def block_estimates(
         key: Random key, used only where draws are needed.
         predictions: As in `jaxcal.skce_test`.
         targets: As in `jaxcal.skce_test`.
-        size: Number of observations B in a block: 2 is the linear estimator, n the unbiased
-            estimate of `skce`.
+        size: Number of observations B in a block, from 2 (the linear estimator) to n (the unbiased
+            estimate of `skce`).
         **options: As in `skce`.
 
     Returns:
         `BlockEstimates`.
-
-    Raises:
-        ValueError: ``size`` is not between 2 and n, or shapes are wrong.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: O(n size).
 
@@ -148,12 +138,12 @@ def _blocks(
 
 
 def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -> Interval:
-    r"""Normal interval for the squared calibration error of a model that is NOT calibrated.
+    r"""Return a normal interval for the squared calibration error of a MISCALIBRATED model.
 
     For the result of `skce_test` it is :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}` with
-    :math:`\zeta_1 = Var\, E[h \mid x]`; for `BlockEstimates` it takes the spread of the blocks.
-    Near calibration both ends are of the order of 1 / n and the limit is not normal: read the
-    p-value. The lower end is not cut at 0.
+    :math:`\zeta_1 = Var\, E[h \mid x]`; for `BlockEstimates` it uses the spread of the blocks.
+    Near calibration both ends are of order 1 / n and the limit is not normal: use the p-value. The
+    lower end is not clipped at 0.
 
     Args:
         result: Result of `jaxcal.skce_test` or of `jaxcal.skce.block_estimates`.
@@ -161,9 +151,6 @@ def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -
 
     Returns:
         A named tuple with ``low`` and ``high`` [], and ``level``.
-
-    Raises:
-        TypeError: ``result`` is no such result.
 
     Source: Widmann, Lindsten and Zachariah (2021), Cor. B.2 and B.3.
 

@@ -1,4 +1,4 @@
-"""The choices of a test with kernel means: the kind of predictions decides the defaults."""
+"""The choices of a test with kernel means, with defaults by the kind of predictions."""
 
 from typing import Any, TypeVar
 
@@ -33,12 +33,12 @@ CLOSED = {Normals: Gaussian, Laplaces: points.L1Laplace, Mixtures: Gaussian}
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: Wasserstein}
 
 Otherwise = TypeVar("Otherwise")
-MOST_PRODUCTS = 10**8  # of a draw of redrawn classes
-MOST_REFITTED = 64  # observations with closed forms, to which the test is fitted for each draw
+MOST_PRODUCTS = 10**8  # multiplications per draw of redrawn classes
+MOST_REFITTED = 64  # observations with closed forms up to which each draw is refitted
 
 
 class MeanOptions(Options, total=False):
-    """Options of every test and estimate with kernel means; `skce_test` explains them."""
+    """Options by name of every test and estimate with kernel means; see `skce_test`."""
 
     n_draws: int | None
     whiten: Whitener | None
@@ -57,7 +57,7 @@ def mean_specification(
     standardize: bool = True,
     whiten: Whitener | None = None,
 ) -> tuple[Any, Array, Specification]:
-    """Predictions, targets and choices, checked; errors name the argument."""
+    """Return validated predictions, targets and choices; errors name the argument."""
     predictions, ys = observations(predictions, targets)
     standardize = checks.flag(standardize, "standardize")
     n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
@@ -91,7 +91,7 @@ def mean_specification(
 def default_null(
     predictions: Any, ys: Array, otherwise: Otherwise, kernel: Any = None
 ) -> Redrawn | Otherwise:
-    """Targets drawn anew from the predictions, where that costs little; or else another null.
+    """Return `Redrawn` if its cost is small, or else another null.
 
     ``kernel`` on targets; None is the default one.
     """
@@ -133,6 +133,6 @@ def _no_class_kernel(kernel: Any, m: int) -> TypeError:
 
 
 def of_targets_alone(spec: Specification) -> None:
-    """TypeError where the target kernel sees the predictions too."""
+    """Raise TypeError if the target kernel depends on the predictions too."""
     if isinstance(spec.target_kernel, MatrixKernel):
         raise TypeError("target_kernel: a function of two predictions is for skce_test and skce")

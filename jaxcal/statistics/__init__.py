@@ -1,1 +1,1 @@
-"""h(i, j) of two observations, for one pair and in blocks."""
+"""Statistics h(i, j) of two observations: the definition for one pair, and blocks of pairs."""

@@ -1,15 +1,15 @@
-r"""h(i, j) = < z_i, z_j > with vectors z of finite length: sums over pairs from sums of vectors.
+r"""Statistics h(i, j) = < z_i, z_j > of finite rank: sums over pairs from sums of vectors z.
 
 For a shift-invariant kernel on predictions times one on targets, both of height 1,
 
 .. math:: k(p, p')\, l(y, y') = E \cos(\theta - \theta'), \qquad
           \theta = \nu^\top \phi(p) + \omega^\top y,
 
-with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. What a
-test does to l it does to :math:`\cos\theta` and :math:`\sin\theta`: the Stein operator makes them
-:math:`s \cos\theta - \omega \sin\theta` and :math:`s \sin\theta + \omega \cos\theta`, a kernel mean
-is taken off by the characteristic function of the prediction. The mean of < z_i, z_j > over the
-frequencies is h.
+with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. Linear
+operations on l act on :math:`\cos\theta` and :math:`\sin\theta`: the Stein operator turns them into
+:math:`s \cos\theta - \omega \sin\theta` and :math:`s \sin\theta + \omega \cos\theta`; a kernel mean
+is subtracted through the characteristic function of the prediction. The mean of < z_i, z_j > over
+the frequencies is h.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -27,28 +27,28 @@ from jaxcal.typing import DTypeLike, Features, KernelLike, Key, OfVectors
 
 
 class Frequencies(NamedTuple):
-    """Of the joint kernel: ``predictions`` [r, q], ``targets`` [r, d], and the ``sizes`` [r] of
-    the waves, whose squares sum to the kernel's height."""
+    """Frequencies of the joint kernel: ``predictions`` [r, q], ``targets`` [r, d], and amplitudes
+    ``sizes`` [r], whose squares sum to the kernel's height."""
 
     predictions: Float[Array, "r q"]
     targets: Float[Array, "r d"]
     sizes: Float[Array, " r"]
 
     def turns(self, vectors: Float[Array, "q n"]) -> Float[Array, "r n"]:
-        """Phases of the predictions' waves, in turns."""
+        """Return the phases of the predictions' waves, in turns."""
         return (self.predictions / TURN) @ vectors
 
 
 class Draw(eqx.Module):
-    """Random frequencies for the statistic of a test; every call gives the same ones.
+    """Reproducible random frequencies for the statistic of a test.
 
     Attributes:
-        key: Random key.
+        key: Random key; every call returns the same frequencies.
         kernel: Kernel on the vectors of the predictions.
         target_kernel: Kernel on targets, with its bandwidth.
         count: Number of frequencies r.
         dimension: Length q of the vectors of the predictions.
-        orthogonal: Whether frequencies are orthogonal to each other in blocks.
+        orthogonal: Whether frequencies are orthogonal in blocks.
         dtype: Type of the results.
     """
 
@@ -61,8 +61,8 @@ class Draw(eqx.Module):
     dtype: DTypeLike = eqx.field(static=True)
 
     def frequencies(self, d: int = 0, kernel: KernelLike | None = None) -> Frequencies:
-        """Frequencies of the predictions, and of targets [n, d] where a kernel acts on these: the
-        one given, or that of the test."""
+        """Return frequencies of the predictions and, for d > 0, of targets [n, d] under ``kernel``,
+        by default the test's target kernel."""
         keys, q = self._keys(), self.dimension
         draw = orthogonal_normals if self.orthogonal else _normals
         normals = draw(keys[0], self.count, q + d, self.dtype)
@@ -79,7 +79,7 @@ class Draw(eqx.Module):
         return Frequencies(nu, second.frequencies(normals[:, q:]), sizes)
 
     def signs(self, length: int) -> Float[Array, "r length"]:
-        """Random signs, a row for each frequency."""
+        """Return random signs, one row per frequency."""
         return jax.random.rademacher(self._keys()[3], (self.count, length), self.dtype)
 
     def _keys(self) -> Array:
@@ -88,27 +88,24 @@ class Draw(eqx.Module):
 
 @runtime_checkable
 class Waves(Protocol):
-    """The vectors [channels, p, n] of a statistic times a kernel on predictions, from the vectors
-    [q, n] of the predictions and the features of the statistic."""
+    """Map from the vectors [q, n] of the predictions and the features of a statistic to vectors
+    [channels, p, n] of the statistic times a kernel on predictions."""
 
     def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
 
 
 @runtime_checkable
 class HasWaves(Protocol):
-    """A statistic of targets that is a mean over random frequencies."""
+    """Protocol of statistics of targets that are means over random frequencies."""
 
     def waves(self, draw: Draw, features: Any, /) -> Waves: ...
 
 
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
-    """A kernel on predictions times a statistic, as an inner product of random features.
+    """Return a kernel on predictions times a statistic, as an inner product of random features.
 
-    The statistic has a method ``vectors(features)``, [channels, q, n], and is the inner product
-    of these, or a method ``waves(draw, features)``.
-
-    Raises:
-        TypeError: the statistic has neither.
+    The statistic needs a method ``vectors(features)``, [channels, q, n], whose inner product it
+    is, or a method ``waves(draw, features)``; TypeError otherwise.
     """
     divergence, statistic = weighted.divergence, weighted.statistic
     assert isinstance(divergence, VectorDivergence)
@@ -124,7 +121,7 @@ def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "Wei
 
 
 class WeightedWaves(eqx.Module):
-    """Waves of predictions times those of a statistic of the targets: the map of `FiniteRank`."""
+    """The map of `FiniteRank`: waves of predictions times those of a statistic of the targets."""
 
     divergence: VectorDivergence
     statistic: Waves
@@ -135,7 +132,7 @@ class WeightedWaves(eqx.Module):
 
 
 class VectorWaves(eqx.Module):
-    """Waves of the predictions times the vectors of a statistic: 2 r q numbers an observation."""
+    """Waves of predictions times vectors of a statistic: 2 r q numbers per observation."""
 
     frequencies: Frequencies
     statistic: OfVectors
@@ -148,16 +145,16 @@ class VectorWaves(eqx.Module):
 
 @runtime_checkable
 class Map(Protocol):
-    """Features of n observations to their vectors, the columns of [channels, p, n]: loops over
-    observations then run over neighbours in memory."""
+    """Map from features of n observations to the columns of [channels, p, n], the layout in which
+    loops over observations access adjacent memory."""
 
     def __call__(self, features: Any, /) -> Float[Array, "c p n"]: ...
 
 
 class FiniteRank(eqx.Module):
-    """Pairwise statistic < z_i, z_j >, z = ``vectors(features)`` [channels, p, n].
+    """Pairwise statistic < z_i, z_j > with z = ``vectors(features)`` [channels, p, n].
 
-    The engine takes its sums from those of the vectors: n p numbers instead of n^2.
+    The engine computes its sums from those of the vectors: n p numbers instead of n^2.
     """
 
     map: Map
@@ -165,7 +162,7 @@ class FiniteRank(eqx.Module):
     route: str = eqx.field(default="", static=True)
 
     def vectors(self, features: Features) -> Float[Array, "c p n"]:
-        """The vectors z of n observations."""
+        """Return the vectors z of n observations."""
         return self.map(features)
 
     def block(self, rows: Features, cols: Features) -> Float[Array, "c r s"]:
@@ -176,10 +173,10 @@ class FiniteRank(eqx.Module):
 
 
 def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
-    """Cosine and sine [p, n], p = 2 r, of the turns and of a quarter turn less.
+    """Return cosine and sine [p, n], p = 2 r, of the turns and of the turns minus a quarter.
 
-    A quarter turn makes the cosine a sine and the sine minus a cosine, so that one formula for z
-    has the real and the imaginary part of ``exp(2 pi i turns) (real + i imaginary)``.
+    The quarter turn maps cosine to sine and sine to minus cosine, so that one formula for z
+    yields the real and imaginary part of ``exp(2 pi i turns) (real + i imaginary)``.
     """
     cos, sin = cos_and_sin(turns)
     both = jnp.concatenate([cos, sin]), jnp.concatenate([sin, -cos])
@@ -187,7 +184,7 @@ def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array,
 
 
 def twice(rows: Array) -> Array:
-    """The same rows for cosines and for sines."""
+    """Repeat the rows, for cosines and for sines."""
     return jnp.concatenate([rows, rows])
 
 

@@ -1,12 +1,12 @@
-r"""h(i, j) of the kernel calibration error: targets against what the predictions expected.
+r"""Statistic h(i, j) of the kernel calibration error: targets against predicted kernel means.
 
 .. math:: h = k_P(p, p')\, h_Y, \qquad h_Y = k(y, y') - E k(Z, y') - E k(y, Z') + E k(Z, Z')
 
-with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). It is the
-inner product of :math:`k(y, \cdot) - E k(Z, \cdot)` with the same of the other observation, and
-its mean over y ~ p is 0 whatever the other observation is. `KernelResidual` is h_Y, which
-`jaxcal.statistics.weighted.Weighted` multiplies by k_P; for a kernel k((p, y), (p', y')) of classes
-that is no such product, h_Y depends on p and p' too (`jaxcal.kernels.classes.MatrixKernel`).
+with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). h_Y is the
+inner product of the residuals :math:`k(y, \cdot) - E k(Z, \cdot)` of two observations; its mean
+over y ~ p is 0 for every other observation. `KernelResidual` computes h_Y, which
+`jaxcal.statistics.weighted.Weighted` multiplies by k_P. For a kernel k((p, y), (p', y')) of classes
+that is no product, h_Y depends on p and p' too (`jaxcal.kernels.classes.MatrixKernel`).
 """
 
 from typing import NamedTuple
@@ -33,11 +33,11 @@ class Observed(NamedTuple):
 
 
 class KernelResidual(eqx.Module):
-    r""":math:`\langle \xi_i, \xi_j \rangle` with :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`: h_Y.
+    r"""h_Y: the inner product of residuals :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`.
 
-    Features: `Observed`. From draws the block is right for different observations only, and the
-    diagonal is of independent draws. Cost a pair: a kernel on targets, and the kernel means; of
-    classes, a product of residuals :math:`e_y - p`.
+    Features: `Observed`. With kernel means from draws, blocks are valid for different observations
+    only, and the diagonal uses independent draws. Cost per pair: a kernel on targets and the kernel
+    means; for classes, a product of residuals :math:`e_y - p`.
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
     """
@@ -50,7 +50,7 @@ class KernelResidual(eqx.Module):
 
     @property
     def route(self) -> str:
-        """How the kernel means are taken."""
+        """Return how the kernel means are computed."""
         return self.means.route
 
     def block(self, rows: Observed, cols: Observed) -> Float[Array, "c r s"]:
@@ -75,8 +75,8 @@ class KernelResidual(eqx.Module):
         return (at_targets + means.own(features.distribution))[None]
 
     def waves(self, draw: Draw, features: Observed) -> "MeanWaves | ClassWaves":
-        """The statistic in random features: ``means`` must be those of a `Wave`. For classes, a
-        random projection of the residuals takes the place of frequencies."""
+        """Return the statistic in random features; ``means`` must be those of a `Wave`. For
+        classes, a random projection of the residuals replaces frequencies."""
         if isinstance(features.distribution, Classes):
             kernel = self.means.kernel
             if isinstance(kernel, MatrixKernel):
@@ -89,7 +89,7 @@ class KernelResidual(eqx.Module):
 
 
 class MeanWaves(eqx.Module):
-    """Waves minus their means under the prediction: 2 r numbers an observation."""
+    """Waves minus their means under the prediction: 2 r numbers per observation."""
 
     frequencies: Frequencies
     cosine: KernelMeans
@@ -123,8 +123,8 @@ class ClassWaves(eqx.Module):
 def class_directions(
     signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
 ) -> Float[Array, "r m"]:
-    r"""Directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for residuals of
-    sum 0, from random signs [r, m - 1]: along the ones, where no residual lies, none is lost."""
+    r"""Return directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for
+    residuals of sum 0, from random signs [r, m - 1]: none is spent on the mean of residuals, 0."""
     m = signs.shape[1] + 1
     # an orthonormal basis [m, m - 1] of the vectors of sum 0
     ones = jnp.ones((m, 1), signs.dtype)
@@ -139,7 +139,7 @@ def class_directions(
 
 
 def _sine(cosine: KernelMeans) -> KernelMeans:
-    """The same averages of the sine: every formula holds its wave."""
+    """Return the kernel means of the sine: every formula is linear in its wave."""
     return jax.tree.map(
         lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
         cosine,

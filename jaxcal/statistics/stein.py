@@ -1,12 +1,12 @@
-r"""h(i, j) of the Stein tests: written for one pair, and as blocks made of matrix products.
+r"""Statistic h(i, j) of the Stein tests: for one pair, and as blocks of matrix products.
 
 For a kernel l on targets and scores s, the Stein kernel of two observations is
 
 .. math:: h = l\, s^\top s' + s^\top \nabla_{y'} l + s'^\top \nabla_y l
               + \mathrm{tr}\, \nabla_y \nabla_{y'} l
 
-(Glaser et al. 2023, eq. 10). A matrix M that depends on the prediction alone may replace s by M s
-and the derivative by M times the derivative (an operator-valued kernel k M^T M', their App. A).
+(Glaser et al. 2023, eq. 10). s and the gradient may both be multiplied by a matrix M that depends
+on the prediction only (an operator-valued kernel k M^T M', their App. A).
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from jaxcal.typing import KernelLike, Point, PointKernel, Points, Scalar
 
 
 class SteinFeatures(NamedTuple):
-    """Of n observations: targets and scores [n, d], and the preconditioner: None, [n], [n, d] or
+    """Targets and scores [n, d] of n observations, and the preconditioner: None, [n], [n, d] or
     [n, d, d]."""
 
     ys: Points
@@ -36,8 +36,8 @@ class SteinFeatures(NamedTuple):
 def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Point) -> Scalar:
     r""":math:`l s_x^\top s_y + s_x^\top \nabla_y l + s_y^\top \nabla_x l + tr \nabla_x\nabla_y l`.
 
-    The definition for one pair, by autodiff, for any twice differentiable kernel l. Points and
-    scores [d]; units of score squared; cost O(d^2). Not finite where a score is not.
+    The definition for one pair, by automatic differentiation of any twice differentiable l.
+    Points and scores [d]; unit: score squared; cost O(d^2). Not finite if a score is not.
     Source: Glaser et al. (2023), eq. 10.
     """
     k = kernel(x, y)
@@ -47,11 +47,11 @@ def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Poin
 
 
 def check_smooth(kernel: PointKernel, y: Points, size: float) -> None:
-    r"""ValueError where automatic differentiation does not see the kernel's second derivative.
+    r"""Raise ValueError if automatic differentiation misses the kernel's second derivative.
 
-    :math:`\partial_{x_q} \partial_{y_q} k` at x = y, by autodiff and by differences of several
-    widths (``size`` is that of the points): autodiff sees no kink in abs(x - y). One
-    width that agrees to 5 % is enough, as a narrow kernel wants a narrow one.
+    Compares :math:`\partial_{x_q} \partial_{y_q} k` at x = y by autodiff, which does not see the
+    kink of abs(x - y), with finite differences of several widths relative to the ``size`` of the
+    points. One width that agrees to 5 % is enough: narrow kernels need narrow widths.
     """
     d, eps = y.shape[1], float(jnp.finfo(y.dtype).eps)
     directions = jnp.eye(d, dtype=y.dtype)[:8]
@@ -61,25 +61,25 @@ def check_smooth(kernel: PointKernel, y: Points, size: float) -> None:
             return kernel(x + a * e, x + b * e)
 
         zero = jnp.zeros((), y.dtype)
-        seen = jax.jacfwd(jax.grad(k, argnums=0), argnums=1)(zero, zero)
+        derivatives = jax.jacfwd(jax.grad(k, argnums=0), argnums=1)(zero, zero)
         corners = k(width, width) - k(width, -width) - k(-width, width) + k(-width, -width)
-        return seen, corners / (4 * width**2)
+        return derivatives, corners / (4 * width**2)
 
     widths = size * eps**0.25 * 10.0 ** jnp.arange(-3, 3, dtype=y.dtype)
     each = jax.vmap(
         jax.vmap(jax.vmap(along, in_axes=(None, None, 0)), in_axes=(None, 0, None)),
         in_axes=(0, None, None),
     )
-    seen, steps = (np.asarray(part) for part in jax.jit(each)(y, directions, widths))
+    derivatives, steps = (np.asarray(part) for part in jax.jit(each)(y, directions, widths))
     rounding = np.where(np.arange(6) < 3, 0, 40 * eps / np.asarray(widths) ** 2)
     value = np.abs(np.asarray(jax.vmap(lambda x: kernel(x, x))(y)))[:, None, None]
-    agree = np.abs(seen - steps) <= 0.05 * np.abs(seen) + rounding * value
+    agree = np.abs(derivatives - steps) <= 0.05 * np.abs(derivatives) + rounding * value
     if np.all(np.any(agree, axis=-1)):
         return
     worst = np.unravel_index(np.argmin(np.any(agree, axis=-1)), agree.shape[:2])
     raise ValueError(
         f"target_kernel: a Stein test differentiates it twice, and at x = y automatic "
-        f"differentiation finds {seen[worst][0]:.3g} where differences give "
+        f"differentiation finds {derivatives[worst][0]:.3g} where differences give "
         f"{steps[worst][3]:.3g}: is it smooth there? abs(x - y) is not; use Matern52 or a smoother "
         f"kernel"
     )
@@ -94,7 +94,7 @@ def stein_components(
     m_x: Float[Array, "d d"],
     m_y: Float[Array, "d d"],
 ) -> Point:
-    r"""The Stein kernel with :math:`s \to M s, \nabla \to M \nabla`, split over its d components.
+    r"""Return the d components of the Stein kernel with :math:`s \to M s, \nabla \to M \nabla`.
 
     :math:`h_q = l (M s)_q (M's')_q + (M s)_q (M' \nabla' l)_q + (M's')_q (M \nabla l)_q
     + (M \nabla \nabla' l M'^\top)_{qq}`; with M = I their sum is `stein`.
@@ -107,7 +107,7 @@ def stein_components(
 
 
 def _derivatives(f: Callable[[Array], Array], u: Array) -> tuple[Array, Array, Array]:
-    """f, f' and f'' of an elementwise function, by scalar autodiff."""
+    """Return f, f' and f'' of an elementwise function, by scalar automatic differentiation."""
 
     def slope(u: Array) -> tuple[Array, Array]:
         return jax.jvp(f, (u,), (jnp.ones_like(u),))
@@ -117,7 +117,7 @@ def _derivatives(f: Callable[[Array], Array], u: Array) -> tuple[Array, Array, A
 
 
 def _radial_block(f: Callable[[Array], Array], a: SteinFeatures, b: SteinFeatures) -> Array:
-    r"""h of l = f(r^2) as three matrix products:
+    r"""Return h for l = f(r^2), three matrix products:
     :math:`f s^\top s' + 2 f' (s' - s)^\top (y - y') - 2 d f' - 4 r^2 f''`."""
     r2 = points.squared_distances(a.ys, b.ys)
     value, first, second = _derivatives(f, r2)
@@ -133,7 +133,7 @@ def _radial_block(f: Callable[[Array], Array], a: SteinFeatures, b: SteinFeature
 def _component_blocks(
     f: Callable[[Array], Array], lengths: Array, a: SteinFeatures, b: SteinFeatures
 ) -> Array:
-    r"""[d, r, c] blocks of l = f(u), u = sum ((y - y') / lengths)^2, component by component.
+    r"""Return blocks [d, r, c] of the components for l = f(u), u = sum ((y - y') / lengths)^2.
 
     With t = y / lengths, N = M / lengths, u = M s, a_q = N_q (t - t'), b_q = N'_q (t - t'):
     h_q = f u_q u'_q + 2 f' (u'_q a_q - u_q b_q) - 2 f' N_q N'_q - 4 f'' a_q b_q.
@@ -159,11 +159,11 @@ def _component_blocks(
 
 
 def _matrices(features: SteinFeatures) -> Float[Array, "n d d"]:
-    """The preconditioner of every observation as a matrix."""
+    """Return the preconditioner of every observation as a matrix."""
     n, d = features.ys.shape
     eye = jnp.eye(d, dtype=features.ys.dtype)
     m = features.preconditioner
-    if m is None or m.ndim == 1:  # one number an observation multiplies k instead
+    if m is None or m.ndim == 1:  # a scalar preconditioner multiplies k instead
         return jnp.broadcast_to(eye, (n, d, d))
     return m[:, :, None] * eye[None] if m.ndim == 2 else m
 
@@ -174,16 +174,15 @@ def _rows(features: SteinFeatures, lengths: Array) -> tuple[Array, Array]:
 
 
 class Stein(eqx.Module):
-    """The inner product h of the Stein features of two observations: KSD; times a kernel on
-    predictions (`jaxcal.statistics.weighted.Weighted`), KCCSD and KCSD.
+    """Inner product h of the Stein features of two observations: KSD. Times a kernel on predictions
+    (`jaxcal.statistics.weighted.Weighted`) it is KCCSD or KCSD.
 
-    ``components=True`` keeps the d components apart as channels; their sum is the statistic.
-    Radial target kernels (one bandwidth or one a dimension) become matrix products and cost
-    O(d) per pair; any other twice differentiable kernel goes
-    through autodiff, O(d^2) per pair.
+    With ``components`` the d components are channels; their sum is the statistic. For radial target
+    kernels (one bandwidth or one per dimension) blocks are matrix products, O(d) per pair; other
+    twice differentiable kernels use automatic differentiation, O(d^2) per pair.
     """
 
-    target_kernel: KernelLike  # its profile or bandwidth, where it has one, decides the way
+    target_kernel: KernelLike  # its profile or bandwidth, if any, selects the algorithm
     dimension: int = eqx.field(static=True)
     components: bool = eqx.field(default=False, static=True)
 
@@ -212,7 +211,7 @@ class Stein(eqx.Module):
         return jnp.moveaxis(jax.vmap(alone)(features), 0, 1)
 
     def waves(self, draw: Draw, features: SteinFeatures) -> "SteinWaves":
-        """The statistic in random features of its target kernel."""
+        """Return the statistic in random features of its target kernel."""
         frequencies = draw.frequencies(self.dimension, self.target_kernel)
         return SteinWaves(frequencies, self.components)
 
@@ -240,7 +239,7 @@ class Stein(eqx.Module):
 
 
 class SteinWaves(eqx.Module):
-    """Waves under the Stein operator: 2 r d numbers an observation, of r frequencies.
+    """Waves under the Stein operator: 2 r d numbers per observation for r frequencies.
 
     With ``components`` each target coordinate is a channel.
     """

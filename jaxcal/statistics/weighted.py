@@ -1,9 +1,8 @@
-r"""h(i, j) = k(p_i, p_j) < t_i, t_j >: one statistic for every residual with mean zero.
+r"""Statistic h(i, j) = k(p_i, p_j) < t_i, t_j >, for every residual t with mean zero.
 
-A kernel on predictions times an inner product of residuals of their targets. The residual may be a
-vector (`Inner`: a moment, a one-hot label minus its probabilities, an outcome minus its confidence)
-or a function (`jaxcal.statistics.stein.Stein`: the Stein feature of a score;
-`jaxcal.statistics.skce.KernelResidual`: a kernel at the target minus its mean).
+The residual of a target is a vector (`Inner`: a moment, a one-hot label minus its probabilities, an
+outcome minus its confidence) or a function (`jaxcal.statistics.stein.Stein`: the Stein feature of a
+score; `jaxcal.statistics.skce.KernelResidual`: a kernel at the target minus its mean).
 """
 
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from jaxcal.typing import DivergenceLike, Features, KernelLike, Pairwise
 
 
 class Inner(eqx.Module):
-    """The inner product of residuals [n, q], which are the features themselves."""
+    """Inner product of residuals [n, q], which are the features themselves."""
 
     @property
     def channels(self) -> int:
@@ -30,23 +29,20 @@ class Inner(eqx.Module):
         return jnp.sum(features**2, axis=1)[None]
 
     def vectors(self, features: Float[Array, "n q"]) -> Float[Array, "1 q n"]:
-        """The residuals, whose products these are."""
+        """Return the residuals."""
         return features.T[None]
 
 
 class WeightedFeatures(NamedTuple):
-    """``predictions``: features for the divergence between them; ``residual``: those of the
-    statistic of the targets."""
+    """``predictions``: features for the divergence; ``residual``: features for the statistic of the
+    targets."""
 
     predictions: Features
     residual: Features
 
 
 class Weighted(eqx.Module):
-    """A kernel on predictions times each channel of a statistic of the targets.
-
-    Cost a pair: one kernel on predictions, and the statistic.
-    """
+    """A kernel on predictions times each channel of a statistic of the targets."""
 
     prediction_kernel: KernelLike
     divergence: DivergenceLike
@@ -58,7 +54,7 @@ class Weighted(eqx.Module):
 
     @property
     def route(self) -> str:
-        """How the statistic takes its averages; empty where it takes none."""
+        """Return how the statistic computes kernel means; empty if it has none."""
         return getattr(self.statistic, "route", "")
 
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:

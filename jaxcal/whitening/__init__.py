@@ -1,13 +1,12 @@
-r"""Each prediction in its own units: a centre and a scale that are functions of it alone.
+r"""Whitening: each prediction in its own units, a centre and scale that depend on it alone.
 
-With :math:`u = M_p^{-1} (y - c_p)` a target that is a draw from p has the density of p carried
-along, whose score is :math:`M_p^\top s_p(y)`: an affine change of variables a prediction, so that
-every Stein test applies to :math:`(p, u, M_p^\top s_p)` as it stands, for any centre and any
-invertible scale that depend on nothing but predictions and nodes. A wrong spread is then the
-same fault in every prediction, sharp or wide, and adds up.
+For y a draw from p, :math:`u = M_p^{-1} (y - c_p)` is a draw from the transformed density, whose
+score is :math:`M_p^\top s_p(y)`. Every Stein test therefore applies to :math:`(p, u, M_p^\top s_p)`
+for any centre and any invertible scale that depend only on predictions and nodes. A wrong spread is
+then the same fault in every prediction, sharp or wide, and accumulates.
 
-:math:`M = D R^{1/2}` with D the deviations and R the correlations that a prediction claims: u does
-not change with the units of any coordinate, or with the order of coordinates.
+:math:`M = D R^{1/2}` with D the deviations and R the correlations that a prediction claims: u
+depends neither on the units nor on the order of coordinates.
 Source of this root: Kessy, Lewin and Strimmer (2018), "ZCA-cor".
 """
 

@@ -1,4 +1,4 @@
-"""What a way to whiten offers: a centre and a scale of each prediction."""
+"""Protocol of whiteners, which compute a centre and a scale of each prediction."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -22,8 +22,7 @@ class Whitening(NamedTuple):
     Attributes:
         center: Centres, [n, d].
         scale: Scales M, [n, d, d].
-        clamped: Number of predictions whose scale could not be computed, or not in all
-            directions, [].
+        clamped: Number of predictions whose scale could not be computed in all directions, [].
         n_not_converged: Number of predictions whose mode was not reached, [].
     """
 
@@ -33,33 +32,32 @@ class Whitening(NamedTuple):
     n_not_converged: Int[Array, ""]
 
     def points(self, ys: Points) -> Points:
-        """Targets in the units of their predictions, :math:`u = M^{-1} (y - c)`, [n, d]."""
+        r"""Return targets in the units of their predictions, :math:`u = M^{-1} (y - c)`, [n, d]."""
         return jnp.linalg.solve(self.scale, (ys - self.center)[..., None])[..., 0]
 
     def scores(self, scores: Points) -> Points:
-        r"""Scores in the units of their predictions, :math:`M^\top s`, [n, d]."""
+        r"""Return scores in the units of their predictions, :math:`M^\top s`, [n, d]."""
         return jnp.einsum("nij,ni->nj", self.scale, scores)
 
     def along_coordinates(self) -> Float[Array, "n d d"]:
-        r""":math:`D M^{-\top}`, D the claimed deviations: takes whitened scores and gradients to
-        those along each coordinate, in its claimed deviations. The identity for diagonal scales.
+        r"""Return :math:`D M^{-\top}`, D the claimed deviations, which maps whitened scores and
+        gradients to those per coordinate in claimed deviations; the identity for diagonal scales.
         """
         deviations = jnp.linalg.norm(self.scale, axis=2, keepdims=True)
         return deviations * jnp.swapaxes(jnp.linalg.inv(self.scale), 1, 2)
 
     def covariances(self) -> Float[Array, "n d d"]:
-        r"""Covariances that the predictions claim, :math:`M M^\top`, [n, d, d]."""
+        r"""Return covariances that the predictions claim, :math:`M M^\top`, [n, d, d]."""
         return self.scale @ jnp.swapaxes(self.scale, 1, 2)
 
 
 @runtime_checkable
 class Whitener(Protocol):
-    """Protocol of ways to centres and scales: functions of predictions and nodes alone.
+    """Protocol of whiteners: centres and scales as functions of predictions and nodes alone.
 
-    ``fit(predictions, at_nodes)`` returns a `Whitening` and never sees targets. ``predictions``
-    are in the units in which centres are wanted, and so are the nodes of ``at_nodes``, which is
-    None where ``needs_nodes`` is False. ``diagonal`` says whether every scale is a diagonal
-    matrix.
+    ``fit(predictions, at_nodes)`` returns a `Whitening` and never uses targets. ``predictions`` and
+    the nodes of ``at_nodes`` are in the units of the returned centres; ``at_nodes`` is None if
+    ``needs_nodes`` is False. ``diagonal`` states whether every scale is a diagonal matrix.
 
     Example:
         >>> import jaxcal
@@ -77,7 +75,7 @@ class Whitener(Protocol):
 
 
 def checked(value: object, name: str) -> Whitener:
-    """A way to bring predictions into units of their own, or TypeError."""
+    """Return the value if it is a `Whitener`; raise TypeError otherwise."""
     if isinstance(value, type) or not isinstance(value, Whitener):
         raise TypeError(
             f"{name}: wanted one such as jaxcal.whitening.Regression(), got {convert.say(value)}"
@@ -86,7 +84,7 @@ def checked(value: object, name: str) -> Whitener:
 
 
 def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Nodes and scores there, or ValueError where they were not given."""
+    """Return nodes and scores there; raise ValueError if there are none."""
     if at_nodes is None or at_nodes.nodes is None:
         raise ValueError(
             f"whiten: {who} needs scores at base points and those points: give Scores.at_nodes and "
@@ -101,7 +99,7 @@ def in_units_of(
     clamped: Int[Array, ""],
     n_not_converged: Int[Array, ""] | None = None,
 ) -> Whitening:
-    """M = D R^1/2 of covariances D R D that are positive; NaN where they are."""
+    """Return M = D R^1/2 of positive covariances D R D; NaN entries stay NaN."""
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
     safe = jnp.where(finite, covariances, eyes(covariances))
     deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))
@@ -114,5 +112,5 @@ def in_units_of(
 
 
 def diagonals(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """The matrices with 0 off the diagonal."""
+    """Return the matrices with 0 off the diagonal."""
     return jnp.where(eyes(matrices) > 0, matrices, 0)

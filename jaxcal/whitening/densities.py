@@ -1,4 +1,4 @@
-"""Centres and scales of densities: from scores at nodes, and by steps to the summit."""
+"""Centres and scales of densities: by regression of scores at nodes, or by Newton steps."""
 
 from typing import Any
 
@@ -30,21 +30,21 @@ from jaxcal.whitening.precisions import (
     slopes,
 )
 
-NOT_LANDED = 0.5  # a summit further away, in deviations, was not reached
+NOT_LANDED = 0.5  # a mode further away than this, in deviations, counts as not reached
 
-SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the Newton step
+SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # factors of the Newton step
 
 
 class Regression(eqx.Module):
     r"""Centre and scale from scores at nodes, :math:`s_p(z) \approx -\Lambda_p (z - c_p)`.
 
     The slope of a regression of scores on points is the precision, and its intercept gives the
-    centre: exact for Gaussians, at no more than the scores that divergences between predictions
-    take anyway. Works with `jaxcal.Scores` that have nodes.
+    centre: exact for Gaussians, from scores that divergences between predictions need anyway. Works
+    with `jaxcal.Scores` that have nodes.
 
     Args:
-        form: "full", which needs more nodes than dimensions; or "diagonal", which regresses
-            one coordinate at a time, keeps coordinates apart, and needs two.
+        form: "full", which needs more nodes than dimensions; or "diagonal", which regresses one
+            coordinate at a time and needs two nodes.
 
     Cost: O(n m d^2 + n d^3) for m nodes.
 
@@ -79,19 +79,19 @@ class Regression(eqx.Module):
 
 
 class Landing(eqx.Module):
-    r"""Centre and scale at a summit of the density, :math:`M M^\top = (-H)^{-1}` there.
+    r"""Centre and scale at a mode of the density, :math:`M M^\top = (-H)^{-1}` there.
 
-    Damped Newton steps on log p climb from the node where the density is largest: where the
-    density is not concave they follow the absolute curvature, and they are cut short where they
-    do not climb. For narrow, skewed or heavy-tailed predictions, which a regression over wide nodes
-    fits badly; exact for Gaussians after one step. Of several modes it sees one. Needs log
-    densities that are twice differentiable, so it does not work with `jaxcal.Scores`.
+    Damped Newton steps on log p start at the node of highest density. Where the density is not
+    concave they use the absolute curvature; steps that do not increase it are shortened. For
+    narrow, skewed or heavy-tailed predictions, which a regression over wide nodes fits badly;
+    exact for Gaussians after one step. Finds one of several modes. Needs log densities that are
+    twice differentiable, so it does not work with `jaxcal.Scores`.
 
     Args:
         steps: Number of Newton steps.
         form: "full" or "diagonal".
 
-    Cost: m log densities a prediction, and ``steps`` + 1 gradients and d times as many
+    Cost per prediction: m log densities, ``steps`` + 1 gradients and d times as many
     Hessian-vector products.
 
     Example:
@@ -147,10 +147,10 @@ class Landing(eqx.Module):
 
         at, _ = jax.lax.scan(step, start, None, length=self.steps)
         _, scores, hessians = to_second_order(predictions, at)
-        # 0 more at a summit; where none was reached it keeps M^T s from being larger than 1 there
+        # adds 0 at a mode; where none was reached it bounds M^T s by 1
         precisions = scores[:, :, None] * scores[:, None] - hessians
         precisions = precisions if self.form == "full" else diagonals(precisions)
-        # a density without slope or curvature has no scale: it gets the typical one and is counted
+        # a density without slope or curvature gets the typical scale and is counted
         finite = jnp.all(jnp.isfinite(precisions), axis=(1, 2)) & jnp.all(
             jnp.isfinite(scores), axis=1
         )
@@ -163,7 +163,7 @@ class Landing(eqx.Module):
 
 
 def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
-    """The Newton step along the absolute curvature; 0 where there is none to follow."""
+    """Return the Newton step along the absolute curvature; 0 if there is none."""
     finite = jnp.all(jnp.isfinite(precisions), axis=(1, 2)) & jnp.all(jnp.isfinite(scores), axis=1)
     safe = jnp.where(finite[:, None, None], precisions, eyes(precisions))
     diagonal = jnp.abs(jnp.diagonal(safe, axis1=1, axis2=2))
@@ -175,12 +175,12 @@ def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
 
 
 class LocationScale(_Euclidean, eqx.Module):
-    r"""Divergence between predictions: how far apart their centres and log scales are.
+    r"""Divergence between predictions by their centres, log scales and correlations.
 
     The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})`, the last without its
     diagonal, with :math:`M_p = D_p R_p^{1/2}` by ``whitener``; centres in the units of the test.
-    `Fisher` grows like 1 / width^4, so that the sharpest predictions rule its median or overflow;
-    this grows like the logarithm of widths. Blind to all but location, scale and correlations.
+    `Fisher` grows like 1 / width^4, so that the sharpest predictions dominate its median or
+    overflow; this grows like the logarithm of widths. Other properties are ignored.
 
     Args:
         whitener: `Regression`, `Landing` or `Moments`.
@@ -205,7 +205,7 @@ class LocationScale(_Euclidean, eqx.Module):
 
     @property
     def needs_nodes(self) -> bool:
-        """Whether the whitener takes nodes."""
+        """Return whether the whitener needs nodes."""
         return self.whitener.needs_nodes
 
     def features(self, key: Key, predictions: Predictions, at_nodes: NodeScores | None) -> Features:

@@ -1,4 +1,4 @@
-"""Centres and scales from moments: offered, given, or of draws."""
+"""Centres and scales from moments: of the predictions, from the user, or of draws."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxcal.whitening.precisions import (
 
 
 def _moment(name: str) -> Any:
-    """A field of numbers, or None."""
+    """Return a field of floating-point arrays or None."""
 
     def read(value: object) -> Array | None:
         return None if value is None else convert.floats(value, name)
@@ -28,9 +28,9 @@ def _moment(name: str) -> Any:
 class Moments(eqx.Module):
     """Centre and scale by the mean and covariance of each prediction.
 
-    Both must be functions of the predictions alone. Without arguments they are those that the
-    predictions offer, as normal and Laplace distributions, their mixtures, distributions with a
-    ``mean`` and ``variance``, and `jaxcal.Draws` do.
+    Both must be functions of the predictions alone. Without arguments they come from the
+    predictions: normals, Laplace distributions, their mixtures, distributions with a ``mean`` and
+    ``variance``, and `jaxcal.Draws`.
 
     Args:
         mean: Means in the units of the targets, [n, *event].
@@ -64,7 +64,7 @@ class Moments(eqx.Module):
 
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         mean, covariances = full(self._moments(predictions))
-        if mean.ndim == 1:  # one density of all targets
+        if mean.ndim == 1:  # one density for all targets
             mean, covariances = mean[None], covariances[None]
         if self.form == "diagonal":
             covariances = diagonals(covariances)
@@ -93,7 +93,7 @@ class Moments(eqx.Module):
 
 
 def _moments_in_units(mean: Any, covariance: Any, predictions: Standardized) -> Normals:
-    """Moments in the units of the targets, brought to those of the predictions."""
+    """Return moments from the units of the targets in those of the predictions."""
     d = predictions.units.scale.size
     mean = jnp.asarray(mean)
     n = mean.shape[0]
@@ -115,7 +115,7 @@ def _moments_in_units(mean: Any, covariance: Any, predictions: Standardized) -> 
 
 
 def _of_draws(draws: Draws, predictions: Standardized, form: str) -> Normals:
-    """From the first half of the draws: kernel means are then taken from the other half."""
+    """Return moments of the first half of the draws; kernel means use the other half."""
     half = draws.samples.shape[1] // 2
     points = draws.samples[:, :half].reshape(len(draws.samples), half, -1)
     points = predictions.units.points(points)

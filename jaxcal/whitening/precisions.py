@@ -1,9 +1,8 @@
-r"""Matrices M_p that put every prediction on the scale of its own spread.
+r"""Matrices M_p that scale every prediction by its own spread.
 
-Where predictions differ in width, sharp ones have large scores and dominate the statistic. Scores
-at the base draws alone tell the width: :math:`s_p(z) \approx -\Lambda_p (z - \mu_p)`, so the
-slope of a regression of scores on points estimates the precision, and
-:math:`M_p = \Lambda_p^{-1/2}`.
+If predictions differ in width, sharp ones have large scores and dominate the statistic. Scores at
+the nodes determine the width: :math:`s_p(z) \approx -\Lambda_p (z - \mu_p)`, so the slope of a
+regression of scores on points estimates the precision, and :math:`M_p = \Lambda_p^{-1/2}`.
 """
 
 from collections.abc import Callable
@@ -17,9 +16,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal.numerics import at_least, at_most, psd_root
 from jaxcal.typing import Nodes, Precondition
 
-# A scale that is too large makes scores that rule the statistic; one too small does no harm.
+# A scale that is too large gives scores that dominate the statistic; one too small does no harm.
 WIDTHS = 1e4  # deviations wider than the typical one by more than this factor are clamped
-LEAST = 1e-5  # and so are eigenvalues of precisions with diagonal 1 below this
+LEAST = 1e-5  # least eigenvalue of precisions with diagonal 1
 RANGE = 1e4  # eigenvalues further than this factor from the typical precision are clamped
 
 
@@ -34,20 +33,19 @@ class Preconditioner(NamedTuple):
 def precision_root(
     nodes: Nodes, scores: Float[Array, "n m d"], form: Precondition
 ) -> Preconditioner:
-    r""":math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
+    r"""Return :math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
 
-    ``form``: "isotropic" (one number a prediction), "diagonal" or "full" (symmetric; needs m > d).
+    ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
     Slopes that are not positive (densities that widen, or too few points) become the median over
     predictions, those further than a factor of 1e4 from it are clamped there; both are counted. M
-    never sees a target, so the Stein identity is untouched by how well the regression fits; the
-    level at finite n also needs that no few predictions get an M far too large. M is a length.
-    Cost O(n m d^2 + n d^3).
+    depends on no target, so the Stein identity holds however badly the regression fits; the level
+    at finite n also needs that no M is far too large. M is a length. Cost O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]
     if form == "full":
         slope = _regression(z, s)
-        # an eigenvector basis of a matrix that is not finite does not exist: let NaN through
+        # a matrix that is not finite has no eigenvectors: NaN is the result
         finite = jnp.all(jnp.isfinite(slope), axis=(1, 2))[:, None, None]
         eye = jnp.eye(d, dtype=slope.dtype)[None]
         bounded, clamped = _clamp_spectrum(jnp.where(finite, slope, eye), finite[:, 0])
@@ -62,10 +60,10 @@ def precision_root(
 
 
 def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Array, "n d d"]:
-    r"""The precisions :math:`\Lambda_p` of :math:`s_p(z) \approx -\Lambda_p (z - c)` as they come.
+    r"""Return the precisions :math:`\Lambda_p` of :math:`s_p(z) \approx -\Lambda_p (z - c)`.
 
-    Least squares of the scores [n, m, d] at m nodes [m, d], made symmetric; "diagonal" takes
-    each coordinate by itself. They need not be positive. Cost O(n m d^2).
+    Symmetrized least squares of the scores [n, m, d] at m nodes [m, d]; "diagonal" treats each
+    coordinate by itself. They need not be positive. Cost O(n m d^2).
     """
     z, s = _centred(nodes, scores, form, "form")
     if form == "full":
@@ -77,7 +75,7 @@ def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Arra
 def _centred(
     nodes: Nodes, scores: Float[Array, "n m d"], form: str | None, name: str
 ) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Both about their means; ValueError where there are too few nodes for the form."""
+    """Return nodes and scores minus their means; ValueError for too few nodes for the form."""
     m, d = nodes.shape
     needed = d + 1 if form == "full" else 2
     if m < needed:
@@ -90,7 +88,7 @@ def _centred(
 
 
 def _regression(z: Nodes, s: Float[Array, "n m d"]) -> Float[Array, "n d d"]:
-    """Minus the symmetric part of the slope of scores on points."""
+    """Return minus the symmetric part of the slope of scores on points."""
     m, d = z.shape
     slope = -jnp.linalg.lstsq(z, jnp.moveaxis(s, 1, 0).reshape(m, -1))[0]
     slope = jnp.moveaxis(slope.reshape(d, -1, d), 1, 0)
@@ -101,7 +99,7 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
     finite = jnp.isfinite(precisions)
     typical = jnp.nanmedian(jnp.where(finite & (precisions > 0), precisions, jnp.nan))
     typical = jnp.where(jnp.isnan(typical), 1.0, typical).astype(precisions.dtype)
-    # a slope of the wrong sign says nothing about the width: the typical one is the best guess
+    # a slope of the wrong sign carries no information on the width: use the typical one
     likely = jnp.where(precisions > 0, precisions, typical)
     likely = jnp.where(finite, likely, precisions)
     kept = at_most(at_least(likely, typical / RANGE), typical * RANGE)
@@ -112,7 +110,7 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
 def _clamp_spectrum(
     matrices: Float[Array, "n d d"], finite: Bool[Array, "n 1"]
 ) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Symmetric matrices with clamped eigenvalues, and how many were clamped."""
+    """Return symmetric matrices with clamped eigenvalues, and how many were clamped."""
     bounded, moved = bounded_spectrum(
         matrices, lambda values: _clamp(jnp.where(finite, values, jnp.nan))[0]
     )
@@ -122,11 +120,11 @@ def _clamp_spectrum(
 def bounded_spectrum(
     matrices: Float[Array, "n d d"], bound: Callable[[Float[Array, "n d"]], Float[Array, "n d"]]
 ) -> tuple[Float[Array, "n d d"], Bool[Array, " n"]]:
-    """Symmetric matrices with other eigenvalues, and which matrices were changed.
+    """Return symmetric matrices with replaced eigenvalues, and which matrices were changed.
 
     Eigenvectors have no derivative where eigenvalues coincide, but the matrix has: to first order
-    its eigenvalues move by the diagonal of the change in their basis, and what is off the diagonal
-    keeps the quotient of the differences. Exact in every order where nothing is changed.
+    the eigenvalues move by the diagonal of the change in their basis, and off-diagonal entries are
+    multiplied by divided differences. Exact in every order where nothing is changed.
     """
     fixed = jax.lax.stop_gradient(matrices)
     values, vectors = jnp.linalg.eigh(fixed)
@@ -144,9 +142,9 @@ def bounded_spectrum(
 
 
 def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Covariances from symmetric matrices that need not be positive, and how many were clamped.
+    """Return covariances from symmetric matrices, possibly not positive; how many were clamped.
 
-    In units in which the diagonal is 1, so that no choice here depends on those of a coordinate.
+    Clamping is done with diagonals scaled to 1, independently of the units of coordinates.
     """
     bounded, clamped = bounded_matrices(precisions, precisions=True)
     return _inverse(bounded), clamped
@@ -155,13 +153,13 @@ def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], 
 def regressed(
     nodes: Nodes, scores: Float[Array, "n m d"]
 ) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
-    """Precisions and covariances from the scores at m nodes: `slopes` made positive."""
+    """Return positive precisions and covariances from the scores at m nodes, as in `slopes`."""
     precisions, _ = bounded_matrices(slopes(nodes, scores, "full"), precisions=True)
     return precisions, _inverse(precisions)
 
 
 def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """Of positive matrices, in units in which their diagonal is 1; NaN where they are."""
+    """Return inverses of positive matrices, computed with diagonal 1; NaN entries stay NaN."""
     finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
     units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
     square = units[:, :, None] * units[:, None]
@@ -172,12 +170,12 @@ def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
 def bounded_matrices(
     matrices: Float[Array, "n d d"], *, precisions: bool
 ) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """The nearest matrices that covariances or precisions could be, and how many were moved.
+    """Return the nearest valid covariances or precisions, and how many matrices were changed.
 
-    A diagonal entry that is not positive becomes the typical one of its coordinate, the median over
-    predictions, without correlations; one that stands for a deviation more than `WIDTHS` times the
-    typical one is clamped there. Eigenvalues of the matrix with diagonal 1 that are not positive
-    become 1, those of precisions are at least `LEAST`. NaN stays NaN and is not counted here.
+    A diagonal entry that is not positive becomes the median of its coordinate over predictions,
+    without correlations; a deviation more than `WIDTHS` times the typical one is clamped there.
+    Eigenvalues of the matrix with diagonal 1 that are not positive become 1; those of precisions
+    are at least `LEAST`. NaN stays NaN and is not counted here.
     """
     finite = jnp.all(jnp.isfinite(matrices), axis=(1, 2))
     diagonal = jnp.diagonal(matrices, axis1=1, axis2=2)
@@ -205,5 +203,5 @@ def bounded_matrices(
 
 
 def eyes(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """As many identity matrices."""
+    """Return identity matrices in the shape of the given ones."""
     return jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)
