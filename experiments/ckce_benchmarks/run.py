@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parent))
 CLASSES = 10
 
 
@@ -100,7 +101,9 @@ def part_low_rank(n):
 
 def part_conjugate(n):
     """Steps to the exact value without a Gram matrix."""
-    from jaxcal.ckce import ConjugateGradients, ckce
+    from reference.ckce_solvers import ConjugateGradients
+
+    from jaxcal.ckce import ckce
 
     q, y = data(n)
     before = peak()

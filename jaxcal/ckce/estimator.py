@@ -108,8 +108,7 @@ def ckce(
             With groups and the kernel `Equal`, the sum of ``contributions`` over a group of n_g
             observations is its own CKCE at the ridge ``ridge`` n / n_g.
         covariate_kernel: Kernel on covariates; an unset bandwidth is their median distance.
-        solver: `Exact`; for more than some 10,000 observations `LowRank`, `Fourier` or
-            `ConjugateGradients`, without covariates.
+        solver: `Exact`; for more than some 10,000 observations `LowRank`, without covariates.
         prediction_kernel: As in `jaxcal.compare`.
         similarity: Gram matrix of the classes, [m, m]; by default that of equality.
         ridge: A number, a function of n, or None for n^(-1/4). Several numbers [r] give results
@@ -196,7 +195,7 @@ def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLik
         solution.fit,
         problem.ridge,
         bandwidths,
-        nonfinite=jnp.sum(~jnp.isfinite(problem.q)) + solution.broken,
+        nonfinite=jnp.sum(~jnp.isfinite(problem.q)),
         identical=jnp.all(problem.q == problem.q[:1]),
         approximation=solution.approximation,
     )
