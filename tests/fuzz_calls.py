@@ -155,7 +155,6 @@ def recipes():
         "ckce_test": {"key": 0, **CLASSES},
         "compare": top["compare"],
         "jkce": CLASSES,
-        "pooled_bandwidth": {"models": MODELS},
         "skill": CLASSES,
     }
     squared = {

@@ -162,7 +162,8 @@ def part_compare(n):
         "over 3 n rank^2 multiplications": used / 3 / (3 * n * rank**2 / rate),
         "rank": rank,
         "peak MiB": peak(),
-        "temperature of the one at 1.2": float(result.effect.value[1]),
+        "the one at 1.2 says": float(result.says.said[1, 0, 1]),
+        "where comes true": float(result.says.true[1, 0, 1]),
         "models that may be the best": len(result.best()),
     }
 

@@ -1,7 +1,7 @@
 """CKCE: which model is calibrated best, by comparing conditional mean operators."""
 
 from jaxcal.ckce.baselines import jkce, skill
-from jaxcal.ckce.compare import compare, pooled_bandwidth
+from jaxcal.ckce.compare import compare
 from jaxcal.ckce.estimator import ckce, ckce_test
 from jaxcal.ckce.features import LowRank
 from jaxcal.ckce.kernels import Equal, simplex_kernel
@@ -15,7 +15,6 @@ __all__ = [
     "ckce_test",
     "compare",
     "jkce",
-    "pooled_bandwidth",
     "simplex_kernel",
     "skill",
 ]

@@ -111,12 +111,8 @@ def normal_equations(
     weights: Float[Array, " n"],
     *,
     side: int = TILE,
-    also: FeatureMap = lambda points: points[:, :0],
 ) -> _Sums:
-    """F^T F, F^T R and the trace of F F^T, of rows with weights 0 or 1, ``side`` rows at a time.
-
-    ``also``: further columns of R, which are made of the points block by block.
-    """
+    """F^T F, F^T R and the trace of F F^T, of rows with weights 0 or 1, ``side`` rows at a time."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
@@ -126,13 +122,12 @@ def normal_equations(
     def step(sums: _Sums, block: PyTree) -> tuple[_Sums, None]:
         x, r, weight = block
         f = features(x) * weight[:, None]
-        new = _Sums(f.T @ f, f.T @ jnp.concatenate([r, also(x)], axis=1), jnp.sum(f**2))
+        new = _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
         return jax.tree.map(jnp.add, sums, new), None
 
     blocks = _blocks(rows, side)
     p = jax.eval_shape(features, blocks[0][0]).shape[1]
-    q = residuals.shape[-1] + jax.eval_shape(also, blocks[0][0]).shape[1]
-    dtype = residuals.dtype
+    q, dtype = residuals.shape[-1], residuals.dtype
     start = _Sums(jnp.zeros((p, p), dtype), jnp.zeros((p, q), dtype), jnp.zeros((), dtype))
     return jax.lax.scan(step, start, blocks)[0]
 

@@ -17,8 +17,8 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw each model's calibration error, with its interval, best calibrated on top.
 
     0 is the value of a calibrated model. Filled dots: no other model is shown to be
-    better; open ones: worse than some. By CKCE, on the right, the temperature or shift that is as
-    wrong.
+    better; open ones: worse than some. On the right, of predictions that are no class
+    probabilities, the shift that is as wrong, in standard deviations of the targets.
     Intervals of two models may overlap although their difference is clear: see `differences`.
 
     Args:
@@ -62,8 +62,8 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     if result.effect is not None:
         sizes = np.asarray(result.effect.value)[order]
         beside = ax.secondary_yaxis("right")
-        beside.set_yticks(places, [f"{size:.2f}" if size == size else "none" for size in sizes])
-        beside.set_ylabel(f"{result.unit}\nthat is as wrong")
+        beside.set_yticks(places, [f"{size:.2f}" for size in sizes])
+        beside.set_ylabel("shift that is as wrong")
         beside.tick_params(length=0)
     ax.set_yticks(places, [names[i] for i in order])
     ax.set_ylim(len(names) - 0.5, -0.5)
