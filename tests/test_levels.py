@@ -169,7 +169,7 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     ends = plots.bracket(far).get_legend().get_texts()
     assert f"population, {confidence(level)}" in [text.get_text() for text in ends]
     curve = quantile_calibration(dist.Normal(X[:, 0], 1.0), YS[:, 0], level=level)
-    texts = plots.quantile_calibration(curve).get_legend().get_texts()
+    texts = plots.coverage(curve).get_legend().get_texts()
     assert any(confidence(level) in text.get_text() for text in texts)
 
 
