@@ -120,10 +120,6 @@ def ckce(
     Returns:
         `CKCE`.
 
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: n^3 / 3 + O(n^2 m) multiplications and memory n^2 with `Exact`, for each ridge; 5 n^3 for
     other predictions than class probabilities.
 
@@ -235,10 +231,6 @@ def ckce_test(
         products of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
         W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
         ``standard_error`` is that of CKCE where the model is clearly not calibrated.
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: 7/3 n^3 + n_draws n^2 m multiplications.
 

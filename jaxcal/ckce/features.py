@@ -152,10 +152,6 @@ class LowRank(eqx.Module):
         tile: Rows at a time.
         mesh: Devices that share the rows.
 
-    Raises:
-        ValueError: A number or shape is wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n rank^2); memory O(tile rank + rank^2) beyond the data, and O(4,096 rank) for the
     choice.
 
